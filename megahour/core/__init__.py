@@ -1,1 +1,1 @@
-"""Records, configuration, artifacts and stages: what everything else stands on."""
+"""Records, configuration, artifacts and stages: the foundation of every other folder."""

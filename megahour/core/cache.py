@@ -1,8 +1,8 @@
-"""Files that the processes of one machine share: made once, mapped into memory by all, bounded on disk.
+"""A bounded cache of files that all processes of one machine share and map into memory.
 
-A file is made under the name's lock and then renamed, so that of all who ask for it one makes it and the others wait;
-the kernel frees the lock of a process that dies. The files used longest ago are removed when the folder passes its
-limit: whoever has one mapped keeps it, and its disk space, until it lets go.
+A process writes a file under its name's lock and then renames it, so one process writes it while the others wait; the
+kernel frees the lock of a process that dies. When the folder passes its limit, the least recently used files are
+removed. A process that has such a file mapped keeps it, and its disk space, until it unmaps it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ PART, LOCK = ".part", ".lock"
 
 
 class Cache:
-    """A folder of files by name: of `limit_bytes` together, or one, besides those that are being made."""
+    """A folder of named files, at most `limit_bytes` in total (or one file), not counting those being written."""
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
         self.folder, self.limit_bytes = folder, limit_bytes
-        self.closed = threading.Event()  # what takes long to make looks at it
+        self.closed = threading.Event()  # long writes check it
 
     def held(self, name: str) -> pa.MemoryMappedFile | None:
-        """The file `name`, mapped; None where it is not there (any more)."""
+        """The file `name`, mapped; None if it is absent or has been removed."""
         path = self.folder / name
         try:
             os.utime(path)  # the order of use
@@ -39,35 +39,35 @@ class Cache:
             return None
 
     def open(self, name: str, make: Callable[[Path], None]) -> pa.MemoryMappedFile:
-        """The file `name`, mapped; `make` writes it to a path when it is not there. Equal names hold equal bytes.
+        """The file `name`, mapped; if it is absent, `make` writes it to a path first. A name stands for fixed bytes.
 
         Raises
         ------
-        StoreError: the folder cannot be written, or its disk is full.
+        StoreError: the folder is not writable, or its disk is full.
         """
-        if (found := self.held(name)) is not None:
-            return found
+        if (file := self.held(name)) is not None:
+            return file
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             (self.folder / (name + LOCK)).touch()
         except OSError as error:
-            raise self._unusable(error, "give `cache` a folder that can be written") from error
+            raise self._unusable(error, "point `cache` to a writable folder") from error
         with self._locked(name):
-            if (found := self.held(name)) is None:
-                found = self._made(name, make)
+            if (file := self.held(name)) is None:
+                file = self._made(name, make)
         self._shrink()
-        return found
+        return file
 
     def _made(self, name: str, make: Callable[[Path], None]) -> pa.MemoryMappedFile:
         part, path = self.folder / (name + PART), self.folder / name
         try:
             make(part)
             with part.open("rb") as file:
-                os.fsync(file.fileno())  # after a power cut the name would stand for a file of zeros
+                os.fsync(file.fileno())  # else a power cut could leave a file of zeros under the name
         except OSError as error:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                raise  # of what is read
-            raise self._unusable(error, "lower `cache_gb`, or give `cache` a folder on a larger disk") from error
+                raise  # of the source, not of the cache
+            raise self._unusable(error, "lower `cache_gb`, or point `cache` to a folder on a larger disk") from error
         part.replace(path)
         return pa.memory_map(str(path))
 
@@ -76,11 +76,11 @@ class Cache:
 
     @contextmanager
     def _locked(self, name: str, *, wait: bool = True) -> Iterator[None]:
-        """Raises BlockingIOError where another has the lock and `wait` is False."""
+        """Raises BlockingIOError if another process has the lock and `wait` is False."""
         descriptor = os.open(self.folder / (name + LOCK), os.O_CREAT | os.O_RDWR)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            while not os.fstat(descriptor).st_nlink:  # removed by who had it before: a lock on nothing
+            while not os.fstat(descriptor).st_nlink:  # the last holder removed the file: lock the new one
                 os.close(descriptor)
                 descriptor = os.open(self.folder / (name + LOCK), os.O_CREAT | os.O_RDWR)
                 fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
@@ -97,16 +97,16 @@ class Cache:
                         status = entry.stat()
                         files.append((status.st_mtime_ns, status.st_blocks * 512, entry.name))
                 except FileNotFoundError:
-                    continue  # another process shrinks the folder as well
+                    continue  # another process is shrinking the folder too
         total = sum(size for _, size, _ in files)
-        for _, size, name in sorted(files)[:-1]:  # whoever waits for the newest finds it, however small the limit
+        for _, size, name in sorted(files)[:-1]:  # the newest stays for those waiting for it, however small the limit
             if total <= self.limit_bytes:
                 return
             if self._remove(name):
                 total -= size
 
     def _remove(self, name: str) -> bool:
-        """Removes a file, or what an ended process has left of one; not one that is being made."""
+        """Remove a file, or the leftover part of a dead process; False for a file that is being written."""
         whole = name.removesuffix(PART)
         try:
             with self._locked(whole, wait=False):

@@ -1,4 +1,4 @@
-"""Compiled loops that survive an installation no one may write to."""
+"""`compiled`: numba's njit with a disk cache that notices changes in other modules and tolerates read-only installs."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def compiled(*, fastmath: bool | set[str]) -> Callable[[Callable[..., Any]], Any
 
 
 def compiled(function: Callable[..., Any] | None = None, *, fastmath: bool | set[str] = False) -> Any:
-    """`function` compiled by numba on its first call, and kept on disk for later processes where that is possible.
+    """Compile `function` with numba on its first call and, where possible, cache the machine code on disk.
 
-    numba keeps its cache beside the module, else in the user's cache folder or in NUMBA_CACHE_DIR. Where none of them
-    can be written it refuses to define the function; then each process compiles for itself, which takes some seconds.
-    A change of anything that the function uses, in its own module or another, compiles it again.
-    fastmath: what the compiler may assume of floats, as for `numba.njit`.
+    numba caches beside the module, else in the user's cache folder or in NUMBA_CACHE_DIR. If none of them is writable,
+    numba refuses to define the function; here each process then compiles it, which takes a few seconds.
+    A change to anything that the function uses, in its own module or another, compiles it again.
+    fastmath: what the compiler may assume about floats, as for `numba.njit`.
     """
     if function is None:
         return partial(compiled, fastmath=fastmath)
@@ -44,10 +44,10 @@ def compiled(function: Callable[..., Any] | None = None, *, fastmath: bool | set
 
 
 class _Index(IndexDataCacheFile):  # type: ignore[misc] # numba has no types
-    """numba's index of what it keeps of a function, out of date as soon as anything that the function uses changes.
+    """numba's cache index of one function, invalidated by a change to anything that the function uses.
 
-    numba looks at the function's own file alone. Without this, machine code would keep the functions and numbers of
-    other modules as they were, and an index that names a class which is gone would end the process.
+    numba checks the function's own file only. Without this class, cached machine code would keep old functions and
+    constants of other modules, and an index that names a deleted class would end the process.
     """
 
     def __init__(self, index: IndexDataCacheFile, function: Callable[..., Any]) -> None:
@@ -62,17 +62,17 @@ class _Index(IndexDataCacheFile):  # type: ignore[misc] # numba has no types
     def _load_index(self) -> dict[Any, str]:
         try:
             return super()._load_index()  # type: ignore[no-any-return]
-        except (ImportError, AttributeError):  # of classes that have moved
+        except (ImportError, AttributeError):  # it names a class that has moved
             return {}
 
 
 def _used(function: Callable[..., Any], seen: set[str]) -> Iterator[str]:
-    """Files of the compiled functions that `function` reaches, with time and size, and the constants on the way."""
+    """Time and size of the files of all compiled functions that `function` reaches, and the constants they use."""
     if not isinstance(function, FunctionType) or (where := f"{function.__module__}.{function.__qualname__}") in seen:
         return
     seen.add(where)
     file = Path(function.__code__.co_filename)
-    if file.is_file():  # and not in a zip
+    if file.is_file():  # not inside a zip
         yield f"{function.__module__} {file.stat().st_mtime_ns} {file.stat().st_size}"
     names = set(_names(function.__code__))
     values = {name: function.__globals__[name] for name in names if name in function.__globals__}
@@ -94,9 +94,9 @@ def _names(code: CodeType) -> Iterator[str]:
 
 @compiled
 def put(to, values):  # type: ignore[no-untyped-def]
-    """`to[:n] = values[:]` in compiled code, both of one dimension, n = len(values), which `to` has room for.
+    """`to[:n] = values[:]` in compiled code: both one-dimensional, n = len(values), `to` at least as long.
 
-    For numba's own, each process that compiles it spends seconds on the text of an error, about shapes that differ.
+    numba's own slice assignment spends seconds of compilation on an error message about unequal shapes.
     """
     for i in range(values.shape[0]):
         to[i] = values[i]

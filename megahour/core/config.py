@@ -1,4 +1,4 @@
-"""Parameters: one pydantic model per stage is its CLI options, its recipe section and its docs page."""
+"""Parameters: one pydantic model per stage defines its CLI options, its recipe section and its docs page."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from megahour.core.errors import ConfigError, nearest
 from megahour.core.expect import shown
 
 LATER: dict[str, JsonValue] = {"later": True}
-"""`json_schema_extra` of a parameter that came after artifacts were made: see `Params.identity`."""
+"""`json_schema_extra` of a parameter added after artifacts had been published: see `Params.identity`."""
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Params(BaseModel):
-    """Base of every stage's parameters: frozen, and an unknown key is an error."""
+    """Base of every stage's parameters: frozen; unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
@@ -30,8 +30,8 @@ class Params(BaseModel):
     def identity(self) -> dict[str, Any]:
         """The values that shape a stage's output, for fingerprints.
 
-        Left out are fields marked as policy, and those marked as later that have their default: they came after
-        artifacts were made, and their default is what the stage did before.
+        Policy fields are left out, and so are `LATER` fields at their default: they were added after artifacts had
+        been published, and their default is what the stage did before.
         """
         fields = type(self).model_fields.items()
         without = {name for name, info in fields if is_policy(info)}
@@ -40,7 +40,7 @@ class Params(BaseModel):
 
 
 def is_policy(info: FieldInfo) -> bool:
-    """Whether a field says how a stage runs, not what it writes."""
+    """Whether a field controls how a stage runs rather than what it writes."""
     return _marked(info, "policy")
 
 
@@ -55,17 +55,17 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def parse(model: type[M], values: Mapping[str, Any], *, where: str, remedy: str = "") -> M:
-    """Validate `values` as `model`. The remedy is the help of the command that `where` ends in, unless one is given.
+    """Validate `values` as `model`. The default remedy is the help of the command that `where` ends with.
 
     Raises
     ------
-    ConfigError: naming each wrong key with its value, and the nearest known name for an unknown one.
+    ConfigError: names each wrong key with its value, and suggests the nearest known name for an unknown key.
     """
     wrong = [
         f'"{key}" = {shown(value)}: yes or no is not a number'
         for key, value in values.items()
         if isinstance(value, bool) and key in model.model_fields and _is_number(model.model_fields[key].annotation)
-    ]  # pydantic takes them for 1 and 0
+    ]  # pydantic would take them as 1 and 0
     try:
         parsed = model.model_validate(dict(values))
     except ValidationError as error:
@@ -81,7 +81,7 @@ def _is_number(annotation: Any) -> bool:
 
 
 def _as_list(value: Any) -> str:
-    """How a text that is meant as a list is written: `webdataset,nemo` as `[webdataset, nemo]`."""
+    """A hint for text that was meant as a list: `webdataset,nemo` should be `[webdataset, nemo]`."""
     words = [word.strip() for word in value.split(",")] if isinstance(value, str) else []
     return f" – write '[{', '.join(words)}]'" if any(words) else ""
 
@@ -92,21 +92,21 @@ def _explain(model: type[BaseModel], problem: Any) -> str:
     if kind == "extra_forbidden":
         return f'unknown key "{name}"{nearest(str(path[-1]), _fields(model, path[:-1]))}'
     if kind == "missing":
-        return f'"{name}" is not given'
+        return f'"{name}" is missing'
     if kind == "literal_error":
         choices = problem["ctx"]["expected"]
         hint = nearest(str(problem["input"]), re.findall("'([^']*)'", choices))
         return f'"{name}" = {shown(problem["input"])}: it must be one of {choices}{hint}'
     if kind == "list_type":
         return f'"{name}" = {shown(problem["input"])}: it must be a list{_as_list(problem["input"])}'
-    if not name:  # of the values together: the message names them
+    if not name:  # a check of several values: the message names them
         return str(problem["msg"]).removeprefix("Value error, ")
     return f'"{name}" = {shown(problem["input"])}: {problem["msg"]}'
 
 
-def _fields(model: type[BaseModel], place: tuple[Any, ...]) -> list[str]:
-    """Names of the fields at a place, such as those of a rule at ("sets", 0)."""
-    for part in place:
+def _fields(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
+    """Names of the fields at a path, such as those of a rule at ("sets", 0)."""
+    for part in path:
         if isinstance(part, str) and part in model.model_fields:
             nested = _models(model.model_fields[part].annotation)
             if not nested:

@@ -1,4 +1,4 @@
-"""Numbers by name, added up: of records within a shard, of shards within a stage."""
+"""Sums of named numbers: over the records of a shard, over the shards of a stage."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def add_to(totals: dict[str, float], numbers: Mapping[str, float]) -> None:
 
 
 def summed(parts: Iterable[Mapping[str, float]], digits: int = 4) -> dict[str, float]:
-    """The sums of all parts by name, in the order in which names come up, rounded to `digits` at the end.
+    """The sum of each name over all parts, in order of first appearance, rounded to `digits` at the end.
 
     >>> summed([{"audio_s": 1.25, "words": 2}, {"words": 3}])
     {'audio_s': 1.25, 'words': 5}

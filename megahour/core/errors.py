@@ -1,4 +1,4 @@
-"""Errors that say the value, the limit and the remedy."""
+"""Errors that name the value, the limit and the remedy."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MegahourError(Exception):
         return "\n".join(parts)
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword arguments do not survive Exception's own reduction on the way back from a worker process.
+        # Exception's own reduction would lose the keyword arguments on the way back from a worker process.
         return _rebuild, (type(self), dict(self.__dict__))
 
 
@@ -36,7 +36,7 @@ class StoreError(MegahourError):
 
 
 class DamagedError(StoreError):
-    """An artifact is there, but its manifest or its receipts cannot be read."""
+    """An artifact exists, but its manifest or its receipts cannot be read."""
 
 
 class StageError(MegahourError):
@@ -48,16 +48,16 @@ class TooManyBad(StageError):
 
 
 class NothingKept(StageError):
-    """A stage kept none of its records: what comes behind it would have nothing to work on."""
+    """A stage kept none of its records, so later stages would have no input."""
 
 
 class BadRecord(MegahourError):
-    """One record cannot be used; it goes to quarantine and the run goes on.
+    """One record cannot be used; it goes to quarantine and the run continues.
 
     Parameters
     ----------
-    reason: a lower-case slug that is counted, such as ``truncated-audio``.
-    detail: what was found, with numbers.
+    reason: a lower-case slug to count by, such as ``truncated-audio``.
+    detail: the problem, with numbers.
     record: the record's name or key.
     """
 
@@ -69,13 +69,13 @@ class BadRecord(MegahourError):
 
 
 RECORD_FAULTS = (BadRecord, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-"""What the data of one record may raise in a reader; not what a disk, a store or a lack of memory does."""
+"""Errors that one record's data may raise in a reader; errors of disks, stores or memory are not among them."""
 
 
 def bad_record(error: Exception, record: str = "") -> BadRecord:
-    """One of `RECORD_FAULTS` as the BadRecord that it is, or as ``unexpected-error``: a fault of the program.
+    """One of `RECORD_FAULTS` as a BadRecord: itself if it is one, else ``unexpected-error``, a bug in the program.
 
-    The record goes to quarantine all the same, with the place in the code, and the stage goes on.
+    Either way the record goes to quarantine, a bug with its file and line, and the stage continues.
     """
     if not isinstance(error, BadRecord):
         frames = traceback.extract_tb(error.__traceback__)

@@ -1,4 +1,4 @@
-"""Checking what was read from a file before anything trusts it."""
+"""Checks on data read from files, before any other code uses it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ Kinds = Mapping[str, type | tuple[type, ...]]
 
 
 def expect(value: Any, kinds: Kinds, what: str) -> dict[str, Any]:
-    """`value` as a mapping of exactly the keys of `kinds`, each of its type; no bool passes for a number.
+    """`value`, checked to be a mapping with exactly the keys and types of `kinds`; a bool is not a number.
 
-    Raises ValueError that names `what` and the key.
+    Raises ValueError, which names `what` and the key.
     """
     if not isinstance(value, dict):
         raise ValueError(f"{what} is {shown(value)}, not a mapping")
@@ -29,7 +29,7 @@ def expect(value: Any, kinds: Kinds, what: str) -> dict[str, Any]:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """The value of a JSON text. Raises ValueError for anything else, text that nests too deeply included."""
+    """Parse JSON. Raises ValueError for anything else, and for text that nests too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -37,6 +37,6 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A value for a message, cut to what fits a line."""
+    """A value for a message, cut to fit on a line."""
     text = repr(value)
     return text if len(text) <= 60 else text[:59] + "…"

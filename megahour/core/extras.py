@@ -1,4 +1,4 @@
-"""What is missing, named with the extra that installs it: `torch is not installed: pip install "megahour[train]"`."""
+"""Names the extra that installs a missing package: `torch is not installed: pip install "megahour[train]"`."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ EXTRAS = {
     "mlflow": "mlflow",
     "prometheus_client": "metrics",
 }
-"""Top-level modules of the optional packages, and the extra of pyproject.toml that installs each of them."""
+"""Top-level modules of the optional packages, and the extra of pyproject.toml that installs each."""
 
 
 class MissingPackage(ConfigError):
-    """An optional package is not installed. One line, whatever was under way: the place does not matter."""
+    """An optional package is not installed. The message is one line without a location, wherever it happened."""
 
     def __str__(self) -> str:
         return self.message
@@ -42,7 +42,7 @@ def install(extra: str) -> str:
 
 
 def missing(error: BaseException) -> MissingPackage | None:
-    """One line for the import of an optional package that is not installed; None for every other error."""
+    """The MissingPackage for a failed import of an optional package; None for any other error."""
     if not isinstance(error, ModuleNotFoundError):
         return None
     module = (error.name or "").partition(".")[0]

@@ -1,4 +1,4 @@
-"""File systems by address: a path, or any URL of fsspec. What an address needs that is missing is named."""
+"""File systems by address: a local path or any fsspec URL. Errors name the package or setting that is missing."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ HDFS = (
 
 
 def file_system(address: str, **options: Any) -> tuple[Any, str]:
-    """The file system of an address and the path in it. options: of fsspec's file system.
+    """The file system of an address, and the path in it. `options` go to the fsspec file system.
 
     Raises
     ------
-    ConfigError: its package is not installed, no one knows its protocol, or there is no way to its server.
+    ConfigError: its package is not installed, its protocol is unknown, or its server cannot be reached.
     """
     import fsspec
 
@@ -32,11 +32,11 @@ def file_system(address: str, **options: Any) -> tuple[Any, str]:
     try:
         fs, path = fsspec.core.url_to_fs(address, **options)
     except ImportError as error:
-        package = PACKAGES.get(protocol, "the package that it names")
+        package = PACKAGES.get(protocol, "the package named above")
         remedy = install(EXTRAS[package]) if package in EXTRAS else f"pip install {package}"
         raise ConfigError(f"{protocol}:// cannot be read: {error}", where=address, remedy=remedy) from error
     except ValueError as error:
-        known = "a path, or s3://, gs://, hdfs://, https:// … (any protocol of fsspec)"
+        known = "a path, or s3://, gs://, hdfs://, https:// … (any fsspec protocol)"
         raise ConfigError(str(error), where=address, remedy=f"give {known}") from error
     except OSError as error:
         remedy = HDFS if protocol == "hdfs" else "check the address and the network"
@@ -45,7 +45,7 @@ def file_system(address: str, **options: Any) -> tuple[Any, str]:
 
 
 def version_of(path: str) -> str:
-    """Changes when the file is written again; the file is not read. ConfigError: there is none."""
+    """A fingerprint that changes when the file is rewritten; the file is not read. ConfigError: no such file."""
     fs, inner = file_system(path)
     try:
         info = fs.info(inner)

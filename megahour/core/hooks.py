@@ -1,4 +1,4 @@
-"""Functions of a user's own, named in parameters: how they are found, and what of them is part of a job."""
+"""Loads user functions that parameters name, and digests their code for fingerprints."""
 
 from __future__ import annotations
 
@@ -21,38 +21,38 @@ def load_function(address: str, where: str) -> Callable[..., Any]:
 
     Raises
     ------
-    ConfigError: the module cannot be imported, or has no such function. `where` is the parameter that names it.
+    ConfigError: the module cannot be imported or has no such function; `where` is the parameter that names it.
     """
-    place, _, name = address.rpartition(":")
+    source, _, name = address.rpartition(":")
     try:
-        function: Any = getattr(_module(place), name) if place and name else None
+        function: Any = getattr(_module(source), name) if source and name else None
     except (ImportError, AttributeError, ValueError, SyntaxError, OSError) as error:
         raise ConfigError(str(error), where=where, remedy=REMEDY) from error
     if not callable(function):
         raise ConfigError(f'"{address}" is not a function', where=where, remedy=REMEDY)
-    found: Callable[..., Any] = function
-    return found
+    loaded: Callable[..., Any] = function
+    return loaded
 
 
 def code_digest(address: str) -> str:
-    """A digest of the file that holds the function, for fingerprints; "" where there is none. Imports no more than
-    the packages around it; what the file imports itself is not part of the digest."""
-    place = address.rpartition(":")[0]
+    """A digest of the file that defines the function, for fingerprints; "" if there is none. Only the parent packages
+    are imported; modules that the file imports are not part of the digest."""
+    source = address.rpartition(":")[0]
     try:
-        spec = None if place.endswith(".py") else importlib.util.find_spec(place)
-        path = place if place.endswith(".py") else spec.origin if spec and spec.has_location else None
+        spec = None if source.endswith(".py") else importlib.util.find_spec(source)
+        path = source if source.endswith(".py") else spec.origin if spec and spec.has_location else None
         return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:32] if path else ""
     except (ImportError, OSError, ValueError):
         return ""
 
 
-def _module(place: str) -> Any:
-    if not place.endswith(".py"):
-        return importlib.import_module(place)
-    path = Path(place).resolve()
+def _module(source: str) -> Any:
+    if not source.endswith(".py"):
+        return importlib.import_module(source)
+    path = Path(source).resolve()
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{place} is no file of Python")
+        raise ImportError(f"{source} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

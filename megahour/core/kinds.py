@@ -1,4 +1,4 @@
-"""Kinds of artifacts: which stage makes what, and which kinds a role takes; a wrong one is refused unread."""
+"""Kinds of artifacts: which stage makes each, and which an input role accepts; wrong inputs fail unread."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "listening_test": ("listening-test",),
     "report": ("report",),
 }
-"""Kinds, and the stages that make them; the architecture page says what each holds."""
+"""Kinds, and the stages that make them; the architecture page describes their contents."""
 _KIND_OF_STAGE = {maker: kind for kind, makers in MAKERS.items() for maker in makers}
-# What only this kind has, for an artifact of a stage that is not listed; utterances have a `.tar` and a `.parquet`.
+# Files unique to a kind, for artifacts of unlisted stages; utterances have a `.tar` and a `.parquet`.
 _OWN_FILES = {".cues.parquet": "recordings", ".segments.parquet": "alignment", ".truth.parquet": "raw"}
 
 
 def made_by(stage: str, params: Mapping[str, Any]) -> str:
-    """The kind that a stage makes with these parameters; "" for a stage that is not listed."""
+    """The kind that a stage makes with these parameters; "" for an unlisted stage."""
     if stage == "import":
         return str(params.get("kind", "utterances"))
     return _KIND_OF_STAGE.get(stage, "")
 
 
 def taken_by(spec: Input) -> tuple[str, ...]:
-    """The kinds that a role takes: those that it names, else the one that is called as the role is. (): any."""
+    """The kinds that a role accepts: those it names, else the kind with the role's name. (): any."""
     return spec.kinds or ((spec.role,) if spec.role in MAKERS else ())
 
 
@@ -78,7 +78,7 @@ def makers_of(kinds: tuple[str, ...]) -> str:
 
 
 def kind_of(artifact: Artifact) -> str:
-    """The kind of an artifact; "" when neither the stage that made it nor its files tell."""
+    """The kind of an artifact; "" if neither its stage nor its files identify it."""
     manifest = artifact.manifest
     if kind := made_by(manifest.stage, manifest.params):
         return kind
@@ -91,11 +91,11 @@ def kind_of(artifact: Artifact) -> str:
 
 
 def check_roles(stage: Stage[Any], given: Collection[str]) -> None:
-    """Raise ConfigError for a role that the stage has not, and for a required one that is not given."""
+    """Raise ConfigError for a role that the stage does not have, and for a required role that is missing."""
     roles = {spec.role: spec for spec in stage.inputs}
     for role in given:
         if role not in roles:
-            remedy = f"it takes {', '.join(roles)}" if roles else "it takes none"
+            remedy = f"its inputs are {', '.join(roles)}" if roles else "it has no inputs"
             raise ConfigError(f'stage {stage.name} has no input "{role}"{nearest(role, roles)}', remedy=remedy)
     missing = [spec for spec in stage.inputs if not spec.optional and spec.role not in given]
     if missing:
@@ -105,16 +105,16 @@ def check_roles(stage: Stage[Any], given: Collection[str]) -> None:
 
 
 def check_kinds(stage: Stage[Any], inputs: Mapping[str, Artifact]) -> None:
-    """Raise ConfigError for an artifact that plainly is another thing than the role that it is to play."""
+    """Raise ConfigError for an artifact that is clearly of another kind than its role accepts."""
     for spec in stage.inputs:
         if spec.role not in inputs or not (wanted := taken_by(spec)):
             continue
         artifact = inputs[spec.role]
         kind = kind_of(artifact)
         if kind and kind not in wanted:
-            made = f"{artifact.url} is an artifact of {artifact.manifest.stage} ({kind})"
+            actual = f"{artifact.url} is an artifact of {artifact.manifest.stage} ({kind})"
             raise ConfigError(
-                f"{made}; this input takes {' or '.join(wanted)}",
+                f"{actual}; this input takes {' or '.join(wanted)}",
                 where=f"stage {stage.name}, input {spec.role}",
                 remedy=makers_of(wanted),
             )

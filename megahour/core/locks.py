@@ -1,12 +1,12 @@
-"""One writer at a time in a folder, on any file system.
+"""A lock that allows one writer at a time in a folder, on any file system.
 
-A writer puts a mark of its own, named by a random token, into a folder of marks, and then lists them. The place is its
-own when no other mark of a live writer is there. Of two that come at once, whoever writes its mark second sees the
-first one's: this needs no conditional write, only a listing that shows what was written before (POSIX, S3, GCS, Azure).
+A writer puts a mark, named by a random token, into a folder of marks and then lists that folder. It owns the lock if
+no other live writer has a mark there. Of two simultaneous writers, the second to write its mark sees the first one's:
+this needs no conditional write, only listings that show all earlier writes (POSIX, S3, GCS, Azure).
 
-A mark is dead when its process is gone, which another process of the same machine sees at once, or when it was not
-renewed for EXPIRY_S by the clock of the store itself. The next writer removes dead marks. A writer whose mark is gone
-has lost the place: whatever it starts asks `check` before it publishes anything.
+A mark is dead when its process has ended, which other processes of the same machine see at once, or when it has not
+been renewed for EXPIRY_S by the store's own clock. The next writer removes dead marks. A writer whose mark has been
+removed has lost the lock: it and its workers call `check` before they publish anything.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ from typing import Any
 from megahour.core.errors import StoreError
 from megahour.core.transfer import is_local
 
-MARKS = ".writer"  # the folder of marks in a folder that has one writer
+MARKS = ".writer"  # the folder of marks inside the locked folder
 RENEW_S = 20.0
-EXPIRY_S = 90.0  # without a renewal: a writer on another machine is taken for dead
-TRIES = 100  # to write a mark while other writers come and go
-TIE_S = 6.0  # two that come at once: how long the first by token waits until the other has given way
-CHECKED_S = 2.0  # a process asks the store no more often whether its writer's mark is still there
+EXPIRY_S = 90.0  # without a renewal, a writer on another machine counts as dead
+TRIES = 100  # attempts to write a mark while other writers come and go
+TIE_S = 6.0  # of two simultaneous writers, how long the first by token waits for the other to give way
+CHECKED_S = 2.0  # least time between two checks of a mark by one process
 
 
 @contextmanager
 def alone(
     fs: Any, folder: str | Path, *, marks: str = MARKS, where: str = "", what: str = "another process writes here"
 ) -> Iterator[str]:
-    """Hold a place of the file system `fs` for this process; yields the token for `check`.
+    """Lock `folder` of the file system `fs` for this process; yields the token for `check`.
 
     Parameters
     ----------
-    marks: folder of marks in `folder`; it is there only while somebody holds the place, or was killed holding it.
-    where: the place as messages show it; by default `folder`.
-    what: begins the message of an error.
+    marks: folder of marks in `folder`; it exists only while the lock is held, or after its holder was killed.
+    where: the folder as messages show it; by default `folder`.
+    what: begins the error message.
 
     Raises
     ------
-    StoreError: a live process has the place; the message names it.
+    StoreError: a live process holds the lock; the message names the process.
     """
     lock = _Lock(fs, f"{str(folder).rstrip('/')}/{marks}", where or str(folder), what)
     lock.take()
@@ -63,9 +63,11 @@ def alone(
 
 
 def check(fs: Any, folder: str | Path, token: str, *, marks: str = MARKS, where: str = "", fresh: bool = False) -> None:
-    """To be called before anything is published, by the writer or a worker of it. fresh: whatever was asked before.
+    """Check that the lock is still ours. The writer and its workers call this before they publish anything.
 
-    Raises StoreError: another writer has taken the place over.
+    fresh: ask the store even if it was asked less than CHECKED_S ago.
+
+    Raises StoreError: another writer has taken over.
     """
     path = f"{str(folder).rstrip('/')}/{marks}/{token}"
     now = time.monotonic()
@@ -74,21 +76,21 @@ def check(fs: Any, folder: str | Path, token: str, *, marks: str = MARKS, where:
     fs.invalidate_cache()
     if not fs.exists(path):
         raise StoreError(
-            "another run has taken this place over",
+            "another run has taken over this folder",
             where=where or str(folder),
-            remedy="see that only one run writes here; the same command goes on from what is committed",
+            remedy="make sure that only one run writes here; the same command resumes from the committed shards",
         )
     _checked[path] = now
 
 
-_checked: dict[str, float] = {}  # path of a mark → when it was last seen there
+_checked: dict[str, float] = {}  # path of a mark → when it was last seen
 
 
 @dataclass(frozen=True)
 class _Rival:
     token: str
     owner: dict[str, Any]
-    age_s: float  # of its last renewal, by the store's clock
+    age_s: float  # since its last renewal, by the store's clock
     here: bool  # on this machine
 
     @property
@@ -105,7 +107,7 @@ class _Lock:
         self._path = f"{folder}/{self.token}"
         self._ended = threading.Event()
         self._renewal = threading.Thread(target=self._renew, daemon=True, name="megahour-lock")
-        self._made_place = False
+        self._made_parent = False
         self._owner = {
             "host": socket.gethostname(),
             "machine": _machine(),
@@ -126,7 +128,7 @@ class _Lock:
         except BaseException:
             self._remove()
             raise
-        self._owner["held"] = True  # seen by others from the first renewal on: no one needs to wait for a tie
+        self._owner["held"] = True  # others see it from the first renewal on, and then wait for no tie
         self._renewal.start()
 
     def release(self) -> None:
@@ -135,14 +137,14 @@ class _Lock:
         self._remove()
 
     def _renew(self) -> None:
-        renewed_s = time.time()  # of all clocks: it goes on while the machine sleeps
+        renewed_s = time.time()  # wall time, which runs on while the machine sleeps
         while not self._ended.wait(RENEW_S):
-            with contextlib.suppress(Exception):  # a store that is out of reach for a moment; `check` decides
+            with contextlib.suppress(Exception):  # the store may be unreachable for a moment; `check` decides
                 if not self._fs.exists(self._path):
                     return
                 late = time.time() - renewed_s > EXPIRY_S / 2
                 self._put()
-                if late and self._rivals():  # it was taken for dead, and has just come back to life
+                if late and self._rivals():  # others took this writer for dead while the machine slept
                     self._remove()
                     return
                 renewed_s = time.time()
@@ -152,9 +154,9 @@ class _Lock:
         if not is_local(self._fs):
             self._fs.pipe_file(self._path, data)
             return
-        self._made_place |= not Path(self._folder).parent.exists()
+        self._made_parent |= not Path(self._folder).parent.exists()
         for _ in range(TRIES):
-            with contextlib.suppress(FileNotFoundError):  # there is no folder of marks, or not any more
+            with contextlib.suppress(FileNotFoundError):  # the folder of marks does not exist, or no longer
                 Path(self._path).write_bytes(data)
                 return
             if self._moved_in(data):
@@ -164,28 +166,28 @@ class _Lock:
         )
 
     def _moved_in(self, data: bytes) -> bool:
-        """Makes the folder of marks with the mark in it: an empty one could be removed in between. Whether it could."""
+        """Create the folder of marks with the mark inside (an empty one might be removed); False if one exists."""
         scratch = Path(f"{self._folder}-{self.token}.tmp")
         scratch.mkdir(parents=True, exist_ok=True)
         (scratch / self.token).write_bytes(data)
         try:
-            scratch.rename(self._folder)  # an empty folder gives way
-        except OSError:  # another writer's mark has come in between
+            scratch.rename(self._folder)  # replaces an empty folder
+        except OSError:  # another writer's mark is there already
             shutil.rmtree(scratch, ignore_errors=True)
             return False
         return True
 
     def _remove(self) -> None:
-        with contextlib.suppress(Exception):  # what is left is dead as soon as this process is
+        with contextlib.suppress(Exception):  # a mark that stays is dead once this process is
             self._fs.rm_file(self._path)
         if is_local(self._fs):
             with contextlib.suppress(OSError):  # not empty
                 Path(self._folder).rmdir()
-                if self._made_place:
+                if self._made_parent:
                     Path(self._folder).parent.rmdir()
 
     def _rivals(self) -> list[_Rival]:
-        """Live writers besides this one; the marks of dead ones are removed."""
+        """Other live writers; the marks of dead ones are removed."""
         self._fs.invalidate_cache()
         marks = {str(info["name"]).rsplit("/", 1)[-1]: info for info in self._fs.ls(self._folder, detail=True)}
         own = marks.pop(self.token, None)
@@ -205,7 +207,7 @@ class _Lock:
         try:
             owner = dict(json.loads(self._fs.cat_file(f"{self._folder}/{token}")))
             here = owner["machine"] == self._owner["machine"] and bool(owner["pid"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):  # going, being written, or not one of ours
+        except (FileNotFoundError, ValueError, KeyError, TypeError):  # being removed, being written, or not ours
             owner, here = {}, False
         return _Rival(token, owner, max(0.0, _modified(own) - _modified(info)), here)
 
@@ -214,18 +216,18 @@ class _Lock:
         who = f"process {owner.get('pid', '?')} on {owner.get('host', 'an unknown machine')}"
         message = f"{self._what}: {who}, since {owner.get('since', 'an unknown time')}"
         if rival.here:
-            remedy = "wait for it, or end it, or give another output"
+            remedy = "wait for it, stop it, or choose another output"
         else:
             wait_s = max(1.0, EXPIRY_S - rival.age_s)
             remedy = (
-                "wait for it, or give another output. If it is dead, the same command takes over in "
-                f"{wait_s:.0f} s, and at once when {self._folder}/{rival.token} is removed"
+                "wait for it, or choose another output. If it is dead, the same command takes over in "
+                f"{wait_s:.0f} s, or at once if you remove {self._folder}/{rival.token}"
             )
         return StoreError(message, where=self._where, remedy=remedy)
 
 
 def _modified(info: dict[str, Any]) -> float:
-    """When a file was written, in seconds, by the clock of its store; 0 where that does not say."""
+    """When a file was written, in seconds by its store's clock; 0 if the store does not report it."""
     for key in ("LastModified", "mtime", "last_modified", "updated", "modified", "created"):
         value = info.get(key)
         if isinstance(value, str):
@@ -239,20 +241,20 @@ def _modified(info: dict[str, Any]) -> float:
 
 
 def _lives(pid: int, started: str) -> bool:
-    """Whether the process of this machine that had this number, and began then, is still there."""
+    """Whether the local process with this number and start time is still alive."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # it is another user's
+    except PermissionError:  # another user's process
         pass
     return not started or _start_of(pid) in (started, "")
 
 
 def _start_of(pid: int) -> str:
-    """When a process began, as no later process of its number did; "ended" when only its exit status is left of it.
+    """A process's start time, which tells it from later processes of the same number; "ended" for a zombie.
 
-    Empty where the system does not say.
+    Empty if the system does not report it.
     """
     with contextlib.suppress(OSError):
         state, *fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -268,7 +270,7 @@ def _start_of(pid: int) -> str:
 
 @cache
 def _machine() -> str:
-    """Equal in two processes that see each other's numbers: one boot of one machine, and one container there."""
+    """An identifier shared by processes that see each other's numbers: same machine, same boot, same container."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"

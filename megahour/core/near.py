@@ -1,10 +1,10 @@
-"""An artifact as a training reads it again and again: tables are memory-mapped files of this machine.
+"""Artifacts for repeated reading, as in training: tables become memory-mapped files on this machine.
 
-Local files are mapped where they are. Of files in an object store a `Cache` holds copies, which are made once for all
-processes of a machine: whole files; or only what is needed, as files with holes. Arrow's IPC format makes that easy. A
-table is one record batch, its columns lie in order, and the long lists come last: what precedes their values (the
-*head*) is a small part of the file, and a row of them is one range of bytes. A file with holes has the size of the
-whole one and maps like it; its holes take no disk space, and no one looks at them.
+Local files are mapped in place. For files in an object store a `Cache` keeps one copy for all processes of a machine:
+the whole file, or a sparse file with only the ranges that are needed. Arrow's IPC format makes that easy. A table is
+one record batch, its columns are stored in order, and the long lists come last: what precedes their values (the
+*head*) is a small part of the file, and each row of a list is one range of bytes. A sparse file has the size of the
+original and maps like it; its holes take no disk space and are never read.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from megahour.core.records import fingerprint
 from megahour.core.store import Artifact
 from megahour.core.transfer import is_local
 
-EDGE = 4 << 10  # bytes at either end of a file that hold its schema, the batch's layout and the footer
+EDGE = 4 << 10  # bytes at each end of a file, with its schema, the batch's layout and the footer
 
 
 class Near(Artifact):
-    """The artifact at `url`; `cache` holds what is not on this machine."""
+    """The artifact at `url`; `cache` holds copies of its remote files."""
 
     def __init__(self, url: str | Path, cache: Cache) -> None:
         super().__init__(url)
@@ -68,7 +68,7 @@ class Near(Artifact):
         return self.cache.open(name, lambda part: self._fill(part, shard, suffix, [(0, self._size(shard, suffix))]))
 
     def _head(self, shard: int, suffix: str) -> pa.MemoryMappedFile:
-        """The file with all of its columns but the values of lists."""
+        """The file with all of its columns except the values of lists."""
 
         def make(part: Path) -> None:
             size = self._size(shard, suffix)
@@ -92,30 +92,30 @@ class Near(Artifact):
         return self._sizes[shard, suffix]
 
     def _fill(self, part: Path, shard: int, suffix: str, spans: Iterable[Span]) -> None:
-        """Reads `spans` of a shard's file into a file with holes, until the cache is closed."""
+        """Copy `spans` of a shard's file into a sparse file. StoreError: the cache has been closed."""
         path, size = self.shard_path(shard, suffix), self._size(shard, suffix)
         with part.open("r+b" if part.exists() else "w+b") as file:
             file.truncate(size)
             for group in requests(spans):
                 if self.cache.closed.is_set():
-                    raise StoreError("no more is fetched", where=self.url)
+                    raise StoreError("the cache is closed: nothing more is fetched", where=self.url)
                 self._copy(file, path, group)
 
     def _copy(self, file: BinaryIO, path: str, group: list[Span]) -> None:
         starts, ends = zip(*group, strict=True)
-        found = self.fs.cat_ranges([path] * len(group), list(starts), list(ends), on_error="raise")
-        for (start, end), data in zip(group, found, strict=True):
+        blocks = self.fs.cat_ranges([path] * len(group), list(starts), list(ends), on_error="raise")
+        for (start, end), data in zip(group, blocks, strict=True):
             if len(data) != end - start:
-                raise OSError(f"{len(data)} bytes from {start} on instead of {end - start}")
+                raise OSError(f"{len(data)} bytes at offset {start} instead of {end - start}")
             file.seek(start)
             file.write(data)
 
 
 class FileLayout:
-    """Where things lie in an Arrow IPC file of one record batch: `head` bytes precede the values of the first list.
+    """Byte layout of an Arrow IPC file of one record batch: `head` bytes precede the values of the first list.
 
-    `lists`: offsets of that list's rows (n + 1,) and the bytes of a value; None where it is not the last column, or
-    there is none: then the head is the whole file.
+    `lists`: offsets of that list's rows (n + 1,) and the bytes of a value; None if the list is not the last column.
+    A file without lists is all head.
     """
 
     def __init__(self, head: int, lists: tuple[NDArray[np.int64], int] | None) -> None:
@@ -123,14 +123,14 @@ class FileLayout:
 
     @staticmethod
     def of(source: pa.MemoryMappedFile) -> FileLayout:
-        """The layout of a file of which both edges are there."""
+        """The layout of a file whose first and last EDGE bytes are present."""
         whole = FileLayout(source.size(), None)
         try:
             reader = pa.ipc.open_file(source)
             if reader.num_record_batches != 1:
                 return whole
             batch = reader.get_batch(0)
-        except pa.ArrowInvalid:  # more columns than EDGE has room for
+        except pa.ArrowInvalid:  # the schema does not fit into EDGE
             return whole
         nested = [i for i, field in enumerate(batch.schema) if pa.types.is_nested(field.type)]
         if not nested or not len(batch):
@@ -149,7 +149,7 @@ class FileLayout:
         return FileLayout(head, (ends, kind.value_type.bit_width // 8))
 
     def spans(self, rows: NDArray[np.int64]) -> Iterator[Span]:
-        """The bytes of rows of the list."""
+        """The byte ranges of these rows of the list."""
         assert self.lists is not None
         ends, size = self.lists
         for row in rows.tolist():
@@ -157,9 +157,9 @@ class FileLayout:
 
 
 def mapped(artifact: Artifact, name: str, make: Callable[[Path], None]) -> pa.Buffer:
-    """What `make` writes to a path, mapped: what follows from an artifact and is too large for each process's memory.
+    """Map a file that `make` writes: data derived from an artifact and too large for each process's memory.
 
-    In the cache of a `Near` artifact, else in a file without a name.
+    The file is in the cache of a `Near` artifact, else unnamed and temporary.
     """
     if isinstance(artifact, Near):
         return artifact.cache.open(f"{artifact.manifest.digest[:16]}-{name}", make).read_buffer()

@@ -1,8 +1,8 @@
-"""Files of object stores and web servers, read by ranges: what is asked for, and no byte twice.
+"""Range reads from object stores and web servers: only what is asked for, and no byte twice.
 
-fsspec's own buffers fetch 5 MB (s3fs: 50 MB) behind every seek, which is a thousand utterances too many where one is
-wanted. Here a read behind a seek fetches `block_bytes`, each read that goes on from there twice as much as the last, so
-that a file that is read from its start to its end needs few requests and one that is read here and there few bytes.
+fsspec's own buffers fetch 5 MB (s3fs: 50 MB) after every seek, a thousand utterances when one is wanted. Here the
+first read after a seek fetches `block_bytes`, and each read that continues from there fetches twice as much as the
+last: sequential reading needs few requests, random access few bytes.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any, BinaryIO, cast
 
 Span = tuple[int, int]
 
-BLOCK_BYTES = 64 << 10  # a read behind a seek
-MOST_BYTES = 8 << 20  # a read of a file that is read on and on
-HELD_BYTES = 16 << 20  # of a file that were fetched last and stay in memory
-GAP = 16 << 10  # bytes between two ranges that are read along, for one request instead of two
-REQUEST, TOGETHER = 8 << 20, 16 << 20  # most bytes of a request, and of requests at a time (in memory)
+BLOCK_BYTES = 64 << 10  # the first read after a seek
+MOST_BYTES = 8 << 20  # the largest read, in sequential reading
+HELD_BYTES = 16 << 20  # most recently fetched bytes of a file that stay in memory
+GAP = 16 << 10  # two ranges at most this far apart become one request
+REQUEST, TOGETHER = 8 << 20, 16 << 20  # most bytes of one request, and of concurrent requests (in memory)
 
 
 def open_ranges(fs: Any, path: str, *, block_bytes: int = BLOCK_BYTES, keep: BinaryIO | None = None) -> BinaryIO:
-    """A file of an fsspec file system that is not this machine's disk, as `ReadAhead`; without a known size as it is.
+    """Open a file of a remote fsspec file system as `ReadAhead`; a file of unknown size as fsspec opens it.
 
-    Raises what `fs` raises for a file that is not there.
+    Raises what `fs` raises for a missing file.
     """
     from fsspec.spec import AbstractBufferedFile
 
@@ -38,13 +38,13 @@ def open_ranges(fs: Any, path: str, *, block_bytes: int = BLOCK_BYTES, keep: Bin
 
 
 def scratch_file(folder: Path) -> BinaryIO:
-    """A file without a name in a folder of this machine."""
+    """An unnamed temporary file in a local folder."""
     folder.mkdir(parents=True, exist_ok=True)
     return cast(BinaryIO, tempfile.TemporaryFile(dir=folder))
 
 
 class RangeFile(io.RawIOBase):
-    """A seekable file that others read: subclasses have `read` and `seek`, and their place in `_position`."""
+    """A seekable, readable file; subclasses define `read` and `seek`, and keep their position in `_position`."""
 
     _position = 0
 
@@ -64,14 +64,15 @@ class RangeFile(io.RawIOBase):
 
 
 class ReadAhead(RangeFile):
-    """A file of `size` bytes over `file`, which fetches exactly what it is asked for.
+    """A buffered file of `size` bytes over `file`, which itself fetches exactly the bytes it is asked for.
 
     Parameters
     ----------
-    file: is closed with this one.
-    block_bytes: what a read behind a seek fetches at least. 0: always what is asked for, where the reader knows best.
-    keep: a file on disk for all that is fetched, closed with this one: for what is walked through first and read then.
-        None: the last `HELD_BYTES` stay in memory.
+    file: the remote file; closed with this one.
+    block_bytes: least bytes that the first read after a seek fetches. 0: exactly the bytes asked for, for readers that
+        know their ranges.
+    keep: a file on disk that stores everything fetched, for files that are scanned first and read afterwards; closed
+        with this one. None: the last `HELD_BYTES` stay in memory.
     """
 
     def __init__(self, file: Any, size: int, *, block_bytes: int = BLOCK_BYTES, keep: BinaryIO | None = None) -> None:
@@ -80,10 +81,10 @@ class ReadAhead(RangeFile):
         self._ahead = block_bytes
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Raises ValueError for a place before the file's start."""
+        """Raises ValueError for a position before the start of the file."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size}[whence]
         if base + offset < 0:
-            raise ValueError(f"byte {base + offset} of a file")
+            raise ValueError(f"cannot seek to byte {base + offset}: it is before the start of the file")
         self._position = base + offset
         return self._position
 
@@ -94,7 +95,7 @@ class ReadAhead(RangeFile):
         while left:
             part = self._held.at(self._position, left) or self._fetched(left)
             if not part:
-                break  # the file has become shorter
+                break  # the file has been truncated
             parts.append(part)
             self._position += len(part)
             left -= len(part)
@@ -102,8 +103,8 @@ class ReadAhead(RangeFile):
 
     def _fetched(self, size: int) -> bytes:
         start = self._position
-        goes_on = start > 0 and self._held.holds(start - 1)
-        self._ahead = min(2 * self._ahead, MOST_BYTES) if goes_on else self._block_bytes
+        continues = start > 0 and self._held.holds(start - 1)
+        self._ahead = min(2 * self._ahead, MOST_BYTES) if continues else self._block_bytes
         end = min(start + max(size, self._ahead), self._held.next_after(start, self.size))
         self._file.seek(start)
         data = bytes(self._file.read(end - start))
@@ -119,14 +120,14 @@ class ReadAhead(RangeFile):
 
 
 class _Held:
-    """What was fetched last, in memory: pieces by their first byte, the latest last."""
+    """Recently fetched bytes in memory: pieces by their first byte, the most recently used last."""
 
     def __init__(self) -> None:
         self._pieces: OrderedDict[int, bytes] = OrderedDict()
         self._bytes = 0
 
     def at(self, position: int, size: int) -> bytes:
-        """Up to `size` bytes from a place on; empty when the first is not held."""
+        """Up to `size` bytes from a position; empty if the first of them is not held."""
         for start in reversed(self._pieces):
             piece = self._pieces[start]
             if start <= position < start + len(piece):
@@ -138,7 +139,7 @@ class _Held:
         return any(start <= position < start + len(piece) for start, piece in self._pieces.items())
 
     def next_after(self, position: int, end: int) -> int:
-        """The first held byte behind a place, or `end`."""
+        """The first held byte after a position, or `end`."""
         return min((start for start in self._pieces if start > position), default=end)
 
     def put(self, start: int, data: bytes) -> None:
@@ -152,7 +153,7 @@ class _Held:
 
 
 class _Kept:
-    """All that was fetched, at its place in a file with holes."""
+    """All fetched bytes, at their offsets in a sparse file."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -160,19 +161,19 @@ class _Kept:
         self._ends: list[int] = []
 
     def at(self, position: int, size: int) -> bytes:
-        place = bisect_right(self._starts, position) - 1
-        if place < 0 or position >= self._ends[place]:
+        index = bisect_right(self._starts, position) - 1
+        if index < 0 or position >= self._ends[index]:
             return b""
         self._file.seek(position)
-        return self._file.read(min(size, self._ends[place] - position))
+        return self._file.read(min(size, self._ends[index] - position))
 
     def holds(self, position: int) -> bool:
-        place = bisect_right(self._starts, position) - 1
-        return place >= 0 and position < self._ends[place]
+        index = bisect_right(self._starts, position) - 1
+        return index >= 0 and position < self._ends[index]
 
     def next_after(self, position: int, end: int) -> int:
-        place = bisect_right(self._starts, position)
-        return self._starts[place] if place < len(self._starts) else end
+        index = bisect_right(self._starts, position)
+        return self._starts[index] if index < len(self._starts) else end
 
     def put(self, start: int, data: bytes) -> None:
         self._file.seek(start)
@@ -192,18 +193,18 @@ class _Kept:
 
 
 def merged(spans: Iterable[Span], size: int, gap: int = GAP) -> list[Span]:
-    """Spans of a file of `size` in order, those with at most `gap` bytes between them as one."""
-    found: list[Span] = []
+    """Spans of a file of `size` bytes in order; those at most `gap` bytes apart are joined."""
+    joined: list[Span] = []
     for start, end in sorted((max(0, start), min(end, size)) for start, end in spans if end > start):
-        if found and start - found[-1][1] <= gap:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if joined and start - joined[-1][1] <= gap:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
         else:
-            found.append((start, end))
-    return found
+            joined.append((start, end))
+    return joined
 
 
 def requests(spans: Iterable[Span]) -> Iterator[list[Span]]:
-    """Groups of requests that are made at a time."""
+    """Groups of requests to be made concurrently."""
     group: list[Span] = []
     for first, last in spans:
         for start in range(first, last, REQUEST):

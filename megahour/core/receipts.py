@@ -1,4 +1,4 @@
-"""Receipts of shards and the manifest of an artifact, as JSON."""
+"""Shard receipts and the artifact manifest, as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from megahour.core.expect import Kinds, expect, parse_json
 from megahour.core.records import canonical_json
 
 FORMAT = 1
-NEWER = "use the version that made it, or a newer one"
+NEWER = "use the version that wrote it, or a newer one"
 COUNTS: Kinds = {"came_in": int, "kept": int, "bad": int, "dropped": dict}
 FILE: Kinds = {"bytes": int, "sha256": str}
 RECEIPT: Kinds = {"shard": int, "fingerprint": str, "counts": dict, "files": dict, "stats": dict, "tags": dict}
@@ -25,7 +25,7 @@ MANIFEST: Kinds = {
 
 @dataclass
 class Counts:
-    """Records that came in, were kept, and were dropped, by reason. `bad` of the dropped ones are in quarantine."""
+    """Numbers of records read, kept and dropped, by reason. `bad` of the dropped ones are in quarantine."""
 
     came_in: int = 0
     kept: int = 0
@@ -50,7 +50,7 @@ class FileInfo:
 
 @dataclass(frozen=True)
 class Receipt:
-    """What one committed shard holds and what made it."""
+    """The contents of one committed shard, and the job that made it."""
 
     shard: int
     fingerprint: str
@@ -73,7 +73,7 @@ class Receipt:
 
     @staticmethod
     def from_json(text: str | bytes) -> Receipt:
-        """Raises ValueError for what is no receipt."""
+        """Raises ValueError if the text is not a receipt."""
         data = expect(parse_json(text), RECEIPT, "the receipt")
         files = {suffix: FileInfo(**expect(info, FILE, f"file {suffix}")) for suffix, info in data["files"].items()}
         return Receipt(**{**data, "counts": _counts(data["counts"]), "files": files})
@@ -81,7 +81,7 @@ class Receipt:
 
 @dataclass(frozen=True)
 class Manifest:
-    """The whole artifact: what made it, totals, and the digest of its contents."""
+    """The whole artifact: the job that made it, its totals, and the digest of its contents."""
 
     stage: str
     version: int
@@ -100,14 +100,14 @@ class Manifest:
 
     @staticmethod
     def from_json(text: str | bytes) -> Manifest:
-        """Raises ValueError for what is no manifest, StoreError for one of a later format."""
+        """Raises ValueError if the text is not a manifest, StoreError if its format is newer than this version."""
         data = parse_json(text)
         written = data.get("format") if isinstance(data, dict) else None
         if isinstance(written, int) and written > FORMAT:
-            raise StoreError(f"the manifest is of format {written}, this version reads {FORMAT}", remedy=NEWER)
+            raise StoreError(f"the manifest has format {written}, this version reads {FORMAT}", remedy=NEWER)
         expect(data, MANIFEST, "it")
         if written != FORMAT:
-            raise ValueError(f"there is no format {written}")
+            raise ValueError(f"unknown format {written}")
         counts = _counts(data["counts"])
         return Manifest(**{key: value for key, value in data.items() if key != "format"} | {"counts": counts})
 
@@ -119,9 +119,9 @@ def _counts(data: dict[str, Any]) -> Counts:
 
 
 class PackedReceipts(Sequence[Receipt]):
-    """Receipts of shards 0, 1, 2 …, compressed: a driver holds those of 200,000 shards in some 300 MB.
+    """Compressed receipts of shards 0, 1, 2 …: those of 200,000 shards take about 300 MB in the driver.
 
-    Each is unpacked where it is looked at, so what is changed in one is lost.
+    Each access unpacks a new copy, so changes to a receipt are lost.
     """
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class PackedReceipts(Sequence[Receipt]):
         self._packed.append(packed)
 
     def parts(self, size: int) -> list[list[bytes]]:
-        """The receipts as they are packed, `size` at a time, for tasks that unpack them."""
+        """The packed receipts in lists of `size`, for tasks that unpack them."""
         return [self._packed[start : start + size] for start in range(0, len(self._packed), size)]
 
     @overload
@@ -150,7 +150,7 @@ class PackedReceipts(Sequence[Receipt]):
 
 
 def packed(receipt: Receipt) -> bytes:
-    """A receipt in a third or half of its JSON."""
+    """A receipt, compressed to a third or half of its JSON."""
     return zlib.compress(receipt.to_json().encode("utf-8", "surrogatepass"), 1)
 
 
@@ -159,7 +159,7 @@ def unpacked(data: bytes) -> Receipt:
 
 
 class ReceiptsByShard(MutableMapping[int, Receipt]):
-    """Receipts by their shards, each packed: what `PackedReceipts` is, where some shards may have none."""
+    """Compressed receipts by shard number; unlike in `PackedReceipts`, shards may be absent."""
 
     def __init__(self, receipts: Iterable[Receipt] = ()) -> None:
         self._packed = {receipt.shard: packed(receipt) for receipt in receipts}
@@ -183,7 +183,7 @@ class ReceiptsByShard(MutableMapping[int, Receipt]):
         return len(self._packed)
 
     def in_order(self) -> PackedReceipts:
-        """All of them, by rising shard."""
+        """All receipts, by shard number."""
         receipts = PackedReceipts()
         for shard in sorted(self._packed):
             receipts.append(self._packed[shard])

@@ -1,4 +1,4 @@
-"""Keys and fingerprints: pure functions of content, the same on every machine and in every run."""
+"""Keys and fingerprints: pure functions of content, equal on every machine and in every run."""
 
 from __future__ import annotations
 

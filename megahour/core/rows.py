@@ -1,4 +1,4 @@
-"""Rows that come from outside, checked against a table's schema before they are taken: a table is written whole."""
+"""Checks rows from outside against a table's schema, because one bad row would fail the whole table's write."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from megahour.core.errors import BadRecord
 
 
 def check_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
-    """Raise BadRecord ``unwritable-record`` for what the table could not hold, such as a number beyond its type.
+    """Raise BadRecord ``unwritable-record`` for a value that the table cannot store, such as a number beyond its type.
 
-    Found when the shard's table is written, it would end the stage, and no one could say which record it was.
+    Without this check, writing the shard's table would fail, end the stage and not name the record.
 
     >>> check_rows([{"n": 1 << 40}], pa.schema([("n", pa.int32())]))
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Stage: a typed function of shards that knows nothing of engines (DESIGN, idea 2)."""
+"""`Stage`: a typed function of shards that knows nothing about engines."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Input:
-    """A role that an artifact plays for a stage, such as ``recordings``, and the kinds of artifacts that can.
+    """An input role of a stage, such as ``recordings``, and the kinds of artifacts that it accepts.
 
-    Without `kinds` a role takes what it is called, where that is a kind (see `core.kinds`), and anything otherwise.
+    Without `kinds`, a role named like a kind (see `core.kinds`) accepts that kind, any other role accepts anything.
     """
 
     role: str
@@ -31,7 +31,7 @@ class Input:
 
 @dataclass(frozen=True)
 class Task:
-    """One output shard's worth of work: JSON values that say which inputs it reads."""
+    """The work for one output shard: JSON values that select the inputs to read."""
 
     spec: Mapping[str, Any]
 
@@ -41,7 +41,7 @@ class Task:
 
 @dataclass(frozen=True)
 class LaidOut:
-    """An artifact that all tasks of a stage share: what makes it, and which of their inputs have which role there."""
+    """An artifact that all tasks of a stage share: the stage that makes it, and its inputs by role."""
 
     stage: Stage[Any]
     params: Any
@@ -54,12 +54,12 @@ Batches = Iterator["pa.RecordBatch"]
 
 @dataclass
 class Context:
-    """What a task may use besides its inputs. Nothing in it may change the bytes it writes.
+    """What a task may use besides its inputs. Nothing in it may change the bytes that the task writes.
 
-    `service` is (address, token) of the accelerator service; `work` a scratch directory that survives a kill; `durable`
-    a path or URL of one that survives the machine where the output does (empty: `work`);
-    `model` what the rounds of a stage have learnt; `threads` how many a `local` stage may use;
-    `progress(done, total, unit, **fields)` reports inside a long task.
+    `service`: (address, token) of the model service. `work`: a scratch directory that survives a kill. `durable`: path
+    or URL of a scratch directory that survives the machine, as the output does (empty: `work`). `model`: the model
+    learnt in the stage's rounds. `threads`: how many a `local` stage may use. `progress(done, total, unit, **fields)`
+    reports progress within a long task.
     """
 
     work: Path
@@ -71,7 +71,7 @@ class Context:
 
 
 class Stage(Generic[P]):
-    """Base of all stages. Subclasses are stateless; `name`, `params` and `inputs` are their public face."""
+    """Base of all stages. Subclasses are stateless; `name`, `params` and `inputs` are their public interface."""
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
@@ -82,65 +82,65 @@ class Stage(Generic[P]):
     rounds: ClassVar[bool] = False
 
     def check(self, p: P, roles: Collection[str]) -> None:
-        """Whether the parameters and the roles that are given go together; for all steps before a recipe starts.
+        """Check that the parameters and the given roles fit together; called for all steps before a recipe starts.
 
-        What only files can tell is for `plan`. Raises ConfigError.
+        Checks that read files belong into `plan`. Raises ConfigError.
         """
 
     def layouts(self, p: P, inputs: Inputs) -> Mapping[str, LaidOut]:
-        """What tasks need of all shards of an input, by the role in which they get it beside the inputs, in order.
+        """Extra inputs by role, in order, derived from all shards of an input and shared by all tasks.
 
-        It is made once, in the output's scratch folder: tasks that each read all shards would make the stage's work
-        quadratic. `plan`, `partitions`, `run`, `split` and `merge` get it; `check` and `finish` do not.
+        They are made once, in the output's scratch folder: if each task read all shards, the stage's work would be
+        quadratic. `plan`, `partitions`, `run`, `split` and `merge` receive them; `check` and `finish` do not.
         """
         return {}
 
     def plan(self, p: P, inputs: Inputs) -> list[Task]:
-        """Tasks in order; one per shard of the first input unless a stage says otherwise."""
+        """Tasks in order; by default one per shard of the first input."""
         first = inputs[self.inputs[0].role]
         return [Task({"shard": receipt.shard}) for receipt in first.each_receipt()]
 
     def run(self, p: P, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        """Make one output shard; the same bytes for the same arguments, wherever it runs."""
+        """Make one output shard: the same bytes for the same arguments, wherever it runs."""
         raise TypeError(f"stage {self.name} has no run(): it is an exchange stage")
 
     def finish(self, p: P, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
-        """A small reduction over the receipts; it becomes the manifest's summary."""
+        """Reduce the receipts to the manifest's summary."""
         return {}
 
     def remedies(self, p: P, receipts: Sequence[Receipt]) -> Mapping[str, str]:
-        """Which option lets left out records in, by the reason or the beginning of one; for people.
+        """Advice on which option keeps more records, by drop reason or its prefix; for messages.
 
-        A stage that has any fails when it keeps nothing of what came in.
+        A stage with any remedies fails if it keeps none of its records.
         """
         return {}
 
     def accelerator(self, p: P, inputs: Inputs) -> Any:
-        """The model that tasks call through the accelerator service, as an `serve` spec, or None."""
+        """The model that tasks call through the model service, as a `serve.spec.ModelSpec`, or None."""
         return None
 
     def opening(self, p: P, inputs: Inputs) -> bytes:
-        """Stages of rounds: the model before the first round over all tasks. `run` sees the last as `ctx.model`."""
+        """Stages with rounds: the model before the first round. `run` gets the last one as `ctx.model`."""
         raise TypeError(f"stage {self.name} has no rounds")
 
     def measure(self, p: P, inputs: Inputs, task: Task, ctx: Context) -> bytes:
-        """Stages of rounds: the statistics of one task under `ctx.model`."""
+        """Stages with rounds: the statistics of one task under `ctx.model`."""
         raise TypeError(f"stage {self.name} has no rounds")
 
     def add(self, left: bytes, right: bytes) -> bytes:
-        """Stages of rounds: the statistics of two lots of tasks. Exact: tasks are added in any order."""
+        """Stages with rounds: the sum of two statistics. It must be exact, since tasks are added in any order."""
         raise TypeError(f"stage {self.name} has no rounds")
 
     def learn(self, p: P, inputs: Inputs, statistics: bytes, ctx: Context) -> bytes:
-        """Stages of rounds: the model after `ctx.model`, from the statistics of all tasks."""
+        """Stages with rounds: the model after `ctx.model`, from the statistics of all tasks."""
         raise TypeError(f"stage {self.name} has no rounds")
 
     def rounds_left(self, p: P, model: bytes) -> int:
-        """Stages of rounds: how many rounds come before `run`."""
+        """Stages with rounds: how many rounds are left before `run`."""
         raise TypeError(f"stage {self.name} has no rounds")
 
     def partitions(self, p: P, inputs: Inputs) -> int:
-        """Output shards of an exchange stage."""
+        """Exchange stages: the number of output shards."""
         raise TypeError(f"stage {self.name} is not an exchange stage")
 
     def split(self, p: P, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -153,7 +153,7 @@ class Stage(Generic[P]):
 
 
 class SingleShard(Stage[P]):
-    """A stage with one task, whose statistics are the summary."""
+    """A stage with one task, whose statistics become the summary."""
 
     def plan(self, p: P, inputs: Inputs) -> list[Task]:
         return [Task({})]

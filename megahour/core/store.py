@@ -2,14 +2,14 @@
 
 The commit protocol, the same on local disk and on object stores:
 
-1. a task writes its files under temporary names that carry a random attempt number;
+1. a task writes its files under temporary names with a random attempt number;
 2. it moves (or puts) them to their final names, which depend only on the shard: a duplicate attempt writes the same
    bytes;
 3. it writes the shard's receipt: from then on the shard exists;
 4. when every shard has a receipt, the driver writes `receipts.jsonl` and then `manifest.json`: from then on the
    artifact exists.
 
-A reader trusts only what a manifest names, a resumed run only what a receipt with its fingerprint names.
+Readers trust only files named in a manifest; a resumed run trusts only files named in a receipt with its fingerprint.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-NUMBERS = {"seconds", "cpu_seconds", "peak_bytes", "workers"}  # of `timings/`
+NUMBERS = {"seconds", "cpu_seconds", "peak_bytes", "workers"}  # numeric fields of `timings/`
 UNREADABLE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
-SCRATCH = ".scratch"  # what a stage keeps beside an output on an object store until it is done: checkpoints
+SCRATCH = ".scratch"  # files that a stage keeps beside its output until it is finished, such as checkpoints
 # Everything that an artifact's folder may hold; `delete` touches no other folder.
 ENTRIES = {
     *("shards", "receipts", "quarantine", "timings", "tmp", "claim.txt", "receipts.jsonl", "manifest.json"),
@@ -55,13 +55,13 @@ ENTRIES = {
 class Artifact:
     """An artifact at a local path or any fsspec URL (``s3://bucket/run/features``).
 
-    Raises ConfigError, which names the package to install, where the URL's file system is not there, and for a name
-    that is not UTF-8.
+    Raises ConfigError for a name that is not UTF-8, and if the URL's file system is missing (naming the package to
+    install).
     """
 
     def __init__(self, url: str | Path) -> None:
         self.url = str(url).rstrip("/")
-        if (legible := shown(self.url)) != self.url:  # Arrow opens no such file
+        if (legible := shown(self.url)) != self.url:  # Arrow cannot open such files
             raise ConfigError("the name is not UTF-8", where=legible, remedy="choose another folder for artifacts")
         self.fs, root = file_system(self.url, **_options(self.url))
         self.root = root.rstrip("/")
@@ -81,17 +81,17 @@ class Artifact:
 
     @cached_property
     def manifest(self) -> Manifest:
-        """Raises StoreError when the artifact is missing or unfinished, DamagedError for a manifest that is no such."""
+        """Raises StoreError if the artifact is missing or unfinished, DamagedError if the manifest cannot be read."""
         if not self.complete:
             raise StoreError(
                 "no manifest: the artifact is missing or unfinished",
                 where=self.url,
-                remedy="run the stage that makes it (again); finished shards are kept",
+                remedy="run the stage that makes it; finished shards are kept",
             )
         try:
             return Manifest.from_json(small_file(self.fs, self.path("manifest.json")))
         except (ValueError, *UNREADABLE) as error:
-            remedy = "run the recipe, or the stage's command, again: the finished shards are kept"
+            remedy = "run the recipe or the stage's command again; finished shards are kept"
             raise DamagedError(f"damaged manifest: {_reason(error)}", where=self.url, remedy=remedy) from error
         except StoreError as error:
             error.where = self.url
@@ -99,7 +99,7 @@ class Artifact:
 
     @property
     def made(self) -> Manifest | None:
-        """The manifest; None when it is missing or cannot be read."""
+        """The manifest; None if it is missing or cannot be read."""
         try:
             return self.manifest if self.complete else None
         except StoreError:
@@ -110,11 +110,11 @@ class Artifact:
         return self.manifest.summary
 
     def receipts(self) -> list[Receipt]:
-        """Receipts of a complete artifact in shard order. Raises DamagedError when their file is missing or damaged."""
+        """Receipts of a complete artifact in shard order. Raises DamagedError if their file is missing or damaged."""
         return list(self.each_receipt())
 
     def each_receipt(self) -> Iterator[Receipt]:
-        """The same one by one, where there may be too many for memory."""
+        """Like `receipts`, one by one, for artifacts with too many for memory."""
         if self.manifest.shards == 0:
             return
         try:
@@ -126,27 +126,27 @@ class Artifact:
             raise DamagedError(f"damaged receipts.jsonl: {_reason(error)}", where=self.url, remedy=remedy) from error
 
     def receipt(self, shard: int) -> Receipt | None:
-        """The receipt of one shard of a possibly unfinished artifact; None when absent or unreadable."""
+        """The receipt of one shard of a possibly unfinished artifact; None if absent or unreadable."""
         try:
             return Receipt.from_json(small_file(self.fs, self.path(f"receipts/{shard:05d}.json")))
         except (ValueError, *UNREADABLE):
             return None
 
     def receipts_of(self, shards: Iterable[int]) -> Iterator[Receipt | None]:
-        """`receipt` of several shards, in order; of a store by requests side by side."""
+        """`receipt` of several shards, in order; from a store by concurrent requests."""
         return side_by_side(self.fs, self.receipt, shards)
 
     def receipt_of(self, shard: int) -> Receipt:
-        """The receipt of one shard of a finished artifact, by one small read: tasks that each read all receipts would
-        make their work quadratic in shards. Raises StoreError: there is no such shard."""
-        found = self.receipt(shard) or next((r for r in self.each_receipt() if r.shard == shard), None)
-        if found is None:
+        """The receipt of one shard of a finished artifact, by one small read: if each task read all receipts, the
+        work would be quadratic in shards. Raises StoreError: there is no such shard."""
+        receipt = self.receipt(shard) or next((r for r in self.each_receipt() if r.shard == shard), None)
+        if receipt is None:
             raise StoreError(f"no shard {shard}", where=self.url, remedy=f"megahour verify {self.url}")
-        return found
+        return receipt
 
     def open(self, shard: int, suffix: str, *, block_bytes: int = BLOCK_BYTES, folder: Path | None = None) -> BinaryIO:
-        """A shard's file. Of one that is not on this machine a read behind a seek fetches at least `block_bytes`, and a
-        file in `folder` keeps what was fetched: for what is walked through first and read then.
+        """Open a shard's file. In a remote file the first read after a seek fetches at least `block_bytes`. With
+        `folder`, fetched bytes are kept on disk there, for files that are scanned first and read afterwards.
 
         Raises StoreError: it is missing.
         """
@@ -161,10 +161,10 @@ class Artifact:
         with self._missing(shard, suffix):
             return cast(bytes, self.fs.cat_file(self.shard_path(shard, suffix)))
 
-    def read_ranges(self, places: Sequence[tuple[int, int, int]], suffix: str) -> list[bytes]:
-        """The bytes at (shard, offset, size) of files that are not on this machine, by requests side by side."""
-        paths = [self.shard_path(shard, suffix) for shard, _, _ in places]
-        starts, ends = [offset for _, offset, _ in places], [offset + size for _, offset, size in places]
+    def read_ranges(self, ranges: Sequence[tuple[int, int, int]], suffix: str) -> list[bytes]:
+        """The bytes at each (shard, offset, size) of remote files, by concurrent requests."""
+        paths = [self.shard_path(shard, suffix) for shard, _, _ in ranges]
+        starts, ends = [offset for _, offset, _ in ranges], [offset + size for _, offset, size in ranges]
         try:
             return [bytes(data) for data in self.fs.cat_ranges(paths, starts, ends, on_error="raise")]
         except FileNotFoundError as error:
@@ -181,12 +181,12 @@ class Artifact:
             ) from None
 
     def read_json(self, shard: int, suffix: str) -> Any:
-        """Raises StoreError when the file is no JSON."""
+        """Raises StoreError if the file is not JSON."""
         try:
             return json.loads(self.read_bytes(shard, suffix))
         except (ValueError, RecursionError) as error:
             raise StoreError(
-                f"shard {shard}, file *{suffix} is no JSON: {error}",
+                f"shard {shard}, file *{suffix} is not JSON: {error}",
                 where=self.url,
                 remedy=f"megahour verify {self.url}",
             ) from error
@@ -194,7 +194,7 @@ class Artifact:
     def read_table(self, shard: int, suffix: str = ".parquet", columns: list[str] | None = None) -> pa.Table:
         """A shard's table: Parquet, or Arrow IPC for suffixes that end in ``.arrow`` (memory-mapped when local).
 
-        Raises StoreError when the file is missing or damaged, or Arrow without one of `columns`.
+        Raises StoreError if the file is missing or damaged, or lacks one of `columns`.
         """
         try:
             if suffix.endswith(".arrow"):
@@ -222,7 +222,7 @@ class Artifact:
             ) from error
 
     def read_rows(self, shard: int, suffix: str, rows: NDArray[np.int64]) -> pa.Table:
-        """A shard's table of which the lists are read at `rows` only: `Near` fetches no others."""
+        """A shard's table whose lists are needed at `rows` only: `Near` fetches no others."""
         return self.read_table(shard, suffix)
 
     def _read_arrow(self, shard: int, suffix: str, columns: list[str] | None) -> pa.Table:
@@ -262,11 +262,11 @@ class Artifact:
             yield from bad
 
     def timings(self) -> dict[int, dict[str, Any]]:
-        """Seconds and host of each shard: the only files whose bytes differ between equal runs."""
+        """Seconds and host of each shard. Only these files differ in their bytes between equal runs."""
         stems = [Path(path).stem for path in self.fs.glob(self.path("timings/[0-9]*.json"))]
         names = [stem for stem in stems if stem.isdecimal()]
-        found = side_by_side(self.fs, lambda name: self.figures(f"timings/{name}.json"), names)
-        return {int(name): timing for name, timing in zip(names, found, strict=True) if timing}
+        timings = side_by_side(self.fs, lambda name: self.figures(f"timings/{name}.json"), names)
+        return {int(name): timing for name, timing in zip(names, timings, strict=True) if timing}
 
     def wall(self) -> dict[str, Any]:
         """{seconds, workers, made_with}: wall time over all sessions, versions of the last; empty when unknown."""

@@ -1,4 +1,4 @@
-"""Errors of the surroundings, a disk, a store, a missing package: what a user reads instead of a traceback."""
+"""Turns errors of disks, stores and missing packages into messages with a remedy instead of tracebacks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 from megahour.core.errors import MegahourError, StoreError
 from megahour.core.extras import missing
 
-CLIENTS = ("aiohttp", "botocore", "aiobotocore", "gcsfs", "google", "azure")  # packages with errors of their own
+CLIENTS = ("aiohttp", "botocore", "aiobotocore", "gcsfs", "google", "azure")  # packages whose errors are not OSErrors
 FULL = (errno.ENOSPC, errno.EDQUOT)
-_PLACE = "choose a place that you may write to"
-_FULL = "make room, or choose another disk; the same command goes on where it stopped"
+_PLACE = "choose a path that you may write to"
+_FULL = "free some space, or choose another disk; the same command resumes where it stopped"
 _FILES = "allow more open files (ulimit -n), or use fewer workers"
 REMEDIES = {
     **dict.fromkeys(FULL, _FULL),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST), _PLACE),
     **dict.fromkeys((errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL), "give another path"),
     **dict.fromkeys((errno.EMFILE, errno.ENFILE), _FILES),
-    errno.ENOENT: "check the path; a bucket or a mount must be there before",
-    errno.EFBIG: "raise the limit of a file's size (ulimit -f), or choose another file system",
+    errno.ENOENT: "check the path; its bucket or mount must exist",
+    errno.EFBIG: "raise the file size limit (ulimit -f), or choose another file system",
 }
 KINDS: dict[type[OSError], int] = {
     FileNotFoundError: errno.ENOENT,
@@ -36,7 +36,7 @@ KINDS: dict[type[OSError], int] = {
 
 
 def explained(error: BaseException) -> MegahourError | None:
-    """The error with its place and a remedy; None for one of the program, which needs its traceback."""
+    """The error with a location and a remedy; None for a bug of the program, which needs its traceback."""
     if isinstance(error, MegahourError):
         return error
     if (package := missing(error)) is not None:
@@ -46,27 +46,27 @@ def explained(error: BaseException) -> MegahourError | None:
         return StoreError(f"the store cannot be used: {error}", remedy=remedy)
     if not isinstance(error, OSError) or not (number := _number(error)):
         return None
-    remedy = REMEDIES.get(number, "check the disk and the network; the same command goes on where it stopped")
+    remedy = REMEDIES.get(number, "check the disk and the network; the same command resumes where it stopped")
     return StoreError(str(error.strerror or error), where=str(error.filename or ""), remedy=remedy)
 
 
 def _number(error: OSError) -> int:
-    """Its errno; stores raise the kinds of OSErrors without one. 0: a library's, of a damaged file for one."""
+    """Its errno, or its class's, since stores raise OSErrors without one. 0: a library's error, as for bad files."""
     kinds = (number for kind, number in KINDS.items() if isinstance(error, kind))
     return error.errno or next(kinds, 0)
 
 
 def is_of_a_store(error: BaseException) -> bool:
-    """Whether a store's client raised it: botocore's errors, of missing credentials for one, are no OSErrors."""
+    """Whether a store's client raised it: botocore's errors, for missing credentials say, are not OSErrors."""
     return type(error).__module__.partition(".")[0] in CLIENTS
 
 
 @contextmanager
 def explaining(where: str | Path, *disks: str | Path) -> Iterator[None]:
-    """Turns errors of the surroundings into StoreErrors. One without a path gets `where`; of a full disk, the fullest
-    of `disks`.
+    """Turn errors of disks, stores and packages into StoreErrors. One without a path gets `where`, or for a full disk
+    the fullest of `disks`.
 
-    Raises StoreError; other errors pass.
+    Raises StoreError; other errors pass through.
     """
     try:
         yield
@@ -81,8 +81,8 @@ def explaining(where: str | Path, *disks: str | Path) -> Iterator[None]:
         raise known from error
 
 
-def _free_bytes(place: str | Path) -> int:
-    folder = Path(place).absolute()
+def _free_bytes(path: str | Path) -> int:
+    folder = Path(path).absolute()
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     try:

@@ -99,7 +99,7 @@ def test_what_must_be_given_is_named() -> None:
     class Needy(Params):
         size: int
 
-    with pytest.raises(ConfigError, match='"size" is not given'):
+    with pytest.raises(ConfigError, match='"size" is missing'):
         parse(Needy, {}, where="stage needy")
 
 

@@ -76,7 +76,7 @@ def test_roles_that_a_stage_has_not_or_that_it_lacks_are_named() -> None:
     check_roles(decode, ["features", "model"])
     with pytest.raises(ConfigError, match=r'stage decode has no input "grahp" – did you mean "graph"\?') as caught:
         check_roles(decode, ["features", "grahp"])
-    assert caught.value.remedy == "it takes features, model, graph, units, tuned, lm, graph_lm, low_order_lm"
+    assert caught.value.remedy == "its inputs are features, model, graph, units, tuned, lm, graph_lm, low_order_lm"
     with pytest.raises(ConfigError, match="stage decode needs the input features and model") as caught:
         check_roles(decode, ["graph"])
     assert (
@@ -85,7 +85,7 @@ def test_roles_that_a_stage_has_not_or_that_it_lacks_are_named() -> None:
     )
     with pytest.raises(ConfigError, match="has no input") as caught:
         check_roles(first, ["raw"])
-    assert caught.value.remedy == "it takes none"
+    assert caught.value.remedy == "it has no inputs"
 
 
 def test_features_are_no_model(tmp_path: Path) -> None:

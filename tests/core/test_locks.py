@@ -91,7 +91,7 @@ def no_ties(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_ties")
 def test_the_second_is_told_who_the_first_is(place: Artifact) -> None:
     with alone(place.fs, place.root):
-        who = rf"writes here: process {os.getpid()} on .+, since 20\d\d-.*\nRemedy: wait for it, or end it"
+        who = rf"writes here: process {os.getpid()} on .+, since 20\d\d-.*\nRemedy: wait for it, stop it"
         with pytest.raises(StoreError, match=who), alone(place.fs, place.root):
             pass
     with alone(place.fs, place.root):
@@ -121,7 +121,7 @@ def test_a_number_that_another_process_has_by_now_is_no_owner(place: Artifact) -
 def test_another_machines_mark_counts_until_it_expires(place: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "TIE_S", 0.1)
     path = put(place, "0" * 32)
-    refused = rf"process 7 on far-away, since 2026(.|\n)*takes over in \d+ s, and at once when .*{'0' * 32} is removed"
+    refused = rf"process 7 on far-away, since 2026(.|\n)*takes over in \d+ s, or at once if you remove .*{'0' * 32}"
     with pytest.raises(StoreError, match=refused), alone(place.fs, place.root):
         pass
     assert marks(place) == [path], "the refused one leaves the owner's mark alone"
@@ -159,7 +159,7 @@ def test_who_comes_back_to_life_late_gives_way(tmp_path: Path, monkeypatch: pyte
         Path(path).touch()
         os.utime(path, (time.time() + 60, time.time() + 60))
         until(lambda: marks(place) == [path])
-        with pytest.raises(StoreError, match="another run has taken this place over"):
+        with pytest.raises(StoreError, match="another run has taken over this folder"):
             check(place.fs, place.root, token)
 
 
@@ -169,7 +169,7 @@ def test_a_writer_that_has_lost_its_place_is_told(place: Artifact) -> None:
         (mark,) = marks(place)
         place.fs.rm_file(mark)
         check(place.fs, place.root, token)  # asked a moment ago
-        with pytest.raises(StoreError, match="another run has taken this place over"):
+        with pytest.raises(StoreError, match="another run has taken over this folder"):
             check(place.fs, place.root, token, fresh=True)
 
 
@@ -262,7 +262,7 @@ def test_the_store_is_asked_again_after_a_while(tmp_path: Path, monkeypatch: pyt
         (mark,) = map(Path, marks(place))
         mark.unlink()
         monkeypatch.setattr(locks, "CHECKED_S", 0.0)
-        with pytest.raises(StoreError, match=rf"{place.root}: another run has taken this place over"):
+        with pytest.raises(StoreError, match=rf"{place.root}: another run has taken over this folder"):
             check(place.fs, place.root, token)
         with pytest.raises(StoreError, match=r"^the run: another run has taken"):
             check(place.fs, place.root, token, where="the run")
@@ -277,7 +277,7 @@ def test_listings_that_a_file_system_keeps_hide_no_writer(s3_url: str, tmp_path:
         keeping.ls(place.path(MARKS))
         (mark,) = marks(place)
         place.fs.rm_file(mark)
-        with pytest.raises(StoreError, match="another run has taken this place over"):
+        with pytest.raises(StoreError, match="another run has taken over this folder"):
             check(keeping, place.root, token)
         put(place, "0" * 32, held=True)
         with pytest.raises(StoreError, match="process 7 on far-away"), alone(keeping, place.root):

@@ -118,7 +118,7 @@ def test_a_closed_cache_fetches_no_more_and_gives_what_it_has(features: Near) ->
     features.read_table(0, ".arrow")
     features.cache.closed.set()
     assert len(features.read_table(0, ".arrow")) == 20
-    with pytest.raises(StoreError, match="no more is fetched"):
+    with pytest.raises(StoreError, match="nothing more is fetched"):
         features.read_table(1, ".arrow")
 
 

@@ -232,7 +232,7 @@ def test_finished_runs_of_format_1_stay_valid(tmp_path: Path) -> None:
     path = tmp_path / "artifact" / "manifest.json"
     assert json.loads(path.read_text())["format"] == 1
     path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
-    with pytest.raises(StoreError, match="of format 2, this version reads 1"):
+    with pytest.raises(StoreError, match="has format 2, this version reads 1"):
         _ = Artifact(artifact.url).manifest
 
 
@@ -351,7 +351,7 @@ def test_scratch_files_of_a_killed_run_are_an_artifacts_own(tmp_path: Path) -> N
 
 
 def test_a_manifest_without_its_format_is_damaged(tmp_path: Path) -> None:
-    for written, told in ((0, "there is no format 0"), ("one", "format of it is 'one', not int")):
+    for written, told in ((0, "unknown format 0"), ("one", "format of it is 'one', not int")):
         text = Manifest("toy", 1, "f", "d", {}, {}, 0, Counts(), {}).to_json()
         with pytest.raises(ValueError, match=told):
             Manifest.from_json(text.replace('"format": 1', f'"format": {json.dumps(written)}'))
@@ -411,7 +411,7 @@ def test_a_writer_commits_only_while_its_run_has_the_place(url: str) -> None:
         with ShardWriter(artifact, 0, "f", owner=token) as out:
             out.commit()
         assert artifact.committed() == {0}
-    with ShardWriter(artifact, 1, "f", owner="0" * 32) as out, pytest.raises(StoreError, match="taken this place over"):
+    with ShardWriter(artifact, 1, "f", owner="0" * 32) as out, pytest.raises(StoreError, match="taken over this"):
         out.commit()
     assert artifact.committed() == {0}
 
@@ -419,7 +419,7 @@ def test_a_writer_commits_only_while_its_run_has_the_place(url: str) -> None:
 def test_a_writer_whose_files_are_gone_is_told_that_another_run_has_removed_them(tmp_path: Path) -> None:
     artifact = Artifact(tmp_path)
     with (
-        pytest.raises(StoreError, match=f"{tmp_path}: another run has taken this place over"),
+        pytest.raises(StoreError, match=f"{tmp_path}: another run has taken over this folder"),
         ShardWriter(artifact, 0, "f", owner="0" * 32) as out,
     ):
         out.path(".x").read_text()

@@ -19,7 +19,7 @@ def refused(text: str) -> tuple[str, str, str]:
 
 def test_a_key_that_is_given_twice_is_named_with_both_lines() -> None:
     where, message, remedy = refused("a: 1\nb:\n  c: 1\n  d: 2\n  c: 3\n")
-    assert (where, message) == ("r.yaml:5", 'the key "c" is given twice, in line 3 and in line 5')
+    assert (where, message) == ("r.yaml:5", 'duplicate key "c", on lines 3 and 5')
     assert remedy.startswith("keep one of them;")
     two = "x: &x {a: 1}\ny: &y {b: 2}\nz:\n  <<: *x\n  <<: *y\n"
     assert refused(two)[2].startswith("merge both as <<: [*one, *other];")
@@ -41,7 +41,7 @@ def test_a_section_may_change_what_an_anchor_brings_and_no_other_section_changes
         ("a: [1\nb: 2\n", "r.yaml:2", "while parsing a flow sequence", ""),
         ("a: !!int abc\n", "r.yaml", "a value cannot be read", ""),
         ("a: 2020-13-01\n", "r.yaml", "a value cannot be read", ""),
-        ("a: &a [*a]\n", "r.yaml", "an alias is within itself", ""),
+        ("a: &a [*a]\n", "r.yaml", "an alias contains itself", ""),
         ("a: \x01\n", "r.yaml", "not valid YAML", ""),
     ],
 )

@@ -111,7 +111,7 @@ def test_what_is_written_again_is_another_source(folder: Path) -> None:
     ("address", "message", "remedy", "reason"),
     [
         ("abfs://bucket/talks", "adlfs", "pip install adlfs", "unreachable-file"),
-        ("s4://bucket/talks", "Protocol not known: s4", "any protocol of fsspec", "foreign-protocol"),
+        ("s4://bucket/talks", "Protocol not known: s4", "any fsspec protocol", "foreign-protocol"),
     ],
 )
 def test_what_is_missing_is_named(address: str, message: str, remedy: str, reason: str) -> None:
