@@ -1,9 +1,9 @@
-"""Rows of one artifact brought to the shards of another that own their keys: a join by two exchanges.
+"""Joins the rows of one artifact to the shards of another by key, in two exchanges.
 
-A list of keys, such as that of `duplicates`, lies in shards of its own. If each task of a stage looked for its keys in
-all of them, S shards would read S² tables. Here keys and rows meet by the hash of the key, and the rows that were found
-go to the shard that has the key; `rows_beside` reads those of one shard. Tasks and shards of either exchange are
-limited (`BesideParams.most`): between S and S of them blocks would hold less than a row.
+A list of keys, such as `duplicates`, has shards of its own. If each task of a stage searched all of them for its keys,
+S shards would read S² tables. Instead, the first exchange joins keys and rows by the hash of the key, and the second
+sends the matching rows to the shard that owns the key; `rows_beside` reads those of one shard. The tasks and shards of
+both exchanges are limited (`BesideParams.most`): S by S blocks would hold less than a row each.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ OWNER = "owner_shard"
 
 
 def laid_beside(role: str, owners: str, rows: str, **params: Any) -> dict[str, LaidOut]:
-    """Of `Stage.layouts`: the rows of input `rows` that have keys of input `owners`, for `rows_beside` as `role`.
+    """For `Stage.layouts`: joins the rows of input `rows` to the keys of input `owners`, as role `role`.
 
-    params: of `BesideParams`.
+    params: fields of `BesideParams`.
     """
     p = BesideParams(**params)
     return {
@@ -39,7 +39,7 @@ def laid_beside(role: str, owners: str, rows: str, **params: Any) -> dict[str, L
 
 
 def rows_beside(beside: Artifact, shard: int) -> pa.Table:
-    """The rows, columns key and those of the parameters, whose keys the owners' shard has; in order of the keys."""
+    """The joined rows (key and the configured columns) whose keys belong to this shard of the owners, sorted by key."""
     import pyarrow.compute as pc
 
     table = beside.read_table(shard // int(beside.summary["run"]))
@@ -47,7 +47,7 @@ def rows_beside(beside: Artifact, shard: int) -> pa.Table:
 
 
 class MeetByKey(Stage[BesideParams]):
-    """An exchange by key: keys that `owners` have, and `rows`."""
+    """First exchange: joins the keys of `owners` and the `rows` by the hash of the key."""
 
     name = "meet-by-key"
     params = BesideParams
@@ -69,7 +69,7 @@ class MeetByKey(Stage[BesideParams]):
 
         table = _sent(p, inputs, task)
         count = self.partitions(p, inputs)
-        # The hash of Knuth's multiplicative method: keys may be any numbers.
+        # Knuth's multiplicative hash: keys need not be uniform.
         mixed = (table["key"].to_numpy().astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
         places = (mixed % np.uint64(count)).astype(np.int64)
         yield from by_place(table, places)
@@ -89,12 +89,12 @@ class MeetByKey(Stage[BesideParams]):
         times = last - first  # a key may be in several shards
         row = np.repeat(np.arange(len(wanted)), times)
         at = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times) + np.repeat(first, times)
-        found = rows.take(row).add_column(0, OWNER, owners[OWNER].take(at))
-        _write_sorted(found, out)
+        joined = rows.take(row).add_column(0, OWNER, owners[OWNER].take(at))
+        _write_sorted(joined, out)
 
 
 class GatherByShard(Stage[BesideParams]):
-    """An exchange by the owners' shards, in runs of them."""
+    """Second exchange: collects the joined rows by runs of the owners' shards."""
 
     name = "gather-by-shard"
     params = BesideParams
@@ -114,7 +114,7 @@ class GatherByShard(Stage[BesideParams]):
         import pyarrow as pa
         import pyarrow.parquet
 
-        with inputs["met"].open(0, ".parquet", block_bytes=0) as file:  # the schema alone: the table may have all rows
+        with inputs["met"].open(0, ".parquet", block_bytes=0) as file:  # only the schema: the table may be large
             schema = pyarrow.parquet.read_schema(file)
         _write_sorted(pa.Table.from_batches(list(batches), schema), out)
 
@@ -147,13 +147,13 @@ def _run(shards: int, most: int) -> int:
 
 
 def runs(shards: int, most: int) -> list[tuple[int, int]]:
-    """Shards as at most `most` runs (first, stop) of equal lengths, for tasks that each take several."""
+    """At most `most` runs (first, stop) of consecutive shards, of equal length but for the last."""
     size = _run(shards, most)
     return [(first, min(first + size, shards)) for first in range(0, shards, size)]
 
 
 def _schema(p: BesideParams, rows: Artifact) -> pa.Schema:
-    """Of what is sent: the shard that owns a key (−1: a row that is looked for), the key and the columns."""
+    """The schema of exchanged rows: the shard that owns the key (−1 for a row of `rows`), the key and the columns."""
     import pyarrow as pa
 
     if not rows.manifest.shards:
@@ -163,7 +163,7 @@ def _schema(p: BesideParams, rows: Artifact) -> pa.Schema:
 
 
 def _sent(p: BesideParams, inputs: Inputs, task: Task) -> pa.Table:
-    """The keys of a run of the owners' shards, or the rows of some that have them."""
+    """What a task sends: the keys of a run of the owners' shards, or the rows of a run of the rows' shards."""
     import pyarrow as pa
 
     schema, artifact, is_owner = _schema(p, inputs["rows"]), inputs[task["role"]], task["role"] == "owners"

@@ -1,4 +1,4 @@
-"""The console for results, and words for numbers; light to import."""
+"""The console for results, and formats for durations and counts; light to import."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ FILE_WIDTH = 140
 
 
 def output_console() -> Console:
-    """For tables on standard output: as wide as the terminal, and wide enough for whole names in a file.
+    """A console for tables on standard output: as wide as the terminal, or FILE_WIDTH in a file, for whole names.
 
-    What they show is shown as it is: a path or a pattern may hold "[a-z]", which is no markup.
+    Markup is off: paths and patterns may contain "[a-z]".
     """
     from rich.console import Console
 

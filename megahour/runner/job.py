@@ -1,4 +1,4 @@
-"""One stage's job as workers see it: picklable values, and the functions that engines call with them."""
+"""One stage's job as workers see it: picklable values, and the functions with which engines run it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Origin:
-    """What makes an artifact: enough to make any shard of it."""
+    """Everything needed to make any shard of an artifact."""
 
     stage: Stage[Any]
     params: Params
@@ -48,10 +48,10 @@ class Job:
     threads: int = 1
     service: Any = None
     owner: str = ""  # token of the run that holds the output, see `core.locks`
-    model: str = ""  # name, in the output's folder, of what the stage's rounds have learnt
+    model: str = ""  # file of the rounds' latest model, relative to the output
 
     def disks(self) -> list[str]:
-        """Local folders that the job writes to: one of them is full when a disk is."""
+        """Local folders that the job writes to, to find out which disk is full."""
         return [*([] if "://" in self.output else [self.output]), self.work, tempfile.gettempdir()]
 
     def load(self) -> tuple[Stage[Any], Params, dict[str, Artifact]]:
@@ -61,7 +61,7 @@ class Job:
 
     @property
     def durable(self) -> str:
-        """Scratch files that are where the output is: another machine goes on from them when this one is gone."""
+        """Scratch files beside the output, from which another machine can resume if this one is lost."""
         return f"{self.output}/{SCRATCH}" if "://" in self.output else ""
 
     def context(self) -> Context:
@@ -70,14 +70,14 @@ class Job:
 
 
 def timed(call: Callable[..., R], *values: Any) -> tuple[float, R]:
-    """Worker side of any call: its seconds, and its result."""
+    """Worker side of any call: (seconds, result)."""
     started = time.monotonic()
     result = call(*values)
     return time.monotonic() - started, result
 
 
 def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -> str:
-    """Worker side of `map`: make and commit one shard; its receipt as JSON. A committed shard is not made again."""
+    """Worker side of `map`: make and commit one shard, unless it is committed; returns its receipt as JSON."""
     shard, spec = item
     output = Artifact(job.output)
     if (receipt := output.receipt(shard)) is not None and receipt.fingerprint == job.fingerprint:
@@ -98,7 +98,7 @@ def _place(shard: int, spec: dict[str, Any]) -> str:
 
 
 def measure_tasks(job: Job, specs: Sequence[dict[str, Any]]) -> bytes:
-    """Worker side of a round: the statistics of a run of tasks, added up."""
+    """Worker side of a round: the summed statistics of a run of tasks."""
     stage, p, inputs = job.load()
     ctx, total = job.context(), b""
     for count, spec in enumerate(specs):
@@ -116,7 +116,7 @@ def split_task(job: Job, spec: dict[str, Any]) -> Iterator[tuple[int, pa.RecordB
 
 
 def merge_partition(job: Job, done: frozenset[int], partition: int, batches: Batches) -> str | None:
-    """Worker side of `exchange`, reduce half: one output shard; None when it was already committed."""
+    """Worker side of `exchange`, reduce half: one output shard; None if it was committed before."""
     if partition in done:
         return None
     output = Artifact(job.output)
@@ -129,7 +129,7 @@ def merge_partition(job: Job, done: frozenset[int], partition: int, batches: Bat
 
 @contextmanager
 def blame(job: Job, what: str) -> Iterator[None]:
-    """Adds the artifact and the shard to an error's place, so that no message is without an address."""
+    """Prefix an error's location with the artifact and the shard."""
     try:
         with explaining("", *job.disks()):
             yield

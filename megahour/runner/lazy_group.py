@@ -1,4 +1,4 @@
-"""Groups of commands that are imported when they are asked for."""
+"""A click group that imports a command only when it is used."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class LazyGroup(click.Group):
-    """Commands of its own, then those of `lazy`: by name, the command's address, `module:attribute`, and its summary.
+    """Its own commands, then those of `lazy`: {name: (address `module:attribute`, summary)}.
 
-    Help and completion take the summaries: to ask each command for its help would import it.
+    Help and completion use the summaries, since asking a command for its help would import it.
     """
 
     def __init__(self, *arguments: Any, lazy: Mapping[str, tuple[str, str]], **options: Any) -> None:
@@ -40,7 +40,7 @@ class LazyGroup(click.Group):
             raise click.UsageError(f"{error.message}{nearest(args[0], self.list_commands(ctx))}", ctx) from None
 
     def summaries(self) -> dict[str, str]:
-        """What completion shows, by name."""
+        """Summaries for shell completion, by command name."""
         own = {name: command.get_short_help_str() for name, command in self.commands.items() if not command.hidden}
         return own | {name: summary for name, (_, summary) in self.lazy.items()}
 

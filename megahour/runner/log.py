@@ -1,7 +1,7 @@
-"""What commands say while they work, on one path: Python's logging, to standard error and to a file.
+"""Progress, warnings and errors of commands, all through Python's logging: to standard error and to a log file.
 
-Results go to standard output and do not pass here. `begin` is called when a command starts; a library user who does not
-call it hears warnings and errors only, as from any library.
+Results go to standard output, not through here. Commands call `begin` when they start; library users who do not call
+it get warnings and errors only, as from any library.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class _State:
-    """How this process talks; `begin` sets it."""
+    """How much this process prints; set by `begin`."""
 
     quiet = False
     bars = True
@@ -56,21 +56,21 @@ def say(
     level: int = logging.INFO,
     shown: bool = False,
 ) -> None:
-    """A line of progress: text for people, `event` and `facts` for programs (docs/operations.md lists them).
+    """Log a line of progress: text for people, `event` and `facts` for programs (docs/operations.md lists them).
 
-    shown: it stands on the terminal already, as a bar or on standard output; the log file and JSON get it all the same.
+    shown: the terminal shows it already, as a bar or on standard output; it still goes to the log file and to JSON.
     """
     EVENTS.log(level, "%s", message, extra={"event": event, "facts": facts or {}, "shown": shown})
 
 
 def say_last(message: str, event: str = "finished", facts: Mapping[str, Any] | None = None) -> None:
-    """The last line of a command: on standard output also when quiet."""
+    """Print the last line of a command on standard output, even when quiet."""
     click.echo(message)
     say(event, message, facts, shown=True)
 
 
 def say_next(rows: Iterable[tuple[str, str]]) -> None:
-    """What to open or which command to give next, behind what it is for; for people, so not when quiet."""
+    """Print (purpose, what to open or run) pairs as suggestions for people; nothing when quiet."""
     known = list(rows)
     if quiet() or not known:
         return
@@ -81,19 +81,20 @@ def say_next(rows: Iterable[tuple[str, str]]) -> None:
 
 
 def quiet() -> bool:
-    """Standard output gets the last line only."""
+    """Whether standard output gets only the last line."""
     return _State.quiet
 
 
 def bars() -> bool:
-    """A live bar may be drawn, if standard error is a terminal."""
+    """Whether a live bar may be drawn if standard error is a terminal."""
     return _State.bars
 
 
 def begin(*, quiet: bool = False, file: str = "", form: str = "text") -> None:
-    """Set up logging for a command; the handlers of an earlier call go. Raises ConfigError: `file` cannot be written.
+    """Set up logging for a command, replacing the handlers of an earlier call.
 
-    Lines of libraries and of threads are logged from warnings on; the log file gets all that megahour says.
+    Libraries and threads are logged from level warning; the log file gets every line of megahour.
+    Raises ConfigError: `file` cannot be written.
     """
     console = _Console()
     handlers: list[_Console | _File] = [console]
@@ -118,26 +119,26 @@ def options() -> list[click.Option]:
 
 
 def begin_by(values: dict[str, Any]) -> None:
-    """`begin` as the command line asks; takes the options of logging out of `values`."""
+    """Call `begin` with the logging options of the command line, removing them from `values`."""
     begin(quiet=values.pop("log__quiet"), file=values.pop("log__file"), form=values.pop("log__format"))
 
 
 def logged(command: Command) -> Command:
-    """Gives a command's function the options, and begins with them."""
+    """Decorator: adds the logging options to a command's function and calls `begin` with them."""
 
     @functools.wraps(command)
     def begun(**values: Any) -> Any:
         begin_by(values)
         return command(**values)
 
-    made: Any = begun
+    decorated: Any = begun
     for flag, name, how in reversed(OPTIONS):
-        made = click.option(flag, name, **how)(made)
-    return made  # type: ignore[no-any-return]
+        decorated = click.option(flag, name, **how)(decorated)
+    return decorated  # type: ignore[no-any-return]
 
 
 class _Console(logging.StreamHandler[Any]):
-    """Standard error as it is at the moment: a live bar puts itself in its place, to stay below the lines."""
+    """Logs to the current `sys.stderr`, which a live bar replaces so that it stays below the lines."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -150,15 +151,15 @@ class _Console(logging.StreamHandler[Any]):
     def stream(self, value: Any) -> None: ...
 
     def filter(self, record: logging.LogRecord) -> Any:
-        """Of lines for the file, such as a library's remarks, none; of those that are shown otherwise, JSON only."""
-        meant = record.levelno >= logging.WARNING or hasattr(record, "event")
+        """Skip lines meant for the file only, such as libraries' remarks; pass lines shown elsewhere only as JSON."""
+        for_console = record.levelno >= logging.WARNING or hasattr(record, "event")
         if isinstance(self.formatter, _Plain) and (getattr(record, "shown", False) or _prints_itself(record.name)):
             return False
-        return meant and super().filter(record)
+        return for_console and super().filter(record)
 
 
 def _prints_itself(name: str) -> bool:
-    """Whether a library, such as torch, has given its loggers handlers of their own."""
+    """Whether a library, such as torch, has its own handlers on its loggers."""
     logger: logging.Logger | None = logging.getLogger(name)
     while logger is not None and logger.parent is not None:
         if logger.handlers:
@@ -168,7 +169,7 @@ def _prints_itself(name: str) -> bool:
 
 
 class _File(logging.FileHandler):
-    """Flushed line by line. A full disk is reported once and does not end the work."""
+    """A file handler that flushes each line; a full disk is reported once and does not stop the work."""
 
     failed = False
 
@@ -187,12 +188,12 @@ def _opened(path: str) -> _File:
         return _File(path, encoding="utf-8")
     except OSError as error:
         folder = Path(path).parent
-        remedy = f"make the folder first: mkdir -p {folder}" if not folder.exists() else "choose a file to write to"
+        remedy = f"make the folder first: mkdir -p {folder}" if not folder.exists() else "choose a writable file"
         raise ConfigError(f"--log-file: {error.strerror or error}", where=path, remedy=remedy) from None
 
 
 class _Plain(logging.Formatter):
-    """The message; errors and a library's warnings begin with their level. In colour on a terminal without NO_COLOR."""
+    """Plain text: errors and libraries' warnings begin with their level; coloured on a terminal without NO_COLOR."""
 
     def format(self, record: logging.LogRecord) -> str:
         text = super().format(record)
@@ -210,7 +211,7 @@ class _Stamped(logging.Formatter):
 
 
 class _Json(logging.Formatter):
-    """An object a line; keys that are there always come first."""
+    """One JSON object a line; keys that every line has come first."""
 
     def format(self, record: logging.LogRecord) -> str:
         known: dict[str, Any] = {
@@ -226,7 +227,7 @@ class _Json(logging.Formatter):
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN and no infinity: null stands for them."""
+    """The value with null for NaN and infinity, which JSON lacks."""
     if isinstance(value, dict):
         return {str(key): _finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

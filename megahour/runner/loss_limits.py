@@ -1,4 +1,4 @@
-"""How much a stage may lose: too many bad records, or nothing kept, end it with the reason and the option for it."""
+"""Limits on a stage's losses: too many bad records, or none kept, end it with the reasons and a remedy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from megahour.core.errors import NothingKept, TooManyBad
 from megahour.core.receipts import Counts, Receipt
 from megahour.core.store import Artifact
 
-EARLY_CHECK = 200  # records after which too large a bad share stops a stage before its end
+EARLY_CHECK = 200  # records after which an excessive bad share stops a stage early
 
 
 @dataclass
@@ -36,12 +36,12 @@ class BadShare:
                 f"{bad} of {seen} records are bad ({bad / max(seen, bad):.1%}, limit {self.limit:.1%}): "
                 + ", ".join(f"{reason} {n}" for reason, n in worst),
                 where=self.output.url,
-                remedy=f"look at {self.output.path('quarantine')}, mend the input, or raise max_bad",
+                remedy=f"see {self.output.path('quarantine')}; fix the input, or raise max_bad",
             )
 
 
 def _bad_reasons(output: Artifact) -> Counter[str]:
-    """Reasons of the quarantined records of all committed shards, of an unfinished artifact too."""
+    """Reasons of the quarantined records in all committed shards, even of an unfinished artifact."""
     lines = (
         line
         for path in sorted(output.fs.glob(output.path("quarantine/*.jsonl")))
@@ -50,17 +50,17 @@ def _bad_reasons(output: Artifact) -> Counter[str]:
     return Counter(str(json.loads(line)["reason"]) for line in lines)
 
 
-MOST = 0.5  # share of the records that came in; a larger loss for one reason gets a hint
+MOST = 0.5  # share of the input records; a larger loss for one reason gets a hint
 
 
 def check_kept(stage: str, remedies: Mapping[str, str], receipts: Sequence[Receipt], output: Artifact) -> str:
-    """A hint for people when more than half is left out for one reason, else "".
+    """A hint if more than half of the records were dropped for one reason, else "".
 
-    remedies: which option lets records in, by the reason or the beginning of one; without any, all is well.
+    remedies: which option keeps more records, by drop reason or its prefix; empty: no check.
 
     Raises
     ------
-    NothingKept: of the whole artifact; a shard without records is no error.
+    NothingKept: the whole artifact has no records; a single empty shard is not an error.
     """
     counts = Counts()
     for receipt in receipts:
@@ -70,7 +70,7 @@ def check_kept(stage: str, remedies: Mapping[str, str], receipts: Sequence[Recei
     reasons = sorted(counts.dropped.items(), key=lambda item: (-item[1], item[0]))
     if counts.kept:
         named = [(reason, _remedy(reason, remedies)) for reason, n in reasons if n > MOST * counts.came_in]
-        return "; ".join(f"most is left out as {reason}: {remedy}" for reason, remedy in named if remedy)
+        return "; ".join(f"most records were dropped as {reason}: {remedy}" for reason, remedy in named if remedy)
     options = dict.fromkeys(_remedy(reason, remedies) for reason, _ in reasons)
     lines = [option for option in options if option]
     if counts.bad:
@@ -80,9 +80,9 @@ def check_kept(stage: str, remedies: Mapping[str, str], receipts: Sequence[Recei
 
 def _loss(stage: str, counts: Counts, reasons: list[tuple[str, int]], receipts: Sequence[Receipt]) -> str:
     if not counts.came_in:
-        return f"{stage} keeps nothing: there is no record in what it reads"
+        return f"{stage} kept nothing: its input has no records"
     hours = sum(float(receipt.stats.get("audio_s", 0.0)) for receipt in receipts) / 3600
-    heard = f" ({hours:,.2f} h of audio)" if hours >= 0.01 else ""
+    audio = f" ({hours:,.2f} h of audio)" if hours >= 0.01 else ""
     lost = {
         reason: sum(float(receipt.stats.get(f"dropped_s_{reason}", 0.0)) for receipt in receipts) / 3600
         for reason, _ in reasons
@@ -90,7 +90,7 @@ def _loss(stage: str, counts: Counts, reasons: list[tuple[str, int]], receipts: 
     listed = ", ".join(
         f"{reason} {n:,}" + (f" ({lost[reason]:,.2g} h)" if lost[reason] else "") for reason, n in reasons
     )
-    return f"{stage} keeps none of {counts.came_in:,} records{heard}: {listed}"
+    return f"{stage} kept none of {counts.came_in:,} records{audio}: {listed}"
 
 
 def _remedy(reason: str, remedies: Mapping[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""What a stage at work tells whoever shows its progress."""
+"""`Monitor`: callbacks that report a running stage's progress."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 
 class Monitor:
-    """Hears what a stage does; the terminal's progress display overrides what it shows."""
+    """Receives a stage's events and ignores them; the terminal display overrides the methods it shows."""
 
     def begins(self, stage: str, job: Job, engine: Engine) -> None:
-        """The output is this run's, and the job has its places; its tasks are not known yet."""
+        """The output is locked and the job is set up; its tasks are not known yet."""
 
     def started(self, stage: str, tasks: int, done: int) -> None: ...
 
     def took(self, seconds: float) -> None:
-        """A shard was made in so many seconds of a worker; its `task_done` comes next."""
+        """A worker took `seconds` for a shard; its `task_done` comes next."""
 
     def task_done(self, receipt: Receipt) -> None: ...
 
     def progress(self, done: float, total: float, unit: str, **fields: Any) -> None: ...
 
     def hint(self, text: str) -> None:
-        """Something that a user may want to change, after `finished`."""
+        """Advice for the user; called after `finished`."""
 
     def stopped(self) -> None:
-        """No more progress comes, whether the stage is done, failed or was interrupted."""
+        """No more progress follows: the stage finished, failed or was interrupted."""
 
     def finished(self, manifest: Manifest, seconds: float) -> None: ...

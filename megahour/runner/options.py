@@ -1,4 +1,4 @@
-"""Command-line options made from the fields of pydantic models, so that each option is described once."""
+"""Builds command-line options from the fields of pydantic models, so each option is described once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no":
 
 
 class OptionCommand(click.Command):
-    """A command whose ``--audio/--no-audio`` takes a value too, as its other options do: ``--audio false``."""
+    """A command whose ``--audio/--no-audio`` flags also take a value, as other options do: ``--audio false``."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         pairs = {p.opts[0]: p.secondary_opts[0] for p in self.params if p.opts and p.secondary_opts}
@@ -30,7 +30,7 @@ class OptionCommand(click.Command):
 
 
 def _plain_flags(args: list[str], pairs: dict[str, str]) -> Iterator[str]:
-    """``--audio false`` and ``--audio=false`` as ``--no-audio``; only a word of `WORDS` is taken for a value."""
+    """Rewrite ``--audio false`` and ``--audio=false`` as ``--no-audio``; only words in `WORDS` count as values."""
     left = args[::-1]
     while left:
         arg = left.pop()
@@ -49,7 +49,7 @@ def _plain_flags(args: list[str], pairs: dict[str, str]) -> Iterator[str]:
 
 
 def options(*models: type[BaseModel], but: tuple[str, ...] = ()) -> Callable[[click.Command], click.Command]:
-    """Decorator of a command: options for the fields of `models`, each once, but policy and those named in `but`."""
+    """Decorator: gives a command an option for each field of `models`, except policy fields and those in `but`."""
     fields = {key: info for model in models for key, info in model.model_fields.items() if not is_policy(info)}
 
     def decorate(command: click.Command) -> click.Command:
@@ -60,7 +60,7 @@ def options(*models: type[BaseModel], but: tuple[str, ...] = ()) -> Callable[[cl
 
 
 def option(key: str, info: FieldInfo) -> click.Option:
-    """A field of a pydantic model as an option whose value is None when the command line does not give it."""
+    """A click option for a field of a pydantic model; its value is None if the option is not used."""
     kind = _unwrap(info.annotation)
     default = default_of(info)
     text = info.description or ""
@@ -76,7 +76,7 @@ def option(key: str, info: FieldInfo) -> click.Option:
 
 
 class _Yaml(click.ParamType):  # type: ignore[type-arg]
-    """Lists and mappings are given as YAML, e.g. ``--sets "[labelled, test]"``."""
+    """Lists and mappings as YAML, e.g. ``--sets "[labelled, test]"``."""
 
     name = "yaml"
 
@@ -88,7 +88,7 @@ class _Yaml(click.ParamType):  # type: ignore[type-arg]
 
 
 class _Numbers(_Yaml):
-    """Numbers with commas between them, such as ``0,0,1``, or a YAML list."""
+    """Comma-separated numbers, such as ``0,0,1``, or a YAML list."""
 
     name = "n,n,…"
 
@@ -105,7 +105,7 @@ def default_of(info: FieldInfo) -> Any:
 
 
 def yaml_text(value: Any) -> str:
-    """A value on one line, as YAML would take it back."""
+    """A value as one line of YAML that parses back to it."""
     text: str = yaml.safe_dump(_plain(value), default_flow_style=True, width=10_000).strip()
     return text.removesuffix("...").strip()
 

@@ -1,4 +1,4 @@
-"""How long work will still take: from its own pace, else from the last run, else unknown."""
+"""Estimates the remaining time of work: from its own pace, else from the last run, else unknown."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 
 class Pace:
-    """The pace of one step.
+    """Pace and remaining time of one step.
 
     Parameters
     ----------
-    last_s: seconds that the whole step took last time; None when it was never timed.
+    last_s: seconds that the whole step took last time; None if it was never timed.
     clock: seconds; a monotonic clock by default.
     """
 
@@ -23,10 +23,10 @@ class Pace:
         """Work begins where an earlier session stopped."""
         self._first = self.done = done
         self.total = total
-        self._started = self._heard = self._clock()
+        self._started = self._updated = self._clock()
 
     def update(self, done: float, total: float) -> None:
-        self.done, self.total, self._heard = done, total, self._clock()
+        self.done, self.total, self._updated = done, total, self._clock()
 
     @property
     def spent_s(self) -> float:
@@ -36,27 +36,27 @@ class Pace:
     @property
     def rate(self) -> float:
         """Units a second, in this session."""
-        return (self.done - self._first) / max(self._heard - self._started, 1e-6)
+        return (self.done - self._first) / max(self._updated - self._started, 1e-6)
 
     def left_s(self) -> float | None:
-        """Seconds that are left, None when nothing is known."""
+        """Estimated seconds left; None if there is no basis for an estimate."""
         if self.done > self._first:
-            left = (self.total - self.done) / self.rate - (self._clock() - self._heard)
+            left = (self.total - self.done) / self.rate - (self._clock() - self._updated)
             return max(left, 0.0)
         if self._last_s is None or not self.total:
             return None
         left = self._last_s * (1 - self._first / self.total) - self.spent_s
-        return left if left > 0 else None  # it is slower than last time; by how much is unknown
+        return left if left > 0 else None  # slower than last time, by an unknown amount
 
 
 def run_left(left_s: float | None, later_s: Sequence[float | None]) -> tuple[float | None, bool]:
-    """Seconds that a run still takes, and whether they are all of it.
+    """Estimated seconds left of a run, and whether the estimate covers all steps.
 
     Parameters
     ----------
-    left_s: of the step at work. later_s: of each that comes after it. None: not known.
+    left_s: of the current step. later_s: of each later step. None: unknown.
 
-    The sum is a lower bound where a part is not known, and None where nothing is known of the later steps.
+    The sum is a lower bound if one part is unknown, and None if no later step is known.
     """
     parts = [left_s, *later_s]
     known = [part for part in parts if part is not None]

@@ -1,4 +1,4 @@
-"""Progress of a stage: a live bar on a terminal, plain lines elsewhere, and a line that closes it."""
+"""Shows a stage's progress: a live bar on a terminal, plain lines elsewhere, and a closing line."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
 
-LINE_EVERY_S = 15.0  # a plain line this often, also into the log file beside a bar
+LINE_EVERY_S = 15.0  # between plain lines, which a log file also gets beside a bar
 
 
 @dataclass(frozen=True)
 class StepPlace:
-    """Where a step stands in a run: `number` of `steps`, counted from 1.
+    """A step's position in a run: `number` of `steps`, counted from 1.
 
-    last_s: seconds that the step took last time. later_s: those of each later step that has to run. None: never timed.
+    last_s: seconds that the step took last time. later_s: those of each later step still to run. None: never timed.
     """
 
     number: int
@@ -33,7 +33,7 @@ class StepPlace:
 
 
 class TerminalMonitor(Monitor):
-    """Reports what a step does; `place` is set in a run of several steps."""
+    """Prints a step's progress; `place` is set in a run of several steps."""
 
     def __init__(self, step: str = "", place: StepPlace | None = None) -> None:
         self.step, self.place = step, place
@@ -43,7 +43,7 @@ class TerminalMonitor(Monitor):
         self._audio_s, self._counts = 0.0, Counts()
         self._pace = Pace(place.last_s if place else None)
         self._spoke = time.monotonic()
-        self._counting = ""  # the unit, once a long task counts
+        self._counting = ""  # the unit in which a long task reports progress; "": shards
         self._note = self._more = ""
 
     @property
@@ -59,7 +59,7 @@ class TerminalMonitor(Monitor):
         self._pace.begin(done, tasks)
         self._spoke = time.monotonic()
         of = f"{stage}, " if self.step not in ("", stage) else ""
-        resumed = f", {done:,} of them made before" if done else ""
+        resumed = f", {done:,} of them already made" if done else ""
         last = f", {duration(self.place.last_s)} last time" if self.place and self.place.last_s else ""
         if bars():
             self._draw()
@@ -77,7 +77,7 @@ class TerminalMonitor(Monitor):
         monitor = self
 
         class Words(ProgressColumn):
-            """Drawn at each refresh, so that the time that is left goes down between two shards."""
+            """Text computed at each refresh, so that the remaining time counts down between shards."""
 
             def render(self, task: Any) -> Text:
                 return Text(monitor._words())
@@ -100,7 +100,7 @@ class TerminalMonitor(Monitor):
         self._audio_s += audio_seconds(receipt)
         self._counts.add(receipt.counts)
         if self._counting:
-            return  # its counts say more
+            return  # its own counts are finer
         self._pace.update(self.done, self.total)
         self._note, self._more = f"{self.done:,}/{count(self.total, 'shard')}", ""
         values: dict[str, float] = {"records": self._counts.came_in, "kept": self._counts.kept, "bad": self._counts.bad}
@@ -111,7 +111,7 @@ class TerminalMonitor(Monitor):
         self._show({"unit": "shards", "rate": round(self._pace.rate, 6), "values": values})
 
     def progress(self, done: float, total: float, unit: str, **fields: Any) -> None:
-        if not self._counting or done < self._pace.done:  # the first task, or another one, which counts from its own
+        if not self._counting or done < self._pace.done:  # the first report, or the next task's
             self._counting = unit
             self._pace.begin(done, total)
         self._pace.update(done, total)
@@ -154,12 +154,12 @@ class TerminalMonitor(Monitor):
         )  # fmt: skip
 
     def was_made(self, stage: str) -> None:
-        """The step was up to date: there was nothing to do."""
+        """Report that the step was up to date."""
         self._stage = stage
         say("step-up-to-date", f"{self.title}: up to date", self._facts())
 
     def kept(self) -> str:
-        """What an interrupted step leaves."""
+        """How much of an interrupted step is finished."""
         return f"{self.done:,} of {count(self.total, 'shard')}"
 
     def stopped(self) -> None:
@@ -175,15 +175,15 @@ class TerminalMonitor(Monitor):
 
 
 def audio_seconds(receipt: Receipt) -> float:
-    """Seconds of audio that a shard's stage went through (stages add them up under `audio_s`)."""
+    """Seconds of audio that the stage processed for a shard (`audio_s` of its statistics)."""
     return float(receipt.stats.get("audio_s", 0.0))
 
 
 def closing_line(step: str, manifest: Manifest, seconds: float, audio_s: float) -> str:
     """`step  in 120  kept 113  dropped 7 (too-short 5, low-confidence 2)  3.1 s  4,120 h of audio per hour`.
 
-    Files of a source that are no records (`not_read` of the summary) are named too: a loss must not be silent. So is
-    what else a stage has to say (`remark`).
+    Source files that are not records (`not_read` of the summary) are listed too, since no loss may be silent; so is
+    the stage's `remark`.
     """
     counts = manifest.counts
     reasons = sorted(counts.dropped.items(), key=lambda item: (-item[1], item[0]))
@@ -205,7 +205,7 @@ def closing_line(step: str, manifest: Manifest, seconds: float, audio_s: float) 
 def summary_table(rows: list[tuple[str, Manifest, float | None, float]]) -> Table:
     """The closing table of a run; rows are (step, manifest, seconds of this session, times real time).
 
-    The last is of all sessions: what an earlier one has done is not this one's speed.
+    The speed covers all sessions, so that work of earlier ones does not inflate it.
     """
     from rich.table import Table
 

@@ -1,9 +1,9 @@
-"""Stages that learn in rounds over all of their tasks before they write.
+"""Runs the rounds of stages that learn from all of their tasks before they write.
 
-A round maps `measure` over the tasks and adds up what comes, in the order in which it comes: statistics are exact. A
-worker adds up a run of tasks, so that the driver adds at most `MOST` sums however many shards there are; it holds one,
-whose size is the model's. What a round has learnt is published below the output's scratch folder, and every `KEEP_S`
-seconds so is the sum so far with the numbers of its tasks, so that a killed run goes on from there.
+A round maps `measure` over the tasks and adds the statistics in order of arrival, which is safe because sums are exact.
+Each worker sums a run of tasks, so the driver adds at most `MOST` sums whatever the number of shards; it holds one of
+them, as large as the model. A round's model is published in the output's scratch folder; every `KEEP_S` seconds, so is
+the sum so far with the numbers of its tasks, from which a killed run resumes.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from megahour.engine.base import Engine
 
 KEEP_S = 60.0
-MOST = 1024  # sums of workers that a round adds up
+MOST = 1024  # partial sums in a round
 FOLDER = f"{SCRATCH}/rounds"
 
 
 class _Kept:
-    """The files of the rounds of an output: one model, and the sum of the round that goes on from it."""
+    """The files of an output's rounds: the latest model, and the partial sum of the round after it."""
 
     def __init__(self, output: Artifact) -> None:
         self.output = output
 
     def last(self) -> int:
-        """Number of the last model that was learnt; −1: none."""
+        """Number of the latest model; −1: none."""
         self.output.fs.invalidate_cache()
         names = [path.rpartition("/")[2] for path in self.output.fs.glob(self.output.path(f"{FOLDER}/*.model"))]
         return max((int(name.removesuffix(".model")) for name in names), default=-1)
@@ -64,7 +64,7 @@ def _sum(number: int) -> str:
 def learn_in_rounds(
     origin: Origin, job: Job, engine: Engine, specs: Sequence[dict[str, Any]], progress: Callable[..., None]
 ) -> Job:
-    """`job` with the model that the rounds of its stage have learnt; those that were done before are not done again."""
+    """Run the rounds that are missing; returns `job` with the final model."""
     stage, p, inputs = origin.stage, origin.params, origin.inputs
     kept = _Kept(Artifact(job.output))
     number = kept.last()
@@ -74,7 +74,7 @@ def learn_in_rounds(
     while left := stage.rounds_left(p, kept.read(_model(number))):
         job = replace(job, model=_model(number))
         _sum_up(stage.add, job, kept, number, engine, specs, partial(_report, progress, number, left))
-        # In a worker: it has one thread, so that a matrix product does not depend on the driver's cores.
+        # In a worker, which has one thread: matrix products must not depend on the driver's cores.
         ((_, model),) = engine.map(partial(_learn, job), [_sum(number)])
         kept.write(_model(number + 1), model)
         kept.remove(number)
@@ -95,7 +95,7 @@ def _sum_up(
     specs: Sequence[dict[str, Any]],
     report: Callable[[float], None],
 ) -> None:
-    """Write the statistics of all tasks, behind a line with the numbers of the tasks."""
+    """Write the summed statistics of all tasks, after a line with the task numbers."""
     head, _, total = kept.read(_sum(number)).partition(b"\n")
     done: list[int] = json.loads(head) if head else []
     missing = sorted(set(range(len(specs))) - set(done))
@@ -111,7 +111,7 @@ def _sum_up(
 
 
 def _learn(job: Job, name: str) -> bytes:
-    """The next model, from the sum in the file `name`."""
+    """Worker side: the next model, from the sum in the file `name`."""
     stage, p, inputs = job.load()
     _, _, statistics = _Kept(Artifact(job.output)).read(name).partition(b"\n")
     with blame(job, "the statistics of all tasks"):

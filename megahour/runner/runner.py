@@ -1,4 +1,4 @@
-"""Runs one stage on an engine: what is finished stays, what is missing is made, then the manifest.
+"""Runs one stage on an engine: keeps finished shards, makes missing ones, then writes the manifest.
 
 The same function serves the recipe runner, the single-stage commands and the tests.
 """
@@ -43,12 +43,12 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Models:
-    """Where the model processes of a stage are, see `accelerator.server.serve`.
+    """Where a stage's model processes run, see `serve.server.serve`.
 
-    devices: as `serve.devices.of_machine` takes them; by default a process for each GPU, or for each task at a time.
-    host: the address of this machine at which the service listens; executors on other machines must reach it.
+    devices: as for `serve.devices.of_machine`; by default one process for each GPU, or for each concurrent task.
+    host: the address on which this machine's service listens; executors on other machines must reach it.
     tls, mutual: keys, see `serve.tls`.
-    services: where services of other machines are found, see `serve.registry`; then none runs here.
+    services: URL of a registry of services on other machines, see `serve.registry`; then none runs here.
     """
 
     devices: tuple[str, ...] = ()
@@ -59,21 +59,21 @@ class Models:
 
 
 class Planned(NamedTuple):
-    """A stage's tasks, and how many shards they make."""
+    """A stage's tasks, and the number of shards they make."""
 
     tasks: list[Task]
     shards: int
 
 
 def stage_fingerprint(stage: Stage[Any], p: Params, inputs: Mapping[str, Artifact]) -> str:
-    """Changes when the stage's version, its parameters or the contents of its inputs change."""
+    """A fingerprint of the stage's version, its parameters and the contents of its inputs."""
     digests = {role: artifact.manifest.digest for role, artifact in inputs.items()}
     return fingerprint([stage.name, stage.version, p.identity(), digests])
 
 
 def check_inputs(stage: Stage[Any], p: Params, inputs: Mapping[str, Artifact]) -> None:
-    """Raises ConfigError: a required role is missing, an unknown one given, or an artifact of another kind; or the
-    parameters ask for other roles.
+    """Raises ConfigError: a required role is missing, a role is unknown, an artifact is of the wrong kind, or roles and
+    parameters do not fit together.
     """
     check_roles(stage, inputs)
     stage.check(p, inputs)
@@ -92,13 +92,13 @@ def run_stage(
     monitor: Monitor | None = None,
     models: Models | None = None,
 ) -> Manifest:
-    """Make `output`, or return its manifest when it is already made of the same things.
+    """Make `output`, or return its manifest if it is up to date.
 
     Raises
     ------
     TooManyBad: the share of quarantined records is above `p.max_bad`; finished shards are kept.
-    NothingKept: a stage that names `remedies` kept no record at all.
-    ConfigError, StoreError: wrong or unfinished inputs; or another run writes `output`, or uses the same `work`.
+    NothingKept: a stage with `remedies` kept no record.
+    ConfigError, StoreError: wrong or unfinished inputs, or another run is using `output` or `work`.
     """
     monitor = monitor or Monitor()
     check_inputs(stage, p, inputs)
@@ -107,11 +107,11 @@ def run_stage(
         if output.complete and output.manifest.fingerprint == origin.fingerprint:
             return output.manifest
     except DamagedError:
-        pass  # made again from the receipts, if they are of this job
+        pass  # rebuilt from the receipts, if they are of this job
     started = time.monotonic()
     job = job_of(origin, output, work, threads)
-    places = explaining(output.url, *job.disks())
-    with places, alone(output.fs, output.root, where=output.url) as owner, alone_at_work(job):
+    disk_errors = explaining(output.url, *job.disks())
+    with disk_errors, alone(output.fs, output.root, where=output.url) as owner, alone_at_work(job):
         job = replace(job, owner=owner)
         claim(output, origin.fingerprint)
         monitor.begins(stage.name, job, engine)
@@ -129,7 +129,7 @@ def run_stage(
 
 
 def job_of(origin: Origin, output: Artifact, work: Path | None, threads: int) -> Job:
-    """The job as workers see it. `work` holds its scratch directory; by default that of the system does."""
+    """The job as workers see it. `work` holds its scratch directory; by default the system's temporary folder does."""
     kind = type(origin.stage)
     return Job(
         stage=f"{kind.__module__}:{kind.__qualname__}",
@@ -144,13 +144,13 @@ def job_of(origin: Origin, output: Artifact, work: Path | None, threads: int) ->
 
 @contextmanager
 def _watched(output: Artifact, job: Job, engine: Engine, monitor: Monitor) -> Iterator[None]:
-    """Ends the progress display, and adds up the time, however the work ends."""
+    """End the progress display and record the time, however the work ends."""
     started = time.monotonic()
     try:
         yield
     except BaseException:
         monitor.stopped()
-        with suppress(Exception):  # the disk may be full, or the output another run's by now
+        with suppress(Exception):  # the disk may be full, or another run may have taken over
             check(output.fs, output.root, job.owner, fresh=True)
             _add_wall(output, time.monotonic() - started, engine)
         raise
@@ -163,7 +163,7 @@ def addresses(inputs: Mapping[str, Artifact]) -> dict[str, str]:
 
 
 def _address(artifact: Artifact) -> str:
-    """A URL that means the same in every process: workers of a cluster have working directories of their own."""
+    """An address valid in every process: a cluster's workers have other working directories."""
     return artifact.root if is_local(artifact.fs) else artifact.url
 
 
@@ -173,10 +173,10 @@ def _make_shards(
     making = with_layouts(origin, job, engine)
     job = replace(job, inputs=addresses(making.inputs))
     plan = planned(making, job)
-    found = output.receipts_of(sorted(shard for shard in output.committed() if shard < plan.shards))
+    committed = output.receipts_of(sorted(shard for shard in output.committed() if shard < plan.shards))
     receipts: dict[int, bytes] = {}
     watch = BadShare(origin.params.max_bad, output)
-    for receipt in found:
+    for receipt in committed:
         if receipt is not None and receipt.fingerprint == job.fingerprint:
             receipts[receipt.shard] = packed(receipt)
             watch.total.add(receipt.counts)
@@ -194,7 +194,7 @@ def _make_shards(
 
 
 def with_layouts(origin: Origin, job: Job, engine: Engine) -> Origin:
-    """The origin with what the stage lays out for its tasks among the inputs, made where it is not there yet."""
+    """The origin with the stage's `layouts` added to its inputs; missing ones are made."""
     inputs = dict(origin.inputs)
     for role, laid_out in origin.stage.layouts(origin.params, origin.inputs).items():
         artifact = Artifact(f"{job.output}/{SCRATCH}/{role}")
@@ -205,7 +205,7 @@ def with_layouts(origin: Origin, job: Job, engine: Engine) -> Origin:
 
 
 def planned(origin: Origin, job: Job) -> Planned:
-    """The tasks, once they are known to make sense."""
+    """The stage's plan; errors name the job."""
     stage, p, inputs = origin.stage, origin.params, origin.inputs
     with blame(job, "plan"):
         tasks = stage.plan(p, inputs)
@@ -215,7 +215,7 @@ def planned(origin: Origin, job: Job) -> Planned:
 def make_missing(
     origin: Origin, job: Job, engine: Engine, plan: Planned, done: frozenset[int], monitor: Monitor, models: Models
 ) -> Iterator[Receipt]:
-    """Make and commit the shards that are not done, into the job's output, with the models that they need."""
+    """Make and commit the shards that are not done, with a model service if the stage needs one."""
     pending = [shard for shard in range(plan.shards) if shard not in done]
     if not pending:
         return
@@ -243,7 +243,7 @@ def make_missing(
 
 
 def _run_here(job: Job, item: tuple[int, dict[str, Any]], monitor: Monitor) -> str:
-    """`run_task` in the driver; what it raises names its place, as an engine's tasks do."""
+    """`run_task` in the driver; its errors name the task, as those of an engine do."""
     try:
         return run_task(job, item, progress=monitor.progress)
     except MegahourError:
@@ -263,14 +263,14 @@ def _service(spec: ModelSpec, engine: Engine, models: Models) -> Iterator[Servic
     from megahour.serve.devices import of_machine
     from megahour.serve.server import serve
 
-    # On the CPU one for each core that the engine's tasks may use: the model is most of the work.
+    # On CPUs, one for each core that the engine's tasks may use: the model is most of the work.
     devices = of_machine(models.devices, min(engine.workers, os.cpu_count() or 1))
     with serve(spec, devices=devices, host=models.host, tls=models.tls, mutual=models.mutual) as service:
         yield service.endpoint
 
 
 def close(origin: Origin, output: Artifact, job: Job, receipts: Sequence[Receipt]) -> Manifest:
-    """Reduce the receipts, and write the books of the whole artifact: from then on it exists."""
+    """Reduce the receipts and write the manifest: from then on the artifact exists."""
     stage, p, inputs = origin.stage, origin.params, origin.inputs
     summary = stage.finish(p, inputs, receipts)
     counts = Counts()

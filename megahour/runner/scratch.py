@@ -1,4 +1,4 @@
-"""Where a job's scratch files lie, which job an output belongs to, and what goes when the job is done."""
+"""A job's scratch files: their location, their lock and their removal; and which job an output belongs to."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from megahour.core.transfer import publish_text
 from megahour.runner.job import Job
 
 LOG = logging.getLogger(__name__)
-KEPT = ("meters", "tensorboard")  # folders that a finished stage leaves in its scratch directory: how it went, by step
+KEPT = ("meters", "tensorboard")  # training curves, which stay in the scratch directory of a finished stage
 
 
 def scratch_of(output: Artifact) -> Path:
-    """Where an output's scratch directories are by default: equal jobs with other outputs do not meet there."""
+    """The default scratch directory of an output; equal jobs with other outputs get other directories."""
     return Path(tempfile.gettempdir()) / "megahour-work" / fingerprint(output.url)[:16]
 
 
 @contextmanager
 def alone_at_work(job: Job) -> Iterator[None]:
-    """The scratch directory of a job, for one run: equal jobs that are given the same `work` would share it."""
+    """Lock a job's scratch directory for one run: equal jobs with the same `work` would share it."""
     folder = Path(job.work)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with alone(LocalFileSystem(), folder.parent, marks=f"{folder.name}{MARKS}", where=str(folder)):
@@ -37,7 +37,7 @@ def alone_at_work(job: Job) -> Iterator[None]:
 
 
 def clear(work: Path) -> None:
-    """Remove a finished stage's scratch files: checkpoints, spilled batches."""
+    """Remove a finished stage's scratch files, such as checkpoints and spilled batches."""
     for path in work.iterdir():
         if path.is_dir() and path.name not in KEPT:
             shutil.rmtree(path, ignore_errors=True)
@@ -48,17 +48,17 @@ def clear(work: Path) -> None:
 
 
 def clear_durable(output: Artifact) -> None:
-    """Remove what the stage kept beside its output. A store that refuses costs room, not the finished artifact."""
+    """Remove the scratch files beside the output. A failure is only logged: the finished artifact is not affected."""
     path = output.path(SCRATCH)
     try:
         if output.fs.exists(path):
             output.fs.rm(path, recursive=True)
     except OSError as error:
-        LOG.warning("%s is not needed any more and could not be removed: %s", path, error)
+        LOG.warning("%s is no longer needed but could not be removed: %s", path, error)
 
 
 def claim(output: Artifact, job_fingerprint: str) -> None:
-    """Clear what another version of the job left; keep the shards of the same job."""
+    """Claim the output for a job: keep shards of the same job, delete those of any other version."""
     if claimed_by(output) == job_fingerprint:
         return
     output.delete()
@@ -66,6 +66,6 @@ def claim(output: Artifact, job_fingerprint: str) -> None:
 
 
 def claimed_by(output: Artifact) -> str:
-    """Fingerprint of the job that an artifact's shards belong to; empty when there is none."""
+    """Fingerprint of the job that an artifact's shards belong to; empty if there is none."""
     path = output.path("claim.txt")
     return str(output.fs.cat_file(path).decode("utf-8", "replace")) if output.fs.exists(path) else ""

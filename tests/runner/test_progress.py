@@ -82,7 +82,7 @@ def test_a_log_gets_a_line_every_quarter_of_a_minute(clock: Clock, capsys: Shown
         clock.now += 10.0
         lines.task_done(receipt(shard, audio_s=1800.0))
     assert capsys.readouterr().err.splitlines() == [
-        "recordings: ingest, 10 shards, 2 of them made before",
+        "recordings: ingest, 10 shards, 2 of them already made",
         # Two of this session in 20 s: six more take 60 s. Those of an earlier session do not count for the speed.
         "recordings: 4/10 shards, 20 s, ETA 1 min 00 s, 1.00 h, 180× real time",
         "recordings: 6/10 shards, 40 s, ETA 40 s, 2.00 h, 180× real time",

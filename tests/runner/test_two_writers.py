@@ -108,7 +108,7 @@ def test_after_a_kill_the_next_run_begins_at_once(url: str, gate: Path, seed: in
         gate.touch()
         said = run(url, "--shards", str(SHARDS), "--seed", str(seed))  # its parent has not asked how it ended
     assert f"toy-gated: {SHARDS} shards" in said
-    assert ("3 of them made before" in said) == (seed == 0)
+    assert ("3 of them already made" in said) == (seed == 0)
     artifact = Artifact(url)
     assert verify(artifact) == []
     assert artifact.manifest.params["seed"] == seed
@@ -122,7 +122,7 @@ def test_a_run_that_lost_its_place_commits_nothing_more(tmp_path: Path) -> None:
         (tmp_path / "numbers" / MARKS / token).unlink()
         with ShardWriter(out, 0, "f", owner=token) as late:
             late.text("late", ".txt")
-            with pytest.raises(StoreError, match="another run has taken this place over"):
+            with pytest.raises(StoreError, match="another run has taken over this folder"):
                 late.commit()
     assert out.committed() == set()
     assert not (tmp_path / "numbers" / "shards").exists()
@@ -137,7 +137,7 @@ def test_a_writer_whose_scratch_files_are_gone_says_why(tmp_path: Path) -> None:
             out.delete()
             late.text("late", ".txt")
 
-    with alone(out.fs, out.root) as token, pytest.raises(StoreError, match="another run has taken this place over"):
+    with alone(out.fs, out.root) as token, pytest.raises(StoreError, match="another run has taken over this folder"):
         write_late(token)
 
 
@@ -160,5 +160,5 @@ def test_two_sessions_do_not_share_a_run_on_s3(s3_url: str, tmp_path: Path) -> N
     with alone(place.fs, place.root):
         done = subprocess.run(words, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode == 1
-    assert f"{home}: another `megahour run` is at work here: process" in done.stderr
+    assert f"{home}: another `megahour run` is using this run: process" in done.stderr
     assert not place.fs.exists(place.path("versions.json"))

@@ -45,7 +45,7 @@ def command(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 def test_the_command_fails_and_names_the_option(talks: Path, tmp_path: Path) -> None:
     done = command("ingest", "--source", talks, "--out", tmp_path / "out", "--workers", "1")
     assert done.returncode == 1
-    assert "ingest keeps none of 2 records: licence-unknown 2" in done.stderr
+    assert "ingest kept none of 2 records: licence-unknown 2" in done.stderr
     assert "--licence NAME" in done.stderr
     assert "--licences" in done.stderr
     assert "Traceback" not in done.stderr
@@ -96,7 +96,7 @@ def test_a_shard_without_records_is_no_error_and_a_large_loss_gets_a_hint(
     p = IngestParams(source=str(talks), licence="CC0", shard_mb=0.01)
     out = run_stage(Ingest(), p, {}, Artifact(tmp_path / "out"), engine, work=tmp_path, monitor=Hints())
     assert (out.shards, out.counts.kept) == (5, 2)
-    assert "most is left out as no-transcript" in hints[0]
+    assert "most records were dropped as no-transcript" in hints[0]
     assert "--no-require-transcript" in hints[0]
 
 
@@ -107,14 +107,14 @@ def test_import_cut_and_select_say_so_too(talks: Path, tmp_path: Path, engine: L
         return out
 
     manifest = put(talks, "m.json", json.dumps({"audio_filepath": "0.wav", "text": "Hello", "license": "CC-BY-ND-4.0"}))
-    with pytest.raises(NothingKept, match="import keeps none of 1 records: licence-forbidden 1") as caught:
+    with pytest.raises(NothingKept, match="import kept none of 1 records: licence-forbidden 1") as caught:
         run(Import(), ImportParams(format="nemo", source=str(manifest)), "imported")
     assert "add CC-BY-ND-4.0 to --licences" in caught.value.remedy
     recordings = run(Ingest(), IngestParams(source=str(talks), licence="CC0"), "recordings")
-    with pytest.raises(NothingKept, match="cut keeps none of 2 records: too-short 2") as caught:
+    with pytest.raises(NothingKept, match="cut kept none of 2 records: too-short 2") as caught:
         run(Cut(), CutParams(), "cut", recordings=recordings)
     assert "--min-s is 2" in caught.value.remedy
     utterances = run(Cut(), CutParams(min_s=0.5), "utterances", recordings=recordings)
-    with pytest.raises(NothingKept, match="select keeps none of 2 records") as caught:
+    with pytest.raises(NothingKept, match="select kept none of 2 records") as caught:
         run(Select(), SelectParams(tiers=["clean"]), "selection", utterances=utterances)
     assert "--tiers is ['clean']" in caught.value.remedy
