@@ -1,7 +1,7 @@
-"""What every engine does: `map`, `exchange`, `reduce` over small items, and the errors and helpers that engines share.
+"""The engine interface (`map`, `exchange`, `reduce` over small items), with the errors and helpers that engines share.
 
-Both engines run the same worker-side functions (`attempt`, `Tree`, `megahour.engine.blocks`), so that a stage gives the
-same bytes on either: batches are cut at the same rows and sums are added in the same order.
+All engines run the same worker-side functions (`attempt`, `Tree`, `megahour.engine.blocks`), so a stage gives the same
+bytes on each: batches are cut at the same rows and sums are added in the same order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from megahour.core.surroundings import explained
 Call = Callable[..., Any]
 OnDone = Callable[[int, Any], None]
 
-# Libraries that start threads read these when they are imported. One thread a task: the sum of a matrix product must
+# Threaded libraries read these when they are imported. One thread per task, since the sum of a matrix product must
 # not depend on how many workers share the machine.
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -39,12 +39,12 @@ class Engine(Protocol):
 
     @property
     def workers(self) -> int:
-        """Tasks that run at the same time."""
+        """The number of concurrent tasks."""
 
     def map(self, call: Call, items: Iterable[Any], *, on_done: OnDone | None = None) -> Iterator[tuple[int, Any]]:
-        """(index of the item, `call(item)`) in order of completion; `on_done` hears each result first.
+        """(index of the item, `call(item)`) in order of completion; `on_done` gets each result first.
 
-        Raises TaskFailed when `call` raised, or when a task's worker died or ran out of time on every attempt.
+        Raises TaskFailed if `call` raised, or if a task's worker died or timed out on every attempt.
         Closing the iterator stops the tasks that are still running.
         """
 
@@ -59,7 +59,7 @@ class Engine(Protocol):
         """
 
     def reduce(self, call: Call, items: Iterable[Any], combine: Call) -> Any:
-        """`combine` over `call(item)` in a balanced binary tree whose shape depends on the number of items only."""
+        """Reduce the `call(item)` with `combine`, in a balanced tree shaped only by the number of items."""
 
     def close(self) -> None:
         """Stop the workers."""
@@ -70,7 +70,7 @@ class Engine(Protocol):
 
 
 class EngineBase:
-    """What all engines do in the same way: report results, and close at the end of `with`."""
+    """The behaviour that all engines share: `on_done`, and closing at the end of `with`."""
 
     def map(self, call: Call, items: Iterable[Any], *, on_done: OnDone | None = None) -> Iterator[tuple[int, Any]]:
         """See `Engine.map`."""
@@ -94,7 +94,7 @@ class EngineBase:
 
 
 class EngineError(MegahourError):
-    """An engine cannot start or go on."""
+    """An engine cannot start or continue."""
 
 
 class TaskFailed(EngineError):
@@ -103,7 +103,7 @@ class TaskFailed(EngineError):
     Attributes
     ----------
     item: the item of the task.
-    traceback: text of the traceback in the worker; empty when the worker died or ran out of time.
+    traceback: text of the traceback in the worker; empty if the worker died or timed out.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class Success:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception of a task, on its way back from a worker. `error` is there when it is one for the user to read."""
+    """An exception of a task, on its way back from a worker. `error` is set if it has a message for users."""
 
     task: str
     item: Any
@@ -138,16 +138,16 @@ class Failure:
         return Failure(task, item, type(error).__qualname__, str(error), text, explained(error))
 
     def throw(self) -> NoReturn:
-        """Raises TaskFailed; from the error itself when that has its own explanation, else with its traceback.
+        """Raise TaskFailed with the error's own explanation if it has one, else with its traceback.
 
-        MissingPackage is raised as it is: it is about the installation, not about a task.
+        MissingPackage is raised unchanged: it concerns the installation, not a task.
         """
         if isinstance(self.error, MissingPackage):
             raise self.error
         if self.error is not None:
             message, remedy = f"{self.kind}: {self.error}", ""
         else:
-            message, remedy = f"{self.kind}: {self.message}\n{self.traceback}", "mend the stage or its input"
+            message, remedy = f"{self.kind}: {self.message}\n{self.traceback}", "fix the stage or its input"
         raise TaskFailed(
             message, where=f"{self.task} ({shown(self.item)})", remedy=remedy, item=self.item, traceback=self.traceback
         ) from self.error
@@ -157,7 +157,7 @@ Outcome = Success | Failure
 
 
 def attempt(call: Call, *arguments: Any, task: str, item: Any) -> Outcome:
-    """Run a call in a worker. What it raises becomes a value, because an exception is an answer: it is not retried."""
+    """Run a call in a worker. An exception becomes a value, since exceptions are results that are not retried."""
     try:
         return Success(call(*arguments))
     except (Exception, SystemExit) as error:
@@ -165,7 +165,7 @@ def attempt(call: Call, *arguments: Any, task: str, item: Any) -> Outcome:
 
 
 def packed(outcome: Outcome, *, task: str, item: Any) -> bytes:
-    """Pickle an outcome for the pipe back to the driver; a result that cannot be pickled is a failure of its task."""
+    """Pickle an outcome for the pipe to the driver; a result that cannot be pickled makes its task a failure."""
     try:
         return pickle.dumps(outcome)
     except (pickle.PicklingError, TypeError, AttributeError) as error:
@@ -173,16 +173,16 @@ def packed(outcome: Outcome, *, task: str, item: Any) -> bytes:
 
 
 def shown(item: Any) -> str:
-    """An item as text, cut to a length that fits an error message."""
+    """An item as text, cut to fit an error message."""
     text = repr(item)
     return text if len(text) <= ITEM_CHARACTERS else text[: ITEM_CHARACTERS - 1] + "…"
 
 
 class Tree:
-    """Combines values in a balanced binary tree while they arrive in order, holding log2(n) of them.
+    """Combines values in a balanced binary tree as they arrive in order, holding log2(n) of them.
 
-    The tree over n values has the first 2^k in its left half, 2^k the largest power of two below n. So a tree over
-    the results of aligned blocks of 2^j values is the same tree: work can be cut anywhere between such blocks.
+    The left half of a tree over n values has the first 2^k, the largest power of two below n. So a tree over the
+    results of aligned blocks of 2^j values is the same tree, and work can be split between any such blocks.
     """
 
     def __init__(self, combine: Callable[[Any, Any], Any]) -> None:
@@ -197,7 +197,7 @@ class Tree:
         self._parts.append((size, value))
 
     def result(self) -> Any:
-        """The root. Raises ValueError when nothing was added."""
+        """The root. Raises ValueError if nothing was added."""
         if not self._parts:
             raise ValueError("nothing to reduce: there are no items")
         value = self._parts[-1][1]
@@ -207,19 +207,19 @@ class Tree:
 
 
 def in_order(results: Iterable[tuple[int, Any]]) -> Iterator[Any]:
-    """Values of (index, value) pairs that come in any order, in order of index from 0; early ones wait."""
+    """Sort (index, value) pairs that arrive in any order: yields the values from index 0 on, buffering early ones."""
     waiting: dict[int, Any] = {}
-    following = 0
+    next_index = 0
     for index, value in results:
         waiting[index] = value
-        while following in waiting:
-            yield waiting.pop(following)
-            following += 1
+        while next_index in waiting:
+            yield waiting.pop(next_index)
+            next_index += 1
 
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Start a process with SIGINT blocked, so that Ctrl-C cannot hit it before it ignores the signal."""
+    """Block SIGINT while a process starts, so that Ctrl-C cannot reach it before it ignores the signal."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -1,4 +1,4 @@
-"""Arrow batches on their way through an exchange, as bounded blocks of bytes."""
+"""Encodes the Arrow batches of an exchange as bounded blocks of bytes."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pyarrow.ipc
 from megahour.engine.base import Call, EngineError
 
 BLOCK_BYTES = 8 << 20
-ROW_BYTES = 512 << 20  # Spark and Arrow's 32-bit offsets end at 2 GB; one row must stay far below
+ROW_BYTES = 512 << 20  # far below the 2 GB limit of Spark and of Arrow's 32-bit offsets
 
 
 def sliced(batch: pa.RecordBatch, limit: int = BLOCK_BYTES) -> Iterator[pa.RecordBatch]:
-    """Pieces of at most `limit` bytes, by halving, or of one row. Raises EngineError for a row above `ROW_BYTES`."""
+    """Halve a batch into pieces of at most `limit` bytes or one row. Raises EngineError for a row above `ROW_BYTES`."""
     if batch.nbytes <= limit:
         yield batch
     elif batch.num_rows <= 1:

@@ -33,13 +33,13 @@ class LocalEngine(EngineBase):
     Parameters
     ----------
     workers: processes; by default the cores that this process may use.
-    retries: further attempts at a task whose worker was killed or ran out of time. Exceptions are not retried.
+    retries: further attempts at a task whose worker was killed or timed out. Exceptions are not retried.
     task_timeout_s: seconds that one attempt may take; None for no limit.
-    in_flight: items taken from the input whose results were not handed out yet; by default 2 × workers.
-    memory_bytes: resident memory that one worker may use; above it the worker is killed, not the machine.
+    in_flight: items taken from the input whose results have not been yielded yet; by default 2 × workers.
+    memory_bytes: resident memory above which a worker is killed, before the machine runs out.
 
-    One call runs at a time: a new call stops the tasks of one that was abandoned half-way. `lost` counts the attempts
-    whose worker was killed or ran out of time.
+    One call runs at a time: a new call stops the tasks of an unfinished one. `lost` counts the attempts whose worker
+    was killed or timed out.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class LocalEngine(EngineBase):
         self.lost = 0
         self._pool: list[PoolWorker] = []
         self._flow: _Flow | None = None
-        # multiprocessing joins its children when the interpreter ends: an engine that no one closed must go first.
+        # At exit multiprocessing joins its children: an engine that was not closed must stop its workers before that.
         self._at_exit = Finalize(self, _stop, args=(self._pool,), exitpriority=10)
 
     def close(self) -> None:
@@ -78,15 +78,15 @@ class LocalEngine(EngineBase):
     def exchange(
         self, split: Call, items: Iterable[Any], merge: Call, partitions: int, *, spill: str
     ) -> Iterator[tuple[int, Any]]:
-        """See `Engine.exchange`. Batches go through spill files (`spills`): memory holds one block a worker.
+        """See `Engine.exchange`. Batches go through spill files (`spills`): memory holds one block per worker.
 
-        What a killed run has spilled is removed and made again: splits are cheap beside the tasks around them.
+        Spill files of a killed run are removed and written again: splits are cheap compared with other tasks.
         """
         from megahour.engine import spills
 
         Path(spill).mkdir(parents=True, exist_ok=True)
-        for left_over in Path(spill).glob("exchange-*"):
-            shutil.rmtree(left_over, ignore_errors=True)
+        for leftover in Path(spill).glob("exchange-*"):
+            shutil.rmtree(leftover, ignore_errors=True)
         folder = tempfile.mkdtemp(prefix="exchange-", dir=spill)
         try:
             spill_task = partial(spills.spill, split, folder, partitions)
@@ -118,7 +118,7 @@ class LocalEngine(EngineBase):
 
 
 class _Flow:
-    """One call over many items: those running, those to try again, and the input that is still to be read."""
+    """One call over many items: running attempts, attempts to repeat, and the rest of the input."""
 
     def __init__(self, engine: LocalEngine, pool: list[PoolWorker], call: Call, attempts: Iterator[Attempt]) -> None:
         self._engine = engine
@@ -134,14 +134,14 @@ class _Flow:
             if not self._running():
                 return
             finished = self._collect()
-            self._fill(held=len(finished))  # before the caller takes its time over the results
+            self._fill(held=len(finished))  # before the caller processes the results
             for result in finished:
                 yield result
                 if self._stopped:
-                    raise EngineError("this call was stopped: its engine was closed or given another call")
+                    raise EngineError("this call was stopped: its engine was closed, or started another call")
 
     def stop(self) -> None:
-        """Kill the workers that still have a task: nothing that they would write counts."""
+        """Kill the workers that still have a task: their output would not be used."""
         if not self._stopped:
             self._stopped = True
             for worker in self._running():
@@ -151,7 +151,7 @@ class _Flow:
         return [worker for worker in self._pool if worker.attempt is not None]
 
     def _fill(self, held: int) -> None:
-        """Give tasks to idle workers while items and places are left; `held` results wait for the caller."""
+        """Give tasks to idle workers while `in_flight` allows; `held` results wait for the caller."""
         running = len(self._running())
         while running < self._engine.workers and running + held < self._engine.in_flight:
             following = self._again.popleft() if self._again else next(self._attempts, None)
@@ -164,13 +164,13 @@ class _Flow:
         for worker in [worker for worker in self._pool if worker.attempt is None]:
             if worker.process.is_alive():
                 return worker
-            self._discard(worker)  # killed while it waited: no task's fault
+            self._discard(worker)  # it was killed while idle
         worker = PoolWorker(self._engine.task_timeout_s)
         self._pool.append(worker)
         return worker
 
     def _collect(self) -> list[tuple[int, Any]]:
-        """Wait for at least one event, then take every outcome there is."""
+        """Wait for at least one event, then collect all outcomes."""
         running = self._running()
         ends = [end for worker in running for end in (worker.connection, worker.process.sentinel)]
         wait(ends, self._patience_s(running))
@@ -197,14 +197,14 @@ class _Flow:
 
     def _check_limits(self, worker: PoolWorker) -> None:
         if time.monotonic() > worker.deadline_s:
-            self._lost(worker, f"it ran longer than task_timeout_s = {self._engine.task_timeout_s}")
+            self._lost(worker, f"its worker ran longer than task_timeout_s = {self._engine.task_timeout_s}")
         elif self._engine.memory_bytes is not None:
             used_bytes = _resident_bytes(worker)
             if used_bytes > self._engine.memory_bytes:
-                self._lost(worker, f"it used {used_bytes} bytes, memory_bytes is {self._engine.memory_bytes}")
+                self._lost(worker, f"its worker used {used_bytes} bytes, memory_bytes is {self._engine.memory_bytes}")
 
     def _lost(self, worker: PoolWorker, reason: str) -> None:
-        """Replace a worker, and try its task again while attempts are left."""
+        """Discard a worker and retry its task while attempts are left."""
         attempt = worker.attempt
         assert attempt is not None  # it ran
         self._discard(worker)
@@ -213,13 +213,13 @@ class _Flow:
             raise TaskFailed(
                 f"{reason}; that was attempt {attempt.number} of {self._engine.retries + 1}",
                 where=f"{attempt.task} ({shown(attempt.item)})",
-                remedy="give the task less to do (smaller shards), or allow more memory or time, or fewer workers",
+                remedy="make the task smaller (smaller shards), allow more memory or time, or use fewer workers",
                 item=attempt.item,
             )
         tries = self._engine.retries - attempt.number + 1
-        said = f"{attempt.task} is tried again ({tries} left): {reason}"
+        message = f"retrying {attempt.task} ({tries} left): {reason}"
         facts = {"task": attempt.task, "attempt": attempt.number, "reason": reason}
-        LOG.warning("%s", said, extra={"event": "worker-lost", "facts": facts})
+        LOG.warning("%s", message, extra={"event": "worker-lost", "facts": facts})
         self._again.append(replace(attempt, number=attempt.number + 1))
 
     def _discard(self, worker: PoolWorker) -> None:
@@ -252,7 +252,7 @@ def _resident_bytes(worker: PoolWorker) -> int:
 
 
 def _stop(pool: list[PoolWorker]) -> None:
-    """End all workers: the idle ones by themselves, the busy ones at once."""
+    """End all workers: idle ones exit by themselves, busy ones are killed."""
     for worker in pool:
         if worker.attempt is None:
             worker.dismiss()

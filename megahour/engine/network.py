@@ -1,4 +1,4 @@
-"""Whether a machine answers, asked before a library is that would try for minutes."""
+"""Checks that a machine answers, before a library retries for minutes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CONNECT_S = 5.0
 
 
 def unreached(address: str, port: int) -> str:
-    """Why HOST[:PORT] does not answer, as `address: reason`; empty when it does. `port` where the address has none."""
+    """Why HOST[:PORT] does not answer, as `address: reason`; empty if it does. `port` is the default port."""
     host, _, given = address.rpartition(":") if re.search(r":\d+$", address) else (address, "", "")
     try:
         with socket.create_connection((host.strip("[]"), int(given or port)), CONNECT_S):

@@ -1,8 +1,8 @@
-"""Worker processes that may die: each has a pipe of its own, so that one death is one task's trouble.
+"""Worker processes of the local engine, each with its own pipe, so that a death affects one task only.
 
-`concurrent.futures` gives up the whole pool when a worker is killed; here the driver sees which worker died, on which
-task, and starts another. Workers are spawned, never forked (a fork copies the locks of a driver's threads), ignore
-Ctrl-C, which is the driver's to handle, and die with the driver however it dies.
+`concurrent.futures` gives up the whole pool when a worker is killed; here the driver sees which worker died on which
+task, and starts another. Workers are spawned, never forked (a fork copies the locks of the driver's threads); they
+leave Ctrl-C to the driver, and die with it however it dies.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 
 from megahour.engine.base import THREAD_VARIABLES, Failure, Outcome, Success, interrupts_held, packed
 
-STARTED = b""  # sent when the task's code is imported and its time begins to count
-IMPORT_LIMIT_S = 300.0  # until then
+STARTED = b""  # sent once the task's code is imported; its time limit starts here
+IMPORT_LIMIT_S = 300.0  # for the imports before that
 EXIT_LIMIT_S = 3.0
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 
 class WorkerDied(Exception):
-    """The process is gone; the message says how."""
+    """The process has ended; the message explains how."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Attempt:
 
 
 class PoolWorker:
-    """One process and the driver's ends of its pipes."""
+    """One worker process and the driver's ends of its pipes."""
 
     def __init__(self, time_limit_s: float | None) -> None:
         context = multiprocessing.get_context("spawn")
@@ -61,7 +61,7 @@ class PoolWorker:
         self._call = b""
 
     def give(self, call: bytes, attempt: Attempt) -> None:
-        """Start an attempt. Whatever cannot be pickled raises here, in the driver; `receive` says that it died."""
+        """Start an attempt. Pickling errors are raised here, in the driver; a dead worker is reported by `receive`."""
         message = pickle.dumps((attempt.item, attempt.task, (attempt.index,) if attempt.indexed else ()))
         self.attempt = attempt
         self.deadline_s = time.monotonic() + IMPORT_LIMIT_S
@@ -72,7 +72,7 @@ class PoolWorker:
 
     def receive(self) -> Outcome | None:
         """The outcome of the attempt, None while it runs. Raises WorkerDied."""
-        dead = not self.process.is_alive()  # asked first: a result sent before the death is in the pipe by now
+        dead = not self.process.is_alive()  # checked first: a result sent before the death is in the pipe by now
         try:
             while self.connection.poll():
                 message = self.connection.recv_bytes()
@@ -81,7 +81,7 @@ class PoolWorker:
                     continue
                 outcome: Outcome = pickle.loads(message)
                 if isinstance(outcome, Failure):
-                    self._call = b""  # perhaps it could not be imported there: send it again
+                    self._call = b""  # the call may have failed to import: send it again
                 self.attempt = None
                 return outcome
         except (EOFError, OSError):
@@ -98,7 +98,7 @@ class PoolWorker:
             return "its worker closed its pipe"
         if code >= 0:
             return f"its worker ended with exit code {code}"
-        hint = " (often the kernel's: out of memory)" if -code == KILL else ""
+        hint = " (often by the kernel, out of memory)" if -code == KILL else ""
         return f"its worker was killed by {signal.Signals(-code).name}{hint}"
 
     def kill(self) -> None:
@@ -123,7 +123,7 @@ class PoolWorker:
 
 
 def serve(connection: Connection, lifeline: Connection) -> None:
-    """A worker's life: take a call and an item, answer with an outcome, until the driver closes the pipe."""
+    """The worker's loop: receive a call and an item, reply with an outcome, until the driver closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     _die_with_driver(lifeline)
@@ -143,10 +143,10 @@ def serve(connection: Connection, lifeline: Connection) -> None:
 
 
 def _die_with_driver(lifeline: Connection) -> None:
-    """End this process when the driver's end of the pipe closes, which the kernel does however the driver dies.
+    """End this process when the driver's end of the pipe closes, which the kernel ensures however the driver dies.
 
-    A thread sees the end of file on every system, but not while a task keeps the interpreter's lock in a long call
-    into C; there Linux' SIGIO, whose default is to end the process, needs no interpreter.
+    A thread sees the end of file on every system, but not while a task holds the interpreter's lock in a long call
+    into C; for that case Linux's SIGIO, whose default action ends the process, needs no interpreter.
     """
     threading.Thread(target=_exit_at_end, args=(lifeline,), daemon=True).start()
     descriptor = lifeline.fileno()
@@ -163,7 +163,7 @@ def _exit_at_end(lifeline: Connection) -> None:
 
 @contextmanager
 def _single_threaded() -> Iterator[None]:
-    """One thread a worker: the variables must be in its environment before its first import."""
+    """Limit workers to one thread: the variables must be in their environment before the first import."""
     before = {name: os.environ.get(name) for name in THREAD_VARIABLES}
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1"))
     try:

@@ -1,4 +1,4 @@
-"""What the Ray engine runs in Ray's workers. What a task raises is a value (`attempt`): Ray does not try it again."""
+"""Functions that the Ray engine runs in Ray's workers. Exceptions become values (`attempt`), so Ray does not retry."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run_task(call: Call, limit_s: float | None, index: int, item: Any) -> bytes:
 
 
 def split_task(split: Call, partitions: int, limit_s: float | None, index: int, item: Any) -> Iterator[bytes]:
-    """The blocks of one split task, each an object of its own, and at last a packed outcome: whose they are."""
+    """The blocks of one split task, one object each, and finally a packed outcome: the partition of each."""
     from megahour.engine.blocks import blocks_of
 
     owners: list[int] = []
@@ -35,7 +35,7 @@ def split_task(split: Call, partitions: int, limit_s: float | None, index: int, 
 
 
 def merge_task(merge: Call, limit_s: float | None, partition: int, blocks: list[Any]) -> bytes:
-    """`merge(partition, batches)` of blocks that are fetched one at a time."""
+    """`merge(partition, batches)`; blocks are fetched one at a time."""
     import ray
 
     from megahour.engine.blocks import decode
@@ -48,7 +48,7 @@ def merge_task(merge: Call, limit_s: float | None, partition: int, blocks: list[
 
 
 def combine_task(combine: Call, left: bytes, right: bytes) -> bytes:
-    """Two packed outcomes as one; the first failure of them stays it."""
+    """Combine two packed outcomes; if one is a failure, it is the result."""
     values: list[Any] = []
     for message in (left, right):
         outcome: Outcome = pickle.loads(message)

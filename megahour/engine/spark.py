@@ -1,4 +1,4 @@
-"""The Spark engine: the same three calls on Apache Spark, which gives scheduling, retries and the shuffle.
+"""The Spark engine: the same three calls on Apache Spark, which provides scheduling, retries and the shuffle.
 
 Tasks carry addresses and small results. Data crosses Spark only in `exchange`, as Arrow blocks of bounded size.
 """
@@ -26,10 +26,10 @@ class SparkEngine(EngineBase):
     ----------
     master: `local[*]`, `local[n]`, `spark://host:port`, `yarn`, `k8s://…`.
     retries: further attempts at a task whose worker or executor died. Exceptions are not retried.
-    task_timeout_s: seconds that one attempt may take; then its Python worker ends itself, which counts as a death.
-    conf: Spark settings (https://spark.apache.org/docs/latest/configuration.html), which go before the engine's own.
+    task_timeout_s: seconds that one attempt may take; its Python worker then ends itself, which counts as a death.
+    conf: Spark settings (https://spark.apache.org/docs/latest/configuration.html); they override the engine's.
 
-    Errors: EngineError at the first call when Java or pyspark is missing, the master cannot be reached, or executors
+    Errors: EngineError at the first call if Java or pyspark is missing, the master cannot be reached, or executors
     cannot reach this process.
     """
 
@@ -41,7 +41,7 @@ class SparkEngine(EngineBase):
         task_timeout_s: float | None = None,
         conf: Mapping[str, str] | None = None,
     ) -> None:
-        # A local master gives up at the first failure unless its URL says otherwise.
+        # A local master gives up at the first failure unless its URL has a retry count.
         self.master = re.sub(r"^local\[([^,\]]+)\]$", rf"local[\1,{retries + 1}]", master)
         self.retries = retries
         self.task_timeout_s = task_timeout_s
@@ -50,7 +50,7 @@ class SparkEngine(EngineBase):
 
     @property
     def workers(self) -> int:
-        """Tasks at the same time, as far as Spark knows by now; 1 before the session starts."""
+        """The number of concurrent tasks that Spark reports; 1 before the session starts."""
         return 1 if self._context is None else int(self._context.defaultParallelism)
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ class SparkEngine(EngineBase):
             self._context = None
 
     def _each(self, call: Call, items: Iterable[Any]) -> Iterator[tuple[int, Any]]:
-        """One Spark task an item."""
+        """One Spark task per item."""
         pairs = list(enumerate(items))
         if not pairs:
             return
@@ -109,7 +109,7 @@ class SparkEngine(EngineBase):
             "spark.ui.showConsoleProgress": "false",
             "spark.task.cpus": "1",
             "spark.task.maxFailures": str(self.retries + 1),
-            "spark.python.worker.memory": "256m",  # above it, a merge task's sort goes to disk
+            "spark.python.worker.memory": "256m",  # above it, a merge task sorts on disk
             "spark.executorEnv.PYTHONPATH": os.pathsep.join(own_paths()),
         }
         settings |= {f"spark.executorEnv.{name}": "1" for name in THREAD_VARIABLES}
@@ -120,7 +120,7 @@ class SparkEngine(EngineBase):
     def _results(
         self, done: Any, inbox: spark_session.Inbox, expected: int, items: list[Any] | None = None
     ) -> Iterator[tuple[int, Any]]:
-        """Run a job for what its tasks post: the (index, value) of each task, once."""
+        """Run a job and yield what its tasks post: the (index, value) of each task, once."""
         seen: set[int] = set()
         with closing(inbox.listen(done, items)) as posts:  # an error ends the other tasks of the job at once
             for index, message in posts:

@@ -1,7 +1,7 @@
-"""Who reaches whom on a Spark cluster, and what to say when nobody does.
+"""Detects unreachable Spark masters and drivers, and explains which machine cannot reach which and what to set.
 
-Spark itself waits: a driver without executors logs a line every 15 s and never ends, and a master that is not there is
-tried for a minute and reported as a null pointer. A user should read which machine cannot reach which, and what to set.
+Spark itself just waits: a driver without executors logs a line every 15 s and never ends, and an absent master is
+tried for a minute and then reported as a null pointer.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from megahour.engine.network import unreached
 
 LOG = logging.getLogger(__name__)
 
-PATIENCE_S = 40.0  # without an executor before a word is said; Java and Python of an executor start in some ten seconds
-ENOUGH_LOST = 3  # executors that were started and ended before they came here; one may be an accident
+PATIENCE_S = 40.0  # before a warning that no executor came; an executor takes some ten seconds to start
+ENOUGH_LOST = 3  # executors that ended before they reached the driver; one may be an accident
 DEFAULT_PORTS = {"spark": 7077, "https": 443, "http": 80}
-CLIENT_LOGGER = "org.apache.spark.deploy.client.StandaloneAppClient$ClientEndpoint"  # says what becomes of executors
+CLIENT_LOGGER = "org.apache.spark.deploy.client.StandaloneAppClient$ClientEndpoint"  # logs the states of executors
 
 
 def check_master(master: str) -> None:
     """Raises EngineError unless one address of `spark://host:port[,host:port]` or `k8s://[https://]host:port` answers.
 
-    Other masters (`local`, `yarn`) are Spark's own affair.
+    Other masters (`local`, `yarn`) are left to Spark.
     """
     scheme, separator, rest = master.partition("://")
     if not separator or scheme not in ("spark", "k8s"):
@@ -51,14 +51,14 @@ def check_master(master: str) -> None:
 
 @dataclass
 class Wait:
-    """A driver's wait for its first executor. `look` is asked from time to time while a job has no result.
+    """A driver's wait for its first executor. `look` is called from time to time while a job has no result.
 
     Parameters
     ----------
-    executors: how many have come here and are there.
-    driver: the address that executors were given, host:port.
-    log: where the driver's Java writes what CLIENT_LOGGER says.
-    application: Spark's name of this session: only its executors count.
+    executors: returns the number of connected executors.
+    driver: the address at which executors connect, host:port.
+    log: the file to which the driver's Java writes the lines of CLIENT_LOGGER.
+    application: Spark's id of this session: only its executors count.
     """
 
     executors: Callable[[], int]
@@ -70,9 +70,9 @@ class Wait:
     _over: bool = False
 
     def look(self) -> None:
-        """Once `patience_s` have passed without an executor, say what is wrong, once; later ones are Spark's affair.
+        """Warn once, with the likely reason, after `patience_s` without an executor; nothing once one has connected.
 
-        Raises EngineError when executors are started and end before they reach this driver: that never mends itself.
+        Raises EngineError if executors keep ending before they reach this driver: that never resolves itself.
         """
         if self._over:
             return
@@ -84,9 +84,9 @@ class Wait:
             raise EngineError(
                 f"the cluster started {started} executors for this job and {lost} of them ended before they reached "
                 f"the driver at {self.driver}",
-                remedy="make that an address of this machine which the workers reach: engine.conf.spark.driver.host, "
-                "with fixed spark.driver.port and spark.blockManager.port where a firewall is between; an executor's "
-                "`stderr` on its worker says why it ended",
+                remedy="set engine.conf.spark.driver.host to an address of this machine that the workers can reach, "
+                "and fix spark.driver.port and spark.blockManager.port if there is a firewall; an executor's `stderr` "
+                "on its worker explains why it ended",
             )
         if time.monotonic() - self._began_s > self.patience_s:
             self._over = True
@@ -95,17 +95,17 @@ class Wait:
     def _reason(self, started: int) -> str:
         if started:
             return (
-                f"{started} were started and none has reached the driver at {self.driver}; a firewall may swallow what "
-                "they send: see engine.conf.spark.driver.host and spark.driver.port. Still waiting"
+                f"{started} were started and none has reached the driver at {self.driver}; a firewall may block them: "
+                "see engine.conf.spark.driver.host and spark.driver.port. Still waiting"
             )
         return (
-            "the cluster has none to give: its workers are busy, are not registered, or are smaller than what "
-            "engine.conf asks of one (spark.executor.memory, spark.executor.cores). Still waiting"
+            "the cluster has none free: its workers are busy, not registered, or smaller than engine.conf asks for "
+            "(spark.executor.memory, spark.executor.cores). Still waiting"
         )
 
 
 def launches(log: Path, application: str = "") -> tuple[int, int]:
-    """(executors that a standalone master has started, those of them that have ended), by the driver's log."""
+    """(executors that a standalone master has started, how many of them have ended), from the driver's log."""
     name = rf"({re.escape(application)}\S*)"
     with contextlib.suppress(OSError):
         text = log.read_text("utf-8", "replace")
@@ -116,11 +116,11 @@ def launches(log: Path, application: str = "") -> tuple[int, int]:
 
 
 def wait_of(context: Any, log: Path) -> Wait | None:
-    """The wait of a session, None for a local master: its executor is the driver."""
+    """The `Wait` of a session; None for a local master, whose executor is the driver."""
     if str(context.master).startswith("local"):
         return None
     conf = context.getConf()
     driver = f"{conf.get('spark.driver.host')}:{conf.get('spark.driver.port')}"
-    # The driver is in the map of those that hold blocks, too.
+    # The map of block holders includes the driver.
     holders = context._jsc.sc().getExecutorMemoryStatus
     return Wait(lambda: int(holders().size()) - 1, driver, log, context.applicationId)

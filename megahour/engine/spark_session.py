@@ -1,7 +1,7 @@
-"""The driver's side of Spark: starting a session, and a job whose results arrive while it runs.
+"""The driver's side of Spark: starts sessions, and runs jobs whose results arrive while they run.
 
 Results come back through an accumulator, whose updates Spark applies once for each task of a job's last stage: the
-driver hears of every task when it ends, without a collect and without one job a partition.
+driver gets each result when its task ends, without a collect and without one job per partition.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from megahour.engine.spark_reach import CLIENT_LOGGER, Wait, check_master, wait_
 
 LOOPBACK = "127.0.0.1"
 CANCEL_LIMIT_S = 10.0
-LOOK_S = 1.0  # between looks at a cluster that has not given a first result
+LOOK_S = 1.0  # between checks of a cluster without a first result
 REMEDY = f"install Java 17 or later and `{install('spark')}`, or use --engine local"
-# Batches cross a shuffle compressed already, by Arrow: Spark would compress them again, for nothing but CPU time.
+# Arrow has compressed the batches already: compressing them again in Spark would only cost CPU time.
 OWN_BLOCKS = {"spark.shuffle.compress": "false", "spark.shuffle.spill.compress": "false"}
 # A local master's Java only moves blocks between Python workers and the disk: its first compiler is good enough for
 # that, the second would take longer than it saves, and one thread collects the garbage.
@@ -49,7 +49,7 @@ logger.executor.level = off
 logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
 logger.gateway.level = error
 """
-# Which executors a cluster has started for this driver, for `spark_reach`; a terminal needs none of it.
+# Executors that a cluster starts for this driver, logged for `spark_reach` and not for the terminal.
 LAUNCHES = f"""\
 appender.launches.type = File
 appender.launches.name = launches
@@ -64,14 +64,14 @@ logger.client.appenderRef.launches.ref = launches
 
 
 def start(master: str, settings: Mapping[str, str]) -> Any:
-    """A SparkContext. Raises EngineError with what is missing, or with the address at which no master answers."""
+    """A SparkContext. Raises EngineError, which names what is missing, or the address at which no master answers."""
     home = os.environ.get("JAVA_HOME")
     if shutil.which("java", path=str(Path(home) / "bin") if home else None) is None:
-        raise EngineError("the Spark engine found no Java", remedy=REMEDY)
+        raise EngineError("the Spark engine needs Java, which was not found", remedy=REMEDY)
     try:
         from pyspark import SparkConf, SparkContext
     except ImportError as error:
-        raise EngineError("the Spark engine found no pyspark", remedy=REMEDY) from error
+        raise EngineError("the Spark engine needs pyspark, which is not installed", remedy=REMEDY) from error
     check_master(master)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # the same Python on the executors, unless one is named
     if settings.get("spark.driver.bindAddress") == LOOPBACK:
@@ -79,7 +79,7 @@ def start(master: str, settings: Mapping[str, str]) -> Any:
     folder = _log_folder()
     conf = SparkConf().setMaster(master).setAll(list(_with_logs(master, settings, folder).items()))
     try:
-        with interrupts_held():  # a Java process that lost its Python before they met would wait for ever
+        with interrupts_held():  # Java would wait for ever if its Python died before they connected
             SparkContext._ensure_initialized(conf=conf)
         context = SparkContext(conf=conf)
     except Exception as error:
@@ -93,14 +93,14 @@ _waits: weakref.WeakKeyDictionary[Any, Wait | None] = weakref.WeakKeyDictionary(
 
 @cache
 def _log_folder() -> Path:
-    """Of this process, as its Java is: sessions one after another write to one file."""
+    """This process's folder of Java logs; successive sessions share one Java and one file."""
     folder = tempfile.mkdtemp(prefix="megahour-spark-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return Path(folder)
 
 
 def _with_logs(master: str, settings: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Spark's settings with those of the driver's log, which go before Java options of the user's."""
+    """Spark's settings plus those of the driver's log, placed before the user's Java options."""
     log_settings = folder / "log4j2.properties"
     log_settings.write_text(QUIET + LAUNCHES.format(path=folder / "launches.log"))
     java = "spark.driver.extraJavaOptions"
@@ -109,23 +109,23 @@ def _with_logs(master: str, settings: Mapping[str, str], folder: Path) -> dict[s
 
 
 def gave_up(error: Exception, items: list[Any] | None) -> EngineError:
-    """What Spark's last words say about the task that it lost too often."""
+    """The error for a task that Spark gave up on, parsed from its message."""
     text = str(error)
-    found = re.search(r"Task (\d+) in stage \S+ failed (\d+) times, most recent failure: (.*)", text)
-    if found is None:
+    lost = re.search(r"Task (\d+) in stage \S+ failed (\d+) times, most recent failure: (.*)", text)
+    if lost is None:
         return EngineError(f"Spark ended a job: {text.splitlines()[0] if text else repr(error)}", remedy="run again")
-    number, attempts, reason = int(found[1]), found[2], found[3].partition(". Consider")[0]
+    number, attempts, reason = int(lost[1]), lost[2], lost[3].partition(". Consider")[0]
     item = items[number] if items is not None else None
     return TaskFailed(
         f"lost on all {attempts} attempts, last: {reason}",
         where=f"task {number} ({shown(item)})" if items is not None else f"task {number}",
-        remedy="give the task less to do (smaller shards), or allow more memory or time",
+        remedy="make the task smaller (smaller shards), or allow more memory or time",
         item=item,
     )
 
 
 class Inbox:
-    """The driver's end of an accumulator: a queue of what tasks post, and the job that makes them post it."""
+    """The driver's end of an accumulator: a queue of the tasks' posts, and the job that produces them."""
 
     def __init__(self, context: Any) -> None:
         self._context = context
@@ -133,7 +133,7 @@ class Inbox:
         self.posts = context.accumulator(_Arrivals(self._queue), _Posting())
 
     def listen(self, done: Any, items: list[Any] | None) -> Generator[tuple[int, bytes]]:
-        """Post by post while the job runs. Raises TaskFailed when Spark gives up. Closing it cancels the job."""
+        """Yield posts while the job runs. Raises TaskFailed if Spark gives up. Closing it cancels the job."""
         from pyspark import InheritableThread
 
         group = f"megahour-{uuid.uuid4().hex}"
@@ -151,7 +151,7 @@ class Inbox:
             thread.join(CANCEL_LIMIT_S)
 
     def _next(self) -> tuple[int, bytes] | _JobEnd:
-        """The next post. Raises EngineError when the cluster's executors cannot reach this driver."""
+        """The next post. Raises EngineError if the cluster's executors cannot reach this driver."""
         wait = _waits.get(self._context)
         while wait is not None:
             with suppress(queue.Empty):
@@ -174,7 +174,7 @@ class _JobEnd:
 
 
 class _Arrivals:
-    """The accumulator's value on the driver: it hands on what arrives."""
+    """The accumulator's value on the driver: puts each post into the queue."""
 
     def __init__(self, arrived: queue.SimpleQueue[Any]) -> None:
         self._arrived = arrived

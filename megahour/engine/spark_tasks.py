@@ -1,9 +1,9 @@
-"""What the Spark engine runs in Spark's Python workers: functions of a partition's records, and of its number.
+"""Functions that the Spark engine runs in Spark's Python workers, on a partition's records (and its number).
 
-Each ends its task by posting to an accumulator (`spark_session.Inbox`) and yields nothing, or yields records for a
-shuffle. Blocks are cut again into chunks of `CHUNK_BYTES`: Spark's Python shuffle counts records, not bytes, before it
-looks at its memory (`RDD.partitionBy`, up to 1,000 of them; `ExternalSorter.sorted`, from 100 up), so small records
-are what keeps its buffers far below its 2 GB limit.
+Each either ends its task by posting to an accumulator (`spark_session.Inbox`), yielding nothing, or yields records for
+a shuffle. Blocks are cut again into chunks of `CHUNK_BYTES`: Spark's Python shuffle counts records, not bytes, before
+it checks its memory (`RDD.partitionBy`, up to 1,000 of them; `ExternalSorter.sorted`, from 100 up), so only small
+records keep its buffers far below its 2 GB limit.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def split_partition(
                     for chunk, offset in enumerate(range(0, len(block), CHUNK_BYTES)):
                         yield (partition, index, position, chunk), block[offset : offset + CHUNK_BYTES]
             except (Exception, SystemExit) as error:
-                # An exception would be retried by Spark, and a silent end would let merges commit half of the data.
+                # Spark would retry after an exception; a silent end would let merges commit partial data.
                 failure = pickle.dumps(Failure.of(error, f"split task {index}", item))
                 posts.add([(index, failure)])
                 for partition in range(partitions):
@@ -78,7 +78,7 @@ class _SplitFailed(Exception):
 
 
 def _batches(records: Iterator[tuple[Key, bytes]]) -> Iterator[Any]:
-    """The batches of sorted chunks, one in memory at a time. Raises _SplitFailed when the first is a failure."""
+    """The batches of sorted chunks, one in memory at a time. Raises _SplitFailed if the first is a failure."""
     from megahour.engine.blocks import decode
 
     first = next(records, None)
@@ -126,9 +126,9 @@ def post_root(posts: Any, records: Iterator[tuple[int, Outcome]]) -> Iterator[No
 
 
 def _settle() -> None:
-    """Leaves what earlier tasks of this worker have imported out of garbage collections.
+    """Exclude the modules that this worker has imported from garbage collection.
 
-    Spark asks for a full one after every task, and numba's library alone makes that take a third of a second.
+    Spark runs a full collection after every task, which numba alone makes take a third of a second.
     """
     if _settled[0] != len(sys.modules):
         gc.collect()
@@ -136,7 +136,7 @@ def _settle() -> None:
         _settled[0] = len(sys.modules)
 
 
-_settled = [0]  # modules that were loaded then
+_settled = [0]  # number of modules loaded at the last freeze
 
 
 def partition_of(key: Key) -> int:

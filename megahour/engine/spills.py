@@ -1,14 +1,14 @@
-"""The files of the local engine's exchange: what split tasks yielded, on its way to the merges.
+"""Spill files of the local engine's exchange: they carry batches from split tasks to merges.
 
-A spill file holds batches of one split task, or of several, indexed by partition:
+A spill file holds the batches of one or more split tasks, indexed by partition:
 
     blocks …                      Arrow IPC streams of one batch each
     entries  int64[n, 3]          (partition, offset, bytes), by partition, then in the order of (task, yielded)
     n        int64
 
-Each split task writes one. If every merge read its blocks from all of them, S tasks and P partitions would cost S · P
-opened files. Where that is much, files are gathered first: runs of `TOGETHER` files become one file each, until
-`TOGETHER` are left, and these become a file for each worker, which has a run of the partitions. A merge then opens one.
+Each split task writes one. If every merge read its blocks from all of them, S tasks and P partitions would open S · P
+files. If that is too many, files are gathered first: runs of `TOGETHER` files become one file each, until `TOGETHER`
+are left, and these become one file per worker, with a run of the partitions. Each merge then opens a single file.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 TOGETHER = 64  # files that one task has open
-FEW_OPENS = 1024  # of merges, that are not worth a gathering
-FEW_ENTRIES = 1024  # are read rather than searched
+FEW_OPENS = 1024  # by merges, below which gathering does not pay
+FEW_ENTRIES = 1024  # read whole rather than searched
 WORD = 8  # bytes of an int64
-FIRST = ".from-"  # before the first partition that a file may have, in its name
+FIRST = ".from-"  # in a file's name, before its first partition
 
 
 def spill_path(folder: Path, task: int) -> Path:
@@ -45,9 +45,9 @@ def spill_path(folder: Path, task: int) -> Path:
 
 
 def spill(split: Call, folder: str, partitions: int, task: int, item: Any) -> None:
-    """Worker side of a local exchange, map half: one split task into its spill file.
+    """Worker side of a local exchange, map half: write one split task's spill file.
 
-    Committed by rename from a name of its own, so that a killed attempt leaves nothing that a merge would read and a
+    The file is renamed from a unique temporary name, so a killed attempt leaves nothing that a merge would read, and a
     second attempt writes the same file again.
     """
     _write(spill_path(Path(folder), task), blocks_of(split, item, partitions))
@@ -55,7 +55,7 @@ def spill(split: Call, folder: str, partitions: int, task: int, item: Any) -> No
 
 @dataclass(frozen=True)
 class Gathering:
-    """Spill files that become one, `target`, with the partitions from `first` on, below `stop`."""
+    """Merges spill files into one, `target`, with the partitions `first` to `stop` - 1."""
 
     sources: tuple[Path, ...]
     target: Path
@@ -64,7 +64,7 @@ class Gathering:
 
 
 def levels(files: Sequence[Path], partitions: int, workers: int) -> Iterator[list[Gathering]]:
-    """Gatherings to make one level after the other, each out of the last one's; none where merges open few files."""
+    """Levels of gatherings, each reading the files of the level before; none if merges open few files."""
     if len(files) * partitions <= FEW_OPENS:
         return
     number = 0
@@ -83,7 +83,7 @@ def levels(files: Sequence[Path], partitions: int, workers: int) -> Iterator[lis
 
 
 def gather(gathering: Gathering) -> None:
-    """Worker side: make one gathering's target. Its sources stay, for another attempt."""
+    """Worker side: write one gathering's target. Its sources stay, in case of another attempt."""
     with ExitStack() as stack:
         files = [stack.enter_context(source.open("rb")) for source in gathering.sources]
         entries = [_entries(file, gathering.first, gathering.stop) for file in files]
@@ -91,14 +91,14 @@ def gather(gathering: Gathering) -> None:
 
 
 def remove_gathered(level: Sequence[Gathering], at: int) -> None:
-    """Remove the sources of a gathering that was made, unless others of its level need them."""
+    """Remove the sources of a finished gathering, unless others of its level need them."""
     if len(level) == 1 or level[0].sources != level[-1].sources:
         for source in level[at].sources:
             source.unlink(missing_ok=True)
 
 
 def merge_spilled(merge: Call, files: Sequence[Path], partition: int) -> Any:
-    """Worker side of a local exchange, reduce half: one partition out of the files that may have it."""
+    """Worker side of a local exchange, reduce half: merge one partition from the files that may contain it."""
     if files and FIRST in files[0].name:
         firsts = [int(file.stem.partition(FIRST)[2]) for file in files]
         files = [files[bisect_right(firsts, partition) - 1]]
@@ -114,12 +114,12 @@ def spilled(path: Path, partition: int) -> Iterator[pa.RecordBatch]:
 
 
 def _by_partition(files: Sequence[BinaryIO], entries: Sequence[NDArray[np.int64]]) -> Iterator[tuple[int, bytes]]:
-    """(partition, block) of several files: by partition, then file by file."""
+    """(partition, block) of several files, by partition and then by file."""
     order = np.concatenate([np.full(len(own), at) for at, own in enumerate(entries)])
     together = np.concatenate(entries)
-    for place in np.argsort(together[:, 0], kind="stable").tolist():
-        partition, offset, size = together[place].tolist()
-        file = files[order[place]]
+    for entry in np.argsort(together[:, 0], kind="stable").tolist():
+        partition, offset, size = together[entry].tolist()
+        file = files[order[entry]]
         file.seek(offset)
         yield partition, file.read(size)
 
@@ -145,7 +145,7 @@ def _write_index(file: BinaryIO, owners: NDArray[np.int64], sizes: NDArray[np.in
 
 
 def _entries(file: BinaryIO, first: int, stop: int) -> NDArray[np.int64]:
-    """(n, 3) entries of the partitions from `first` on, below `stop`."""
+    """(n, 3) entries of the partitions `first` to `stop` - 1."""
     end = file.seek(-WORD, os.SEEK_END)
     (count,) = _words(file, end, 1).tolist()
     start = end - 3 * WORD * count
@@ -153,7 +153,7 @@ def _entries(file: BinaryIO, first: int, stop: int) -> NDArray[np.int64]:
         entries = _words(file, start, 3 * count).reshape(-1, 3)
         return entries[slice(*np.searchsorted(entries[:, 0], [first, stop]).tolist())]
 
-    def place_of(partition: int) -> int:
+    def first_entry_of(partition: int) -> int:
         low, high = 0, count
         while low < high:
             middle = (low + high) // 2
@@ -163,7 +163,7 @@ def _entries(file: BinaryIO, first: int, stop: int) -> NDArray[np.int64]:
                 high = middle
         return low
 
-    low, high = place_of(first), place_of(stop)
+    low, high = first_entry_of(first), first_entry_of(stop)
     return _words(file, start + 3 * WORD * low, 3 * (high - low)).reshape(-1, 3)
 
 

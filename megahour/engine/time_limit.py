@@ -1,4 +1,4 @@
-"""How long one attempt of a cluster's worker may take."""
+"""A time limit on one attempt of a cluster's worker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def time_limit(limit_s: float | None) -> Iterator[None]:
-    """End this process when the limit passes: unlike a handler, SIGALRM's default also stops a call into C."""
+    """End this process at the limit: unlike a Python handler, SIGALRM's default action also stops calls into C."""
     if limit_s is None:
         yield
         return

@@ -229,11 +229,11 @@ def test_what_is_missing_to_start_is_named(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(EngineError, match="Spark did not start on nowhere: no such master"):
         spark_session.start("nowhere", {})
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(EngineError, match="no pyspark"):
+    with pytest.raises(EngineError, match="needs pyspark"):
         spark_session.start("local[1]", {})
     monkeypatch.delenv("JAVA_HOME")
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(EngineError, match="no Java"):
+    with pytest.raises(EngineError, match="needs Java"):
         spark_session.start("local[1]", {})
 
 

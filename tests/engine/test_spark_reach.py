@@ -59,7 +59,7 @@ def test_executors_that_end_before_they_come_here_end_the_job(tmp_path: Path) ->
     assert "engine.conf.spark.driver.host" in str(caught.value)
 
 
-@pytest.mark.parametrize(("text", "reason"), [("", "none to give"), (LOST, "none has reached the driver at host:1")])
+@pytest.mark.parametrize(("text", "reason"), [("", "none free"), (LOST, "none has reached the driver at host:1")])
 def test_a_long_wait_is_explained_once(
     text: str, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -94,7 +94,7 @@ def test_settings_are_texts_as_spark_reads_them() -> None:
     [
         ({"executor.memory": "4g"}, "begin with `spark.`"),
         ({"spark.master": "yarn"}, "set by engine.master"),
-        ({"spark.jars": ["a"]}, "no text, number"),
+        ({"spark.jars": ["a"]}, "not text, a number"),
     ],
 )
 def test_what_is_no_setting_is_refused(given: dict[str, object], reason: str) -> None:

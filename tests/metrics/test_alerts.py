@@ -110,7 +110,7 @@ def test_a_run_in_trouble_calls_the_pager_with_the_runbook_of_each(tmp_path: Pat
             (signals / "go").touch()
         done = run.result()
     assert done.returncode == 0, done.stderr
-    assert "task 0 is tried again (2 left): its worker was killed by SIGKILL" in done.stderr
+    assert "retrying task 0 (2 left): its worker was killed by SIGKILL" in done.stderr
     if not mounted:
         pytest.skip("only a superuser can mount a small disk: three of the four alerts fired")
 
