@@ -1,11 +1,11 @@
-"""Length-bucketed dynamic batching across clients: what waits, what goes next, and who must wait.
+"""Length-bucketed dynamic batching across clients, with a bounded queue.
 
-Sequences wait in a bucket per padded length. When a worker asks, it gets, in this order: a batch that a dead worker
-left; a head that was passed over `MAX_PASSED` times (so that a rare length cannot starve); a full batch, the longest
-waiting first; and, once nothing has arrived for `max_wait_s` while the worker was idle (or something has, for
-`PATIENCE` times as long), the fullest bucket. A worker that still computes gets its next batch beforehand: a full one,
-or the fullest bucket when no client is left that could fill it. Frames are counted from admission until the reply has
-left for the client: at `queue_frames` producers block, and are admitted in the order in which they came.
+Sequences wait in one bucket per padded length. A worker that asks for work gets, in this order: a batch left by a dead
+worker; a bucket passed over `MAX_PASSED` times (so that rare lengths do not starve); a full batch, the longest waiting
+first; and, after `max_wait_s` without arrivals while the worker was idle (or `PATIENCE` times as long with arrivals),
+the fullest bucket. A busy worker gets its next batch in advance: a full one, or the fullest bucket if no client is left
+that could fill it. Frames count from admission until the reply has left for the client: at `queue_frames` producers
+block, and are admitted in order of arrival.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from megahour.serve.metrics import ServiceMeter
 from megahour.serve.spec import AcceleratorError, ModelSpec, bucket_frames, too_long
 from megahour.serve.wire import Keyed, Placed
 
-Shape = tuple[int, int, str]  # padded frames, feature dimension, element type: what a batch has in common
+Shape = tuple[int, int, str]  # padded frames, feature dimension, element type: equal within a batch
 MAX_PASSED = 256  # far above the number of buckets: each is passed over until its own turn comes
 PATIENCE = 20
 
 
 class Owner(Protocol):
-    """Who asked: gets a reply (see `wire`) with one row per item, from a worker's thread. Must not block."""
+    """A sequence's client; it gets a reply (see `wire`) with a row per item in a worker's thread. Must not block."""
 
     def deliver(self, items: Sequence[Pending], reply: pa.RecordBatch, layout: bytes) -> None: ...
 
@@ -63,7 +63,7 @@ class RequestBatch:
 
 @dataclass(eq=False)
 class RequestTurn:
-    """A producer that waits for room."""
+    """A producer waiting for room in the queue."""
 
     frames: int
     changed: threading.Condition
@@ -117,7 +117,7 @@ class Batcher:
         turn.changed.wait_for(lambda: self._closed or turn.granted)
 
     def _grant(self) -> None:
-        """Wake only those producers for whom there is room, the first first."""
+        """Admit waiting producers in order while there is room."""
         while self._turns and self._frames + self._turns[0].frames <= self.queue_frames:
             turn = self._turns.popleft()
             self._frames += turn.frames
@@ -126,7 +126,7 @@ class Batcher:
 
     @contextmanager
     def sender(self) -> Iterator[None]:
-        """A client that may send: within the block an unfinished batch can hope for company."""
+        """Registers a client that may send more: within the block, partial batches may still fill up."""
         with self._lock:
             self._senders += 1
         try:
@@ -142,13 +142,13 @@ class Batcher:
             return self._frames
 
     def release(self, frames: int) -> None:
-        """Frames whose reply has left, or will never be read."""
+        """Release frames whose reply has left, or will never be read."""
         with self._lock:
             self._frames -= frames
             self._grant()
 
     def retry(self, batch: RequestBatch) -> bool:
-        """Put a batch back in front, as it was, so that it cannot take others down with it; False once closed."""
+        """Put a batch back at the front, unchanged, so that it cannot bring down others; False once closed."""
         with self._lock:
             if not self._closed:
                 self._retries.append(batch)
@@ -156,7 +156,7 @@ class Batcher:
             return not self._closed
 
     def forget(self, owner: Owner) -> int:
-        """Drop what a client that went away still has in the buckets; the number of its sequences."""
+        """Drop the queued sequences of a disconnected client; returns their number."""
         dropped = 0
         with self._lock:
             for key in list(self._buckets):
@@ -169,7 +169,7 @@ class Batcher:
         return dropped
 
     def close(self, reason: str) -> list[Pending]:
-        """Refuse new sequences, wake everyone; returns what was still waiting."""
+        """Refuse new sequences and wake all threads; returns the sequences that were still waiting."""
         with self._lock:
             self._closed = self._closed or reason
             waiting = [item for bucket in self._buckets.values() for item in bucket]
@@ -187,10 +187,10 @@ class Batcher:
             return bool(self._closed)
 
     def spare_batch(self) -> RequestBatch | None:
-        """A batch that need not wait for company, or that can hope for none, or None; does not block."""
+        """A full batch, or a partial one that no client can fill any more, else None; does not block."""
         with self._lock:
-            lonely = not self._senders and time.monotonic() >= self._last_arrival_s + self.max_wait_s
-            key = None if self._retries else self._choose(hurry=lonely)
+            no_more = not self._senders and time.monotonic() >= self._last_arrival_s + self.max_wait_s
+            key = None if self._retries else self._choose(hurry=no_more)
             return None if key is None else self._take(key)
 
     def next_batch(self) -> RequestBatch | None:
@@ -206,11 +206,11 @@ class Batcher:
                     return self._take(key)
                 self._work.wait(patience_s if self._buckets else None)
                 if not self._buckets:
-                    idle_since_s = time.monotonic()  # the wait for company starts when there is someone to wait
+                    idle_since_s = time.monotonic()  # the wait for a fuller batch starts with the first sequence
         return None
 
     def room(self, batch: RequestBatch) -> int:
-        """Sequences of a full batch that is as long as this one."""
+        """Rows of a full batch of this batch's length."""
         return max(self._full_rows(batch.items[0].shape), len(batch.items))
 
     def _full_rows(self, key: Shape) -> int:
@@ -242,7 +242,7 @@ class Batcher:
         return RequestBatch(items)
 
     def _fill(self, key: Shape, items: list[Pending]) -> list[Pending]:
-        """Without exactness, an unfinished batch takes the next shorter sequences as well."""
+        """In inexact mode, fill up a partial batch with the next shorter sequences."""
         longest = max(item.frames for item in items)
         room = self.spec.max_batch_frames // longest - len(items)
         more: list[Pending] = []

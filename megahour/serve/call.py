@@ -1,7 +1,7 @@
-"""One DoExchange call as the client sees it: features out, by shared memory once that is known to work, replies in.
+"""The client's side of one DoExchange call: sends features, through shared memory once that works, and gets replies.
 
-Three threads share a call, so that none can block another: the caller's, one that writes, and one that reads. The
-writing thread sends in one message all places that are at hand (see `wire.SegmentPlace`), and waits for no more.
+Three threads share a call so that none blocks another: the caller's, a writer and a reader. The writer sends all
+available places (see `wire.SegmentPlace`) in one message, without waiting for more.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from megahour.serve import wire
 from megahour.serve.segment import SEGMENT_BYTES, SharedWindow, decode_handle
 from megahour.serve.spec import AcceleratorError
 
-SHARE_AFTER_BYTES = 1 << 20  # a shorter call is over before shared memory pays
-ITEMS_AT_ONCE = 32  # of one message, at most: the first must not wait for a producer that never pauses
+SHARE_AFTER_BYTES = 1 << 20  # shorter calls end before shared memory pays off
+ITEMS_AT_ONCE = 32  # at most in one message: the first must not wait for a producer that never pauses
 SHARE_TIMEOUT_S = 0.25  # the service answers within milliseconds, unless its queue is full
-UNREACHED = (
-    "set engine.host to an address of the service's machine which this one reaches, and look whether the service runs"
-)
+UNREACHED = "check that the service runs, and set engine.host to an address of its machine that this one can reach"
 
 
 class Call:
-    """Open from the first `send`; ends with `finish` or `cancel`."""
+    """A call that opens at the first `send` and ends with `finish` or `cancel`."""
 
     def __init__(self, connection: Any, options: Any, address: str, arrived: Callable[[], None] = lambda: None) -> None:
         self._arrived = arrived
@@ -37,7 +35,7 @@ class Call:
         self._dtype: Any = None
         self._shared: SharedWindow | None = None
         self._sent_bytes = 0
-        self._told = threading.Event()  # whether there is a segment
+        self._answered = threading.Event()  # the service has replied to the request for a segment
         self._outbox: queue.SimpleQueue[wire.Keyed | wire.SegmentPlace | bytes | None] = queue.SimpleQueue()
         self._inbox: queue.SimpleQueue[tuple[pa.RecordBatch, bytes] | Exception | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -46,15 +44,15 @@ class Call:
 
     @property
     def ended(self) -> bool:
-        """Whether the service sends nothing more: what has come is still to be received, and then the end."""
+        """Whether the service has stopped sending; received messages may still be queued."""
         return self._ended.is_set()
 
     def send(self, sequence: wire.Keyed, window_frames: int) -> None:
-        """Queue a sequence, of which the caller holds at most `window_frames` frames in flight.
+        """Queue a sequence; the caller keeps at most `window_frames` frames in flight.
 
         Raises
         ------
-        AcceleratorError: features that are not of the first sequence's type, or of none that is accepted.
+        AcceleratorError: the features' type is not accepted, or differs from the first sequence's.
         """
         features = sequence.features
         if self._dtype is None:
@@ -63,24 +61,24 @@ class Call:
         if features.dtype != self._dtype:
             raise AcceleratorError(f"sequence {sequence.key}: its element type differs from the first sequence's")
         segment = self._shared.put(sequence) if self._shared is not None else None
-        # The caller may use the array again: what the writing thread sends later is a copy.
+        # A copy for the writer thread, since the caller may reuse the array.
         self._outbox.put(wire.Keyed(sequence.key, features.copy()) if segment is None else segment)
         before, self._sent_bytes = self._sent_bytes, self._sent_bytes + features.nbytes
         if before <= SHARE_AFTER_BYTES < self._sent_bytes:
             window_bytes = window_frames * sequence.dim * features.itemsize
             self._outbox.put(wire.encode_ask(min(window_bytes * 9 // 8, SEGMENT_BYTES)))  # an eighth for gaps
-            self._told.wait(SHARE_TIMEOUT_S)
+            self._answered.wait(SHARE_TIMEOUT_S)
 
     def done(self) -> None:
         """Nothing more will be sent."""
         self._outbox.put(None)
 
     def receive(self, *, block: bool) -> Iterator[tuple[int, wire.Outputs | str]]:
-        """Results that have come; waits for at least one message when `block`.
+        """Results that have arrived; with `block`, waits for at least one message.
 
         Raises
         ------
-        AcceleratorError: the service failed the call, or ended it although the caller waits.
+        AcceleratorError: the service failed the call, or ended it while the caller was waiting.
         """
         while True:
             try:
@@ -88,7 +86,7 @@ class Call:
             except queue.Empty:
                 return
             if message is None and not block:
-                self._inbox.put(None)  # an end that may be due; who waits for more hears of it
+                self._inbox.put(None)  # the end may be expected; a blocking call will report it
                 return
             if message is None or isinstance(message, Exception):
                 raise self._broken(message) from message
@@ -128,7 +126,7 @@ class Call:
             thread.join()
 
     def _broken(self, error: Exception | None) -> AcceleratorError:
-        # The reading side knows the server's reason; the writing side only that the stream is closed.
+        # The reader knows the server's reason, the writer only that the stream is closed.
         cause = error or self._write_error
         if cause is None:
             return AcceleratorError("the service ended the stream before all replies", where=self._address)
@@ -140,7 +138,7 @@ class Call:
             done = False
             while not done:
                 places: list[wire.SegmentPlace] = []
-                for item in self._at_hand():
+                for item in self._available():
                     if isinstance(item, wire.SegmentPlace):
                         places.append(item)
                     elif isinstance(item, wire.Keyed):
@@ -151,14 +149,14 @@ class Call:
                         done = True
                 if places:
                     self._writer.write_metadata(wire.encode_places(places))
-            # A call that has ended is closed by the reading side. gRPC ends the process where both sides close it.
+            # The reader closes a call that has ended; gRPC aborts the process if both sides close it.
             if not self._ended.is_set():
                 self._writer.done_writing()
         except (pa.ArrowException, OSError) as error:
             self._write_error = error
 
-    def _at_hand(self) -> Iterator[wire.Keyed | wire.SegmentPlace | bytes | None]:
-        """Some items; waits for the first only."""
+    def _available(self) -> Iterator[wire.Keyed | wire.SegmentPlace | bytes | None]:
+        """Available items; waits for the first only."""
         yield self._outbox.get()
         with contextlib.suppress(queue.Empty):
             for _ in range(ITEMS_AT_ONCE - 1):
@@ -174,8 +172,8 @@ class Call:
                     continue
                 handle = decode_handle(text)
                 self._shared = SharedWindow.attach(handle) if handle is not None else None
-                self._told.set()
-        except (pa.ArrowException, OSError, ValueError, TypeError) as error:  # the latter: not the handle of a segment
+                self._answered.set()
+        except (pa.ArrowException, OSError, ValueError, TypeError) as error:  # the last two: not a segment handle
             self._inbox.put(error)
         self._ended.set()
         self._inbox.put(None)
@@ -185,12 +183,12 @@ class Call:
 def translate(error: Exception, address: str) -> AcceleratorError:
     if isinstance(error, flight.FlightUnauthenticatedError):
         return AcceleratorError(
-            "the service refuses the token", where=address, remedy="pass the token that serve() made"
+            "the service rejected the token", where=address, remedy="pass the token that serve() returned"
         )
     reason = str(error).partition(" gRPC client debug context")[0]
     if isinstance(error, flight.FlightUnavailableError):
         return AcceleratorError(
-            f"{socket.gethostname()} does not reach the model service: {reason}", where=address, remedy=UNREACHED
+            f"{socket.gethostname()} cannot reach the model service: {reason}", where=address, remedy=UNREACHED
         )
     return AcceleratorError(f"the service failed the call: {reason}", where=address)
 

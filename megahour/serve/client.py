@@ -1,4 +1,4 @@
-"""The client side: stream sequences in, get keyed outputs as they complete, with a bounded number in flight."""
+"""The client side: streams sequences in and yields keyed outputs as they complete, with bounded frames in flight."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OnFailure = Callable[[int, str], None]
 
 
 class InferOptions(TypedDict, total=False):
-    """Of `Session.infer`."""
+    """Options of `Session.infer`."""
 
     ordered: bool
     window_frames: int
@@ -28,27 +28,27 @@ class InferOptions(TypedDict, total=False):
 
 
 class Session(Protocol):
-    """What tasks program against: a connection to a service, or a model in this process (`local.serve_in_process`)."""
+    """The interface for tasks: a connection to a service, or a model in this process (`local.serve_in_process`)."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *error: object) -> None: ...
 
     def infer(self, sequences: Sequences, **options: Unpack[InferOptions]) -> Iterator[tuple[int, wire.Outputs]]:
-        """Outputs {name: array (T', ...)} of each (key, features (T, F) float16 or float32), in order of completion.
+        """Outputs {name: array (T', ...)} for each (key, features (T, F) float16 or float32), in order of completion.
 
-        The iterable is read in the caller's thread, as far ahead as `window_frames` allow: they bound the memory.
+        The iterable is read in the caller's thread, as far ahead as `window_frames` allows, which bounds the memory.
 
         Parameters
         ----------
-        ordered: yield in the order of `sequences`; not without it.
-        window_frames: how many frames may be in flight, WINDOW_FRAMES without it.
-        on_failure: called with (key, reason) for a sequence that failed for good; the others go on.
+        ordered: yield in the order of `sequences`; default False.
+        window_frames: how many frames may be in flight; default WINDOW_FRAMES.
+        on_failure: called with (key, reason) for each sequence that failed for good; the others continue.
 
         Raises
         ------
         SequenceFailedError: a sequence failed and `on_failure` is None.
-        AcceleratorError: the service is gone or refuses the request; a key is already in flight.
+        AcceleratorError: the service is gone or refused the request, or a key is already in flight.
         """
 
     def metrics(self) -> dict[str, float]:
@@ -61,20 +61,20 @@ def client(service: ServiceAddress | str, token: str = "") -> FlightSession:
 
 
 class Link(Protocol):
-    """A way to one service or to several, for one thread."""
+    """A connection to one or several services, for one thread."""
 
     def send(self, sequence: wire.Keyed, window_frames: int) -> None:
-        """Hand a sequence over."""
+        """Send a sequence."""
 
     def done(self) -> None:
         """Nothing more will be sent."""
 
     def receive(self, *, block: bool) -> Iterator[tuple[int, wire.Outputs | str]]:
-        """Answers that have come; waits for one at least when `block`."""
+        """Results that have arrived; with `block`, waits for at least one."""
 
 
 class SendWindow:
-    """What is in flight: bounds it, and restores the order when asked."""
+    """Bounds the frames in flight, and restores the order of results if asked."""
 
     def __init__(
         self, *, ordered: bool = False, window_frames: int = WINDOW_FRAMES, on_failure: OnFailure | None = None
@@ -91,7 +91,7 @@ class SendWindow:
         return not self._frames or self._total + frames <= self.limit_frames
 
     def through(self, link: Link, sequences: Sequences) -> Iterator[tuple[int, wire.Outputs]]:
-        """Results that come while sequences go out, each as soon as there is room, and after the last one."""
+        """Send sequences as room permits; yields the results that arrive meanwhile, then the rest."""
         for key, features in sequences:
             sequence = as_sequence(key, features)
             while not self.has_room(sequence.frames):
@@ -114,7 +114,7 @@ class SendWindow:
         self._total += sequence.frames
 
     def arrive(self, key: int, result: wire.Outputs | str) -> Iterator[tuple[int, wire.Outputs]]:
-        """Results that may be yielded now that this one is here."""
+        """Results that can be yielded once this one has arrived."""
         self._early[key] = result
         ready = [key] if not self._ordered else list(self._in_order())
         for next_key in ready:
@@ -144,9 +144,9 @@ def as_sequence(key: int, features: np.ndarray) -> wire.Keyed:
 
 
 class FlightSession:
-    """See `Session`. Several `infer` calls may run at the same time, from several threads.
+    """A `Session` with one service. Several threads may run `infer` at the same time.
 
-    Raises ConfigError: keys that the service's `tls` names are not there.
+    Raises ConfigError: key files that the service's `tls` names are missing.
     """
 
     def __init__(self, service: ServiceAddress) -> None:
@@ -173,7 +173,7 @@ class FlightSession:
         call.finish()
 
     def call(self, arrived: Callable[[], None]) -> Call:
-        """A call of one's own; `arrived` hears of each message, in a thread of the call."""
+        """A separate call; `arrived` is called at each message, in a thread of the call."""
         return Call(self._client, self._options, self.service.address, arrived)
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""Padding, batch shapes and bit-exactness: what a worker process and the in-process service have in common.
+"""Runs a model on batches, with padding and shapes chosen for bit-exact results; shared by workers and `local`.
 
-Why exact mode exists. A float sum depends on its order, and a BLAS chooses the order by the shape of the product: the
-same sequence gives results that differ in the last bits when its batch has other rows. Megahour promises the same bytes
-whatever the number of workers, but who shares a batch is a matter of timing. So results must not depend on the batch.
+Why exact mode exists. A float sum depends on its order, and a BLAS chooses the order by the product's shape: the
+same sequence gives results that differ in the last bits if its batch has other rows. Megahour promises equal bytes
+for any number of workers, but which sequences share a batch depends on timing. So results must not depend on the batch.
 
-What was measured (torch 2.13 with MKL 2024.2 and oneDNN 3.12 on an AVX-512 EPYC; float32 LSTM, GRU, Conv1d, Linear and
+Measurements (torch 2.13 with MKL 2024.2 and oneDNN 3.12 on an AVX-512 EPYC; float32 LSTM, GRU, Conv1d, Linear and
 multi-head attention; F 64 and 192; 100, 256 and 320 units; T 9 to 512; B 1 to 64; one and two threads):
 
 - with (B, T) fixed, neither the contents and lengths of the other rows nor zero rows change a row's bits;
@@ -15,7 +15,7 @@ multi-head attention; F 64 and 192; 100, 256 and 320 units; T 9 to 512; B 1 to 6
 - packed sequences (`pack_padded_sequence`) break all this: the number of active rows changes from step to step. A
   bidirectional model must reverse the valid part of each row by an index instead.
 
-Hence: the padded length is a function of the sequence's length alone (`spec.bucket_frames`), B is a function of the
+Therefore the padded length is a function of the sequence's length alone (`spec.bucket_frames`), B is a function of the
 padded length alone and a multiple of 8 (`ModelSpec.rows`), and unused rows are zero. That needs no assumption beyond
 the first two findings, which `Runner` checks on the real model before its first batch.
 
@@ -47,11 +47,11 @@ class Runner:
         self._checked = not spec.exact
 
     def __call__(self, sequences: Sequence[Keyed]) -> tuple[list[Outputs], int]:
-        """Outputs of each sequence of one bucket, trimmed to its length, and the frames computed (B * T).
+        """Outputs of each sequence of one bucket, trimmed to its length, and the number of frames computed (B * T).
 
         Raises
         ------
-        AcceleratorError: outputs of wrong shapes, or a model that is not exact; whatever the model raises.
+        AcceleratorError: outputs have wrong shapes, or the model is not exact. Errors of the model pass through.
         """
         with torch_threads(self.threads):
             dim = sequences[0].features.shape[1]
@@ -70,16 +70,16 @@ class Runner:
         arrays = {name: np.asarray(array) for name, array in outputs.items()}
         for name, array in arrays.items():
             if array.ndim < 2 or array.shape[0] != len(lengths) or array.shape[1] < int(np.max(out_lengths)):
-                due = f"{len(lengths)} rows of at least {np.max(out_lengths)} frames are due"
+                expected = f"expected {len(lengths)} rows of at least {np.max(out_lengths)} frames"
                 raise AcceleratorError(
-                    f"output {name!r} has the shape {array.shape}; {due}",
+                    f"output {name!r} has the shape {array.shape}; {expected}",
                     where=self.spec.loader,
                     remedy="return arrays (B, T', ...) with T' >= max(out_lengths)",
                 )
         return arrays, np.asarray(out_lengths)
 
     def _check_neighbours(self, rows: int, padded: int, dim: int) -> None:
-        """The first two findings of the module's docstring, for this model: AcceleratorError when they do not hold."""
+        """Check the first two measured properties (module docstring) on this model; AcceleratorError if they fail."""
         length = max(padded - 1, 1)
         probe = _noise(1, padded, dim, seed=0)
         probe[:, length:] = 0
@@ -97,7 +97,7 @@ class Runner:
                     raise AcceleratorError(
                         f"output {name!r} of a sequence depends on the other rows of its batch (B={rows}, T={padded})",
                         where=self.spec.loader,
-                        remedy="do not pack sequences nor normalise over the batch, or use exact=False",
+                        remedy="do not pack sequences or normalise over the batch, or use exact=False",
                     )
         self._checked = True
 
@@ -114,7 +114,7 @@ def pad(sequences: Sequence[Keyed], rows: int, padded: int) -> tuple[np.ndarray,
 
 @contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
-    """Gives torch, when it is loaded, this many threads within the block."""
+    """Set torch's number of threads within the block, if torch is loaded."""
     before = sys.modules["torch"].get_num_threads() if "torch" in sys.modules else threads
     try:
         if before != threads:

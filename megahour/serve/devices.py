@@ -1,4 +1,4 @@
-"""Which processes a model service has: one a GPU, or one a core."""
+"""Chooses the devices of a model service's processes: one per GPU, or one per core."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from pathlib import Path
 
 from megahour.core.errors import ConfigError
 
-DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # without one of them torch need not be asked, which takes seconds
+DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")  # without any of them torch is not asked, which takes seconds
 
 
 def of_machine(devices: Sequence[str], cores: int) -> tuple[str, ...]:
     """The device of each model process.
 
-    auto, also where nothing is given: cuda where there is a GPU, else cpu. cuda: a process for each GPU. cpu: one for
-    each of `cores`. Anything else, (cuda:0, cuda:1) or (cpu, cpu), is taken as it stands.
+    auto or empty: cuda if there is a GPU, else cpu. cuda: one process per GPU. cpu: one for each of `cores`. Anything
+    else, such as (cuda:0, cuda:1) or (cpu, cpu), is used as given.
 
     Raises
     ------
-    ConfigError: cuda, and this machine has no GPU that torch can use.
+    ConfigError: cuda on a machine without a GPU that torch can use.
     """
     chosen = tuple(devices) or ("auto",)
     if chosen not in {("auto",), ("cuda",), ("cpu",)}:
         return chosen
-    found = 0 if chosen == ("cpu",) else gpus()
-    if chosen == ("cuda",) and not found:
-        raise ConfigError("device cuda: torch sees no GPU", remedy="see `megahour doctor`, or take --device cpu")
-    return tuple(f"cuda:{number}" for number in range(found)) or ("cpu",) * max(1, cores)
+    count = 0 if chosen == ("cpu",) else gpus()
+    if chosen == ("cuda",) and not count:
+        raise ConfigError("device cuda: torch sees no GPU", remedy="see `megahour doctor`, or use --device cpu")
+    return tuple(f"cuda:{number}" for number in range(count)) or ("cpu",) * max(1, cores)
 
 
 def gpus() -> int:
-    """How many GPUs torch can use on this machine."""
+    """The number of GPUs on this machine that torch can use."""
     if not any(Path(driver).exists() for driver in DRIVERS):
         return 0
     import torch

@@ -1,7 +1,6 @@
-"""The network side of the service: streams of requests in, replies out, and the token at the door.
+"""The network side of the service: receives streams of requests, sends replies, and checks the token.
 
-While the queue is full a client's sequences are not read, gRPC's flow control fills, and its writes block: that is the
-back-pressure.
+Back-pressure: while the queue is full a client's sequences are not read, so gRPC's flow control blocks its writes.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ from megahour.serve.spec import AcceleratorError
 log = logging.getLogger(__name__)
 
 
-HELD_SHARE = 8  # replies leave once they are an eighth of what the client has in flight …
-HELD_S = 0.2  # … or have waited for so long: each message wakes a process, and takes the models' CPU time
+HELD_SHARE = 8  # replies are sent once they are an eighth of what the client has in flight …
+HELD_S = 0.2  # … or after this time: each message wakes a process and costs the models CPU time
 EVERYWHERE = ("", "0.0.0.0", "::", "[::]")
-OWN_ADDRESS = "give an address of this machine as engine.host (--host), one that the tasks' machines reach"
+OWN_ADDRESS = "set engine.host (--host) to an address of this machine that the tasks' machines can reach"
 Answer = tuple[Sequence[Pending], pa.RecordBatch, bytes]
 
 
 @dataclass(eq=False)
 class Stream:
-    """One client's call: replies wait here until its writer thread has sent them."""
+    """One client's call: queues replies for its writer thread."""
 
     batcher: Batcher
     asked: int = 0
     sent: int = 0
-    finished: bool = False  # the client has asked for everything it wants
+    finished: bool = False  # the client has sent all of its requests
     broken: bool = False
     _outbox: queue.SimpleQueue[Answer | bytes | None] = field(default_factory=queue.SimpleQueue)
 
@@ -70,10 +69,10 @@ class Stream:
             if isinstance(message, bytes):
                 self._write(writer.write_metadata, message)
             elif message is not None:
-                self._send(writer, self._company(writer, message))
+                self._send(writer, self._together(writer, message))
 
-    def _company(self, writer: flight.MetadataRecordBatchWriter, first: Answer) -> list[Answer]:
-        """The replies that leave with this one."""
+    def _together(self, writer: flight.MetadataRecordBatchWriter, first: Answer) -> list[Answer]:
+        """The replies to send together with this one."""
         messages, rows = [first], len(first[1])
         until_s = time.monotonic() + HELD_S
         while HELD_SHARE * rows < self.asked - self.sent:
@@ -105,7 +104,7 @@ class Stream:
             function(*arguments)
         except (pa.ArrowException, OSError) as error:
             self.broken = True
-            log.warning("a client went away before it took its replies: %s", error)
+            log.warning("a client disconnected before it had read its replies: %s", error)
 
 
 class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
@@ -116,7 +115,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
     ) -> None:
         self._batcher, self._meter, self._segments = batcher, batcher.meter, segments
         if host in EVERYWHERE:
-            raise ConfigError(f"host {host}: tasks cannot call that", remedy=OWN_ADDRESS)
+            raise ConfigError(f"host {host}: tasks cannot connect to this address", remedy=OWN_ADDRESS)
         try:
             scheme = "grpc+tls" if keys else "grpc"
             super().__init__(f"{scheme}://{host}:{port}", middleware={"token": TokenCheck(token)}, **keys)
@@ -128,7 +127,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         writer.begin(wire.REPLY_SCHEMA)
         sender = threading.Thread(target=stream.write_all, args=(writer,), daemon=True)
         sender.start()
-        with contextlib.ExitStack() as segments:  # closed after the last reply: no worker reads there any more
+        with contextlib.ExitStack() as segments:  # closed after the last reply, when no worker reads them any more
             try:
                 with self._batcher.sender():
                     for sequence in self._requests(reader, stream, segments):
@@ -149,7 +148,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
     def _requests(
         self, reader: Any, stream: Stream, segments: contextlib.ExitStack
     ) -> Iterator[wire.Keyed | wire.Placed]:
-        """The sequences of a call. A segment that is asked for is made, told to the client, and left in `segments`."""
+        """The sequences of a call. A requested segment is created, announced to the client, and added to `segments`."""
         segment: Segment | None = None
         for chunk in reader:
             if chunk.data is not None:
@@ -158,10 +157,10 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
             message = wire.decode_message(chunk.app_metadata.to_pybytes() if chunk.app_metadata else b"")
             if isinstance(message, list):
                 if segment is None:
-                    raise AcceleratorError("rows within a segment, but the call has none")
+                    raise AcceleratorError("the call refers to rows in a segment, but has no segment")
                 yield from segment.placed(message)
             elif segment is not None:
-                raise AcceleratorError("the call has a segment already")
+                raise AcceleratorError("the call already has a segment")
             else:
                 if (segment := self._segments.make(message)) is not None:
                     segments.callback(segment.close)
@@ -176,7 +175,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
     def do_action(self, context: Any, action: Any) -> list[bytes]:
         if action.type != "metrics":
-            raise flight.FlightServerError(f"unknown action {action.type!r}; there is: metrics")
+            raise flight.FlightServerError(f"unknown action {action.type!r}; available: metrics")
         return [json.dumps(self._meter.snapshot()).encode()]
 
     def list_actions(self, context: Any) -> list[tuple[str, str]]:
@@ -184,7 +183,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
 
 
 class TokenCheck(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
-    """Refuses every call whose `authorization` header is not the token."""
+    """Rejects calls whose `authorization` header is not the token."""
 
     def __init__(self, token: str) -> None:
         self._expected = f"Bearer {token}".encode() if token else b""

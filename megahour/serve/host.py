@@ -1,4 +1,4 @@
-"""One machine's model service for runs whose driver is elsewhere: it serves whatever model the registry asks for."""
+"""Runs a machine's model service for drivers elsewhere: it serves whatever model the registry asks for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from megahour.serve.server import serve
 from megahour.serve.spec import ModelSpec
 
 LOG = logging.getLogger(__name__)
-TRUSTED = ("megahour.",)  # modules whose loaders are run by default: a registry's file is no program
+TRUSTED = ("megahour.",)  # modules whose loaders may run by default: registry files must not name arbitrary code
 
 
 def serve_registry(
@@ -27,9 +27,9 @@ def serve_registry(
     mutual: bool = False,
     trusted: Sequence[str] = TRUSTED,
 ) -> None:
-    """Until `stop` is set: load the model that is asked for, offer it, and leave it when another or none is.
+    """Until `stop` is set: load and offer the requested model, until another one or none is requested.
 
-    A model that cannot be loaded is logged and tried again when the registry asks for another.
+    A model that fails to load is logged, and skipped until the registry asks for another one.
     """
     registry, refused = Registry(url), ""
     while not stop.is_set():
@@ -39,7 +39,7 @@ def serve_registry(
             continue
         model, spec = wanted
         if not spec.loader.startswith(tuple(trusted)):
-            LOG.error("%s asks for %s, which is none of %s", url, spec.loader, ", ".join(f"{t}*" for t in trusted))
+            LOG.error("%s asks for %s, which does not match %s", url, spec.loader, ", ".join(f"{t}*" for t in trusted))
             refused = model
             continue
         try:
@@ -54,7 +54,7 @@ def serve_registry(
                             registry.beat(key, model, service.endpoint)
                             beat_s = time.monotonic()
                 finally:
-                    registry.remove(key)  # first, so that no task looks for it while it ends
+                    registry.remove(key)  # first, so that no task connects while it ends
         except MegahourError as error:
             LOG.error("%s", error)
             refused = model

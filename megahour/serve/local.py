@@ -1,4 +1,4 @@
-"""The same client API without a service, for small work: the model runs in this process, with the same batch shapes."""
+"""The client API without a service, for small jobs: the model runs in this process with the same batch shapes."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Result = tuple[wire.Keyed, wire.Outputs | str]
 
 
 def serve_in_process(spec: ModelSpec, *, threads: int = 1, device: str = "cpu") -> LocalSession:
-    """Load the model here. In exact mode the results are the service's, bit for bit."""
+    """Load the model in this process. In exact mode the results equal the service's, bit for bit."""
     return LocalSession(spec, threads=threads, device=device)
 
 
 class LocalSession:
-    """See `client.Session`; for one thread."""
+    """A `client.Session` in this process, for one thread."""
 
     def __init__(self, spec: ModelSpec, *, threads: int, device: str) -> None:
         self._spec, self._meter = spec, ServiceMeter()
@@ -70,7 +70,7 @@ class LocalSession:
         started_s = time.monotonic()
         try:
             outputs, computed_frames = self._runner(batch)
-        except Exception as error:  # the model's own: of one sequence its answer, of many each is asked alone
+        except Exception as error:  # the model's: the result of a single sequence; several are retried one by one
             if len(batch) > 1:
                 return [result for sequence in batch for result in self._compute([sequence])]
             self._meter.failure(1)

@@ -1,4 +1,4 @@
-"""Counters of the service, cheap enough to be updated for every batch."""
+"""Counters of the service, cheap enough to update for every batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WAITS_KEPT = 8192  # window for percentiles, in sequences
 
 @dataclass(eq=False)
 class ServiceMeter:
-    """All methods may be called from any thread. `gauges` says what is so at the moment, by name, for the snapshot."""
+    """Thread-safe counters. `gauges` returns current values by name, which snapshots include."""
 
     gauges: Callable[[], dict[str, float]] = dict
     batches: int = 0
@@ -43,7 +43,7 @@ class ServiceMeter:
     def batch(
         self, *, sequences: int, rows: int, frames: int, computed_frames: int, seconds: float, shared: int = 0
     ) -> None:
-        """rows: of a full batch of this shape."""
+        """Count a batch; `rows` are those of a full batch of this shape."""
         with self._lock:
             self.batches += 1
             self.sequences += sequences
@@ -62,8 +62,8 @@ class ServiceMeter:
             self.worker_deaths += 1
 
     def snapshot(self) -> dict[str, float]:
-        """padding_share: computed frames that no sequence filled; rows: sequences that the batches had room for;
-        shared: sequences whose features came in shared memory; waits in seconds; throughput in frames per second.
+        """All counters. padding_share: share of computed frames that were padding; rows: capacity of the batches in
+        sequences; shared: sequences sent through shared memory; waits in seconds; throughput in frames per second.
         """
         gauges = self.gauges()
         with self._lock:
@@ -91,4 +91,4 @@ class ServiceMeter:
 
 
 RUNNING: set[ServiceMeter] = set()
-"""Of the services that run in this process."""
+"""Meters of the services that run in this process."""

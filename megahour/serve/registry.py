@@ -1,11 +1,11 @@
-"""Where a run's model services on other machines are: a folder that all see, on a disk or in an object store.
+"""A registry of a run's model services on other machines: a shared folder, on a disk or in an object store.
 
     wanted.json          the model that the run needs now, written by the driver
-    services/<id>.json   a service that has it: its address and token, written by `megahour serve` there, every
-                         `BEAT_S` seconds again: of a machine that is lost it gets old, and is not asked any more
+    services/<id>.json   a service that offers it: address and token, rewritten every `BEAT_S` seconds by its
+                         `megahour serve`; the file of a lost machine gets old and is then ignored
 
-Who may write here says what those machines load, and who may read here may ask them: keep it to yourself (local files
-are made for their owner alone).
+Whoever can write here decides what those machines load, and whoever can read here can use them: keep the folder
+private (local files are readable by their owner only).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from megahour.serve.spec import AcceleratorError, ModelSpec, ServiceAddress, Ser
 LOG = logging.getLogger(__name__)
 WANTED = "wanted.json"
 POLL_S = 1.0
-SAY_S = 15.0  # a driver without a service says so
+SAY_S = 15.0  # after which a driver without a service warns
 JOIN_S = 3600.0  # … and gives up
-BEAT_S, DEAD_S = 10.0, 60.0  # between two signs of life of a service; one without is taken for lost
+BEAT_S, DEAD_S = 10.0, 60.0  # between two heartbeats of a service; without one for DEAD_S it counts as lost
 
 
 class Registry:
@@ -41,11 +41,11 @@ class Registry:
         self._home = Artifact(url)
 
     def want(self, spec: ModelSpec) -> str:
-        """Ask for a model; its name. What was offered for others goes: of machines that were lost it would stay."""
+        """Request a model; returns its name. Removes offers of other models, which lost machines may have left."""
         name = fingerprint(asdict(spec))
         for path in self._home.fs.glob(self._home.path("services/*.json")):
-            found = self._read(self._relative(path))
-            if found and found["model"] != name:
+            offer = self._read(self._relative(path))
+            if offer and offer["model"] != name:
                 self._remove(self._relative(path))
         self._write(WANTED, {"name": name, "spec": asdict(spec)})
         return name
@@ -55,32 +55,32 @@ class Registry:
         self._remove(WANTED)
 
     def wanted(self) -> tuple[str, ModelSpec] | None:
-        """The model that is asked for, and its name."""
-        found = self._read(WANTED)
-        return (str(found["name"]), ModelSpec(**found["spec"])) if found else None
+        """The requested model: (name, spec); None if there is none."""
+        request = self._read(WANTED)
+        return (str(request["name"]), ModelSpec(**request["spec"])) if request else None
 
     def add(self, model: str, service: ServiceAddress) -> str:
-        """Offer a service; its key for `beat` and `remove`."""
+        """Offer a service; returns its key for `beat` and `remove`."""
         key = f"services/{uuid.uuid4().hex}.json"
         self.beat(key, model, service)
         return key
 
     def beat(self, key: str, model: str, service: ServiceAddress) -> None:
-        """A sign of life of a service that is offered."""
+        """Renew a service's offer (heartbeat)."""
         self._write(key, {"model": model, "address": service.address, "token": service.token, "unix_s": time.time()})
 
     def remove(self, key: str) -> None:
-        """Take an offer back."""
+        """Withdraw an offer."""
         self._remove(key)
 
     def services(self, model: str, tls: str = "") -> list[ServiceAddress]:
-        """Those that offer a model, in no order. One that was killed is among them for `DEAD_S` seconds.
+        """Services that offer a model, in no order; a killed one stays among them for `DEAD_S` seconds.
 
-        If none has given a sign of life since, all are: the clocks of the machines may differ.
+        If no heartbeat is recent, all are returned, because the machines' clocks may differ.
         """
         self._home.fs.invalidate_cache()
-        found = [self._read(self._relative(path)) for path in self._home.fs.glob(self._home.path("services/*.json"))]
-        own = [each for each in found if each and each["model"] == model]
+        offers = [self._read(self._relative(path)) for path in self._home.fs.glob(self._home.path("services/*.json"))]
+        own = [each for each in offers if each and each["model"] == model]
         now_s = time.time()
         alive = [each for each in own if now_s - float(each.get("unix_s", now_s)) < DEAD_S]
         return [ServiceAddress(each["address"], each["token"], tls) for each in alive or own]
@@ -100,7 +100,7 @@ class Registry:
         try:
             self._home.fs.invalidate_cache()
             return dict(json.loads(self._home.fs.cat_file(self._home.path(name))))
-        except (OSError, ValueError):  # taken back, or half written on a store without renames
+        except (OSError, ValueError):  # withdrawn, or half written on a store without renames
             return None
 
     def _remove(self, name: str) -> None:
@@ -112,23 +112,23 @@ class Registry:
 
 @contextmanager
 def services_of(url: str, spec: ModelSpec, tls: str = "", join_s: float = JOIN_S) -> Iterator[ServicePool]:
-    """Ask for a model in the registry at `url` while in use; yields once a service offers it.
+    """Request a model in the registry at `url` for the duration of the block; yields once a service offers it.
 
-    Raises AcceleratorError: none has come within `join_s`.
+    Raises AcceleratorError: no service offers it within `join_s`.
     """
     registry = Registry(url)
     model = registry.want(spec)
     try:
-        began_s, said = time.monotonic(), False
+        began_s, warned = time.monotonic(), False
         while not registry.services(model, tls):
             waited_s = time.monotonic() - began_s
             if waited_s > join_s:
                 raise AcceleratorError(
-                    f"no model service has come within {join_s:g} s", where=url, remedy=f"start `megahour serve {url}`"
+                    f"no model service joined within {join_s:g} s", where=url, remedy=f"start `megahour serve {url}`"
                 )
-            if waited_s > SAY_S and not said:
+            if waited_s > SAY_S and not warned:
                 LOG.warning("no model service yet: start `megahour serve %s` on the machines with devices", url)
-                said = True
+                warned = True
             time.sleep(POLL_S)
         yield ServicePool(url, model, tls)
     finally:

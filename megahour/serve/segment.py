@@ -1,14 +1,14 @@
-"""Features in shared memory: what client, service and worker do with it when they run on one host.
+"""Passes features through shared memory when client, service and workers run on one host.
 
-A call that goes on for a while asks the service for a segment. The service makes an anonymous file in memory, writes a
-random nonce at its start, and answers where its own descriptor of it is: a client that can open
-``/proc/<pid>/fd/<number>`` and reads the nonce there is on the same host, under the same user, and from then on writes
-its features into the segment and sends only where they are (`wire.Placed`). Any other client goes on sending features.
+A client whose call lasts a while asks the service for a segment. The service creates an anonymous in-memory file,
+writes a random nonce at its start, and replies with its own descriptor of the file: a client that can open
+``/proc/<pid>/fd/<number>`` and reads the nonce there is on the same host, under the same user. From then on it writes
+its features into the segment and sends only their positions (`wire.Placed`). Any other client keeps sending features.
 Workers open the same path, for one batch at a time.
 
-The file cannot shrink or grow (it is sealed), so that no client can make service or worker fault, and its pages exist
-before its address is told, so that no client faults for want of memory. A segment belongs to one call, lasts until the
-last of its sequences is answered, and is never told to another call: offsets within it are all that a client can name.
+The file is sealed against shrinking and growing, so no client can make the service or a worker fault, and its pages are
+allocated before its address is sent, so no client faults for lack of memory. A segment belongs to one call, lasts until
+its last sequence is answered, and is never shared with another call: a client can only name offsets within it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ALL_SEGMENTS_BYTES = 1 << 30  # of a service, at most; and no more than a sixtee
 
 @dataclass(frozen=True)
 class Handle:
-    """Where a segment is: descriptor `number` of process `pid`; `nonce` proves that it is the right one."""
+    """Address of a segment: descriptor `number` of process `pid`; `nonce` proves that it is the right file."""
 
     pid: int
     number: int
@@ -49,7 +49,7 @@ class Handle:
 
 
 def encode_handle(handle: Handle | None) -> bytes:
-    """The answer to the wish for a segment."""
+    """The reply to a request for a segment."""
     return json.dumps(None if handle is None else asdict(handle)).encode()
 
 
@@ -60,7 +60,7 @@ def decode_handle(data: bytes) -> Handle | None:
 
 
 class Segments:
-    """The service's side: makes segments within a bound of memory."""
+    """The service's side: creates segments within a memory limit."""
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         if limit_bytes is None:
@@ -72,12 +72,12 @@ class Segments:
 
     @property
     def n_bytes(self) -> int:
-        """Bytes of the segments that are open."""
+        """Total bytes of the open segments."""
         with self._lock:
             return self._bytes
 
     def make(self, n_bytes: int) -> Segment | None:
-        """A segment, or None where there is too little memory or no such thing (only Linux has it)."""
+        """Create a segment; None if memory is short or the system is not Linux."""
         if not hasattr(os, "memfd_create") or not NONCE_BYTES < n_bytes <= SEGMENT_BYTES:
             return None
         with self._lock:
@@ -91,7 +91,7 @@ class Segments:
             fcntl.fcntl(number, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
             nonce = secrets.token_bytes(NONCE_BYTES)
             os.pwrite(number, nonce, 0)
-        except OSError:  # no memory, or a kernel that forbids it: the features then travel in messages
+        except OSError:  # no memory, or forbidden by the kernel: features then travel in messages
             if number >= 0:
                 os.close(number)
             self._freed(n_bytes)
@@ -111,11 +111,11 @@ class Segment:
     handle: Handle
 
     def placed(self, places: Sequence[SegmentPlace]) -> list[Placed]:
-        """Sequences by their places.
+        """Sequences at these positions.
 
         Raises
         ------
-        AcceleratorError: a place that is not within the segment, or that holds no sequence.
+        AcceleratorError: a position outside the segment, or with an invalid shape.
         """
         return [self._placed(extent) for extent in places]
 
@@ -125,13 +125,13 @@ class Segment:
         end = place.offset + place.frames * place.dim * place.width
         if place.offset < NONCE_BYTES or place.offset % place.width or end > self.handle.n_bytes:
             raise AcceleratorError(
-                f"sequence {place.key}: bytes {place.offset} to {end} do not lie within "
+                f"sequence {place.key}: bytes {place.offset} to {end} are not within "
                 f"the {self.handle.n_bytes} bytes of the call's segment"
             )
         return Placed(place, self.handle.path)
 
     def close(self) -> None:
-        """Give the memory back; a client that still maps it keeps its own pages until it ends the call."""
+        """Release the memory; a client that still maps it keeps its pages until it ends the call."""
         os.close(self.handle.number)
         self.segments._freed(self.handle.n_bytes)
 
@@ -146,9 +146,9 @@ class SharedWindow:
 
     @classmethod
     def attach(cls, handle: Handle) -> SharedWindow | None:
-        """None when the service's segment cannot be reached from here."""
+        """Map the service's segment; None if it cannot be reached from this process."""
         try:
-            # Elsewhere the number may name anything: a terminal must not become ours, nor a pipe block.
+            # On another host the path may be anything: do not adopt a terminal or block on a pipe.
             number = os.open(handle.path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
         except OSError:
             return None
@@ -165,7 +165,7 @@ class SharedWindow:
             os.close(number)
 
     def put(self, sequence: Keyed) -> SegmentPlace | None:
-        """Copy the features of a sequence, and tell where they are; None when there is no room."""
+        """Copy a sequence's features into the segment; returns their position, or None if there is no room."""
         features = sequence.features
         if (offset := self._extents.take(features.nbytes)) is None:
             return None
@@ -175,7 +175,7 @@ class SharedWindow:
         return SegmentPlace(sequence.key, offset, sequence.frames, sequence.dim, features.itemsize)
 
     def free(self, key: int) -> None:
-        """The sequence is answered; without effect for one that is not here."""
+        """Free the space of an answered sequence; no effect if it is not in the segment."""
         if (offset := self._offsets.pop(key, None)) is not None:
             self._extents.give(offset)
 
@@ -203,11 +203,11 @@ def _features(sequence: Placed, maps: dict[str, mmap.mmap]) -> np.ndarray:
     return values.reshape(extent.frames, extent.dim)
 
 
-ALIGNMENT_BYTES = 64  # a cache line: neighbours written by one process and read by another share none
+ALIGNMENT_BYTES = 64  # a cache line, so that no two sequences share one
 
 
 class Extents:
-    """Which bytes of [start, end) are taken. Not thread-safe."""
+    """First-fit allocator of the bytes [start, end). Not thread-safe."""
 
     def __init__(self, start: int, end: int) -> None:
         start = _aligned(start)
@@ -215,7 +215,7 @@ class Extents:
         self._taken: dict[int, int] = {}
 
     def take(self, n_bytes: int) -> int | None:
-        """The offset of a free extent of at least `n_bytes` >= 1, a multiple of 64; None when there is none."""
+        """Allocate at least `n_bytes` >= 1; returns the offset, a multiple of 64, or None if there is no room."""
         due = _aligned(n_bytes)
         for index, (offset, size) in enumerate(self._free):
             if size >= due:
@@ -225,7 +225,7 @@ class Extents:
         return None
 
     def give(self, offset: int) -> None:
-        """Take back what `take` gave; KeyError for any other offset."""
+        """Free an extent allocated by `take`; KeyError for any other offset."""
         size = self._taken.pop(offset)
         index = bisect_left(self._free, (offset, 0))
         if index < len(self._free) and self._free[index][0] == offset + size:

@@ -1,8 +1,8 @@
-"""The service: an Arrow Flight endpoint in front of the batcher, and a thread per worker process behind it.
+"""The model service: an Arrow Flight endpoint, a batcher, and one thread per worker process.
 
 A client opens one DoExchange call, streams requests in and gets replies as they complete; on one host the features go
-through shared memory. Every call must carry the service's random token; the server listens on the loopback interface
-unless told otherwise.
+through shared memory. Every call must carry the service's random token; by default the server listens on the loopback
+interface only.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from megahour.serve.worker import ModelRaisedError, Reply, Worker, WorkerDiedErr
 log = logging.getLogger(__name__)
 
 TOKEN_BYTES = 32
-QUEUE_BATCHES = 48  # default bound of the queue: with 16 buckets an octave, enough for most batches to be full
-RESTARTS = 3  # failures to load the model in a row after which a worker is given up
+QUEUE_BATCHES = 48  # default queue limit: with 16 buckets per octave, enough to fill most batches
+RESTARTS = 3  # consecutive failures to load the model after which a worker is given up
 SHUTDOWN_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """How patient the service is."""
+    """Time, memory and retry limits of a service; see `serve`."""
 
     max_wait_s: float = 0.01
     queue_frames: int = 0
@@ -51,7 +51,7 @@ class ServerLimits:
     def __post_init__(self) -> None:
         if self.retries < 1:
             raise ConfigError(
-                f"retries = {self.retries}, must be at least 1: a batch-mate of a fatal sequence needs one"
+                f"retries = {self.retries}, must be at least 1: sequences batched with a fatal one need a retry"
             )
 
 
@@ -78,16 +78,16 @@ def serve(
 
     Parameters
     ----------
-    spec: the model and its batch shapes; `max_batch_frames`, when given, replaces the spec's.
+    spec: the model and its batch shapes; `max_batch_frames`, if given, overrides the spec's.
     devices: one worker process each; `threads` CPU threads per process.
-    max_wait_s: an idle worker takes an unfinished batch once nothing has arrived for so long.
+    max_wait_s: an idle worker takes a partial batch after this time without arrivals.
     queue_frames: admitted frames whose replies have not left yet, over all clients, before producers block;
         48 batches by default. At 192 dimensions of float16 that is 150 MB.
-    retries: how often a sequence is tried again after its worker died (the last time alone).
+    retries: how often a sequence is retried after its worker died (the last time alone).
     batch_timeout_s: a worker that takes longer for a batch is killed, which counts as a death.
     shared_bytes: bound of the memory through which clients on this host pass features (see `segment`); 1 GiB or a
         sixteenth of the machine's memory by default, 0 for none.
-    tls, mutual: a folder of keys, and whether clients have to show one of theirs, see `tls`.
+    tls, mutual: a folder of keys, and whether clients must present a certificate, see `tls`.
 
     Raises
     ------
@@ -139,7 +139,7 @@ class Service:
 
     @property
     def ended(self) -> bool:
-        """Whether its last worker was given up, or it was closed."""
+        """Whether the service was closed or has given up its last worker."""
         return self.batcher.closed
 
     @property
@@ -166,29 +166,29 @@ class Service:
         }
 
     def close(self) -> None:
-        """Fail what still waits, end the workers, log the metrics."""
+        """Fail waiting sequences, end the workers, log the metrics."""
         RUNNING.discard(self.meter)
         self._shut(CLOSED)
         for worker, thread in zip(self.workers, self._threads, strict=True):
             if thread.is_alive():
                 thread.join(SHUTDOWN_TIMEOUT_S)
             if thread.is_alive():
-                worker.kill()  # in the middle of a batch that no one waits for
+                worker.kill()  # it computes a batch that is no longer needed
                 thread.join()
             worker.close()
         closer = threading.Thread(target=self._flight.shutdown, daemon=True)
         closer.start()
         closer.join(SHUTDOWN_TIMEOUT_S)
         if closer.is_alive():
-            log.warning("a client still holds a call to %s open; the server is left to it", self.address)
-        log.info("accelerator %s: %s", self.address, json.dumps(self.metrics()))
+            log.warning("a client still has an open call to %s; the server does not wait for it", self.address)
+        log.info("model service %s: %s", self.address, json.dumps(self.metrics()))
 
     def _shut(self, reason: str) -> None:
         waiting = self.batcher.close(reason)
         self._fail(waiting, reason)
 
     def _feed(self, worker: Worker) -> None:
-        """The thread of one worker. While a batch is computed the next full one is sent, so that no time is lost."""
+        """The thread of one worker. It sends the next full batch while one is computed, to keep the worker busy."""
         sent: deque[RequestBatch] = deque()
         idle_until_s = 0.0
         while True:
@@ -206,7 +206,7 @@ class Service:
             except WorkerDiedError as death:
                 self._after_death(sent.popleft(), death)
                 while sent:
-                    self._again(sent.popleft())  # it never came to these
+                    self._again(sent.popleft())  # not started yet
                 if not self._replace(worker):
                     return
             else:
@@ -240,7 +240,7 @@ class Service:
             items[0].owner.deliver(items, reply.batch.take(wire.numbers(rows, pa.int64())), reply.layout)
 
     def _after_exception(self, batch: RequestBatch, error: ModelRaisedError) -> None:
-        """The model raised: of one sequence that is its answer; of many, each is asked alone."""
+        """The model raised: fail a single sequence; retry several one by one."""
         if len(batch.items) == 1:
             self._fail(batch.items, f"the model raised: {error}")
             return
@@ -248,9 +248,9 @@ class Service:
             self._again(RequestBatch([item], batch.attempts))
 
     def _after_death(self, batch: RequestBatch, death: WorkerDiedError) -> None:
-        """Try again; the last time each sequence alone, so that only the fatal one fails."""
+        """Retry; the last time each sequence alone, so that only the fatal one fails."""
         self.meter.death()
-        log.warning("%s; %d sequences are tried again", death, len(batch.items))
+        log.warning("%s; retrying %d sequences", death, len(batch.items))
         attempts = batch.attempts + 1
         if attempts > self.limits.retries:
             self._fail(batch.items, f"{death}; tried {attempts} times")
@@ -261,7 +261,7 @@ class Service:
             self._again(RequestBatch(batch.items, attempts))
 
     def _replace(self, worker: Worker) -> bool:
-        """A new process in place of a dead one; False when none can be had. The service ends with its last worker."""
+        """Restart a dead worker; False if it does not start. The service ends with its last worker."""
         reason = CLOSED
         for _ in range(RESTARTS):
             if self.batcher.closed:

@@ -1,4 +1,4 @@
-"""What the accelerator service runs and how it shapes batches. Only the standard library is imported here.
+"""The model that the service runs, and its batch shapes. Imports only the standard library.
 
 A model is named by its loader, a top-level function that worker processes import:
 
@@ -13,7 +13,7 @@ and a `ServedModel` is a callable
 - T' may differ from T (subsampling); row b of every output is valid up to out_lengths[b] <= T';
 - it masks padding by `lengths`: a row must not see its neighbours (no normalisation over the batch, and in exact mode
   no packed sequences, see `compute`);
-- it keeps no state between calls; an exception that it raises is the fault of a sequence in the batch.
+- it keeps no state between calls; an exception is attributed to a sequence in the batch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROW_QUANTUM = 8  # rows of exact batches come in multiples of this; the reason i
 
 CLOSED = "the service was closed"
 GIVEN_UP = "no worker can be started"
-"""How replies begin that are no fault of their sequence: another service may have the answer."""
+"""Prefixes of failures that are not the sequence's fault: another service may succeed."""
 
 
 class AcceleratorError(MegahourError):
@@ -45,10 +45,10 @@ class AcceleratorError(MegahourError):
 
 
 class SequenceFailedError(AcceleratorError):
-    """One sequence could not be inferred; `key` says which, `reason` why."""
+    """Inference failed for the sequence with this `key`, for this `reason`."""
 
     def __init__(self, key: int, reason: str) -> None:
-        remedy = "look at this utterance, or pass on_failure= to go on without it"
+        remedy = "check this utterance, or pass on_failure= to continue without it"
         super().__init__(f"sequence {key}: {reason}", remedy=remedy)
         self.key = key
         self.reason = reason
@@ -62,16 +62,16 @@ class ServedModel(Protocol):
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A model and the shapes of its batches: everything on which its results may depend.
+    """A model and its batch shapes: everything on which results may depend.
 
     Parameters
     ----------
     loader: ``package.module:function``.
     arguments: JSON values for the loader.
-    max_batch_frames: frames (B times padded T) of a batch, and the longest sequence that is accepted.
+    max_batch_frames: most frames (B times padded T) of a batch, and length limit of a sequence.
     exact: the bytes of a sequence's results do not depend on what shares its batch (see `compute`).
-    exact_rows: rows of a batch in exact mode, a multiple of 8. Sixteen keep a CPU core as busy as more do, and cost
-        less when a batch is not full; a GPU wants more.
+    exact_rows: rows of a batch in exact mode, a multiple of 8. Sixteen keep a CPU core as busy as more would, and cost
+        less if a batch is not full; use more on a GPU.
     """
 
     loader: str
@@ -93,7 +93,7 @@ class ModelSpec:
             raise ConfigError(f"arguments of {self.loader} are not JSON values: {error}") from None
 
     def rows(self, padded_frames: int) -> int:
-        """Rows B of a full batch. In exact mode a multiple of ROW_QUANTUM, if need be beyond the budget of frames."""
+        """Rows B of a full batch; in exact mode a multiple of ROW_QUANTUM, even if that exceeds the frame limit."""
         rows = max(self.max_batch_frames // padded_frames, 1)
         if not self.exact:
             return rows
@@ -104,7 +104,7 @@ class ModelSpec:
 
         Raises
         ------
-        ConfigError: there is no such function; whatever the loader raises.
+        ConfigError: there is no such function. Errors of the loader pass through.
         """
         module, _, name = self.loader.partition(":")
         try:
@@ -116,7 +116,7 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class ServiceAddress:
-    """Where a service listens (``grpc://127.0.0.1:40123``) and the secret that it asks for, as plain strings."""
+    """A service's address (``grpc://127.0.0.1:40123``) and its secret token, as plain strings."""
 
     address: str
     token: str
@@ -128,7 +128,7 @@ class ServiceAddress:
 
 @dataclass(frozen=True)
 class ServicePool:
-    """Services of one model on several machines, that come and go: a registry's URL and the model's name in it."""
+    """A changing set of services of one model: a registry's URL and the model's name in it."""
 
     registry: str
     model: str
@@ -136,18 +136,18 @@ class ServicePool:
 
 
 def bucket_frames(length: int) -> int:
-    """The padded length T of a sequence's batch: `length` rounded up to a multiple of 2^k, 16 buckets an octave."""
+    """The padded length T of a sequence's batch: `length` rounded up to a multiple of 2^k, 16 buckets per octave."""
     step = 1 << max(length.bit_length() - BUCKETS_PER_OCTAVE.bit_length(), 0)
     return -(-length // step) * step
 
 
 def too_long(frames: int, max_batch_frames: int) -> str:
-    """Why a sequence is refused."""
+    """The message for a sequence that is too long."""
     return f"{frames} frames are more than a batch may hold ({max_batch_frames}); cut it, or raise max_batch_frames"
 
 
 def explain(error: Exception) -> str:
-    """One message that names the kind of an exception which is not our own."""
+    """An exception's message, with its type if it is not one of ours."""
     if isinstance(known := missing(error) or error, MegahourError):
         return str(known)
     return "".join(traceback.format_exception_only(error)).strip()

@@ -1,9 +1,9 @@
-"""A session with all services of a model: each sequence goes to the one with the least to do.
+"""A session with all services of a model: each sequence goes to the least loaded one.
 
-What is in flight is kept here (the caller's window bounds it), so that a service that ends, is restarted or stands
-still costs its sequences another way, not the task: they go to the others, or wait for one to come. A service that has
-nothing to do while others are silent takes a half of what they hold; whichever answers first counts. In exact mode the
-bytes do not depend on who answers, where the machines' devices are of one kind.
+Sequences in flight are kept here (the caller's window bounds them). If a service ends, restarts or hangs, its sequences
+go to the others, or wait for a new service; the task is not lost. An idle service takes over half of the sequences of
+silent ones; the first answer counts. In exact mode the bytes do not depend on which service answers, as long as the
+machines' devices are of one kind.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from megahour.serve.registry import Registry
 from megahour.serve.spec import CLOSED, GIVEN_UP, AcceleratorError, ServiceAddress, ServicePool
 
 LOG = logging.getLogger(__name__)
-LOOK_S = 5.0  # between looks for services that have come
-SILENCE_S = 1.0  # nothing has come for so long: idle services take over from the others
-PATIENCE_S = 900.0  # without a service or an answer: a machine may be started again meanwhile
-AWAY_S = 1.0  # after its first loss a service is tried again; twice as long after each further one …
+LOOK_S = 5.0  # between checks for new services
+SILENCE_S = 1.0  # without an answer, after which idle services take over
+PATIENCE_S = 900.0  # without a service or an answer: a machine may be restarting
+AWAY_S = 1.0  # a service is retried this long after its first loss, twice as long after each further one …
 LONGEST_AWAY_S = 60.0  # … up to this
 COUNTERS = ("batches", "sequences", "frames", "shared", "failed", "worker_deaths")
 
 
 class SpreadSession:
-    """See `client.Session`; for one thread."""
+    """A `client.Session` with a changing set of services, for one thread."""
 
     def __init__(self, pool: ServicePool) -> None:
         self._pool, self._registry = pool, Registry(pool.registry)
         self._sessions: dict[str, FlightSession] = {}
-        self._away: dict[str, tuple[float, float]] = {}  # address: until when it is left alone, and for how long
+        self._away: dict[str, tuple[float, float]] = {}  # address: (retry at, waiting time)
 
     def __enter__(self) -> Self:
         return self
@@ -48,7 +48,7 @@ class SpreadSession:
             session.close()
 
     def infer(self, sequences: Sequences, **options: Unpack[InferOptions]) -> Iterator[tuple[int, wire.Outputs]]:
-        """See `client.Session.infer`; AcceleratorError when no service has answered for `PATIENCE_S`."""
+        """See `client.Session.infer`. AcceleratorError: no service has answered for `PATIENCE_S`."""
         window, spread = SendWindow(**options), _Spread(self)
         try:
             yield from window.through(spread, sequences)
@@ -56,31 +56,31 @@ class SpreadSession:
             spread.close()
 
     def metrics(self) -> dict[str, float]:
-        """Counters of all services together."""
+        """Counters summed over all services."""
         total = dict.fromkeys(COUNTERS, 0.0)
         for session in self.present().values():
-            found = session.metrics()
-            total = {name: total[name] + found[name] for name in COUNTERS}
+            counters = session.metrics()
+            total = {name: total[name] + counters[name] for name in COUNTERS}
         return total
 
     def present(self) -> dict[str, FlightSession]:
-        """Connections to the services that are registered and were not lost just now, by address."""
+        """Connections to the registered services that were not lost recently, by address."""
         now_s = time.monotonic()
-        found = self._registry.services(self._pool.model, self._pool.tls)
-        here = [s for s in found if now_s >= self._away.get(s.address, (0.0, 0.0))[0]]
+        services = self._registry.services(self._pool.model, self._pool.tls)
+        here = [s for s in services if now_s >= self._away.get(s.address, (0.0, 0.0))[0]]
         return {service.address: self._session(service) for service in here}
 
     def lost(self, address: str, error: Exception) -> None:
-        """Leave a service alone for a while; the same address may be another service's by then."""
+        """Avoid a service for a while; by then its address may belong to another service."""
         _, before_s = self._away.get(address, (0.0, 0.0))
         if not before_s:
-            LOG.warning("a model service is lost, others take over: %s", error)
+            LOG.warning("lost a model service, others take over: %s", error)
         away_s = min(max(AWAY_S, 2 * before_s), LONGEST_AWAY_S)
         self._away[address] = (time.monotonic() + away_s, away_s)
         self._sessions.pop(address).close()
 
     def answered(self, address: str) -> None:
-        """A service is there again."""
+        """A service works again."""
         self._away.pop(address, None)
 
     def _session(self, service: ServiceAddress) -> FlightSession:
@@ -91,7 +91,7 @@ class SpreadSession:
 
 
 class _Lane:
-    """A call to one service, and the frames of the sequences that it holds, by key."""
+    """A call to one service, and the frames of the sequences sent to it, by key."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -103,23 +103,23 @@ class _Lane:
 
 
 class _Spread:
-    """What one `infer` has in flight, and with which services."""
+    """The sequences in flight of one `infer`, and the services that have them."""
 
     def __init__(self, session: SpreadSession) -> None:
         self._session = session
         self._lanes: dict[str, _Lane] = {}
         self._unanswered: dict[int, wire.Keyed] = {}
-        self._waiting: deque[int] = deque()  # keys that no service holds
+        self._waiting: deque[int] = deque()  # keys not sent to any service
         self._window_frames = 0
         self._dtype: np.dtype | None = None
         self._news = threading.Event()
-        self._looked_s, self._heard_s = float("-inf"), time.monotonic()
+        self._checked_s, self._heard_s = float("-inf"), time.monotonic()
         self._problem: Exception | None = None
 
     def send(self, sequence: wire.Keyed, window_frames: int) -> None:
-        """Give a sequence to a service, or keep it until there is one.
+        """Send a sequence to a service, or keep it until there is one.
 
-        Raises AcceleratorError: features that are not of the first sequence's type, or of none that is accepted.
+        Raises AcceleratorError: the features' type is not accepted, or differs from the first sequence's.
         """
         if self._dtype is None:
             wire.request_schema(sequence.features.dtype)
@@ -134,10 +134,10 @@ class _Spread:
         self._hand_out()
 
     def done(self) -> None:
-        """See `client.Link`. Calls stay open until `close`: what a lost service held may still go to them."""
+        """See `client.Link`. Calls stay open until `close`, since they may still get a lost service's sequences."""
 
     def receive(self, *, block: bool) -> Iterator[tuple[int, wire.Outputs | str]]:
-        """Answers that have come; waits for one at least when `block`."""
+        """Answers that have arrived; with `block`, waits for at least one."""
         while True:
             self._news.clear()
             answers = [answer for address in list(self._lanes) for answer in self._answers(address)]
@@ -153,25 +153,25 @@ class _Spread:
                 self._take_over()
 
     def close(self) -> None:
-        """Give up the calls, with what is still asked for twice. A service that stands still would not end them."""
+        """Cancel all calls, including duplicate requests; a hanging service would not end them."""
         for lane in self._lanes.values():
             lane.call.cancel()
         self._lanes.clear()
 
     def _answers(self, address: str) -> list[tuple[int, wire.Outputs | str]]:
-        lane, found = self._lanes[address], list[tuple[int, wire.Outputs | str]]()
+        lane, answers = self._lanes[address], list[tuple[int, wire.Outputs | str]]()
         try:
             for key, result in lane.call.receive(block=bool(lane.held) and lane.call.ended):
                 if isinstance(result, str) and result.startswith((CLOSED, GIVEN_UP)):
                     raise AcceleratorError(result, where=address)
                 lane.held.pop(key, None)
                 if self._unanswered.pop(key, None) is not None:  # else another service was first
-                    found.append((key, result))
+                    answers.append((key, result))
         except AcceleratorError as error:
             self._lose(address, error)
-        if found:
+        if answers:
             self._session.answered(address)
-        return found
+        return answers
 
     def _lose(self, address: str, error: AcceleratorError) -> None:
         self._problem, lane = error, self._lanes.pop(address)
@@ -182,8 +182,8 @@ class _Spread:
 
     def _hand_out(self) -> None:
         now_s = time.monotonic()
-        if now_s - self._looked_s > (LOOK_S if self._lanes else SILENCE_S / 2):
-            self._looked_s = now_s
+        if now_s - self._checked_s > (LOOK_S if self._lanes else SILENCE_S / 2):
+            self._checked_s = now_s
             for address, session in self._session.present().items():
                 if address not in self._lanes:
                     self._lanes[address] = _Lane(session.call(self._news.set))
@@ -193,7 +193,7 @@ class _Spread:
                 self._waiting.popleft()
 
     def _give(self, address: str, key: int) -> bool:
-        """Whether the service could be sent a sequence."""
+        """Send a sequence to a service; False if the service was lost."""
         lane, sequence = self._lanes[address], self._unanswered[key]
         try:
             lane.call.send(sequence, self._window_frames)
@@ -204,7 +204,7 @@ class _Spread:
         return True
 
     def _take_over(self) -> None:
-        """Idle services take half of what the others hold, the youngest, which are last in their queues."""
+        """Idle services take over half of the others' sequences: the youngest, last in their queues."""
         holders = Counter(key for lane in self._lanes.values() for key in lane.held)
         alone = [key for key in self._unanswered if holders[key] == 1]  # in the order in which they were sent
         for address in [address for address, lane in self._lanes.items() if not lane.held]:
@@ -215,9 +215,9 @@ class _Spread:
             alone = alone[:older]
 
     def _silence(self) -> AcceleratorError:
-        last = f"; the last one: {self._problem}" if self._problem else ""
+        last = f"; last error: {self._problem}" if self._problem else ""
         return AcceleratorError(
             f"no model service has answered for {PATIENCE_S:g} s{last}",
             where=self._session._pool.registry,
-            remedy="look at `megahour serve` on the machines with devices",
+            remedy="check `megahour serve` on the machines with devices",
         )

@@ -1,7 +1,7 @@
-"""Keys of the model service: a folder with `tls.crt`, `tls.key` and `ca.crt`, as Kubernetes' secrets name them.
+"""TLS keys of the model service: a folder with `tls.crt`, `tls.key` and `ca.crt`, as Kubernetes names them in secrets.
 
-The service shows `tls.crt`; clients check it by `ca.crt`, and show their own `tls.crt` where the folder has one. A
-service that asks for both sides' (mutual TLS) takes only clients whose certificate `ca.crt` has signed.
+The service presents `tls.crt`; clients check it against `ca.crt`, and present their own `tls.crt` if the folder has
+one. With mutual TLS the service accepts only clients with a certificate signed by `ca.crt`.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ AUTHORITY, CERTIFICATE, KEY = "ca.crt", "tls.crt", "tls.key"
 
 
 def server_options(folder: str, mutual: bool) -> dict[str, Any]:
-    """What Flight's server takes. Raises ConfigError for a file that is not there."""
+    """TLS options of a Flight server. Raises ConfigError for a missing file."""
     if not folder:
         if mutual:
-            raise ConfigError("mutual TLS without a folder of keys", remedy="give engine.tls (--tls) as well")
+            raise ConfigError("mutual TLS needs a folder of keys", remedy="set engine.tls (--tls) as well")
         return {}
     options: dict[str, Any] = {"tls_certificates": [(_read(folder, CERTIFICATE), _read(folder, KEY))]}
     if mutual:
@@ -27,7 +27,7 @@ def server_options(folder: str, mutual: bool) -> dict[str, Any]:
 
 
 def client_options(folder: str) -> dict[str, Any]:
-    """What Flight's client takes. Raises ConfigError for a file that is not there."""
+    """TLS options of a Flight client. Raises ConfigError for a missing file."""
     if not folder:
         return {}
     options = {"tls_root_certs": _read(folder, AUTHORITY)}
@@ -43,5 +43,5 @@ def _read(folder: str, name: str) -> bytes:
         raise ConfigError(
             f"{Path(folder) / name}: {error.strerror}",
             where="engine.tls",
-            remedy=f"a folder with {CERTIFICATE}, {KEY} and {AUTHORITY} on every machine, at the same path",
+            remedy=f"put a folder with {CERTIFICATE}, {KEY} and {AUTHORITY} at the same path on every machine",
         ) from None

@@ -1,13 +1,13 @@
-"""The formats on the network and on the workers' pipes: Arrow record batches, numbers and JSON, never pickle.
+"""Message formats on the network and on the workers' pipes: Arrow record batches, numbers and JSON, never pickle.
 
 Requests: ``key int64, length int32 (frames), features list<float16 or float32>`` with T*F values per row. A client that
-shares memory with the service (`segment`) sends messages without a batch instead: first `ASK` and the bytes that it
-wants, which the service answers with a `segment.Handle` as JSON (null: there is none); then `PLACES` and rows of
-`PLACE_ROW`. Both kinds of request may follow each other in one call.
+shares memory with the service (`segment`) sends messages without a batch instead: first `ASK` and the number of bytes,
+which the service answers with a `segment.Handle` as JSON (null: refused); then `PLACES` and rows of `PLACE_ROW`. A call
+may mix both kinds of request.
 
-Replies:  ``key int64, error string (null when all is well), frames int32, payload large_binary``; the payload of a row
-is its outputs one after the other, each C-contiguous of shape (frames, tail...), as described by the JSON that travels
-beside the batch: ``[{"name", "dtype", "tail"}, ...]``.
+Replies:  ``key int64, error string (null on success), frames int32, payload large_binary``; the payload of a row is its
+outputs one after the other, each C-contiguous of shape (frames, tail...), as described by the JSON that accompanies the
+batch: ``[{"name", "dtype", "tail"}, ...]``.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Keyed:
 
 
 class SegmentPlace(NamedTuple):
-    """Where a client put features (frames, dim) of `width` bytes a value: `offset` bytes into its segment."""
+    """Position of features (frames, dim), `width` bytes per value: `offset` bytes into the client's segment."""
 
     key: int
     offset: int
@@ -88,7 +88,7 @@ class Placed:
 
 
 def numbers(values: Sequence[int] | np.ndarray, kind: Any) -> pa.Array:
-    """Like `pa.array`, which imports pandas: a process that only sends numbers need not spend half a second on it."""
+    """Like `pa.array`, which would import pandas and cost a process half a second."""
     flat = np.ascontiguousarray(values, kind.to_pandas_dtype())
     return pa.Array.from_buffers(kind, len(flat), [None, pa.py_buffer(flat)])
 
@@ -102,12 +102,12 @@ def _values(array: pa.Array, dtype: np.dtype) -> np.ndarray:
 
 
 def _bounds(parts: Sequence[Sized]) -> np.ndarray:
-    """Where each part begins in their concatenation, and its end; int64."""
+    """Offsets of the parts in their concatenation, and its end; int64."""
     return np.cumsum([0, *map(len, parts)], dtype=np.int64)
 
 
 def request_schema(dtype: np.dtype) -> pa.Schema:
-    """Raises AcceleratorError for other element types than float16 and float32."""
+    """Raises AcceleratorError for element types other than float16 and float32."""
     for arrow, numpy_type in FLOATS.items():
         if numpy_type == dtype:
             return pa.schema([("key", pa.int64()), ("length", pa.int32()), ("features", pa.large_list(arrow))])
@@ -155,17 +155,17 @@ def decode_request(batch: pa.RecordBatch) -> Iterator[Keyed]:
 
 
 def encode_ask(n_bytes: int) -> bytes:
-    """The wish for a segment."""
+    """A request for a segment."""
     return ASK + str(n_bytes).encode()
 
 
 def encode_places(places: Sequence[SegmentPlace]) -> bytes:
-    """Sequences that are in the call's segment."""
+    """A request of sequences in the call's segment."""
     return PLACES + np.array(places, PLACE_ROW).tobytes()
 
 
 def decode_message(data: bytes) -> int | list[SegmentPlace]:
-    """A message without a batch: the bytes that are asked for, or places, not yet checked.
+    """Parse a message without a batch: the requested number of bytes, or places, not yet checked.
 
     Raises
     ------
@@ -176,11 +176,11 @@ def decode_message(data: bytes) -> int | list[SegmentPlace]:
         return int(rest)
     if kind == PLACES and len(rest) % PLACE_ROW.itemsize == 0:
         return [SegmentPlace(*row) for row in np.frombuffer(rest, PLACE_ROW).tolist()]
-    raise AcceleratorError(f"a message of {len(data)} bytes is neither the wish for a segment nor rows within it")
+    raise AcceleratorError(f"a message of {len(data)} bytes is neither a request for a segment nor rows within one")
 
 
 def encode_work(sequences: Sequence[Keyed | Placed]) -> tuple[bytes, pa.Buffer | bytes]:
-    """What goes to a worker: where each sequence is, as JSON, and a request of those that are not in a segment."""
+    """A worker's input: the position of each sequence, as JSON, and a request of those not in a segment."""
     rows = [[*s.place, s.path] if isinstance(s, Placed) else None for s in sequences]
     inline = [s for s in sequences if isinstance(s, Keyed)]
     return json.dumps(rows).encode(), to_bytes(encode_request(inline)) if inline else b""
@@ -188,8 +188,8 @@ def encode_work(sequences: Sequence[Keyed | Placed]) -> tuple[bytes, pa.Buffer |
 
 def decode_work(header: bytes, inline: bytes) -> list[Keyed | Placed]:
     """The sequences of `encode_work`, in their order."""
-    here = decode_request(from_bytes(inline)) if inline else iter(())
-    return [next(here) if row is None else Placed(SegmentPlace(*row[:-1]), row[-1]) for row in json.loads(header)]
+    keyed = decode_request(from_bytes(inline)) if inline else iter(())
+    return [next(keyed) if row is None else Placed(SegmentPlace(*row[:-1]), row[-1]) for row in json.loads(header)]
 
 
 def merge_replies(replies: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
@@ -212,7 +212,7 @@ def encode_reply(keys: Sequence[int], outputs: Sequence[Outputs]) -> tuple[pa.Re
 
 
 def encode_failures(keys: Sequence[int], reason: str) -> tuple[pa.RecordBatch, bytes]:
-    """Record batch that tells the client which keys failed, and why."""
+    """Record batch of failed keys with the reason."""
     n = len(keys)
     columns = [list(keys), [reason] * n, [0] * n, [b""] * n]
     arrays = [pa.array(values, type=column.type) for values, column in zip(columns, REPLY_SCHEMA, strict=True)]
@@ -220,7 +220,7 @@ def encode_failures(keys: Sequence[int], reason: str) -> tuple[pa.RecordBatch, b
 
 
 def decode_reply(batch: pa.RecordBatch, description: bytes) -> Iterator[tuple[int, Outputs | str]]:
-    """(key, outputs) of rows that went well, (key, error text) of others. Arrays are read-only views."""
+    """(key, outputs) of successful rows, (key, error text) of others. Arrays are read-only views."""
     layout = [(d["name"], np.dtype(d["dtype"]), tuple(d["tail"])) for d in json.loads(description)]
     keys, errors, frames = (batch.column(i).to_pylist() for i in range(3))
     for row, payload in enumerate(batch.column(3)):

@@ -1,8 +1,8 @@
-"""A model in its own process: the loop of the process, and the handle by which the server feeds and replaces it.
+"""A model in its own process: the process's loop, and the handle with which the server feeds and replaces it.
 
-A batch goes down the pipe as JSON and the bytes of a request, which are empty when all of its features are in shared
-memory (see `wire.encode_work`); a JSON header comes back, and after it, when all went well, the bytes of the reply. A
-worker ends when its pipe is closed, so none outlives the server.
+A batch is sent down the pipe as JSON and the bytes of a request, which are empty if all features are in shared memory
+(see `wire.encode_work`). A JSON header comes back and, on success, the bytes of the reply. A worker ends when its pipe
+is closed, so none outlives the server.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Work = tuple[bytes, bytes]  # see `wire.encode_work`
 
 
 class WorkerDiedError(AcceleratorError):
-    """The process ended, or was ended because it took too long, before it replied."""
+    """The process died, or was killed at the time limit, before it replied."""
 
 
 class ModelRaisedError(AcceleratorError):
@@ -52,15 +52,15 @@ def worker_main(pipe: Connection, spec: ModelSpec, threads: int, device: str) ->
     """Body of the worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the server decides when to end
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
-    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the server is gone: nothing to do
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):  # the server is gone
         try:
             runner = Runner(spec, threads=threads, device=device)
         except Exception as error:
             _send_header(pipe, error=explain(error))
             return
         _send_header(pipe)
-        # The next request is read while a batch is computed; else the server, which sends it, and the worker, which
-        # sends a reply, could wait for each other.
+        # The next request is read while a batch is computed. Otherwise the server, sending it, and the worker, sending
+        # a reply, could deadlock.
         requests: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         threading.Thread(target=_read_requests, args=(pipe, requests), daemon=True).start()
         while (work := requests.get()) is not None:
@@ -117,11 +117,11 @@ class Worker:
 
         Raises
         ------
-        AcceleratorError: the loader failed; its message is quoted.
+        AcceleratorError: the loader failed; includes its message.
         WorkerDiedError: the process ended or took longer than the time limit.
         """
         if error := self._receive_header(self.load_timeout_s).get("error"):
-            raise AcceleratorError(f"the model does not load on {self.device}: {error}", where=self.spec.loader)
+            raise AcceleratorError(f"the model failed to load on {self.device}: {error}", where=self.spec.loader)
 
     def restart(self) -> None:
         """Replace the process; call `wait_ready` next."""
@@ -129,13 +129,13 @@ class Worker:
         self._start_process()
 
     def send(self, sequences: Sequence[wire.Keyed | wire.Placed]) -> None:
-        """Queue one batch. A dead process is noticed by `receive`."""
+        """Queue one batch. `receive` notices a dead process."""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for part in wire.encode_work(sequences):
                 self._pipe.send_bytes(part)
 
     def receive(self, timeout_s: float) -> Reply:
-        """Wait for the first batch that was sent and not answered.
+        """Wait for the reply to the oldest unanswered batch.
 
         Raises
         ------
@@ -176,7 +176,7 @@ class Worker:
         self._pipe.close()
 
     def close(self) -> None:
-        """Let the process end; it is killed when it does not."""
+        """Let the process end; kill it if it does not."""
         self._pipe.close()
         self._process.join(CLOSE_TIMEOUT_S)
         if self._process.is_alive():

@@ -228,18 +228,18 @@ ASK = wire.encode_ask(8192)
     [
         (
             [ASK, wire.encode_places([SegmentPlace(1, 8192 - 64, 17, 1, 4)])],
-            "sequence 1: bytes 8128 to 8196 do not lie",
+            "sequence 1: bytes 8128 to 8196 are not within",
         ),
         ([ASK, wire.encode_places([SegmentPlace(1, 64, 2**31 - 1, 2**31 - 1, 4)])], "sequence 1: bytes 64 to"),
-        ([ASK, wire.encode_places([SegmentPlace(1, 2**62, 1, 1, 4)])], "do not lie within the 8192 bytes"),
-        ([ASK, wire.encode_places([SegmentPlace(1, -64, 1, 1, 4)])], "do not lie within"),
-        ([ASK, wire.encode_places([SegmentPlace(1, 0, 1, 1, 4)])], "do not lie within"),  # the nonce
-        ([ASK, wire.encode_places([SegmentPlace(1, 65, 1, 1, 2)])], "do not lie within"),  # not aligned
+        ([ASK, wire.encode_places([SegmentPlace(1, 2**62, 1, 1, 4)])], "are not within the 8192 bytes"),
+        ([ASK, wire.encode_places([SegmentPlace(1, -64, 1, 1, 4)])], "are not within"),
+        ([ASK, wire.encode_places([SegmentPlace(1, 0, 1, 1, 4)])], "are not within"),  # the nonce
+        ([ASK, wire.encode_places([SegmentPlace(1, 65, 1, 1, 2)])], "are not within"),  # not aligned
         ([ASK, wire.encode_places([SegmentPlace(1, 64, 0, 1, 4)])], "0 x 1 values of 4 bytes"),
         ([ASK, wire.encode_places([SegmentPlace(1, 64, 1, -1, 4)])], "1 x -1 values of 4 bytes"),
         ([ASK, wire.encode_places([SegmentPlace(1, 64, 1, 1, 8)])], "1 x 1 values of 8 bytes"),
-        ([ASK, ASK], "the call has a segment already"),
-        ([wire.encode_places([SegmentPlace(1, 64, 1, 1, 4)])], "the call has none"),
+        ([ASK, ASK], "the call already has a segment"),
+        ([wire.encode_places([SegmentPlace(1, 64, 1, 1, 4)])], "has no segment"),
         ([ASK, wire.encode_places([SegmentPlace(1, 64, 1, 1, 4)])[:-1]], "a message of 31 bytes is neither"),
         ([wire.ASK + b"-1"], "a message of 6 bytes is neither"),
         ([b"garbage"], "a message of 7 bytes is neither"),

@@ -35,7 +35,7 @@ def test_a_service_without_a_sign_of_life_is_not_asked(tmp_path: Path, monkeypat
 def test_the_command_checks_its_keys_before_a_run_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     served: list[str] = []
     monkeypatch.setattr("megahour.serve.host.serve_registry", lambda url, *_, **__: served.append(url))
-    for options, message in ((["--tls", str(tmp_path)], "tls.crt: No such file"), (["--mutual"], "without a folder")):
+    for options, message in ((["--tls", str(tmp_path)], "tls.crt: No such file"), (["--mutual"], "needs a folder")):
         done = CliRunner().invoke(serve_command, ["runs/.services", *options])
         assert message in str(done.exception)
     assert not served

@@ -207,7 +207,7 @@ def test_silence_ends_with_what_was_wrong_last(tmp_path: Path, monkeypatch: pyte
     reason = r"(?s)no model service has answered for 1 s; .*engine\.host"
     with SpreadSession(ServicePool(str(tmp_path), model)) as session, pytest.raises(AcceleratorError, match=reason):
         list(session.infer(sequences(2)))
-    nobody = pytest.raises(AcceleratorError, match=r"no model service has come within 0\.2 s")
+    nobody = pytest.raises(AcceleratorError, match=r"no model service joined within 0\.2 s")
     with nobody, services_of(str(tmp_path / "other"), SUMS, join_s=0.2):
         pass
 
@@ -345,5 +345,5 @@ def test_keys_that_are_not_there_are_named(tmp_path: Path) -> None:
     nothing = pytest.raises(ConfigError, match=r"tls\.crt: No such file.*\nRemedy: .*every machine")
     with nothing, serve(SUMS, tls=str(tmp_path)):
         pass
-    with pytest.raises(ConfigError, match="mutual TLS without a folder"), serve(SUMS, mutual=True):
+    with pytest.raises(ConfigError, match="mutual TLS needs a folder"), serve(SUMS, mutual=True):
         pass
