@@ -1,4 +1,4 @@
-"""Commands and groups that are imported when they are asked for: where they are, and their one-line summary."""
+"""Commands and groups that are imported only when used: their addresses and one-line summaries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`megahour coverage`: hours by name of a run or an artifact, or of two side by side."""
+"""`megahour coverage`: hours by language, speaker and other names, of one run or artifact or of two side by side."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def command(run: str, other: str, out: str, table: str, json: bool, top: int, ti
         )
     urls = [run, other] if other else [run]
     for url in urls:
-        family(url)  # what cannot be counted is said before the first shard is
+        family(url)  # fail before counting if one of them cannot be counted
     monitor = TerminalMonitor(step="coverage")
 
     def advance(done: int, shards: int) -> None:
@@ -61,18 +61,18 @@ def command(run: str, other: str, out: str, table: str, json: bool, top: int, ti
 
     try:
         with LocalEngine(workers=workers) as engine:
-            found = [cover(url, engine if workers > 1 else None, advance) for url in urls]
+            covered = [cover(url, engine if workers > 1 else None, advance) for url in urls]
     finally:
         monitor.stopped()
-    found = unlike(found)
+    covered = unlike(covered)
     if table:
         with explaining(table, Path(table).absolute().parent):
-            pq.write_table(table_of(found), table)
+            pq.write_table(table_of(covered), table)
     if json:
-        click.echo(json_module.dumps(list(rows(found)), indent=1, ensure_ascii=False))
+        click.echo(json_module.dumps(list(rows(covered)), indent=1, ensure_ascii=False))
         return
-    path = Path(out or f"{found[0].title}.coverage.html")
-    text = page(found, title or " and ".join(each.title for each in found), top)
+    path = Path(out or f"{covered[0].title}.coverage.html")
+    text = page(covered, title or " and ".join(each.title for each in covered), top)
     with explaining(path, path.absolute().parent):
         publish_text(LocalFileSystem(), str(path), text)
     log.say_last(f"{path}: {size(len(text.encode()))}", facts={"path": str(path)})

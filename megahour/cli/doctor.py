@@ -1,4 +1,4 @@
-"""What this machine has, and the one command that installs what is missing."""
+"""`megahour doctor`: checks this machine, and names the command that installs what is missing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EXTRA_FOR = {
     "mlflow": "training curves in MLflow",
     "metrics": "metrics for Prometheus",
 }
-DISTRIBUTIONS = {"yaml": "PyYAML", "mlflow": "mlflow-skinny"}  # where the name is another than the module's
+DISTRIBUTIONS = {"yaml": "PyYAML", "mlflow": "mlflow-skinny"}  # where it differs from the module's name
 JAVA = 17
 
 
@@ -61,7 +61,7 @@ def examine() -> list[Finding]:
 
 
 def java_version() -> str | None:
-    """The first line of `java -version`, or None where there is no working Java."""
+    """The first line of `java -version`, or None without a working Java."""
     java = shutil.which("java", path=f"{os.environ['JAVA_HOME']}/bin") if "JAVA_HOME" in os.environ else None
     java = java or shutil.which("java")
     if java is None:
@@ -101,16 +101,16 @@ def _java() -> Finding:
 
 
 def _gpus() -> Finding:
-    """GPUs that torch can use, or what stands between."""
+    """The GPUs that torch can use, or the reason why there are none."""
     if util.find_spec("torch") is None:
-        return Finding("gpu", False, False, f"not looked for: {install('train')}")
+        return Finding("gpu", False, False, f"not checked, torch is missing: {install('train')}")
     import torch
 
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
         return Finding("gpu", True, False, f"{', '.join(names)} (torch {torch.__version__})")
     if torch.version.cuda is None and torch.version.hip is None:
-        remedy = "this torch is a build for CPUs; docs/install.md says where those for GPUs are"
+        remedy = "this torch was built for CPUs only; docs/install.md has the index for GPUs"
         return Finding("gpu", False, False, f"torch {torch.__version__}: {remedy}")
     return Finding("gpu", False, False, "torch sees none: is the driver installed, and CUDA_VISIBLE_DEVICES set?")
 

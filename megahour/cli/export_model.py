@@ -1,4 +1,4 @@
-"""`megahour export-model`: a trained model as a bundle that other programs play."""
+"""`megahour export-model`: exports a trained model as a bundle that other programs can run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def command(
     if voice := voice_address(model, step):
         _say_voice(*export_voice(voice, params, golden, words, lexicon, out), out)
     elif words or lexicon:
-        raise ConfigError("--words and --lexicon of what is no voice", where=model, remedy="leave them out")
+        raise ConfigError("--words and --lexicon need a voice", where=model, remedy="leave them out")
     else:
         _recogniser(model, step, params, golden, calibration, out)
 
@@ -80,7 +80,7 @@ def _recogniser(
     if found.sherpa:
         log.say("sherpa-onnx", f"sherpa-onnx {found.sherpa} gives the same texts: {' and '.join(played)}", forms)
     if forms["reason"]:
-        log.say("not-played", f"sherpa-onnx does not play all of it: {forms['reason']}", forms)
+        log.say("not-played", f"sherpa-onnx cannot run all of it: {forms['reason']}", forms)
     last = f"{out}: {len(bundle.manifest.files)} files, {len(found.clips)} golden clips agree, digest {bundle.digest}"
     log.say_last(last, "exported", {"digest": bundle.digest})
     checked = f"megahour verify {out} --digest {bundle.digest}"
@@ -103,8 +103,8 @@ def _say_voice(bundle: VoiceBundle, found: VoiceComparison, out: str) -> None:
         version = f" {found.sherpa}" if runtime.startswith("sherpa-onnx") else ""
         log.say("same", f"{runtime}{version} gives the model's samples to {largest:.2g}", {runtime: largest})
     if found.reason:
-        log.say("not-played", f"sherpa-onnx does not play it: {found.reason}", {"reason": found.reason})
-    left = f", {found.not_said} words left out that the voice cannot say" if found.not_said else ""
+        log.say("not-played", f"sherpa-onnx cannot run it: {found.reason}", {"reason": found.reason})
+    left = f", {found.not_said} words left out that the voice cannot pronounce" if found.not_said else ""
     log.say("words", f"{found.words} words in the lexicon{left}", {"words": found.words, "left_out": found.not_said})
     last = (
         f"{out}: {len(bundle.manifest.files)} files, {found.sentences} golden sentences agree, digest {bundle.digest}"

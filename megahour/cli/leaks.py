@@ -1,4 +1,4 @@
-"""Test voices that another selection of the same recipe teaches to a model: refused before the training."""
+"""Refuses, before training, a recipe that trains on voices which another of its selections tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SHOWN = 5
 
 @dataclass(frozen=True)
 class Apart:
-    """Sets of two selections that have no voice in common: one scores what the other has taught."""
+    """Sets of two selections that must have no voice in common: tests of a score, and sets that a model learns from."""
 
     score: Step
     tested: Step
@@ -26,7 +26,7 @@ class Apart:
 
 
 def kept_apart(recipe: Recipe) -> list[Apart]:
-    """For each step `score` the selections, other than its own, that its models and language models learn from."""
+    """For each `score` step, the other selections that its models and language models learn from."""
     steps = {step.name: step for step in recipe.steps}
     made = {step.output: step for step in recipe.steps}
     return [
@@ -42,7 +42,7 @@ def kept_apart(recipe: Recipe) -> list[Apart]:
 
 
 def check_apart(pairs: Sequence[Apart], finished: Sequence[str]) -> None:
-    """Compare the selections whose later one is the last of the `finished` steps, unless their score exists.
+    """Compare the pairs of selections that the last of the `finished` steps completes, unless their score exists.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def _check(pair: Apart) -> None:
 
 
 def _ancestors(step: Step, steps: Mapping[str, Step]) -> Iterator[Step]:
-    """All that a step is made of, each once."""
+    """All steps that a step depends on, each once."""
     waiting, seen = list(step.parents), set()
     while waiting:
         name = waiting.pop()
@@ -84,7 +84,7 @@ def _ancestors(step: Step, steps: Mapping[str, Step]) -> Iterator[Step]:
 
 
 def _selections(step: Step, made: Mapping[str, Step]) -> dict[str, Step]:
-    """The steps `select` that a step's rows come from, straight or through features; `made`: steps by output."""
+    """The `select` steps that a step's rows come from, directly or through features; `made`: steps by output."""
     if step.stage.name == "select":
         return {step.name: step}
     sources = [made.get(step.inputs.get(role, "")) for role in ("selection", "features")]

@@ -1,4 +1,4 @@
-"""`megahour listen`: a server that recognises speech while it comes, for a browser's microphone and other programs."""
+"""`megahour listen`: a server for live speech recognition from browser microphones and other programs."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def _token_of(path: str) -> str:
     with explaining(path):
         token = Path(path).read_text("utf-8").strip()
     if len(token) < LEAST_TOKEN or not set(token) <= set(_TOKEN_CHARACTERS):
-        what = f"a token of {len(token)} characters, or with others than letters, digits, - and _"
+        what = f"the token has {len(token)} characters, or some other than letters, digits, - and _"
         raise ConfigError(
-            what, where=path, remedy=f"at least {LEAST_TOKEN} of these, such as `openssl rand -hex 24` makes"
+            what, where=path, remedy=f"use at least {LEAST_TOKEN} of these, for example from `openssl rand -hex 24`"
         )
     return token
 
@@ -105,15 +105,15 @@ _TOKEN_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456
 
 
 def _listening(host: str, port: int) -> socket.socket:
-    """Raises ConfigError: the address cannot be listened on."""
+    """A socket that listens on the address. Raises ConfigError: that is impossible."""
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            what, remedy = f"port {port} of {host} is taken", "give another --port, or 0 for one that is free"
+            what, remedy = f"port {port} of {host} is in use", "choose another --port, or 0 for a free one"
         else:
-            what, remedy = f"cannot listen on {host}, port {port}: {error}", "give an address of this machine as --host"
+            what, remedy = f"cannot listen on {host}, port {port}: {error}", "set --host to an address of this machine"
         raise ConfigError(what, where="listen", remedy=remedy) from None
 
 

@@ -1,4 +1,4 @@
-"""`megahour listening-results`: what the listeners of a page thought."""
+"""`megahour listening-results`: evaluates the answers of a listening test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def command(test: str, answers: tuple[str, ...]) -> None:
 
     artifact = Artifact(test)
     if not artifact.complete or ".key.json" not in artifact.receipt_of(0).files:
-        raise ConfigError("no listening test", where=test, remedy="give the artifact that stage `listening-test` made")
+        raise ConfigError("not a listening test", where=test, remedy="give an artifact of stage `listening-test`")
     key = artifact.read_json(0, ".key.json")
     found = opinions(key, [read_answer(Path(path).read_text("utf-8"), path) for path in answers])
     click.echo(f"{key['kind']} of {len(answers)} listeners")

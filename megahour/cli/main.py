@@ -1,6 +1,6 @@
 """The command line: `megahour run RECIPE`, `status`, `plan`, `verify`, `doctor`, groups, and one command per stage.
 
-A stage's options are made from its pydantic model when its command is asked for; nothing heavy is imported before.
+A stage's options are built from its pydantic model only when its command is used; nothing heavy is imported before.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Commands(LazyGroup):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
-        except KeyboardInterrupt as stop:  # of a command that has nothing to say about what it leaves
+        except KeyboardInterrupt as stop:  # commands that can resume handle this themselves
             log.say("stopped", f"{said(stop)}.", {"signal": signal_name(stop)}, level=logging.WARNING)
             ctx.exit(exit_code(stop))
 
@@ -82,7 +82,7 @@ def _steps_of(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     from megahour.cli.shipped_recipes import find_recipe
 
     try:
-        (path, *_) = ctx.args  # not among the parameters: the parser gives up at an option without its value
+        (path, *_) = ctx.args  # not in `params`: the parser stops at an option without a value
         data = yaml.safe_load(find_recipe(path).read_text("utf-8"))
         return [str(name) for name in data["steps"] if str(name).startswith(incomplete)]
     except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError, ConfigError):
@@ -108,7 +108,7 @@ def run_command(recipe: str, overrides: tuple[str, ...], until: str, **metrics: 
 
 
 class PlanCommand(click.Command):
-    """`plan RECIPE` is about a recipe; with `--hours`, `plan train` and `plan chain` are about what never ran."""
+    """`plan RECIPE` shows a recipe's steps; `--hours`, `plan train` and `plan chain` forecast runs that never were."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -171,7 +171,7 @@ def status_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
 
 
 def _plans(recipe: str, overrides: tuple[str, ...], as_json: bool) -> Sequence[StepPlan] | None:
-    """Where each step stands; None when that has been printed as JSON."""
+    """The state of each step; None if it has been printed as JSON."""
     import json
 
     from megahour.cli.recipe import load_recipe
@@ -275,7 +275,7 @@ def _table(headings: tuple[str, ...], rows: list[list[str]]) -> None:
 
 
 def _for_users(error: Exception) -> MegahourError | None:
-    """The error to print; of a task's, the one that it met, which names artifact and shard. None: a fault of ours."""
+    """The error to print; for TaskFailed its cause, which names artifact and shard. None: a bug of ours."""
     from megahour.core.surroundings import explained
     from megahour.engine.base import TaskFailed
 
@@ -285,7 +285,7 @@ def _for_users(error: Exception) -> MegahourError | None:
 
 
 def main() -> None:
-    """Entry point: errors that a user can mend are printed without a traceback. SIGTERM ends a command as Ctrl-C."""
+    """Entry point: prints errors that a user can fix without a traceback, and handles SIGTERM like Ctrl-C."""
     end_by_sigterm()
     try:
         app()

@@ -1,4 +1,4 @@
-"""`--metrics-port` of `run` and of each stage: the page of metrics while the command works, if it is asked for."""
+"""`--metrics-port` of `run` and of each stage: serves a page of metrics while the command runs."""
 
 from __future__ import annotations
 
@@ -35,23 +35,23 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 def options_of_metrics() -> list[click.Option]:
-    """The options, whose values `watching` takes."""
+    """The metrics options, whose values `watching` takes."""
     return [click.Option([flag, name], show_default=name == "metrics__host", **how) for flag, name, how in OPTIONS]
 
 
 def metrics_options(command: Command) -> Command:
-    """Gives a command's function the options."""
-    made: Any = command
+    """Decorator: adds the metrics options to a command's function."""
+    decorated: Any = command
     for flag, name, how in reversed(OPTIONS):
-        made = click.option(flag, name, **how)(made)
-    return made  # type: ignore[no-any-return]
+        decorated = click.option(flag, name, **how)(decorated)
+    return decorated  # type: ignore[no-any-return]
 
 
 @contextmanager
 def watching(values: dict[str, Any]) -> Iterator[RunBoard | None]:
-    """Serve metrics while the block runs, if a port is given; takes the options out of `values`.
+    """Serve metrics while the block runs, if a port is given; removes the options from `values`.
 
-    The board is what the command's monitors write on (`monitor_of`); None without a port: nothing is imported then.
+    Yields the board to which the command's monitors write (`monitor_of`); None, and no imports, without a port.
     """
     port, host, price = (values.pop(name, how.get("default")) for _, name, how in OPTIONS)
     if port is None:
@@ -73,7 +73,7 @@ def watching(values: dict[str, Any]) -> Iterator[RunBoard | None]:
 
 
 def monitor_of(board: RunBoard | None, step: str = "", place: StepPlace | None = None) -> TerminalMonitor:
-    """The monitor of a step, which writes on the board as well, if there is one."""
+    """The monitor of a step, which also writes to the board if there is one."""
     if board is None:
         from megahour.runner.progress import TerminalMonitor
 

@@ -1,4 +1,4 @@
-"""`megahour pool-scores`: the folds of a corpus as one table."""
+"""`megahour pool-scores`: pools the scores of a corpus's folds into one table."""
 
 from __future__ import annotations
 

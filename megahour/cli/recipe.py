@@ -69,7 +69,7 @@ class EngineParams(BaseModel):
 
 @dataclass(frozen=True)
 class Step:
-    """One resolved step: where its artifact goes and what it reads."""
+    """One resolved step: its stage with parameters, its inputs and its output."""
 
     name: str
     stage: Stage[Any]
@@ -81,7 +81,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Recipe:
-    """A resolved recipe: steps in an order in which they can run."""
+    """A resolved recipe, with its steps in a runnable order."""
 
     name: str
     run: str
@@ -92,7 +92,7 @@ class Recipe:
 
 
 def load_stage(name: str) -> Stage[Any]:
-    """Raises ConfigError for an unknown name, with the nearest known one."""
+    """The stage with this name. Raises ConfigError for an unknown name, with the nearest known one."""
     if name not in STAGES:
         raise ConfigError(f'unknown stage "{name}"{nearest(name, STAGES)}', remedy="megahour --help lists them all")
     stage: Stage[Any] = resolve_name(STAGES[name][0])()
@@ -104,8 +104,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
 
     Raises
     ------
-    ConfigError: unreadable YAML, a key given twice, unknown keys (with the nearest name), values of a wrong type,
-        unknown inputs or inputs of a wrong kind, parameters that ask for other inputs, or steps in a circle.
+    ConfigError: unreadable YAML, duplicate or unknown keys (with the nearest name), values of the wrong type, unknown
+        inputs or inputs of the wrong kind, parameters that need other inputs, or steps that form a cycle.
     """
     path = find_recipe(path)
     return resolve(read_recipe(path, overrides), name=path.stem, where=str(path))
@@ -148,7 +148,7 @@ def resolve(data: dict[str, Any], *, name: str, where: str) -> Recipe:
 
 
 def _address(value: Any, what: str, where: str) -> str:
-    """A path or URL without its last slash."""
+    """A path or URL without its trailing slash."""
     text = value.rstrip("/") if isinstance(value, str) else ""
     if not text.strip() or not text.isprintable():
         shape = shown(value) if isinstance(value, str) else kind_name(value)
@@ -160,7 +160,7 @@ def _step(name: str, sections: Mapping[str, Any], run: str, seed: int | None, wh
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
         raise ConfigError(f'step name "{name}": use lower-case letters, digits, - and _', where=where)
     if name in KEYS:
-        raise ConfigError(f'step name "{name}" is a key of recipes: choose another', where=where)
+        raise ConfigError(f'step name "{name}" is reserved: it is a key of recipes', where=where)
     values = dict(section(sections, name, where))
     stage_name = values.pop("stage", name)
     if not isinstance(stage_name, str):
@@ -190,8 +190,8 @@ def _step(name: str, sections: Mapping[str, Any], run: str, seed: int | None, wh
 
 
 def _check_inputs(step: Step, steps: Mapping[str, Step], where: str) -> None:
-    """Raise ConfigError for roles that are unknown or missing, or do not go with the parameters, and for steps that
-    make another kind than the role takes.
+    """Raise ConfigError for roles that are unknown, missing or do not fit the parameters, and for inputs of the wrong
+    kind.
     """
     try:
         check_roles(step.stage, step.inputs)
@@ -215,19 +215,19 @@ def _check_inputs(step: Step, steps: Mapping[str, Step], where: str) -> None:
 
 
 def _order(steps: Mapping[str, Step], where: str) -> list[Step]:
-    """Steps after all their parents, otherwise in the recipe's order."""
+    """Steps in the recipe's order, but after all of their parents."""
     ordered: dict[str, Step] = {}
     while len(ordered) < len(steps):
         ready = [s for s in steps.values() if s.name not in ordered and all(p in ordered for p in s.parents)]
         if not ready:
-            circle = " → ".join(_circle({name: step for name, step in steps.items() if name not in ordered}))
-            raise ConfigError(f"steps wait for each other: {circle}", where=where, remedy="remove one of the inputs")
+            cycle = " → ".join(_cycle({name: step for name, step in steps.items() if name not in ordered}))
+            raise ConfigError(f"steps depend on each other: {cycle}", where=where, remedy="remove one of the inputs")
         ordered[ready[0].name] = ready[0]
     return list(ordered.values())
 
 
-def _circle(waiting: Mapping[str, Step]) -> list[str]:
-    """A circle among steps of which each reads another one of them, in the order in which they would run."""
+def _cycle(waiting: Mapping[str, Step]) -> list[str]:
+    """A cycle among steps that each read another one of them, in the order in which they would run."""
     path = [next(iter(waiting))]
     while path[-1] not in path[:-1]:
         path.append(next(parent for parent in waiting[path[-1]].parents if parent in waiting))

@@ -1,4 +1,4 @@
-"""A recipe as it is written: the file, the command line's overrides and the variables, made one plain mapping."""
+"""Reads a recipe's file, applies the command line's overrides and substitutes variables."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _VARIABLE = re.compile(r"\$\{([\w.-]+)\}")
 
 
 def read_recipe(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The recipe's mapping with its overrides and without its variables.
+    """The recipe's mapping, with overrides applied and variables substituted.
 
-    Raises ConfigError: no such file, no YAML, a key given twice, unknown or wrong top-level keys, an override or a
-    variable that names nothing.
+    Raises ConfigError: no such file, not YAML, a duplicate key, unknown or wrong top-level keys, an override or a
+    variable of an unknown name.
     """
     where = str(path)
-    data = read_mapping(path, "recipe", "give the path of a YAML file with `steps`, or a name of `megahour recipes`")
+    data = read_mapping(path, "recipe", "give the path of a YAML file with `steps`, or a name from `megahour recipes`")
     check_names(data, "the recipe", where)
     for key in data:
         if key not in KEYS:
             raise ConfigError(
-                f'unknown key "{key}"{nearest(key, KEYS)}', where=where, remedy=f"it takes {', '.join(KEYS)}"
+                f'unknown key "{key}"{nearest(key, KEYS)}', where=where, remedy=f"the keys are {', '.join(KEYS)}"
             )
     for override in overrides:
         _override(data, override, where)
@@ -37,7 +37,7 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def section(data: Mapping[Any, Any], key: str, where: str) -> dict[str, Any]:
-    """A mapping of names within a mapping; an absent one is empty."""
+    """The mapping of names at a key; empty if the key is absent."""
     value = data.get(key)
     if value is None:
         return {}
@@ -51,7 +51,7 @@ def check_names(mapping: Mapping[Any, Any], what: str, where: str) -> None:
     """Raise ConfigError for a key that YAML does not read as text, such as `on` or 3."""
     for key in mapping:
         if not isinstance(key, str):
-            raise ConfigError(f'a key of {what} is read as {key!r}, not as text: write it in quotes, "…"', where=where)
+            raise ConfigError(f'YAML reads a key of {what} as {key!r}, not as text: put it in quotes, "…"', where=where)
 
 
 def _override(data: dict[str, Any], override: str, where: str) -> None:
@@ -69,47 +69,47 @@ def _override(data: dict[str, Any], override: str, where: str) -> None:
         name = parts[0] if parts else "steps"
         hint = nearest(name, [*steps, *KEYS])
         raise ConfigError(
-            f'override {key}: nothing is called "{name}"{hint}', remedy=f"name a step, or one of {', '.join(KEYS)}"
+            f'override {key}: unknown name "{name}"{hint}', remedy=f"name a step, or one of {', '.join(KEYS)}"
         )
     _put(steps, parts, value, key)
 
 
 def put(data: dict[str, Any], override: str) -> None:
-    """Set a value in a mapping that knows no steps, by `engine.workers=4` for one."""
+    """Apply an override such as `engine.workers=4` to a mapping without steps."""
     key, parts, value = _split(override)
     _put(data, parts, value, key)
 
 
 def _split(override: str) -> tuple[str, list[str], Any]:
-    """The key, its parts, and the value, which is YAML."""
+    """Split an override into its key, the key's parts, and the value, parsed as YAML."""
     key, equals, text = override.partition("=")
     parts = key.split(".")
     if not equals or not all(parts):
         raise ConfigError(f'override "{override}" is not key=value', remedy="e.g. student.epochs=2")
     if parts[:2] == ["engine", "conf"] and len(parts) > 2:
-        parts = ["engine", "conf", ".".join(parts[2:])]  # names of Spark's settings have dots of their own
+        parts = ["engine", "conf", ".".join(parts[2:])]  # names of Spark's settings contain dots
     value = parse_yaml(text, f"override {key}")
-    return key, parts, text if key == "run" and not isinstance(value, str) else value  # a folder may be called 2024
+    return key, parts, text if key == "run" and not isinstance(value, str) else value  # a folder may be named 2024
 
 
-def _put(place: dict[str, Any], parts: Sequence[str], value: Any, key: str) -> None:
-    """Set a value at a path of names; a mapping that is not there is made, and checked with all others later."""
+def _put(mapping: dict[str, Any], parts: Sequence[str], value: Any, key: str) -> None:
+    """Set a value at a path of names; missing mappings are added, and validated later with all others."""
     for depth, part in enumerate(parts[:-1], 1):
-        inner = place.get(part)
+        inner = mapping.get(part)
         if inner is None:
-            inner = place[part] = {}
+            inner = mapping[part] = {}
         if not isinstance(inner, dict):
             outer = ".".join(parts[:depth])
             raise ConfigError(
-                f'override {key}: "{outer}" is {kind_name(inner)}, nothing within it has a name',
-                remedy=f"give it whole: {outer}=…",
+                f'override {key}: "{outer}" is {kind_name(inner)}, not a mapping with names',
+                remedy=f"set it as a whole: {outer}=…",
             )
-        place = inner
-    place[parts[-1]] = value
+        mapping = inner
+    mapping[parts[-1]] = value
 
 
 def _variables(data: Mapping[str, Any], where: str) -> dict[str, str]:
-    """Values of `vars`; one may use those above it."""
+    """The values of `vars`; a value may use the variables above it."""
     variables: dict[str, str] = {}
     for name, value in section(data, "vars", where).items():
         if not isinstance(value, str | int | float | datetime.date):

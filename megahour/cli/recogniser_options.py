@@ -1,4 +1,4 @@
-"""Options that say which recogniser is meant, for `transcribe` and `listen`."""
+"""Options of `transcribe` and `listen` that select and configure the recogniser."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ _ENDS = (
 
 
 def recogniser_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the options that `recogniser_values` takes out of its values."""
+    """Decorator: the options that `recogniser_values` reads."""
     return _with(command, _OPTIONS)
 
 
 def chunk_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the options that `chunks_of` takes out of its values."""
+    """Decorator: the options that `chunks_of` reads."""
     return _with(command, _CHUNKS)
 
 
 def end_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command the options that `ends_of` takes out of its values."""
+    """Decorator: the options that `ends_of` reads."""
     return _with(command, _ENDS)
 
 
@@ -84,7 +84,7 @@ def _with(command: Callable[..., Any], options: tuple[Callable[..., Any], ...]) 
 
 
 def recogniser_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Takes the arguments of `recogniser_of` out of a command's values."""
+    """Remove the arguments of `recogniser_of` from a command's values; returns them."""
     names = ("model", "step", "graph", "units", "lexicon", "lm", "low_order_lm", "hot_words", "tell", "settings")
     return {name: values.pop(name) for name in (*names, "threads", "device")}
 
@@ -100,14 +100,14 @@ def recogniser_of(
     settings: Sequence[str] = (),
     **given: str,
 ) -> Recogniser:
-    """The recogniser that the options name.
+    """The recogniser that the options select.
 
     given: graph, units, lexicon, lm, low_order_lm. hot_words: a file. tell: a tag. settings: `parameter=value`, of
     stage `decode`.
 
     Raises
     ------
-    ConfigError: an unknown parameter, or as `parts_of` and `Recogniser`.
+    ConfigError: an unknown parameter, or an error of `parts_of` or `Recogniser`.
     """
     from megahour.serve.devices import of_machine
     from megahour.transcribe.recogniser import Recogniser
@@ -118,7 +118,7 @@ def recogniser_of(
 
 
 def _searched(search: DecodeParams, hot_words: str, settings: Sequence[str]) -> DecodeParams:
-    """The run's parameters, and what the command says."""
+    """The run's search parameters with the command's overrides."""
     from megahour.core.config import parse
     from megahour.core.errors import ConfigError
     from megahour.core.strict_yaml import parse_yaml
@@ -133,19 +133,19 @@ def _searched(search: DecodeParams, hot_words: str, settings: Sequence[str]) -> 
         try:
             values["hot_words"] = Path(hot_words).read_text("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"no hot words: {error}", where=hot_words, remedy="give a file in UTF-8") from None
+            raise ConfigError(f"cannot read hot words: {error}", where=hot_words, remedy="give a UTF-8 file") from None
     return parse(type(search), values, where="transcribe", remedy="see `megahour decode --help`")
 
 
 def chunks_of(values: dict[str, Any]) -> ChunkLengths:
-    """How a stream is heard."""
+    """The chunk lengths of a stream."""
     from megahour.transcribe.streaming import ChunkLengths
 
     return ChunkLengths(values.pop("chunk_ms"), values.pop("left"))
 
 
 def ends_of(values: dict[str, Any]) -> EndRules:
-    """When pieces end."""
+    """The rules by which pieces end."""
     from megahour.transcribe.pieces import EndRules
 
     return EndRules(*(values.pop(f"{name}_s") for name in ("pause", "longest", "wordless")))

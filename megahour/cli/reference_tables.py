@@ -1,4 +1,4 @@
-"""Reference of a corpus's tables, and of the side files and tables that `ingest` reads, from the code that does."""
+"""Markdown reference of a corpus's tables and of the side files that `ingest` reads, generated from the code."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def side_reference() -> Iterator[str]:
     for name, keys in {**ALIASES, "condition": ("condition",), "source": ("source",)}.items():
         yield f"| {name} | {_listed(keys)} |"
     yield from ("", "A table of addresses has besides:", "", "| what | columns |", "| --- | --- |")
-    bar = tables.SEPARATOR.replace("|", "\\|")  # it parts the cells of Markdown's tables too
+    bar = tables.SEPARATOR.replace("|", "\\|")  # it also separates cells of Markdown tables
     columns = {
         "address of the medium": tables.AUDIO_COLUMNS,
         f"addresses of transcripts, {bar} between several": tables.TRANSCRIPT_COLUMNS,

@@ -1,7 +1,7 @@
-"""`megahour verify --repair`: the bad shards of an artifact are made again, and no more.
+"""`megahour verify --repair`: rebuilds the bad shards of an artifact, and only those.
 
-They are made beside the artifact and compared with their receipts: only equal bytes replace what is damaged, so that
-the artifact is what it was, digest and all, or stays as it is.
+They are rebuilt beside the artifact and compared with their receipts: only equal bytes replace damaged ones, so the
+artifact gets back its original contents and digest, or stays unchanged.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ from megahour.runner.runner import (
 )
 from megahour.runner.scratch import alone_at_work, claimed_by, clear, clear_durable
 
-SHOWN = 20  # numbers of shards in a message
-SCRATCH = "tmp/repair"  # in the artifact's folder; what a killed repair has made there is used by the next
+SHOWN = 20  # shard numbers in a message
+SCRATCH = "tmp/repair"  # in the artifact's folder; a later repair reuses the shards of a killed one
 
 
 @dataclass(frozen=True)
 class Means:
-    """What a repair may use: where tasks run, where scratch files go, and how threads are counted."""
+    """Resources of a repair: the engine, the scratch folder, the number of threads, and the monitor."""
 
     engine: EngineParams
     work: Path | None
@@ -51,15 +51,15 @@ class Means:
 
 
 def origin_of(output: Artifact, addresses: Mapping[str, str], step: Step | None = None) -> Origin:
-    """Find what made an artifact: from its manifest, or from its step where the manifest is damaged.
+    """The origin of an artifact, from its manifest, or from its step if the manifest is damaged.
 
-    addresses: of inputs, by role. Those that are not given, or are other artifacts by now, are looked for beside the
-    output, by the digests that the manifest names.
+    addresses: of inputs, by role. Inputs that are missing there, or have changed, are searched for beside the output by
+    the digests in the manifest.
 
     Raises
     ------
-    StoreError: an input is gone, or the manifest is damaged and there is no step, or one of another job.
-    ConfigError: the code, the parameters or the files that are read changed.
+    StoreError: an input is gone; or the manifest is damaged, and there is no step or its job is another one.
+    ConfigError: the code, the parameters or the source files have changed.
     """
     try:
         manifest = output.manifest
@@ -70,7 +70,7 @@ def origin_of(output: Artifact, addresses: Mapping[str, str], step: Step | None 
     p = parse(stage.params, values, where=f"{output.url}: manifest, stage {stage.name}")
     inputs = {role: _input(output, role, digest, addresses) for role, digest in manifest.inputs.items()}
     if step is not None and step.stage.name == stage.name and step.params.identity() == manifest.params:
-        p = step.params  # with what is policy, such as how many machines train
+        p = step.params  # includes policy, such as how many machines train
     if stage_fingerprint(stage, p, inputs) != manifest.fingerprint:
         changed = difference(stage, p, manifest, inputs) or "its parameters changed"
         raise ConfigError(f"cannot be repaired: {changed}", where=output.url, remedy="delete it and run again")
@@ -80,14 +80,14 @@ def origin_of(output: Artifact, addresses: Mapping[str, str], step: Step | None 
 def _origin_of_step(output: Artifact, step: Step | None, error: DamagedError) -> Origin:
     if step is None:
         raise StoreError(
-            f"{error.message}; the parameters were in it",
+            f"{error.message}; it held the parameters",
             where=output.url,
-            remedy="repair it by its recipe, or run the stage's command again: the finished shards are kept",
+            remedy="repair it through its recipe, or run the stage's command again: finished shards are kept",
         )
     inputs = {role: Artifact(url) for role, url in step.inputs.items()}
     fingerprint = stage_fingerprint(step.stage, step.params, inputs)
     if claimed_by(output) != fingerprint:
-        raise StoreError(f"{error.message}; its shards are of another job", where=output.url, remedy=error.remedy)
+        raise StoreError(f"{error.message}; its shards belong to another job", where=output.url, remedy=error.remedy)
     return Origin(step.stage, step.params, inputs, fingerprint)
 
 
@@ -100,22 +100,21 @@ def _input(output: Artifact, role: str, digest: str, addresses: Mapping[str, str
             artifact = Artifact(url)
             if artifact.manifest.digest == digest:
                 return artifact
-        except MegahourError:  # no artifact, or none that can be read
+        except MegahourError:  # not a readable artifact
             continue
     raise StoreError(
-        f"cannot be repaired: its input {role} is gone, no artifact beside it has the digest {digest}",
+        f"cannot be repaired: its input {role} is gone; no artifact in the same folder has the digest {digest}",
         where=output.url,
         remedy=f"megahour verify --repair {output.url} inputs.{role}=URL",
     )
 
 
 def repair(output: Artifact, origin: Origin, means: Means) -> list[str]:
-    """Make what is bad again; the list of what was done, empty when nothing was bad.
+    """Rebuild what is damaged; returns a list of what was done, empty if nothing was damaged.
 
     Raises
     ------
-    StoreError: a run writes the artifact, or the shards that were made again have other bytes than their receipts say;
-        nothing is changed then.
+    StoreError: a run is writing the artifact, or rebuilt shards differ from their receipts; nothing is changed then.
     TaskFailed: a shard cannot be made.
     """
     with alone(output.fs, output.root, where=output.url) as owner:
@@ -144,7 +143,7 @@ def _repaired(output: Artifact, origin: Origin, means: Means, owner: str) -> lis
     _remove(scratch)
     clear_durable(output)
     if bad:
-        done.append(f"{_shards(bad)} of {plan.shards} made again")
+        done.append(f"rebuilt {_shards(bad)} of {plan.shards}")
     return done + _books(output, manifest, origin, receipts, replace(job, owner=owner))
 
 
@@ -158,8 +157,8 @@ def _manifest(output: Artifact) -> Manifest | None:
 def _receipts(
     output: Artifact, manifest: Manifest | None, fingerprint: str, total: int
 ) -> tuple[ReceiptsByShard, bool]:
-    """Receipts of the shards that are known, and whether each is to be believed: receipts.jsonl alone where the
-    manifest's digest is its own; else what can be read, which the manifest's digest decides on in the end."""
+    """Known receipts, and whether they are trusted: those of receipts.jsonl if they match the manifest's digest, else
+    all that can be read, which the manifest's digest must confirm in the end."""
     if manifest is None:
         return known_receipts(output, fingerprint, total), True
     if manifest.shards != total:
@@ -173,7 +172,7 @@ def _receipts(
 
 
 def _make(scratch: Artifact, origin: Origin, means: Means, plan: Planned, bad: list[int]) -> ReceiptsByShard:
-    """The bad shards, made into an artifact of their own; those that a killed repair has left there are used."""
+    """Rebuild the bad shards in a scratch artifact, reusing shards that a killed repair left there."""
     made, wanted = ReceiptsByShard(), frozenset(bad)
     for shard in scratch.committed():
         receipt = scratch.receipt(shard)
@@ -208,15 +207,15 @@ def _compare(
     made: ReceiptsByShard,
     sure: bool,
 ) -> None:
-    """Raise StoreError, and drop what was made, when it is not what the books say."""
+    """Raise StoreError, and delete the rebuilt shards, if they do not match the receipts and the manifest."""
     other = [shard for shard in made if shard in receipts and receipts[shard] != made[shard]]
     if not (other and sure) and (manifest is None or agrees(manifest, ChainMap(made, receipts))):
         return
     _remove(Artifact(f"{output.url}/{SCRATCH}"))
     if other:
-        what = f"{_shards(other)} came out other than the receipt says{_since(output)}"
+        what = f"rebuilt {_shards(other)} {'differs from its receipt' if len(other) == 1 else 'differ'}{_since(output)}"
     else:
-        what = "its receipts are not those that the manifest was made of"
+        what = "its receipts do not match the manifest"
     raise StoreError(
         f"cannot be repaired: {what}; nothing was changed",
         where=output.url,
@@ -225,7 +224,7 @@ def _compare(
 
 
 def _since(output: Artifact) -> str:
-    """Versions that changed since an artifact was made, for a message; "" when none did, or none are known."""
+    """Versions that changed since an artifact was made, for a message; "" if none did or none are known."""
     before = output.wall().get("made_with")
     known = before if isinstance(before, dict) else {}
     changed = [f"{name} {was} → {now}" for name, now in versions().items() if (was := known.get(name, now)) != now]
@@ -247,22 +246,22 @@ def _publish(scratch: Artifact, output: Artifact, receipt: Receipt) -> None:
 def _books(
     output: Artifact, manifest: Manifest | None, origin: Origin, receipts: ReceiptsByShard, job: Job
 ) -> list[str]:
-    """Write the books again that are not those of the shards."""
+    """Rewrite receipts and manifest where they do not match the shards."""
     ordered = receipts.in_order()
     single = [receipt.shard for receipt in ordered if verify_book(output, receipt)]
     for shard in single:
         publish_text(output.fs, output.path(f"receipts/{shard:05d}.json"), receipts[shard].to_json())
-    done = [f"receipts of {_shards(single)} written again"] if single else []
+    done = [f"rewrote the receipts of {_shards(single)}"] if single else []
     if manifest is None:
         close(origin, output, job, ordered)
-        return [*done, "the manifest made again"]
+        return [*done, "rewrote the manifest"]
     try:
         whole = all(one == other for one, other in zip_longest(output.each_receipt(), ordered))
     except DamagedError:
         whole = False
     if not whole:
         publish_lines(output.fs, output.path("receipts.jsonl"), (receipt.to_json() for receipt in ordered))
-        done.append("receipts.jsonl written again")
+        done.append("rewrote receipts.jsonl")
     return done
 
 
@@ -270,7 +269,7 @@ def _remove(scratch: Artifact) -> None:
     if scratch.fs.exists(scratch.root):
         scratch.fs.rm(scratch.root, recursive=True)
     if is_local(scratch.fs):
-        with suppress(OSError):  # another's scratch files are in it, or it is not there
+        with suppress(OSError):  # it does not exist, or holds other scratch files
             Path(scratch.root).parent.rmdir()
     scratch.fs.invalidate_cache()
 
@@ -282,7 +281,7 @@ def _shards(numbers: Iterable[int]) -> str:
 
 
 def blamed_input(output: Artifact, origin: Origin) -> str:
-    """The first input that is damaged, in a line for a repair that failed; "" when all are whole."""
+    """A line that names the first damaged input, for a failed repair; "" if all inputs are whole."""
     for role, artifact in origin.inputs.items():
         if problems := verify(artifact):
             return (

@@ -1,4 +1,4 @@
-"""Running a recipe: what would run and why, the run itself, and where it stands."""
+"""Runs a recipe, and plans it: which steps would run, and why."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from megahour.runner.scratch import claimed_by
 
 @dataclass(frozen=True)
 class StepPlan:
-    """What would happen to one step."""
+    """The state of one step, and whether it would run."""
 
     step: Step
     state: str  # done | partial | missing | stale | damaged | blocked
     why: str
     shards: int  # committed so far
-    seconds: float | None  # estimated from the last time this step ran
+    seconds: float | None  # that the step took last time
 
 
 def make_engine(params: EngineParams) -> Engine:
-    """The engine that a recipe or the command line asks for."""
+    """The engine that a recipe or the command line selects."""
     if params.kind == "spark":
         from megahour.engine.spark import SparkEngine
 
@@ -65,7 +65,7 @@ def make_engine(params: EngineParams) -> Engine:
 
 
 def models_of(params: EngineParams) -> Models:
-    """Where the models of a recipe's or a command's stages run."""
+    """Where the models of stages run, from the parameters of the engine."""
     services = params.services
     if services and "://" not in services:
         services = str(Path(services).absolute())  # tasks may have other working directories
@@ -80,9 +80,7 @@ def plan(recipe: Recipe) -> list[StepPlan]:
     outputs = [Artifact(step.output) for step in recipe.steps]
     store = next((output.fs for output in outputs if not is_local(output.fs)), None)
     known: dict[str, tuple[str, str]] = {}
-    if (
-        store is not None
-    ):  # each step takes some requests, one after the other: those of all steps are made side by side
+    if store is not None:  # each step needs several sequential requests: query all steps concurrently
         pairs = list(zip(recipe.steps, outputs, strict=True))
         states = side_by_side(store, lambda pair: _state(*pair, []), pairs)
         known = {step.name: state for (step, _), state in zip(pairs, states, strict=True)}
@@ -105,7 +103,7 @@ def _state(step: Step, output: Artifact, parents: Sequence[str]) -> tuple[str, s
         return ("stale" if made else "missing"), f"after {', '.join(parents)}"
     try:
         return _compared(step, output, made)
-    except MegahourError as error:  # an artifact or a file from outside of the recipe: no step makes it
+    except MegahourError as error:  # an artifact or a file from outside the recipe, which no step makes
         return "blocked", str(error).replace("\n", "; ")
 
 
@@ -119,7 +117,7 @@ def _compared(step: Step, output: Artifact, made: Manifest | None) -> tuple[str,
     now = stage_fingerprint(step.stage, step.params, inputs)
     if made is None:
         if claimed_by(output) != now:
-            return "stale", f"{committed} shards are committed, of other parameters or inputs"
+            return "stale", f"{committed} shards are committed, with other parameters or inputs"
         return "partial", f"{committed} shards are committed"
     if made.fingerprint == now:
         return "done", ""
@@ -127,12 +125,12 @@ def _compared(step: Step, output: Artifact, made: Manifest | None) -> tuple[str,
 
 
 def difference(stage: Stage[Any], p: Params, manifest: Manifest, inputs: Mapping[str, Artifact]) -> str:
-    """What changed since an artifact was made: parameters, inputs, the files that are read, or the stage's version."""
+    """What changed since an artifact was made: parameters, inputs, source files, or the stage's version."""
     now = p.identity()
     other = [key for key in sorted(set(now) | set(manifest.params)) if now.get(key) != manifest.params.get(key)]
-    digests = set(now) - set(type(p).model_fields)  # what an identity adds to the parameters
+    digests = set(now) - set(type(p).model_fields)  # digests that `identity` adds to the parameters
     changed = [f"{key} {manifest.params.get(key)!r} → {now.get(key)!r}" for key in other if key not in digests]
-    changed += ["the files that it reads changed"] if digests & set(other) else []
+    changed += ["its source files changed"] if digests & set(other) else []
     changed += [
         f"input {role} changed"
         for role in sorted(set(inputs) | set(manifest.inputs))
@@ -145,7 +143,7 @@ def difference(stage: Stage[Any], p: Params, manifest: Manifest, inputs: Mapping
 
 @dataclass(frozen=True)
 class Done:
-    """One finished step; `seconds` is None when it was already made."""
+    """One finished step; `seconds` is None if it was already made."""
 
     step: Step
     manifest: Manifest
@@ -153,7 +151,7 @@ class Done:
 
 
 def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str = "") -> Iterator[Done]:
-    """Run what is not done, in order. Closing the iterator stops the engine; committed shards stay."""
+    """Run unfinished steps in order. Closing the iterator stops the engine; committed shards stay."""
     steps = chosen(recipe, until)
     _check_outside(recipe, steps)
     work = Path(recipe.run) / ".work" if "://" not in recipe.run else None
@@ -177,7 +175,7 @@ def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str
             )
             finished.append(step.name)
             check_apart(pairs, finished)
-            unchanged = manifest is output.manifest  # an artifact made just now is read again
+            unchanged = manifest is output.manifest  # the manifest of a new artifact is another object
             seconds = None if unchanged else time.monotonic() - started
             if seconds is not None:
                 _record_history(recipe, step.name, output.wall().get("seconds", seconds))
@@ -185,7 +183,7 @@ def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str
 
 
 def _check_outside(recipe: Recipe, steps: Sequence[Step]) -> None:
-    """Raise StoreError or ConfigError, before a step runs, for an input from elsewhere that is absent or unfit."""
+    """Raise StoreError or ConfigError, before any step runs, for a missing or unsuitable input from outside."""
     made_here = {f"{recipe.run}/{step.name}" for step in recipe.steps}
     for step in steps:
         outside = {role: Artifact(url) for role, url in step.inputs.items() if url not in made_here}
@@ -195,27 +193,27 @@ def _check_outside(recipe: Recipe, steps: Sequence[Step]) -> None:
 
 
 def alone_in(run: str) -> AbstractContextManager[str]:
-    """Hold a run for this session. Two would make the same bytes, but write each other's books of the run."""
+    """Lock a run for this session: two would make the same artifacts, but overwrite each other's history."""
     home = Artifact(run)
-    return alone(home.fs, home.root, where=home.url, what="another `megahour run` is at work here")
+    return alone(home.fs, home.root, where=home.url, what="another `megahour run` is using this run")
 
 
 @contextmanager
 def resumable(where: str, kept: Callable[[], str], again: str = "the same command") -> Iterator[None]:
-    """Ctrl-C or SIGTERM ends the process and says what is kept, and which command goes on."""
+    """On Ctrl-C or SIGTERM, print what is kept and the command that resumes, then exit."""
     try:
         yield
     except KeyboardInterrupt as stop:
         if log.bars() and sys.stderr.isatty():
-            click.echo(err=True)  # behind the terminal's ^C
-        text = f"{said(stop)}. Kept in {where}: {kept()}.\nTo go on: {again}"
+            click.echo(err=True)  # a new line after the terminal's ^C
+        text = f"{said(stop)}. Kept in {where}: {kept()}.\nTo resume: {again}"
         facts = {"path": where, "kept": kept(), "command": again, "signal": signal_name(stop)}
         log.say("stopped", text, facts, level=logging.WARNING)
         sys.exit(exit_code(stop))
 
 
 def chosen(recipe: Recipe, until: str = "") -> Sequence[Step]:
-    """The steps that `--until` leaves: that one and all that it needs. Raises ConfigError: there is no such step."""
+    """The step `until` and all that it needs; all steps if it is empty. Raises ConfigError: no such step."""
     if not until:
         return recipe.steps
     names = [step.name for step in recipe.steps]
@@ -230,14 +228,14 @@ def chosen(recipe: Recipe, until: str = "") -> Sequence[Step]:
 
 
 def save_run(recipe: Recipe) -> None:
-    """Write the resolved recipe and the versions of everything beside the artifacts."""
+    """Write the resolved recipe and all versions into the run's folder."""
     home = Artifact(recipe.run)
     publish_text(home.fs, home.path("recipe.resolved.yaml"), yaml.safe_dump(dict(recipe.resolved), sort_keys=False))
     publish_text(home.fs, home.path("versions.json"), json.dumps(versions(), indent=1) + "\n")
 
 
 def _record_history(recipe: Recipe, step: str, seconds: float) -> None:
-    """Remember how long a step took, for the next plan's estimate."""
+    """Record how long a step took, for the next plan's estimate."""
     home = Artifact(recipe.run)
     history = _history(recipe) | {step: round(seconds, 2)}
     publish_text(home.fs, home.path("history.json"), json.dumps(history, indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""`megahour say`: a text to speech, by a trained voice."""
+"""`megahour say`: speaks a text with a trained voice."""
 
 from __future__ import annotations
 
@@ -57,16 +57,16 @@ def command(
     from megahour.tts.speaking import Manner
     from megahour.tts.voices import lexicon_at, speaker_at
 
-    said = _text(text, path)
+    content = _text(text, path)
     speaker = speaker_at(voice, lexicon_at(lexicon) if lexicon else None, threads, precision)
     reader = speaker.reader(values["language"])
     began_s = time.process_time()
-    seconds = _write(speaker, speaker.say(said, Manner(**values), reader), out)
+    seconds = _write(speaker, speaker.say(content, Manner(**values), reader), out)
     for detail in reader.details[:5]:
         log.say("left-out", f"left out: {detail}", {"detail": detail})
     if not seconds:
         remedy = "; ".join(reader.details[:3]) or "give it words"
-        raise ConfigError("nothing in the text can be said", where="say", remedy=remedy)
+        raise ConfigError("nothing in the text can be spoken", where="say", remedy=remedy)
     used_s = time.process_time() - began_s
     left_out = f", {sum(reader.left_out.values())} words left out" if reader.left_out else ""
     where = "standard output" if out == PIPE else out
@@ -76,7 +76,7 @@ def command(
 
 def _text(words: tuple[str, ...], path: str) -> str:
     if bool(words) == bool(path):
-        raise ConfigError("give a text or --file, one of them", where="say", remedy='megahour say "hello" --voice RUN')
+        raise ConfigError("give either a text or --file", where="say", remedy='megahour say "hello" --voice RUN')
     if words:
         return " ".join(words)
     try:
@@ -91,7 +91,7 @@ def _text(words: tuple[str, ...], path: str) -> str:
 
 
 def _write(speaker: AnySpeaker, pieces: Iterator[Spoken], out: str) -> float:
-    """Seconds that were written."""
+    """Write the speech; returns its seconds."""
     from megahour.corpus.media.audio import to_int16
     from megahour.tts.sound_file import WavWriter
 

@@ -1,4 +1,4 @@
-"""`megahour serve`: the model service of a machine with devices, for a run whose driver is on another."""
+"""`megahour serve`: runs a machine's model service for a run whose driver is on another machine."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def command(
     from megahour.serve.host import TRUSTED, serve_registry
     from megahour.serve.tls import server_options
 
-    server_options(tls, mutual)  # a key that is not there is an error now, not when a run waits for this service
-    found = of_machine(devices, usable_cores())
-    log.say("waiting", f"waiting for runs with engine.services={registry}, on {', '.join(found)}; Ctrl-C ends it")
+    server_options(tls, mutual)  # fail on a missing key now, not when a run needs this service
+    chosen = of_machine(devices, usable_cores())
+    log.say("waiting", f"waiting for runs with engine.services={registry}, on {', '.join(chosen)}; Ctrl-C ends it")
     trusted = (*TRUSTED, *trust)
     serve_registry(
-        registry, threading.Event(), devices=found, host=host, port=port, tls=tls, mutual=mutual, trusted=trusted
+        registry, threading.Event(), devices=chosen, host=host, port=port, tls=tls, mutual=mutual, trusted=trusted
     )

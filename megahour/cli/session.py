@@ -1,4 +1,4 @@
-"""One session of `megahour run`: what it says as it goes, at its end, and when it is stopped."""
+"""One session of `megahour run`: runs the steps and prints progress, the summary, and what is kept when stopped."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from megahour.runner.progress import StepPlace, TerminalMonitor, audio_seconds, 
 if TYPE_CHECKING:
     from megahour.metrics.run import RunBoard
 
-DATA_SETS = ("cut", "import", "select")  # stages whose artifacts `megahour report ARTIFACT` shows with their sound
+DATA_SETS = ("cut", "import", "select")  # stages whose artifacts `megahour report ARTIFACT` shows with audio
 
 
 class RunSession:
-    """A run of `recipe`, up to the step `until` if one is named; `words` of the command line name the recipe.
+    """A run of `recipe`, up to the step `until` if given; `words` are the command line's words for the recipe.
 
-    On `board`, if one is given, it is written for metrics.
+    board: collects metrics of the run, if given.
     """
 
     def __init__(self, recipe: Recipe, words: Sequence[str], until: str = "", board: RunBoard | None = None) -> None:
@@ -40,7 +40,7 @@ class RunSession:
         self._started = time.monotonic()
 
     def run(self) -> None:
-        """Run what has to run. Ctrl-C ends the process and says what is kept."""
+        """Run the unfinished steps. Ctrl-C prints what is kept and ends the process."""
         todo = [each for each in self.plans if each.state != "done"]
         home = self.recipe.run
         facts = {"recipe": self.recipe.name, "run": home, "steps": len(self.plans), "steps_to_run": len(todo)}
@@ -87,7 +87,7 @@ class RunSession:
         log.say_next(self._next(reports))
 
     def _next(self, reports: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """What to open, and the commands that are likely next."""
+        """Files to open and likely next commands, each with its purpose."""
         for path in reports:
             yield "the report, for a browser", path
         yield "where each step stands", f"megahour status {self.words}"
@@ -113,7 +113,7 @@ def _files(done: Sequence[Done], suffix: str) -> Iterator[tuple[Artifact, int]]:
 
 
 def _texts(done: Sequence[Done]) -> list[str]:
-    """The tables that scoring steps made."""
+    """The tables of the scoring steps."""
     return [output.read_bytes(shard, ".md").decode() for output, shard in _files(done, ".md")]
 
 

@@ -17,7 +17,7 @@ def names() -> list[str]:
 
 
 def find_recipe(text: str | Path) -> Path:
-    """The file of a recipe given as a path or by name: a file that is there, else `demo` or `recipes/demo.yaml`.
+    """The file of a recipe given as a path or by name: an existing file, else `demo` or `recipes/demo.yaml`.
 
     Raises ConfigError for a name without a file, with the nearest known one.
     """
@@ -44,11 +44,11 @@ def summaries() -> Iterator[tuple[str, str]]:
 
 
 def copy(name: str, folder: Path) -> Path:
-    """Write a shipped recipe to `folder`, to edit. Raises ConfigError: unknown name, or the file is there already."""
+    """Write a shipped recipe to `folder`, to edit. Raises ConfigError: unknown name, or the file exists."""
     source, target = find_recipe(name), folder / f"{name}.yaml"
     try:
         with target.open("xb") as file:
             file.write(source.read_bytes())
     except FileExistsError:
-        raise ConfigError("the file is there already", where=str(target), remedy="rename or remove it first") from None
+        raise ConfigError("the file already exists", where=str(target), remedy="rename or remove it first") from None
     return target

@@ -1,4 +1,4 @@
-"""A stage's command-line options and reference page, both made from its pydantic model."""
+"""Builds a stage's command and its reference page from its pydantic model."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def stage_command(name: str) -> click.Command:
 
 
 def _run_options(stage: Stage[Any]) -> list[click.Option]:
-    """Where and with how much a stage runs. An option gives way to a parameter of its name: `train` has `workers`."""
+    """Options for the engine. A stage's parameter of the same name takes precedence: `train` has `workers`."""
     options = [
         click.Option(["--engine", "engine__kind"], type=click.Choice(["local", "spark", "ray"]), default="local"),
         click.Option(["--workers", "engine__workers"], type=click.INT, default=0, help="0 = one per core"),
@@ -80,7 +80,7 @@ def _run_options(stage: Stage[Any]) -> list[click.Option]:
 
 
 class ReportCommand(click.Command):
-    """`report ARTIFACT …` is the explorer of a data set; `report --ROLE URL …` is the stage about a run."""
+    """`report ARTIFACT …` opens the explorer of a data set; `report --ROLE URL …` runs the stage on a run."""
 
     def __init__(self) -> None:
         super().__init__("report", short_help=STAGES["report"][1])
@@ -114,28 +114,28 @@ def _run(stage: Stage[Any], values: dict[str, Any], board: RunBoard | None) -> N
     with resumable(out, monitor.kept), make_engine(chosen) as engine:
         models = models_of(chosen)
         manifest = run_stage(stage, params, inputs, Artifact(out), engine, models=models, **options)
-    made = f"{out}: {count(manifest.shards, 'shard')}, {manifest.counts.kept:,} records kept"
-    log.say_last(made, facts={"path": out, "shards": manifest.shards, "kept": manifest.counts.kept})
+    summary = f"{out}: {count(manifest.shards, 'shard')}, {manifest.counts.kept:,} records kept"
+    log.say_last(summary, facts={"path": out, "shards": manifest.shards, "kept": manifest.counts.kept})
     log.say_next(_next(stage, params, out, inputs))
 
 
 def _next(stage: Stage[Any], params: Any, out: str, inputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The command that is likely next: with what is known, and what it needs besides in capitals."""
-    made = "ingest" if getattr(params, "kind", "") == "recordings" else stage.name
-    if made not in NEXT:
+    """The likely next command, with known inputs filled in and unknown required ones in capitals."""
+    finished = "ingest" if getattr(params, "kind", "") == "recordings" else stage.name
+    if finished not in NEXT:
         return
-    following, role = NEXT[made]
+    following, role = NEXT[finished]
     known = {name: artifact.url for name, artifact in inputs.items()} | {role: out}
     words = ["megahour", following]
     for spec in load_stage(following).inputs:
         if spec.role in known or not spec.optional:
             words += [f"--{spec.role.replace('_', '-')}", known.get(spec.role, spec.role.upper())]
-    folder, slash, _ = out.rstrip("/").rpartition("/")  # a shell completes folders with a slash
+    folder, slash, _ = out.rstrip("/").rpartition("/")  # shells complete folders with a slash
     yield STAGES[following][1].rstrip("."), shlex.join([*words, "--out", f"{folder}{slash}{following}"])
 
 
 def reference() -> str:
-    """Markdown reference of all stages, and of the tables that they hand on."""
+    """Markdown reference of all stages and of the tables that they exchange."""
     lines = [
         "# Stages",
         "",

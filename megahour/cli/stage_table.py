@@ -1,5 +1,5 @@
-"""All stages: name, then address and summary. It imports nothing, so that `megahour --help` does not either;
-tests/cli/test_recipe.py holds the summaries equal to the first lines of the Params docstrings."""
+"""The table of all stages: name, address and summary. It imports nothing, so `megahour --help` stays fast;
+tests/cli/test_recipe.py checks that summaries equal the first lines of the Params docstrings."""
 
 from __future__ import annotations
 
@@ -283,4 +283,4 @@ NEXT: dict[str, tuple[str, str]] = {
     "import-lattices": ("lattices", "lattices"),
     "import-hypotheses": ("pseudo-label", "hypotheses"),
 }
-"""The stage that is likely to come after one, and the role that the artifact plays there."""
+"""The likely next stage after each stage, and the artifact's role there."""

@@ -1,6 +1,6 @@
-"""Where the steps of a recipe stand, as data: what `plan --json` and `status --json` print.
+"""The state of a recipe's steps as data, for `plan --json` and `status --json`.
 
-The keys are an interface that docs/operations.md describes: add some, but rename or drop none.
+The keys are a public interface, described in docs/operations.md: add keys, but never rename or remove one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from megahour.core.store import Artifact
 
 
 def overview(recipe: Recipe, plans: Sequence[StepPlan]) -> dict[str, Any]:
-    """The state of all steps. `seconds_to_run` is None when a step that would run was never timed."""
+    """The state of all steps. `seconds_to_run` is None if a step that would run was never timed."""
     todo = [plan for plan in plans if plan.state != "done"]
     timed = [plan.seconds for plan in todo if plan.seconds is not None]
     return {
@@ -45,7 +45,7 @@ def _step(number: int, plan: StepPlan) -> dict[str, Any]:
 
 
 def _bytes(output: Artifact) -> int | None:
-    """Of all files of the shards; None when their receipts are damaged, which `megahour verify` reports."""
+    """Total size of the shards' files; None if their receipts are damaged, which `megahour verify` reports."""
     try:
         return sum(info.bytes for receipt in output.each_receipt() for info in receipt.files.values())
     except MegahourError:
@@ -53,7 +53,7 @@ def _bytes(output: Artifact) -> int | None:
 
 
 def counts_of(plan: StepPlan) -> Counts | None:
-    """Records of a step's finished artifact, also of an outdated one; None when there is none that can be read."""
+    """Record counts of a step's finished artifact, even if it is stale; None if there is no readable one."""
     output = Artifact(plan.step.output)
     try:
         return output.manifest.counts if output.complete else None
@@ -62,7 +62,7 @@ def counts_of(plan: StepPlan) -> Counts | None:
 
 
 def shards_in_all(plan: StepPlan) -> int | None:
-    """How many shards a step has when it is done; None when that is not known before its inputs are there."""
+    """How many shards a step has once finished; None if that depends on inputs that do not exist yet."""
     if plan.state == "done":
         return plan.shards
     return _planned(plan.step) if plan.state == "partial" else None

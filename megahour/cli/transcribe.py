@@ -1,4 +1,4 @@
-"""`megahour transcribe`: audio files, folders or a microphone's pipe to text, subtitles or JSON."""
+"""`megahour transcribe`: recognises audio files, folders or a pipe as text, subtitles or JSON."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def command(audio: tuple[str, ...], live: bool, **values: Any) -> None:
 
 
 def _inputs(audio: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """(file, its name below the folder that was given) of each input, those of a folder in order of their names."""
+    """(file, its name relative to the given folder) of each input, those of a folder sorted by name."""
     from megahour.corpus.media.folders import files_below
     from megahour.corpus.transcripts.pairing import MEDIA
 
@@ -93,7 +93,7 @@ def _inputs(audio: tuple[str, ...]) -> Iterator[tuple[str, str]]:
         if each != PIPE and Path(each).is_dir():
             found = [path for path in sorted(files_below(each).entries) if path.lower().endswith(MEDIA)]
             if not found:
-                raise ConfigError("no audio files in this folder", where=each, remedy=f"they end in {', '.join(MEDIA)}")
+                raise ConfigError("no audio files in this folder", where=each, remedy=f"it needs {', '.join(MEDIA)}")
             yield from ((path, str(Path(path).relative_to(each))) for path in found)
         elif each != PIPE and Path(each).exists() and not Path(each).is_file():
             raise ConfigError(

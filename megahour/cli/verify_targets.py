@@ -1,4 +1,4 @@
-"""`megahour verify`: an artifact, or all artifacts of a recipe, re-read and, if asked, repaired."""
+"""`megahour verify`: re-reads an artifact, a recipe's artifacts or a bundle, and repairs artifacts if asked."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.bundle_files import BundleFolder
 from megahour.tts.voice_bundle import VoiceBundle, is_voice
 
-FEW_SHARDS = 64  # that are verified without an engine
+FEW_SHARDS = 64  # at most this many are verified without an engine
 
 
 @dataclass(frozen=True)
 class _Target:
-    """An artifact to verify, with what is known of how it was made."""
+    """An artifact to verify, with its inputs' addresses and its step, if known."""
 
     url: str
     means: Means
@@ -39,10 +39,10 @@ class _Target:
 
 
 def verify_targets(target: str, overrides: Sequence[str], *, repairing: bool) -> list[str]:
-    """Verify an artifact or a recipe's artifacts, inputs before what reads them; the problems that are left.
+    """Verify an artifact or a recipe's artifacts, inputs before their readers; returns the remaining problems.
 
-    overrides: of the recipe; for an artifact that is repaired, `inputs.ROLE=URL`, `engine.KEY=VALUE` and `threads=N`.
-    Raises ConfigError: no such recipe, or overrides of nothing.
+    overrides: of the recipe; for repairs of a single artifact, `inputs.ROLE=URL`, `engine.KEY=VALUE` and `threads=N`.
+    Raises ConfigError: no such recipe, or an override of an unknown name.
     """
     shipped = target in names() and not Path(target).exists()
     if shipped or target.endswith((".yaml", ".yml")) or Path(target).is_file():
@@ -53,18 +53,18 @@ def verify_targets(target: str, overrides: Sequence[str], *, repairing: bool) ->
     if not repairing:
         return [problem for one in targets for problem in _examined(one)]
     of_run = alone_in(home) if targets[0].step and Path(home).is_dir() else nullcontext()
-    with resumable(home, lambda: "what was made again so far"), of_run:
+    with resumable(home, lambda: "the shards rebuilt so far"), of_run:
         return [problem for one in targets for problem in _repaired(one)]
 
 
 def verify_bundle(url: str, digest: str) -> None:
-    """Says that a bundle is as its manifest says, and this one the one of `digest` ("": any).
+    """Check a bundle against its manifest, and its digest against `digest` unless that is empty.
 
-    Raises StoreError: it is not. Whoever changes a file can change the manifest with it, but not to the same digest.
+    Raises StoreError: it differs. An attacker could change the manifest along with a file, but the digest would change.
     """
     bundle: BundleFolder[Any] = VoiceBundle.open(url) if is_voice(url) else Bundle.open(url)
     if digest and digest.lower() != bundle.digest:
-        what = f"a bundle of digest {bundle.digest}, not {digest[:80]}"
+        what = f"the bundle has the digest {bundle.digest}, not {digest[:80]}"
         raise StoreError(what, where=url, remedy="do not use it; copy the bundle again from its source")
     if problems := bundle.problems():
         more = f", and {len(problems) - 1} more" if problems[1:] else ""
@@ -113,7 +113,7 @@ def _examined(target: _Target) -> list[str]:
 
 
 def _verified(artifact: Artifact, target: _Target) -> list[str]:
-    """By the engine's tasks where there is more to read than a second's worth, the time that they take to start."""
+    """Verify large artifacts with the engine; for small ones its start would take longer than the reading."""
     made = artifact.made
     if made is None or made.shards <= FEW_SHARDS:
         return verify(artifact)
@@ -122,7 +122,7 @@ def _verified(artifact: Artifact, target: _Target) -> list[str]:
 
 
 def _repaired(target: _Target) -> list[str]:
-    """Verify an artifact, repair it, and verify it again; the problems that are left."""
+    """Verify an artifact, repair it, and verify it again; returns the remaining problems."""
     output = Artifact(target.url)
     problems = _examined(target)
     if not problems or not output.complete:
@@ -139,5 +139,5 @@ def _repaired(target: _Target) -> list[str]:
         line = str(error).partition("\nTraceback")[0].replace("\n", "; ")
         return [line if "cannot be repaired" in line else f"{target.url}: cannot be repaired: {line}"]
     left = verify(Artifact(target.url))
-    click.echo(f"{'BAD' if left else 'ok '} {target.url}: {', '.join(done) or 'nothing to make again'}")
+    click.echo(f"{'BAD' if left else 'ok '} {target.url}: {', '.join(done) or 'nothing to rebuild'}")
     return left

@@ -84,7 +84,7 @@ def test_files_that_changed_are_a_reason_to_run_again(tmp_path: Path) -> None:
     assert "recordings in 1 kept 1" in " ".join(megahour("run", str(recipe)).split())
     assert "0 of 1 steps would run" in megahour("plan", str(recipe))
     (folder / "a.txt").write_text("Good evening.")
-    assert "the files that it reads changed" in megahour("plan", str(recipe))
+    assert "its source files changed" in megahour("plan", str(recipe))
 
 
 def test_a_stage_alone(tmp_path: Path) -> None:
@@ -193,17 +193,17 @@ def test_what_stops_a_run_leaves_it_to_be_resumed(
     assert psutil.wait_procs(workers, timeout=60)[1] == [], "workers end with the run"
     assert "Traceback" not in output, output
     assert ("Stopped by SIGTERM. Kept in" if number == signal.SIGTERM else "Stopped. Kept in") in output
-    assert f"To go on: megahour {' '.join(arguments)}" in output
+    assert f"To resume: megahour {' '.join(arguments)}" in output
     committed = len(list(receipts.glob("*.json")))  # a stopped worker may leave a scratch file
     assert 3 < committed < 4000
     assert "partial" in megahour("status", *arguments[1:])
-    assert f"{committed} shards are committed, of other" in " ".join(megahour("plan", recipe).replace("│", " ").split())
+    assert f"{committed} shards are committed, with" in " ".join(megahour("plan", recipe).replace("│", " ").split())
 
 
 def test_two_sessions_do_not_share_a_run(tmp_path: Path) -> None:
     recipe = str(write_recipe(tmp_path))
     with alone(LocalFileSystem(), tmp_path / "run"):
-        assert "another `megahour run` is at work here: process" in megahour("run", recipe, code=1)
+        assert "another `megahour run` is using this run: process" in megahour("run", recipe, code=1)
     megahour("run", recipe)
 
 

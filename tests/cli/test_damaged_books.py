@@ -59,7 +59,7 @@ DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         lambda manifest: manifest | {"counts": manifest["counts"] | {"dropped": {"short": None}}},
         "short of dropped is None, not int",
     ),
-    "an old format": (lambda manifest: manifest | {"format": 0}, "there is no format 0"),
+    "an old format": (lambda manifest: manifest | {"format": 0}, "unknown format 0"),
 }
 
 
@@ -107,12 +107,12 @@ def test_a_manifest_of_a_later_megahour_is_not_taken_for_damage(made: Recipe) ->
     """It is whole: to make it again would throw away what a newer version made."""
     path = Path(made.run) / "first" / "manifest.json"
     damage(path, lambda manifest: manifest | {"format": 2, "colour": "red"})
-    with pytest.raises(StoreError, match="of format 2, this version reads 1") as caught:
+    with pytest.raises(StoreError, match="has format 2, this version reads 1") as caught:
         _ = Artifact(path.parent).manifest
     assert "first" in str(caught.value)
     assert "a newer one" in str(caught.value)
     assert states(made) == {"first": "damaged", "second": "done", "grouped": "stale"}
-    with pytest.raises(StoreError, match="of format 2"):
+    with pytest.raises(StoreError, match="has format 2"):
         list(execute(made, lambda step: Monitor()))
 
 

@@ -47,7 +47,7 @@ def test_what_an_extra_lacks_is_named_with_the_command(monkeypatch: pytest.Monke
     ("gpus", "cuda", "ok", "detail"),
     [
         (2, "13.0", True, "Fast 0, Fast 1"),
-        (0, None, False, "a build for CPUs"),
+        (0, None, False, "was built for CPUs"),
         (0, "13.0", False, "torch sees none"),
     ],
 )

@@ -118,7 +118,7 @@ def test_every_stage_names_an_output_that_cannot_be(name: str, file: Path, empty
     said = refused(name, *inputs, *required, "--out", file / "out")
     assert f"{file}" in said
     assert "Not a directory" in said
-    assert "Remedy: choose a place that you may write to" in said
+    assert "Remedy: choose a path that you may write to" in said
 
 
 @pytest.mark.parametrize("name", ["train", "convert", "interpolate", "prune", "rescore", "cluster"])
@@ -177,11 +177,11 @@ def test_a_full_disk_ends_a_stage_with_a_line_and_with_room_it_goes_on(tmp_path:
         said = ran("toy-count", "--out", str(out), *words, code=1).stderr
         assert "No space left on device" in said
         assert f"{out}" in said
-        assert "Remedy: make room, or choose another disk; the same command goes on where it stopped" in said
+        assert "Remedy: free some space, or choose another disk; the same command resumes where it stopped" in said
         committed = Artifact(out).committed()
         assert 0 < len(committed) < 6
         (disk / "filler").unlink()
-        assert f"{len(committed)} of them made before" in megahour("toy-count", "--out", str(out), *words)
+        assert f"{len(committed)} of them already made" in megahour("toy-count", "--out", str(out), *words)
         assert verify(Artifact(out)) == []
 
 

@@ -11,10 +11,10 @@ from toy_stages import write_recipe
 
 def test_a_plan_from_runs_of_two_sizes(tmp_path: Path) -> None:
     recipe, prices, constants = str(write_recipe(tmp_path)), tmp_path / "prices.yaml", str(tmp_path / "c.json")
-    assert "no step of it is finished" in ran("plan", recipe, "--hours", "9", code=1).stderr
+    assert "no step is finished" in ran("plan", recipe, "--hours", "9", code=1).stderr
     made = ran("plan", recipe, "--hours", "600", "--calibrate", "numbers.shards=2,6", "--save", constants).stdout
     assert "600 h of audio on 8 cores" in made
-    assert "Constants: of runs of 2 h and 6 h, fitted within" in made
+    assert "Constants: from runs of 2 h and 6 h, fitted within" in made
     rows = {words[0]: words[1] for line in made.splitlines() if len(words := line.replace("│", " ").split()) > 8}
     assert rows["numbers"] == "600", "a shard an hour, as calibrated"
     assert rows["grouped"] == "3", "as many in both runs"
@@ -32,6 +32,6 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     prices.write_text("core_hours: 1")
     plan = ["plan", recipe, "--hours", "9"]
     assert 'did you mean "core_hour"' in ran(*plan, "--prices", str(prices), code=1).stderr
-    assert "two or more values" in ran(*plan, "--calibrate", "numbers.shards=2", code=1).stderr
+    assert "several values" in ran(*plan, "--calibrate", "numbers.shards=2", code=1).stderr
     assert "it cannot be read" in ran(*plan, "--constants", str(tmp_path / "none"), code=1).stderr
     assert "greater than or equal to 1" in ran(*plan, "--cores", "0", code=1).stderr

@@ -20,16 +20,16 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "a parameter twice": (
         "shards: 3",
         "shards: 3\n    shards: 4",
-        'the key "shards" is given twice, in line 12 and in',
+        'duplicate key "shards", on lines 12 and',
     ),
     "a step twice": (
         "  numbers:\n",
         "  grouped: {{}}\n  numbers:\n",
-        'the key "grouped" is given twice, in line 7 and',
+        'duplicate key "grouped", on lines 7 and',
     ),
-    "a section twice": ("seed: 10", "seed: 10\nsteps: {{}}", 'the key "steps" is given twice, in line 4 and in line 7'),
-    "a role twice": ("numbers: numbers", "numbers: numbers, numbers: a/b", 'the key "numbers" is given twice'),
-    "in a list": ("shards: 3", "weights: [{{a: 1, a: 2}}]", 'the key "a" is given twice, in line 12 and in line 12'),
+    "a section twice": ("seed: 10", "seed: 10\nsteps: {{}}", 'duplicate key "steps", on lines 4 and 7'),
+    "a role twice": ("numbers: numbers", "numbers: numbers, numbers: a/b", 'duplicate key "numbers"'),
+    "in a list": ("shards: 3", "weights: [{{a: 1, a: 2}}]", 'duplicate key "a", on lines 12 and 12'),
     "two merges": ("shards: 3", "<<: {{shards: 3}}\n    <<: {{rows: 2}}", "<<: [*one, *other]"),
     # Names.
     "unknown key": ("seed: 10", "sed: 10", 'unknown key "sed" – did you mean "seed"'),
@@ -49,11 +49,11 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "a step called as a key": (
         "  numbers:\n",
         "  run: {{stage: toy-count}}\n  numbers:\n",
-        '"run" is a key of recipes',
+        '"run" is reserved: it is a key of recipes',
     ),
     "upper case": ("  numbers:\n", "  Numbers: {{stage: toy-count}}\n  numbers:\n", "use lower-case letters, digits"),
     # Circles.
-    "itself": ("numbers: numbers", "numbers: grouped", "steps wait for each other: grouped → grouped"),
+    "itself": ("numbers: numbers", "numbers: grouped", "steps depend on each other: grouped → grouped"),
     "three in a circle": (
         "inputs: {{numbers: numbers}}",
         "inputs: {{numbers: b}}\n  b: {{stage: toy-parity, inputs: {{numbers: c}}}}\n"
@@ -64,7 +64,7 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "an open bracket": ("shards: 3", "shards: [3", "not valid YAML: while parsing a flow sequence"),
     "a tab": ("    shards: 3", "\tshards: 3", "indent with spaces, not with tabs"),
     "no such anchor": ("shards: 3", "shards: *three", "toy.yaml:12: not valid YAML: found undefined alias 'three'"),
-    "a list in itself": ("shards: 3", "weights: &w [*w]", "an alias is within itself"),
+    "a list in itself": ("shards: 3", "weights: &w [*w]", "an alias contains itself"),
     "no such date": ("kind: ${{word}}", "kind: 2020-13-45", "month must be in 1..12"),
     "no such integer": ("kind: ${{word}}", "kind: !!int three", "a value cannot be read"),
     "a Python object": ("kind: ${{word}}", "kind: !!python/object:os.system {{}}", "could not determine a constructor"),
@@ -78,8 +78,12 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "no steps": ("steps:\n", "steps: []\nabout: |\n", "`steps` is a list, not a mapping"),
     "steps is empty text": ("steps:\n", "steps: ''\nabout: |\n", "`steps` is a text, not a mapping"),
     "a step is a list": ("  numbers:\n", "  other: [toy-count]\n  numbers:\n", "`other` is a list, not a mapping"),
-    "a step called 3": ("  numbers:\n", "  3: {{stage: toy-count}}\n  numbers:\n", "is read as 3, not as text"),
-    "a key that is yes": ("seed: 10", "on: 10", "is read as True, not as text: write it in quotes"),
+    "a step called 3": (
+        "  numbers:\n",
+        "  3: {{stage: toy-count}}\n  numbers:\n",
+        "YAML reads a key of `steps` as 3, not as text",
+    ),
+    "a key that is yes": ("seed: 10", "on: 10", "as True, not as text: put it in quotes"),
     "stage is a list": ("stage: toy-count", "stage: [toy-count]", "stage is a list, not a stage's name"),
     "stage is empty": ("stage: toy-count", "stage:", "stage is nothing, not a stage's name"),
     "inputs is a text": ("{{numbers: numbers}}", "numbers", "step grouped: `inputs` is a text, not a mapping"),
@@ -103,15 +107,15 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
 
 # What a command line changes, and what is said of it.
 OVERRIDES: dict[str, str] = {
-    "nubmers.shards=1": 'nothing is called "nubmers" – did you mean "numbers"',
-    "steps.nubmers.shards=1": 'nothing is called "nubmers" – did you mean "numbers"',
-    "sed=3": 'nothing is called "sed" – did you mean "seed"',
+    "nubmers.shards=1": 'unknown name "nubmers" – did you mean "numbers"',
+    "steps.nubmers.shards=1": 'unknown name "nubmers" – did you mean "numbers"',
+    "sed=3": 'unknown name "sed" – did you mean "seed"',
     "numbers.shrads=1": 'step numbers, stage toy-count: unknown key "shrads" – did you mean "shards"',
     "numbers.shards=x": "\"shards\" = 'x': Input should be a valid integer",
-    "numbers.shards.first=1": '"numbers.shards" is a number, nothing within it has a name',
+    "numbers.shards.first=1": '"numbers.shards" is a number, not a mapping with names',
     "numbers.weights=[1": "override numbers.weights:1: not valid YAML",
-    "numbers.weights={a: 1, a: 2}": 'the key "a" is given twice',
-    "numbers.kind=*.wav": 'put "…" around what is meant as text',
+    "numbers.weights={a: 1, a: 2}": 'duplicate key "a"',
+    "numbers.kind=*.wav": 'put text in "…"',
     "numbers.shards=": '"shards" = None: Input should be a valid integer',
     "numbers=3": "`numbers` is a number, not a mapping",
     "grouped.inputs.numbers=nmbers": 'unknown step "nmbers" – did you mean "numbers"',
@@ -121,7 +125,7 @@ OVERRIDES: dict[str, str] = {
     "engine.workers=-1": '"workers" = -1: Input should be greater than or equal to 0',
     "engine=spark": "`engine` is a text, not a mapping",
     "vars.wrod=other": 'the recipe has no variable "wrod" – did you mean "word"',
-    "seed.numbers=3": '"seed" is a number, nothing within it has a name',
+    "seed.numbers=3": '"seed" is a number, not a mapping with names',
     "run=": "run is '', not a path or a URL",
     "shards": "is not key=value",
     "=3": "is not key=value",
@@ -189,7 +193,7 @@ def test_every_command_refuses_before_anything_is_made(
         assert ended.value.code == 1
         return capsys.readouterr().err
 
-    assert "given twice" in said(changed(tmp_path, "shards: 3", "shards: 3\n    shards: 4"))
+    assert "duplicate key" in said(changed(tmp_path, "shards: 3", "shards: 3\n    shards: 4"))
     assert "grouped → grouped" in said(changed(tmp_path, "numbers: numbers", "numbers: grouped"))
     recipe = write_recipe(tmp_path)
     assert 'did you mean "numbers"' in said(recipe, "nubmers.shards=1")

@@ -153,8 +153,8 @@ def test_several_shards_of_several_steps(made: Made) -> None:
     (made.home / "grouped/shards/00000.parquet").unlink()
     flip(made.home / "grouped/shards/00002.parquet")
     output = made.repair()
-    assert "shard 1 of 4 made again" in output
-    assert "shards 0, 2 of 3 made again" in output
+    assert "rebuilt shard 1 of 4" in output
+    assert "rebuilt shards 0, 2 of 3" in output
     assert made.ran() == ["count 1", "merge 0", "merge 2"]
     quarantine = {name for name in made.before if name == "numbers/quarantine/00001.jsonl"}
     made.check_repaired(shards(1) | quarantine | shards(0, 2, step="grouped"))
@@ -186,7 +186,7 @@ def test_receipts_that_no_digest_fits_are_said(made: Made) -> None:
     receipt = made.home / "grouped/receipts/00001.json"
     receipt.write_text(receipt.read_text().replace('"tags":{}', '"tags":{"set":"test"}'))
     damaged = made.files()
-    assert "its receipts are not those that the manifest was made of" in made.repair("grouped", code=1)
+    assert "its receipts do not match the manifest" in made.repair("grouped", code=1)
     assert made.files() == damaged
 
 
@@ -194,7 +194,7 @@ def test_a_damaged_manifest_is_made_again_by_the_recipe(made: Made) -> None:
     truncate(made.home / "grouped/manifest.json")
     flip(made.home / "grouped/shards/00001.parquet")
     by_itself = made.repair("grouped", code=1)
-    assert "repair it by its recipe" in by_itself
+    assert "repair it through its recipe" in by_itself
     made.repair()
     assert made.ran() == ["merge 1"]
     made.check_repaired(shards(1, step="grouped") | {"grouped/manifest.json", "grouped/receipts.jsonl"})
@@ -212,7 +212,7 @@ def test_other_bytes_than_the_receipt_says_are_not_published(made: Made, monkeyp
     damaged = made.files()
     monkeypatch.setenv("TOY_TWIST", "1")
     output = made.repair(code=1)
-    assert "shard 1 came out other than the receipt says; nothing was changed" in output
+    assert "rebuilt shard 1 differs from its receipt; nothing was changed" in output
     assert made.files() == damaged
     monkeypatch.delenv("TOY_TWIST")
     made.repair()
@@ -223,7 +223,7 @@ def test_other_statistics_than_the_receipt_says_are_not_published(made: Made, mo
     """They are no part of the digest, but of the receipt."""
     flip(made.home / "numbers/shards/00001.parquet")
     monkeypatch.setenv("TOY_STAT", "1")
-    assert "shard 1 came out other than the receipt says" in made.repair("numbers", code=1)
+    assert "rebuilt shard 1 differs from its receipt" in made.repair("numbers", code=1)
 
 
 def test_another_version_of_the_stage_is_said(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,7 +282,7 @@ def test_one_artifact_that_cannot_be_repaired_does_not_stop_the_others(made: Mad
     (made.home / "numbers/manifest.json").write_text('{"format": 9}')
     flip(made.home / "regrouped/shards/00001.parquet")
     output = made.repair(code=1)
-    assert "the manifest is of format 9" in output
+    assert "the manifest has format 9" in output
     assert made.ran() == ["merge 1"]
     assert verify(Artifact(made.home / "regrouped")) == []
 
@@ -330,7 +330,7 @@ def test_files_that_a_stage_reads_must_be_what_they_were(made: Made, tmp_path: P
     whole = arpa.read_bytes()
     flip(arpa)
     text.write_text("one two four\n" * 9)
-    assert "cannot be repaired: the files that it reads changed" in made.repair(str(lm), code=1)
+    assert "cannot be repaired: its source files changed" in made.repair(str(lm), code=1)
     text.unlink()
     assert f"{lm}: cannot be repaired: no file matches" in made.repair(str(lm), code=1)
     text.write_text("one two three\n" * 9)

@@ -84,7 +84,7 @@ def test_a_copy_is_the_recipe_and_replaces_nothing(tmp_path: Path, monkeypatch: 
     assert "megahour run demo.yaml" in printed
     assert Path("demo.yaml").read_bytes() == (FOLDER / "demo.yaml").read_bytes()
     Path("demo.yaml").write_text("mine")
-    with pytest.raises(ConfigError, match="there already"):
+    with pytest.raises(ConfigError, match="already exists"):
         copy("demo", Path())
     assert Path("demo.yaml").read_text() == "mine"
 

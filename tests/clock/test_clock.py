@@ -269,7 +269,7 @@ def test_more_workers_that_are_slower_than_one_are_warned_of() -> None:
         (["--step-s", "inf"], "--step-s: Input should be a finite number"),
         (["--knee-flows", "1e-300"], "--knee-flows: Input should be greater"),
         (["--parameters", "9" * 400], "--parameters: Input should be less"),
-        (["--calibrate", "no-such-folder/machines.json"], "in a folder that exists"),
+        (["--calibrate", "no-such-folder/machines.json"], "in an existing folder"),
         (["--calibrate", "machines.json", "--parameters", "-5"], "--parameters: Input should be greater"),
     ],
 )

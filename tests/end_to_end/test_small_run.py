@@ -58,7 +58,7 @@ def disturb(folder: Path, step: str, more: int, pause_s: float, disturbance: Dis
     if disturbance is press_ctrl_c:
         # Python itself ends with the signal, which a shell also shows as 130, where it hit within an exec of a string.
         assert process.returncode in (130, -signal.SIGINT), errors
-        assert "To go on: megahour run" in errors
+        assert "To resume: megahour run" in errors
         assert "Traceback" not in errors, errors
     else:
         assert process.returncode == -signal.SIGKILL, errors

@@ -29,14 +29,14 @@ def refusal(*words: str) -> ConfigError:
 def test_a_port_that_is_taken_and_a_host_that_is_not_here_are_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert refusal("--port", str(port)).message == f"port {port} of 127.0.0.1 is taken"
+        assert refusal("--port", str(port)).message == f"port {port} of 127.0.0.1 is in use"
     assert "cannot listen on 192.0.2.1" in refusal("--host", "192.0.2.1", "--port", "0").message
 
 
 @pytest.mark.parametrize("token", ["short", "a token with spaces in it", ""])
 def test_a_token_must_be_long_and_fit_a_header(token: str, tmp_path: Path) -> None:
     (tmp_path / "token").write_text(token)
-    assert "a token of" in refusal("--port", "0", "--token-file", str(tmp_path / "token")).message
+    assert "the token has" in refusal("--port", "0", "--token-file", str(tmp_path / "token")).message
 
 
 def send_nonsense(port: int, token: str) -> None:

@@ -72,7 +72,7 @@ def test_what_cannot_be_is_named(tmp_path: Path) -> None:
         (["beams"], "", "--set beams.*--set beams=8"),
         (["beams=none"], "", '"beams"'),
         ([], str(tmp_path / "hot.txt"), "'xylophone' has 'l', 'n', 'o'"),
-        ([], str(tmp_path / "none.txt"), "no hot words"),
+        ([], str(tmp_path / "none.txt"), "cannot read hot words"),
     ]:
         with pytest.raises(ConfigError, match="(?s)" + message):
             recogniser(tmp_path, *settings, hot_words=hot_words)

@@ -312,7 +312,7 @@ def test_the_command(made: Path, tmp_path: Path) -> None:
         assert file.frames > 1000
     refused = CliRunner().invoke(app, ["say", "zzz", *options])
     assert refused.exit_code
-    assert "nothing in the text can be said" in str(refused.exception) + refused.output
+    assert "nothing in the text can be spoken" in str(refused.exception) + refused.output
 
 
 def test_spoken_texts_are_utterances_and_have_scores(made: Path, tmp_path: Path) -> None:

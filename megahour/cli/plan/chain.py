@@ -1,4 +1,4 @@
-"""`megahour plan chain`: the days of the Amazon paper's chain on given machines, beside the published ones."""
+"""`megahour plan chain`: forecasts the days of the Amazon paper's pipeline on given machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`megahour plan RECIPE --hours N`: what a recipe would take at a size, and on machines, that it never ran on."""
+"""`megahour plan RECIPE --hours N`: forecasts a recipe's time and cost at sizes and on machines it never ran on."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _run(
 
 
 def read_prices(path: str | None) -> Prices:
-    """Raises ConfigError: a key that is none."""
+    """Read a file of prices. Raises ConfigError for an unknown key."""
     from megahour.core.strict_yaml import read_mapping
 
     if path is None:
@@ -90,14 +90,14 @@ def read_prices(path: str | None) -> Prices:
 
 
 def _calibrated(path: str, overrides: Sequence[str], calibrate: str) -> list[str]:
-    """Runs of the recipe at each value of a key, made where they are missing."""
+    """Run the recipe at each value of a key, unless it is finished; returns the runs."""
     from megahour.cli.recipe import load_recipe
     from megahour.cli.session import RunSession
 
     key, _, values = calibrate.partition("=")
     sizes = [value.strip() for value in values.split(",") if value.strip()]
     if not key or len(set(sizes)) < 2:
-        raise ConfigError(f"--calibrate {calibrate}", remedy="a key and two or more values, as raw.hours=0.5,1.5")
+        raise ConfigError(f"--calibrate {calibrate}", remedy="give a key and several values: raw.hours=0.5,1.5")
     home = load_recipe(path, overrides).run
     runs = [f"{home}-calibration/{key}={size}" for size in sizes]
     for size, run in zip(sizes, runs, strict=True):
@@ -109,7 +109,7 @@ def _calibrated(path: str, overrides: Sequence[str], calibrate: str) -> list[str
 def _constants(
     path: str, overrides: Sequence[str], source: str, runs: Sequence[str], constants: str | None
 ) -> tuple[list[StepLaws], list[float], list[str]]:
-    """Laws of the steps, hours of the runs that they come from, and names of steps that not all runs have finished."""
+    """(laws of the steps, hours of the measured runs, names of steps that not all runs have finished)."""
     from megahour.clock.measured import from_json, laws, source_of_hours
 
     if constants:
@@ -124,7 +124,7 @@ def _constants(
     for recipe, table in zip(recipes, tables, strict=True):
         if not table:
             remedy = f"megahour run {path} first, or --calibrate KEY=V1,V2, or --constants FILE"
-            raise ConfigError("no step of it is finished", where=recipe.run, remedy=remedy)
+            raise ConfigError("no step is finished", where=recipe.run, remedy=remedy)
     known = laws(tables, source)
     name = source_of_hours(tables[0], source)
     sizes = [next(each.hours for each in table if each.name == name) for table in tables]
@@ -133,7 +133,7 @@ def _constants(
 
 
 def _measured(recipe: Recipe) -> list[Measured]:
-    """Of the steps that are finished."""
+    """Measurements of the finished steps."""
     from megahour.clock.measured import measured
     from megahour.core.store import Artifact
 
@@ -155,7 +155,7 @@ def _machine(step: Step) -> Machine:
 
 
 def save_constants(path: str, found: Sequence[StepLaws]) -> None:
-    """A file that `--constants` reads."""
+    """Write a file for `--constants`."""
     from fsspec.implementations.local import LocalFileSystem
 
     from megahour.clock.measured import to_json
@@ -190,7 +190,7 @@ def _row(step: StepForecast) -> list[str]:
 
 
 def size_text(size: float) -> str:
-    """Bytes in the unit that suits them."""
+    """Bytes in a suitable unit."""
     name, unit = max((pair for pair in UNITS if pair[1] <= max(size, 1)), key=lambda pair: pair[1])
     return f"{size / unit:.3g} {name}"
 
@@ -208,14 +208,14 @@ def _say(
         if made.spot_money is not None:
             longer = made.spot_wall_s / made.wall_s if made.wall_s else 1.0
             lost = "" if math.isfinite(longer) else ": shards or checkpoints are too long for such machines"
-            click.echo(f"Spot {made.spot_money:,.2f}{unit}, {longer:.3f} times as long by what is lost{lost}")
+            click.echo(f"Spot {made.spot_money:,.2f}{unit}, {longer:.3f} times as long because of lost work{lost}")
     if sizes:
         text = " and ".join(f"{size:.3g} h" for size in sorted(sizes))
         fit = f", fitted within {max(step.residual for step in found):.0%}" if len(sizes) > 1 else ""
-        one = "; a second run of another size shows what does not grow with the hours" if len(sizes) == 1 else ""
-        click.echo(f"Constants: of runs of {text}{fit}{one}")
+        one = "; a second run of another size would separate fixed costs from those per hour" if len(sizes) == 1 else ""
+        click.echo(f"Constants: from runs of {text}{fit}{one}")
     if missing:
-        click.echo(f"Left out, as no run has finished them: {', '.join(missing)}")
+        click.echo(f"Left out, not finished in all runs: {', '.join(missing)}")
 
 
 def _as_json(made: Forecast) -> str:

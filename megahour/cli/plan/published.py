@@ -1,4 +1,4 @@
-"""`megahour plan published`: published set-ups beside what the same equations as `plan RECIPE --hours` give."""
+"""`megahour plan published`: published set-ups compared with the equations of `plan RECIPE --hours`."""
 
 from __future__ import annotations
 

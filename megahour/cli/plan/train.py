@@ -1,4 +1,4 @@
-"""`megahour plan train`: how long training takes with N workers under each trainer, before any of it is bought."""
+"""`megahour plan train`: forecasts training time and cost for each trainer and number of workers."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def _run(**values: Any) -> None:
 
 
 def _measure(path: Path, given: dict[str, Any]) -> None:
-    """Writes what `calibrate` finds into `path`; first sees that what is given can be used, which is known at once."""
+    """Write the constants that `calibrate` measures to `path`, after validating the given options."""
     from megahour.clock.calibrate import calibrate_here
 
     _machines(None, {"parameters": 1, "step_s": 1.0, **given})
     if path.is_dir() or not path.absolute().parent.is_dir():
-        raise ConfigError("not a file that can be written", where=str(path), remedy="give one in a folder that exists")
+        raise ConfigError("not a writable file", where=str(path), remedy="give a file in an existing folder")
     try:
         measured = calibrate_here(given.get("parameters"))
     except subprocess.CalledProcessError as error:
@@ -104,7 +104,7 @@ def _numbers(text: str) -> list[int]:
     except ValueError:
         numbers = []
     if not numbers or not all(1 <= number <= MOST_WORKERS for number in numbers):
-        raise ConfigError(f"--workers {text}", remedy=f"numbers from 1 to {MOST_WORKERS:,} by commas, as 8,16,64")
+        raise ConfigError(f"--workers {text}", remedy=f"give numbers from 1 to {MOST_WORKERS:,}, such as 8,16,64")
     return numbers
 
 
@@ -138,13 +138,13 @@ def _predict(machines: Machines, workers: list[int], steps: int) -> None:
 
 
 def _span(span: tuple[float, float] | None) -> str:
-    """One number where the least and the most are the same but for rounding."""
+    """A range, or one number if both ends round to the same."""
     low, high = (f"{value:.2f}" for value in span or (0.0, 0.0))
     return low if low == high else f"{low} to {high}"
 
 
 def _check() -> None:
-    """The clock against published figures. What is fitted to one point says so."""
+    """Print the clock's figures beside published ones, marking points that were used to fit it."""
     from rich.table import Table
 
     from megahour.clock.fit import extrapolated, ibm, table_one

@@ -1,8 +1,7 @@
-"""`megahour lm plan --words N`: what `lm cluster` would take at a size, and on machines, that it never ran on.
+"""`megahour lm plan --words N`: forecasts `lm cluster` at sizes and on machines that it never ran on.
 
-The laws are those of `megahour plan` (`clock.measured`, `clock.pipeline`), in millions of running words. What a step
-goes through is its own size, as a function of the text's: running words, different words, or n-grams, which grow as
-`clock.pipeline.Growth` says.
+The laws are those of `megahour plan` (`clock.measured`, `clock.pipeline`), in millions of running words. The size of a
+step (running words, distinct words or n-grams) is a function of the text's size, given by `clock.pipeline.Growth`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from megahour.clock.pipeline import StepLaws
 
 WORD_BYTES = 64
-"""Of a different word in the memory of each task, as the help of lm cluster has it."""
+"""Memory per distinct word in each task, as in the help of `lm cluster`."""
 SHOWN = "step", "shards", "wall", "CPU", "reserved CPU", "written", "read", "memory of a task", "bound by"
 
 
@@ -60,7 +59,7 @@ def _command() -> click.Command:
 
 @dataclass(frozen=True)
 class PlannedText:
-    """words: running ones; types, ngrams: how many the laws expect."""
+    """A text's running words, and the distinct words and n-grams that the laws predict."""
 
     words: float
     types: float
