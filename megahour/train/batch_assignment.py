@@ -1,12 +1,12 @@
-"""Who trains on which batch of the schedule, and between which two batches a checkpoint lies.
+"""Assigns the batches of the schedule to workers, and places checkpoints between batches.
 
-The batches of the whole schedule are numbered. Workers in step take them in turn: worker r of W the batches r, r + W,
-and so on (`InTurn`). Workers that do not wait for each other take the next one that no one has (`FirstCome`), so that a
-slow worker takes fewer and no one waits for it at the end; the workers of a node, in step, take theirs together.
+The batches of the whole schedule are numbered. Synchronous workers take them in turn: worker r of W takes the batches
+r, r + W, and so on (`InTurn`). Asynchronous workers take the next unassigned batch (`FirstCome`), so a slow one takes
+fewer and no one waits for it at the end; the workers of a node are synchronous and take theirs together.
 
-A checkpoint lies at a batch number M: it holds all batches before M and none from M on. Every worker saves when its
-next batch is the first from M on, so that none has to agree with another when to save. Which M is next says the worker
-that first passes the last one, by its clock. Both numbers are in a store that all workers see.
+A checkpoint at a batch number M holds all batches before M and none from M on. Every worker saves when its next batch
+is the first from M on, so workers need not agree on when to save. The first worker to pass a mark picks the next one,
+by its own clock. Both numbers are in a store shared by all workers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from megahour.sync.group.base import Group
 
 
 class SharedStore(Protocol):
-    """What of `torch.distributed.Store` is needed."""
+    """The methods of `torch.distributed.Store` that are used here."""
 
     def add(self, key: str, amount: int) -> int: ...
 
@@ -32,9 +32,9 @@ class SharedStore(Protocol):
 
 
 class Claim(NamedTuple):
-    """A step's batches, from `first` on, of the workers that make it together; `own` are this worker's, or none.
+    """A step's batches, from `first` on, of all workers that take the step; `own` are this worker's, possibly none.
 
-    After it the batches before `last` are done; `again`: the first so many of those still owed, and no new ones.
+    After the step all batches before `last` are done. `again`: this many owed batches are repeated, and no new ones.
     """
 
     first: int
@@ -44,15 +44,15 @@ class Claim(NamedTuple):
 
 
 class Claims(Protocol):
-    """Gives a worker its batches until the schedule of `total` is through."""
+    """Gives a worker its batches, up to the schedule's `total`."""
 
     def take(self) -> Claim | None: ...
 
 
 class InTurn:
-    """W batches a step, one for each worker of `group`, from number `at` on; or `each` times as many.
+    """W batches per step, one for each worker of `group` (or `each` of them), from number `at` on.
 
-    `owed` come first: batches before `at` of which a lost worker has taken what it had done along.
+    `owed` come first: batches before `at` whose training was lost with a worker.
     """
 
     def __init__(self, group: Group, at: int, total: int, each: int = 1, owed: Sequence[int] = ()) -> None:
@@ -60,7 +60,7 @@ class InTurn:
         self._owed = list(owed)
 
     def __iter__(self) -> Iterator[int]:
-        """All of this worker's batches that are still to come, in order."""
+        """All remaining batches of this worker, in order."""
         return chain(self._owed[self.rank :: self.size], range(self.next + self.rank, self.total, self.size))
 
     def take(self) -> Claim | None:
@@ -76,9 +76,9 @@ class InTurn:
 
 
 class FirstCome:
-    """The next `node_size` · `each` batches that no node has taken, from number `at` on.
+    """The next `node_size` · `each` unassigned batches, from number `at` on.
 
-    `node` are the workers in step.
+    node: the synchronous workers.
     """
 
     def __init__(self, store: SharedStore, node: Group | None, at: int, total: int, each: int = 1) -> None:
@@ -86,7 +86,7 @@ class FirstCome:
         self.size = 1 if node is None else node.size
 
     def take(self) -> Claim | None:
-        """Asks the store; inside a node its first worker asks for all."""
+        """Claim batches through the store; the first worker of a node claims for all."""
         first = torch.zeros(1, dtype=torch.int64)
         if self.node is None or self.node.rank == 0:
             batches = self.size * self.each
@@ -99,17 +99,17 @@ class FirstCome:
 
 
 def claim_of(first: int, size: int, rank: int, total: int, each: int = 1) -> Claim:
-    """The claim of the step that begins at batch `first`, for worker `rank` of the `size` that make it together."""
+    """The claim of the step that begins at batch `first`, for worker `rank` of `size`."""
     last = min(first + size * each, total)
     return Claim(first, last, range(first + rank, last, size))
 
 
 class Marks:
-    """Where the next checkpoint lies. Marks are multiples of `unit`, the batches of a step made together.
+    """The batch numbers of checkpoints. Marks are multiples of `unit`, the batches of a common step.
 
     Parameters
     ----------
-    store: None where there is one worker.
+    store: None for a single worker.
     at: batch number that this run begins at.
     interval_s: seconds between checkpoints.
     """
@@ -120,9 +120,9 @@ class Marks:
         self._passed, self._passed_s = at, time.monotonic()
 
     def due(self, claim: Claim | None) -> int | None:
-        """The mark that this worker's next claim (None: the end) is the first one beyond; None where there is none.
+        """The mark that this worker passes with its next claim (None: the end of the schedule); None if it passes none.
 
-        A worker may pass several marks at once when others took the batches between; it is told of them one by one.
+        A worker may pass several marks at once if others took the batches between; it gets them one by one.
         """
         if claim is not None and claim.first < self.next:
             return None
@@ -132,7 +132,7 @@ class Marks:
         return mark
 
     def _following(self, mark: int) -> int:
-        """The mark after this one: said by whoever asks first."""
+        """The mark after this one, picked by the first worker that asks."""
         if self.store is None:
             return self._guess(mark)
         if self.store.add(f"passed/{mark}", 1) == 1:
@@ -140,9 +140,9 @@ class Marks:
         return int(self.store.get(f"after/{mark}"))
 
     def _guess(self, mark: int) -> int:
-        """As many batches on as fit into the interval at the pace since the last mark."""
+        """The next mark: as many batches on as fit into the interval at the pace since the last mark."""
         seconds = max(time.monotonic() - self._passed_s, 1e-6)
         batches = (mark - self._passed) * self.interval_s / seconds
-        # Twice as far at most: the pace changes, with whole utterances after chunks for one.
+        # At most twice as far, since the pace changes, for example from chunks to whole utterances.
         batches = min(batches, 2.0 * max(mark - self._passed, self.unit))
         return mark + self.unit * max(1, round(batches / self.unit))

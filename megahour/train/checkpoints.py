@@ -1,7 +1,7 @@
-"""Where a run is, what it keeps of that, and how it goes on after it was stopped.
+"""A run's position, its checkpoints, and how it resumes from them.
 
-The place in the data is one number: the batches of all phases, one after the other, of which the first `done` are
-behind. It means the same whatever the number of workers is, so that workers may be fewer or more after a restart.
+The position in the data is one number, `done`: how many batches of all phases, in sequence, have been trained on. It
+does not depend on the number of workers, so a run may resume with fewer or more of them.
 """
 
 from __future__ import annotations
@@ -29,17 +29,16 @@ LOG = logging.getLogger(__name__)
 
 
 def checkpoints_of(work: Path, durable: str = "") -> str:
-    """The folder of a training's checkpoints: where its output is, or in its work folder."""
+    """The folder of a training's checkpoints, below `durable` if that is set, else below its work folder."""
     return f"{durable or work}/checkpoints"
 
 
 @dataclass
 class Position:
-    """Where a run is: batches `done` of all workers, `steps` of this one, what it has summed up since the last row.
+    """A run's position: batches `done` by all workers, `steps` of this one, and its sums since the last row.
 
-    `row_due`: the first batch of a step after which there is a row of the curves still to be made. With workers that
-    come and go (`rounds`), `rounds`: those that are over since the last start of all; `owed`: batches below `done` that
-    no one has trained on.
+    `row_due`: first batch of a step after which a row of the curves is still missing. With workers that come and go,
+    `rounds`: finished rounds since all workers last started; `owed`: batches below `done` that still need training.
     """
 
     done: int = 0
@@ -53,11 +52,11 @@ class Position:
 
     @property
     def ended(self) -> bool:
-        """Whether the last row of the curves is there."""
+        """Whether the last row of the curves has been written."""
         return bool(self.curves.rows) and "pieces" in self.curves.rows[-1]
 
     def add(self, totals: TrainedTotals) -> None:
-        """What a step's batches were."""
+        """Add the totals of a step's batches."""
         self.audit.take(totals.audit)
         self.sums.add(*totals.sums)
 
@@ -66,34 +65,34 @@ class Position:
 
     @staticmethod
     def of(state: Mapping[str, Any], *, same_workers: bool) -> Position:
-        # Sums are a worker's own: when their number has changed, the curve's next row starts from zero.
+        # Sums belong to a worker: if the number of workers changed, the next row of the curve starts from zero.
         sums = Sums(**state["sums"]) if same_workers else Sums()
         return Position(state["done"], state["steps"], sums, Curves(state["rows"]))
 
 
 def newest(folder: str, group: Group, fingerprint: str) -> Checkpoint | None:
-    """The newest checkpoint that is whole on all workers, unless it is of another configuration. A collective call."""
-    found = load(folder, group)
-    if found is not None and found.state["print"] != fingerprint:
+    """The newest checkpoint complete on all workers, if its configuration is the same. A collective call."""
+    checkpoint = load(folder, group)
+    if checkpoint is not None and checkpoint.state["print"] != fingerprint:
         LOG.warning("checkpoints in %s belong to another configuration; training starts again", folder)
-        found = None
+        checkpoint = None
     if group.rank == 0:
-        set_aside(folder, -1 if found is None else found.step)
-    group.all_gather(torch.zeros(1)).wait()  # no worker saves before that
-    return found
+        set_aside(folder, -1 if checkpoint is None else checkpoint.step)
+    group.all_gather(torch.zeros(1)).wait()  # no worker saves before this point
+    return checkpoint
 
 
 def clear_unfinished(folder: str, group: Group) -> None:
-    """Sets aside what workers were writing when one was lost. A collective call: no worker saves before that."""
+    """Set aside checkpoints left unfinished when a worker was lost. A collective call: none saves before it returns."""
     if group.rank == 0:
         set_aside(folder, newest_step(folder))
     group.all_gather(torch.zeros(1)).wait()
 
 
 def position_of(found: Checkpoint, group: Group, *, common: bool = False) -> Position:
-    """Where a worker goes on. Where workers are fewer or more, the first answers for what all have trained on.
+    """Where a worker resumes. If the number of workers changed, worker 0 accounts for what all have trained on.
 
-    `common`: each has saved the sums of all.
+    common: each worker has saved the sums of all.
     """
     same = common or found.workers == group.size
     at = Position.of(found.state["position"], same_workers=same)
@@ -105,9 +104,9 @@ def position_of(found: Checkpoint, group: Group, *, common: bool = False) -> Pos
 
 
 class Saving:
-    """Saves checkpoints of a run, which goes on where one cannot be written: the older ones are whole.
+    """Saves a run's checkpoints. If one cannot be written, the run continues, since older ones are complete.
 
-    `alarm` hears of the first of several in a row.
+    alarm: is notified of the first of consecutive failures.
     """
 
     def __init__(self, saver: Checkpoints, fingerprint: str, alarm: Alarm | None) -> None:
@@ -117,13 +116,13 @@ class Saving:
     def save(
         self, done: int, at: Position, tensors: Mapping[str, Tensor], offsets: Mapping[str, Sequence[int]]
     ) -> None:
-        """What all workers hold of the batches before number `done`; `offsets`: see `Checkpoints.save`."""
+        """Save the state of all workers after the batches before `done`; `offsets`: see `Checkpoints.save`."""
         state = {"print": self._fingerprint, "position": at.state(done)}
-        held = dict(tensors) | {"audit.sums": at.audit.tensor()}
-        self._try(partial(self._saver.save, done, held, state, offsets))
+        saved = dict(tensors) | {"audit.sums": at.audit.tensor()}
+        self._try(partial(self._saver.save, done, saved, state, offsets))
 
     def wait(self) -> None:
-        """Until the last one is written."""
+        """Wait until the last checkpoint is written."""
         self._try(self._saver.wait)
 
     def _try(self, save: Callable[[], None]) -> None:

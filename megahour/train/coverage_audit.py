@@ -1,4 +1,4 @@
-"""What a run has trained on, as two numbers that do not depend on who did it and when: none skipped, none repeated."""
+"""Audits that training skips and repeats no data, with two sums that do not depend on order or workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODULUS = 2**61 - 1
 
 @dataclass
 class Audit:
-    """Pieces of utterances, and the sum of their keys; a chunk counts once, an utterance in a later epoch again."""
+    """Number of pieces of utterances and the sum of their keys; each chunk counts once per epoch."""
 
     pieces: int = 0
     keys: int = 0
@@ -25,7 +25,7 @@ class Audit:
         self.keys = (self.keys + sum(keys)) % MODULUS
 
     def take(self, other: Audit) -> None:
-        """Adds what another has counted."""
+        """Add another audit's sums."""
         self.pieces, self.keys = self.pieces + other.pieces, (self.keys + other.keys) % MODULUS
 
     def tensor(self) -> Tensor:
@@ -33,14 +33,14 @@ class Audit:
 
     @staticmethod
     def sum(parts: Iterable[Tensor]) -> Audit:
-        """What several workers have trained on together."""
-        found = Audit()
+        """The sum over several workers."""
+        total = Audit()
         for pieces, keys in (part.tolist() for part in parts):
-            found.take(Audit(pieces, keys))
-        return found
+            total.take(Audit(pieces, keys))
+        return total
 
     def of_all(self, group: Group) -> dict[str, int]:
-        """The numbers of all workers together, for the last row of the curves. A collective call."""
+        """The sums over all workers, for the last row of the curves. A collective call."""
         return Audit.sum(group.all_gather(self.tensor()).wait()).numbers()
 
     def numbers(self) -> dict[str, int]:

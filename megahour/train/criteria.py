@@ -1,4 +1,4 @@
-"""From a batch and a module to a loss: hard labels, a teacher's top-k logits, CTC, or sentences."""
+"""Computes the loss of a batch: cross entropy with labels or a teacher's top-k logits, CTC, or sequence training."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ CPU = torch.device("cpu")
 
 
 class Loss(NamedTuple):
-    """Summed loss in nats (a scalar with gradient), and how many frames had the right unit on top (CTC: 0).
+    """Summed loss in nats (a scalar with gradient), and the number of correctly classified frames (CTC: 0).
 
-    without_path: how many utterances sequence training could not learn from; None of other criteria.
+    without_path: how many utterances sequence training could not learn from; None for other criteria.
     """
 
     total: Tensor
@@ -39,9 +39,9 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class SequenceGoal:
-    """What sequence training learns against, and how: `losses.sequence`. log_priors (V,) are those of the units.
+    """Denominator and settings of sequence training, see `losses.sequence`. log_priors (V,) are those of the units.
 
-    graph: None where each batch has lattices.
+    graph: None if each batch has lattices.
     """
 
     criterion: Criterion
@@ -53,11 +53,11 @@ class SequenceGoal:
 
 @dataclass(frozen=True)
 class DeviceBatch:
-    """A batch where the model is: features (B, T, F), lengths (B,), and what the loss needs.
+    """A batch on the model's device: features (B, T, F), lengths (B,), and the targets of the loss.
 
     rows: the N frames that count, as indices into B·T; None for tokens and sentences. targets: of these
     frames, `labels` (N,), or `indices` and `logits` (N, k) of a teacher; for CTC `tokens` (B, U), `token_lengths` (B,)
-    and the logits' `lengths` (B,) on the host; for sentences `labels` (B, T). lattices: that these are against.
+    and the logits' `lengths` (B,) on the host; for sentences `labels` (B, T). lattices: denominators of sentences.
     """
 
     features: Tensor
@@ -79,15 +79,15 @@ def weight(batch: Batch) -> int:
 
 
 def on_device(batch: Batch, device: torch.device = CPU, subsample: int = 1, *, sentences: bool = False) -> DeviceBatch:
-    """`batch` on `device`; the copies are queued, the host does not wait for them. subsample: of the model, for CTC.
+    """Copy `batch` to `device` without waiting for the copies. subsample: the model's factor, for CTC.
 
-    sentences: keep labels in their utterances, for sequence training.
+    sentences: keep labels by utterance, for sequence training.
     """
     features, lengths = torch.from_numpy(batch.features).contiguous(), torch.from_numpy(batch.lengths)
     targets = {name: torch.from_numpy(array) for name, array in batch.targets.items()}
     lattices = None
     if "tokens" in targets:
-        rows, targets = None, targets | {"lengths": lengths // subsample}  # on the host, where ctc_loss looks at them
+        rows, targets = None, targets | {"lengths": lengths // subsample}  # on the host, where ctc_loss reads them
         targets |= {name: moved(tensor.contiguous(), device) for name, tensor in targets.items() if name == "view"}
     elif "durations" in targets:
         rows, targets = None, {name: moved(tensor.contiguous(), device) for name, tensor in targets.items()}
@@ -105,13 +105,13 @@ def on_device(batch: Batch, device: torch.device = CPU, subsample: int = 1, *, s
 
 
 def _lattices(batch: Batch) -> FrameLattices:
-    """Without the padding."""
-    found = []
+    """The batch's lattices without padding."""
+    lattices = []
     for arcs, weights, senones in zip(*(batch.targets[name] for name in (ARCS, WEIGHTS, SENONES)), strict=True):
         real = arcs[:, 0] >= 0
         source, target, begin, length = arcs[real].T
-        found.append(LatticeArcs(source, target, begin, length, weights[real], senones[senones >= 0]))
-    return FrameLattices.of(found)
+        lattices.append(LatticeArcs(source, target, begin, length, weights[real], senones[senones >= 0]))
+    return FrameLattices.of(lattices)
 
 
 def loss(
@@ -123,11 +123,11 @@ def loss(
     consistency: float = 0.0,
     sequence: SequenceGoal | None = None,
 ) -> Loss:
-    """Summed loss of `batch` under the criterion that its targets imply; in fp32, whatever the model computes in.
+    """Summed loss of `batch` under the criterion implied by its targets; in fp32, whatever the model's precision.
 
     forward: features (B, T, F), lengths (B,) and a generator for dropout to logits (B, T, V). joint: it also takes
-    targets and keys, and gives losses (B,): `models.end_to_end`. consistency: weight of `ctc_consistency`, where the
-    batch has two views. sequence: of sequence training, whose batch keeps its sentences.
+    targets and keys, and returns losses (B,): `models.end_to_end`. consistency: weight of `ctc_consistency`, if the
+    batch has two views. sequence: settings of sequence training, for batches of whole sentences.
     """
     targets = batch.targets
     if joint:
@@ -150,7 +150,7 @@ def loss(
 
 
 def _of_two_views(forward: Forward, batch: DeviceBatch, generator: torch.Generator | None, consistency: float) -> Loss:
-    """Half of CTC on each view, and how far apart the views are; one pass: parts of models count passes."""
+    """Mean CTC loss of both views plus their distance, in one forward pass, since some models count passes."""
     lengths, tokens, token_lengths = (batch.targets[name] for name in ("lengths", "tokens", "token_lengths"))
     views = torch.cat((batch.features, batch.targets["view"]))
     logits = forward(views, batch.lengths.repeat(2), generator).float()
@@ -164,7 +164,7 @@ def _of_two_views(forward: Forward, batch: DeviceBatch, generator: torch.Generat
 
 
 def _summed(losses: Tensor, weights: Tensor | None) -> Tensor:
-    """Of utterances (B,), by their weights (B,) where they have some."""
+    """The sum of losses (B,), weighted by `weights` (B,) if given."""
     return losses.sum() if weights is None else (losses * weights.to(losses.device, losses.dtype)).sum()
 
 
@@ -172,7 +172,7 @@ def _of_sentences(logits: Tensor, batch: DeviceBatch, goal: SequenceGoal) -> Los
     labels, options = batch.targets["labels"], goal.options
     against = batch.lattices or goal.graph
     assert against is not None
-    found = sequence_loss(
+    result = sequence_loss(
         logits,
         batch.lengths,
         labels,
@@ -184,8 +184,8 @@ def _of_sentences(logits: Tensor, batch: DeviceBatch, goal: SequenceGoal) -> Los
         silence=None if isinstance(options, SmbrOptions) and options.silence else goal.silence,
         reject=options.reject,
     )
-    right = (logits.detach().argmax(dim=2) == labels).sum()  # no unit is the label of padding
-    return Loss(found.loss.sum(), right, (~found.has_path).sum())
+    right = (logits.detach().argmax(dim=2) == labels).sum()  # padding's label is no unit
+    return Loss(result.loss.sum(), right, (~result.has_path).sum())
 
 
 def _hits(logits: Tensor, units: Tensor) -> Tensor:

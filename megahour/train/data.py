@@ -1,4 +1,4 @@
-"""Which utterances train, which are kept for the curves, and the loaders of both."""
+"""Chooses training and held-out utterances, and builds their loaders."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Rule = Callable[[pa.Table], NDArray[np.bool_]]
 def choose(
     p: TrainParams, inputs: Inputs, labels: Labels, front: Front
 ) -> tuple[dict[Data, Loader], Loader | None, Counter[str]]:
-    """Loaders of the labelled (and unlabelled) training data and of the held-out part, and what was left out, why."""
+    """Loaders of labelled (and unlabelled) training data and of held-out data, and the dropped utterances by reason."""
     features = inputs["features"]
     _warn(p, features)
     held = held_out_rule(p, features)
@@ -79,7 +79,7 @@ def choose(
             raise StageError(
                 f"no utterance of sets {p.unlabelled_sets} has targets",
                 where=inputs["targets"].url,
-                remedy="make targets of these sets, or check `unlabelled_sets`",
+                remedy="make targets for these sets, or check `unlabelled_sets`",
             )
     if held is None:
         return loaders, None, dropped
@@ -90,7 +90,7 @@ def choose(
 def _trained_on(
     p: TrainParams, inputs: Inputs, labels: Labels, held: Rule | None, dropped: Counter[str]
 ) -> tuple[Labels, list[Shelf]]:
-    """True labels and pseudo-labels, and the utterances that have some and are not held out."""
+    """The labels (true and pseudo-labels), and the labelled utterances that are not held out."""
     features = inputs["features"]
     keep = None if held is None else lambda table: ~held(table)
     if "pseudo_labels" not in inputs:
@@ -98,24 +98,24 @@ def _trained_on(
     labelled = {r.shard for r in features.each_receipt() if r.tags.get("set") in p.sets}
     own = PseudoTexts(labels, inputs["pseudo_labels"], labelled, p.confidence_power)
     found = shelves(features, p.sets, own, p.stack, keep, dropped)
-    keep = keep if p.held_out_by == "speaker" else None  # no single utterance of other sets is held out
+    keep = keep if p.held_out_by == "speaker" else None  # in other sets only whole speakers are held out
     others = shelves(features, _others(p), own, p.stack, keep, dropped)
     if _others(p) and not any(shelf.utterances for shelf in others):
         raise StageError(
-            f"no utterance of sets {_others(p)} has a pseudo-label that can be learnt",
+            f"no utterance of sets {_others(p)} has a usable pseudo-label",
             where=inputs["pseudo_labels"].url,
-            remedy="make pseudo-labels of these sets of these features, or check `unlabelled_sets`",
+            remedy="make pseudo-labels for these sets of these features, or check `unlabelled_sets`",
         )
     return own, found + others
 
 
 def _others(p: TrainParams) -> list[str]:
-    """Sets of pseudo-labels alone."""
+    """Sets that have only pseudo-labels."""
     return sorted(set(p.unlabelled_sets) - set(p.sets))
 
 
 def _sources(p: TrainParams, inputs: Inputs, mels: int) -> Callable[[Labels, bool], FeatureSource]:
-    """Where a loader's features come from, given its labels and whether audio is changed: stored, or from `audio`."""
+    """The feature source of a loader, given its labels and whether to augment audio: stored features, or `audio`."""
     features = inputs["features"]
     if "audio" not in inputs:
         need_frames(features, where="train")
@@ -135,28 +135,28 @@ def _sources(p: TrainParams, inputs: Inputs, mels: int) -> Callable[[Labels, boo
 
 @contextmanager
 def near(p: TrainParams, inputs: Inputs, work: Path) -> Iterator[Inputs]:
-    """The inputs, with a cache on this machine for what is not there."""
+    """The inputs, with a cache on this machine for remote ones."""
     cache = Cache(Path(p.cache).expanduser() if p.cache else work / "cache", int(p.cache_gb * 1e9))
     try:
         yield {role: Near(artifact.url, cache) for role, artifact in inputs.items()}
     finally:
-        cache.closed.set()  # windows on their way would hold up the end of the process
+        cache.closed.set()  # pending downloads would delay the end of the process
 
 
 def _warn(p: TrainParams, features: Artifact) -> None:
-    """Of an object store that is read more often than it need be."""
+    """Warn if settings make workers read an object store more often than necessary."""
     if is_local(features.fs):
         return
     if p.nodes > 1 and p.lanes % p.workers:
-        LOG.warning("each machine will read all of %s: set `lanes` to %d, or a multiple", features.url, p.workers)
+        LOG.warning("each machine will read all of %s: set `lanes` to %d or a multiple", features.url, p.workers)
     largest = max((info.bytes for r in features.each_receipt() for info in r.files.values()), default=0)
     in_use_gb = 2 * -(-p.lanes // p.nodes) * p.window_shards * largest / 1e9
     if in_use_gb > p.cache_gb:
-        LOG.warning("shards will be fetched again and again: %.1f GB are in use at a time, set `cache_gb`", in_use_gb)
+        LOG.warning("shards will be fetched repeatedly: %.1f GB are in use at a time; raise `cache_gb`", in_use_gb)
 
 
 def _open_windows(p: TrainParams) -> int:
-    """Those that a worker's batches are from at a time, and the next."""
+    """Windows that a worker has open at a time, including the next ones."""
     return p.lanes // (math.gcd(p.lanes, p.workers) if p.synchroniser.in_step else 1) + 1
 
 
@@ -164,18 +164,18 @@ def _targets(p: TrainParams, features: Artifact, artifact: Artifact) -> TopK:
     together = "targets" in features.summary or "targets" in artifact.summary
     if together and features.manifest.digest != artifact.manifest.digest:
         raise ConfigError(
-            "shards of `repartition` hold features and targets together, and the other input has other shards",
+            "shards of `repartition` hold features and targets together, but the other input has other shards",
             where=artifact.url,
-            remedy="give it as `features` and as `targets`",
+            remedy="use it as both `features` and `targets`",
         )
     targets = TopK(artifact)
     if missing := sorted(set(p.offsets) - set(targets.offsets)):
-        raise ConfigError(f"no targets at offsets {missing}", where=artifact.url, remedy="make them there too")
+        raise ConfigError(f"no targets at offsets {missing}", where=artifact.url, remedy="make targets for them too")
     return targets
 
 
 def held_out_rule(p: TrainParams, features: Artifact) -> Rule | None:
-    """Which rows of a features table are kept for the curves; None when none are."""
+    """Predicate of the rows of a features table that are held out for the curves; None if none are."""
     if p.held_out == 0.0:
         return None
     if p.held_out_by == "utterance":
@@ -183,12 +183,12 @@ def held_out_rule(p: TrainParams, features: Artifact) -> Rule | None:
         return lambda table: np.array(
             [key_of("held-out", p.seed, key) < limit for key in table["key"].to_pylist()], bool
         )
-    held = held_out_speakers(_speakers(features, p.sets), p.held_out, p.seed)
-    return (lambda table: np.isin(np.asarray(table["speaker"].to_pylist(), dtype=str), held)) if held else None
+    speakers = held_out_speakers(_speakers(features, p.sets), p.held_out, p.seed)
+    return (lambda table: np.isin(np.asarray(table["speaker"].to_pylist(), dtype=str), speakers)) if speakers else None
 
 
 def held_out_speakers(speakers: Sequence[str], share: float, seed: int) -> list[str]:
-    """`share` of the speakers, at least one and never all; none when there is only one."""
+    """`share` of the speakers, at least one and never all; none if there is only one."""
     if share == 0.0 or len(speakers) < 2:
         return []
     n = min(len(speakers) - 1, max(1, round(share * len(speakers))))

@@ -1,8 +1,8 @@
-"""A decoding graph as the denominator of sequence training: arcs of senones, without words and epsilons.
+"""Turns a decoding graph into the denominator of sequence training: arcs of senones, without words and epsilons.
 
-The graph is one of stage `graph`, topology hmm, of a low-order language model: a unigram's is the smallest. Epsilons go
-into the arcs before them: an arc leads at once to each state that epsilons lead to from its end, with the sum of their
-ways, so that the sum over all paths stays what it was.
+The graph comes from stage `graph` with topology hmm and a low-order language model: a unigram's is the smallest.
+Epsilons are merged into the arcs before them: an arc leads directly to each state that its end reaches by epsilons,
+weighted by the sum over the epsilon paths, so that the sum over all paths does not change.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ def read_denominator(graph: Artifact, units: Artifact) -> ArcGraph:
 
     Raises
     ------
-    ConfigError: a graph of tokens, or of other units than these. StoreError: a damaged graph.
+    ConfigError: a graph of tokens, or of other units. StoreError: a damaged graph.
     """
     made_of = graph.read_json(0, ".json").get("units_digest")
     if made_of != units.manifest.digest:
-        what = "the graph is of other units" if made_of else "the graph has no senones: its topology is ctc"
+        what = "the graph has other units" if made_of else "the graph has no senones: its topology is ctc"
         raise ConfigError(what, where=graph.url, remedy="make it with topology: hmm and the `units` of this training")
     return senone_arcs(from_bytes(graph.read_bytes(0, ".fst"), where=graph.url), where=graph.url)
 
 
 def senone_arcs(fst: FstArrays, *, where: str = "") -> ArcGraph:
-    """The acceptor of the inputs of `fst`, with label + 1 as of stage `graph`; sums of paths are the same.
+    """The input acceptor of `fst`, whose labels are + 1 as from stage `graph`; sums over paths are unchanged.
 
     Raises
     ------
-    StageError: epsilons in a circle, or no path.
+    StageError: an epsilon cycle, or no path.
     """
     read = fst.arcs["ilabel"] > 0
     factor = np.exp(-fst.arcs["weight"].astype(np.float64))
@@ -57,7 +57,7 @@ def senone_arcs(fst: FstArrays, *, where: str = "") -> ArcGraph:
     used = _reached(initial > 0, source, target) & _reached(final > 0, target, source)
     kept = used[source] & used[target]
     if not kept.any() or not (used & (initial > 0)).any():
-        raise StageError("the graph has no path", where=where, remedy="make it again, of a lexicon that has its words")
+        raise StageError("the graph has no path", where=where, remedy="rebuild it with a lexicon that has its words")
     numbers = np.cumsum(used) - 1
     columns, place = np.unique(
         np.stack((numbers[source[kept]], numbers[target[kept]], label[kept])), axis=1, return_inverse=True
@@ -72,7 +72,7 @@ def senone_arcs(fst: FstArrays, *, where: str = "") -> ArcGraph:
 def _closure(
     states: int, source: NDArray[np.int32], target: NDArray[np.int32], factor: NDArray[np.float64], where: str
 ) -> sparse.csr_array:
-    """The sum over all ways of epsilons between two states, the way of none among them."""
+    """Sums over all epsilon paths between two states, the empty path included."""
     step = sparse.csr_array((factor, (source, target)), shape=(states, states))
     total = ways = sparse.csr_array(sparse.eye_array(states))
     for _ in range(states):
@@ -80,12 +80,12 @@ def _closure(
         if not ways.nnz:
             return total
         total = total + ways
-    raise StageError("the graph has epsilons in a circle", where=where, remedy="make it with stage `graph`")
+    raise StageError("the graph has a cycle of epsilons", where=where, remedy="make it with stage `graph`")
 
 
-def _reached(found: Bool, source: NDArray[np.int32], target: NDArray[np.int32]) -> Bool:
-    """The states that arcs lead to from those `found`, and these."""
+def _reached(reached: Bool, source: NDArray[np.int32], target: NDArray[np.int32]) -> Bool:
+    """The states in `reached`, and all that arcs lead to from them."""
     before = -1
-    while before != (before := int(found.sum())):
-        found[target[found[source]]] = True
-    return found
+    while before != (before := int(reached.sum())):
+        reached[target[reached[source]]] = True
+    return reached

@@ -1,4 +1,4 @@
-"""Training that begins with the weights of another model, instead of random ones."""
+"""Initialises training with the weights of another model instead of random ones."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ from megahour.models.inference import restore
 
 LOG = logging.getLogger(__name__)
 SAME = ("kind", "layers", "units", "lookahead", "stack", "mels")
-"""What must be equal for an encoder to fit, as `.model.json` calls it."""
+"""Keys of `.model.json` that must be equal for an encoder to fit."""
 PARAMETER = {"units": "hidden", "mels": "mels of the features"}
 OUTPUTS = ("tokens", "senones", "units_digest", "marks", "phones")
-"""What must be equal for the layers that know the tokens or senones to fit."""
+"""Keys that must be equal for the layers of tokens or senones to fit."""
 KNOW_OUTPUTS = ("head.", "ctc.", "joiner.", "predictor.", "decoder.")
 KNOW_TAGS = ("tagger.", "tag_prompt.", "tag_start.")
 
 
 class InitialModel:
-    """A *model* artifact of `train` that a training begins with.
+    """A *model* artifact of `train` with whose weights a training starts.
 
-    Its normalisation goes with it, so that at the start the encoder gives what it gave. Layers that know tokens or
-    senones, or tags, are taken where these are the same, and are new where they are not.
+    Its normalisation is taken too, so that the encoder's outputs are unchanged at the start. Layers of tokens, senones
+    or tags are taken if these are the same, and are new otherwise.
 
     Raises
     ------
-    ConfigError: a model that was not trained here. StoreError: a damaged one.
+    ConfigError: a model that was not trained by `train`. StoreError: a damaged model.
     """
 
     def __init__(self, artifact: Artifact) -> None:
         self.url = artifact.url
         self.config: dict[str, Any] = read_config(artifact)
         if "stats" not in self.config:
-            what = "a model from elsewhere, whose weights cannot be trained here"
+            what = "the model was imported, and its weights cannot be trained here"
             raise ConfigError(what, where=self.url, remedy="give a *model* of `train`")
         self._data = artifact.read_bytes(0, ".safetensors")
 
     def front(self, front: Front) -> Front:
-        """The same with this model's mean and variance. Raises ConfigError: other features."""
+        """`front` with this model's mean and variance. Raises ConfigError: it was trained on other features."""
         stats = {name: np.asarray(self.config["stats"][name], np.float32) for name in ("mean", "inv_std")}
         if stats["mean"].shape != front.mean.shape:
             self._differ("mels", len(stats["mean"]), len(front.mean))
         return Front(front.stack, **stats)
 
     def fill(self, module: nn.Module, config: Mapping[str, Any]) -> None:
-        """Puts its weights into a `module` of `config`. Raises ConfigError: the encoder is another one."""
+        """Load the weights into a `module` of `config`. Raises ConfigError: the encoder does not fit."""
         for name in SAME:
             if self.config.get(name) != config.get(name):
                 self._differ(name, self.config.get(name), config.get(name))
@@ -72,13 +72,13 @@ class InitialModel:
     def _differ(self, name: str, theirs: object, mine: object) -> None:
         parameter = PARAMETER.get(name, name)
         what = f"the initial model has {parameter} {theirs}, this training {mine}"
-        raise ConfigError(what, where=self.url, remedy=f"train with {parameter} {theirs}, or begin without `initial`")
+        raise ConfigError(what, where=self.url, remedy=f"train with {parameter} {theirs}, or leave out `initial`")
 
 
 def _parts(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors by one name each, whether the encoder is the whole model or has heads beside it.
+    """Tensors by uniform names, whether the encoder is the whole model or has separate heads.
 
-    An encoder's own last layer is `head` where it gives tokens or senones, and `encoder.head` where heads follow.
+    An encoder's last layer is `head` if it outputs tokens or senones, and `encoder.head` if heads follow.
     """
     if not any(name.startswith("encoder.") for name in state):
         return dict(state)

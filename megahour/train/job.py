@@ -1,4 +1,4 @@
-"""A training run as every worker of it prepares it: data, model, schedule, from parameters and input artifacts."""
+"""Prepares a training run from parameters and inputs: data, model and schedule, identical on every worker."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from megahour.units.phones import Phones
 from megahour.units.spellers import speller_of
 from megahour.units.tokens import MARK, Characters, TokenSpeller
 
-CHECKPOINT = "checkpoint 2"  # another one where what a checkpoint holds changes: older ones are not gone on from
+CHECKPOINT = "checkpoint 2"  # change it with the contents of checkpoints: older ones are then ignored
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What the model predicts: labels of the labelled sets, number of outputs, and their part of the configuration."""
+    """What the model predicts: the labels, the number of outputs, and their part of the configuration."""
 
     labels: Labels
     outputs: int
@@ -50,9 +50,9 @@ class Goal:
 
 @dataclass(frozen=True)
 class TrainingJob:
-    """Everything that workers agree on before the first step. `fingerprint` is of all that shapes the result.
+    """Everything that workers agree on before the first step. `fingerprint` covers all that shapes the result.
 
-    module: without values where workers hold parts of it.
+    module: without values if workers hold parts of it.
     """
 
     params: TrainParams
@@ -68,14 +68,14 @@ class TrainingJob:
 
     @property
     def audio_s(self) -> float:
-        """Seconds of audio that the schedule goes through, every pass counted."""
+        """Seconds of audio in the schedule, counting every pass."""
         passes = ((self.loaders[phase.data], phase) for phase in self.phases)
         frames = sum(loader.frames * len(phase) / max(1, len(loader.plan(phase.epoch))) for loader, phase in passes)
         return round(frames / 100, 2)
 
 
 def prepare(p: TrainParams, inputs: Inputs) -> TrainingJob:
-    """The job of `p` on `inputs`; the same on every worker.
+    """The job of `p` on `inputs`, the same on every worker.
 
     Raises
     ------
@@ -109,7 +109,7 @@ def prepare(p: TrainParams, inputs: Inputs) -> TrainingJob:
 def _goal(p: TrainParams, inputs: Inputs) -> Goal:
     p.check_roles(inputs)
     if (p.criterion == "speech") != ("symbols" in inputs["features"].summary):
-        what = f"criterion {p.criterion} does not learn from these features"
+        what = f"criterion {p.criterion} cannot use these features"
         remedy = "criterion speech takes *voice_data* of `tts-data`, the others take *features*"
         raise ConfigError(what, where=inputs["features"].url, remedy=remedy)
     if p.criterion == "speech":
@@ -129,7 +129,7 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
     outputs = TopK(inputs["targets"]).outputs if "targets" in inputs else senones
     if outputs != senones:
         raise ConfigError(
-            f"the teacher has {outputs} outputs, the units {senones} senones",
+            f"the teacher has {outputs} outputs, but the units have {senones} senones",
             where=inputs["targets"].url,
             remedy="train the teacher with the same units",
         )
@@ -140,29 +140,29 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
 
 
 def _with_lattices(p: TrainParams, inputs: Inputs, labels: SenoneLabels) -> LatticeLabels:
-    """Raises ConfigError: lattices of other features or units, or hypotheses without any."""
+    """Labels with lattices. Raises ConfigError: they are of other features or units, or there are none."""
     assert isinstance(p.goal, SequenceOptions)
     lattices = inputs["lattices"]
     for role in ("features", "units"):
         made_of = lattices.manifest.inputs.get(role, "")
         if made_of and made_of != inputs[role].manifest.digest:
-            what = f"the lattices are of other {role} than this training"
+            what = f"the lattices come from other {role} than this training's"
             raise ConfigError(what, where=lattices.url, remedy=f"decode these {role}, with `lattice: 6`")
     if not any(SUFFIX in receipt.files for receipt in lattices.each_receipt()):
-        what = "hypotheses without lattices"
+        what = "the hypotheses have no lattices"
         raise ConfigError(what, where=lattices.url, remedy="decode with `lattice: 6`, the beam of the lattices")
     return LatticeLabels(labels, lattices, p.goal.add_aligned)
 
 
 def _voice(p: TrainParams, data: Artifact) -> Goal:
     labels = VoiceLabels(data)
-    said = ("symbols", "spectrum", "language", "scripts", "licences", "attributions", "pitch", "energy")
-    config = {**{name: data.summary[name] for name in said}, **p.goal.model_dump()}
+    names = ("symbols", "spectrum", "language", "scripts", "licences", "attributions", "pitch", "energy")
+    config = {**{name: data.summary[name] for name in names}, **p.goal.model_dump()}
     return Goal(labels, data.summary["mels"], config | {"voices": labels.voices, "languages": labels.languages})
 
 
 def _sequence(p: TrainParams, inputs: Inputs, initial: InitialModel | None) -> SequenceGoal | None:
-    """What sequence training learns against. Raises ConfigError: a graph or an initial model of other units."""
+    """The goal of sequence training. Raises ConfigError: a graph or an initial model of other units."""
     if p.criterion not in ("mmi", "smbr"):
         return None
     from megahour.train.denominator import read_denominator
@@ -170,7 +170,7 @@ def _sequence(p: TrainParams, inputs: Inputs, initial: InitialModel | None) -> S
     assert isinstance(p.goal, SequenceOptions)
     artifact = inputs["units"]
     if initial is not None and initial.config.get("units_digest") != artifact.manifest.digest:
-        what = "the initial model does not know these units, and sequence training does not teach them"
+        what = "the initial model has other units, and sequence training cannot teach new ones"
         raise ConfigError(what, where=initial.url, remedy="train it with criterion: ce and the same `units`")
     units = read_units(artifact)
     log_priors = np.log(np.maximum(units.priors, PRIOR_FLOOR)).astype(np.float32)
@@ -179,7 +179,7 @@ def _sequence(p: TrainParams, inputs: Inputs, initial: InitialModel | None) -> S
 
 
 def _tagged(p: TrainParams, inputs: Inputs, labels: Labels) -> TaggedLabels:
-    """`labels` with the tags of what is trained on."""
+    """`labels` with tags."""
     column = TagColumn(p.tag, inputs["features"], None if p.tag in IN_FEATURES else inputs["selection"])
     sets = {*p.sets, *(p.unlabelled_sets if "pseudo_labels" in inputs else ())}
     shards = [r.shard for r in inputs["features"].each_receipt() if r.tags.get("set") in sets]
@@ -187,7 +187,7 @@ def _tagged(p: TrainParams, inputs: Inputs, labels: Labels) -> TaggedLabels:
 
 
 def _speller(p: TrainParams, inputs: Inputs) -> TokenSpeller:
-    """Pieces of words, phones, or the characters of the labelled texts."""
+    """The speller of tokens: pieces of words, phones, or the characters of the labelled texts."""
     if "tokens" in inputs:
         return speller_of(inputs["tokens"])
     if "lexicon" in inputs:
@@ -200,7 +200,7 @@ def _speller(p: TrainParams, inputs: Inputs) -> TokenSpeller:
 
 
 def _heads(p: TrainParams) -> dict[str, Any]:
-    """The part of the configuration that says which heads the encoder has."""
+    """The encoder's heads, as part of the configuration."""
     if not p.goal.heads:
         return {}
     options = p.goal.model_dump(exclude={"consistency", "ctc", "attention", "prune_after"})
@@ -212,7 +212,7 @@ def _heads(p: TrainParams) -> dict[str, Any]:
 
 
 def _texts(inputs: Inputs, sets: Sequence[str]) -> Iterator[str]:
-    """Texts of the labelled sets and of pseudo-labels, some shards at a time in memory."""
+    """Texts of the labelled sets and of pseudo-labels, a few shards at a time in memory."""
     for _, table in small_columns(inputs["features"], sets):
         yield from table.column("text").to_pylist()
     if (pseudo := inputs.get("pseudo_labels")) is not None:
@@ -226,7 +226,7 @@ def _front(p: TrainParams, features: Artifact) -> Front:
         raise StageError("mean and inv_std of the features are unequal in length or not finite", where=features.url)
     if not len(mean):
         raise StageError(
-            "the features have no global mean and variance: the sets that they come from have no frames",
+            "the features have no global mean and variance: their sets have no frames",
             where=features.url,
             remedy="check `stats_sets` of the features, and what the stages before them dropped",
         )
@@ -261,7 +261,7 @@ def _subsample(p: TrainParams) -> int:
 
 
 def _audio(features: Artifact) -> dict[str, Any]:
-    """How the features were made of audio (rate_hz, low_hz, high_hz, prior), for `align`; imported ones do not say."""
+    """How the features were computed (rate_hz, low_hz, high_hz, prior), for `align`; empty for imported ones."""
     audio = features.summary.get("audio")
     return {"audio": {"input": "stacked", **audio}} if audio else {}
 
@@ -270,7 +270,7 @@ def _phases(p: TrainParams, loaders: dict[Data, Loader]) -> list[Phase]:
     def batches(data: Data, epoch: int) -> int:
         return len(loaders[data].plan(epoch))
 
-    chunk = p.chunk_frames if p.of_senones else 0  # a text is that of its whole utterance
+    chunk = p.chunk_frames if p.of_senones else 0  # a text belongs to a whole utterance
     if "unlabelled" not in loaders:
         return supervised(batches, p.offsets, epochs=p.epochs, whole_epochs=p.whole_epochs, chunk=chunk)
     return scheduled(

@@ -1,11 +1,11 @@
-"""Another machine joins a training on several: run it there while the training runs.
+"""Joins another machine to a running training on several machines: run it on that machine.
 
     python -m megahour.train.join WORK/train.json [--patience SECONDS]
     python -m megahour.train.join RUN             [--patience SECONDS]
 
-The machine takes part as soon as the first one lets it, and again whenever it was cut off, until the training has
-ended. torchrun would end with the first connection that breaks. With the folder of a run it takes part in one training
-of the run after the other until it is stopped: that is for schedulers, which start all machines at once.
+The machine takes part as soon as the first one admits it, and again whenever it was cut off, until the training has
+ended. torchrun would end at the first broken connection. Given the folder of a run, it takes part in all trainings of
+the run, one after another, until it is stopped: for schedulers, which start all machines at once.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from megahour.train.workers.launch import SPEC
 
 LOG = logging.getLogger(__name__)
 AGAIN_S = 1.0
-CONNECT_S = 90.0  # an agent that finds no one gives up sooner
+CONNECT_S = 90.0  # an agent that finds no other gives up earlier
 
 
 def join(spec: Path, patience_s: float) -> None:
-    """Takes part in the training of `spec`, which `launch` has written, until it has ended.
+    """Take part in the training of `spec`, the file that `launch` writes, until the training has ended.
 
     Raises
     ------
-    StageError: there is no `spec`, the machine that hosts `rendezvous` was not to be reached for `patience_s`, or this
+    StageError: `spec` is missing, the machine that hosts `rendezvous` could not be reached for `patience_s`, or this
         machine's workers were lost more often than `max_restarts`.
     SignalException: a signal has stopped this process; its workers have been ended.
     """
@@ -46,7 +46,7 @@ def join(spec: Path, patience_s: float) -> None:
         work = Path(json.loads(spec.read_text("utf-8"))["work"])
     except OSError as error:
         raise StageError(
-            f"{spec} cannot be read: {error}", where="join", remedy="start the training on the first machine before"
+            f"{spec} cannot be read: {error}", where="join", remedy="start the training on the first machine beforehand"
         ) from error
     lost_s = time.monotonic()
     while not result.ended(work):
@@ -66,20 +66,20 @@ def join(spec: Path, patience_s: float) -> None:
         except RendezvousError as error:
             now_s = time.monotonic()
             if now_s - began_s > CONNECT_S:
-                lost_s = now_s  # it had met the others
+                lost_s = now_s  # it had joined the others before
             if now_s - lost_s > patience_s:
                 raise StageError(
-                    f"{p.rendezvous} was not to be reached for {patience_s:g} s: {error}",
+                    f"{p.rendezvous} could not be reached for {patience_s:g} s: {error}",
                     where="join",
-                    remedy="start the training there; then this again",
+                    remedy="start the training there, then run this again",
                 ) from error
-            LOG.warning("no connection to %s; trying again", p.rendezvous)
+            LOG.warning("no connection to %s; retrying", p.rendezvous)
             time.sleep(AGAIN_S)
     LOG.info("the training has ended")
 
 
 def join_all(run: Path, patience_s: float) -> NoReturn:
-    """Takes part in whatever training of the run in folder `run` there is, now and later, until a signal comes.
+    """Take part in every training of the run in folder `run`, now and later, until a signal arrives.
 
     Raises SignalException: a signal has stopped this process; its workers have been ended.
     """
@@ -87,13 +87,13 @@ def join_all(run: Path, patience_s: float) -> NoReturn:
         for spec in sorted(run.glob(f".work/*/{SPEC}")):
             try:
                 join(spec, patience_s)
-            except MegahourError as error:  # a training that was killed, or was over before this machine came
-                LOG.warning("%s; looking for the next training", error)
+            except MegahourError as error:  # a training that was killed, or had ended before this machine joined
+                LOG.warning("%s; waiting for the next training", error)
         time.sleep(AGAIN_S)
 
 
 def main() -> None:
-    """Parses the command line; exit code 1 and the error's text where joining failed."""
+    """Parse the command line and join; exit code 1 and the error's text if joining fails."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("spec", type=Path, help="train.json in the training's work folder, or the folder of a run")

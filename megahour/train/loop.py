@@ -1,14 +1,14 @@
-"""The training loop: an ordinary one over the batches of a schedule, that can be stopped at any moment.
+"""The training loop over the batches of a schedule, which can be stopped at any moment.
 
     while batches are left:
         claim the next batches          (`batch_assignment`: in turn, or first come first served)
-        save what a checkpoint is due for
+        save the checkpoints that are due
         gradients of this worker's batches                  (`step.Trainer`)
         agree on them with the other workers and step       (`megahour.sync`)
         measure; now and then a row of the curves, with the held-out loss
 
-What a step measured is read when it has come from the device (`readings`): the loop does not wait for it but before a
-row of the curves and a checkpoint.
+A step's measurements are read once they have arrived from the device (`readings`): the loop waits for them only before
+a row of the curves and before a checkpoint.
 """
 
 from __future__ import annotations
@@ -56,16 +56,16 @@ def execute(
     device: torch.device = criteria.CPU,
     durable: str = "",
 ) -> result.Result:
-    """Train `job` to the end of its schedule as one of the workers of `group`; every one returns the same model, or
-    where it is held in parts the first one the model and the others no weights.
+    """Train `job` to the end of its schedule as one of the workers of `group`. Each worker returns the same model; if
+    they hold parts of it, the first returns the whole model and the others no weights.
 
-    `store` is one that all workers see, new in every start of theirs; None for a single worker. `device` is this
-    worker's own. Checkpoints are below `durable`, a path or URL, or below `work`.
+    `store` is shared by all workers, and new whenever they start; None for a single worker. `device` is this worker's
+    own. Checkpoints are below `durable`, a path or URL, or below `work`.
 
     Raises
     ------
-    StageError: the schedule is empty, or a loss, here or on another worker, is not finite.
-    WorkerLostError: start all again; they go on from the last checkpoint in `work`.
+    StageError: the schedule is empty, or a loss on any worker is not finite.
+    WorkerLostError: restart all workers; they resume from the last checkpoint.
     """
     p, checkpoints = job.params, checkpoints_of(work, durable)
     with (
@@ -94,7 +94,7 @@ def _trainer(job: TrainingJob, group: Group, device: torch.device) -> Trainer:
 
 
 def synchronise(job: TrainingJob, group: Group) -> Callable[[nn.Module, torch.optim.Optimizer], Synchroniser]:
-    """Makes the job's synchroniser, of the workers of `group`, or of those that hold the same part of the model."""
+    """Factory of the job's synchroniser, for all of `group` or for the workers that hold the same part of the model."""
 
     def make(module: nn.Module, optimiser: torch.optim.Optimizer) -> Synchroniser:
         batches = group.size * job.params.parallel.shard * job.params.accumulate
@@ -105,7 +105,7 @@ def synchronise(job: TrainingJob, group: Group) -> Callable[[nn.Module, torch.op
 
 
 class TakenStep(NamedTuple):
-    """What the host knows of a step: its number, the batches `done` after it, and what they were."""
+    """A step as the host knows it: its number, the batches `done` after it, and their totals."""
 
     number: int
     done: int
@@ -117,10 +117,10 @@ class TakenStep(NamedTuple):
 
 
 class Run:
-    """One worker's run over the phases of a job, from the position `at` on, which it moves."""
+    """One worker's run over the phases of a job, from the position `at`, which it advances."""
 
     sums_of_all = False
-    """Whether the position's sums are those of all workers, not this one's."""
+    """Whether the position's sums are over all workers rather than this one's."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Run:
         if not self.total:
             raise StageError("the schedule has no batches", where="train", remedy="check the sets and epochs")
         claims, marks = self._claims(store)
-        # All but the end was done, and saved, before a restart.
+        # If all but the end was done and saved before a restart.
         was_through = not self._end_what_is_open() and self.at.done == self.total and not self.at.owed
         if self.at.row_due is not None:
             self._row_after(self.at.row_due)
@@ -166,15 +166,15 @@ class Run:
         self.in_step, self.at.done = True, self.total  # others may have taken the last batches
         if not self.at.ended:
             self._row(self.job.phases[-1], self._rate(self.total))
-        self.saving.wait()  # what is trained is worth more than its last checkpoint
+        self.saving.wait()  # a failure to save must not discard the trained model
         return self.at.curves
 
     def _end_what_is_open(self) -> bool:
-        """Ends what a break of the group has left open, and says whether there was something."""
+        """Finish a round that the loss of the group left open; returns whether there was one."""
         return False
 
     def _save_due(self, marks: Marks, claim: Claim | None) -> None:
-        """The checkpoints that lie before `claim`."""
+        """Save the checkpoints that lie before `claim`."""
         while (mark := marks.due(claim)) is not None and mark < self.total:
             self._checkpoint(mark)
 
@@ -212,7 +212,7 @@ class Run:
         self._read()
         if metrics.get("lost_neighbours"):
             raise WorkerLostError(
-                "a neighbour on the ring is lost, and with it the batches that it took since the last checkpoint",
+                "a neighbour on the ring is lost, with the batches that it took since the last checkpoint",
                 where=f"rank {self.group.rank} of {self.group.size}",
                 remedy="start all workers again from the last checkpoint",
             )
@@ -222,7 +222,7 @@ class Run:
             self._row_after(at.row_due)
 
     def _update(self, claim: Claim, batches: Sequence[Batch], gradients: Gradients | None, rate: float) -> None:
-        """The step, and the position after it."""
+        """Apply the step and advance the position."""
         self.trainer.apply(gradients, rate, claim.first)
         if self.job.params.average and claim.last > (1 - self.job.params.average) * self.total:
             self.trainer.add_to_average()
@@ -230,11 +230,11 @@ class Run:
         self.at.done, self.at.steps = claim.last, self.at.steps + 1
 
     def _between_rounds(self) -> bool:
-        """Whether there may be a row now."""
+        """Whether a row may be written now."""
         return True
 
     def _read(self, *, wait: bool = False) -> None:
-        """Takes in what steps have measured. Raises StageError for a loss or a gradient that was not finite."""
+        """Process the measurements that have arrived. Raises StageError for a loss or a gradient that is not finite."""
         for step, values in self.readings.ready(wait=wait):
             loss = None
             if step.weight:
@@ -245,7 +245,7 @@ class Run:
                     self.at.sums.add(summed, step.weight, correct)
             if lacking := int(values.get("without_path", 0)):
                 LOG.warning(
-                    "step %d: %d utterances have no path in the graph or their lattice, and teach nothing",
+                    "step %d: %d utterances have no path in the graph or their lattice and are not learnt from",
                     step.number,
                     lacking,
                 )
@@ -263,11 +263,11 @@ class Run:
         return phase, phase.first + number - (self.ends[index] - len(phase))
 
     def _batches(self, numbers: Sequence[int]) -> Iterator[Batch]:
-        """This worker's batches of the step."""
+        """Load this worker's batches of the step."""
         return map(self.ahead.batch, numbers)
 
     def _ahead(self, claims: Claims) -> Ahead:
-        """Batches are made ahead where it is known whose they are, and windows are opened ahead in any case."""
+        """Prepares batches ahead if their assignment is known in advance, and opens windows ahead in any case."""
         prefetch = self.job.params.prefetch
         if isinstance(claims, InTurn):
             return Ahead(self._request, prefetch=prefetch, numbers=claims)
@@ -278,16 +278,16 @@ class Run:
         return Request(self.job.loaders[phase.data], phase.epoch, batch, phase.offset, phase.chunk)
 
     def _row_after(self, first: int) -> None:
-        """The row after the step that began at batch `first`."""
+        """Write the row after the step that began at batch `first`."""
         phase, _ = self._place(first)
         self._row(phase, phase.gain * self._rate(first))
         self.at.row_due = None
 
     def _row(self, phase: Phase, rate: float) -> None:
-        """A point of the curves, of all workers' sums; the held-out part is shared out among them.
+        """Write a point of the curves from all workers' sums; the workers share the held-out part.
 
-        Workers that are not in step do not meet for it before the end: then it is worker 0's view. Within a block of
-        bmuf or local_sgd workers have models of their own, which the sums are over; the last row is of the final one.
+        Asynchronous workers do not meet for it before the end: until then it is worker 0's view. Within a block of
+        bmuf or local_sgd the sums are over workers with different models; the last row belongs to the final model.
         """
         self._read(wait=True)
         at = self.at
@@ -309,7 +309,7 @@ class Run:
         return Sums(loss, round(weight), round(correct))
 
     def _summed(self, own: Sequence[float]) -> Sequence[float]:
-        """Sums over the workers, added in the order of ranks; of this worker where they are not in step."""
+        """Sums over the workers, added in the order of ranks; this worker's own if they are asynchronous."""
         if not self.in_step:
             return own
         rows = self.group.all_gather(torch.tensor(own, dtype=torch.float64)).wait()
@@ -322,7 +322,7 @@ class Run:
 
 
 def alarm_of(p: TrainParams, rank: int) -> AbstractContextManager[Alarm | None]:
-    """Worker 0 watches. Of an error that ends it, it tells when it is alone: after others, all are started again."""
+    """Worker 0's alarm. It reports a fatal error only for a single worker, since several are restarted."""
     if rank:
         return nullcontext()
     alarm = Alarm(command_hook(p.alarm) if p.alarm else LOG.error, stall_s=p.stall_s)
@@ -330,10 +330,10 @@ def alarm_of(p: TrainParams, rank: int) -> AbstractContextManager[Alarm | None]:
 
 
 def _with_broken(error: StageError, batches: Sequence[Batch]) -> StageError:
-    """`error`, or one that names the utterances whose features are its cause."""
+    """`error`, or one that names the utterances whose features caused it."""
     keys = sorted({key for batch in batches for key in batch.broken})
     if not keys:
         return error
     what = f"{error.message}: features of utterance {', '.join(map(str, keys[:5]))} are not finite"
-    remedy = "look at its audio, and make the features again without it; another learning_rate will not help"
+    remedy = "check its audio, and recompute the features without it; another learning_rate will not help"
     return StageError(what, where=error.where, remedy=remedy)

@@ -1,7 +1,7 @@
-"""Training curves: what is measured at which step, and apart from it how fast it went.
+"""Training curves: measurements by step, and separately the speed.
 
-The curves are part of the *model* artifact and hold nothing that depends on the clock, so that equal runs give equal
-bytes; frames per second go to a log in the work directory.
+The curves are part of the *model* artifact and do not depend on the clock, so that equal runs give equal bytes; frames
+per second go to a log in the work directory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from megahour.train.params import TrainParams
 from megahour.train.schedule import Phase
 
 LOG = logging.getLogger(__name__)
-METERS = "meters"  # the folder of rows in a training's work folder, which stays there when it has ended
+METERS = "meters"  # folder of rows in a training's work folder, which stays after the training
 
 
 class Sums:
@@ -49,7 +49,7 @@ class Sums:
 
 
 class Curves:
-    """Rows of the training curve, one JSON object a line in the artifact."""
+    """Rows of the training curve, one JSON object per line in the artifact."""
 
     def __init__(self, rows: list[dict[str, Any]] | None = None) -> None:
         self.rows = rows if rows is not None else []
@@ -66,7 +66,7 @@ class Curves:
 class Log:
     """Rows with the time, appended to `folder`/train.log.jsonl and to the boards (TensorBoard, MLflow).
 
-    `after`: the step that the run begins after; later rows are moved away (`monitor.meters.cut`).
+    after: the step after which the run starts; later rows are moved away (`monitor.meters.cut`).
     """
 
     def __init__(self, folder: Path, boards: Sequence[Board] = (), *, after: int | None = None) -> None:
@@ -95,9 +95,9 @@ class Log:
 
 
 class RunMeters:
-    """What one worker measures of a run, step by step; worker 0 also writes the log and the boards.
+    """One worker's measurements, step by step; worker 0 also writes the log and the boards.
 
-    `after`: the step that the run begins after. `progress` hears of each step.
+    after: the step after which the run starts. progress: called after each step.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class RunMeters:
         loss: float | None,
         values: Mapping[str, float],
     ) -> None:
-        """A step after which `done` of the run's `total` batches are done; `loss` None: this worker had no batch."""
+        """Record a step, after which `done` of `total` batches are done; `loss` None: this worker had no batch."""
         kind = f"{phase.data}, {'in chunks' if phase.chunk else 'whole utterances'}"
         known = {} if loss is None else {"loss": loss}
         self._meter.step(step=step, kind=kind, frames=float(frames), **values, **known)
@@ -135,12 +135,12 @@ class RunMeters:
         self._progress(done, total, "batches", **{name: round(value, 3) for name, value in known.items()})
 
     def row(self, row: dict[str, Any]) -> None:
-        """A row of the curves."""
+        """Record a row of the curves."""
         if self._log is not None:
             self._log.row(row)
 
     def sounds(self, sounds: Mapping[str, NDArray[np.float32]], rate_hz: int, step: int) -> None:
-        """Sounds (N,) by name, for the boards."""
+        """Send sounds (N,) by name to the boards."""
         for board in self._boards:
             try:
                 for name, samples in sounds.items():
@@ -155,7 +155,7 @@ class RunMeters:
 
 
 def boards_of(p: TrainParams, work: Path, *, after: int) -> list[Board]:
-    """TensorBoard where it is installed, MLflow where it is asked for. One that fails is left out, and said."""
+    """TensorBoard if it is installed, MLflow if it is configured. A board that fails is left out with a message."""
     wanted: list[Callable[[], Board]] = [partial(TensorBoard, work, after=after)] if p.tensorboard else []
     wanted += [partial(MLflow, p.mlflow)] if p.mlflow else []
     boards = []

@@ -1,4 +1,4 @@
-"""What steps a model: torch's optimisers, chosen by the parameter `optimiser`."""
+"""Builds torch's optimisers, selected by the parameter `optimiser`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from megahour.train.options import AdamWOptions, MuonOptions, SgdOptions
 from megahour.train.params import TrainParams
 
 STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
-"""Names of what optimisers keep of a parameter, as checkpoints hold them."""
+"""Names of the state that optimisers keep per parameter, as stored in checkpoints."""
 
 
 def build(p: TrainParams, module: nn.Module) -> torch.optim.Optimizer:
     """The optimiser of `p` for the parameters of `module`; its learning rate is 0 until a step sets it.
 
-    On a GPU kernels are fused, and an fp16 step with an overflow is left out there without the host knowing.
+    On a GPU kernels are fused, and an fp16 step with an overflow is skipped on the device, unknown to the host.
     """
     options, decay, parameters = p.step_options, p.weight_decay, list(module.parameters())
     fused = parameters[0].is_cuda or None

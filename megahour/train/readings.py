@@ -1,4 +1,4 @@
-"""What steps measured, read when it has come from the device: the host queues the copy and goes on."""
+"""Reads a step's measurements asynchronously: the host queues copies from the device and does not wait."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class _Step(Generic[T]):
 class StepReadings(Generic[T]):
     """Scalars of steps, in order: on the CPU at once, from a GPU when their copies have arrived.
 
-    `about`, whatever it is, comes back beside the numbers.
+    `about` is returned unchanged with the numbers.
     """
 
     def __init__(self) -> None:
         self._steps: deque[_Step[T]] = deque()
 
     def add(self, about: T, values: Mapping[str, float | Tensor]) -> None:
-        """Numbers, and scalars of any device, of one step."""
+        """Add one step's numbers and scalars of any device."""
         far = {name: value for name, value in values.items() if isinstance(value, Tensor) and value.is_cuda}
         near = {name: float(value) for name, value in values.items() if name not in far}
         step = _Step(about, near, list(far))
@@ -44,7 +44,7 @@ class StepReadings(Generic[T]):
         self._steps.append(step)
 
     def ready(self, *, wait: bool = False) -> Iterator[tuple[T, dict[str, float]]]:
-        """Those that have arrived since the last call; with `wait`, all."""
+        """Readings that have arrived since the last call; with `wait`, all."""
         while self._steps:
             step = self._steps[0]
             if step.arrived is not None and wait:

@@ -1,4 +1,4 @@
-"""What a finished training leaves: the weights as safetensors, the curves, and what there is to say of the model."""
+"""The result of a training, passed from its workers to the stage: weights, curves, configuration, or an error."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ FOLDER, WEIGHTS, CURVES, MODEL, ERROR = "result", "weights.safetensors", "curves
 class Result:
     """Bytes of the weights, the curves, the model's configuration, and counts.
 
-    utterances: those that were trained on. dropped: those that were not, by reason. stats: of the model's summary.
-    audio_s: seconds of audio that the schedule went through, every pass counted.
+    utterances: number trained on. dropped: numbers left out, by reason. stats: for the model's summary.
+    audio_s: seconds of audio in the schedule, counting every pass.
     """
 
     weights: bytes
@@ -35,7 +35,7 @@ class Result:
 
 
 def of(job: TrainingJob, curves: Curves, weights: dict[str, Tensor]) -> Result:
-    """The result of training that ended with these `weights` of the job's module."""
+    """The result of a training that ended with these `weights` of the job's module."""
     return Result(
         safetensors.torch.save(weights),
         curves,
@@ -47,41 +47,41 @@ def of(job: TrainingJob, curves: Curves, weights: dict[str, Tensor]) -> Result:
     )
 
 
-def write(work: Path, found: Result) -> None:
-    """Leaves it for the process that started the workers; whole or not at all."""
+def write(work: Path, result: Result) -> None:
+    """Write the result atomically, for the process that started the workers."""
     folder = work / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
-    _put(folder / CURVES, found.curves.jsonl().encode())
-    model = {name: value for name, value in vars(found).items() if name not in ("weights", "curves")}
+    _put(folder / CURVES, result.curves.jsonl().encode())
+    model = {name: value for name, value in vars(result).items() if name not in ("weights", "curves")}
     _put(folder / MODEL, json.dumps(model).encode())
-    _put(folder / WEIGHTS, found.weights)
+    _put(folder / WEIGHTS, result.weights)
 
 
 def write_error(work: Path, error: MegahourError) -> None:
-    """An error that no restart can mend."""
+    """Write an error that no restart can fix."""
     (work / FOLDER).mkdir(parents=True, exist_ok=True)
-    told = {"message": error.message, "where": error.where, "remedy": error.remedy}
-    _put(work / FOLDER / ERROR, json.dumps({"config": isinstance(error, ConfigError), "error": told}).encode())
+    fields = {"message": error.message, "where": error.where, "remedy": error.remedy}
+    _put(work / FOLDER / ERROR, json.dumps({"config": isinstance(error, ConfigError), "error": fields}).encode())
 
 
 def failed(work: Path) -> bool:
-    """Whether a worker has left such an error."""
+    """Whether a worker has written such an error."""
     return (work / FOLDER / ERROR).exists()
 
 
 def ended(work: Path) -> bool:
-    """Whether the workers have left a model or such an error, or `work` has gone since."""
+    """Whether the workers have written a model or such an error, or `work` has been removed since."""
     return failed(work) or (work / FOLDER / WEIGHTS).exists() or not work.exists()
 
 
 def clear(work: Path) -> None:
-    """Before workers start: nothing of an earlier run is taken for theirs."""
+    """Remove an earlier run's result, before workers start."""
     for name in (WEIGHTS, CURVES, MODEL, ERROR):
         (work / FOLDER / name).unlink(missing_ok=True)
 
 
 def read(work: Path) -> Result:
-    """What the workers left. Raises StageError or ConfigError: their error, or that they left nothing."""
+    """The workers' result. Raises their StageError or ConfigError, or StageError if they wrote nothing."""
     folder = work / FOLDER
     if failed(work):
         left = json.loads((folder / ERROR).read_text("utf-8"))

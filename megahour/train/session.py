@@ -1,4 +1,4 @@
-"""What the stage `train` does: prepare the job, run it in this process or on several workers, write the *model*."""
+"""Runs stage `train`: prepares the job, runs it in this process or on several workers, and writes the *model*."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 def train(p: TrainParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> None:
     """Run the training of `p` and write weights, configuration and curves through `out`.
 
-    No other training may have `ctx.work`: the runner sees to that.
+    No other training may use `ctx.work`; the runner ensures that.
 
     Raises
     ------
-    ConfigError: parameters and inputs do not fit, or the alarm's command is not on this machine.
+    ConfigError: parameters and inputs do not fit, or the alarm's command does not exist on this machine.
     StageError: see `loop.execute` and `launch`.
     """
     if p.alarm:
@@ -63,7 +63,7 @@ def _together(p: TrainParams, inputs: Inputs, ctx: Context) -> Result:
     try:
         launch(p, urls, Path(ctx.work), ctx.progress, ctx.durable)
         return result.read(ctx.work)
-    except (StageError, Terminated) as error:  # the workers do not tell of their end: they may be started again
+    except (StageError, Terminated) as error:  # workers do not report their own end, since they may be restarted
         if p.alarm:
             teller = Teller(command_hook(p.alarm))
             teller.say(f"training ended: {error}")

@@ -1,9 +1,9 @@
 """One worker's step: gradients of its batches, agreed with the other workers, and the optimiser's update.
 
 On a CPU a batch is split over `threads` replicas. Each replica is one Python thread with one torch thread that runs
-forward and backward of its share through the same parameters, and the gradients are added in order. Two replicas beat
-two OpenMP threads inside every small matrix product by far, and the sum does not depend on timing. On a GPU there is
-one replica, and nothing in a step waits for the device: losses and norms stay there as scalars.
+forward and backward of its share through the same parameters, and the gradients are added in order. Two replicas are
+much faster than two OpenMP threads inside each small matrix product, and the sum does not depend on timing. On a GPU
+there is one replica, and no part of a step waits for the device: losses and norms stay there as scalars.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ T = TypeVar("T")
 class Gradients(NamedTuple):
     """Gradients of the mean loss, the summed loss and correct frames as scalars of the device, and the weight.
 
-    without_path: as of `criteria.Loss`.
+    without_path: as in `criteria.Loss`.
     """
 
     values: list[Tensor]
@@ -52,7 +52,7 @@ class Trainer:
     """One worker: module, optimiser, synchroniser, and the replicas that compute gradients. Use as a context manager.
 
     `module` is on `device`. `synchronise` makes the synchroniser of module and optimiser (`sync.build`). `held`: module
-    of what this worker steps, where that is not all of `module` (`sharded`). `sequence`: of sequence training.
+    with the parameters that this worker updates, if not all of `module` (`sharded`). `sequence`: of sequence training.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Trainer:
         self.synchroniser = synchronise(held, self.optimiser)
         self.scaler = scaler_of(device, p.precision)
         if self.scaler is not None:
-            self.scaler.scale(torch.zeros((), device=device))  # makes the scale before replicas ask for it
+            self.scaler.scale(torch.zeros((), device=device))  # creates the scale before replicas use it
         module.recompute = p.recompute  # type: ignore[assignment]
         self._run = torch.compile(module, dynamic=True) if p.compile else module
         consistency = p.goal.consistency if isinstance(p.goal, CtcOptions) else 0.0
@@ -91,7 +91,7 @@ class Trainer:
         self._pool = ThreadPoolExecutor(self._replicas, initializer=torch.set_num_threads, initargs=(1,))
 
     def regroup(self, synchronise: Callable[[nn.Module, torch.optim.Optimizer], Synchroniser]) -> None:
-        """Other workers: model and optimiser are kept, the synchroniser is made again."""
+        """Change the group of workers: keep model and optimiser, and build a new synchroniser."""
         self.synchroniser = synchronise(self.module, self.optimiser)
 
     def __enter__(self) -> Trainer:
@@ -101,12 +101,12 @@ class Trainer:
         self._pool.shutdown(cancel_futures=True)
 
     def prune_after(self, done: float) -> None:
-        """The share `done` of the training is over: whether the loss of a pruned transducer is pruned yet."""
+        """Switch on a pruned transducer's pruning once the share `done` of the training reaches `prune_after`."""
         if isinstance(self.p.goal, TransducerOptions) and self.p.goal.prune:
             self.module.prunes = done >= self.p.goal.prune_after  # type: ignore[assignment]
 
     def backward(self, batches: Sequence[Batch], numbers: Sequence[int]) -> Gradients | None:
-        """`gradients` of this worker's part of a step; None where it has no batch."""
+        """`gradients` of this worker's part of a step; None if it has no batch."""
         return self.gradients(batches, numbers) if batches else None
 
     def gradients(self, batches: Sequence[Batch], numbers: Sequence[int]) -> Gradients:
@@ -148,11 +148,11 @@ class Trainer:
             else:
                 values = list(added)
             total, correct = total + loss.total.detach().double(), correct + loss.correct
-            without_path = loss.without_path  # of whole utterances, which have one loss
+            without_path = loss.without_path  # sequence training has one loss for a whole batch
         return Gradients(values, total, weight, correct, without_path)
 
     def _losses_in_time(self, batch: Batch, number: int, replica: int) -> Iterator[criteria.Loss]:
-        """The loss, or those of its parts in time: the graph of one is needed no more when the next is asked for."""
+        """The loss, or the losses of consecutive time chunks; a chunk's graph can be freed before the next one's."""
         if not self.p.truncate:
             yield self._loss(batch, number, replica)
             return
@@ -186,11 +186,11 @@ class Trainer:
         return outputs
 
     def apply(self, gradients: Gradients | None, learning_rate: float, number: int) -> None:
-        """One step of the synchroniser: clip, agree, update. None: there was no batch for this worker.
+        """One step of the synchroniser: clip, agree, update. None: this worker had no batch.
 
         Raises
         ------
-        StageError: loss or gradient is not finite; of a GPU's that is known later (`check_finite`).
+        StageError: loss or gradient is not finite; on a GPU `check_finite` finds out later.
         WorkerLostError: see `Synchroniser.step`.
         """
         for group in self.optimiser.param_groups:
@@ -205,7 +205,7 @@ class Trainer:
             self.check_finite(loss, norm, number, learning_rate)
 
     def add_to_average(self) -> None:
-        """Counts the weights of now into the average that `take_average` puts in their place."""
+        """Add the current weights to the average that `take_average` uses."""
         self._averaged += 1
         if self._averaged == 1:
             self._average = [parameter.detach().clone() for parameter in self.parameters]
@@ -213,7 +213,7 @@ class Trainer:
             torch._foreach_lerp_(self._average, [each.detach() for each in self.parameters], 1 / self._averaged)
 
     def take_average(self) -> None:
-        """The weights are the average from now on, where there is one."""
+        """Replace the weights by their average, if there is one."""
         with torch.no_grad():
             for parameter, mean in zip(self.parameters, self._average, strict=False):
                 parameter.copy_(mean)
@@ -221,14 +221,14 @@ class Trainer:
     def check_finite(self, loss: float, norm: float, number: int, learning_rate: float) -> None:
         """Raises StageError unless loss and gradient norm of step `number` are finite.
 
-        With fp16 an infinite norm is a scale that was too large: that step was left out, and the scale is halved.
+        With fp16 an infinite norm means that the scale was too large: the step was skipped, and the scale is halved.
         """
         if not math.isfinite(loss) or (self.scaler is None and not math.isfinite(norm)):
             what = f"loss {loss} with gradient norm {norm}" if math.isfinite(loss) else f"loss {loss}"
             raise StageError(
                 f"{what} at step {number}, learning rate {learning_rate:.2g}",
                 where="train",
-                remedy="lower learning_rate or clip; if it happens at step 0, look for NaN in the features",
+                remedy="lower learning_rate or clip; at step 0, look for NaN in the features",
             )
 
     def evaluate(self, batches: Iterable[Batch]) -> tuple[float, int, int]:
@@ -252,22 +252,22 @@ class Trainer:
         return self.model_tensors() | {f"sync.{name}": tensor for name, tensor in self.synchroniser.state().items()}
 
     def model_tensors(self) -> dict[str, Tensor]:
-        """Those of `tensors` that are not the synchroniser's."""
-        found = {f"weights.{name}": p.detach() for name, p in zip(self.names, self.parameters, strict=True)}
+        """`tensors` without the synchroniser's."""
+        tensors = {f"weights.{name}": p.detach() for name, p in zip(self.names, self.parameters, strict=True)}
         for name, parameter in zip(self.names, self.parameters, strict=True):
             for part, tensor in self.optimiser.state.get(parameter, {}).items():
                 if isinstance(tensor, Tensor):
-                    found[f"{part}.{name}"] = tensor
-        found |= {f"average.{name}": mean for name, mean in zip(self.names, self._average, strict=False)}
+                    tensors[f"{part}.{name}"] = tensor
+        tensors |= {f"average.{name}": mean for name, mean in zip(self.names, self._average, strict=False)}
         if self._average:
-            found["averaged"] = torch.tensor([self._averaged])
+            tensors["averaged"] = torch.tensor([self._averaged])
         if self.scaler is not None:
             state = self.scaler.state_dict()
-            found["scaler"] = torch.tensor([state["scale"], state["_growth_tracker"]], dtype=torch.float64)
-        return found
+            tensors["scaler"] = torch.tensor([state["scale"], state["_growth_tracker"]], dtype=torch.float64)
+        return tensors
 
     def offsets(self) -> dict[str, list[int]]:
-        """Where those of `tensors` that are parts of larger ones begin in them; none are."""
+        """Offsets of `tensors` that are parts of larger ones; there are none here."""
         return {}
 
     def model(self) -> dict[str, Tensor]:
@@ -275,12 +275,12 @@ class Trainer:
         return {name: tensor.cpu().contiguous() for name, tensor in self.module.state_dict().items()}
 
     def restore(self, tensors: Mapping[str, Tensor], states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Put back what `tensors` gave, and the synchroniser's `states` of all workers."""
+        """Restore `tensors`, and the synchroniser's `states` of all workers."""
         self.restore_model(tensors)
         self.synchroniser.restore(states)
 
     def restore_model(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `model_tensors` gave."""
+        """Restore `model_tensors`."""
         fused = self.device.type != "cpu"  # its kernels count steps on the device
         with torch.no_grad():
             for name, parameter in zip(self.names, self.parameters, strict=True):

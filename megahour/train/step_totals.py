@@ -1,7 +1,7 @@
-"""What the batches of a step, or of a block of steps, were, of all workers together.
+"""Totals over all workers of the batches of a step, or of a block of steps.
 
-It is known to each before the step, or the block's end, so that none takes it along: a run that goes on without a lost
-worker still has to count what that one has trained on.
+Each worker gets them before the step or the block ends, so that they are not lost with a worker: a run that continues
+without it must still count the batches that it has trained on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TrainedTotals(NamedTuple):
 
     @staticmethod
     def of(batches: Sequence[Batch], gradients: Gradients | None) -> TrainedTotals:
-        """Those of one worker."""
+        """The totals of one worker."""
         audit = Audit()
         for batch in batches:
             audit.add(batch.keys)
@@ -35,25 +35,25 @@ class TrainedTotals(NamedTuple):
         return TrainedTotals(audit, (float(gradients.loss), gradients.weight, int(gradients.correct)))
 
     def plus(self, other: TrainedTotals) -> TrainedTotals:
-        """Those of both."""
+        """The sum of both."""
         audit = Audit.sum([self.audit.tensor(), other.audit.tensor()])
         (loss, weight, correct), (more, heavier, right) = self.sums, other.sums
         return TrainedTotals(audit, (loss + more, weight + heavier, correct + right))
 
 
 class StepTotals:
-    """One message of 48 bytes a step, or a block.
+    """Exchanges totals in one message of 48 bytes per step or block.
 
     Parameters
     ----------
-    called: whether a worker waits to join; worker 0 asks.
+    called: returns whether a worker waits to join; only worker 0 calls it.
     """
 
     def __init__(self, group: Group, called: Callable[[], bool]) -> None:
         self._group, self._called = group, called
 
     def of_all(self, own: TrainedTotals) -> TrainedTotals:
-        """Those of all workers, added in the order of ranks. A collective call. Raises WorkerLostError."""
+        """The totals of all workers, added in the order of ranks. A collective call. Raises WorkerLostError."""
         loss, weight, correct = own.sums
         joining = self._group.rank == 0 and self._called()
         numbers = torch.tensor([own.audit.pieces, own.audit.keys, weight, correct, int(joining), 0])

@@ -100,7 +100,7 @@ def test_what_is_sure_enough_stays(
     ("sure", "values", "message"),
     [
         (False, {"share": 0.5}, "no hypothesis .* has a text and a confidence.*decode with `confidence`"),
-        (True, {"min_confidence": 0.95}, "keeps none of 8 records.*low-confidence 5.*lower min_confidence"),
+        (True, {"min_confidence": 0.95}, "kept none of 8 records.*low-confidence 5.*lower min_confidence"),
     ],
 )
 def test_nothing_left_is_an_error_with_a_remedy(
@@ -228,7 +228,7 @@ def test_what_is_held_out_is_true_and_of_no_speaker_that_is_trained_on(tmp_path:
     ("values", "texts", "message"),
     [
         ({"criterion": "ce"}, {1: {4: "a"}}, "criterion ce learns senones"),
-        ({}, {0: {0: "a"}}, r"no utterance of sets \['unlabelled'\] has a pseudo-label"),
+        ({}, {0: {0: "a"}}, r"no utterance of sets \['unlabelled'\] has a usable pseudo-label"),
     ],
 )
 def test_pseudo_labels_that_do_not_fit_are_refused(tmp_path: Path, values: Any, texts: Any, message: str) -> None:

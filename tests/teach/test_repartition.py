@@ -201,7 +201,7 @@ def test_a_student_reads_it_as_features_and_as_targets(
     run_stage(Train(), p, together, output, engine, work=tmp_path / "work")
     assert output.summary["audio_s"] > 0
     for role in ("features", "targets"):
-        with pytest.raises(MegahourError, match="give it as `features` and as `targets`"):
+        with pytest.raises(MegahourError, match="use it as both `features` and `targets`"):
             run_stage(Train(), p, {**together, role: inputs[role]}, Artifact(tmp_path / role), engine)
 
 

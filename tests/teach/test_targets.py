@@ -154,7 +154,7 @@ def test_a_student_learns_from_targets_and_labels_by_turns(tmp_path, features, u
 
 def test_targets_and_students_that_do_not_fit_are_refused(tmp_path, made, features, units, teacher, targets, engine):
     fewer = units_artifact(tmp_path / "units", made[:20], senones=7)
-    with pytest.raises(MegahourError, match="5 outputs, the units 7"):
+    with pytest.raises(MegahourError, match="5 outputs, but the units have 7"):
         make(Train(), SMALL, {"features": features, "units": fewer, "targets": targets}, tmp_path / "a", engine)
     with pytest.raises(MegahourError, match=r"no targets at offsets \[1\]"):
         make(Train(), SMALL, {"features": features, "units": units, "targets": targets}, tmp_path / "b", engine)

@@ -26,7 +26,7 @@ def test_the_command_hears_of_the_error_that_ends_the_run(tmp_path: Path) -> Non
     settings = SMALL | {"alarm": command, "held_out": 0.0}
     with pytest.raises(StageError, match="loss nan"):
         trained(tmp_path, training_data(tmp_path, made, 1), settings)
-    until(lambda: told.exists() and "look at its audio" in told.read_text())
+    until(lambda: told.exists() and "check its audio" in told.read_text())
     assert told.read_text().count("training ended") == 1
     assert re.search(r"loss nan at step .*features of utterance \d+ are not finite", told.read_text())
 

@@ -60,7 +60,7 @@ def test_arcs_that_are_the_same_are_one_and_dead_ends_go() -> None:
 
 
 def test_a_circle_of_epsilons_and_a_graph_without_a_path_are_named() -> None:
-    with pytest.raises(StageError, match="circle"):
+    with pytest.raises(StageError, match="cycle"):
         senone_arcs(from_columns(0, [0.0, NEVER], [0, 1, 0], [0, 0, 1], [0] * 3, [1.0] * 3, [1, 0, 0]))
     with pytest.raises(StageError, match="no path"):
         senone_arcs(from_columns(0, [NEVER, NEVER], [0], [1], [0], [1.0], [1]))

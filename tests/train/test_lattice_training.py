@@ -145,7 +145,7 @@ def test_a_lattice_without_the_alignment_gets_it_as_a_path(inputs: Inputs, add: 
         ({"criterion": "ce"}, {}, "`lattices` is what sequence training learns against"),
         ({"offsets": [0, 1]}, {}, "offset 0"),
         ({"tempo": 0.1}, {}, "tempo of the recording"),
-        ({}, {"lattices": "features"}, "hypotheses without lattices"),
+        ({}, {"lattices": "features"}, "hypotheses have no lattices"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -160,5 +160,5 @@ def test_what_does_not_fit_is_refused(
 def test_lattices_of_other_features_or_units_are_refused(tmp_path: Path, inputs: Inputs) -> None:
     for role in ("features", "units"):
         other = lattices_artifact(tmp_path / role, MADE, {role: "another"})
-        with pytest.raises(ConfigError, match=f"of other {role}"):
+        with pytest.raises(ConfigError, match=f"from other {role}"):
             prepare(TrainParams(**WHOLE), {**inputs, "lattices": other})

@@ -172,5 +172,5 @@ def test_a_graph_and_a_model_of_other_units_are_refused(tmp_path: Path, inputs: 
         with pytest.raises(ConfigError, match=words):
             trained(tmp_path, {**inputs, "graph": graph_artifact(tmp_path / words, digest)}, values)
     units = units_artifact(tmp_path / "units", utterances(40, seed=1))
-    with pytest.raises(ConfigError, match="does not know these units"):
+    with pytest.raises(ConfigError, match="the initial model has other units"):
         trained(tmp_path, {**inputs, "units": units}, values)

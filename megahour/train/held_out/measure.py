@@ -1,4 +1,4 @@
-"""Columns of a row of the curves that are of the held-out part: loss, error rates, and how a voice differs."""
+"""Measures the held-out part for a row of the curves: loss, error rates, and a voice's distance from recordings."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from megahour.train.step import Trainer
 from megahour.units.tokens import MARK
 
 Summed = Callable[[Sequence[float]], Sequence[float]]
-"""Numbers of one worker to their sums over all that measure together."""
+"""Sums one worker's numbers over all workers that measure together."""
 
 
 class HeldOut:
-    """The held-out part of `job`, which `size` workers share out among them."""
+    """The held-out part of `job`, split over `size` workers."""
 
     def __init__(self, job: TrainingJob, trainer: Trainer, meters: RunMeters) -> None:
         self._job, self._trainer, self._meters = job, trainer, meters
@@ -30,7 +30,7 @@ class HeldOut:
         self._tokens: Sequence[str] = job.config.get("tokens", ()) if in_one_piece else ()
 
     def columns(self, rank: int, size: int, summed: Summed, step: int) -> dict[str, float | None]:
-        """The row after `step`; for a model in one piece with its error rates, or with how its voice differs."""
+        """The held-out columns after `step`; models in one piece also get error rates or a voice's distances."""
         if self._job.held_out is None:
             return {"held_out_loss": None, "held_out_accuracy": None}
         share = partial(_share, self._job.held_out, rank, size, self._job.params.prefetch)
@@ -47,7 +47,7 @@ class HeldOut:
     def _misspellings(self, share: Iterator[Batch], summed: Summed) -> dict[str, float]:
         config, tokens = self._job.config, self._tokens
         phones, mark = config.get("phones", False), MARK if config.get("marks") else ""
-        if phones:  # each is a word
+        if phones:  # each counts as a word
             tokens, mark = [MARK + phone for phone in tokens], MARK
         own = misspelled(self._trainer.module, tokens, mark, self._meters.alive(share))
         return Misspellings(*map(round, summed(own))).rates(phones=phones)
@@ -55,7 +55,7 @@ class HeldOut:
     def _spoken(
         self, speech: HeldOutSpeech, held_out: Loader, rank: int, summed: Summed, step: int
     ) -> dict[str, float | None]:
-        """Worker 0 speaks, for all."""
+        """A voice's distances; worker 0 speaks for all."""
         means = [0.0] * len(speech.columns)
         if rank == 0:
             whole = _share(held_out, 0, 1, self._job.params.prefetch)

@@ -1,4 +1,4 @@
-"""Character and word error rates of the held-out data while a model of tokens trains: greedy, without a graph."""
+"""Character and word error rates on held-out data during training: greedy decoding, without a graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from megahour.units.tokens import spelled_words
 
 
 class Misspellings(NamedTuple):
-    """Edits and lengths of the references, in characters and in words; tags that are right, of those that are known."""
+    """Edits and reference lengths, in characters and in words; correct tags, out of those known."""
 
     characters: int = 0
     of_characters: int = 0
@@ -28,7 +28,7 @@ class Misspellings(NamedTuple):
     of_tags: int = 0
 
     def rates(self, *, phones: bool = False) -> dict[str, float]:
-        """Columns of the curve; phones: the words are phones."""
+        """Columns of the curve. phones: whether the words are phones."""
         words = self.words / max(1, self.of_words)
         tags = {"held_out_tag_accuracy": self.tags / self.of_tags} if self.of_tags else {}
         if phones:
@@ -37,11 +37,11 @@ class Misspellings(NamedTuple):
 
 
 def misspelled(module: nn.Module, tokens: Sequence[str], mark: str, batches: Iterable[Batch]) -> Misspellings:
-    """What `module` spells of `batches`, against their tokens; `mark`: how tokens that begin a word begin."""
+    """Compare what `module` recognises in `batches` with their tokens. mark: the prefix of tokens that begin a word."""
     total = np.zeros(len(Misspellings._fields), dtype=np.int64)
     transducer = isinstance(module, EndToEnd) and "transducer" in module.weights
     for batch in batches:
-        paths, tags = _heard(module, batch)
+        paths, tags = _decoded(module, batch)
         total[4:] += tags
         for path, text in zip(paths, _texts(batch, tokens, mark), strict=True):
             found = " ".join(word.text for word in spelled_words(path.labels, tokens, mark, merge=not transducer))
@@ -50,8 +50,8 @@ def misspelled(module: nn.Module, tokens: Sequence[str], mark: str, batches: Ite
     return Misspellings(*total.tolist())
 
 
-def _heard(module: nn.Module, batch: Batch) -> tuple[list[TokenPath], tuple[int, int]]:
-    """The path of each piece; how many tags are right, and how many are known."""
+def _decoded(module: nn.Module, batch: Batch) -> tuple[list[TokenPath], tuple[int, int]]:
+    """The best path of each piece; the numbers of correct and of known tags."""
     device = next(module.parameters()).device
     features, lengths = (torch.from_numpy(array).to(device) for array in (batch.features, batch.lengths))
     rows = (batch.lengths // getattr(module, "subsample", 1)).tolist()

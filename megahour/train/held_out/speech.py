@@ -1,4 +1,4 @@
-"""What a voice says of held-out utterances while it trains: how far it is from them, and its sound for TensorBoard."""
+"""Measures a voice on held-out utterances while it trains: its distances, and its sound for TensorBoard."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Sound = NDArray[np.float32]
 
 
 class _Utterance(NamedTuple):
-    """phones (1, U), voice and language (1,); its own sound, by the same vocoder, and what is heard in it."""
+    """phones (1, U), voice and language (1,); the recording through the same vocoder, and its acoustic measures."""
 
     key: int
     phones: Tensor
@@ -35,10 +35,10 @@ class _Utterance(NamedTuple):
 
 
 class HeldOutSpeech:
-    """Speaks the first held-out utterances of at most eight seconds, with durations of its own.
+    """Speaks the first held-out utterances of at most eight seconds, with its own durations.
 
-    config: the model's, of kind voice. Distances are those of `features.distortion`, from the utterances' own mels
-    through the same vocoder: they are the model's alone.
+    config: that of a model of kind voice. Distances are those of `features.distortion` from the utterances' own mels
+    through the same vocoder, so that they measure the model alone.
     """
 
     columns = ("held_out_mcd_db", "held_out_pitch_cents", "held_out_voicing")
@@ -75,7 +75,7 @@ class HeldOutSpeech:
         return means, sounds
 
     def _spoken(self, module: VoiceModel, each: _Utterance, number: int) -> Tensor:
-        """Normalised mels (T, M), of the same draws each time."""
+        """Normalised mels (T, M), with the same random draws each time."""
         device = module.symbol.weight.device
         generator = torch.Generator(device).manual_seed(number)
         given = (tensor.to(device) for tensor in (each.phones, each.voice, each.language))

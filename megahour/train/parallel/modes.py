@@ -1,4 +1,4 @@
-"""Which trainer holds a model in parts, by `parallel.mode`."""
+"""Selects the trainer of a model in parts, by `parallel.mode`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ways of sharing out a model over workers have in common (`sharded`, `pipeline`, `tensor_parallel`).
+"""The base of trainers that split a model over workers (`sharded`, `pipeline`, `tensor_parallel`).
 
 The workers of a job are groups of `parallel.shard` consecutive ranks:
 
@@ -6,9 +6,9 @@ The workers of a job are groups of `parallel.shard` consecutive ranks:
     shard     0  1 | 0  1 | 0  1        parts of one model: inside a group, fast
     trainer   0, 2 and 4 agree on part 0; 1, 3 and 5 on part 1: thin
 
-A group is one worker to the trainer. Its gradient is the mean over all frames of its workers' batches, clipped as one;
-what each of its workers holds of it goes, as plain tensors, through optimiser and synchroniser with the workers that
-hold the same part.
+To the trainer a group is one worker. Its gradient is the mean over all frames of its workers' batches, clipped as one.
+Each worker passes its part of the gradient, as plain tensors, through optimiser and synchroniser together with the
+workers that hold the same part.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ M_MMAP_THRESHOLD = -3  # of glibc's mallopt
 class PartsTrainer(Trainer):
     """One worker of a group that holds the model of `config` in parts.
 
-    `synchronise`, of a group of workers, makes the synchroniser of a module and its optimiser. On a CPU one replica
-    computes with `threads` torch threads. A lost worker raises `WorkerLostError` on all of its group.
+    `synchronise` makes, for a group of workers, the synchroniser of a module and its optimiser. On a CPU one replica
+    computes with `threads` torch threads. The loss of a worker raises `WorkerLostError` on all of its group.
 
-    Raises ConfigError: `group` is not one of processes, or the model cannot be shared out this way.
+    Raises ConfigError: `group` is not a group of processes, or the model cannot be split this way.
     """
 
     def __init__(
@@ -69,20 +69,20 @@ class PartsTrainer(Trainer):
             held = nn.ParameterList([nn.Parameter(self._shown(name, local(q.detach()))) for name, q in named])
         super().__init__(p, module, synchronise(peers), device, held)
         self._replicas = 1
-        self._weight = 0  # frames of the group in the step whose backward passes were last
+        self._weight = 0  # frames of the group in the last step
         if device.type == "cpu":
             torch.set_num_threads(p.threads)
 
     def _made(self) -> nn.Module:
-        """The module, on the device, of whose weights this worker holds its part."""
+        """The module on the device, with this worker's part of the weights."""
         raise NotImplementedError
 
     def _shown(self, name: str, part: Tensor) -> Tensor:
-        """A view of a part as optimiser and checkpoints know it."""
+        """A view of a part, as seen by optimiser and checkpoints."""
         return part
 
     def _filled(self, module: nn.Module) -> nn.Module:
-        """`module` with shapes alone, on the device with this worker's parts of the values that `build` draws."""
+        """Move a `module` of shapes to the device, filled with this worker's parts of the values that `build` draws."""
         module.to_empty(device=self.device)
         targets = dict(module.named_parameters())
 
@@ -96,7 +96,7 @@ class PartsTrainer(Trainer):
         return module
 
     def _arranged(self, name: str, values: Tensor) -> Tensor:
-        """Values of a parameter in an order in which a worker's part is in one piece."""
+        """A parameter's values, ordered so that each worker's part is contiguous."""
         return values
 
     def _no_gradients(self) -> None:
@@ -104,7 +104,7 @@ class PartsTrainer(Trainer):
             sharded.grad = None
 
     def apply(self, gradients: Gradients | None, learning_rate: float, number: int) -> None:
-        """Clips the group's gradient, agrees with the other groups on this worker's part of it, and steps."""
+        """Clip the group's gradient, agree with other groups on this worker's part, and step."""
         for settings in self.optimiser.param_groups:
             settings["lr"] = learning_rate
         for parameter, sharded in zip(self.parameters, self._sharded, strict=True):
@@ -123,25 +123,25 @@ class PartsTrainer(Trainer):
         self.synchroniser.metrics["gradient_norm"] = reading(norm)
 
     def _own_norm(self) -> Tensor:
-        """Of the gradient of this worker's parts; what all hold is counted by the first."""
+        """Squared norm of this worker's gradients; parameters that all hold are counted by the first worker."""
         pairs = zip(self.parameters, self._sharded, strict=True)
         first = self.shards.rank == 0
         counted = [q.grad for q, whole in pairs if q.grad is not None and (first or not self._everywhere(whole))]
         return nn.utils.get_total_norm(counted).to(self.device)
 
     def _everywhere(self, parameter: Tensor) -> bool:
-        """Whether every worker of the group holds the whole of it."""
+        """Whether every worker of the group holds the whole parameter."""
         return False
 
     def offsets(self) -> dict[str, list[int]]:
-        """Where this worker's parts begin in the whole."""
-        found: dict[str, list[int]] = {}
+        """Offsets of this worker's parts in the whole tensors."""
+        result: dict[str, list[int]] = {}
         for name, part, sharded in zip(self.names, self.parameters, self._sharded, strict=True):
             place = self._place(name, sharded)
             for kept, tensor in [("weights", part), *self.optimiser.state.get(part, {}).items()]:
                 if isinstance(tensor, Tensor) and tensor.shape == part.shape:
-                    found[f"{kept}.{name}"] = place
-        return found
+                    result[f"{kept}.{name}"] = place
+        return result
 
     def _place(self, name: str, parameter: Tensor) -> list[int]:
         place = [0] * parameter.dim()
@@ -150,28 +150,28 @@ class PartsTrainer(Trainer):
         return place
 
     def restore(self, tensors: Mapping[str, Tensor], states: Sequence[Mapping[str, Tensor]]) -> None:
-        """As `Trainer.restore`; the synchroniser's states are of the workers that held the same part."""
+        """Like `Trainer.restore`, with the synchroniser's states of the workers that held the same part."""
         super().restore(tensors, states[self.shards.rank :: self.shards.size])
 
     def _count(self, sent: int, received: int) -> None:
-        """Payload bytes inside the group, which torch sends."""
+        """Count payload bytes that torch sends inside the group."""
         self.shards.traffic.sent_bytes += sent
         self.shards.traffic.received_bytes += received
 
 
 def local(tensor: Tensor) -> Tensor:
-    """What this worker holds of it."""
+    """This worker's part of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def dimension(tensor: DTensor) -> int | None:
-    """The dimension that is shared out; None: all is everywhere."""
+    """The dimension that is split; None: every worker has all of it."""
     (placement,) = tensor.placements
     return placement.dim if isinstance(placement, Shard) else None
 
 
 def _first(tensor: DTensor, dim: int, rank: int) -> int:
-    """Where the part of `rank` begins: torch shares out evenly, the last workers have fewer."""
+    """Where the part of `rank` begins: torch splits evenly, and the last workers get less."""
     size = int(tensor.shape[dim])
     return min(size, rank * -(-size // tensor.device_mesh.size()))
 
@@ -195,22 +195,22 @@ def _split(group: Group, parts: Sequence[range]) -> Group:
 
 
 def _give_memory_back() -> None:
-    """glibc keeps blocks of up to 32 MB that were freed; of weights that come and go by layer that is twice as much
-    memory as is used. From here on those of a MB and more go back to the system."""
+    """Make glibc return freed blocks of a MB and more to the system. It keeps freed blocks of up to 32 MB, which for
+    weights gathered layer by layer doubles the memory."""
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
 
 
 @contextmanager
 def lost_peers(shards: Group) -> Iterator[None]:
-    """torch's errors of connections and time limits inside a group are those of a lost worker."""
+    """Turn torch's connection errors and timeouts inside a group into WorkerLostError."""
     try:
         yield
     except RuntimeError as error:
         if not of_transport(error):
             raise
         raise WorkerLostError(
-            f"a worker that holds a part of the model does not answer: {str(error).splitlines()[0]}",
+            f"a worker with a part of the model does not respond: {str(error).splitlines()[0]}",
             where=f"shard {shards.rank} of {shards.size}",
             remedy="start all workers again from the last checkpoint",
         ) from error

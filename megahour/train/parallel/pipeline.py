@@ -1,8 +1,8 @@
-"""A model whose layers are shared out: each worker of a group holds some, and batches go through them in parts.
+"""Pipeline parallelism: each worker of a group holds some layers, and batches pass through them in parts.
 
-torch.distributed.pipelining sends what the layers of one worker give to the next one, and gradients back. A worker's
-batch is split into `microbatches` parts (utterances 0, m, 2 m, … are the first); all parts of a step are padded to one
-shape, which the connections need. Padding is not seen: the loss is of the frames and utterances that were there before.
+torch.distributed.pipelining sends activations to the next worker, and gradients back. A worker's batch is split into
+`microbatches` parts (utterances 0, m, 2 m, … are the first); all parts of a step are padded to one shape, which the
+connections need. Padding has no effect: the loss covers the original frames and utterances only.
 
     worker 0      entry, layers 0 … a     parts 0 1 2 3 …     features
     worker 1      layers a … b              parts 0 1 2 3 …
@@ -38,9 +38,9 @@ SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 
 @dataclass(frozen=True)
 class PipelinePart:
-    """A part of a batch in the shape that all have: `lengths` (b,) of which the first `rows` are utterances.
+    """A part of a batch, in the common shape: `lengths` (b,), of which the first `rows` are utterances.
 
-    owner: the batch's place in the step. seed: of what training draws; None in evaluation.
+    owner: the batch's index in the step. seed: for dropout; None in evaluation.
     """
 
     owner: int
@@ -53,14 +53,14 @@ class PipelinePart:
 class PipelineTrainer(SharedBatchesTrainer):
     """One worker of a pipeline.
 
-    Raises ConfigError: the model is no encoder with a chain of layers, or has fewer layers than there are workers.
+    Raises ConfigError: the model is not an encoder with a chain of layers, or has fewer layers than workers.
     """
 
     def _made(self) -> nn.Module:
         whole = skeleton(self.config)
         if not isinstance(whole, Encoder):
             raise ConfigError(
-                f"parallel.mode pipeline: {type(whole).__name__} is no chain of layers, with one head for its loss",
+                f"parallel.mode pipeline: {type(whole).__name__} is not a chain of layers with one head for its loss",
                 remedy="use mode fsdp",
             )
         self._whole = whole
@@ -112,15 +112,15 @@ class PipelineTrainer(SharedBatchesTrainer):
                 yield PipelinePart(owner, len(batch.keys), batch, lengths.to(self.device), seed)
 
     def _features(self, parts: Sequence[PipelinePart], frames: int) -> Tensor:
-        """(M · b, T, F): those of all parts, padded."""
+        """Features (M · b, T, F) of all parts, padded."""
         rows, values = len(parts[0].lengths), self.config["inputs"]
         padded = torch.zeros(len(parts), rows, frames, values)
-        for place, part in zip(padded, parts, strict=True):
-            place[: part.rows, : part.batch.features.shape[1]] = torch.from_numpy(part.batch.features)
+        for target, part in zip(padded, parts, strict=True):
+            target[: part.rows, : part.batch.features.shape[1]] = torch.from_numpy(part.batch.features)
         return padded.flatten(0, 1).to(self.device)
 
     def _schedule_for(self, training: bool, count: int, rows: int, frames: int) -> None:
-        """torch's connections are of one shape: they are made again where a step's differs from the last one's."""
+        """Rebuild torch's schedule if the step's shape differs from the last one's: its connections fix the shape."""
         shape = (training, count, rows, frames)
         if shape == self._shape:
             return
@@ -150,7 +150,7 @@ class PipelineTrainer(SharedBatchesTrainer):
         """The whole model, on the first worker; the others have none. A collective call."""
         if self.replica:
             return {}
-        own, found = self.module.state_dict(), {}
+        own, tensors = self.module.state_dict(), {}
         with lost_peers(self.shards):
             shapes = self._whole.state_dict()
             for name, owner in self._owners().items():
@@ -162,8 +162,8 @@ class PipelineTrainer(SharedBatchesTrainer):
                     tensor = torch.empty_like(shapes[name], device=self.device)
                     dist.recv(tensor, group=self.mesh.get_group(), group_src=owner)
                 if self.shards.rank == 0:
-                    found[name] = tensor.cpu()
-        return found
+                    tensors[name] = tensor.cpu()
+        return tensors
 
     def _owners(self) -> dict[str, int]:
         """The worker that holds each tensor, by name."""
@@ -175,7 +175,7 @@ class PipelineTrainer(SharedBatchesTrainer):
 
 
 class _Stage(nn.Module):
-    """Links `own` of an encoder's chain of `links`, for one part at a time."""
+    """The links `own` of an encoder's chain of `links`, applied to one part at a time."""
 
     def __init__(self, encoder: Encoder, own: range, links: int, precision: str) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class _Stage(nn.Module):
         self.parts: list[PipelinePart] = []
 
     def forward(self, x: Tensor, *, number: Tensor) -> Tensor:
-        """Features (b, T, F), or what the worker before gave (b, T', D), to (b, T', D) or logits."""
+        """Map features (b, T, F), or the previous worker's outputs (b, T', D), to (b, T', D) or logits."""
         part, encoder = self.parts[int(number)], self.encoder
         generator = None if part.seed is None else torch.Generator(x.device).manual_seed(part.seed)
         with autocast(x.device, self.precision):
@@ -199,7 +199,7 @@ class _Stage(nn.Module):
 
 
 class _Drop:
-    """Dropout as one process draws it: for the utterances alone, after what the layers `before` have drawn."""
+    """Dropout equal to that of a single process: for real utterances only, after the draws of the layers `before`."""
 
     def __init__(self, encoder: Encoder, rows: int, generator: torch.Generator | None, *, before: int) -> None:
         self.share, self.rows, self.generator, self.before = encoder.dropout, rows, generator, before
@@ -218,7 +218,7 @@ class _Drop:
 
 
 class _Losses:
-    """What the last worker makes of logits: `found` has the summed loss and the correct frames of each part."""
+    """The last worker's losses: `found` has the summed loss and the correct frames of each part."""
 
     def __init__(self, parts: Sequence[PipelinePart], weight: int, subsample: int, device: torch.device) -> None:
         self._parts, self._weight, self._subsample, self._device = parts, weight, subsample, device
@@ -240,9 +240,9 @@ class _Losses:
 
 
 def balanced(sizes: Sequence[int], workers: int) -> list[int]:
-    """Where each worker's links begin, and the end: the largest sum is as small as can be, and each has a layer.
+    """Where each worker's links begin, and the end: minimises the largest sum, with at least one layer per worker.
 
-    `sizes` are those of entry, layers and head; entry and head go with the layer beside them.
+    `sizes` are those of entry, layers and head; entry and head stay with the adjacent layer.
 
     Raises ConfigError: there are fewer layers than workers.
 

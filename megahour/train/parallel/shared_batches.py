@@ -1,4 +1,4 @@
-"""Groups of which every worker works on every batch: each loads its own, and all have all of the step's."""
+"""The base of trainers whose group computes every batch jointly: each worker loads its own and gets all others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from megahour.train.step import Gradients
 
 
 class NumberedBatch(NamedTuple):
-    """A batch, its number in the schedule, and the shard of the group whose it is."""
+    """A batch, its number in the schedule, and the group's shard that loaded it."""
 
     shard: int
     number: int
@@ -27,10 +27,10 @@ class NumberedBatch(NamedTuple):
 
 
 class SharedBatchesTrainer(PartsTrainer):
-    """One worker of such a group: loss, weight and correct frames that it reports are those of its own batches."""
+    """One worker of such a group; it reports loss, weight and correct frames of its own batches."""
 
     def backward(self, batches: Sequence[Batch], numbers: Sequence[int]) -> Gradients | None:
-        """The group's gradient, of which each worker has its part."""
+        """The group's gradient, of which each worker keeps its part."""
         with lost_peers(self.shards):
             everyone = exchanged(self.shards, batches, numbers)
             self._weight = max(1, sum(criteria.weight(each.batch) for each in everyone)) if everyone else 0
@@ -71,9 +71,9 @@ def exchanged(group: Group, batches: Sequence[Batch], numbers: Sequence[int]) ->
     """The batches of all workers, in the order of ranks. A collective call."""
     packed: dict[str, NDArray[Any]] = {}
     for i, (batch, number) in enumerate(zip(batches, numbers, strict=True)):
-        given = {"features": batch.features, "lengths": batch.lengths, "keys": np.array(batch.keys, dtype=np.uint64)}
-        given |= {"number": np.array(number), **{f"targets.{name}": array for name, array in batch.targets.items()}}
-        packed |= {f"{i} {name}": np.ascontiguousarray(array) for name, array in given.items()}
+        fields = {"features": batch.features, "lengths": batch.lengths, "keys": np.array(batch.keys, dtype=np.uint64)}
+        fields |= {"number": np.array(number), **{f"targets.{name}": array for name, array in batch.targets.items()}}
+        packed |= {f"{i} {name}": np.ascontiguousarray(array) for name, array in fields.items()}
     data = torch.frombuffer(bytearray(safetensors.numpy.save(packed)), dtype=torch.uint8)
     sizes = group.all_gather(torch.tensor([len(data), len(batches)])).wait().tolist()
     room = torch.zeros(max(size for size, _ in sizes), dtype=torch.uint8)

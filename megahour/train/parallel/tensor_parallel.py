@@ -1,12 +1,12 @@
-"""A Conformer whose every layer is shared out, by torch's `parallelize_module` (Shoeybi et al., "Megatron-LM", 2019).
+"""Tensor parallelism of a Conformer, by torch's `parallelize_module` (Shoeybi et al., "Megatron-LM", 2019).
 
 Each worker of a group has some heads of every attention and some units of every feed-forward; all compute the same
-batches, and the sums of what they find come together after each. In a block and for N workers:
+batches, and their partial results are summed after each layer. In a block, for N workers:
 
     feed-forward     units: columns of its first matrix, rows of its second           one sum of (B, T, D)
     attention        D / heads · N columns of query, key and value each, rows of its output   one sum
-    convolution      columns of the gate and rows of the mixture; what is between is small and everywhere    two
-    head             outputs, which come together for the loss
+    convolution      columns of the gate and rows of the mixture; the layers between are replicated    two
+    head             outputs, which are gathered for the loss
 
 Norms, the depthwise convolution and the subsampling are on every worker, with equal gradients.
 """
@@ -28,20 +28,20 @@ from megahour.train.parallel.parts import dimension
 from megahour.train.parallel.shared_batches import NumberedBatch, SharedBatchesTrainer
 
 JOINED = "attention.inputs."
-"""Query, key and value in one matrix, (3 · D, D): a worker has rows of each."""
+"""Query, key and value in one matrix (3 · D, D): each worker has rows of all three."""
 
 
 class TensorTrainer(SharedBatchesTrainer):
     """One worker of a group that holds a Conformer by columns and rows.
 
-    Raises ConfigError: another model, or heads that do not share out evenly.
+    Raises ConfigError: not a Conformer, or heads that cannot be split evenly.
     """
 
     def _made(self) -> nn.Module:
         module, workers = skeleton(self.config), self.shards.size
         if not isinstance(module, Conformer):
             raise ConfigError(
-                f"parallel.mode tensor: there is a plan for a Conformer alone, not for {type(module).__name__}",
+                f"parallel.mode tensor supports only a Conformer, not {type(module).__name__}",
                 remedy="use mode fsdp",
             )
         heads = module.heads
@@ -55,7 +55,7 @@ class TensorTrainer(SharedBatchesTrainer):
         return self._filled(module)
 
     def _arranged(self, name: str, values: Tensor) -> Tensor:
-        """Rows in the order of workers, so that a worker's are beside each other."""
+        """Rows ordered by worker, so that each worker's are contiguous."""
         if JOINED not in name:
             return values
         return _turned(values, 3, self.shards.size)
@@ -83,7 +83,7 @@ class TensorTrainer(SharedBatchesTrainer):
         return torch.stack([_numbers(self._score(each.batch, 0)) for each in everyone]).cpu()
 
     def _count_sums(self, shape: tuple[int, ...]) -> None:
-        """Of a block, forward and backward each: four sums of (B, T', D), which travel twice, and 2 D that come
+        """Count a block's traffic, forward and backward each: four sums of (B, T', D), sent twice, and 2 D that come
         together."""
         module = self.module
         assert isinstance(module, Conformer)
@@ -111,12 +111,12 @@ def _numbers(loss: criteria.Loss) -> Tensor:
 
 
 def _turned(values: Tensor, outer: int, inner: int) -> Tensor:
-    """Rows, which are `outer` times `inner` runs, with the runs in the order of the other number first."""
+    """Transpose rows that form `outer` × `inner` runs, keeping each run."""
     return values.view(outer, inner, -1, *values.shape[1:]).transpose(0, 1).reshape(values.shape)
 
 
 def _plan(module: Conformer) -> dict[str, ParallelStyle]:
-    """torch's styles, by the names of the layers."""
+    """torch's parallel styles, by layer name."""
     block: dict[str, ParallelStyle] = {
         **{f"{part}.1": ColwiseParallel() for part in ("first", "second")},
         **{f"{part}.3": RowwiseParallel() for part in ("first", "second")},

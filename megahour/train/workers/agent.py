@@ -1,8 +1,8 @@
-"""The agent of one machine: PyTorch's, told where the machine is on the network and how long to wait for others.
+"""Runs PyTorch's elastic agent on one machine, configured with the machine's network address and waiting times.
 
-Agents meet in a store that the machine named in `rendezvous` hosts. Each sends a sign of life every 5 s; one that has
-sent none for 15 s is no longer counted. What is given to torch here is what it guesses from the host's name otherwise,
-which goes wrong where that name is not the address that the others see.
+Agents meet in a store hosted by the machine named in `rendezvous`. Each sends a heartbeat every 5 s; one without a
+heartbeat for 15 s no longer counts. torch would otherwise guess the address from the host's name, which fails if the
+name does not resolve to the address that other machines see.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from megahour.core.errors import ConfigError
 from megahour.train.params import TrainParams
 
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-AGENT = "MEGAHOUR_AGENT"  # process number of the agent: its workers end when it is gone
-LAST_CALL_S = 10  # enough machines are there: how long they wait for the rest
-JOIN_S = 86_400  # too few are there: how long they wait for enough
-STOP_S = 5  # a worker that is stopped (SIGSTOP) does not end at SIGTERM
+AGENT = "MEGAHOUR_AGENT"  # process number of the agent: its workers end with it
+LAST_CALL_S = 10  # how long machines wait for others once there are enough
+JOIN_S = 86_400  # how long machines wait for enough others
+STOP_S = 5  # until SIGKILL: a worker stopped by SIGSTOP ignores SIGTERM
 
 
 class AgentPlace(NamedTuple):
-    """Where this machine is: its address among the machines, the network device, whether they meet here."""
+    """This machine's address on the training's network, the network device, and whether it hosts the rendezvous."""
 
     address: str
     device: str
@@ -40,26 +40,26 @@ class AgentPlace(NamedTuple):
 
 
 def place_of(rendezvous: str) -> AgentPlace:
-    """This machine's place on the network in which `rendezvous` (HOST:PORT) is; empty: the machine is alone.
+    """This machine's place on the network of `rendezvous` (HOST:PORT); empty: the machine is alone.
 
     Raises
     ------
-    ConfigError: HOST is not known, or is a name for which this machine has only an address of its own.
+    ConfigError: HOST is unknown, or resolves to a loopback address on this machine.
     """
     host, port = parse_rendezvous_endpoint(rendezvous or "127.0.0.1:0", default_port=29400)
     try:
         family, _, _, _, there = socket.getaddrinfo(host, port or 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(there)  # sends nothing; the kernel chooses the way there
+            probe.connect(there)  # sends nothing; the kernel chooses the route
             here = str(probe.getsockname()[0])
     except OSError as error:
         raise ConfigError(
-            f"no way to {host}: {error}", where="rendezvous", remedy="give HOST:PORT that all machines reach"
+            f"cannot reach {host}: {error}", where="rendezvous", remedy="give a HOST:PORT that all machines can reach"
         ) from None
     inside = ipaddress.ip_address(there[0]).is_loopback
     if inside and host not in ("localhost", there[0]):
         raise ConfigError(
-            f"{host} is {there[0]} on this machine, which others do not reach",
+            f"{host} is {there[0]} on this machine, which others cannot reach",
             where="rendezvous",
             remedy="give the machine's address on the network instead of its name",
         )
@@ -68,17 +68,17 @@ def place_of(rendezvous: str) -> AgentPlace:
 
 
 def run_agent(p: TrainParams, work: Path, spec: Path, *, first: bool) -> None:
-    """Starts this machine's workers, and again whenever one is lost or a machine comes or goes, until they have ended.
+    """Run this machine's workers to their end, restarting them whenever one is lost or a machine joins or leaves.
 
     Parameters
     ----------
-    first: this is the machine that the others meet at; it hosts their store.
+    first: this machine hosts the store in which the machines meet.
 
     Raises
     ------
     ConfigError: `rendezvous` is not an address of the first machine.
     ChildFailedError: workers were lost more often than `max_restarts`.
-    RendezvousError: the store where machines meet is not there, or another machine has ended the training.
+    RendezvousError: the store cannot be reached, or another machine has ended the training.
     SignalException: SIGTERM, SIGINT, SIGHUP or SIGQUIT; the workers have been ended.
     """
     place = place_of(p.rendezvous)
@@ -87,7 +87,7 @@ def run_agent(p: TrainParams, work: Path, spec: Path, *, first: bool) -> None:
         raise ConfigError(
             f"{p.rendezvous} is not an address of this machine ({place.address})",
             where="rendezvous",
-            remedy="start the training on the machine whose address it is, and `megahour.train.join` on the others",
+            remedy="start the training on the machine with this address, and `megahour.train.join` on the others",
         )
     with environment(place):  # LaunchConfig reads it too
         config = LaunchConfig(
@@ -109,11 +109,11 @@ def run_agent(p: TrainParams, work: Path, spec: Path, *, first: bool) -> None:
 
 @contextmanager
 def environment(place: AgentPlace) -> Iterator[None]:
-    """What the agent and its workers read from the environment; what the user has set there is kept.
+    """Set the environment variables of the agent and its workers; those set by the user are kept.
 
-    Workers of every start make a store of their own: the agent's, which they share by default, still has the addresses
-    of workers that have died, and those that are started again would try to reach them until the time limit (torch
-    2.13, `DynamicRendezvousHandler.next_rendezvous`).
+    Workers create a new store at each start: the agent's store, which they share by default, still has the addresses
+    of dead workers, which restarted ones would try to reach until the time limit (torch 2.13,
+    `DynamicRendezvousHandler.next_rendezvous`).
     """
     before = dict(os.environ)
     os.environ[OWN_STORE] = "1"

@@ -1,7 +1,7 @@
-"""Starts the workers of a run that goes on when one is lost, that one alone again, and says who trains together.
+"""Coordinates the workers of a run that survives losses: starts them, restarts lost ones, and forms their groups.
 
-It is the process that knows: a worker is lost when its process has ended, or when it stays away from a meeting for
-`timeout_s` after another has come, and is ended then. See `membership` for the keys of the store.
+The coordinator decides which workers are lost: those whose process has ended, and those that miss a meeting for
+`timeout_s` after another worker has arrived, which it then kills. See `membership` for the keys of the store.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ from megahour.train.workers.agent import STOP_S, environment, place_of
 from megahour.train.workers.membership import MEMBER, STORE, Place
 
 POLL_S = 0.02
-AFTER_S = 1.0  # the others meet first: a worker that starts takes the machine's time
-END_S = 10.0  # the result is there: how long the other workers may take to end
+AFTER_S = 1.0  # before a restart, so that the others can meet first: starting a worker costs CPU time
+END_S = 10.0  # how long the other workers may take to end after the result
 NEW = [-1, -1]
 
 
 class StartedWorker(NamedTuple):
-    """A process, and the place in which it was started: 0 … workers - 1."""
+    """A process and its slot, 0 … workers - 1."""
 
     slot: int
     process: subprocess.Popen[bytes]
 
 
 class Asking(NamedTuple):
-    """A worker that waits for its place: in which meeting of its own, and how far it is."""
+    """A worker that waits for its place: the number of its meeting, and its position."""
 
     meeting: int
     at: list[int]
 
 
 class Coordinator:
-    """The workers of `p` on this machine; they read the job from `spec`, and leave the result in `work`."""
+    """The workers of `p` on this machine; they read the job from `spec` and write the result to `work`."""
 
     def __init__(self, p: TrainParams, work: Path, spec: Path) -> None:
         self._p, self._work, self._spec = p, work, spec
@@ -57,18 +57,18 @@ class Coordinator:
         self._living: dict[int, StartedWorker] = {}
         self._asking: dict[int, Asking] = {}
         self._present: set[int] = set()
-        self._next = self._lost = self._heard = 0
-        self._due: list[tuple[float, int]] = []  # when which place gets a worker again
+        self._next = self._lost = self._seen_asked = 0
+        self._due: list[tuple[float, int]] = []  # (time, slot) of pending restarts
         self._epoch = -1
         self._first_came_s: float | None = None
 
     def run(self) -> None:
-        """Until the workers have left a result or an error.
+        """Run until the workers have written a result or an error.
 
         Raises
         ------
         ChildFailedError: workers were lost more often than `max_restarts`.
-        SignalException: as of PyTorch's agent: SIGTERM, SIGINT, SIGHUP or SIGQUIT; the workers have been ended.
+        SignalException: as from PyTorch's agent: SIGTERM, SIGINT, SIGHUP or SIGQUIT; the workers have been ended.
         """
         _raise_signals()
         with environment(place_of("")):
@@ -106,7 +106,7 @@ class Coordinator:
             return subprocess.Popen(command, env=env, stdout=out, stderr=err)
 
     def _reap(self) -> None:
-        """Starts again those that were lost."""
+        """Schedule restarts of lost workers."""
         for number, worker in list(self._living.items()):
             code = worker.process.poll()
             if code is None:
@@ -128,7 +128,7 @@ class Coordinator:
         self._due = [due for due in self._due if due[0] > now_s]
 
     def _meet(self) -> None:
-        """Opens the next group when all are there who must be; calls or ends those who are not."""
+        """Open the next group once all required workers wait; call the others, or kill them after the timeout."""
         self._listen()
         if not self._asking:
             self._first_came_s = None
@@ -149,17 +149,17 @@ class Coordinator:
             self._open()
 
     def _listen(self) -> None:
-        heard = self._store.add("asked", 0)
-        if heard == self._heard:
+        asked = self._store.add("asked", 0)
+        if asked == self._seen_asked:
             return
-        self._heard = heard
+        self._seen_asked = asked
         for number in self._living.keys() - self._asking.keys():
             if self._store.check([f"here/{number}"]):
                 self._asking[number] = Asking(**json.loads(self._store.get(f"here/{number}")))
                 self._store.delete_key(f"here/{number}")
 
     def _open(self) -> None:
-        """Who is furthest comes first, then who is here longest."""
+        """Assign ranks: the furthest worker first, then those waiting longest."""
         order = sorted(self._asking, key=lambda number: ([-n for n in self._asking[number].at], number))
         first = self._asking[order[0]].at
         behind = any(asking.at != first for asking in self._asking.values())
@@ -172,7 +172,7 @@ class Coordinator:
         self._asking.clear()
 
     def _end(self, patience_s: float) -> None:
-        """Waits for the workers, and ends those that do not end."""
+        """Wait for the workers, and kill those that do not end."""
         for stop, seconds in ((None, patience_s), (signal.SIGTERM, STOP_S), (signal.SIGKILL, STOP_S)):
             for worker in self._living.values():
                 if stop is not None:
@@ -187,7 +187,7 @@ class Coordinator:
 
 
 def _raise_signals() -> None:
-    """`launch` puts back the handlers that were there."""
+    """Turn signals into SignalException; `launch` restores the previous handlers."""
 
     def stop(number: int, _: object) -> None:
         raise SignalException(f"stopped by signal {number}", sigval=signal.Signals(number))

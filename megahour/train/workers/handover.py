@@ -1,11 +1,11 @@
-"""What workers whose group has changed keep of their own, and take from the one that is furthest.
+"""Hands over state when the group of workers changes: what each keeps, and what it takes from the furthest one.
 
-Rounds are what lies between two moments at which all have the same model: steps, or with bmuf and local_sgd blocks.
-When a worker is lost, some of the others have ended the round and some have not:
+A round lies between two moments at which all workers have the same model: a step, or a block for bmuf and local_sgd.
+When a worker is lost, some of the others may have finished the round:
 
-    all are in the round    a step has not happened, and is made again by those left (`Undo`); a block stays open: each
-                            keeps what it has trained, and batches of the lost one are owed
-    some have ended it      the lost worker's part is in their model. The others take that, and the round is over
+    none has finished it    a step is undone and repeated by the remaining workers (`Undo`); a block stays open: each
+                            keeps what it has trained, and the lost worker's batches are owed
+    some have finished it   their model includes the lost worker's part; the others take it, and the round is over
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from megahour.train.step_totals import TrainedTotals
 
 
 class Undo(NamedTuple):
-    """What a worker had of its own before a step: of its synchroniser, and of its optimiser where that is its own."""
+    """A worker's own state before a step: its synchroniser's, and its optimiser's if that is not shared."""
 
     sync: dict[str, Tensor]
     optimiser: dict[Tensor, dict[str, Any]] | None
@@ -45,9 +45,9 @@ class Undo(NamedTuple):
 
 @dataclass
 class Round:
-    """The round under way: where it began, and this worker's part of it.
+    """The current round: where it began, and this worker's part of it.
 
-    `open`: its steps are done, and only the meeting at its end is not.
+    open: its steps are done, but the meeting at its end has not happened.
     """
 
     first: int = 0
@@ -58,16 +58,16 @@ class Round:
     undo: Undo | None = None
 
     def begin(self, at: Position) -> None:
-        """The next one, from `at` on."""
+        """Begin the next round, at position `at`."""
         self.first, self.owed, self.own = at.done, list(at.owed), []
         self.totals, self.open, self.undo = TrainedTotals(Audit()), False, None
 
     def begun(self, at: Position) -> bool:
-        """Whether a step of it has been made by the time that the run is at `at`."""
+        """Whether any step of the round has been taken at position `at`."""
         return self.first != at.done or self.owed != at.owed
 
     def owed_now(self, at: Position, group: Group) -> list[int]:
-        """Batches below `at.done` that no worker of `group` has done. A collective call."""
+        """Batches below `at.done` that no worker of `group` has trained on. A collective call."""
         counts = group.all_gather(torch.tensor([len(self.own)])).wait()
         mine = torch.full((max(1, int(counts.max())),), -1)
         mine[: len(self.own)] = torch.tensor(self.own, dtype=torch.int64)
@@ -77,7 +77,7 @@ class Round:
 
 @dataclass
 class KeptStates:
-    """States of the synchroniser of the group before: `own`, and of who was further, if one was."""
+    """The previous group's synchroniser states: this worker's, and that of a worker that was further, if any."""
 
     own: dict[str, Tensor]
     peer: dict[str, Tensor] | None = None
@@ -86,10 +86,10 @@ class KeptStates:
 def agree(
     trainer: Trainer, at: Position | None, here: Round, kept: KeptStates, group: Group, *, behind: bool
 ) -> Position:
-    """Brings this worker to where worker 0 is, all at once or not at all. `here` and `kept` become as they are there.
+    """Bring this worker to worker 0's state, atomically; `here` and `kept` become equal to worker 0's.
 
-    A collective call, of which worker 0 is as far as any. `at`: None of a worker that is new. `behind`: one is not as
-    far as another; else nothing is sent.
+    A collective call, in which no worker is further than worker 0. at: None for a new worker. behind: whether workers
+    differ; if not, nothing is sent.
     """
     if not behind:
         assert at is not None
@@ -99,10 +99,10 @@ def agree(
         assert at is not None
         _settle(trainer, here, kept)
         _broadcast(_told(at, here), group)
-        _broadcast(_held(trainer, kept), group)
+        _broadcast(_packed_state(trainer, kept), group)
         return at
-    told, held = _broadcast(b"", group), _broadcast(b"", group)
-    state, tensors = json.loads(told), safetensors.torch.load(held)
+    header, weights = _broadcast(b"", group), _broadcast(b"", group)
+    state, tensors = json.loads(header), safetensors.torch.load(weights)
     if at is not None and far(at) == tuple(state["far"]):
         _settle(trainer, here, kept)
         return at
@@ -117,12 +117,12 @@ def agree(
 
 
 def far(at: Position | None) -> tuple[int, int]:
-    """Rounds that are over, and rows of the curves; (-1, -1): not begun."""
+    """(finished rounds, rows of the curves); (-1, -1): not begun."""
     return (-1, -1) if at is None else (at.rounds, len(at.curves.rows))
 
 
 def _settle(trainer: Trainer, here: Round, kept: KeptStates) -> None:
-    """No one is further: a step that was interrupted has not happened."""
+    """Undo an interrupted step, since no worker has finished it."""
     if here.undo is None:
         return
     undo, here.undo = here.undo, None
@@ -137,8 +137,8 @@ def _told(at: Position, here: Round) -> bytes:
     return json.dumps(known | {"audit": at.audit.numbers(), "round": [here.first, here.owed, here.open]}).encode()
 
 
-def _held(trainer: Trainer, kept: KeptStates) -> bytes:
-    """Worker 0's weights and optimiser, and what its synchroniser knew."""
+def _packed_state(trainer: Trainer, kept: KeptStates) -> bytes:
+    """Worker 0's weights, optimiser and synchroniser states, as safetensors."""
     tensors = {name: t.detach().to("cpu", copy=True).contiguous() for name, t in trainer.model_tensors().items()}
     sync = {f"sync.{name}": tensor.contiguous() for name, tensor in (kept.peer or kept.own).items()}
     return safetensors.torch.save(tensors | sync)
@@ -153,7 +153,7 @@ def _take(trainer: Trainer, tensors: Mapping[str, Tensor], *, keep_optimiser: bo
 
 
 def _broadcast(data: bytes, group: Group) -> bytes:
-    """Those of worker 0."""
+    """Worker 0's data, on all workers."""
     length = torch.tensor([len(data)])
     group.broadcast(length)
     vector = torch.frombuffer(bytearray(data or bytes(int(length))), dtype=torch.uint8)

@@ -1,9 +1,9 @@
-"""Starting the workers of a training run, and starting them again when one is lost.
+"""Starts the workers of a training run, and restarts them when one is lost.
 
-The workers are processes that PyTorch's elastic agent watches in this process. When one dies, or its process group
-loses it, the agent ends the others and starts all again; they go on from the newest whole checkpoint. On several
-machines each runs such an agent (`join` on those beside the first), and they meet at `rendezvous`: machines may come
-and go between `min_nodes` and `nodes`. With `faults: continue` a `Coordinator` starts the lost worker alone.
+The workers are processes watched by PyTorch's elastic agent in this process. When one dies, or its process group loses
+it, the agent ends the others and restarts all; they resume from the newest complete checkpoint. With several machines
+each runs an agent (`join` on the others), and they meet at `rendezvous`: machines may come and go between `min_nodes`
+and `nodes`. With `faults: continue` a `Coordinator` restarts only the lost worker.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ POLL_S = 0.5
 def launch(
     p: TrainParams, inputs: Mapping[str, str], work: Path, progress: Callable[..., None], durable: str = ""
 ) -> None:
-    """Runs the workers of `p` to their end; what they leave is in `work` (see `result`).
+    """Run the workers of `p` to their end; their result is in `work` (see `result`).
 
     Parameters
     ----------
     inputs: URLs of the input artifacts, by role.
-    work: folder that all workers see, with their logs; and with the checkpoints, unless those are at the URL `durable`.
+    work: folder shared by all workers, for logs, and for checkpoints unless those are at the URL `durable`.
 
     Raises
     ------
-    StageError: workers were lost more often than `max_restarts`, machines could not meet, or a signal has stopped this
+    StageError: workers were lost more often than `max_restarts`, machines could not meet, or a signal stopped this
         process (SIGHUP, SIGQUIT).
-    KeyboardInterrupt: SIGINT or SIGTERM (Terminated) has; as after those, the workers have been ended.
+    KeyboardInterrupt: SIGINT or SIGTERM (Terminated) stopped it. In either case the workers have been ended.
     """
     result.clear(work)
     spec = work / SPEC
@@ -60,17 +60,17 @@ def launch(
                 run_agent(p, work, spec, first=True)
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
-            last = f"at last worker {rank} ({_cause(failure.exitcode)})"
+            last = f"the last was worker {rank} ({_cause(failure.exitcode)})"
             raise StageError(
                 f"workers were lost more than {p.max_restarts} times, {last}",
                 where="train",
-                remedy=f"see {work / 'workers'}; the same command goes on from the last checkpoint",
+                remedy=f"see {work / 'workers'}; the same command resumes from the last checkpoint",
             ) from None
         except RendezvousError as error:
             raise StageError(
                 f"the machines did not meet at {p.rendezvous}: {error}",
                 where="train",
-                remedy="is that port free, and the machine this one? the same command goes on from the last checkpoint",
+                remedy="check that it names this machine and a free port; the same command resumes the training",
             ) from error
         except SignalException as stopped:
             if stopped.sigval == signal.SIGINT:
@@ -80,7 +80,7 @@ def launch(
             raise StageError(
                 f"stopped by {stopped.sigval.name}",
                 where="train",
-                remedy="the same command goes on from the last checkpoint",
+                remedy="the same command resumes from the last checkpoint",
             ) from None
 
 
@@ -90,7 +90,7 @@ def _cause(exit_code: int) -> str:
 
 @contextmanager
 def _own_handlers() -> Iterator[None]:
-    """PyTorch's agent leaves handlers of its own behind, which would end a later stage with a traceback."""
+    """Restore signal handlers: PyTorch's agent leaves its own, which would end a later stage with a traceback."""
     signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
     before = {number: signal.getsignal(number) for number in signals}
     try:
@@ -103,15 +103,15 @@ def _own_handlers() -> Iterator[None]:
 
 @contextmanager
 def _relayed(path: Path, progress: Callable[..., None]) -> Iterator[None]:
-    """Tells `progress` what worker 0 writes into `path`."""
+    """Pass the progress that worker 0 writes to `path` on to `progress`."""
     path.unlink(missing_ok=True)
     ended = threading.Event()
 
     def relay() -> None:
         while not ended.wait(POLL_S):
             if path.exists():
-                said = json.loads(path.read_text("utf-8"))
-                progress(said.pop("done"), said.pop("total"), said.pop("unit"), **said)
+                facts = json.loads(path.read_text("utf-8"))
+                progress(facts.pop("done"), facts.pop("total"), facts.pop("unit"), **facts)
 
     thread = threading.Thread(target=relay, daemon=True)
     thread.start()

@@ -1,14 +1,14 @@
-"""The training loop of `loop` with workers that are lost and come back: `faults: continue`.
+"""The training loop of `loop` for workers that may be lost and rejoin: `faults: continue`.
 
     meet: leave the old process group, get a rank in the new one             (`membership`)
-    those behind, and those who come, take weights, optimiser and position from the furthest          (`handover`)
-    train, from the batch that the furthest has not done, until a worker is lost or one waits to join
+    new workers and those behind take weights, optimiser and position from the furthest          (`handover`)
+    train, from the furthest worker's next batch, until a worker is lost or one waits to join
 
-A step that a worker's loss interrupts has not happened, and its batches are shared out again, to those who are left.
-With trainers that work in blocks (bmuf, diloco, local_sgd) the loss is noticed at the block's edge: those left end the
-block with the mean of theirs, and then train on the batches that the lost one had in it. Who had ended the step or the
-block already is a round ahead, and the others take its model: no batch is trained on twice, and none is left out. Which
-steps had fewer workers depends on when one was lost, and so do the bytes of the model.
+A step interrupted by a loss is undone, and its batches are redistributed to the remaining workers. Block trainers
+(bmuf, diloco, local_sgd) notice the loss at the end of the block: the remaining workers finish it with the mean of
+their models, and then train on the lost worker's batches. A worker that had already finished the step or block is a
+round ahead, and the others take its model: no batch is trained on twice, and none is skipped. Which steps had fewer
+workers depends on the time of the loss, and so do the bytes of the model.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ LOG = logging.getLogger(__name__)
 def execute_with_others(
     job: TrainingJob, member: GroupMember, work: Path, progress: Callable[..., None], durable: str = ""
 ) -> result.Result | None:
-    """Train `job` to its end as one of the workers that `member` meets; the first of the last group has the result.
+    """Train `job` to its end in the groups of `member`; the first worker of the last group returns the result.
 
-    Raises StageError as `loop.execute`; DistError: the coordinator is gone.
+    Raises StageError like `loop.execute`; DistError: the coordinator is gone.
     """
     gc.collect()
-    gc.freeze()  # what is there now stays: `meet` need not look through it while the others wait
+    gc.freeze()  # so that the collection in `meet`, while others wait, skips the objects that exist now
     with Trainer(job.params, job.module, synchronise(job, TorchGroup()), sequence=job.sequence) as trainer:
         worker = WorkerWithOthers(job, trainer, member, work, progress, durable)
         while True:
@@ -65,7 +65,7 @@ def execute_with_others(
 
 
 class WorkerWithOthers:
-    """One worker and where it is, in one group after another."""
+    """One worker and its position, through successive groups."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class WorkerWithOthers:
         self._first = False
 
     def train(self, place: Place) -> Curves | None:
-        """To the end; None: the group broke, or another worker waits. No one holds the group then."""
+        """Train to the end; None: the group broke, or another worker waits. The group is released then."""
         try:
             return self._train(self._member.group(place), place)
         except (Regroup, WorkerLostError, WorkerFailedError) as error:
@@ -93,13 +93,13 @@ class WorkerWithOthers:
         except RuntimeError as error:
             if not of_transport(error):
                 raise
-            LOG.warning("group %d did not form, or broke: %s", place.epoch, error)
+            LOG.warning("group %d failed to form or broke: %s", place.epoch, error)
             traceback.clear_frames(error.__traceback__)
         self._leave()
         return None
 
     def _leave(self) -> None:
-        """The group is gone: what its synchroniser knew is kept for the next one."""
+        """Leave the group, keeping its synchroniser's state for the next one."""
         if self._trains:
             self._kept, self._trains = KeptStates(self._trainer.synchroniser.state()), False
         self._member.leave()
@@ -130,20 +130,20 @@ class WorkerWithOthers:
         progress(*about, **fields)
 
     def _begin(self, group: Group) -> Position:
-        """From the newest checkpoint, if there is one."""
+        """Start from the newest checkpoint, if there is one."""
         self._trainer.regroup(synchronise(self._job, group))
-        found, at = newest(self._checkpoints, group, self._job.fingerprint), Position()
-        if found is not None:
-            self._trainer.restore(found.tensors, found.states)
-            at = position_of(found, group, common=True)
+        checkpoint, at = newest(self._checkpoints, group, self._job.fingerprint), Position()
+        if checkpoint is not None:
+            self._trainer.restore(checkpoint.tensors, checkpoint.states)
+            at = position_of(checkpoint, group, common=True)
         self._round.begin(at)
         return at
 
     def _go_on(self, group: Group, place: Place) -> Position:
-        """From where the furthest is."""
+        """Continue from the furthest worker's position."""
         clear_unfinished(self._checkpoints, group)
         at = handover.agree(self._trainer, self.at, self._round, self._kept, group, behind=place.behind)
-        self.at = at  # with the model, if another is lost before the next line has ended
+        self.at = at  # set with the model, in case another worker is lost before the next line ends
         self._trainer.regroup(synchronise(self._job, group))
         cast("Regrouping", self._trainer.synchroniser).rejoin(self._kept.own, self._kept.peer)
         if self._round.open:
@@ -152,11 +152,11 @@ class WorkerWithOthers:
 
 
 class Regroup(Exception):
-    """A worker waits to join: all leave their group at this round's end, and meet."""
+    """A worker waits to join: all leave their group at the end of this round, and meet."""
 
 
 class RunWithOthers(Run):
-    """`Run` of workers whose loss costs nothing but their open round: sums are of all, and agreed before it ends."""
+    """`Run` in which a loss costs only the open round: sums are over all workers, and exchanged before it ends."""
 
     sums_of_all = True
     round: Round
@@ -171,7 +171,7 @@ class RunWithOthers(Run):
         return is_open
 
     def _save_due(self, marks: Marks, claim: Claim | None) -> None:
-        """Once, between two rounds, whatever the marks are that the last one has passed."""
+        """Save once between two rounds, however many marks the last one has passed."""
         if not self._between_rounds():
             return
         passed = False
@@ -203,7 +203,7 @@ class RunWithOthers(Run):
             self._meet()
 
     def _meet(self) -> None:
-        """The end of a block, that of the last batches of all too."""
+        """The meeting at the end of a block, including the last one."""
         self.round.open = True
         totals = self.totals.of_all(self.round.totals)
         blocks = self._in_blocks()
@@ -230,4 +230,4 @@ class RunWithOthers(Run):
 
 
 def _unseen(*_: object, **__: object) -> None:
-    """Worker 0 shows how far the run is."""
+    """Discard progress: worker 0 reports it."""

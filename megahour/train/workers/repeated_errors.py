@@ -1,7 +1,7 @@
-"""Which unexpected errors no restart mends: those of the program, and those that come again and again at one place.
+"""Decides when to stop restarting: after bugs in the program, and after the same error without a new checkpoint.
 
-Most others (an allocation that failed, a connection that torch reports in its own way, a file system that was away for
-a moment) are gone after a restart from the checkpoint.
+Most other errors (a failed allocation, a broken connection, a file system that was away for a moment) do not recur
+after a restart from the checkpoint.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from megahour.sync.group.mesh import of_transport
 
 REPEATS = 3
-"""Starts in a row that may end with the same words, with no new checkpoint between them."""
+"""Consecutive starts that may end with the same error without a new checkpoint."""
 
 _OF_PROGRAM = (TypeError, ValueError, LookupError, AttributeError, NameError, AssertionError, ArithmeticError)
 _OF_MACHINE = re.compile(
@@ -26,9 +26,10 @@ _OF_MACHINE = re.compile(
 
 
 def of_program(error: Exception) -> bool:
-    """Whether `error` is one of the program or its data (a type, a key, a shape), which comes in each start.
+    """Whether `error` is a bug of the program or its data (a type, a key, a shape), which recurs at each start.
 
-    torch raises RuntimeError for shapes as for memory, devices and connections; the latter are known by their words.
+    torch raises RuntimeError for shapes as well as for memory, devices and connections; the latter are recognised by
+    their words.
     """
     if isinstance(error, RuntimeError):
         machine = isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError) or _OF_MACHINE.search(str(error))
@@ -37,13 +38,13 @@ def of_program(error: Exception) -> bool:
 
 
 def comes_again(error: Exception, path: Path, start: int, checkpoints: str | Path) -> bool:
-    """Whether this is the last of `REPEATS` starts of a worker that ended so. One that cannot be counted is not.
+    """Whether this error has ended `REPEATS` consecutive starts of a worker; False if that cannot be counted.
 
     Parameters
     ----------
-    path: where the worker counts; it ends, and is started again, each time.
+    path: file in which the worker counts, since each start is a new process.
     start: number of this start of the workers.
-    checkpoints: path or URL of the folder whose newest entry tells that the run has got on.
+    checkpoints: path or URL of the folder whose newest entry shows the run's progress.
     """
     now = {"error": f"{type(error).__name__}: {error}", "checkpoint": _newest(checkpoints)}
     try:

@@ -1,4 +1,4 @@
-"""One worker of a training run: the body of the processes that `launch` and `join` start on each machine."""
+"""One worker of a training run: the main program of the processes that `launch` and `join` start."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PROGRESS_S = 0.5
 
 
 def main() -> None:
-    """Reads the job from the file in argv[1]; worker 0 leaves the result."""
+    """Run the job in the file argv[1]; worker 0 writes the result."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     _end_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the agent decides when to end
@@ -49,18 +49,18 @@ def main() -> None:
     work, p = Path(spec["work"]), TrainParams.model_validate(spec["params"])
     durable: str = spec["durable"]
     if result.failed(work):
-        return  # another worker has found an error that a restart does not mend
+        return  # another worker has reported an error that no restart fixes
     try:
         with near(p, {role: Artifact(url) for role, url in spec["inputs"].items()}, work) as inputs:
             _run(p, inputs, work, durable)
     except (WorkerLostError, WorkerFailedError, dist.DistError) as error:
         if result.failed(work):
-            return  # the worker is lost because it found such an error
+            return  # the lost worker has reported such an error
         LOG.error("a worker or the store of worker 0 does not answer: %s", error)
         sys.exit(1)
     except MegahourError:
-        return  # it is written; the agent starts workers again that fail
-    except Exception as error:  # a restart may mend it
+        return  # it is written; the agent would restart a failed worker
+    except Exception as error:  # a restart may fix it
         counted = work / f"unexpected-{int(os.environ.get('RANK', '0')):05d}.json"
         if not comes_again(error, counted, _restarts(), checkpoints_of(work, durable)):
             raise
@@ -85,26 +85,26 @@ def _run(p: TrainParams, inputs: Inputs, work: Path, durable: str) -> None:
         group = TorchGroup(timeout_s=p.timeout_s)
         progress = _Progress(work / PROGRESS) if group.rank == 0 else Context(work).progress
         with _final(work):
-            found = execute(job, group, work, progress, _new_store(group), own, durable)
+            trained = execute(job, group, work, progress, _new_store(group), own, durable)
             if group.rank == 0:
-                result.write(work, found)
+                result.write(work, trained)
     finally:
         dist.destroy_process_group()
 
 
 def _run_with_others(job: TrainingJob, own: torch.device, work: Path, durable: str) -> None:
-    """With workers that come and go."""
+    """Run with workers that come and go."""
     with _final(work):
         if own.type != "cpu":
             raise ConfigError("faults: continue trains on CPUs", where="train", remedy="set device: cpu, or restart")
-        found = execute_with_others(job, GroupMember(job.params.timeout_s), work, _Progress(work / PROGRESS), durable)
-        if found is not None:
-            result.write(work, found)
+        trained = execute_with_others(job, GroupMember(job.params.timeout_s), work, _Progress(work / PROGRESS), durable)
+        if trained is not None:
+            result.write(work, trained)
 
 
 @contextlib.contextmanager
 def _final(work: Path) -> Iterator[None]:
-    """Leaves errors that no restart mends for the process that started the workers, before others miss this one."""
+    """Write errors that no restart fixes for the launching process, before others notice the loss of this worker."""
     try:
         yield
     except (WorkerLostError, WorkerFailedError, dist.DistError):
@@ -118,14 +118,14 @@ def _final(work: Path) -> Iterator[None]:
             raise
         LOG.exception("an error of the program, or of a parameter's value")
         what = f"worker {os.environ.get('RANK', '0')} failed: {type(error).__name__}: {error}"
-        remedy = f"no restart mends it: its traceback is in {work / 'workers'}"
+        remedy = f"restarting does not help; its traceback is in {work / 'workers'}"
         final = StageError(what, where="train", remedy=remedy)
         result.write_error(work, final)
         raise final from error
 
 
 def _restarts() -> int:
-    """How often the agent has started its workers again; machines that come do not count."""
+    """How often the agent has restarted its workers; joining machines do not count."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
@@ -137,7 +137,7 @@ def _new_store(group: TorchGroup) -> PrefixStore:
 
 
 class _Progress:
-    """Writes how far the run is for the process that shows it, not more often than it looks; restarts, if any, too."""
+    """Writes progress and restarts for the process that shows them, no more often than it reads them."""
 
     def __init__(self, path: Path) -> None:
         self.path, self._said_s = path, 0.0
@@ -147,17 +147,17 @@ class _Progress:
         if time.monotonic() - self._said_s < PROGRESS_S and done < total:
             return
         self._said_s = time.monotonic()
-        said = {"done": done, "total": total, "unit": unit, **self._restarts, **fields}
+        facts = {"done": done, "total": total, "unit": unit, **self._restarts, **fields}
         scratch = self.path.with_suffix(".tmp")
         try:
-            scratch.write_text(json.dumps(said), "utf-8")
+            scratch.write_text(json.dumps(facts), "utf-8")
             scratch.replace(self.path)
-        except OSError as error:  # a full disk; no one needs to see how far it is
+        except OSError as error:  # a full disk: progress is not essential
             LOG.warning("progress is not shown: %s", error)
 
 
 def _end_with_parent() -> None:
-    """No one would end a worker whose agent was killed, perhaps before the worker had come to this line."""
+    """End this worker if its agent is killed, even if that happened before this call."""
     agent = int(os.environ[AGENT])
 
     def watch() -> None:

@@ -34,7 +34,7 @@ def test_a_name_that_is_the_machines_own_loopback_is_no_place_to_meet(monkeypatc
     """As Debian writes a machine's name into /etc/hosts, with 127.0.1.1."""
     here = socket.getaddrinfo("127.0.1.1", 29400, type=socket.SOCK_DGRAM)
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, **options: here)
-    with pytest.raises(ConfigError, match=r"gpu-7 is 127\.0\.1\.1 on this machine, which others do not reach"):
+    with pytest.raises(ConfigError, match=r"gpu-7 is 127\.0\.1\.1 on this machine, which others cannot reach"):
         place_of("gpu-7:29400")
 
 
@@ -129,7 +129,7 @@ def test_patience_begins_again_when_others_had_been_met(tmp_path: Path, monkeypa
     monkeypatch.setattr("megahour.train.join.AGAIN_S", 0.0)
     p = TrainParams(workers=2, nodes=2, rendezvous="127.0.0.1:9")
     (tmp_path / "train.json").write_text(json.dumps({"work": str(tmp_path), "params": p.model_dump(mode="json")}))
-    with pytest.raises(StageError, match="not to be reached for 60 s"):
+    with pytest.raises(StageError, match="could not be reached for 60 s"):
         join(tmp_path / "train.json", 60.0)
     assert calls == [0.0, 1000.0, 1025.0, 1050.0]
 
@@ -158,7 +158,7 @@ def test_who_reaches_nobody_gives_up_when_its_patience_ends(tmp_path: Path, monk
     spec = tmp_path / "train.json"
     p = TrainParams(workers=2, nodes=2, rendezvous="127.0.0.1:9")
     spec.write_text(json.dumps({"work": str(tmp_path), "params": p.model_dump(mode="json")}))
-    with pytest.raises(StageError, match=r"127\.0\.0\.1:9 was not to be reached for 0\.2 s: refused"):
+    with pytest.raises(StageError, match=r"127\.0\.0\.1:9 could not be reached for 0\.2 s: refused"):
         join(spec, 0.2)
     assert len(tries) > 2
     assert not any(tries)

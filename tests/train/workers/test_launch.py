@@ -54,7 +54,7 @@ LOST = ChildFailedError("worker", {1: ProcessFailure(local_rank=1, pid=1, exitco
 @pytest.mark.parametrize(
     ("end", "kind", "words"),
     [
-        (LOST, StageError, r"workers were lost more than 3 times, at last worker 1 \(SIGKILL\)"),
+        (LOST, StageError, r"workers were lost more than 3 times, the last was worker 1 \(SIGKILL\)"),
         (RendezvousConnectionError("refused"), StageError, "the machines did not meet at host:1: refused"),
         (SignalException("", signal.SIGINT), KeyboardInterrupt, ""),
         (SignalException("", signal.SIGTERM), Terminated, "stopped by SIGTERM"),

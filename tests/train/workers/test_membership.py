@@ -280,5 +280,5 @@ def test_a_machine_knows_its_address_among_the_others() -> None:
     place = place_of("127.0.0.1:29400")
     assert (place.address, place.hosts) == ("127.0.0.1", True)
     assert place.device.startswith("lo")
-    with pytest.raises(ConfigError, match=r"no way to no-such-host\.invalid"):
+    with pytest.raises(ConfigError, match=r"cannot reach no-such-host\.invalid"):
         place_of("no-such-host.invalid:29400")

@@ -42,7 +42,7 @@ def test_an_error_of_the_program_is_left_with_its_worker_and_the_place_of_its_tr
     with pytest.raises(StageError, match="worker 3 failed: KeyError: 'x'"), _final(tmp_path):
         raise KeyError("x")
     assert left(tmp_path)["message"] == "worker 3 failed: KeyError: 'x'"
-    assert left(tmp_path)["remedy"] == f"no restart mends it: its traceback is in {tmp_path / 'workers'}"
+    assert left(tmp_path)["remedy"] == f"restarting does not help; its traceback is in {tmp_path / 'workers'}"
 
 
 @pytest.mark.parametrize("error", [WorkerLostError("rank 1 does not answer"), OSError("stale"), dist.DistError("lost")])

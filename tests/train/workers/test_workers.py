@@ -198,7 +198,7 @@ def test_workers_that_are_lost_again_and_again_end_the_run_with_their_folder(
 ) -> None:
     command, told = page_me(tmp_path)
     killer = Killer(tmp_path, times=1)
-    with pytest.raises(StageError, match=r"more than 0 times, at last worker \d \(SIG(.|\n)*work/workers"):
+    with pytest.raises(StageError, match=r"more than 0 times, the last was worker \d \(SIG(.|\n)*work/workers"):
         run(tmp_path, data, epochs=8, max_restarts=0, checkpoint_s=0.05, alarm=command)
     assert killer.killed == 1
     assert "more than 0 times" in told.read_text()
