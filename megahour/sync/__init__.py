@@ -1,8 +1,8 @@
-"""N workers, one model: trainers for any PyTorch module and optimiser, around an ordinary training loop.
+"""Trainers that train one PyTorch model with N workers, called from an ordinary training loop.
 
     worker = sync.gtc(model, optimiser, threshold=0.3, clip_norm=5.0)
     for batch in loader:
-        loss(model(batch)).backward()        # as often as one likes: accumulation
+        loss(model(batch)).backward()        # several times to accumulate
         worker.step()                        # in place of optimiser.step()
         optimiser.zero_grad()
     worker.finish()
@@ -56,7 +56,7 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """What needs torch is imported when it is used: torch takes a second."""
+    """Import names that need torch only when they are used, since torch takes a second."""
     if name == "virtual":
         return importlib.import_module("megahour.sync.group.virtual")
     if name not in _LAZY:

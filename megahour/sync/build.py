@@ -1,4 +1,4 @@
-"""One key chooses the trainer: by its name, or as a function of that name."""
+"""Builds a trainer from its name and options, and gives each trainer a function of its name."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
 
 def options_of(trainer: str, options: Mapping[str, Any]) -> TrainerOptions:
-    """Options of the trainer of that name; does not import torch.
+    """The options model of the trainer with this name; does not import torch.
 
     >>> options_of("gtc", {"density": 0.001}).node_workers
     1
 
     Raises
     ------
-    ConfigError: no such trainer or option, with the nearest one that there is, or a value that makes no sense.
+    ConfigError: an unknown trainer or option (with the nearest known name), or an invalid value.
     """
     if trainer not in TRAINERS:
         raise ConfigError(
-            f'trainer "{trainer}" is unknown{nearest(trainer, TRAINERS)}', remedy=f"choose one of {', '.join(TRAINERS)}"
+            f'unknown trainer "{trainer}"{nearest(trainer, TRAINERS)}', remedy=f"choose one of {', '.join(TRAINERS)}"
         )
     kind = TRAINERS[trainer]
     return parse(kind, options, where=f"trainer {trainer}", remedy=f"its options are {', '.join(kind.model_fields)}")
 
 
 def from_config(config: Mapping[str, Any]) -> TrainerOptions:
-    """Options from a section of a configuration: `trainer`, and that trainer's options beside it.
+    """Options from a section of a configuration: the key `trainer` and that trainer's options.
 
     >>> from_config({"trainer": "gtc", "threshold": 0.3, "clip_norm": 5}).clip_norm
     5.0
 
-    Raises ConfigError as `options_of`.
+    Raises ConfigError like `options_of`.
     """
     options = dict(config)
     return options_of(str(options.pop("trainer", "dense")), options)
@@ -56,11 +56,11 @@ def build(
     group: Group | None = None,
     **options: Any,
 ) -> Synchroniser:
-    """The synchroniser of the trainer of that name, made of `model` and `optimiser`; a collective call.
+    """Build the synchroniser of the trainer with this name for `model` and `optimiser`; a collective call.
 
-    The weights of all workers become those of rank 0. `group`: see `TrainerOptions.make`; `options`: of `sync.params`.
+    All workers get the weights of rank 0. group: see `TrainerOptions.make`. options: fields of `sync.params`.
 
-    Raises ConfigError as `options_of` and `TrainerOptions.make`.
+    Raises ConfigError like `options_of` and `TrainerOptions.make`.
     """
     return options_of(trainer, options).make(model, optimiser, group=group)
 
@@ -79,7 +79,7 @@ class TrainerFunction(Protocol):
 
 
 def trainer_function(trainer: str) -> TrainerFunction:
-    """A function that makes synchronisers of one trainer, whose `help` lists the trainer's options."""
+    """A function that builds synchronisers of one trainer; its `help` lists the trainer's options."""
 
     def make(
         model: torch.nn.Module,

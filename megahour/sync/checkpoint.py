@@ -1,14 +1,14 @@
-"""Checkpoints of N workers that survive a kill at any moment: safetensors and JSON, written beside the training.
+"""Writes checkpoints of N workers that survive a kill at any moment: safetensors and JSON, in a background thread.
 
     <folder>/0000001200/rank-00000.safetensors        weights, optimiser, synchroniser: what this worker holds
                        /rank-00000.json               its SHA-256 and the state that is not tensors (position, …)
                        /rank-00001.safetensors …
                        /checkpoint.json               last: the SHA-256 of every worker's JSON
 
-`save` copies the tensors and returns; a thread writes them, each file under another name first, then renamed and read
-back. Worker 0 waits for the others' files (the folder is one that all workers see, local or any fsspec URL), writes
-`checkpoint.json`, and only then removes all but the newest two. A file that cannot be written, or reads back otherwise
-than it was written, leaves the old checkpoints as they are, and is reported by the next call of `save` or `close`.
+`save` copies the tensors and returns; a thread writes them, each file under a temporary name first, then reads them
+back and renames them. Worker 0 waits for the others' files (all workers share the folder, local or any fsspec URL),
+writes `checkpoint.json`, and only then removes all but the newest two. If a file cannot be written, or reads back
+differently, the old checkpoints stay, and the next call of `save` or `close` reports the error.
 
 When a worker is lost while it saves, the checkpoint has no `checkpoint.json` and does not exist.
 """
@@ -43,11 +43,11 @@ POLL_S = 0.02
 
 
 class Checkpoints:
-    """One worker's side of the checkpoints in `folder`. Use as a context manager: leaving it waits for the writing.
+    """One worker's side of the checkpoints in `folder`. A context manager, whose exit waits until all is written.
 
     Parameters
     ----------
-    folder: path or fsspec URL that all workers see.
+    folder: path or fsspec URL shared by all workers.
     patience_s: how long worker 0 waits for the files of the others.
     """
 
@@ -80,21 +80,21 @@ class Checkpoints:
         state: Mapping[str, Any],
         offsets: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
-        """Begins to write the checkpoint of `step`; waits only for the one before it.
+        """Begin to write the checkpoint of `step`; waits only for the previous one.
 
         Parameters
         ----------
-        tensors: by name, on any device; copied before the call returns. Names that begin with `sync.` are those that
-            all workers need of each other (`Synchroniser.state`).
-        state: what is not tensors; must survive JSON.
-        offsets: where those of `tensors` that are this worker's parts of larger ones begin in them, one number for each
-            dimension. The folder of a step then is a checkpoint of torch.distributed.checkpoint too: its
-            `HuggingFaceStorageReader` finds the parts of all workers in the headers of the files.
+        tensors: by name, on any device; copied before the call returns. Those with names in `sync.` are the ones
+            that all workers need from each other (`Synchroniser.state`).
+        state: everything else, as JSON values.
+        offsets: for `tensors` that are this worker's parts of larger ones, where they begin, one number per dimension.
+            The folder is then also a checkpoint of torch.distributed.checkpoint, whose `HuggingFaceStorageReader` gets
+            the parts of all workers from the headers of the files.
 
         Raises
         ------
-        StoreError: the checkpoint before this one could not be written: the disk is full, a file reads back otherwise,
-            a worker did not write its part. The older ones are whole, and this one is being written.
+        StoreError: the previous checkpoint could not be written: the disk is full, a file reads back differently, or a
+            worker did not write its part. Older ones are complete, and this one is being written.
         """
         before: StoreError | None = None
         try:
@@ -108,7 +108,7 @@ class Checkpoints:
             raise before
 
     def wait(self) -> None:
-        """Returns when nothing is being written. Raises as `save` does."""
+        """Wait until all is written. Raises like `save`."""
         writing, self._writing = self._writing, None
         if writing is not None:
             writing.result()
@@ -127,14 +127,14 @@ class Checkpoints:
             if self.rank == 0:
                 self._commit(folder)
         except OSError as error:
-            with contextlib.suppress(OSError):  # if even this cannot be written, worker 0 waits for its patience
+            with contextlib.suppress(OSError):  # if even this cannot be written, worker 0 waits for `patience_s`
                 self.fs.touch(failed)
             raise StoreError(
-                f"checkpoint of step {step} not written: {error}", where=folder, remedy="older checkpoints are whole"
+                f"checkpoint of step {step} not written: {error}", where=folder, remedy="older checkpoints are complete"
             ) from error
 
     def _room(self, size_bytes: int, folder: str) -> None:
-        """A full disk is noticed before anything is written to it: there must be room for all parts not there yet."""
+        """Check for enough disk space for all parts before writing any."""
         if is_local(self.fs):
             Path(folder).mkdir(parents=True, exist_ok=True)
             needed = size_bytes * max(1, self.size - len(list(Path(folder).glob("rank-*.safetensors"))))
@@ -143,7 +143,7 @@ class Checkpoints:
                 raise OSError(f"{needed / 1e6:,.1f} MB needed, {free / 1e6:,.1f} MB free")
 
     def _put(self, target: str, data: bytes) -> str:
-        """Writes a file, reads it back, and gives it its name; its SHA-256."""
+        """Write a file under a temporary name, read it back and rename it; returns its SHA-256."""
         digest = hashlib.sha256(data).hexdigest()
         folder = Path(target).parent if is_local(self.fs) else Path(tempfile.gettempdir())
         folder.mkdir(parents=True, exist_ok=True)
@@ -158,11 +158,11 @@ class Checkpoints:
                 raise
         _, written_digest = file_digest(self.fs, target)
         if written_digest != digest:
-            raise OSError(f"{target} reads back otherwise than it was written (SHA-256 {written_digest[:12]}…)")
+            raise OSError(f"{target} reads back differently from what was written (SHA-256 {written_digest[:12]}…)")
         return digest
 
     def _commit(self, folder: str) -> None:
-        """Worker 0: when all parts are there, the mark; when the mark is there, older checkpoints go."""
+        """Worker 0: write the mark once all parts exist, then remove older checkpoints."""
         entries = [f"{folder}/rank-{rank:05d}.json" for rank in range(self.size)]
         deadline_s = time.monotonic() + self.patience_s
         while missing := [entry for entry in entries if not self.fs.exists(entry)]:
@@ -181,13 +181,13 @@ class Checkpoints:
         folders = sorted(path.rstrip("/") for path in self.fs.ls(self.root, detail=False))
         whole = [path for path in folders if path.rsplit("/", 1)[-1].isdecimal() and self.fs.exists(f"{path}/{MARK}")]
         for path in folders:
-            # Also what a kill left unfinished; what is newer than the newest whole one may be under way.
+            # Unfinished ones too, except those newer than the newest complete one, which may be in progress.
             if path < whole[-KEEP:][0]:
                 self.fs.rm(path, recursive=True)
 
 
 def _header(tensors: Mapping[str, Tensor], offsets: Mapping[str, Sequence[int]]) -> dict[str, str] | None:
-    """What torch.distributed.checkpoint looks for in a safetensors file of parts, of all tensors in it or of none."""
+    """The metadata that torch.distributed.checkpoint needs in a safetensors file of parts, for all tensors or none."""
     if not offsets:
         return None
     places = {name: {"saved_offsets": list(offsets.get(name, [0] * t.dim()))} for name, t in tensors.items()}
@@ -195,10 +195,10 @@ def _header(tensors: Mapping[str, Tensor], offsets: Mapping[str, Sequence[int]])
 
 
 def set_aside(folder: str | Path, newer_than: int) -> None:
-    """Renames what is newer than step `newer_than` (-1: all) to `<step>.aside`: unfinished, damaged, of another run.
+    """Rename checkpoints newer than step `newer_than` (-1: all) to `<step>.aside`: unfinished, damaged or foreign.
 
-    To be called by worker 0 before a run that begins there saves: it may pass the same steps, and the parts that other
-    workers have left would be taken for new ones. The next whole checkpoints remove what was set aside.
+    Worker 0 calls it before a run that resumes there saves: the run may pass the same steps again, and old parts of
+    other workers would count as new. Later complete checkpoints remove those set aside.
     """
     fs, root = fsspec.core.url_to_fs(str(folder))
     fs.invalidate_cache()
@@ -213,7 +213,7 @@ def set_aside(folder: str | Path, newer_than: int) -> None:
 
 
 def _move(fs: Any, folder: str, to: str) -> None:
-    """An object store has no folders: s3fs looks for one as an object when it is asked to move one, and fails."""
+    """Move a folder file by file in object stores, where s3fs would look for an object of that name and fail."""
     if is_local(fs):
         fs.mv(folder, to, recursive=True)
         return

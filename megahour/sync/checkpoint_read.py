@@ -1,4 +1,4 @@
-"""Reading the checkpoints that `checkpoint` writes: the newest that is whole on all workers, checked by digest."""
+"""Reads the newest checkpoint of `checkpoint` that is complete on all workers, verified by digests."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ SYNC = "sync."
 class States(Sequence[Mapping[str, Tensor]]):
     """Tensors of one `prefix`, by default `Synchroniser.state`, of every worker that saved.
 
-    They are read when they are asked for, since N of them may not fit in memory; `own`, a rank and all its tensors, is
-    at hand.
+    They are read on access, since N of them may not fit into memory; `own`, a rank and its tensors, is already loaded.
     """
 
     def __init__(
@@ -43,7 +42,7 @@ class States(Sequence[Mapping[str, Tensor]]):
         self._ranks = range(len(digests)) if ranks is None else ranks
 
     def of(self, prefix: str) -> States:
-        """What a script has kept under another prefix."""
+        """Tensors that a script has saved under another prefix."""
         return States(self._fs, self._folder, self._digests, self._own, prefix, self._ranks)
 
     def __len__(self) -> int:
@@ -68,7 +67,7 @@ class States(Sequence[Mapping[str, Tensor]]):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One worker's view. `tensors` and `state` are its own, or where the number of workers has changed those of rank
+    """One worker's view. `tensors` and `state` are its own, or if the number of workers has changed those of rank
     `rank % workers`; `states` are the synchronisers' of all `workers` that saved.
     """
 
@@ -79,19 +78,19 @@ class Checkpoint:
     states: States
 
     def restore(self, module: torch.nn.Module, prefix: str = "weights.") -> None:
-        """Weights and buffers into `module`, from the tensors whose names begin with `prefix`."""
+        """Load weights and buffers into `module` from the tensors whose names begin with `prefix`."""
         tensors = {name.removeprefix(prefix): t for name, t in self.tensors.items() if name.startswith(prefix)}
         module.load_state_dict(tensors)
 
 
 def load(folder: str | Path, group: Group | None = None) -> Checkpoint | None:
-    """The newest checkpoint of which every worker of `group` could read its part; None when there is none.
+    """The newest checkpoint of which every worker of `group` can read its part; None if there is none.
 
-    A damaged one is reported as a warning, and the one before it taken, by all workers. A collective call.
+    If it is damaged, all workers log a warning and use the one before it. A collective call.
 
     Raises
     ------
-    WorkerLostError: a worker does not answer; the files are as they were.
+    WorkerLostError: a worker does not respond; the files are unchanged.
     """
     fs, root = fsspec.core.url_to_fs(str(folder))
     rank, size = (0, 1) if group is None else (group.rank, group.size)
@@ -110,7 +109,7 @@ def load(folder: str | Path, group: Group | None = None) -> Checkpoint | None:
 
 
 def newest_step(folder: str | Path) -> int:
-    """Step of the newest checkpoint that all workers have written, damaged or not; -1: there is none."""
+    """Step of the newest checkpoint written by all workers, damaged or not; -1 if there is none."""
     return max(_whole(*fsspec.core.url_to_fs(str(folder))), default=-1)
 
 
@@ -121,7 +120,7 @@ def _whole(fs: Any, root: str) -> list[int]:
 
 
 def _steps(fs: Any, root: str, group: Group | None) -> Iterator[int]:
-    """Steps of whole checkpoints, newest first, as worker 0 sees them."""
+    """Steps of complete checkpoints, newest first, as worker 0 sees them."""
     fs.invalidate_cache()
     saved = sorted(_whole(fs, root), reverse=True) if group is None or group.rank == 0 else []
     if group is None:
@@ -145,14 +144,14 @@ def _checkpoint(fs: Any, folder: str, step: int, rank: int, size: int) -> Checkp
     if len(digests) != mark["workers"] or not digests:
         raise ValueError(f"{MARK} names {len(digests)} parts of {mark['workers']} workers")
     for other in range(rank + size, len(digests), size):
-        _read(fs, folder, other, digests[other])  # workers are fewer than those that saved: all parts are looked at
+        _read(fs, folder, other, digests[other])  # fewer workers than saved: check all parts
     own = rank % len(digests)
     tensors, state = _read(fs, folder, own, digests[own])
     return Checkpoint(step, len(digests), tensors, state, States(fs, folder, digests, (own, tensors)))
 
 
 def _read(fs: Any, folder: str, rank: int, digest: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """One worker's tensors and state, through the chain of digests from the mark."""
+    """One worker's tensors and state, verified by the chain of digests from the mark."""
     entry = _checked(fs, f"{folder}/rank-{rank:05d}.json", digest)
     meta = json.loads(entry)
     data = _checked(fs, f"{folder}/rank-{rank:05d}.safetensors", meta["sha256"])

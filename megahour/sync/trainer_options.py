@@ -1,4 +1,4 @@
-"""What the options of all trainers have, and how a trainer is made of them."""
+"""The base of all trainers' options, which also builds the trainer."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 
 class TrainerOptions(BaseModel):
-    """What all trainers have."""
+    """Options that all trainers have."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     implementation: ClassVar[str]
-    """Module and name below `sync.trainers` of what takes (model, optimiser, group, options)."""
+    """Module and name, below `sync.trainers`, of the factory called with (model, optimiser, group, options)."""
     in_step: ClassVar[bool] = True
     """Whether all workers take every step together."""
     wraps_model: ClassVar[bool] = False
-    """Whether the model must be called as `model(batch)` after the trainer is made: torch's own trainers."""
+    """Whether the model must be called as `model(batch)` once the trainer exists, as for torch's own trainers."""
     in_blocks: ClassVar[bool] = False
-    """Whether workers step alone for a block, and meet at its edge: `regrouping.InBlocks`."""
+    """Whether workers step alone for a block and meet at its end: `regrouping.InBlocks`."""
 
     clip_norm: float | None = Field(
         None, gt=0, description="largest L2 norm of a gradient; lower it where the loss jumps; None: not clipped"
@@ -34,17 +34,17 @@ class TrainerOptions(BaseModel):
 
     @property
     def node_workers(self) -> int:
-        """Consecutive ranks that count as one."""
+        """How many consecutive ranks form a node and count as one."""
         return 1
 
     @property
     def own_optimiser(self) -> bool:
-        """Whether each worker's optimiser has a state of its own."""
+        """Whether each worker's optimiser has its own state."""
         return self.in_blocks
 
     @property
     def needs_all(self) -> str:
-        """Why a run cannot go on without a lost worker; empty: it can (`regrouping.Regrouping`)."""
+        """Why a run cannot continue without a lost worker; empty if it can (`regrouping.Regrouping`)."""
         return ""
 
     def for_run(self, total_steps: int) -> Self:
@@ -54,11 +54,11 @@ class TrainerOptions(BaseModel):
     def make(
         self, model: torch.nn.Module, optimiser: torch.optim.Optimizer, *, group: Group | None = None
     ) -> Synchroniser:
-        """The synchroniser of `model` and `optimiser`; a collective call.
+        """Build the synchroniser of `model` and `optimiser`; a collective call.
 
-        group: the workers; None: torch.distributed's default group, or one worker where it is not initialised.
+        group: the workers; None: torch.distributed's default group, or one worker if it is not initialised.
 
-        Raises ConfigError for a model or an optimiser that the trainer cannot take.
+        Raises ConfigError for a model or an optimiser that the trainer does not support.
         """
         base = importlib.import_module("megahour.sync.trainers.base")
         wrapped = importlib.import_module("megahour.sync.trainers.wrapped")
@@ -66,5 +66,5 @@ class TrainerOptions(BaseModel):
         wrapped.check_model(model)
         base.check_optimiser(optimiser)
         call = getattr(importlib.import_module(f"megahour.sync.trainers.{module}"), name)
-        made: Synchroniser = call(model, optimiser, base.default_group(group), self)
-        return made
+        synchroniser: Synchroniser = call(model, optimiser, base.default_group(group), self)
+        return synchroniser

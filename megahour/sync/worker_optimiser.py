@@ -1,4 +1,4 @@
-"""A worker in the place of an optimiser, for frameworks that call `optimizer.step()` themselves."""
+"""Wraps a worker as a torch optimiser, for frameworks that call `optimizer.step()` themselves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from megahour.sync.trainers.base import Synchroniser
 
 
 class WorkerOptimiser(torch.optim.Optimizer):
-    """`optimiser`, but its step is that of `worker`, which was made of it; see `as_optimiser`."""
+    """`optimiser`, with the step of `worker`, which was built from it; see `as_optimiser`."""
 
     def __init__(self, worker: Synchroniser, optimiser: torch.optim.Optimizer) -> None:
         super().__init__(optimiser.param_groups, optimiser.defaults)
@@ -19,11 +19,11 @@ class WorkerOptimiser(torch.optim.Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Schedulers and checkpoints see the optimiser's own groups and state."""
+        """Share the optimiser's groups and state, for schedulers and checkpoints."""
         self.param_groups, self.state = self.optimiser.param_groups, self.optimiser.state
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """`worker.step()`; a closure is called first, and what it returns is returned."""
+        """`worker.step()`; a closure is called first, and its result is returned."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -32,20 +32,20 @@ class WorkerOptimiser(torch.optim.Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As the optimiser does."""
+        """Load into the wrapped optimiser."""
         self.optimiser.load_state_dict(state_dict)
         self._share()
 
 
 def as_optimiser(worker: Synchroniser, optimiser: torch.optim.Optimizer) -> WorkerOptimiser:
-    """An optimiser that steps with the other workers, for Lightning, Accelerate, a Trainer or a loop that is not yours.
+    """An optimiser that steps with the other workers, for Lightning, Accelerate, a Trainer or another framework's loop.
 
     Parameters
     ----------
-    worker: made of `optimiser`. Keep it: at the end all call `worker.finish()`.
+    worker: built from `optimiser`. Keep it: at the end all workers call `worker.finish()`.
 
-    Every call of `step` counts with weight 1, so give all workers equally many batches. A GradScaler must not step it:
-    workers would leave out different steps. Use bf16 there, or `worker.step(scaler=…)` in a loop of your own.
+    Every call of `step` counts with weight 1, so give all workers equally many batches. Do not use a GradScaler:
+    workers would skip different steps. Use bf16, or `worker.step(scaler=…)` in your own loop.
 
     >>> from megahour import sync
     >>> model = torch.nn.Linear(2, 1)

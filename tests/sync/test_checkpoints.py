@@ -218,7 +218,7 @@ def test_a_disk_that_returns_other_bytes_is_noticed_before_the_old_ones_go(
     for step in (1, 2):
         save_all(tmp_path, step, size=1)
     monkeypatch.setattr(checkpoint, "file_digest", lambda fs, path: (0, "0" * 64))
-    with pytest.raises(StoreError, match="reads back otherwise"), Checkpoints(tmp_path) as saver:
+    with pytest.raises(StoreError, match="reads back differently"), Checkpoints(tmp_path) as saver:
         saver.save(3, tensors(3), {})
     assert {path.name for path in tmp_path.iterdir()} >= {"0000000001", "0000000002"}
 

@@ -1,6 +1,6 @@
-"""Residuals of a checkpoint, given to the senders of a training that may have another number of them.
+"""Redistributes a checkpoint's residuals to a training with another number of senders.
 
-Their sum over senders is what training still owes the weights; here not a bit of it is lost. Where one sender takes
+Their sum over senders is what training still owes the weights; none of it is lost here. If one sender takes
 over the residuals of several it keeps them as rows, vectors whose sum is that of all as real numbers: a row for what
 float32 makes of the sum, another for what rounding left, and so on (J. R. Shewchuk, "Adaptive precision floating-point
 arithmetic", 1997, section 2.4); two or three rows hold hundreds of residuals.
@@ -19,7 +19,7 @@ from megahour.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Lane:
-    """What a worker compresses: elements `begin` to `end` of D, for its node."""
+    """The part that a worker compresses for its node: elements `begin` to `end` of D."""
 
     node: int
     nodes: int

@@ -1,4 +1,4 @@
-"""Who sends what: the workers' nodes and lanes, and the residual of what a sender still owes the weights.
+"""The base of compressed sums: which worker sends which lane of the vector, and its residual.
 
 Flat, every worker is a sender of the whole vector. With `node_size` G workers to a node, a node's vectors are summed
 densely first, where wires are fast and the sum of sparse messages would be dense anyway; then worker k of each node is

@@ -1,4 +1,4 @@
-"""The threshold τ of gradient threshold compression over the steps of a training: given, or found for a density.
+"""The threshold τ of gradient threshold compression over the steps of a training: fixed, or adapted to a density.
 
 τ is in units of the gradient of one sender (a worker, or a node's mean). Small thresholds matter most in the first
 steps, when gradients are large and point the same way: both kinds can warm up from denser messages.

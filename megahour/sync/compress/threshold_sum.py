@@ -20,13 +20,13 @@ from megahour.sync.compress.senders import Senders
 from megahour.sync.group.base import Group
 from megahour.sync.params import GtcOptions
 
-_LEAST_ROOM = 1024  # words: 4 KB take no longer than less
+_LEAST_ROOM = 1024  # words: smaller messages than 4 KB are no faster
 _SPARE_ROOM = 1.25
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What one sum took, as shares of D a sender, the mean over senders."""
+    """The size of one sum's messages, as shares of D, averaged over senders."""
 
     density: float
     """Elements sent."""

@@ -1,4 +1,4 @@
-"""Where the calls of virtual workers meet: a result for each, once all have arrived."""
+"""Collective calls of virtual workers: they end, with a result for each worker, once all have arrived."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ Cost = Callable[[str, int, int], float]
 
 
 class CollectiveCall:
-    """One call of `size` workers. Those who arrive leave an argument; the last has the results computed."""
+    """One call of `size` workers. Each leaves an argument on arrival; the last one computes the results."""
 
     def __init__(self, turns: TurnScheduler, call: str, kind: str, size: int) -> None:
         self.turns, self.call, self.kind = turns, call, kind
         self.ends: Moment | None = None
         self.results: list[Any] = []
         self._arguments: list[Any] = [_ABSENT] * size
-        self._came = [Moment()] * size
+        self._arrived = [Moment()] * size
         self._missing = size
         self._waiting: list[Turn] = []
 
@@ -34,31 +34,31 @@ class CollectiveCall:
         """Whether all have arrived."""
         return not self._missing
 
-    def absent(self, place: int) -> bool:
-        """Whether the worker at `place` has not arrived."""
-        return self._arguments[place] is _ABSENT
+    def absent(self, index: int) -> bool:
+        """Whether the worker at `index` has not arrived."""
+        return self._arguments[index] is _ABSENT
 
-    def join(self, place: int, call: str, kind: str, argument: object) -> None:
-        """The worker at `place` arrives with `argument`; `kind` says what all calls must have in common."""
+    def join(self, index: int, call: str, kind: str, argument: object) -> None:
+        """The worker at `index` arrives with `argument`; all workers' `kind` must be equal."""
         if (call, kind) != (self.call, self.kind):
             raise MegahourError(
                 f"rank {self.turns.turn.rank} calls {call} {kind} where another calls {self.call} {self.kind}".strip(),
                 remedy="all workers of a group must make the same calls, in the same order, of equal shapes and dtypes",
             )
-        self._arguments[place] = argument
-        self._came[place] = self.turns.turn.now
+        self._arguments[index] = argument
+        self._arrived[index] = self.turns.turn.now
         self._missing -= 1
 
     def end(self, function: Callable[[list[Any]], list[Any]], seconds: float) -> None:
-        """Computes the results, which are there `seconds` after the last arrival, and wakes those who wait."""
+        """Compute the results, available `seconds` after the last arrival, and wake the waiting workers."""
         self.results = function(self._arguments)
         self._arguments = []
-        self.ends = max(self._came).after(seconds)
+        self.ends = max(self._arrived).after(seconds)
         for turn in self._waiting:
             self.turns.wake(turn, self.ends)
 
-    def leave(self, place: int, traffic: Traffic) -> Any:
-        """Waits for the result of the worker at `place`, and adds up the seconds that were waited and were not."""
+    def leave(self, index: int, traffic: Traffic) -> Any:
+        """Wait for the result of the worker at `index`, and count the seconds waited and hidden."""
         turn = self.turns.turn
         before_s = turn.now_s
         if self.ends is None:
@@ -68,12 +68,12 @@ class CollectiveCall:
         self.turns.advance(self.ends)
         exposed_s = turn.now_s - before_s
         traffic.exposed_s += exposed_s
-        traffic.hidden_s += max(0.0, self.ends.seconds - self._came[place].seconds - exposed_s)
-        return self.results[place]
+        traffic.hidden_s += max(0.0, self.ends.seconds - self._arrived[index].seconds - exposed_s)
+        return self.results[index]
 
 
 class VirtualWork(Generic[T]):
-    """A call under way: `Work`, of any result."""
+    """A pending call: `Work` with any result."""
 
     def __init__(self, collective: CollectiveCall, place: int, traffic: Traffic) -> None:
         self._collective, self._place, self._traffic = collective, place, traffic
@@ -81,12 +81,12 @@ class VirtualWork(Generic[T]):
         self._result: T | None = None
 
     def ready(self) -> bool:
-        """Whether `wait` would return at once: no second later."""
+        """Whether `wait` would return at the current virtual time."""
         ends = self._collective.ends
         return self._left or (ends is not None and ends.seconds <= self._collective.turns.turn.now_s)
 
     def wait(self) -> T:
-        """Its result, once all have arrived and their tensors have travelled."""
+        """Wait until all workers have arrived and their tensors have travelled; returns the result."""
         if not self._left:
             self._result = self._collective.leave(self._place, self._traffic)
             self._left = True
@@ -112,7 +112,7 @@ class VirtualFork(Generic[T]):
         return self._ends is not None
 
     def wait(self) -> T:
-        """What `call` returned, once it has ended."""
+        """Wait for the end; returns the result of `call`."""
         self._turns.wait_until(self.ready, "the end of a fork")
         assert self._ends is not None
         self._turns.advance(self._ends)
@@ -120,7 +120,7 @@ class VirtualFork(Generic[T]):
 
 
 class Channel:
-    """What the groups of the same workers share: the calls that not all of them have made yet."""
+    """Calls of a group of workers that not all of them have made yet."""
 
     def __init__(self, turns: TurnScheduler, ranks: tuple[int, ...], cost: Cost) -> None:
         self.turns, self.ranks, self.cost = turns, ranks, cost
@@ -129,7 +129,7 @@ class Channel:
         self._pairs: dict[tuple[int, int, int], deque[CollectiveCall]] = {}
 
     def collective(self, rank: int, call: str, kind: str) -> CollectiveCall:
-        """That of the next collective call of `rank`."""
+        """The next collective call of `rank`."""
         number = self._made[rank]
         self._made[rank] += 1
         collective = self._open.get(number)
@@ -140,7 +140,7 @@ class Channel:
         return collective
 
     def pair(self, rank: int, peer: int, tag: int, kind: str) -> tuple[CollectiveCall, int]:
-        """The first collective of two ranks under `tag` at which `rank` is missing, and its place there."""
+        """The first exchange of two ranks under `tag` at which `rank` has not arrived, and its index there."""
         low, high = sorted((rank, peer))
         side = int(rank > peer)
         queue = self._pairs.setdefault((low, high, tag), deque())
@@ -152,7 +152,7 @@ class Channel:
 
 
 def kind_of(tensor: Tensor) -> str:
-    """What tensors of one call must have in common."""
+    """The shape and dtype that all tensors of a call must share."""
     return f"of {tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
 
 

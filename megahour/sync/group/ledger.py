@@ -1,6 +1,6 @@
-"""Words that all workers of a group can read, also where the connections between them are broken.
+"""A ledger of words that all workers of a group can read, even if the connections between them are broken.
 
-Of each key the first word stays, whoever wrote it: so workers that do not hear each other decide alike.
+For each key the first word written stays, so that workers that cannot reach each other reach the same decision.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ class Ledger(Protocol):
     """The words of one group."""
 
     patience_s: float
-    """How long to wait for the word of a worker that another one takes for lost."""
+    """How long to wait for the word of a worker that another one considers lost."""
 
     def first(self, key: str, word: str) -> str:
-        """The word under `key`: this one, unless another was there before."""
+        """Write `word` under `key` unless there is one already; returns the word that stays."""
 
     def get(self, key: str) -> str | None:
         """The word under `key`, if there is one."""
 
 
 class StoreLedger:
-    """In the store of a process group.
+    """A ledger in the store of a process group.
 
     Parameters
     ----------
-    store: of the process group; None where it has none.
-    prefix: of the keys, another one for each group.
-    timeout_s: in which the store must answer.
+    store: of the process group; None if it has none.
+    prefix: of the keys, different for each group.
+    timeout_s: within which the store must respond.
     patience_s: see `Ledger`.
     """
 
@@ -56,14 +56,14 @@ class StoreLedger:
         answer = None if store is None else in_time(lambda: call(store), self._timeout_s)
         if answer is None:
             raise WorkerLostError(
-                "the store where workers agree how to go on does not answer, and with it the worker that hosts it",
+                "the store in which workers agree how to continue does not respond, so its host is lost too",
                 remedy="go back to the last checkpoint; start workers by torchrun, whose agent hosts the store",
             )
         return answer
 
 
 class SharedLedger:
-    """In a dictionary that virtual workers share."""
+    """A ledger in a dictionary shared by virtual workers."""
 
     patience_s = 0.0
 

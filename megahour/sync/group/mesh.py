@@ -1,7 +1,7 @@
-"""Calls between processes as messages from each worker to each other (`wire`), over gloo or any backend with tags.
+"""Collective calls between processes, built from tagged messages between pairs (`wire`), over gloo or similar backends.
 
-gloo's own collectives do not say which worker is lost, sum in an order of their own, and must be called in one order;
-messages have tags, so calls end independently of each other and each wait knows whom it waits for.
+gloo's own collectives do not tell which worker is lost, sum in their own order, and must be called in one order.
+Messages have tags, so calls end independently of each other, and each wait knows which worker it waits for.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torch import Tensor
 
 from megahour.sync.group import wire
 
-_NUMBERS = 1 << 20  # tags of one channel; they return when the messages that had them are long gone
+_NUMBERS = 1 << 20  # tags of one channel; they are reused long after their messages have arrived
 CHANNELS = 1 << 11
 
 
 class PeerError(Exception):
-    """A wait for messages of `peer`, a rank of this mesh, failed or ran out of time."""
+    """A wait for messages of `peer`, a rank of this mesh, failed or timed out."""
 
     def __init__(self, peer: int, why: str) -> None:
         super().__init__(why)
@@ -32,9 +32,9 @@ class PeerError(Exception):
 
 
 def of_transport(error: Exception) -> bool:
-    """Whether torch's error tells of a connection or of a time limit; others are errors of the program.
+    """Whether torch's error is about a connection or a timeout; other errors are bugs of the program.
 
-    gloo's have no type of their own, but begin with the place in its source, or tell of the timeout of another wait.
+    gloo's errors have no type of their own, but begin with a location in its source, or mention another wait's timeout.
     """
     return isinstance(error, PeerError | dist.DistError) or bool(_TRANSPORT.search(str(error)))
 
@@ -47,10 +47,10 @@ def _of_peer(peer: int, error: RuntimeError) -> Exception:
 
 
 class Messages:
-    """Sends and receives of one call that are under way, by peer.
+    """Pending sends and receives of one call, by peer.
 
-    A peer that is known to be gone is found out by `wait`, so that all others get what they wait for: who waits for us
-    in vain would run into its time limit, at which gloo breaks all of its connections.
+    `wait` reports a lost peer only at the end, so that all others get their messages first: a worker that waited for us
+    in vain would time out, and gloo then breaks all of its connections.
     """
 
     def __init__(self, mesh: Mesh) -> None:
@@ -59,17 +59,17 @@ class Messages:
         self._sends: list[tuple[int, dist.Work | PeerError]] = []
 
     def send(self, tensor: Tensor, peer: int, tag: int) -> None:
-        """Begins to send a contiguous tensor, which must stay as it is until `wait`."""
+        """Begin to send a contiguous tensor, which must not change before `wait`."""
         if tensor.numel():
             self._sends.append((peer, self._begun(dist.isend, tensor, peer, tag)))
 
     def receive(self, tensor: Tensor, peer: int, tag: int) -> None:
-        """Begins to receive into a contiguous tensor."""
+        """Begin to receive into a contiguous tensor."""
         if tensor.numel():
             self._receives.append((peer, self._begun(dist.irecv, tensor, peer, tag)))
 
     def wait(self, deadline_s: float, *, sends: bool = True) -> None:
-        """Waits for the receives begun so far, and for the sends too; raises PeerError."""
+        """Wait for the pending receives and, by default, sends. Raises PeerError."""
         waiting, self._receives = self._receives, []
         try:
             self._wait(waiting, deadline_s)
@@ -113,10 +113,10 @@ class Mesh:
         self._spare: dict[tuple[int, torch.dtype], list[Tensor]] = {}
         self._lock = threading.Lock()
         self.left: list[object] = []
-        """Messages of calls that failed: others may still wait for them, which end with the object."""
+        """Messages of failed calls, kept because dropping them would end them while peers may still wait."""
 
     def begin(self, call: Callable[..., dist.Work | None], tensor: Tensor, peer: int, tag: int) -> dist.Work:
-        """One send or receive; raises PeerError where the connection is known to be gone."""
+        """Begin one send or receive. Raises PeerError if the connection is known to be broken."""
         side = "group_dst" if call is dist.isend else "group_src"
         try:
             work = call(tensor, group=self.process_group, tag=tag, **{side: self.ranks[peer]})
@@ -136,11 +136,11 @@ class Mesh:
         return (2 * self.channel + 1) * _NUMBERS + tag % _NUMBERS
 
     def deadline_s(self) -> float:
-        """When a wait that begins now must have ended, on the monotonic clock."""
+        """The deadline of a wait that begins now, on the monotonic clock."""
         return time.monotonic() + self.timeout_s
 
     def borrow(self, numel: int, dtype: torch.dtype) -> Tensor:
-        """A vector with any content; `give_back` it, as fresh memory costs as much as sending it does."""
+        """Borrow an uninitialised vector until `give_back`, since allocating memory costs as much as sending it."""
         with self._lock:
             spare = self._spare.get((numel, dtype))
             if spare:
@@ -148,7 +148,7 @@ class Mesh:
         return torch.empty(numel, dtype=dtype)
 
     def give_back(self, vector: Tensor) -> None:
-        """The vector may be borrowed again."""
+        """Return a vector, which may then be borrowed again."""
         with self._lock:
             self._spare.setdefault((vector.numel(), vector.dtype), []).append(vector)
 
@@ -170,7 +170,7 @@ class GatheredRows:
                 self._messages.send(vector, peer, tag)
 
     def end(self) -> None:
-        """Waits until all is there."""
+        """Wait until all rows have arrived."""
         self._messages.wait(self._mesh.deadline_s())
 
 
@@ -190,11 +190,11 @@ class Reduction:
             self._first.receive(self._parts[peer], peer, first)
         for peer in others:
             self._first.send(self._chunks[peer], peer, first)
-        for peer in others:  # may arrive in a chunk that we have sent: whoever sends its sum has received it
+        for peer in others:  # into chunks that we have sent: a peer that sends its sum has received ours
             self._second.receive(self._chunks[peer], peer, self._tag)
 
     def end(self) -> None:
-        """Waits until the sum is there."""
+        """Wait for the sum."""
         mesh = self._mesh
         deadline_s = mesh.deadline_s()
         self._first.wait(deadline_s, sends=False)
@@ -210,7 +210,7 @@ class Reduction:
 
 
 class WholeReduction:
-    """vector ← Σ over workers, of vectors that travel whole."""
+    """vector ← Σ over workers, each of which sends its whole vector to all."""
 
     def __init__(self, mesh: Mesh, vector: Tensor) -> None:
         self._vector = vector
@@ -218,13 +218,13 @@ class WholeReduction:
         self._gather = GatheredRows(mesh, vector, self._rows)
 
     def end(self) -> None:
-        """Waits until the sum is there."""
+        """Wait for the sum."""
         self._gather.end()
         wire.sum_in_order(list(self._rows), self._vector, -1)
 
 
 class Exchange:
-    """Our vector for that of `peer`: `received`."""
+    """Swaps our vector for that of `peer`, which arrives in `received`."""
 
     def __init__(self, mesh: Mesh, vector: Tensor, received: Tensor, peer: int, tag: int) -> None:
         self._mesh = mesh
@@ -233,7 +233,7 @@ class Exchange:
         self._messages.send(vector, peer, mesh.pair_tag(tag))
 
     def end(self) -> None:
-        """Waits until it is there and ours has left."""
+        """Wait until it has arrived and ours has been sent."""
         self._messages.wait(self._mesh.deadline_s())
 
 
@@ -254,7 +254,7 @@ class Broadcast:
             self._messages.receive(self._chunks[mesh.rank], source, scatter)
 
     def end(self) -> None:
-        """Waits until it is there and has been passed on."""
+        """Wait until it has arrived and has been passed on."""
         mesh = self._mesh
         deadline_s = mesh.deadline_s()
         self._messages.wait(deadline_s)

@@ -1,6 +1,6 @@
-"""Calls between processes as the collectives of torch.distributed: what NCCL has, and one stream of it can do.
+"""Collective calls between processes by torch.distributed's own collectives, for NCCL.
 
-NCCL adds in an order of its own, which is the same on all workers and in every run on the same machines. Its messages
+NCCL sums in its own order, which is the same on all workers and in every run on the same machines. Its messages
 have no tags: two workers must make their exchanges with each other in the same order.
 """
 
@@ -14,14 +14,14 @@ from torch import Tensor
 
 
 class NativeCall:
-    """Works of one call that are under way. Waiting blocks this thread, so that it has a time limit."""
+    """Pending works of one call. Waiting blocks this thread, hence the time limit."""
 
     def __init__(self, works: Sequence[dist.Work | None], timeout_s: float) -> None:
         self._works = [work for work in works if work is not None]
         self._timeout_s = timeout_s
 
     def end(self) -> None:
-        """Waits for all; raises RuntimeError after `timeout_s`."""
+        """Wait for all; raises RuntimeError after `timeout_s`."""
         for work in self._works:
             work.wait(timedelta(seconds=self._timeout_s))
 

@@ -1,6 +1,7 @@
-"""What is known of a worker that does not answer: it has told of its error, or it is lost.
+"""Finds out why a worker does not respond: it has reported an exception, or it is lost.
 
-Those who notice say so, and whoever says nothing is lost. A worker that an exception ends writes it down first.
+Workers that notice a failure write to the store, and those that write nothing are lost. A worker ended by an exception
+reports it first.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from megahour.sync.group.base import WorkerLostError
 T = TypeVar("T")
 _POLL_S = 0.05
 _FAILED = "megahour/failed"
-_ANSWER_S = 1.0  # of a store that is there
+_ANSWER_S = 1.0  # within which a live store responds
 
 
 def lost_ranks(store: Store | None, name: str, rank: int, size: int, suspect: int | None, grace_s: float) -> list[int]:
-    """Ranks of those who are lost, as far as can be known after `grace_s`; empty: all answer, or no one can be asked.
+    """Ranks of lost workers, as far as known after `grace_s`; empty: all respond, or there is no store to ask.
 
-    Each who calls this writes its rank to `store` under `name`. The suspect, to whom the broken connection led, is lost
-    unless it says in time that it is a victim itself; then those are who say nothing. Without a store, or where its
-    host is lost too, the suspect is named.
+    Each caller writes its rank to `store` under `name`. The suspect, the other end of the broken connection, counts as
+    lost unless it writes in time, as a victim itself; then those that write nothing are lost. Without a store, or if
+    its host is lost too, the suspect is named.
     """
     suspected = [] if suspect is None else [suspect]
     if store is None:
@@ -42,11 +43,11 @@ def lost_ranks(store: Store | None, name: str, rank: int, size: int, suspect: in
 
 
 class Failures:
-    """Which worker of a process group an exception has ended; the first is the cause of what others then meet.
+    """Reports which worker of a process group an exception has ended; the first one causes the others' errors.
 
     Parameters
     ----------
-    store: of the process group; None: no one can be told.
+    store: of the process group; None: nothing can be reported.
     rank: of this worker there.
     """
 
@@ -54,13 +55,13 @@ class Failures:
         self._store, self._rank = store, rank
 
     def tell(self, error: BaseException) -> None:
-        """Writes down that `error` ends this worker."""
+        """Report that `error` ends this worker."""
         if (store := self._store) is not None:
             what = f"worker {self._rank} failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             in_time(lambda: store.compare_set(_FAILED, "", what), _ANSWER_S)
 
     def told(self) -> str:
-        """Which worker has failed first, and by what error; empty where none has, or no one can be asked."""
+        """The first worker that failed, with its error; empty if there is none, or the store does not respond."""
         if (store := self._store) is None:
             return ""
         return in_time(lambda: store.get(_FAILED).decode() if store.check([_FAILED]) else "", _ANSWER_S) or ""
@@ -73,7 +74,7 @@ class Failures:
 
 
 class _Hook:
-    """Does what was done before, and tells."""
+    """An exception hook that calls the previous hook and reports the error."""
 
     def __init__(self, before: Callable[[type[BaseException], BaseException, TracebackType | None], object]) -> None:
         self._before = before
@@ -89,7 +90,7 @@ _told_at_exit: weakref.WeakSet[Failures] = weakref.WeakSet()
 
 
 def in_time(call: Callable[[], T], seconds: float) -> T | None:
-    """What `call`, to a store, returns; None where the store's host is gone or stands still."""
+    """The result of a `call` to a store; None if the store's host is gone or hangs."""
     results: list[T] = []
 
     def run() -> None:
@@ -110,4 +111,4 @@ def _ask(store: Store, name: str, rank: int, ranks: Sequence[int], grace_s: floa
             answered.update(other for other in ranks if other not in answered and store.check([f"{name}/{other}"]))
             time.sleep(_POLL_S)
     except RuntimeError:
-        answered.clear()  # the store's host is gone: what it knew says nothing of the others
+        answered.clear()  # the store's host is gone: its contents tell nothing about the others

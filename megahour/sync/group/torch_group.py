@@ -1,4 +1,4 @@
-"""Workers that are processes of torch.distributed: gloo on CPUs, NCCL on GPUs."""
+"""`TorchGroup`: workers as processes of torch.distributed, with gloo on CPUs and NCCL on GPUs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from megahour.sync.group.survivors import Failures, lost_ranks
 from megahour.sync.group.torch_work import Helper, Ready, Stopwatch, TorchCall, TorchFork, TorchWork
 
 T = TypeVar("T")
-_HELPED_BYTES = 1 << 18  # from here on waking a thread that sums beside the training loop is the lesser cost
+_HELPED_BYTES = 1 << 18  # from this size on, a second thread that sums is worth waking
 _POLL_S = 0.0005
 
 
 class TorchGroup:
-    """`Group` over a process group; one worker where torch.distributed is not initialised.
+    """`Group` over a process group; a single worker if torch.distributed is not initialised.
 
-    On CPUs all calls are messages between workers (`mesh`): sums have the order of ranks, and so the bits of a virtual
+    On CPUs all calls are messages between workers (`mesh`): sums are in the order of ranks, with the bits of a virtual
     group. On GPUs with NCCL they are its collectives (`native`). Tensors elsewhere are copied there and back. Tensors
     handed over stay as they are until `wait`. Making a group is a collective call; parts of it share its `traffic`.
 
@@ -39,9 +39,9 @@ class TorchGroup:
     ----------
     process_group: of torch.distributed; the default one if None.
     timeout_s: seconds that a call waits for another worker before it raises `WorkerLostError`. Workers wait for the
-        slowest one's step, evaluation and checkpoint: take several times what these last.
-    grace_s: seconds that it then waits to hear from the others which of them is lost.
-    helped: whether a second thread ends large sums; without one the group is closed as soon as no one refers to it.
+        slowest one's step, evaluation and checkpoint: use several times their duration.
+    grace_s: seconds that it then waits for reports from the others on which of them is lost.
+    helped: whether a second thread finishes large sums; without it the group closes as soon as nothing refers to it.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class TorchGroup:
 
     @property
     def process_group(self) -> dist.ProcessGroup | None:
-        """That of torch.distributed, for what works with it directly; None for a worker alone, and for a part."""
+        """torch.distributed's process group, for direct use; None for a single worker and for a part of a group."""
         return self._group if self._whole else None
 
     def all_reduce(self, tensor: Tensor) -> TorchWork | Ready:
-        """Sum over the workers, in place, in the order of ranks (NCCL: in its own), the same bits on all."""
+        """Sum over the workers, in place, in the order of ranks (NCCL: its own order), with the same bits on all."""
         if self.size == 1:
             return Ready(tensor)
         vector = self._travelling(tensor)
@@ -120,7 +120,7 @@ class TorchGroup:
         return self._begin("all_gather", begin, result, size_bytes, size_bytes)
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> None:
-        """Overwrites `tensor` with that of rank `source`."""
+        """Overwrite `tensor` with that of rank `source`."""
         if self.size == 1:
             return
         vector = self._travelling(tensor)
@@ -134,7 +134,7 @@ class TorchGroup:
         self._begin(f"broadcast from {source}", begin, lambda: _put_back(vector, tensor), sent, received).wait()
 
     def exchange(self, tensor: Tensor, peer: int, tag: int = 0, out: Tensor | None = None) -> TorchWork:
-        """The tensor that rank `peer` hands over in its call with our rank and the same tag, in `out` if given."""
+        """The tensor that rank `peer` passes in its call with our rank and the same tag, in `out` if given."""
         if peer == self.rank or not 0 <= peer < self.size:
             raise ConfigError(f"rank {self.rank} cannot exchange with rank {peer} of {self.size}")
         vector = self._travelling(tensor)
@@ -153,7 +153,7 @@ class TorchGroup:
         return self._begin(f"exchange with rank {peer}", begin, result, vector.nbytes, vector.nbytes)
 
     def split(self, groups: Sequence[Sequence[int]]) -> TorchGroup | None:
-        """The group of those ranks in `groups` that hold this one; None where none does. A collective call."""
+        """The group in `groups` that contains this rank; None if none does. A collective call."""
         wire.check_parts(groups, self.size)
         channel = self._agree_channel() if self._mesh is not None else 0
         chosen = next((tuple(group) for group in groups if self.rank in group), None)
@@ -170,18 +170,18 @@ class TorchGroup:
         return part
 
     def fork(self, call: Callable[[], T]) -> TorchFork[T]:
-        """Runs `call` in a second thread: communication beside the training loop, which does not count as waiting."""
+        """Run `call` in a second thread, for communication during training, which does not count as waiting."""
         return TorchFork(call)
 
     def ledger(self) -> StoreLedger:
-        """Words that all workers of this group can read, in the process group's store; all make it at one place."""
+        """A ledger for this group, in the process group's store; all workers create it at the same point."""
         self._ledgers += 1
         channel = self._mesh.channel if self._mesh is not None else 0
         prefix = f"megahour/ledger/{channel}/{self._ledgers}"
         return StoreLedger(self._store(), prefix, self.timeout_s, 5 * self.grace_s)
 
     def wait_until(self, condition: Callable[[], bool], what: str, *, poll_s: float = _POLL_S) -> None:
-        """Waits until `condition()`, of what threads of this worker share, is true; `what` names it in messages."""
+        """Wait until `condition()`, on state shared by this worker's threads, is true; `what` names it in messages."""
         began_s = time.monotonic()
         while not condition():
             if time.monotonic() - began_s > self.timeout_s:
@@ -190,7 +190,7 @@ class TorchGroup:
         self._clock.add(began_s, began_s, began_s)
 
     def _travelling(self, tensor: Tensor) -> Tensor:
-        """`tensor` as a contiguous vector where it can be sent from; the same memory if possible."""
+        """`tensor` as a contiguous vector on a device that can send it; without a copy if possible."""
         tensor = tensor.detach()
         if self._mesh is None:
             tensor = tensor.to(torch.device("cuda", torch.cuda.current_device()))
@@ -216,10 +216,10 @@ class TorchGroup:
         return TorchWork(name, call, result, self._clock, self._blame)
 
     def tell_failure(self, error: BaseException) -> None:
-        """Tells the other workers what ends this one: their calls raise `WorkerFailedError` then, which names it.
+        """Report to the other workers that `error` ends this one; their calls then raise `WorkerFailedError`.
 
-        An uncaught exception is always reported. Call this where one does not end the process as usual: in
-        a process that multiprocessing has started, say.
+        Uncaught exceptions are reported automatically. Call this where they do not end the process as usual, such as in
+        a process started by multiprocessing.
         """
         self._failures.tell(error)
 
@@ -228,7 +228,7 @@ class TorchGroup:
         return store
 
     def _blame(self, name: str, error: Exception) -> MegahourError:
-        """The error of call `name`, with the worker that has failed, or the ranks of this group that do not answer."""
+        """The error of call `name`, which names the failed worker, or the ranks that do not respond."""
         store, where = self._store(), f"rank {self.rank} of {self.size}"
         if failed := self._failures.told():
             return WorkerFailedError(f"{name} failed: {failed}", where=where, remedy="see that worker's traceback")
@@ -239,19 +239,19 @@ class TorchGroup:
         worker_lost = WorkerLostError(
             f"{name} failed: {who} ({str(error).splitlines()[0]})",
             where=where,
-            remedy="start all workers again from the last checkpoint; if none has died, give the group a longer "
-            f"timeout_s than {self.timeout_s:g}, and see that all make the same calls",
+            remedy="start all workers again from the last checkpoint; if none has died, raise timeout_s above "
+            f"{self.timeout_s:g}, and check that all make the same calls",
         )
         worker_lost.ranks = tuple(lost)
         return worker_lost
 
     def _agree_channel(self) -> int:
-        """A number for the tags of a new group, which no pair of its workers has used."""
+        """A channel number for the tags of a new group, unused by any pair of its workers."""
         assert self._mesh is not None
         assert self._group is not None
         rows = torch.empty(self.size, 1, dtype=torch.int64)
-        said = partial(messages.GatheredRows, self._mesh, torch.tensor([_channels.get(self._group, 0)]), rows)
-        self._begin("making a group", said, lambda: rows, 0, 0).wait()
+        gather = partial(messages.GatheredRows, self._mesh, torch.tensor([_channels.get(self._group, 0)]), rows)
+        self._begin("making a group", gather, lambda: rows, 0, 0).wait()
         _channels[self._group] = channel = int(rows.max()) + 1
         if channel * 2 >= CHANNELS:
             raise ConfigError(f"{channel} groups were made", remedy="make groups once, not in every step")
@@ -259,7 +259,7 @@ class TorchGroup:
 
 
 _channels: weakref.WeakKeyDictionary[dist.ProcessGroup, int] = weakref.WeakKeyDictionary()
-"""The highest number that a group of this process has, by process group: tags are of one."""
+"""The highest channel number in use in this process, by process group, to which tags belong."""
 
 
 def _put_back(vector: Tensor, tensor: Tensor) -> Tensor:

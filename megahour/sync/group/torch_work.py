@@ -1,4 +1,4 @@
-"""Calls of a `TorchGroup` under way, and the threads beside the training loop."""
+"""Pending calls of a `TorchGroup`, and the threads that complete them beside the training loop."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from megahour.sync.group.mesh import of_transport
 
 T = TypeVar("T")
 Blame = Callable[[str, Exception], MegahourError]
-"""Makes the error of a failed call, which it names, from what was raised."""
+"""Builds the error of a failed call from its name and the exception."""
 
 
 class TorchCall(Protocol):
-    """Messages under way."""
+    """Pending messages."""
 
     def end(self) -> None:
-        """Does the rest and waits; raises what is `of_transport` where a worker is lost."""
+        """Complete the call; raises errors that are `of_transport` if a worker is lost."""
 
 
 class TorchWork:
-    """`Work` of processes: ended by whoever comes first, a helper thread or the one that waits."""
+    """`Work` of processes, completed by a helper thread or by the waiting thread, whichever is first."""
 
     def __init__(
         self, name: str, call: TorchCall, result: Callable[[], Tensor], clock: Stopwatch, blame: Blame
@@ -42,12 +42,12 @@ class TorchWork:
         self._value: Tensor | None = None
 
     def run(self) -> None:
-        """Ends the call, unless another thread does."""
+        """Complete the call, unless another thread does."""
         if not self._taken.acquire(blocking=False):
             return
         try:
             self._call.end()
-        except Exception as error:  # whatever it is, it is for the one who waits
+        except Exception as error:  # any error goes to the waiting thread
             self._error = error
         self._ended_s = time.monotonic()
         self._ended.set()
@@ -57,7 +57,7 @@ class TorchWork:
         if self._value is None:
             before_s = time.monotonic()
             self.run()
-            self._ended.wait()  # whoever runs it keeps to the time limit
+            self._ended.wait()  # the thread that runs it observes the time limit
             self._clock.add(before_s, self._began_s, self._ended_s)
             if self._error is not None:
                 if not of_transport(self._error):
@@ -68,7 +68,7 @@ class TorchWork:
 
 
 class Ready:
-    """`Work` that is done: a worker alone."""
+    """`Work` that is done already, for a single worker."""
 
     def __init__(self, value: Tensor) -> None:
         self._value = value
@@ -79,7 +79,7 @@ class Ready:
 
 
 class Stopwatch:
-    """Adds up bytes and seconds, from any thread; what other threads than the one that made it wait for is hidden."""
+    """Adds up bytes and seconds, from any thread; waits of threads other than its creator's count as hidden."""
 
     def __init__(self, traffic: Traffic) -> None:
         self._traffic = traffic
@@ -87,13 +87,13 @@ class Stopwatch:
         self._lock = threading.Lock()
 
     def count(self, sent_bytes: int, received_bytes: int) -> None:
-        """Payload of a call."""
+        """Count the payload of a call."""
         with self._lock:
             self._traffic.sent_bytes += sent_bytes
             self._traffic.received_bytes += received_bytes
 
     def add(self, waited_from_s: float, began_s: float, ended_s: float) -> None:
-        """A call that began and ended so, and was waited for from a moment to now."""
+        """Count a call with these times, which was waited for from `waited_from_s` until now."""
         mine = threading.get_ident() == self._owner
         exposed_s = time.monotonic() - waited_from_s if mine else 0.0
         with self._lock:
@@ -102,14 +102,14 @@ class Stopwatch:
 
 
 class Helper:
-    """A thread that ends works in the order in which they began; it starts with the first, and ends with the helper."""
+    """A thread that completes works in order; it starts with the first work, and ends with the helper."""
 
     def __init__(self) -> None:
         self._works: queue.SimpleQueue[TorchWork | None] = queue.SimpleQueue()
         self._started = False
 
     def take(self, work: TorchWork) -> None:
-        """Ends `work` as soon as those before it have ended."""
+        """Complete `work` after those before it."""
         if not self._started:
             self._started = True
             threading.Thread(target=_serve, args=(self._works,), name="sync-helper", daemon=True).start()
@@ -118,7 +118,7 @@ class Helper:
 
 
 def _serve(works: queue.SimpleQueue[TorchWork | None]) -> None:
-    """What a helper's thread does until None comes; it holds no work, nor the helper, longer than it needs."""
+    """The helper thread's loop, until None arrives; it keeps no reference to works or helper longer than needed."""
     while (work := works.get()) is not None:
         work.run()
         del work
@@ -139,7 +139,7 @@ class TorchFork(Generic[T]):
         return not self._thread.is_alive()
 
     def wait(self) -> T:
-        """What `call` returned, once it has ended; raises what it raised."""
+        """Wait for the end; returns the result of `call`, or raises its error."""
         self._thread.join()
         if self._error is not None:
             raise self._error

@@ -1,12 +1,12 @@
-"""Threads that take turns: exactly one runs, and which is next follows from their virtual clocks and numbers alone.
+"""A scheduler of threads that take turns: exactly one runs, and their virtual clocks and ranks decide which is next.
 
 A turn runs until it waits for something or its clock passes that of another; then the one with the earliest clock
-runs, the lower rank among equals. So what the turns do to each other happens in the order of virtual
-time (a discrete event simulation), the same in every run. Each worker has its own state of torch's random generator.
+runs, the lower rank first among equals. So interactions happen in the order of virtual time (a discrete event
+simulation), the same in every run. Each worker has its own state of torch's random generator.
 
-What takes no time still comes after its cause: clocks have a cycle beside the seconds (delta cycles, as hardware
-simulators have them), and a call of no cost ends in the cycle after its last arrival. So workers that are equally fast
-act at once, and none sees what another has made of its message before it has sent its own.
+An effect without cost still follows its cause: besides seconds, clocks count cycles (the delta cycles of hardware
+simulators), and a call without cost ends in the cycle after its last arrival. So equally fast workers act
+simultaneously, and none sees the effect of its message on another before that one has sent its own.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from megahour.sync.group.base import WorkerLostError
 
 
 class Stopped(BaseException):
-    """Unwinds the turns that are left when another has failed; no `except Exception` should stop it."""
+    """Unwinds the remaining turns after another has failed; not an Exception, so that handlers let it pass."""
 
 
 class Moment(NamedTuple):
-    """Virtual seconds, and which of the things that happen then."""
+    """A virtual time: seconds, and the cycle within them."""
 
     seconds: float = 0.0
     cycle: int = 0
 
     def after(self, seconds: float) -> Moment:
-        """So many seconds later; of none, the next cycle."""
+        """The moment `seconds` later; the next cycle if that is 0."""
         return Moment(self.seconds + seconds) if seconds > 0 else Moment(self.seconds, self.cycle + 1)
 
 
@@ -54,7 +54,7 @@ class Turn:
 
 
 class TurnScheduler:
-    """Who runs, who may run next, and how the play ends."""
+    """Decides which turn runs, and ends all turns after an error."""
 
     def __init__(self, workers: int, seed: int) -> None:
         torch.manual_seed(seed)
@@ -69,14 +69,14 @@ class TurnScheduler:
 
     @property
     def turn(self) -> Turn:
-        """The turn that runs now: the caller's."""
+        """The running turn, which is the caller's."""
         assert self.running is not None
         if self._stopping:
             raise Stopped
         return self.running
 
     def add(self, rank: int, now: Moment, play: Callable[[], None]) -> Turn:
-        """A new turn of worker `rank`, which begins at `now`."""
+        """Add a turn of worker `rank`, which begins at `now`."""
         turn = Turn(rank, len(self.turns), now)
         self.turns.append(turn)
         self._push(turn)
@@ -84,7 +84,7 @@ class TurnScheduler:
         return turn
 
     def play(self) -> None:
-        """Runs all turns to their ends; raises the first error of any, with its worker named."""
+        """Run all turns to their ends; raises the first error, naming its worker."""
         self._pass_on()
         try:
             self._over.wait()
@@ -94,26 +94,26 @@ class TurnScheduler:
             raise self.error
 
     def wait(self, call: str) -> None:
-        """Lets others run until another turn calls `wake` with this one; `call` names it in messages."""
+        """Let others run until another turn wakes this one; `call` names it in messages."""
         turn = self.turn
         turn.call = call
         self._pass_on()
         self._resume(turn)
 
     def wait_until(self, condition: Callable[[], bool], call: str) -> None:
-        """Lets others run until `condition()` is true; it is asked whenever a turn ends or a clock moves."""
+        """Let others run until `condition()` is true; it is evaluated whenever a turn ends or a clock moves."""
         turn = self.turn
         if not condition():
             self._conditions.append((turn, condition))
             self.wait(call)
 
     def wake(self, turn: Turn, now: Moment) -> None:
-        """`turn`, which waits, may go on at `now`."""
+        """Let the waiting `turn` continue at `now`."""
         turn.now = max(turn.now, now)
         self._push(turn)
 
     def advance(self, now: Moment) -> None:
-        """Moves this turn's clock on to `now`; those with earlier clocks run first."""
+        """Advance this turn's clock to `now`; turns with earlier clocks run first."""
         turn = self.turn
         self._meet_conditions(turn.now)
         turn.now = max(turn.now, now)
@@ -135,7 +135,7 @@ class TurnScheduler:
             raise lost
 
     def _pass_on(self) -> None:
-        """Chooses the next turn and lets it run; called by the one that runs now."""
+        """Choose the next turn and let it run; called by the running one."""
         last = self.running
         if last is not None and not self._stopping:
             self._meet_conditions(last.now)
@@ -153,7 +153,7 @@ class TurnScheduler:
         chosen.woken.release()
 
     def _meet_conditions(self, now: Moment) -> None:
-        """Those whose conditions are true may go on after `now`, the clock of the turn that made them so."""
+        """Let turns whose conditions hold continue after `now`, the clock of the turn that changed them."""
         met = [pair for pair in self._conditions if pair[1]()]
         self._conditions = [pair for pair in self._conditions if pair not in met]
         for turn, _ in met:
@@ -165,7 +165,7 @@ class TurnScheduler:
         return heapq.heappop(self._queue)[3] if self._queue else None
 
     def _lose(self) -> None:
-        """No turn can continue: those that wait get an error, as the others will not come."""
+        """No turn can continue: raise an error in the waiting ones."""
         waiting = [turn for turn in self.turns if not turn.ended]
         self._conditions.clear()
         gone = sorted({turn.rank for turn in self.turns} - {turn.rank for turn in waiting})

@@ -1,10 +1,10 @@
-"""N workers in one process, for tests and experiments at large N: the same synchronisers, the same bits every time.
+"""Virtual workers: N in one process, deterministic, for tests and experiments with the same synchronisers.
 
-    results = virtual.run(train, workers=64)          # train(group) is what each worker does
+    results = virtual.run(train, workers=64)          # each worker runs train(group)
 
 Workers are threads that take turns (`turns`). Collective calls are computed once all have arrived, sums in the order of
-ranks as in `TorchGroup`. Time is virtual: it moves where a worker calls `group.compute(seconds)` and in calls of the
-group, by what `cost` says of them, so stragglers and staleness are simulated deterministically.
+ranks as in `TorchGroup`. Time is virtual: it advances when a worker calls `group.compute(seconds)`, and in calls of the
+group by their `cost`, so stragglers and staleness are simulated deterministically.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ T = TypeVar("T")
 
 
 def run(function: Callable[[VirtualGroup], T], workers: int, *, seed: int = 0, cost: Cost | None = None) -> list[T]:
-    """What `function(group)` returns on each of `workers` virtual workers, in the order of ranks.
+    """The results of `function(group)` on each of `workers` virtual workers, in the order of ranks.
 
-    Every worker begins with torch's random generator seeded with `seed` and keeps a state of its own; the caller's is
-    left alone. `cost(call, bytes, workers)` gives the virtual seconds of a call ("all_reduce", "exchange", …) after its
-    last arrival; none by default. An exception in one worker ends all and is raised, with a note that names the rank; a
-    call that cannot end, as another worker has returned, raises `WorkerLostError` in those who wait for it.
+    Every worker starts with torch's random generator seeded with `seed` and has its own state; the caller's is not
+    changed. `cost(call, bytes, workers)` gives the virtual seconds of a call ("all_reduce", "exchange", …) after its
+    last arrival; 0 by default. An exception in one worker ends all and is raised, with a note that names the rank. A
+    call that cannot end because another worker has returned raises `WorkerLostError` in the waiting workers.
     """
     if workers < 1:
         raise ConfigError(f"{workers} workers", remedy="give at least one")
@@ -53,7 +53,7 @@ def run(function: Callable[[VirtualGroup], T], workers: int, *, seed: int = 0, c
 class VirtualGroup:
     """`Group` of virtual workers, made by `run` and `split`; groups of one worker share its `traffic`.
 
-    What `all_gather` returns is the same tensor for all workers: do not write to it.
+    `all_gather` returns the same tensor to all workers: do not write to it.
     """
 
     def __init__(self, channel: Channel, rank: int, traffic: Traffic) -> None:
@@ -71,7 +71,7 @@ class VirtualGroup:
         return self._meet("all_gather", kind_of(tensor), tensor.detach().clone(), _stack_all, tensor.nbytes)
 
     def broadcast(self, tensor: Tensor, source: int = 0) -> None:
-        """Overwrites `tensor` with that of rank `source`."""
+        """Overwrite `tensor` with that of rank `source`."""
         sent, received = wire.broadcast_bytes(tensor, self.rank, source, self.size)
         self.traffic.sent_bytes += sent
         self.traffic.received_bytes += received
@@ -96,7 +96,7 @@ class VirtualGroup:
         return VirtualWork(collective, side, self.traffic)
 
     def split(self, groups: Sequence[Sequence[int]]) -> VirtualGroup | None:
-        """The group of those ranks in `groups` that hold this one; None where none does. A collective call."""
+        """The group in `groups` that contains this rank; None if none does. A collective call."""
         ranks = [tuple(group) for group in groups]
         wire.check_parts(ranks, self.size)
 
@@ -118,27 +118,27 @@ class VirtualGroup:
         return self._meet("together", "", argument, function, 0).wait()
 
     def compute(self, seconds: float) -> None:
-        """Lets this worker's clock go on by `seconds`: what its own work takes."""
+        """Advance this worker's clock by the `seconds` of its own work."""
         now = self._turns.turn.now
         self._turns.advance(now.after(seconds) if seconds > 0 else now)
 
     @property
     def now_s(self) -> float:
-        """This worker's clock in virtual seconds; a fork has one of its own."""
+        """This worker's clock in virtual seconds; a fork has its own."""
         return self._turns.turn.now_s
 
     def fork(self, call: Callable[[], T]) -> VirtualFork[T]:
-        """Runs `call` as a second turn of this worker, from its time on: its communication thread."""
+        """Run `call` as a second turn of this worker, from the current time: its communication thread."""
         return VirtualFork(self._turns, self._channel.ranks[self.rank], call)
 
     def ledger(self) -> SharedLedger:
-        """Words that all workers of this group can read; all make it at the same place."""
-        return SharedLedger(self._meet("ledger", "", {}, lambda made: made[:1] * self.size, 0).wait())
+        """A ledger for this group; all workers create it at the same point."""
+        return SharedLedger(self._meet("ledger", "", {}, lambda ledgers: ledgers[:1] * self.size, 0).wait())
 
     def wait_until(self, condition: Callable[[], bool], what: str, *, poll_s: float = 0.0) -> None:
-        """Waits until `condition()`, of what turns of this worker share, is true; `what` names it in messages.
+        """Wait until `condition()`, on state shared by this worker's turns, is true; `what` names it in messages.
 
-        It is asked whenever a turn ends or a clock moves, whatever `poll_s` is.
+        It is evaluated whenever a turn ends or a clock moves; `poll_s` is ignored.
         """
         before_s = self.now_s
         self._turns.wait_until(condition, what)

@@ -1,9 +1,9 @@
-"""How tensors travel between workers: who sums which part, in which order, and what that costs in bytes.
+"""The plan by which tensors travel between workers: who sums which part, in which order, and the cost in bytes.
 
-A sum over N workers is made in two phases: every worker gets one of N chunks from all others, sums it in the order of
-ranks, and sends the sum to all others. Each sends 2 (N-1)/N of the tensor, as a ring does, each element is summed once,
-in one order, and so all workers hold the same bits, whether they are processes or virtual. Short tensors, where latency
-counts, go whole to everybody in one phase and are summed by each in the same order.
+A sum over N workers has two phases: every worker gets one of N chunks from all others, sums it in the order of ranks,
+and sends the sum to all others. Each sends 2 (N-1)/N of the tensor, as a ring does. Each element is summed once, in one
+order, so all workers hold the same bits, whether they are processes or virtual. Short tensors, where latency dominates,
+go whole to all workers in one phase, and each sums them in the same order.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from torch import Tensor
 
 from megahour.core.errors import ConfigError
 
-WHOLE_BYTES = 8192  # up to here the time is that of waking up, not of bytes, and one phase wakes up once
+WHOLE_BYTES = 8192  # up to this size wake-ups take the time, not bytes, and one phase needs only one
 
 
 def travels_whole(tensor: Tensor, size: int) -> bool:
-    """Whether a sum over `size` workers is made in one phase; the same answer on all."""
+    """Whether a sum over `size` workers takes one phase; the same on all workers."""
     return tensor.numel() * tensor.element_size() <= WHOLE_BYTES or tensor.numel() < size
 
 
@@ -71,4 +71,4 @@ def check_parts(groups: Sequence[Sequence[int]], size: int) -> None:
     """Raises ConfigError unless `groups` are disjoint, non-empty parts of `size` ranks."""
     ranks = [rank for group in groups for rank in group]
     if len(set(ranks)) != len(ranks) or not set(ranks) <= set(range(size)) or not all(groups):
-        raise ConfigError(f"groups {groups} are no disjoint parts of ranks 0 to {size - 1}")
+        raise ConfigError(f"groups {groups} are not disjoint parts of ranks 0 to {size - 1}")

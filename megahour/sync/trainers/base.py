@@ -1,7 +1,7 @@
-"""What every synchroniser offers to a training loop, and the parts of a step that all of them share.
+"""The `Synchroniser` interface for training loops, and the parts of a step that all synchronisers share.
 
-A step has the same order everywhere: unscale (mixed precision), clip the local gradient, agree, update. `unscale`,
-`clip_gradient`, `agree` and `update` are these four for those who write a synchroniser.
+Every step has the same order: unscale (mixed precision), clip the local gradient, agree, update. `unscale`,
+`clip_gradient`, `agree` and `update` are these four, for authors of synchronisers.
 """
 
 from __future__ import annotations
@@ -18,57 +18,57 @@ from torch.amp.grad_scaler import GradScaler
 from megahour.core.errors import ConfigError
 from megahour.sync.group.base import Group
 
-_ENDS = -1.0  # said in place of a weight
+_ENDS = -1.0  # sent instead of a weight by `end_together`
 
 
 class Synchroniser(Protocol):
-    """N workers' steps on one model: stands where `optimiser.step()` stands in a plain training loop."""
+    """N workers' steps on one model; it replaces `optimiser.step()` of a plain training loop."""
 
     metrics: dict[str, float | Tensor]
-    """Of the last step: norms of the gradient, density, consensus distance, staleness, …, by name.
+    """Measures of the last step by name: norms of the gradient, density, consensus distance, staleness, …
 
-    Numbers; of a model on an accelerator some are scalars there, which a loop reads when it likes: `float` waits.
+    They are numbers; for a model on an accelerator some are scalar tensors there, and converting them to float waits.
     """
 
     def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
-        """Agrees with the other workers and updates the weights from the gradients in `parameter.grad`.
+        """Agree with the other workers and update the weights from the gradients in `parameter.grad`.
 
         Parameters
         ----------
-        weight: of this worker's gradient in the mean over workers, Σ w_i g_i / Σ w_i: its number of frames, say, where
-            the loss is a mean over frames; 0 when it has no batch, so that no one waits at the end of an epoch.
-        scaler: of mixed precision with fp16. The step then also does `scaler.step(optimiser)` and `scaler.update()`:
-            gradients are unscaled before they are clipped, and a step with an infinity or NaN on any worker is left
-            out by all that the step would have bound together.
+        weight: of this worker's gradient in the mean over workers, Σ w_i g_i / Σ w_i, such as its number of frames if
+            the loss is a mean over frames; 0 if it has no batch, so that no one waits at the end of an epoch.
+        scaler: of mixed precision with fp16. The step then includes `scaler.step(optimiser)` and `scaler.update()`:
+            gradients are unscaled before they are clipped, and a step with an infinity or NaN on any worker is skipped
+            by all workers that take part in it.
 
-        Raises `WorkerLostError` when another worker does not answer within the group's time limit; the weights are
-        then those before the step or, when the loss struck in between, undefined: go back to a checkpoint.
+        Raises `WorkerLostError` if another worker does not respond within the group's time limit. The weights are then
+        those before the step or, if the loss came in between, undefined: go back to a checkpoint.
         """
 
     def finish(self) -> None:
-        """Ends training: afterwards all workers hold the same, final, model. A collective call."""
+        """End training: afterwards all workers hold the same final model. A collective call."""
 
     def state(self) -> dict[str, Tensor]:
-        """What this worker needs beside the model and the optimiser to go on later with the same bits; copies."""
+        """Copies of the state, besides model and optimiser, that this worker needs to resume with the same bits."""
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Goes on from the states of all workers of a checkpoint, in rank order; their number may have been another."""
+        """Resume from the states of all workers of a checkpoint, in rank order; their number may differ."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """What all workers say of a step before their gradients meet."""
+    """What all workers agree on before a step's gradients are exchanged."""
 
     share: float
-    """This worker's w_i / Σ w: 0 where it has no batch, and on all workers where no one has one."""
+    """This worker's w_i / Σ w; 0 if it, or every worker, has no batch."""
     total: float
-    """Σ w, the same bits on all workers; 0: there is nothing to be done in this step."""
+    """Σ w, the same bits on all workers; 0: the step does nothing."""
     finite: bool
-    """Whether no worker has seen an infinity or NaN."""
+    """Whether no worker has an infinity or NaN."""
 
 
 def default_group(group: Group | None) -> Group:
-    """`group`, or where it is None that of torch.distributed's default process group, or else of one worker alone."""
+    """`group`; if None, torch.distributed's default process group, or a single worker if there is none."""
     if group is not None:
         return group
     from megahour.sync.group.torch_group import TorchGroup
@@ -77,9 +77,9 @@ def default_group(group: Group | None) -> Group:
 
 
 def agree(group: Group, weight: float, finite: bool = True) -> Agreement:
-    """All workers' weights and whether all gradients are finite: one all-gather of 16 bytes. A collective call.
+    """Exchange weights and whether gradients are finite: one all-gather of 16 bytes. A collective call.
 
-    Raises ConfigError on all workers when another one is in `end_together`.
+    Raises ConfigError on all workers if another one is in `end_together`.
     """
     check_weight(weight)
     weights, all_finite = _meet(group, weight, finite).unbind(1)
@@ -88,15 +88,15 @@ def agree(group: Group, weight: float, finite: bool = True) -> Agreement:
 
 
 def end_together(group: Group) -> None:
-    """What `finish` begins with. A collective call. Raises ConfigError on all workers when another is in `agree`."""
+    """The start of `finish`. A collective call. Raises ConfigError on all workers if another is in `agree`."""
     if group.size > 1:
         _meet(group, _ENDS, True)
 
 
 def _meet(group: Group, weight: float, finite: bool) -> Tensor:
     """(N, 2) weights and 0 or 1 of all workers."""
-    said = torch.tensor([weight, float(finite)], dtype=torch.float64)
-    answers = group.all_gather(said).wait()
+    own = torch.tensor([weight, float(finite)], dtype=torch.float64)
+    answers = group.all_gather(own).wait()
     ended = [rank for rank, (weight, _) in enumerate(answers.tolist()) if weight == _ENDS]
     if ended and len(ended) < group.size:
         raise ConfigError(
@@ -114,10 +114,10 @@ def check_weight(weight: float) -> None:
 
 
 def clip_gradient(gradient: Tensor, clip_norm: float | None) -> float:
-    """Norm of a flat gradient (D,), which is scaled in place to `clip_norm` where it is longer; None: left as it is.
+    """The norm of a flat gradient (D,), which is scaled in place to at most `clip_norm`; None: not scaled.
 
-    As `torch.nn.utils.clip_grad_norm_`: g ← g · min(1, c / (‖g‖₂ + 1e-6)). An infinite or NaN norm is returned, and the
-    gradient left alone.
+    Like `torch.nn.utils.clip_grad_norm_`: g ← g · min(1, c / (‖g‖₂ + 1e-6)). If the norm is infinite or NaN, the
+    gradient is not changed.
     """
     norm = float(torch.linalg.vector_norm(gradient, dtype=torch.float32))
     if clip_norm is not None and clip_norm < norm < float("inf"):
@@ -126,20 +126,20 @@ def clip_gradient(gradient: Tensor, clip_norm: float | None) -> float:
 
 
 def unscale(optimiser: torch.optim.Optimizer, scaler: GradScaler | None) -> None:
-    """Divides the gradients in `parameter.grad` by the scale of mixed precision, if any; call it once a step."""
+    """Divide the gradients in `parameter.grad` by the scale of mixed precision, if any; once per step."""
     if scaler is not None and scaler.is_enabled() and _has_gradient(optimiser):
         _prime(scaler, optimiser)
         scaler.unscale_(optimiser)
 
 
 def update(optimiser: torch.optim.Optimizer, scaler: GradScaler | None, finite: bool | Tensor = True) -> None:
-    """Ends a step whose gradients `unscale` has seen: `optimiser.step()` where `finite`, and `scaler.update()`.
+    """End a step after `unscale`: `optimiser.step()` if `finite`, and `scaler.update()`.
 
-    `finite` is what was agreed, so that all workers leave out the same steps and keep equal scales: a worker whose own
-    gradients were finite hears of another's infinity here. Without a scaler the optimiser steps in any case.
+    `finite` comes from `agree`, so that all workers skip the same steps and keep equal scales, even those whose own
+    gradients were finite. Without a scaler the optimiser always steps.
 
-    A scalar tensor on an accelerator stays there where the optimiser is a fused one (`fused=True`), which leaves the
-    step out by itself; for any other the host waits for it.
+    If `finite` is a scalar tensor on an accelerator, a fused optimiser (`fused=True`) skips the step by itself; for
+    any other the host waits for the value.
     """
     if scaler is None or not scaler.is_enabled():
         optimiser.step()
@@ -153,7 +153,7 @@ def update(optimiser: torch.optim.Optimizer, scaler: GradScaler | None, finite: 
 
 
 def _step_unless(optimiser: torch.optim.Optimizer, overflow: Tensor) -> None:
-    """A fused optimiser's step, which its kernel leaves out where `overflow`: the attributes that GradScaler sets."""
+    """A fused optimiser's step, which its kernel skips on `overflow`, by the attributes that GradScaler sets."""
     optimiser.grad_scale = None  # type: ignore[attr-defined]
     optimiser.found_inf = overflow.to(torch.float32)  # type: ignore[attr-defined]
     try:
@@ -163,7 +163,7 @@ def _step_unless(optimiser: torch.optim.Optimizer, overflow: Tensor) -> None:
 
 
 def reading(value: Tensor) -> float | Tensor:
-    """A scalar for `metrics`: a number where reading it is free, the tensor where the host would wait for a device."""
+    """A scalar for `metrics`: a number if reading it is free, a tensor if the host would wait for a device."""
     return float(value) if value.device.type == "cpu" else value.detach()
 
 
@@ -174,9 +174,9 @@ def step_alone(
     scaler: GradScaler | None,
     metrics: dict[str, float | Tensor],
 ) -> None:
-    """The plain loop's step with what is in `parameter.grad`: unscaled, clipped, left out where it is not finite.
+    """The step of a plain loop with `parameter.grad`: unscaled, clipped, and skipped if it is not finite.
 
-    The norm, which is computed only where it is needed, becomes `metrics["gradient_norm"]`. Raises as `check_shared`.
+    The norm, computed only if it is needed, becomes `metrics["gradient_norm"]`. Raises like `check_shared`.
     """
     check_shared(parameters, optimiser)
     unscale(optimiser, scaler)
@@ -191,17 +191,17 @@ def step_alone(
 
 
 def check_optimiser(optimiser: torch.optim.Optimizer) -> None:
-    """Raises ConfigError for an optimiser whose step computes the loss itself, as LBFGS: no gradient can be agreed."""
+    """Raises ConfigError for an optimiser whose step computes the loss itself, such as LBFGS."""
     closure = inspect.signature(type(optimiser).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         name = type(optimiser).__name__
-        raise ConfigError(f"{name} needs a closure in each step", remedy="take an optimiser that steps by the gradient")
+        raise ConfigError(f"{name} needs a closure in each step", remedy="use an optimiser that steps by the gradient")
 
 
 def check_shared(parameters: Sequence[nn.Parameter], optimiser: torch.optim.Optimizer) -> None:
-    """Raises ConfigError where the optimiser trains what is not among `parameters`, on which the workers agree.
+    """Raises ConfigError if the optimiser trains parameters other than `parameters`, on which the workers agree.
 
-    That would become another tensor on each worker: one that was unfrozen since, or is not the model's (a loss's).
+    These would diverge between workers: parameters unfrozen since, or not the model's (a loss's).
     """
     shared = set(map(id, parameters))
     trained = [p for settings in optimiser.param_groups for p in settings["params"] if p.requires_grad]
@@ -209,26 +209,26 @@ def check_shared(parameters: Sequence[nn.Parameter], optimiser: torch.optim.Opti
     if alone:
         raise ConfigError(
             f"the optimiser trains {len(alone)} parameters that the workers do not share, of shapes {alone[:3]}",
-            remedy="make the trainer of one module that holds all that is trained, nn.ModuleList([model, loss]); after "
-            "unfreezing call finish() and make it again",
+            remedy="pass the trainer one module with all trained parameters, nn.ModuleList([model, loss]); after "
+            "unfreezing call finish() and create a new trainer",
         )
 
 
 def own_state(
     trainer: str, states: Sequence[Mapping[str, Tensor]], rank: int, names: Collection[str]
 ) -> Mapping[str, Tensor]:
-    """The state that worker `rank` goes on from, of all those of a checkpoint, whose number may have been another.
+    """The state from which worker `rank` resumes, out of a checkpoint's states, whose number may differ.
 
-    Raises ConfigError: there is none, or it has not the tensors `names` that `trainer` keeps. The others are not read.
+    Raises ConfigError: there is none, or it lacks the tensors `names` of `trainer`. The other states are not read.
     """
     if not states:
         raise ConfigError("no state to restore from", remedy="give the states of all workers of the checkpoint")
     own = states[rank % len(states)]
     if own.keys() != set(names):
         raise ConfigError(
-            f"a state of {', '.join(sorted(own)) or 'nothing'} is not one of {trainer}, "
+            f"a state with {', '.join(sorted(own)) or 'nothing'} is not one of {trainer}, "
             f"which has {', '.join(names) or 'nothing'}",
-            remedy="go on with the trainer that wrote the checkpoint, or restore model and optimiser alone",
+            remedy="resume with the trainer that wrote the checkpoint, or restore only model and optimiser",
         )
     return own
 
@@ -240,10 +240,10 @@ def is_finite(norm: Tensor) -> bool | Tensor:
 
 
 def _tell(scaler: GradScaler, optimiser: torch.optim.Optimizer, finite: bool | Tensor) -> None:
-    """Lets `scaler` know what was agreed, through an optimiser of one weight whose gradient is 0 or infinite.
+    """Pass the agreed result to `scaler`, through an optimiser of one weight whose gradient is 0 or infinite.
 
-    `GradScaler.update` asks for the infinities of all optimisers it has unscaled since the last update; a worker
-    without a batch has none, and one with finite gradients only does not know of the others'.
+    `GradScaler.update` needs the infinities of all optimisers unscaled since the last update; a worker without a batch
+    has none, and one with finite gradients does not know about the others'.
     """
     device = _device(optimiser)
     witness = nn.Parameter(torch.zeros(1, device=device))
@@ -256,7 +256,7 @@ def _tell(scaler: GradScaler, optimiser: torch.optim.Optimizer, finite: bool | T
 
 
 def _prime(scaler: GradScaler, optimiser: torch.optim.Optimizer) -> None:
-    """Lets the scaler make its scale, which it does at the first loss: a worker without a batch has had none."""
+    """Make the scaler create its scale, which otherwise happens at the first loss; a worker may have had none."""
     scaler.scale(torch.zeros((), device=_device(optimiser)))
 
 

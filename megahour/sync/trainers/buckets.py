@@ -1,4 +1,4 @@
-"""Gradients in a few messages: parts of the gradient whose sums travel while the rest is still being computed."""
+"""Sends gradients in a few messages, whose sums travel while the rest of the gradient is being computed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class Bucket:
         self.work: Work | None = None
 
     def send(self, group: Group, scale: float | Tensor) -> None:
-        """Begins the sum over workers of scale · gradient."""
+        """Begin the sum over workers of scale · gradient."""
         gather_gradients(self.parameters, self.views, scale)
         self.work = group.all_reduce(self.vector)
 
     def receive(self, scale: float) -> None:
-        """Makes scale · sum the gradient of the parameters."""
+        """Set the parameters' gradients to scale · sum."""
         assert self.work is not None
         self.work.wait()
         if scale != 1.0:
@@ -39,12 +39,12 @@ class Bucket:
         scatter_gradients(self.parameters, self.views)
 
     def rest(self) -> None:
-        """Ready for the next step."""
+        """Reset for the next step."""
         self.missing, self.work = len(self.parameters), None
 
 
 class Buckets:
-    """All buckets, last parameters first, as backward computes them; with `backwards`, sent while it does so."""
+    """All buckets, last parameters first as in backward; with `backwards`, sent during it."""
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], group: Group, backwards: int | None, size_bytes: int
@@ -63,29 +63,29 @@ class Buckets:
 
     @property
     def begun(self) -> bool:
-        """Whether a bucket of this step is under way, or has arrived."""
+        """Whether a bucket of this step has been sent."""
         return self._next > 0
 
     def send(self, scale: float | Tensor) -> None:
-        """Begins the sums of buckets that are not under way."""
+        """Begin the sums of buckets that have not been sent."""
         for bucket in self.buckets[self._next :]:
             bucket.send(self._group, scale)
         self._next = len(self.buckets)
 
     def receive(self, scale: float) -> None:
-        """Makes scale · sums the gradients of the parameters."""
+        """Set the parameters' gradients to scale · sums."""
         for bucket in self.buckets:
             bucket.receive(scale)
 
     def rest(self) -> None:
-        """Ready for the next step."""
+        """Reset for the next step."""
         self._next = 0
         self._calls.clear()
         for bucket in self.buckets:
             bucket.rest()
 
     def close(self) -> None:
-        """Leaves the parameters alone."""
+        """Remove the hooks from the parameters."""
         for hook in self._hooks:
             hook.remove()
 
@@ -104,14 +104,14 @@ class Buckets:
         return arrived
 
     def _advance(self) -> None:
-        """Buckets leave in one order on all workers: one that is ready waits for those before it."""
+        """Send ready buckets in the same order on all workers: each waits for those before it."""
         while self._next < len(self.buckets) and not self.buckets[self._next].missing:
             self.buckets[self._next].send(self._group, 1.0)
             self._next += 1
 
 
 def _parts(parameters: Sequence[nn.Parameter], size_bytes: int) -> list[list[nn.Parameter]]:
-    """Parameters from last to first, as many together as fit into `size_bytes` in fp32, at least one."""
+    """Group parameters from last to first, at most `size_bytes` in fp32 or one parameter each."""
     parts: list[list[nn.Parameter]] = []
     filled = 0
     for parameter in reversed(parameters):

@@ -1,4 +1,4 @@
-"""What both forms of threshold compression share: a step's frame, its measures, and the warning of a short run."""
+"""The base of both forms of threshold compression: the frame of a step, its metrics, and a warning for short runs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _LONGEST_WAIT = 0.25  # of a run
 
 
 class Compressed(ABC):
-    """Workers with one model that send a part of what they owe it, and keep the rest in a residual.
+    """Workers with one model that send a part of their gradient or update, and keep the rest in a residual.
 
-    A worker alone takes the plain loop's steps, bit for bit. A lost worker raises `WorkerLostError` on all others; go
-    on from a checkpoint with any number of workers.
+    A single worker takes the plain loop's steps, bit for bit. A lost worker raises `WorkerLostError` on all others;
+    resume from a checkpoint with any number of workers.
     """
 
     _sum: Senders
@@ -71,15 +71,15 @@ class Compressed(ABC):
 
     @abstractmethod
     def _norm(self) -> float:
-        """That of this worker's gradient."""
+        """The norm of this worker's gradient."""
 
     @abstractmethod
     def _exchange(self, share: float, norm: float, scaler: GradScaler | None) -> Sent:
-        """Sends, receives and updates the weights, after all workers have agreed. share: w_i / Σ w."""
+        """Send, receive and update the weights, after all workers have agreed. share: w_i / Σ w."""
 
     @abstractmethod
     def _alone(self) -> None:
-        """Notes a step of the plain loop."""
+        """Record a step of the plain loop."""
 
     def _step_alone(self, weight: float, scaler: GradScaler | None) -> None:
         check_weight(weight)

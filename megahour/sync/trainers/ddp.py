@@ -1,4 +1,4 @@
-"""PyTorch's own data parallelism, as a baseline behind the same calls: DDP, with PowerSGD or bf16 on the wire."""
+"""PyTorch's DDP, with PowerSGD or bf16 on the wire, behind the same interface, as a baseline."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ class Ddp:
     def check_calls(self) -> None:
         """Raises ConfigError unless DDP has seen the forward calls of this step, and after `finish`."""
         if self._ddp is None and self._group.size > 1:
-            raise ConfigError("a step after finish()", remedy="make the trainer again to go on")
+            raise ConfigError("a step after finish()", remedy="create a new trainer to continue")
         if self._ddp is not None and (self._calls == 0 or self._calls % self._backwards):
             raise ConfigError(
                 f"{self._calls} calls of model(batch) since the last step, with backwards={self._backwards}",
-                remedy="compute the loss from model(batch); for accumulation say how many calls a step has",
+                remedy="compute the loss from model(batch); for accumulation set backwards to the calls of a step",
             )
 
     def count(self) -> None:
@@ -108,7 +108,7 @@ class Ddp:
         self._group.traffic.received_bytes += size_bytes
 
     def finish(self) -> None:
-        """Gives the model its own forward back and averages floating-point buffers. A collective call."""
+        """Restore the model's own forward and average floating-point buffers. A collective call."""
         if self._ddp is not None:
             del self._model.forward
             if self._own_forward is not None:  # as torch.compile's modules have
@@ -121,7 +121,7 @@ class Ddp:
         return {}
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Nothing is to be done. ConfigError: it is another trainer's state."""
+        """Does nothing. ConfigError: it is another trainer's state."""
         own_state("ddp", states, self._group.rank, ())
 
 

@@ -1,4 +1,4 @@
-"""Synchronous SGD: every step, the mean over workers of the whole gradient. What all other trainers are measured by."""
+"""Synchronous SGD: in every step, the mean over workers of the whole gradient. The baseline of all other trainers."""
 
 from __future__ import annotations
 
@@ -121,15 +121,15 @@ class Dense:
             self._buckets.close()
 
     def state(self) -> dict[str, Tensor]:
-        """Empty: what the model and the optimiser hold is all."""
+        """Empty: there is no state besides model and optimiser."""
         return {}
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Nothing is to be done, whatever the number of workers was. ConfigError: it is another trainer's state."""
+        """Does nothing, for any number of workers. ConfigError: it is another trainer's state."""
         own_state("dense", states, self._group.rank, ())
 
     def rejoin(self, own: Mapping[str, Tensor], peer: Mapping[str, Tensor] | None) -> None:
-        """Nothing is to be done; see `regrouping`."""
+        """Does nothing; see `regrouping`."""
 
 
 def _scale(clip_norm: float, norm: float | Tensor) -> float | Tensor:

@@ -1,4 +1,4 @@
-"""A model's weights and gradients as one vector each."""
+"""`Flat`: a model's weights and gradients as one vector each."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Flat:
         self.numel = self.bounds[-1]
 
     def empty(self) -> Tensor:
-        """A vector (D,) with any content."""
+        """An uninitialised vector (D,)."""
         return torch.empty(self.numel, dtype=self.dtype, device=self.device)
 
     def zeros(self) -> Tensor:
@@ -146,7 +146,7 @@ def scatter_gradients(parameters: Sequence[nn.Parameter], views: Sequence[Tensor
 
 @torch.no_grad()
 def broadcast_model(model: nn.Module, group: Group, source: int = 0) -> None:
-    """All workers get the parameters and buffers of rank `source`: models that were not seeded alike are equal then.
+    """Give all workers the parameters and buffers of rank `source`, so that models with different seeds become equal.
 
     One message for each dtype. A collective call; with one worker it does nothing.
     """

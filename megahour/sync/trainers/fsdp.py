@@ -1,4 +1,4 @@
-"""PyTorch's FSDP2 as a baseline behind the same calls: weights, gradients and optimiser state in parts."""
+"""PyTorch's FSDP2 behind the same interface, as a baseline: weights, gradients and optimiser state in parts."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Fsdp:
         return {}
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Nothing is to be done. ConfigError: it is another trainer's state."""
+        """Does nothing. ConfigError: it is another trainer's state."""
         own_state("fsdp", states, self._group.rank, ())
 
 

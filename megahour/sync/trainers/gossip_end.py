@@ -1,17 +1,17 @@
-"""How workers that went their own ways end with one model: the mean of all, or of those that are left.
+"""Ends gossip training with one model on all workers: the mean of all, or of the survivors.
 
-A sum over all workers may reach some and not others when one is lost in it, and a worker that stood still for too long
-takes the others for lost as they take it. So no worker returns a model before it knows that all others that return one
+If a worker is lost during a sum, the sum may reach only some of the others; and a worker that hangs for too long
+considers the others lost, as they do it. So no worker returns a model before it knows that all others that return one
 have the same:
 
-1. All sum, and then show each other a digest of the sum. Who has seen all digests knows that everybody has the mean.
-2. Each says whether it has seen them ("all") or could not ("survivors"). The first word counts for all (`Ledger`). If
-   it is "all", who could not see the others' digests has shown its own, and so has the mean too.
-3. If it is "survivors", no one keeps that mean. Who is there says so; the first list of those that are there counts.
-   Who is not in it, as it came too late, has an error. The others sum along the list, each writes down the digest of
-   what it has, and returns it when the digests of all are there and equal. Otherwise all have an error.
+1. All sum, and then exchange digests of the sum. A worker that has seen all digests knows that all have the mean.
+2. Each writes whether it has seen them ("all") or not ("survivors"). The first word decides for all (`Ledger`). If it
+   is "all", a worker that has not seen the others' digests has still sent its own, and so has the mean too.
+3. If it is "survivors", that mean is discarded. Present workers register; the first list of those present decides. A
+   worker that is not on it came too late and gets an error. The others sum along the list, each writes the digest of
+   its result, and returns the result once all digests are present and equal. Otherwise all get an error.
 
-Workers without a ledger that answers (its host is lost) have an error: they cannot know what the others do.
+Workers whose ledger does not respond (its host is lost) get an error: they cannot know what the others do.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _REMEDY = "go back to the last checkpoint; the weights of this worker alone are 
 
 
 class Ending:
-    """The ends of training of one ring.
+    """Ends the training of one ring.
 
     Parameters
     ----------
     group: the workers on it. ledger: theirs.
-    names: what they are called in messages.
+    names: their names in messages.
     """
 
     def __init__(self, group: Forking, ledger: Ledger, names: Sequence[str]) -> None:
@@ -54,7 +54,7 @@ class Ending:
 
         Parameters
         ----------
-        lost: ranks that this worker takes for lost.
+        lost: ranks that this worker considers lost.
 
         Raises `WorkerLostError`: others may have ended, but not with another model that they share with this one.
         """
@@ -74,22 +74,22 @@ class Ending:
         return self._mean_of(members, end, own)
 
     def _check(self, found: list[Tensor]) -> None:
-        """All show what they have: behind this call each has the same, or has shown so and did not see the others."""
+        """Exchange digests: afterwards each worker knows that all are equal, or has at least sent its own."""
         digests = self._group.all_gather(torch.tensor([digest(found)])).wait().flatten().tolist()
         if len(set(digests)) > 1:
             raise MegahourError(f"workers have different sums of the same: digests {digests}", remedy=_REMEDY)
 
     def _members(self, end: int, lost: set[int]) -> list[int]:
-        """Ranks of those who end together; all who are asked get the same answer."""
+        """Ranks of the workers that end together; the same on all of them."""
         group, ledger = self._group, self._ledger
         ledger.first(f"{end}/here/{group.rank}", json.dumps(sorted(lost)))
         began_s = time.monotonic()
 
         def complete() -> bool:
-            """Whether all are there but those who are lost to another one, who have had time to come."""
+            """Whether all have registered, except those that another considers lost and that had time to."""
             here = self._here(end)
             missed = set(range(group.size)) - here.keys()
-            known = {rank for said in here.values() for rank in said}
+            known = {rank for ranks in here.values() for rank in ranks}
             return not missed or (missed <= known and time.monotonic() - began_s > ledger.patience_s)
 
         try:
@@ -106,12 +106,12 @@ class Ending:
         return members
 
     def _here(self, end: int) -> dict[int, list[int]]:
-        """Who has come to the end, and whom each takes for lost."""
-        said = {rank: self._ledger.get(f"{end}/here/{rank}") for rank in range(self._group.size)}
-        return {rank: json.loads(word) for rank, word in said.items() if word is not None}
+        """The workers that have registered at the end, and the ranks that each considers lost."""
+        words = {rank: self._ledger.get(f"{end}/here/{rank}") for rank in range(self._group.size)}
+        return {rank: json.loads(word) for rank, word in words.items() if word is not None}
 
     def _mean_of(self, members: list[int], end: int, own: Sequence[Tensor]) -> list[Tensor]:
-        """The mean over `members`, which each of them has got."""
+        """The mean over `members`, confirmed to be the same on each of them."""
         rank, ledger = self._group.rank, self._ledger
         try:
             tag = _TAG + 2 * end * len(own)
@@ -121,25 +121,25 @@ class Ending:
             ledger.first(f"{end}/model/{rank}", f"none, {error.message}")
             raise
         ledger.first(f"{end}/model/{rank}", str(digest(means)))
-        said: dict[int, str] = {}
+        results: dict[int, str] = {}
 
         def complete() -> bool:
-            said.update({m: word for m in members if (word := ledger.get(f"{end}/model/{m}")) is not None})
-            return len(said) == len(members) or any(word.startswith("none") for word in said.values())
+            results.update({m: word for m in members if (word := ledger.get(f"{end}/model/{m}")) is not None})
+            return len(results) == len(members) or any(word.startswith("none") for word in results.values())
 
         self._group.wait_until(complete, f"the final model on {self._named(members)}", poll_s=_POLL_S)
-        others = {m: word for m, word in said.items() if word != said[rank]}
+        others = {m: word for m, word in results.items() if word != results[rank]}
         if others:
             what = "; ".join(f"{self._names[m]} has {word}" for m, word in others.items())
             raise WorkerLostError(
-                f"workers do not end with one model: {what}; here is {said[rank]}",
+                f"workers do not end with one model: {what}; here is {results[rank]}",
                 where=self._names[rank],
                 remedy=_REMEDY,
             )
         return means
 
     def _sum_along(self, members: list[int], vector: Tensor, tag: int) -> Tensor:
-        """The sum goes from worker to worker in the order of ranks, and comes back whole: the same bits on each."""
+        """Sum from worker to worker in the order of ranks, then pass the sum back: the same bits on each."""
         position = members.index(self._group.rank)
         total = vector.cpu().clone()
         if position > 0:

@@ -1,4 +1,4 @@
-"""Neighbours on a ring average their weights in pairs, each worker in its own time.
+"""Pairwise averaging of weights between neighbours on a ring, each worker at its own pace.
 
 Edge i of the ring joins worker i, who asks, with the next one, who serves. One mixing of an edge is
 
@@ -46,7 +46,7 @@ from megahour.sync.trainers.stream_lock import HostCopies, StreamLock
 LOG = logging.getLogger(__name__)
 _BYE, _MIX = 0, 1
 _POLL_S = 0.05
-_CACHED = 1 << 16  # elements that are still in the cache when they are read again
+_CACHED = 1 << 16  # elements that stay in the cache between two reads
 _REQUEST, _ANSWER, _WEIGHTS = range(3)  # tags, of which each direction of a pair has its own
 
 
@@ -57,7 +57,7 @@ class Fork(Protocol):
         """Whether it has ended."""
 
     def wait(self) -> Any:
-        """What it returned, once it has ended."""
+        """Wait for the end; returns the result."""
 
 
 class Forking(Group, Protocol):
@@ -75,7 +75,7 @@ class Forking(Group, Protocol):
 
 @dataclass
 class MixingCounts:
-    """What a worker's mixings came to."""
+    """Counts and measures of a worker's mixings."""
 
     mixed: int = 0
     refused: int = 0
@@ -95,14 +95,14 @@ def difference(own: Tensor, other: Tensor) -> float:
 
 
 class _Buffers:
-    """What one edge sends and gets, both (D,): fresh memory for each mixing would cost as much as sending."""
+    """The buffers (D,) of one edge, since allocating memory for each mixing would cost as much as sending."""
 
     def __init__(self, elements: int, weights: Tensor) -> None:
         self._elements, self.copies = elements, HostCopies(weights[:elements])
         self.renew()
 
     def renew(self) -> None:
-        """Behind a call that failed: what is still under way must not arrive in the next one."""
+        """Replace the buffers after a failed call: pending messages must not arrive in the next one."""
         self.own, self.other = (self.copies.empty(self._elements) for _ in range(2))
 
 
@@ -114,8 +114,8 @@ class Ring:
     group: the ring, in the order of ranks; at least two.
     weights: (D,), changed in place.
     max_staleness: mixings that the weights may have while a gradient is computed; requests beyond are refused.
-    names: what the workers are called in messages.
-    ledger: where a worker says that it asks no more.
+    names: the workers' names in messages.
+    ledger: in which a worker announces that it asks no more.
     """
 
     def __init__(
@@ -128,22 +128,22 @@ class Ring:
         self._asks, self._serves = not pair or group.rank == 0, not pair or group.rank == 1
         self.lock = StreamLock(weights.device)
         self.counts = MixingCounts()
-        self.staleness = 0  # mixings since the weights were last read for a gradient; set back by whoever reads them
+        self.staleness = 0  # mixings since the weights were last read for a gradient; the reader resets it
         self._busy = False  # the serving thread has a request
         self._asked = _Buffers(self.weights.numel() if self._asks else 0, weights)
         self._served = _Buffers(self.weights.numel() if self._serves else 0, weights)
         self._asking: Fork | None = None
         self._serving: Fork | None = None
         self._open = False
-        self._begin()  # from now on: the one before may be faster than we are
+        self._begin()  # serve from now on, since the previous worker may be faster
 
     def check(self) -> None:
-        """Raises what has ended the serving thread, if it was an error: no one waits for it before the end."""
+        """Raise the error that has ended the serving thread, if any, since nothing else waits for it before the end."""
         if self._serving is not None and self._serving.ready():
             self._serving.wait()
 
     def ask(self) -> None:
-        """Begins a mixing with the next worker; the one before must have ended. The second of two is asked only."""
+        """Begin a mixing with the next worker; the last one must have ended. With two workers only the first asks."""
         self._begin()
         if self._asks:
             self._asking = self.group.fork(self._ask)
@@ -153,17 +153,17 @@ class Ring:
         return self._asking is not None and not self._asking.ready()
 
     def wait(self) -> None:
-        """Until the mixing that this worker began has ended."""
+        """Wait for the end of the mixing that this worker began."""
         asking, self._asking = self._asking, None
         if asking is not None:
             asking.wait()
 
     def settle(self) -> None:
-        """Until all mixings have been added, where every worker has called `wait` and none has asked since."""
+        """Wait until all mixings are added, after every worker has called `wait` and none has asked since."""
         self.group.wait_until(lambda: not self._busy, "the end of a mixing")
 
     def close(self) -> None:
-        """No more mixings: says so to the next worker, and serves the one before until that says so."""
+        """End mixing: notify the next worker, and serve the previous one until it ends too."""
         self.wait()
         if self._open and self._asks:
             self._to_next(lambda peer: self._exchange(_BYE, peer, _REQUEST, asks=True))
@@ -205,12 +205,12 @@ class Ring:
                 self._busy = False
 
     def _asks_no_more(self, peer: int) -> bool:
-        """Whether `peer` has said good-bye to the one between us, who is lost: waiting for it would not end.
+        """Whether `peer` has already ended with the lost worker between us, so that waiting for it would not end.
 
-        Who has got the answer of one that then died has had the time to say so when this returns.
+        A peer that got its answer from a worker that then died has had time to announce it when this returns.
         """
         ends_s = time.monotonic() + self._ledger.patience_s / 5
-        with contextlib.suppress(WorkerLostError):  # no ledger: no one can say so
+        with contextlib.suppress(WorkerLostError):  # without a ledger it cannot be announced
             while self._ledger.get(f"{self._closed}/bye/{peer}") is None:
                 if time.monotonic() >= ends_s:
                     return False
@@ -238,7 +238,7 @@ class Ring:
                 self.staleness += 1
                 self.counts.mixed += 1
                 self.counts.distance = distance
-        else:  # the partner sees the same distance and leaves it out, too
+        else:  # the partner sees the same distance and skips it too
             self.counts.left_out += 1
             LOG.warning("%s and %s: weights are not finite; not mixed", self.names[self.group.rank], self.names[peer])
 
@@ -252,7 +252,7 @@ class Ring:
                 self._lose(peer, error)
 
     def _neighbour(self, direction: int) -> int | None:
-        """The next worker, or the one before, that is not lost; None where this one is alone."""
+        """The nearest next or previous worker that is not lost; None if this one is alone."""
         size, rank = self.group.size, self.group.rank
         around = ((rank + direction * i) % size for i in range(1, size))
         return next((peer for peer in around if peer not in self.counts.lost), None)
@@ -268,6 +268,6 @@ class Ring:
         return int(self._send(torch.tensor([word]), peer, tag, asks=asks))
 
     def _send(self, tensor: Tensor, peer: int, tag: int, *, asks: bool, out: Tensor | None = None) -> Tensor:
-        """Our tensor for theirs. The last two of a ring have two edges: tags say which of the two asks."""
+        """Swap tensors with a peer. The last two workers of a ring share two edges: tags tell which of them asks."""
         asker, server = (self.group.rank, peer) if asks else (peer, self.group.rank)
         return self.group.exchange(tensor, peer, 2 * tag + int(asker > server), out).wait()

@@ -1,12 +1,12 @@
-"""What a synchroniser offers beside `Synchroniser` so that a training goes on when workers are lost and come back.
+"""Extends `Synchroniser` for trainings that survive the loss and return of workers.
 
-The group changes, and with it the synchroniser, which is made again for the new one; `rejoin` gives it what the old one
-knew. Workers that are as far as each other have it of their own; who is behind, or new, takes what all have in common
-from one who is further. A lost worker's own part is lost:
+When the group changes, a new synchroniser is built for it, and `rejoin` gives it the old one's state. Workers with
+equal progress use their own; a worker that is behind or new takes the shared part from one that is further. A lost
+worker's own part is lost:
 
     dense        nothing is a worker's own
-    gtc          its residual: what it owed the weights and had not sent yet. A new worker begins with zeros
-    bmuf,        its steps of the open block. The global model and its momentum are common: with the workers' number
+    gtc          its residual, which it had not sent yet. A new worker begins with zeros
+    bmuf,        its steps of the open block. The global model and its momentum are shared: with the number of workers
     local_sgd    only η of equation 6 changes
 """
 
@@ -21,20 +21,20 @@ from megahour.sync.trainers.base import Synchroniser
 
 
 class Regrouping(Synchroniser, Protocol):
-    """A synchroniser whose workers may change between two meetings of theirs."""
+    """A synchroniser whose group may change between two meetings."""
 
     def rejoin(self, own: Mapping[str, Tensor], peer: Mapping[str, Tensor] | None) -> None:
-        """Goes on in a new group.
+        """Continue in a new group.
 
         Parameters
         ----------
-        own: `state()` of this worker before it left the old group, or of a new synchroniser.
-        peer: state of a worker that is further, from which what is common is taken; None: this one is as far as any.
+        own: this worker's `state()` before it left the old group, or that of a new synchroniser.
+        peer: state of a worker that is further, from which the shared part is taken; None: no worker is further.
         """
 
 
 class InBlocks(Regrouping, Protocol):
-    """One whose workers step alone for a block, and then meet."""
+    """A synchroniser whose workers step alone for a block, and then meet."""
 
     deferred: bool
     """Whether `step` leaves the meeting to the training loop, which calls `meet` where `due`."""
@@ -44,8 +44,8 @@ class InBlocks(Regrouping, Protocol):
         """Whether the block's steps are done, and its meeting is not."""
 
     def meet(self) -> None:
-        """Ends the block that is open, if one is. A collective call.
+        """End the open block, if there is one. A collective call.
 
-        When a worker is lost meanwhile the block stays open, and those left may call it again in a new group, unless it
-        has ended on another: then all others take its state.
+        If a worker is lost meanwhile, the block stays open, and the remaining workers may call it again in a new group,
+        unless it has ended on one of them: then all others take that one's state.
         """

@@ -1,4 +1,4 @@
-"""What workers that train models of their own hold beside the weights: buffers and the optimisers' memories."""
+"""Averages what replicas hold besides weights: buffers and optimiser states; and checks that models are equal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from megahour.sync.trainers.flat import unique
 
 
 def average_buffers(model: nn.Module, group: Group) -> None:
-    """Floating-point buffers (running means and variances) become the workers' mean; others stay. A collective call.
+    """Replace floating-point buffers (running means and variances) by the workers' mean. A collective call.
 
     Raises `WorkerLostError` as `Group.all_reduce`.
     """
@@ -24,9 +24,9 @@ def average_buffers(model: nn.Module, group: Group) -> None:
 
 
 def end_with_one_model(model: nn.Module, group: Group) -> None:
-    """What `finish` ends with: `average_buffers`, and proof that all workers hold the same model. A collective call.
+    """The end of `finish`: `average_buffers`, and a check that all workers hold the same model. A collective call.
 
-    Raises MegahourError on all workers where a parameter or a floating-point buffer of one has other bits.
+    Raises MegahourError on all workers if a parameter or a floating-point buffer differs on one of them.
     """
     average_buffers(model, group)
     if group.size == 1:
@@ -40,13 +40,13 @@ def end_with_one_model(model: nn.Module, group: Group) -> None:
         raise MegahourError(
             f"workers {', '.join(map(str, others))} end with another model than worker 0: {where} differs",
             where=f"rank {group.rank}",
-            remedy="change weights by the trainer's steps alone, on machines of one kind; go back to a checkpoint",
+            remedy="change weights only by the trainer's steps, on machines of one kind; go back to a checkpoint",
         )
 
 
 @torch.no_grad()
 def buffers_of(model: nn.Module) -> Tensor:
-    """The floating-point buffers as one vector (B,), of zero length where there are none.
+    """The floating-point buffers as one vector (B,), empty if there are none.
 
     In float64: the mean of one of float32 that is the same on all workers (a window, a constant) keeps its bits.
     """
@@ -61,7 +61,7 @@ def set_buffers(model: nn.Module, vector: Tensor) -> None:
 
 
 def digest(tensors: Sequence[Tensor]) -> int:
-    """64 bits of the bytes of all: other bits of any tensor give another number."""
+    """A 64-bit hash of all tensors' bytes."""
     hashed = hashlib.blake2b(digest_size=8)
     for tensor in tensors:
         hashed.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
@@ -74,9 +74,9 @@ def _floating(model: nn.Module) -> list[Tensor]:
 
 @torch.no_grad()
 def average_memories(optimiser: torch.optim.Optimizer, group: Group, share: float) -> None:
-    """The optimiser's tensors of a parameter's shape (momenta, second moments) become Σ share · theirs; a collective.
+    """Replace the optimiser's tensors of a parameter's shape (moments) by Σ share · theirs; a collective call.
 
-    Where workers hold different numbers of them, as one that has had no batch yet does, all keep their own.
+    If workers hold different numbers of them, for example before a worker's first batch, all keep their own.
     """
     tensors = [
         optimiser.state[parameter][name]

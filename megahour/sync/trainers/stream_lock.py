@@ -1,8 +1,8 @@
-"""A lock on weights that several threads change, also where they lie on a GPU: the host waits for no device in it.
+"""A lock on weights that several threads change, on CPU or GPU; a holder never waits for the device.
 
-On a GPU each thread has a stream of its own. Who holds the lock only puts work into its stream; that begins when the
-work of the holder before has ended, which the device sees to. A copy to the host, which has to be waited for, is made
-from a snapshot when the lock is free again: the training loop's kernels wait for no network, nor its thread for a copy.
+On a GPU each thread has its own stream. A holder of the lock only queues work on its stream, which the device starts
+after the previous holder's work. A copy to the host, which takes a wait, is made from a snapshot after the lock is
+released: the training loop's kernels wait for no network, and its thread for no copy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 
 class StreamLock:
-    """Holders' work on `device` is done in the order in which they held the lock. On a CPU it is a plain lock."""
+    """Orders the holders' work on `device` by the order in which they held the lock. On a CPU it is a plain lock."""
 
     def __init__(self, device: torch.device) -> None:
         self._device, self._lock, self._last = device, threading.Lock(), None
@@ -50,15 +50,15 @@ class HostCopies:
         self._snapshot = None if weights.device.type == "cpu" else torch.empty_like(weights)
 
     def empty(self, elements: int) -> Tensor:
-        """A vector on the host, in memory that the device reads and writes by itself."""
+        """A vector on the host, in page-locked memory."""
         return torch.empty(elements, pin_memory=self._stream is not None)
 
     def beside(self) -> AbstractContextManager[Any]:
-        """This thread's work on the device is in a stream of its own."""
+        """A context in which this thread's device work goes to its own stream."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def take(self, weights: Tensor, lock: StreamLock, out: Tensor) -> None:
-        """Copies the weights as they are now into `out`, which is there when this returns."""
+        """Copy the current weights into `out`; complete on return."""
         if self._snapshot is None:
             with lock:
                 out.copy_(weights)
@@ -70,5 +70,5 @@ class HostCopies:
             self._stream.synchronize()
 
     def to_device(self, vector: Tensor) -> Tensor:
-        """`vector` where the weights are; the host's stays as it is until the next `take`."""
+        """Copy `vector` to the weights' device; the host's must not change until the next `take`."""
         return vector if self._snapshot is None else vector.to(self._device, non_blocking=True)

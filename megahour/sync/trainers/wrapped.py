@@ -1,4 +1,4 @@
-"""Models that average their gradients themselves: with a trainer of this package every step would average twice."""
+"""Rejects models that average their gradients themselves, since a trainer here would average them twice."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _WRAPPERS = (
     ("torch.distributed.fsdp", "FullyShardedDataParallel", "pass the model that it wraps, or use sync.fsdp on that"),
     ("torch.distributed.fsdp", "FSDPModule", "pass the model without fully_shard, or use sync.fsdp on that"),
 )
-"""Where torch has the class, its name, and the remedy."""
+"""torch's module, class name, and remedy."""
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuses what has a wrapper of torch's around it or in it; a compiled model (torch.compile) is none.
+    """Reject models that are or contain one of torch's wrappers; compiled models (torch.compile) pass.
 
     Raises
     ------
-    ConfigError: the model or a part of it is DistributedDataParallel's, DataParallel's or FSDP's, or a parameter is a
-        DTensor, of which each worker holds a part only.
+    ConfigError: the model or a part of it is a DistributedDataParallel, DataParallel or FSDP, or a parameter is a
+        DTensor, of which each worker holds only a part.
     """
     # A class whose module was never imported has no instances; importing FSDP takes a second.
     kinds = [

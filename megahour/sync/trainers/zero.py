@@ -1,4 +1,4 @@
-"""PyTorch's ZeRO-1 as a baseline behind the same calls: DDP's gradients, an optimiser in parts."""
+"""PyTorch's ZeRO-1 behind the same interface, as a baseline: DDP's gradients, an optimiser in parts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _settings_of(optimiser: torch.optim.Optimizer) -> list[str]:
     if unknown := [name for name in names if name not in optimiser.defaults]:
         raise ConfigError(
             f"{type(optimiser).__name__} is made with {', '.join(unknown)}, of which its `defaults` do not tell",
-            remedy="keep all settings in `defaults` under the constructor's names: zero makes another for each part",
+            remedy="keep all settings in `defaults` under the constructor's names: zero builds one optimiser per part",
         )
     return names
 

@@ -103,7 +103,7 @@ def test_a_worker_alone_needs_no_process_group() -> None:
     assert (part.rank, part.size) == (0, 1)
     with pytest.raises(ConfigError, match="cannot exchange with rank 0 of 1"):
         group.exchange(tensor, 0)
-    with pytest.raises(ConfigError, match="no disjoint parts"):
+    with pytest.raises(ConfigError, match="not disjoint parts"):
         group.split([[0, 0]])
 
 

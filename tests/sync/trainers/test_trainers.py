@@ -109,7 +109,7 @@ def test_one_key_chooses_the_trainer_and_options_are_checked_with_the_nearest_na
     model = nn.Linear(2, 1)
     worker = options.make(model, torch.optim.SGD(model.parameters(), lr=0.1))
     assert worker.state().keys() == {"weights", "weight", "position"}
-    with pytest.raises(ConfigError, match=r'trainer "bmfu" is unknown .* did you mean "bmuf"'):
+    with pytest.raises(ConfigError, match=r'unknown trainer "bmfu" .* did you mean "bmuf"'):
         sync.from_config({"trainer": "bmfu"})
     with pytest.raises(ConfigError, match=r'trainer gtc: unknown key "treshold" .* did you mean "threshold"'):
         sync.build("gtc", model, torch.optim.SGD(model.parameters(), lr=0.1), treshold=0.1)
