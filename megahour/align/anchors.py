@@ -1,9 +1,9 @@
-"""Places where text and audio surely meet, and the alignment of a long recording piece by piece between them.
+"""Finds anchors, reliable matches of text and audio, and aligns a long recording piece by piece between them.
 
 An anchor is a k-mer of characters that occurs once in the text and once in the greedy CTC path. The longest chain of
 anchors that rises in both is kept, thinned to those whose neighbours agree. Between two anchors the exact alignment of
-`ctc` is a small problem: one hour is 49 M cells instead of 3,600 M. Subtitle times, where there are any, make k-mers
-unique in their neighbourhood and reject distant matches; they never force a path.
+`ctc` is a small problem: one hour is 49 M cells instead of 3,600 M. Subtitle times, if any, make k-mers unique within
+their neighbourhood and reject distant matches; they never force a path.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Anchoring:
     max_refused: float = 0.5
 
 
-MOST_REPEATED = 0.85  # share of the k-mers around an anchor that occur again; random orders of lines have less
-AROUND = 15  # lengths of a k-mer on either side that are around it
+MOST_REPEATED = 0.85  # share of the k-mers around an anchor that recur; random orders of lines have less
+AROUND = 15  # neighbourhood on either side, in lengths of a k-mer
 
 
 class NoAnchorsError(NoPathError):
-    """Text and audio share too few k-mers for a problem of this size: they probably do not belong together."""
+    """Text and audio share too few k-mers for a problem of this size, so they probably do not belong together."""
 
 
 def greedy_path(posteriors: NDArray[Any], blank: int = 0) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
@@ -85,7 +85,7 @@ def find_anchors(
 def anchors_of(
     posteriors: NDArray[Any], problem: Problem, settings: Anchoring, hint_frames: NDArray[np.float64] | None = None
 ) -> list[tuple[int, int]]:
-    """`find_anchors` in the greedy path of posteriors (T, V); without the hints where these leave no anchor."""
+    """`find_anchors` in the greedy path of posteriors (T, V), without the hints if they leave no anchor."""
     units, frames = greedy_path(posteriors, problem.blank)
     anchors = find_anchors(units, frames, problem, settings, hint_frames)
     if not anchors and hint_frames is not None:
@@ -96,11 +96,11 @@ def anchors_of(
 def align_pieces(
     posteriors: NDArray[Any], problem: Problem, anchors: list[tuple[int, int]], settings: Anchoring
 ) -> tuple[AlignmentPath, NDArray[np.bool_]]:
-    """`ctc.align` of each piece between `anchors`; the path, and (J,) which cues were refused.
+    """`ctc.align` of each piece between `anchors`; returns the path, and (J,) which cues were refused.
 
-    A piece of more than `max_cells` is not guessed at: its cues, and those that it shares with its neighbours, are
-    refused, and its frames are rest. A piece without a path takes those beside it in. Raises NoAnchorsError when more
-    than `max_refused` of the tokens are in refused pieces, NoPathError when the whole has no path.
+    A piece of more than `max_cells` is not aligned: its cues, including those it shares with its neighbours, are
+    refused, and its frames are rest. A piece without a path is merged with its neighbours. Raises NoAnchorsError if
+    more than `max_refused` of the tokens are in refused pieces, NoPathError if there is no path at all.
     """
     kept = list(anchors)
     while True:
@@ -147,13 +147,13 @@ def _piecewise(
 
 
 def _cues_between(problem: Problem, begin: int, end: int) -> slice:
-    """Cues any of whose tokens is in begin .. end-1."""
+    """The cues with at least one token in begin .. end-1."""
     first = int(np.searchsorted(problem.boundaries, begin, "right")) - 1
     return slice(first, int(np.searchsorted(problem.boundaries, end)))
 
 
 def _silence(states: NDArray[np.int32], problem: Problem, refused: NDArray[np.bool_]) -> None:
-    """Make rest before the cue of all frames that are inside refused cues: an anchor may have cut these in two."""
+    """Turn all frames inside refused cues into rest before the cue, since an anchor may have cut a cue in two."""
     if not refused.any():
         return
     token = np.where(states >= 0, states, ~states)
@@ -164,7 +164,7 @@ def _silence(states: NDArray[np.int32], problem: Problem, refused: NDArray[np.bo
 
 
 def part(problem: Problem, begin: int, end: int) -> Problem:
-    """Tokens begin .. end-1 as a problem of their own. A cue that is cut must be spoken, and no star is at the cut."""
+    """Tokens begin .. end-1 as a separate problem. A cut cue must be spoken, and the cut has no star."""
     bounds = problem.boundaries
     first, last = int(np.searchsorted(bounds, begin, "right")) - 1, int(np.searchsorted(bounds, end))
     inner = slice(first + 1, last)
@@ -209,9 +209,9 @@ def _matches(
     expected: NDArray[np.float64] | None,
     max_hint_frames: float,
 ) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Positions (text, path) of k-mers with a single match, in order of the text.
+    """Positions (text, path) of k-mers with a single match, in text order.
 
-    With hints, pairs that are too far from them do not count: a phrase may recur elsewhere.
+    With hints, pairs too far from them are ignored, since a phrase may recur elsewhere.
     """
     order = np.argsort(path_hash, kind="stable")
     low = np.searchsorted(path_hash[order], text_hash, "left")
@@ -231,11 +231,11 @@ def _matches(
 def _varied(
     text_hash: NDArray[np.uint64], expected: NDArray[np.float64] | None, max_hint_frames: float, around: int
 ) -> NDArray[np.bool_]:
-    """Which k-mers stand in a text that does not just repeat itself: within `around` of them on either side.
+    """Which k-mers have mostly unrepeated text within `around` of them on either side.
 
-    In a text that repeats itself in order, what occurs once does so by an accident: a missing line makes neighbours of
-    two others in the text, a line that was not spoken makes neighbours of the same two elsewhere in the sound. With
-    times, what comes again far from a place is no repetition there.
+    In a text that repeats itself in order, a k-mer is unique only by accident: a line missing from the text makes two
+    others adjacent there, and an unspoken line makes the same two adjacent elsewhere in the audio. With times, a
+    recurrence far from a position is not a repetition there.
     """
     order = np.argsort(text_hash, kind="stable")
     same = text_hash[order][1:] == text_hash[order][:-1]
@@ -272,7 +272,7 @@ def longest_chain(positions: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 def _agreed(in_text: NDArray[np.intp], in_path: NDArray[np.intp], length: int) -> NDArray[np.bool_]:
-    """Links of the chain that have a neighbour close by in the text which is as close by in the path."""
+    """Links of the chain with a near neighbour in the text that is equally near in the path."""
     if len(in_text) < 2:
         return np.zeros(len(in_text), bool)
     text_step, path_step = np.diff(in_text), np.diff(in_path)

@@ -1,7 +1,7 @@
-"""Which transcript belongs to a recording: a score that needs no alignment, only the greedy reading.
+"""Scores which transcript belongs to a recording, from the greedy reading alone, without an alignment.
 
-k-mers that occur once in the text and once in the reading are matched. Of the right text, most of these matches rise in
-both; of any other, they lie anywhere. The longest falling chain of the same matches is what chance gives, so
+k-mers that occur once in the text and once in the reading are matched. For the right text most matches rise in both;
+for any other they are in random order. The longest falling chain of the same matches estimates chance, so
 
     score = (longest rising chain - longest falling chain) / k-mers of the text
 
@@ -20,7 +20,7 @@ from megahour.align.anchors import kmers, longest_chain
 from megahour.align.document import Document
 
 LEAST_LINKS = 3
-LEAST_SCORE = 0.001  # of 10-mers, half of all characters being wrong
+LEAST_SCORE = 0.001  # for 10-mers, with half of all characters wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Evidence:
 
     @property
     def sure(self) -> bool:
-        """More than chance is found of the text. Of a short one, or in noise, nothing may be: see `plausible`."""
+        """Whether more matches than by chance. A short text, or one in noise, may have no match: see `choice`."""
         return self.rising - self.falling >= LEAST_LINKS and self.score >= LEAST_SCORE
 
 
@@ -46,20 +46,20 @@ def evidence(document: Document, units: NDArray[np.int32], length: int) -> Evide
     text = kmers(document.tokens[document.token_word >= 0], length)
     heard = kmers(units[units != document.space], length)
     in_text, in_heard = _once(text), _once(heard)
-    order = in_heard[np.argsort(heard[in_heard])]  # places in the reading, by hash
+    order = in_heard[np.argsort(heard[in_heard])]  # positions in the reading, by hash
     at = np.minimum(np.searchsorted(heard[order], text[in_text]), max(0, len(order) - 1))
     positions = order[at][heard[order][at] == text[in_text]] if len(order) else order
     return Evidence(len(text), len(longest_chain(positions)), len(longest_chain(-positions)))
 
 
 def choose(documents: Sequence[Document], units: NDArray[np.int32], length: int) -> tuple[int, Evidence]:
-    """Index of the transcript with the best score, the first of equal ones, and its evidence."""
+    """Index of the transcript with the best score (the first of equal ones), and its evidence."""
     scores = [evidence(document, units, length) for document in documents]
     best = max(range(len(scores)), key=lambda i: (scores[i].score, -i))
     return best, scores[best]
 
 
 def _once(hashes: NDArray[np.uint64]) -> NDArray[np.intp]:
-    """Places of the values that occur once, in order."""
+    """Positions of the values that occur once, in order."""
     _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
     return np.sort(first[counts == 1])

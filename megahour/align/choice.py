@@ -1,4 +1,4 @@
-"""Which transcript of a recording is aligned, and whether the alignment can be believed."""
+"""Chooses the transcript of a recording to align, and decides whether the alignment can be trusted."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from megahour.align.transcripts import SpelledTranscript, why_nothing
 from megahour.align.wrong_transcript import belongs
 from megahour.core.schemas import BY_RECOGNISER
 
-AROUND_S = 0.25  # beside a cue that belong to its place
-LEAST_HEARD = 0.02  # tokens heard for each token of the text, below which there is no speech
+AROUND_S = 0.25  # margin on either side of a cue that belongs to its place
+LEAST_HEARD = 0.02  # recognised tokens per token of the text, below which there is no speech
 
 
 class Refused(Exception):
@@ -35,7 +35,7 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class PlacedTranscript:
-    """A transcript that is aligned and believed; unsure: (J,) cues that are not heard where they are."""
+    """An aligned and trusted transcript; unsure: (J,) cues that the audio does not support at their place."""
 
     transcript: SpelledTranscript
     aligned: Aligned
@@ -46,9 +46,9 @@ class PlacedTranscript:
 def best_transcript(
     p: AlignParams, transcripts: list[SpelledTranscript], units: NDArray[np.int32], heard: Heard, clock: Clock
 ) -> PlacedTranscript:
-    """The candidate that goes best with the greedy reading `units`; the next one in turn where it cannot be believed.
+    """The candidate that fits the greedy reading `units` best; if it cannot be trusted, the next one.
 
-    Raises Refused with the first one's reason where none can, and where next to nothing was heard.
+    Raises Refused with the first one's reason if none can be trusted, or if hardly any speech was recognised.
     """
     why = Refused("no-transcript")
     for number, (transcript, doubtful) in enumerate(in_turn(p, transcripts, units)):
@@ -62,7 +62,7 @@ def best_transcript(
 def recognised(
     p: AlignParams, transcripts: list[SpelledTranscript], units: NDArray[np.int32], heard: Heard, clock: Clock
 ) -> PlacedTranscript | None:
-    """What a recogniser wrote, aligned; None where there is none that can be believed."""
+    """A recogniser's transcript, aligned; None if there is none that can be trusted."""
     for transcript in transcripts:
         if transcript.number == BY_RECOGNISER and not why_nothing([transcript]):
             doubtful = not evidence(transcript.document, units, p.anchor_length).sure
@@ -91,10 +91,10 @@ def _placed(
 def trusted(
     p: AlignParams, heard: Heard, document: Document, frame_s: float, *, doubtful: bool
 ) -> tuple[Aligned, NDArray[np.bool_]]:
-    """Align a document, or raise Refused with the reason why it cannot be believed; and (J,) cues that are not heard.
+    """Align a document; returns (aligned, (J,) cues without support in the audio). Raises Refused if it is not trusted.
 
-    A `doubtful` document, of which the greedy reading shows nothing, must cost clearly less than another text would:
-    of speech in noise the reading may show nothing either.
+    A `doubtful` document, of which the greedy reading shows nothing (as may happen in noise), must cost clearly less
+    than another text would.
     """
     costs = Costs(p.star_nats, p.skip_cue_nats, p.skip_token_nats, p.skip_ratio)
     anchoring = Anchoring(

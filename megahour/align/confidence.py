@@ -1,4 +1,4 @@
-"""How far an alignment can be believed: posteriors of words, loss of cues, and the costs that follow from them."""
+"""Aligns a document with calibrated costs, and measures confidence: word posteriors, cue losses, refusals."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from megahour.align.time_cuts import with_cuts
 class Costs:
     """Nats: `star` per frame of untranscribed speech; `skip_cue` + `skip_token` per token of an unspoken cue.
 
-    `skip_token` is where calibration starts, high enough that nothing spoken is skipped; it ends at `skip_ratio` times
-    the document's own median loss per token, but at `least_token` at least, and at most where `toward_wrong` of what
-    any other text would cost more is reached.
+    `skip_token` is where calibration starts, high enough that nothing spoken is skipped. It ends at `skip_ratio` times
+    the document's median loss per token, but at least at `least_token`, and at most at the share `toward_wrong` of the
+    extra cost of any other text.
     """
 
     star: float = 1.0
@@ -37,7 +37,7 @@ class Costs:
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """A document's path and what it cost. skip_token: calibrated cost. frame_loss: (T,) nats less than the best unit of
+    """A document's path and its costs. skip_token: calibrated cost. frame_loss: (T,) nats less than the best unit of
     each frame; frame_posterior: (T,) probability of the path's unit; cue_loss: (J,) mean loss per token, NaN for
     skipped cues; refused: (J,) bool, cues of stretches too large to be aligned without an anchor, which are skipped."""
 
@@ -56,7 +56,7 @@ class Aligned:
 
     @property
     def median_loss(self) -> float:
-        """Median over spoken cues of the loss per token, nats; inf when none is spoken."""
+        """Median over spoken cues of the loss per token, nats; inf if none is spoken."""
         return float(np.median(self.cue_loss[self.spoken])) if self.spoken.any() else float("inf")
 
 
@@ -71,9 +71,9 @@ def align_document(
     hint_tolerance: float = np.inf,
     said_chance: float = 0.1,
 ) -> Aligned:
-    """Align with the starting costs, estimate the document's loss per token, and align again with costs that fit it.
+    """Align with the starting costs, estimate the document's loss per token, and align again with fitted costs.
 
-    posteriors: (T, V) float32 log posteriors or uint8 costs. The anchors serve both times: they do not depend on the
+    posteriors: (T, V) float32 log posteriors or uint8 costs. Both alignments use the same anchors, independent of
     costs. exact: use anchors only to estimate the loss, and align the whole document at once with the fitted costs.
     hint_tolerance: frames that a short cue may always be off its hint (see `hints`). said_chance: see `recover_cues`.
     Raises NoPathError and NoAnchorsError.
@@ -102,7 +102,7 @@ def align_document(
 
 
 def _fitted(posteriors: NDArray[Any], aligned: Aligned, costs: Costs) -> float:
-    """Cost per token of leaving out a cue, by what the tokens of said cues and of other texts cost in this document."""
+    """Fitted cost per token of skipping a cue, from the token costs of spoken cues and of other texts."""
     usual = aligned.median_loss
     if not np.isfinite(usual):
         return costs.skip_token
@@ -112,10 +112,10 @@ def _fitted(posteriors: NDArray[Any], aligned: Aligned, costs: Costs) -> float:
 
 
 def unforced(anchors: list[tuple[int, int]], problem: Problem, cue_loss: NDArray[np.float64]) -> list[tuple[int, int]]:
-    """The anchors (token, frame) but those that force a cue to be spoken which were better left out.
+    """The anchors (token, frame) without those that force a cue to be spoken although skipping it would be better.
 
-    Some words of a cue may be said and the rest not: an anchor among them cuts the cue in two, neither half may be
-    skipped, and the unspoken one takes up the speech of the cues beside it.
+    If only some words of a cue are spoken, an anchor among them cuts the cue in two halves that cannot be skipped, and
+    the unspoken half takes up the speech of neighbouring cues.
     """
     cost = np.nan_to_num(cue_loss) * np.diff(problem.boundaries)
     kept = []
@@ -154,7 +154,7 @@ def _aligned(
 def frame_scores(
     posteriors: NDArray[Any], path: AlignmentPath, problem: Problem
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Per frame: nats by which the path's unit is behind the best unit, and the probability of the path's unit."""
+    """Per frame: nats by which the path's unit is below the best unit, and the probability of the path's unit."""
     scale = scale_of(posteriors)
     unit = np.where(path.states >= 0, problem.tokens[np.maximum(path.states, 0)], problem.blank)
     own = posteriors[np.arange(len(unit)), unit].astype(np.float32) * scale
@@ -163,7 +163,7 @@ def frame_scores(
 
 
 def cue_losses(path: AlignmentPath, problem: Problem, frame_loss: NDArray[np.float32]) -> NDArray[np.float64]:
-    """(J,) loss per said token over each cue's frames, from its first to its last; NaN where the cue is skipped."""
+    """(J,) loss per spoken token over each cue's frames, from first to last; NaN for skipped cues."""
     first, last = cue_frames(path, problem.boundaries)
     total = np.concatenate([[0.0], np.cumsum(frame_loss, dtype=np.float64)])
     said = np.add.reduceat((path.start_frames >= 0).astype(np.int32), problem.boundaries[:-1])
@@ -182,7 +182,7 @@ def word_frames(path: AlignmentPath, document: Document) -> tuple[NDArray[np.int
 def inner_frames(path: AlignmentPath, document: Document) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """(W,) first frame of each word's second token, and frame after the last of its last but one; -1 if skipped.
 
-    Of words of one token: the frame after its last, and its first one.
+    For words of one token: the frame after its last, and its first one.
     """
     letters = np.flatnonzero(document.token_word >= 0)
     _, first, counts = np.unique(document.token_word[letters], return_index=True, return_counts=True)
@@ -193,7 +193,7 @@ def inner_frames(path: AlignmentPath, document: Document) -> tuple[NDArray[np.in
 
 
 def outer_doubts(aligned: Aligned, document: Document) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """(W,) whether each word's first token is less probable than its second, and its last than its last but one."""
+    """(W,) whether each word's first token is less probable than its second, and its last than its second-to-last."""
     letters = np.flatnonzero(document.token_word >= 0)
     path = aligned.path
     sure = mean_between(aligned.frame_posterior, path.start_frames[letters], path.end_frames[letters])
@@ -212,9 +212,9 @@ def mean_between(values: NDArray[np.float32], start: NDArray[np.int32], end: NDA
 def untranscribed(
     path: AlignmentPath, problem: Problem, frame_loss: NDArray[np.float32], least_frames: int
 ) -> NDArray[np.int32]:
-    """(R, 2) frames [start, end) of speech between cues that no text explains: at least `least_frames` of star.
+    """(R, 2) frames [start, end) of untranscribed speech between cues: at least `least_frames` of star.
 
-    A frame of rest is explained by silence unless its loss is that of the star or more.
+    A frame of rest counts as silence unless its loss is at least that of the star.
     """
     at_star = np.zeros(len(problem.tokens) + 1, bool)
     at_star[problem.boundaries[problem.star]] = True
@@ -235,17 +235,17 @@ UNSPOKEN, NO_ANCHOR, HIGH_LOSS, ENDLESS_WORD = "unspoken", "no-anchor", "high-lo
 def refusals(
     aligned: Aligned, document: Document, *, max_loss_nats: float, longest_word_frames: int
 ) -> NDArray[np.str_]:
-    """(J,) why each cue is refused, "" where it is not.
+    """(J,) why each cue is refused, "" if it is not.
 
-    `unspoken`: the path leaves it out. `no-anchor`: it is in a stretch too large to be aligned without an anchor.
+    `unspoken`: the path skips it. `no-anchor`: it is in a stretch too large to be aligned without an anchor.
     `high-loss`: more nats per token than `max_loss_nats`. `endless-word`: one of its words lasts longer than
-    `longest_word_frames`, not counting a first or a last token that is far from the others, which `edges` brings back.
+    `longest_word_frames`, ignoring an outer token far from the others, which `edges` corrects.
     """
     endless = np.zeros(len(document.cues), bool)
     lasting = word_lengths(aligned, document)
     of_word = np.searchsorted(document.cues, document.word_cue)
     endless[of_word[lasting > longest_word_frames]] = True
-    with np.errstate(invalid="ignore"):  # the loss of a cue that is not spoken is NaN
+    with np.errstate(invalid="ignore"):  # unspoken cues have the loss NaN
         costly = aligned.cue_loss > max_loss_nats
     return np.select(
         [aligned.refused, ~aligned.spoken, endless, costly], [NO_ANCHOR, UNSPOKEN, ENDLESS_WORD, HIGH_LOSS], ""
@@ -253,9 +253,9 @@ def refusals(
 
 
 def word_lengths(aligned: Aligned, document: Document) -> NDArray[np.int32]:
-    """(W,) frames from each word's second token to its last but one, from end to end if it has up to three; 0 unspoken.
+    """(W,) frames of each word from its second to its second-to-last token (whole up to three tokens); 0 if unspoken.
 
-    Without the outer tokens, because one that the model missed may lie anywhere in the pause beside the word.
+    Outer tokens are ignored because one that the model missed may lie anywhere in the adjacent pause.
     """
     start, end = word_frames(aligned.path, document)
     second, inner = inner_frames(aligned.path, document)

@@ -1,16 +1,16 @@
-"""Whether a text is said at a place: its cost there against that of other texts, and against its cost at other places.
+"""Decides whether a text is spoken at a place, by comparing its cost with those of other texts and at other places.
 
     C(y, p) = min over paths through the frames of place p that speak y, with the star before and after it
     N(p)    = the star alone                                                    D(y, p) = C(y, p) - N(p)
 
-Texts of the document as long as y, decoys d, show what any text would cost at the place. Rare letters, and sounds that
-the model never learned, make a text dear everywhere; what it would cost anywhere, other places q tell, where something
-else is said. What is left when both are taken away,
+Other texts of the document as long as y, decoys d, show what any text would cost at the place. Rare letters, and sounds
+that the model never learned, make a text expensive everywhere; other places q, where something else is spoken, show how
+expensive. The remainder after subtracting both,
 
     z = (D(y, p) - mean D(d, p) - mean D(y, q) + mean D(d, q)) / deviation,
 
-is 0 on average and has the deviation 1 of a text that is not said there, whatever the text and whatever the place.
-(Normalisation by cohorts of both sides is due to speaker verification: Auckenthaler et al. 2000.)
+has mean 0 and deviation 1 for a text that is not spoken there, whatever the text and the place. (Normalisation by
+cohorts on both sides comes from speaker verification: Auckenthaler et al. 2000.)
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from megahour.core.compiled import compiled
 DECOYS = 100
 MARGIN = 0.2
 TIMED_CHANCE = 0.05
-SHARED = 0.3  # share of k-mers in common with the text above which a decoy is the text itself again
+SHARED = 0.3  # share of common k-mers above which a decoy is a repetition of the text itself
 KMER = 4
-PLACES = 60  # other places that are looked at
+PLACES = 60  # other places to compare with
 DECOYS_ELSEWHERE = 33
 
 Ints = NDArray[np.int32]
@@ -40,10 +40,10 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class CuePlace:
-    """Frames low .. high-1 where a cue may be, and whether its time says so.
+    """Frames low .. high-1 where a cue may be, and whether its subtitle time suggests them.
 
-    costs (T, V), rest and star (T,): nats below each frame's best unit, of a unit, of silence within the cue, and of
-    whatever is around it.
+    costs (T, V), rest and star (T,): nats below each frame's best unit, for a unit, for silence within the cue, and for
+    anything around it.
     """
 
     low: int
@@ -69,10 +69,10 @@ class CuePlace:
         return excess
 
     def says(self, own: Ints, text: Ints, begin: int = 0, end: int | None = None) -> bool:
-        """Whether `own` (U,) is said in frames begin .. end-1 of the place; decoys are stretches of `text`.
+        """Whether `own` (U,) is spoken in frames begin .. end-1 of the place; decoys are stretches of `text`.
 
-        It is if D(own) is by MARGIN |D(d)| less than D(d) for every decoy d; where its time, too, says that it is here,
-        if D(own) exceeds no more than TIMED_CHANCE of the D(d).
+        It is if D(own) is below D(d) by MARGIN |D(d)| for every decoy d, or, if its subtitle time agrees, if D(own)
+        exceeds at most TIMED_CHANCE of the D(d).
         """
         others = decoys(text, own)
         if len(others) < DECOYS // 2:
@@ -87,7 +87,7 @@ class CuePlace:
 
 
 def deviation(place: CuePlace, elsewhere: Sequence[CuePlace], own: Ints, text: Ints) -> float:
-    """z of `own` (U,) at `place`; 0 without enough decoys of `text` or of the places `elsewhere`, which are as long."""
+    """z of `own` (U,) at `place`; 0 without enough decoys of `text` or places `elsewhere` of the same length."""
     others = decoys(text, own)
     if len(others) < DECOYS // 2 or len(elsewhere) < PLACES // 2:
         return 0.0
@@ -102,7 +102,7 @@ def deviation(place: CuePlace, elsewhere: Sequence[CuePlace], own: Ints, text: I
 
 
 def decoys(text: Ints, own: Ints) -> Ints:
-    """(D, U) stretches of `text` as long as `own` (U,), at even distances, without those that are like it."""
+    """(D, U) evenly spaced stretches of `text` as long as `own` (U,), without those similar to it."""
     length, k = len(own), min(KMER, len(own))
     starts = np.unique(np.linspace(0, len(text) - length, DECOYS).astype(np.intp))
     texts: Ints = text[starts[:, None] + np.arange(length)]

@@ -1,4 +1,4 @@
-"""A transcript as the aligner sees it: one row of tokens with the words and cues that they belong to."""
+"""`Document`: a transcript as the aligner's row of tokens, with their words and cues."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Document:
     """J cues, W words and U tokens of a recording's transcript.
 
     tokens: (U,) int32 units. token_word: (U,) int32 word of each token, -1 for the space between words of a cue.
-    words: W texts; word_cue, word_index: (W,) int32 number of the word's cue, and its place among that cue's words.
+    words: W texts; word_cue, word_index: (W,) int32 number of the word's cue, and its index among that cue's words.
     boundaries: (J+1,) int32 first token of each cue, then U. cues: (J,) int32 numbers of the cues that have tokens.
-    hint_s: (J,) float64 when the transcript says that the cue starts, NaN if it does not. unspellable: numbers of the
-    cues none of whose characters the model knows.
+    hint_s: (J,) float64 start of the cue according to the transcript, NaN if unknown. unspellable: numbers of the cues
+    without any character that the model knows.
     """
 
     tokens: NDArray[np.int32]
@@ -38,7 +38,7 @@ class Document:
 def spell(cues: Sequence[tuple[int, float, str]], units: Sequence[str]) -> Document:
     """Tokens of cues (number, start in seconds or NaN, normalised text) in the model's `units` (0 is the blank).
 
-    Characters that the model does not know are left out; a word without known characters has no tokens and is left out.
+    Characters that the model does not know are dropped, and so are words without known characters.
     """
     index = {unit: i for i, unit in enumerate(units) if i != BLANK}
     space = index.get(SPACE, -1)

@@ -1,5 +1,5 @@
-"""Word edges from energy. CTC marks a word by short peaks: the first may lie in the pause before the word's sound, and
-the last ends some 180 ms before the sound does.
+"""Corrects word edges by energy. CTC marks a word by short peaks: the first may lie in the pause before the word's
+sound, and the last ends some 180 ms before the sound does.
 
 Two thresholds, as in endpointing (Rabiner and Sambur, 1975): `loud_frames` says where a word's sound is and
 `audible_frames` how far it fades in and out. Both follow the levels around, so that a recording may change its noise.
@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 LOUD_SHARE = 0.35  # of the way from the quiet (10th percentile) to the loud level (95th)
-LONGEST_TAIL = 40  # frames that an end may move out
-LONGEST_HEAD = 20  # frames that a start may move out
+LONGEST_TAIL = 40  # frames by which an end may move out
+LONGEST_HEAD = 20  # frames by which a start may move out
 LONGEST_LETTER = 60  # the same for the start of a word of one token, whose peak may be at the end of a letter's name
-LONGEST_GAP = 25  # frames in which a pause inside a word parts a doubtful first or last token from the others
+LONGEST_GAP = 25  # frames of a pause inside a word that separates a doubtful outer token
 SHORTEST_SOUND = 3  # loud frames in a row; fewer are a click
 SHORTEST_PAUSE = 7  # quiet frames in a row; fewer are a closure inside a word, to which no edge moves in
 AUDIBLE_RISE = 0.4  # nats above the quiet level that can be heard (1.7 dB); noise varies less
@@ -75,9 +75,9 @@ def long_runs(mask: NDArray[np.bool_], shortest: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class EdgeWords:
-    """Words (W,) in order of time, by frames. second, inner: where the second token begins and the last but one ends
-    (of a word of one token: the word's end and start). doubt_first, doubt_last: whether the first (last) token is less
-    probable than the one next to it."""
+    """Words (W,) in order of time, in frames. second, inner: where the second token begins and the second-to-last ends
+    (for words of one token: the word's end and start). doubt_first, doubt_last: whether the first (last) token is less
+    probable than its neighbour."""
 
     start: Frames
     end: Frames
@@ -88,7 +88,7 @@ class EdgeWords:
 
     @staticmethod
     def whole(start: Frames, end: Frames) -> EdgeWords:
-        """Words of which only the edges are known."""
+        """Words with known edges only."""
         sure = np.zeros(len(start), bool)
         return EdgeWords(start, end, end, start, sure, sure)
 
@@ -96,8 +96,8 @@ class EdgeWords:
 def widen(words: EdgeWords, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
     """Starts and ends moved to where the words' sound begins and ends; never into another word.
 
-    An edge in silence moves in to the word's sound. An edge in sound moves out to the next pause where one is near;
-    between words without a pause the earlier one takes the frames.
+    An edge in silence moves inwards to the word's sound. An edge in sound moves outwards to the next pause if one is
+    near; without a pause between two words the earlier one takes the frames.
     """
     start, end = narrow(words, loud)
     quiet = np.flatnonzero(~loud)
@@ -128,18 +128,18 @@ def fade(start: Frames, end: Frames, audible: NDArray[np.bool_]) -> tuple[Frames
 def main_parts(
     word: NDArray[np.integer[Any]], start: Frames, end: Frames, loud: NDArray[np.bool_]
 ) -> Iterator[tuple[int, int, int]]:
-    """Words that a pause parts although no one pauses in a word: (word, first and last token of its larger part).
+    """Words with an implausible pause inside: (word, first and last token of the larger part).
 
-    word, start, end: (U,) word of each token, and its frames; -1 where it is not spoken. The path puts a token on
-    another's sound where it does not hear the word's own; the part with more tokens is the word's. Equal parts are left
-    to `narrow`, which looks at their probabilities.
+    word, start, end: (U,) word of each token, and its frames; -1 if it is not spoken. If the path misses a token's own
+    sound, it puts the token on another's; the part with more tokens is the word's. Equal parts are left to `narrow`,
+    which compares probabilities.
     """
     quiet = np.concatenate([[0], np.cumsum(~loud)])
     paused = quiet[np.clip(start[1:], 0, len(loud))] - quiet[np.clip(end[:-1], 0, len(loud))]
     apart = (word[1:] == word[:-1]) & (end[:-1] >= 0) & (start[1:] >= 0) & (paused > LONGEST_GAP)
     for one in np.unique(word[1:][apart]).tolist():
         own = np.arange(np.searchsorted(word, one), np.searchsorted(word, one, "right"))
-        parts = np.split(own, np.flatnonzero(apart[own[:-1]]) + 1)  # words stand in order
+        parts = np.split(own, np.flatnonzero(apart[own[:-1]]) + 1)  # words are in order
         sizes = sorted(map(len, parts))
         if sizes[-1] > sizes[-2]:
             (largest,) = (part for part in parts if len(part) == sizes[-1])
@@ -147,11 +147,11 @@ def main_parts(
 
 
 def narrow(words: EdgeWords, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
-    """Edges that lie in silence, moved in to the nearest sound of the word; those in sound stay.
+    """Move edges that lie in silence inwards to the nearest sound of the word; edges in sound stay.
 
-    But where a pause parts a word's first token from its second, and the first is the less probable, the word starts
-    with the sound that holds the second; and likewise at its end. A start may so pass the second token, if that lies in
-    silence, where nothing is spoken. A word without sound stays as it is.
+    If a pause separates a word's first token from its second, and the first is less probable, the word starts with the
+    sound of the second; likewise at its end. A start may pass the second token if that one lies in silence. A word
+    without sound stays unchanged.
     """
     start, end = words.start, words.end
     second, inner = np.clip(words.second, start, end), np.clip(words.inner, start, end)
@@ -161,11 +161,11 @@ def narrow(words: EdgeWords, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
     onsets, offsets = turns[::2], turns[1::2]
     if not len(sounds):
         return start, end
-    # The sound at or after the second.
+    # The sound at or after the second token.
     sound_at = np.minimum(np.searchsorted(offsets, second, "right"), len(onsets) - 1)
     apart = words.doubt_first & (onsets[sound_at] - start > LONGEST_GAP) & (onsets[sound_at] < end)
     start = np.where(apart, onsets[sound_at], start)
-    sound_at = np.maximum(np.searchsorted(onsets, inner, "left") - 1, 0)  # the sound at or before the last but one
+    sound_at = np.maximum(np.searchsorted(onsets, inner, "left") - 1, 0)  # at or before the second-to-last
     apart = words.doubt_last & (end - offsets[sound_at] > LONGEST_GAP) & (offsets[sound_at] > start)
     end = np.where(apart, offsets[sound_at], end)
     onset = np.append(sounds, len(loud))[np.searchsorted(sounds, start)]

@@ -1,20 +1,20 @@
-"""Which cues of a path are heard where it puts them, by what the same model makes of other texts at the same place.
+"""Tests which cues of a path the audio supports, by the costs of other texts at the same places.
 
-A posterior or a loss means something else with each model: one that reads half of all letters wrong is unsure of what
-is surely said. So a cue's cost D (see `decoys`) is measured in standard deviations of the costs that other texts of the
-document, as long as it, have at its place:
+Posteriors and losses are not comparable between models: one that reads half of all letters wrong is unsure even of
+clear speech. So a cue's cost D (see `decoys`) is measured in standard deviations of the costs of other texts of the
+document, of the same length, at its place:
 
     z = (D(cue) - mean D(others)) / deviation D(others)
 
-A text that is not spoken there has 0, or somewhat less, since the path chose the place for it; one that is spoken is
-below that by the root of its length times what its letters weigh, which the document's own cues tell. A cue is refused
+A text that is not spoken there has 0, or slightly less, since the path chose the place for it. A spoken one is below
+that by the root of its length times the weight of its letters, estimated from the document's own cues. A cue is refused
 if
 
     z > min(quantile `false_accept` of the normal distribution, -sqrt(length) w), and z > SURE
 
-where w is the quantile `false_reject` of the weights -z / sqrt(length) of the document's cues. A transcript is another
-recording's if the `SURE` share of what the path places is less than `MOSTLY`, or not `BEYOND_CHANCE` deviations
-above what chance gives for as many cues: two lines are evidence only if both are sure.
+where w is the quantile `false_reject` of the weights -z / sqrt(length) of the document's cues. A transcript counts as
+another recording's if the share of `SURE` cues on the path is below `MOSTLY`, or not `BEYOND_CHANCE` deviations above
+chance for that number of cues: two lines are evidence only if both are sure.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from numpy.typing import NDArray
 from megahour.align.ctc import AlignmentPath, Problem, cue_frames
 from megahour.align.decoys import CuePlace, decoys
 
-OTHERS = 30  # texts that a cue is compared with
+OTHERS = 30  # texts to compare a cue with
 FEWEST_OTHERS = 10
-FEWEST_CUES = 12  # of a document whose own weights are used
-FEWEST_TOKENS = 4  # of a cue that tells a weight
-SURE = -4.0  # deviations: a text that is not said comes there by chance once in ten, whatever the model
+FEWEST_CUES = 12  # of a document, for its own weights to be used
+FEWEST_TOKENS = 4  # of a cue that contributes a weight
+SURE = -4.0  # deviations; an unspoken text gets there by chance one time in ten, whatever the model
 CHANCE = 0.1
 MOSTLY = (
     0.5  # at 0.3 right texts of a weak model pass (0.39 and more of them sure), but wrong ones of a better one, too
 )
 BEYOND_CHANCE = 3.0
-SAMPLED = 40  # cues that tell what other texts cost
-MOST_CELLS = 4e5  # frames x tokens of a cue that is looked at
-MAD = 1.4826  # deviations in a median absolute deviation
+SAMPLED = 40  # cues sampled for the cost of other texts
+MOST_CELLS = 4e5  # frames x tokens, for a cue to be tested
+MAD = 1.4826  # standard deviations per median absolute deviation
 
 Floats = NDArray[np.float64]
 
 
 def deviations(posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, around: int) -> Floats:
-    """(J,) z of each cue on the path; NaN for others, and where there is nothing to compare with.
+    """(J,) z of each cue on the path; NaN for others, and without texts to compare with.
 
-    posteriors: (T, V) as for `ctc.align`. around: frames beside a cue that belong to its place, up to the next cue.
+    posteriors: (T, V) as for `ctc.align`. around: frames on either side of a cue that belong to its place.
     """
     z = np.full(len(problem.skip_nats), np.nan)
     for cue, own, others in _compared(posteriors, problem, path, around, 1):
@@ -60,7 +60,7 @@ def deviations(posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, 
 
 
 def dearer(posteriors: NDArray[Any], problem: Problem, path: AlignmentPath) -> float:
-    """Nats per token, in the median over some cues of the path, by which other texts cost more at their places."""
+    """Extra cost of other texts at the places of some cues of the path: median, in nats per token."""
     placed = int((path.start_frames[problem.boundaries[:-1]] >= 0).sum())
     lengths = np.diff(problem.boundaries)
     compared = _compared(posteriors, problem, path, 0, max(1, placed // SAMPLED))
@@ -71,7 +71,7 @@ def dearer(posteriors: NDArray[Any], problem: Problem, path: AlignmentPath) -> f
 def _compared(
     posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, around: int, every: int
 ) -> Iterator[tuple[int, float, Floats]]:
-    """Every `every`-th cue on the path, its cost D at its place, and those of other texts there."""
+    """Every `every`-th cue on the path, its cost D at its place, and the costs of other texts there."""
     bounds = problem.boundaries
     first, last = cue_frames(path, bounds)
     placed = np.flatnonzero(first >= 0)
@@ -91,7 +91,7 @@ def _compared(
 
 
 def _others(text: NDArray[np.int32], own: NDArray[np.int32]) -> NDArray[np.int32]:
-    """(N, U) texts as long as `own` (U,): stretches of `text`, or its own tokens in other orders where it has few."""
+    """(N, U) texts as long as `own` (U,): stretches of `text`, or permutations of its tokens if there are too few."""
     others = decoys(text, own) if len(text) > len(own) else np.zeros((0, len(own)), np.int32)
     if len(others) < FEWEST_OTHERS:
         return np.random.default_rng(len(own)).permuted(np.tile(own, (OTHERS, 1)), axis=1)
@@ -113,15 +113,15 @@ def unheard(
 
 
 def usual_quantile(values: Floats, share: float) -> float:
-    """A quantile of the normal distribution that most of `values` come from, by median and absolute deviations."""
+    """A quantile of the normal distribution of most of `values`, fitted by median and absolute deviations."""
     usual = float(np.median(values))
     return usual + NormalDist().inv_cdf(share) * MAD * float(np.median(np.abs(values - usual)))
 
 
 def is_of_another(z: Floats, lengths: NDArray[np.integer[Any]], least: float) -> bool:
-    """Whether the sure cues on the path, by `lengths`, are no more than chance gives, or less than `least` of all.
+    """Whether the sure cues on the path, by `lengths`, are no more than by chance, or less than `least` of all.
 
-    A text without enough to compare with is not judged.
+    False if there is too little to compare with.
     """
     judged = np.isfinite(z)
     sure = float(lengths[judged & (np.nan_to_num(z) <= SURE)].sum())

@@ -1,12 +1,12 @@
-"""How the samples of a recording become a model's input, as the model's own configuration (`audio`) says.
+"""Turns a recording's samples into a model's input, according to the model's configuration (`audio`).
 
-Three kinds, all made in a stream so that memory does not grow with the recording:
+There are three kinds, all computed as streams so that memory does not grow with the recording:
 
     stacked    megahour's models: log-mel, causal mean over the recording, global statistics, neighbours joined
     log-mel    frames of 10 ms for a model that subsamples by itself
     waveform   samples, in rows of one output frame
 
-A row is what the stream gives (10 ms of log-mel, or the samples of an output frame); `rows` of them make an output.
+A row is one element of the stream (10 ms of log-mel, or the samples of an output frame); `rows` rows make an output.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from megahour.features.stack import stack
 from megahour.serve.spec import bucket_frames
 
 BLOCK_S = 120  # seconds read at once
-ENERGY_MELS = 64  # of the level of recordings whose model hears samples
+ENERGY_MELS = 64  # for the level, if the model's input is samples
 ReadSamples = Callable[[int, int], NDArray[np.int16]]
 Rows = NDArray[np.float32]
 
 
 class Source(NamedTuple):
-    """A recording to be read: `read(start, stop)` gives its int16 samples."""
+    """A recording to read: `read(start, stop)` returns its int16 samples."""
 
     samples: int
     rate_hz: int
@@ -42,9 +42,9 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class FrontEnd:
-    """What a model hears. window, margin: output frames of a window, and of its context at each end.
+    """A model's input. window, margin: output frames of a window, and of its context at each end.
 
-    shift_s: seconds from one output frame to the next. inputs: frames of the model's input for one of its output.
+    shift_s: seconds from one output frame to the next. inputs: input frames per output frame.
     units: number of tokens V. stats: mean and inv_std (F,) of stacked input. mirrored: the ends of log-mel frames are
     reflected (`edges` of stage `features`).
     """
@@ -72,24 +72,24 @@ class FrontEnd:
     ) -> FrontEnd:
         """From a model's `.model.json` (audio, tokens; stack and stats of a trained one).
 
-        The window is shortened to a length that the accelerator computes without padding. tokens: whether it must be a
-        model of tokens, as CTC ones are.
+        The window is shortened to a length that the model service computes without padding. tokens: whether a model of
+        tokens, such as a CTC model, is required.
 
         Raises
         ------
-        ConfigError: no model of audio, or of tokens where they are needed, or a window without room beside its margins.
+        ConfigError: not a model of audio, not of tokens if required, or a window no longer than its margins.
         """
         audio = config.get("audio") or {}
         kind = audio.get("input")
         lacks = tokens and "tokens" not in config
         if kind not in ("stacked", "log-mel", "waveform") or lacks or not audio.get("rate_hz"):
             raise ConfigError(
-                "the model's configuration does not say how it hears audio (`audio`, `tokens`)",
+                "the model's configuration does not describe its input (`audio`, `tokens`)",
                 remedy="train it with criterion ctc on features of one sampling rate, or use import-aligner",
             )
         if tokens and config.get("phones"):
             raise ConfigError(
-                "a model of phones: transcripts are aligned by their letters",
+                "the model has phones, but transcripts are aligned by letters",
                 remedy="train it without the input `lexicon`",
             )
         if "tokens" in config and len(config["tokens"]) != config["outputs"]:
@@ -129,11 +129,11 @@ class FrontEnd:
 
     @property
     def sequence_frames(self) -> int:
-        """Frames T of a whole window as the accelerator counts them."""
+        """Frames T of a whole window as the model service counts them."""
         return self.window * self.inputs
 
     def check_rate(self, rate_hz: int) -> None:
-        """A trained model hears features of its own rate only; imported models' audio is resampled.
+        """Check the recordings' rate: a trained model needs its own; for imported models audio is resampled.
 
         Raises
         ------
@@ -141,7 +141,7 @@ class FrontEnd:
         """
         if self.kind == "stacked" and rate_hz != self.rate_hz:
             raise ConfigError(
-                f"the aligner was trained on audio of {self.rate_hz} Hz, the recordings have {rate_hz} Hz",
+                f"the aligner was trained on audio of {self.rate_hz} Hz, but the recordings have {rate_hz} Hz",
                 remedy=f"ingest with rate_hz: {self.rate_hz}, or train an aligner for {rate_hz} Hz",
             )
 
@@ -155,16 +155,16 @@ class FrontEnd:
     def stream(self, source: Source, levels: list[NDArray[np.float16]]) -> Iterator[Rows]:
         """Rows (N, F) of a recording from its beginning; the mean log-mel energy of its 10 ms frames goes to `levels`.
 
-        The energy is rounded to float16 here, so that it is the same when it comes back from a file.
+        The energy is rounded to float16 here, so that it is the same when it is read back from a file.
         """
         yield from self.rows_of(_blocks(source, self.rate_hz), levels)
 
     def rows_of(
         self, blocks: Iterator[NDArray[np.float32]], levels: list[NDArray[np.float16]], *, mean: bool = True
     ) -> Iterator[Rows]:
-        """`stream` of samples that come block after block, in the int16 scale and at the model's rate.
+        """`stream` for samples in blocks, in the int16 scale and at the model's rate.
 
-        mean: take the causal mean off, where the model wants that; else the caller does.
+        mean: subtract the causal mean if the model needs it; otherwise the caller does.
         """
         if self.kind == "waveform":
             energy = _Mels(self.rate_hz, ENERGY_MELS)  # of int16 samples
@@ -187,7 +187,7 @@ class FrontEnd:
         if self.stats is not None:
             return stack(rows, 0, self.stats[0], self.stats[1], self.rows // self.inputs)
         if not self.normalise:
-            return rows.copy()  # a view would keep the whole block alive as long as the window is on its way
+            return rows.copy()  # a view would keep the whole block alive while the window is in flight
         axis = None if self.kind == "waveform" else 0
         spread = rows.std(axis=axis, dtype=np.float64, keepdims=True)
         centred = rows - rows.mean(axis=axis, dtype=np.float64, keepdims=True)
@@ -202,22 +202,22 @@ def _shift_s(config: Mapping[str, Any]) -> float:
 
 
 def misfit(outputs: int, tokens: int) -> ConfigError:
-    """A model and a token list that do not belong together."""
+    """The error for a model and a token list that do not belong together."""
     return ConfigError(
-        f"the model gives {outputs} values a frame, the list has {tokens} tokens",
+        f"the model gives {outputs} values per frame, but the list has {tokens} tokens",
         remedy="give the token list that the model was trained with, its blank included",
     )
 
 
 def _unpadded(frames: int, step: int) -> int:
-    """The longest window of at most `frames` whose `step` times as many frames fill their bucket."""
+    """The longest window of at most `frames` whose `step`-fold input fills its bucket."""
     while frames > 1 and bucket_frames(frames * step) != frames * step:
         frames -= 1
     return frames
 
 
 def _blocks(source: Source, rate_hz: int) -> Iterator[NDArray[np.float32]]:
-    """Samples in the int16 scale at `rate_hz`, block after block."""
+    """Blocks of samples in the int16 scale at `rate_hz`."""
     same = source.rate_hz == rate_hz
     resample = None if same else soxr.ResampleStream(source.rate_hz, rate_hz, 1, dtype="float32")
     step = BLOCK_S * source.rate_hz
@@ -228,7 +228,7 @@ def _blocks(source: Source, rate_hz: int) -> Iterator[NDArray[np.float32]]:
 
 
 class _Mels:
-    """Log-mel frames (N, F) of 10 ms, made of blocks that join without a seam."""
+    """Computes log-mel frames (N, F) of 10 ms from blocks, without seams between them."""
 
     def __init__(
         self,
@@ -248,14 +248,14 @@ class _Mels:
         self._samples = self._frames = 0
 
     def all_of(self, blocks: Iterator[NDArray[np.float32]]) -> Iterator[Rows]:
-        """Frames of all blocks, and of the end."""
+        """The frames of all blocks, including the end."""
         for block in blocks:
             yield self.push(block)
         if self._mirrored:
             yield self._end()
 
     def push(self, block: NDArray[np.float32]) -> Rows:
-        """Frames whose last sample has come with this block of samples in the int16 scale."""
+        """Frames completed by this block of samples in the int16 scale."""
         waiting = np.concatenate([self._held, block if self._scale == 1 else block * self._scale])
         self._samples += len(block)
         if self._lead and len(waiting) >= self._lead:
@@ -268,7 +268,7 @@ class _Mels:
         return log_mel(waiting[: (frames - 1) * self._shift + self._length], *self._bank)
 
     def _end(self) -> Rows:
-        """The last frames, whose windows go on into the reflected end."""
+        """The last frames, whose windows extend into the reflected end."""
         left = frame_count(self._samples, self._bank[0], mirrored=True) - self._frames
         if left <= 0:
             return np.zeros((0, self._bank[1]), np.float32)

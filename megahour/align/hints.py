@@ -1,13 +1,13 @@
 """Subtitle times as soft hints: short cues that the path places far from where their neighbours suggest.
 
 The residual of a spoken cue is its start on the path less its hint; the running median over its neighbours is the drift
-of the subtitles there, and the median distance from the drift is their jitter. A drift may jump: at a cut the median of
-either side is its own. A short cue, which a few sounds in a stretch of untranscribed speech may resemble, is off its
-hint beyond `REACH` jitters; it is then looked for where the hint says, and left out if it is not there. A long text
-that fits is evidence enough: it stays wherever it is, and so does everything where times are few or wild.
+of the subtitles there, and the median distance from the drift is their jitter. A drift may jump: at a cut each side has
+its own median. A short cue, which a few sounds in untranscribed speech may resemble, is off its hint beyond `REACH`
+jitters; it is then searched for at its hint, and left out if it is not there. A long text that fits is sufficient
+evidence and stays where it is, and so does everything if times are few or erratic.
 
-A path that puts the text of minutes into seconds has neighbours whose residuals differ by seconds each. Subtitles jump
-at cuts, not at every cue, so only cues in a run of `IN_STEP` that agree with their neighbours tell the drift.
+On a path that squeezes minutes of text into seconds, neighbouring residuals differ by seconds. Subtitles jump at cuts,
+not at every cue, so only runs of `IN_STEP` cues that agree with their neighbours determine the drift.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align, cue_f
 from megahour.align.timed import align_timed, time_costs
 
 NEIGHBOURS = 21  # cues whose median is the drift
-FEWEST = 12  # spoken cues with hints below which nothing is concluded
+FEWEST = 12  # spoken cues with hints, below which hints are ignored
 IN_STEP = 4  # cues in a row
-LEAST_IN_STEP = 0.25  # share of the cues with hints below which times are wild, and all of them count
-REACH = 8.0  # jitters that a cue may be off
+LEAST_IN_STEP = 0.25  # share of the cues with hints, below which times are erratic and all of them count
+REACH = 8.0  # jitters by which a cue may be off
 SHORT_TOKENS = 20  # a cue of more tokens is not moved
 SIGMAS = 6.0  # standard deviations of cue times in the tolerance
-DOUBT = 2.0  # standard deviations off its time beyond which a cue is looked at again
-MAX_CELLS = 2e7  # frames x tokens of a stretch that is aligned again
+DOUBT = 2.0  # standard deviations off its time, beyond which a cue is rechecked
+MAX_CELLS = 2e7  # frames x tokens of a stretch to realign
 SLOWEST = 3.0  # times the document's median frames per token that a cue may take
 
 Floats = NDArray[np.float64]
@@ -38,7 +38,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """start: (J,) frame at which each cue is expected to start, NaN unknown; within `tolerance` frames."""
+    """Expected starts of cues: start (J,) frames, NaN unknown, within `tolerance` frames."""
 
     start: Floats
     tolerance: float
@@ -50,9 +50,9 @@ class Expected:
 
 
 def expect(starts: NDArray[np.int32], hints: Floats, least_frames: float) -> Expected | None:
-    """Where cues are expected, from their starts on a path (J,; -1 not spoken) and hints (J,; NaN none), in frames.
+    """Expected starts from starts on a path (J,; -1 not spoken) and hints (J,; NaN none), in frames.
 
-    The tolerance is `least_frames` at least. None with too few hints, or where any distance is tolerated.
+    The tolerance is at least `least_frames`. None with too few hints, or if any distance is tolerated.
     """
     known = np.flatnonzero((starts >= 0) & np.isfinite(hints))
     if len(known) < FEWEST or not np.isfinite(least_frames):
@@ -79,9 +79,9 @@ def _in_step(residual: Floats, tolerance: float) -> NDArray[np.bool_]:
 def heed_hints(
     posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, hints: Floats, least_frames: float
 ) -> AlignmentPath:
-    """`path` with the short cues that are off their hints looked for where they are expected, or left out.
+    """`path` with short cues that are off their hints moved to where they are expected, or left out.
 
-    posteriors: (T, V) as for `ctc.align`. hints: (J,) frames, NaN where there is none. The score stays the old path's.
+    posteriors: (T, V) as for `ctc.align`. hints: (J,) frames, NaN for none. The score is that of the old path.
     """
     first = problem.boundaries[:-1]
     expected = expect(path.start_frames[first], hints, least_frames)
@@ -106,7 +106,7 @@ def heed_hints(
 def _in_time(
     posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, expected: Expected, pace: float
 ) -> AlignmentPath:
-    """`path` with the stretches around cues that start off their times aligned again, with their times."""
+    """`path` with the stretches around cues that are off their times realigned, using their times."""
     bounds = problem.boundaries
     starts, ends = path.start_frames[bounds[:-1]], path.end_frames[bounds[1:] - 1]
     sigma = expected.tolerance / SIGMAS
@@ -156,7 +156,7 @@ def _search(
     expected: Expected,
     pace: float,
 ) -> None:
-    """Align the cues of `run`, neighbours among the spoken ones, again where they are expected; writes `states`."""
+    """Realign the cues of `run`, neighbours among the spoken ones, where they are expected; writes `states`."""
     bounds = problem.boundaries
     left = int(path.end_frames[: bounds[run[0]]].max(initial=0))
     after = path.start_frames[bounds[run[-1] + 1] :]
@@ -182,7 +182,7 @@ def _search(
 
 
 def _leave_out(states: NDArray[np.int32], problem: Problem, cues: NDArray[np.bool_]) -> None:
-    """Make rest of the frames of `cues` (J,)."""
+    """Turn the frames of `cues` (J,) into rest."""
     token = np.where(states >= 0, states, ~states)
     cue = np.minimum(np.searchsorted(problem.boundaries, token, "right") - 1, len(cues) - 1)
     first = problem.boundaries[cue]

@@ -1,9 +1,9 @@
-"""Cues that were only partly spoken: the unspoken words are dropped, and the rest stays.
+"""Drops the unspoken words of cues that were only partly spoken, and keeps the rest.
 
-A transcript may end a sentence otherwise than the speaker does, or repeat a part of it; a clip may be cut off. The skip
-arc of `ctc` takes a whole cue or leaves it. Here each word of a doubtful cue may be dropped, at the cue's own cost per
-token, and what stays is aligned again. At least `FEWEST_LEFT` tokens in a row are dropped, since a few prove nothing;
-none that were spoken but badly recognised (`decoys`); and at least `LEAST_SAID` of the cue stays.
+A transcript may end a sentence differently from the speaker, or repeat a part of it; a clip may be cut off. The skip
+arc of `ctc` keeps or skips a whole cue. Here each word of a doubtful cue may be dropped, at the cue's own cost per
+token, and the rest is realigned. At least `FEWEST_LEFT` tokens in a row are dropped, since a few prove nothing; none
+that were spoken but badly recognised (`decoys`); and at least `LEAST_SAID` of the cue stays.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from megahour.align.timed import align_timed
 
 FEWEST_LEFT = 12
 LEAST_SAID = 0.5
-DEAR = 2.0  # times their price that `FEWEST_LEFT` tokens in a row cost where a cue is looked at: unsaid ones cost more
+DEAR = 2.0  # a cue is checked if `FEWEST_LEFT` tokens in a row cost this many times their price
 
 Ints = NDArray[np.int32]
 
@@ -28,9 +28,9 @@ Ints = NDArray[np.int32]
 def leave_out_unsaid(
     posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, frame_loss: NDArray[np.float32]
 ) -> AlignmentPath:
-    """`path` without the words of its cues that are not spoken. The score stays that of the old path.
+    """`path` without the unspoken words of its cues. The score is that of the old path.
 
-    posteriors: (T, V) as for `ctc.align`. frame_loss: (T,) nats by which the path's unit is behind the best one.
+    posteriors: (T, V) as for `ctc.align`. frame_loss: (T,) nats by which the path's unit is below the best one.
     """
     bounds, lengths = problem.boundaries, np.diff(problem.boundaries)
     states = path.states
@@ -60,7 +60,7 @@ def _doubtful(problem: Problem, path: AlignmentPath, frame_loss: NDArray[np.floa
 
 
 def said_tokens(posteriors: NDArray[Any], problem: Problem, cue: int, nats: float) -> Ints:
-    """Tokens of `cue` (as in `problem`) that are worth their price in posteriors (T, V); all, where hardly any are.
+    """Tokens of `cue` (as in `problem`) that are worth their price in posteriors (T, V); all if hardly any are.
 
     nats: price of the whole cue.
     """
@@ -84,7 +84,7 @@ def said_tokens(posteriors: NDArray[Any], problem: Problem, cue: int, nats: floa
 
 
 def align_part(posteriors: NDArray[Any], problem: Problem, cue: int, place: CuePlace, tokens: Ints) -> Ints | None:
-    """States (T,) of the frames of `place` in which those `tokens` of `cue` are said; None if they do not fit."""
+    """States (T,) of the frames of `place`, with these `tokens` of `cue` spoken; None if they do not fit."""
     piece = replace(
         problem,
         tokens=problem.tokens[tokens],
@@ -103,7 +103,7 @@ def align_part(posteriors: NDArray[Any], problem: Problem, cue: int, place: CueP
 
 
 def _rest_said(problem: Problem, cue: int, place: CuePlace, states: Ints) -> bool:
-    """Whether words of `cue` that `states` (T,) leave out are said where they would be."""
+    """Whether words of `cue` that `states` (T,) leave out are nevertheless spoken where they would be."""
     begin, end = int(problem.boundaries[cue]), int(problem.boundaries[cue + 1])
     missing = ~np.isin(np.arange(begin, end), states[states >= 0])
     for first, last in _runs(missing):
@@ -116,6 +116,6 @@ def _rest_said(problem: Problem, cue: int, place: CuePlace, states: Ints) -> boo
 
 
 def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """First place of each run of true values, and the one after its last."""
+    """(first index, index after the last) of each run of true values."""
     edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
     return [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]

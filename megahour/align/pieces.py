@@ -1,6 +1,6 @@
-"""Words in the pieces of a subword vocabulary ("▁the", "re"), for models whose tokens are not single characters.
+"""Spells words in the pieces of a subword vocabulary ("▁the", "re"), for models whose tokens are not characters.
 
-A token list has no scores, so a word is cut into as few pieces as it can be, the longer ones first.
+A token list has no scores, so a word is cut into as few pieces as possible, preferring longer ones first.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from megahour.align.document import BLANK, Document, spell
 
 MARK = "\u2581"  # sentencepiece's sign of a word's beginning
 PRIVATE = 0xF0000  # first of the 65,534 characters of a private plane: one stands for each piece
-UNKNOWN_COST = 1000  # of leaving a character out, in pieces
+UNKNOWN_COST = 1000  # of dropping a character, in pieces
 
 
 def spell_pieces(cues: Sequence[tuple[int, float, str]], units: Sequence[str]) -> Document:

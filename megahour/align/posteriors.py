@@ -1,9 +1,9 @@
-"""CTC posteriors of long recordings, window by window through the accelerator, kept as 8-bit costs in memory.
+"""Computes CTC posteriors of long recordings window by window through the model service, as 8-bit costs in memory.
 
-A recording is one row of frames, computed in blocks that join without a seam; a causal mean runs over all of it as over
-a speaker's utterances in training. Windows overlap by a margin on each side, whose outputs are thrown away: the model
-sees context there. All windows of a recording have the same length, the last one begins as much earlier as it needs;
-only a recording shorter than a window is one of its own length. So batches are full and nothing is padded.
+A recording is one row of frames, computed in blocks without seams; a causal mean runs over all of it, as over a
+speaker's utterances in training. Windows overlap by a margin on each side, which gives the model context and whose
+outputs are discarded. All windows of a recording have the same length, the last one starting earlier if necessary; only
+a recording shorter than a window has its own length. So batches are full and nothing is padded.
 
 A window's key is (recording, window): number of the recording in this task, and of the window in the recording.
 """
@@ -21,16 +21,16 @@ from megahour.align.frontend import FrontEnd, Source, misfit
 from megahour.core.errors import ConfigError
 from megahour.serve.client import Session
 
-SILENCE = 255  # cost of every token but the blank in frames that a model leaves out at the end
-IN_FLIGHT = 6  # batches that a task may have in the service
+SILENCE = 255  # cost of every token but the blank in frames missing from the model's output at the end
+IN_FLIGHT = 6  # most batches of a task in the service
 Window = tuple[int, NDArray[np.float32]]
 
 
 @dataclass
 class Heard:
-    """What the model said of a recording: posteriors (T, V) uint8, and level (T10,) mean log-mel energy at 10 ms.
+    """A recording's posteriors (T, V) uint8, and level (T10,), the mean log-mel energy at 10 ms.
 
-    failed: why the model could not hear it, or "".
+    failed: why inference failed, or "".
     """
 
     posteriors: NDArray[np.uint8]
@@ -40,7 +40,7 @@ class Heard:
 
 @dataclass
 class _Plan:
-    """A recording that is on its way."""
+    """A recording in progress."""
 
     frames: int
     levels: list[NDArray[np.float16]] = field(default_factory=list)
@@ -53,14 +53,14 @@ class _Plan:
 def listen(sources: Iterable[Source], front: FrontEnd, session: Session, burst: int = 1) -> Iterator[Heard]:
     """Posteriors of each source, in order. Reads ahead no further than a few batches.
 
-    session: of a model that gives `costs`. burst: windows that are sent together, best a batch: the service then need
-    not choose between waiting and an unfinished batch.
+    session: of a model whose output is `costs`. burst: windows sent together, ideally a batch, so that the service need
+    not choose between waiting and a partial batch.
 
     Raises
     ------
     ConfigError: the model's outputs do not fit its token list or its frame shift.
     """
-    plans: dict[int, _Plan] = {}  # of recordings that have not been handed out, by number
+    plans: dict[int, _Plan] = {}  # recordings not yielded yet, by number
 
     def windows() -> Iterator[Window]:
         for number, source in enumerate(sources):
@@ -86,7 +86,7 @@ def listen(sources: Iterable[Source], front: FrontEnd, session: Session, burst: 
 
 
 def in_bursts(windows: Iterable[Window], size: int) -> Iterator[Window]:
-    """The same windows; each `size` of them are made before the first of them goes out."""
+    """The same windows, computed in groups of `size` before the first of a group is yielded."""
     burst: list[Window] = []
     for window in windows:
         burst.append(window)
@@ -106,10 +106,10 @@ def _place(plan: _Plan, window: int, costs: NDArray[Any], front: FrontEnd) -> No
         plan.posteriors[:, 0] = 0
     there = costs[first:last]
     plan.missing += last - first - len(there)
-    # Without padding, convolutions give a frame or two less than their input has; in the margin that does not matter.
+    # Unpadded convolutions give a frame or two less than their input has, which does not matter in the margin.
     if len(there) < last - first and (left + last < plan.frames or plan.missing > max(3, front.margin)):
         raise ConfigError(
-            f"the model gives {len(costs)} frames for a window where {last} are due",
+            f"the model gives {len(costs)} frames for a window, but {last} are expected",
             remedy="check the model's frame_shift_samples, or raise margin_s",
         )
     plan.posteriors[left + first : left + first + len(there)] = there
@@ -137,17 +137,17 @@ def _windows(source: Source, front: FrontEnd, plan: _Plan) -> Iterator[NDArray[n
         waiting, held_from = np.concatenate(parts), left
         plan.windows.append((left, first, last))
         yield front.shape(waiting[: (right - left) * size])
-    for _ in stream:  # the energy of what fills no output frame
+    for _ in stream:  # for the energy of a last partial output frame
         pass
 
 
 def _repeated(rows: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """Resampling may give a sample less than the ratio of the rates promises: the last row once more."""
+    """Repeat the last row, since resampling may give a sample less than the ratio of the rates implies."""
     return np.repeat(rows[-1:], count, axis=0)
 
 
 def spans(frames: int, window: int, margin: int) -> Iterator[tuple[int, int, int]]:
-    """(first frame, and which of its frames count: from, to) of each window of a recording of `frames`."""
+    """(first frame, range of its frames that count: from, to) of each window of a recording of `frames`."""
     begin = 0
     while begin < frames:
         left = min(max(0, begin - margin), max(0, frames - window))

@@ -1,8 +1,8 @@
-"""What a recogniser wrote of a recording, as its second reading and, where no other stands, as its transcript.
+"""Uses a recogniser's text of a recording as its second reading and, if no other holds, as its transcript.
 
-Sequence-to-sequence recognisers such as Whisper write good text, and times that may be seconds off. So their text is
-aligned to the audio as any transcript is: then its words have times, and a text that is not the recording's is refused.
-Where it is right, what it has at the place of an utterance is a better second reading than the aligner's own letters.
+Sequence-to-sequence recognisers such as Whisper write good text, but their times may be seconds off. So their text is
+aligned to the audio like any transcript, which gives its words times and refuses a text of another recording. Where it
+is right, its text at an utterance is a better second reading than the aligner's own letters.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from megahour.align.tables import Clock, Timed
 from megahour.align.transcripts import SpelledTranscript, why_nothing
 from megahour.core.schemas import BY_RECOGNISER, HEARD
 
-FEWEST_LETTERS = 4  # of a cue that a reading bears out: shorter ones stand anywhere
-BESIDE_FRAMES = 50  # of 10 ms, by which the recogniser's words may lie beside a cue that they bear out
+FEWEST_LETTERS = 4  # of a cue that a reading can confirm: shorter ones occur anywhere
+BESIDE_FRAMES = 50  # of 10 ms, by which the recogniser's words may be off the cue that they confirm
 
 
 def in_turn(
     p: AlignParams, transcripts: Sequence[SpelledTranscript], units: NDArray[np.int32]
 ) -> list[tuple[SpelledTranscript, bool]]:
-    """The transcripts to try, in turn: the best that people gave, and the recogniser's where `p.recognised` has it so.
+    """The transcripts to try, in order: the best human one, and the recogniser's as `p.recognised` says.
 
-    Each with whether the greedy reading `units` shows hardly anything of it.
+    Each comes with whether the greedy reading `units` shows hardly anything of it.
     """
     written = [each for each in transcripts if not why_nothing([each])]
     people = [each for each in written if each.number != BY_RECOGNISER]
@@ -50,7 +50,7 @@ def _best(
 
 
 def reading_of(document: Document, timed: Timed, clock: Clock) -> pa.Table:
-    """HEARD (without the key) of one recording: one row, of the recogniser's words that the audio has."""
+    """HEARD (without the key) of one recording: one row with the recogniser's words that were found in the audio."""
     said = np.flatnonzero(timed.start >= 0)
     words = [f" {document.words[word]}" for word in said.tolist()]
     starts = np.maximum.accumulate(clock.of_energy_frames(timed.start[said]))
@@ -59,9 +59,9 @@ def reading_of(document: Document, timed: Timed, clock: Clock) -> pa.Table:
 
 
 def borne_out(document: Document, timed: Timed, other: Document, other_timed: Timed) -> NDArray[np.bool_]:
-    """(J,) cues of `document` that the recogniser, in `other`, has word for word at the place where the path has them.
+    """(J,) cues of `document` that the recogniser's text `other` has word for word at the same place.
 
-    Two readings that agree outweigh what a weak aligner makes of the sound.
+    Two texts that agree outweigh a weak aligner's doubts.
     """
     said = np.flatnonzero(other_timed.start >= 0)
     starts = np.maximum.accumulate(other_timed.start[said])

@@ -1,4 +1,4 @@
-"""The recordings of a shard read from beginning to end: a FLAC is opened once, and only what is asked for is read."""
+"""Reads the recordings of a shard sequentially: each FLAC is opened once, and only the requested samples are read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BUFFER_BYTES = 1 << 20
 
 
 class Recordings:
-    """A shard's `.tar` of FLAC; a context manager. One recording is open at a time."""
+    """A shard's `.tar` of FLAC files; a context manager. One recording is open at a time."""
 
     def __init__(self, artifact: Artifact, shard: int) -> None:
         self._where = f"{artifact.url} shard {shard}"
@@ -37,7 +37,7 @@ class Recordings:
     def source(self, row: Mapping[str, Any]) -> Source:
         """A recording of the index (offset, size, samples, rate_hz).
 
-        Reading it raises StoreError where there is no readable FLAC, or it ends too soon.
+        Reading it raises StoreError if the FLAC is missing, unreadable or too short.
         """
         offset_size = row["offset"], row["size"]
 

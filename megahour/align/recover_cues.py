@@ -1,9 +1,9 @@
-"""A second look at cues that the path leaves out although there is speech where they belong.
+"""Recovers cues that the path skips although they are spoken where they belong.
 
-The cost of leaving a cue out fits the document's usual errors. A cue that the model hears badly, with words or sounds
-that it never learned, costs more, and goes although it is said. Whether it is, other texts and other places of the same
-document tell (`decoys`). A long cue must be said in each of its parts: of a text that ends otherwise than the speech
-does, the beginning alone would be enough to win. An end or beginning that is not spoken is left out (`partial_cues`).
+The cost of skipping a cue is fitted to the document's usual errors. A cue that the model recognises badly, with words
+or sounds that it never learned, costs more and is skipped although it is spoken. Other texts and other places of the
+document decide whether it is (`decoys`). A long cue must be spoken in each of its parts, since otherwise a matching
+beginning would suffice. An unspoken end or beginning is dropped (`partial_cues`).
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from megahour.align.partial_cues import LEAST_SAID, align_part, said_tokens
 FEWEST_TOKENS = 4  # of a cue without a time: shorter ones fit anywhere
 FEWEST_TIMED = 2
 PART_TOKENS = 24
-LEAST_HEARD = 0.5  # greedy tokens at the place, for each token of the cue
-LEAST_SPOKEN = 0.5  # share of the cues on the path, below which text and audio hardly belong together
+LEAST_HEARD = 0.5  # least greedy tokens at the place per token of the cue
+LEAST_SPOKEN = 0.5  # share of cues on the path, below which text and audio hardly belong together
 NEAR = 0.5  # of the tolerance of `hints`: how far from its time a cue may begin
 MAX_CELLS = 4e5  # frames x tokens of a cue and its place
-DEAR = 0.5  # share of what decoys cost in all above which words of a long cue are not said
-MOST_HEARD = 2.0  # greedy tokens at the place for each token of such a cue
+DEAR = 0.5  # share of the decoys' total cost, above which words of a long cue are not spoken
+MOST_HEARD = 2.0  # most greedy tokens at the place per token of such a cue
 
 Ints = NDArray[np.int32]
 
 
 @dataclass(slots=True)
 class Look:
-    """A document's path while cues come back to it.
+    """A document's path while cues are put back.
 
-    first, last: (J,) frames of cues, -1 of those left out. most: deviation of `decoys` up to which a cue is said, where
-    its time and the length of the speech are right.
+    first, last: (J,) frames of cues, -1 for skipped ones. most: deviation of `decoys` up to which a cue counts as
+    spoken if its time and the length of the speech fit.
     """
 
     posteriors: NDArray[Any]
@@ -53,7 +53,7 @@ class Look:
     most: float
 
     def place(self, cue: int) -> CuePlace | None:
-        """Where `cue` may be, between its neighbours and near its time; None where there is no room."""
+        """Where `cue` may be, between its neighbours and near its time; None if there is no room."""
         length = int(self.problem.boundaries[cue + 1] - self.problem.boundaries[cue])
         left, right = self.gap(cue)
         low, high, timed = left, right, False
@@ -72,7 +72,7 @@ class Look:
         return int(self.last[:cue].max(initial=0)), int(after[after >= 0].min(initial=len(self.states)))
 
     def elsewhere(self, cue: int, place: CuePlace) -> list[CuePlace]:
-        """Places as long as that of `cue`, each beginning as far before another cue of the path as its own does."""
+        """Places of the same length as `cue`'s, each starting equally far before another cue of the path."""
         if self.expected is None:
             return []
         bounds, tokens = self.problem.boundaries, self.problem.tokens
@@ -88,12 +88,12 @@ class Look:
         ]
 
     def heard(self, low: int, high: int) -> int:
-        """Tokens of the greedy path through frames low .. high-1, spaces apart."""
+        """Number of tokens of the greedy path in frames low .. high-1, without spaces."""
         units, _ = greedy_path(self.posteriors[low:high], self.problem.blank)
         return int(np.count_nonzero(units != self.problem.free))
 
     def put_back(self, cue: int, place: CuePlace, placed: Ints) -> None:
-        """Put `cue` on the path with the states `placed` of its place's frames."""
+        """Put `cue` on the path, with the states `placed` for the frames of its place."""
         (left, right), bounds = self.gap(cue), self.problem.boundaries
         own = place.low + np.flatnonzero(placed >= 0)
         self.first[cue], self.last[cue] = own[0], own[-1] + 1
@@ -110,11 +110,10 @@ def look_again(
     least_frames: float = np.inf,
     said_chance: float = 0.1,
 ) -> AlignmentPath:
-    """`path` with those cues that it leaves out though they are said. The score stays the old path's.
+    """`path` with skipped cues put back that are spoken. The score is that of the old path.
 
-    posteriors: (T, V) as for `ctc.align`. refused: (J,) cues that are not to be looked for. hints, least_frames: as for
-    `hints.heed_hints`. said_chance: of a cue that is not said to come back, where its time and the length of the speech
-    are right.
+    posteriors: (T, V) as for `ctc.align`. refused: (J,) cues not to search for. hints, least_frames: as for
+    `hints.heed_hints`. said_chance: false-accept rate for unspoken cues whose time and length of speech fit.
     """
     first, last = cue_frames(path, problem.boundaries)
     expected = None if hints is None else expect(first, hints, least_frames)
@@ -135,7 +134,7 @@ def look_again(
 
 
 def _said(look: Look, cue: int, place: CuePlace) -> Ints | None:
-    """States of the frames of `place` with `cue` spoken there, whole or in part, or None where it is not."""
+    """States of the frames of `place` with `cue` spoken there, whole or in part; None if it is not."""
     problem, posteriors = look.problem, look.posteriors[place.low : place.high]
     own, text = problem.tokens[problem.boundaries[cue] : problem.boundaries[cue + 1]], problem.tokens
     long = len(own) >= 2 * PART_TOKENS
@@ -148,7 +147,7 @@ def _said(look: Look, cue: int, place: CuePlace) -> Ints | None:
             return None
     begin, end = int(problem.boundaries[cue]), int(problem.boundaries[cue + 1])
     tokens = np.arange(begin, end, dtype=np.int32)
-    if long:  # its words are dear, or it would be on the path: as dear as any are the words that no one says
+    if long:  # its words are expensive, or it would be on the path; unspoken words cost as much as any text
         any_text = DEAR * float(np.median(place.excess(decoys(text, own))))
         tokens = said_tokens(posteriors, problem, cue, max(any_text, float(problem.skip_nats[cue])))
     if heard < LEAST_HEARD * len(tokens):
@@ -158,7 +157,7 @@ def _said(look: Look, cue: int, place: CuePlace) -> Ints | None:
 
 
 def _each_part(problem: Problem, place: CuePlace, tokens: Ints, states: Ints) -> bool:
-    """Whether the `tokens` of a long cue are said in each of their parts, where `states` (T,) of its place say them."""
+    """Whether each part of a long cue's `tokens` is spoken where `states` (T,) of its place have it."""
     edges = np.linspace(0, len(tokens), max(1, len(tokens) // PART_TOKENS) + 1).astype(np.intp).tolist()
     for a, b in pairwise(edges):
         start = int(np.flatnonzero(states == tokens[a - 1])[-1]) + 1 if a else 0

@@ -1,4 +1,4 @@
-"""Worker side of `align`: the recordings of one shard, from audio and cues to words with times."""
+"""Worker side of `align`: turns audio and cues of a shard's recordings into words with times."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from megahour.serve.spec import ModelSpec
 
 Row = dict[str, Any]
 INDEX = ["key", "offset", "size", "samples", "rate_hz"]
-LEAST_FRAMES = 8  # output frames of the shortest recording that a model is asked about
+LEAST_FRAMES = 8  # output frames of the shortest recording to align
 
 
 @dataclass
 class Shard:
-    """What a task knows of its shard, and the tables that it fills."""
+    """A task's shard, and the tables that it fills."""
 
     p: AlignParams
     front: FrontEnd
@@ -58,9 +58,9 @@ def align_shard(
     copies: pa.Table | None = None,
 ) -> None:
     """Write one *alignment* shard, in the order of the recordings' keys: `.parquet` words, `.segments.parquet`,
-    `.heard.parquet`, and `.posteriors.arrow` when asked.
+    `.heard.parquet`, and `.posteriors.arrow` if requested.
 
-    posteriors: an alignment that has `.posteriors.arrow`, to be read instead of listening. copies: keys of
+    posteriors: an alignment with `.posteriors.arrow`, read instead of running the model. copies: keys of
     recordings to leave out.
     """
     config = aligner.read_json(0, ".model.json")
@@ -90,13 +90,13 @@ def align_shard(
                 _align_row(work, row, transcripts.pop(row["key"]), heard)
             ctx.progress(done, len(rows), "recordings")
     out.table(joined(work.words, ALIGNED_WORDS))
-    segments = joined(work.segments, ALIGNED_SEGMENTS)  # what was refused unheard comes first
+    segments = joined(work.segments, ALIGNED_SEGMENTS)  # recordings refused before inference come first
     out.table(segments.take(np.argsort(segments["key"].to_numpy(), kind="stable")), ".segments.parquet")
     out.table(joined(work.heard, HEARD), ".heard.parquet")
 
 
 def cues_by_key(table: pa.Table) -> dict[int, list[Row]]:
-    """Cues of each recording in order of their numbers."""
+    """Cues of each recording, by number."""
     cues: dict[int, list[Row]] = {}
     for row in table.to_pylist():
         cues.setdefault(row["key"], []).append(row)
@@ -106,7 +106,7 @@ def cues_by_key(table: pa.Table) -> dict[int, list[Row]]:
 
 
 def _without_copies(work: Shard, index: pa.Table, copies: pa.Table) -> pa.Table:
-    """The recordings that are no copies."""
+    """The recordings that are not copies."""
     listed = np.isin(index["key"].to_numpy(), copies["key"].to_numpy())
     for row in index.filter(pa.array(listed)).to_pylist():
         work.out.came_in()
@@ -117,7 +117,7 @@ def _without_copies(work: Shard, index: pa.Table, copies: pa.Table) -> pa.Table:
 def _to_hear(
     work: Shard, index: pa.Table, cues: dict[int, pa.Table], speller: Speller
 ) -> tuple[list[Row], dict[int, list[SpelledTranscript]]]:
-    """Recordings that have something to be aligned, by key, and their transcripts; the others are dropped."""
+    """Recordings with something to align, by key, and their transcripts; the others are dropped."""
     rows: list[Row] = []
     transcripts: dict[int, list[SpelledTranscript]] = {}
     for row in index.sort_by("key").to_pylist():
@@ -139,7 +139,7 @@ def _to_hear(
 
 
 def _refuse(work: Shard, row: Row, reason: str) -> None:
-    """Drop a whole recording; its row among the segments gives the reason, to `cut` and to the user."""
+    """Drop a whole recording; its row in the segments tells `cut` and the user the reason."""
     work.out.drop(reason)
     work.segments.append(keyed(row["key"], refusal(reason, row["samples"]), ALIGNED_SEGMENTS))
 
@@ -154,7 +154,7 @@ def _writing(out: ShardWriter, front: FrontEnd, digest: str) -> Iterator[Posteri
 
 
 def _count_heard(work: Shard, row: Row, heard: Heard | None, writer: PosteriorWriter | None) -> None:
-    """Seconds of audio, what could not be heard, and the posteriors if they are to be kept."""
+    """Count seconds of audio, quarantine failed recordings, and write posteriors if requested."""
     if heard is None:
         _refuse(work, row, "no-posteriors")
         return
@@ -193,7 +193,7 @@ def _align_row(work: Shard, row: Row, transcripts: list[SpelledTranscript], hear
 
 
 def _write_row(work: Shard, row: Row, chosen: PlacedTranscript, trust: Trust, clock: Clock) -> None:
-    """Words and segments of a recording that is aligned, and what they add up to."""
+    """Write an aligned recording's words and segments, and count them."""
     out, document, aligned = work.out, chosen.transcript.document, chosen.aligned
     out.kept()
     out.stat("audio_samples", row["samples"])

@@ -1,4 +1,4 @@
-"""Stage `align`: text to audio, by CTC."""
+"""Stage `align`: aligns transcripts to audio by CTC."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LOG = logging.getLogger(__name__)
 class Align(Stage[AlignParams]):
     """One task per recordings shard; posteriors come from the accelerator service and stay in memory.
 
-    `posteriors` is an alignment that was made with `write_posteriors`, to be read instead of listening again. What
-    `copies` lists is left out.
+    `posteriors` is an alignment made with `write_posteriors`, read instead of running the model again. Recordings
+    listed in `copies` are left out.
     """
 
     name = "align"
@@ -40,7 +40,7 @@ class Align(Stage[AlignParams]):
         return None if "posteriors" in inputs else self.spec(p, inputs)
 
     def spec(self, p: AlignParams, inputs: Inputs) -> ModelSpec:
-        """The aligner, with posteriors of 8 bits."""
+        """The aligner's model, with 8-bit posteriors."""
         from megahour.models.service import model_spec
 
         return model_spec(inputs["aligner"], p.batch_frames, outputs="costs", precision=p.precision)
@@ -71,10 +71,10 @@ FEW_CUES, FEW_KEPT = 20, 0.05
 
 
 def doubts(summary: dict[str, Any], receipts: Sequence[Receipt]) -> str:
-    """What to look at where hardly a cue is kept of `FEW_CUES` or more that were looked for; "" otherwise.
+    """Advice if hardly any of at least `FEW_CUES` cues is kept; "" otherwise.
 
-    A model that hears nothing, or whose outputs are not what its token list says, gives posteriors like any other: that
-    no right transcript fits them is all that shows.
+    A model that recognises nothing, or whose outputs do not match its token list, gives posteriors like any other; the
+    only symptom is that no transcript fits them.
     """
     dropped = Counter[str]()
     for receipt in receipts:

@@ -1,4 +1,4 @@
-"""Posteriors on disk: `align` writes them once, in the order of their keys, so that the model need not run again.
+"""Stores posteriors on disk, in the order of their keys, so that `align` need not run the model again.
 
 `.posteriors.arrow` is an Arrow file with a record batch a recording and a row a piece: ``key, piece, frames, costs``
 (T, V) uint8 in 1/16 nat, and ``level``, the mean log-mel energy of the piece's stretch of 10 ms frames, float16. The
@@ -59,7 +59,7 @@ class PosteriorWriter:
 
 
 class PosteriorReader:
-    """The recordings of one shard; each is read when it is asked for."""
+    """The recordings of one shard, each read on access."""
 
     def __init__(self, file: pa.ipc.RecordBatchFileReader, front: FrontEnd, aligner_digest: str, where: str) -> None:
         self._file, self._units = file, front.units
@@ -67,17 +67,17 @@ class PosteriorReader:
         metadata = file.schema.metadata or {}
         for name, value in due.items():
             if metadata.get(name) != value:
-                said = metadata.get(name, b"nothing").decode()
+                stored = metadata.get(name, b"nothing").decode()
                 raise ConfigError(
-                    f"{name.decode()} of the posteriors is {said}, of the aligner {value.decode()}",
+                    f"{name.decode()} is {stored} for the posteriors, but {value.decode()} for the aligner",
                     where=where,
-                    remedy="give the aligner that made them, or listen again (leave `posteriors` out)",
+                    remedy="use the aligner that made them, or run it again (leave out `posteriors`)",
                 )
         batches = (file.get_batch(i) for i in range(file.num_record_batches))
         self._place = {batch.column(0)[0].as_py(): i for i, batch in enumerate(batches) if len(batch)}
 
     def read(self, key: int) -> Heard | None:
-        """What was heard of a recording; None when it was not listened to."""
+        """A recording's posteriors and level; None if it was not run through the model."""
         if key not in self._place:
             return None
         batch = self._file.get_batch(self._place[key])

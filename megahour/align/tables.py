@@ -1,4 +1,4 @@
-"""An aligned recording as rows of the *alignment* tables, by arrays: ten hours are 90,000 words and 400,000 tokens."""
+"""Builds the rows of the *alignment* tables with arrays: ten hours have 90,000 words and 400,000 tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Clock:
-    """From output frames of `shift_s`, and frames of 10 ms, to samples of a recording of `samples` at `rate_hz`."""
+    """Converts output frames of `shift_s` and frames of 10 ms to samples of a recording of `samples` at `rate_hz`."""
 
     shift_s: float
     rate_hz: int
@@ -54,9 +54,9 @@ class Clock:
 
 @dataclass(frozen=True)
 class Trust:
-    """What a cue must show to be kept, and how much speech between cues counts (`AlignParams`).
+    """Limits for keeping a cue, and for reporting speech between cues (`AlignParams`).
 
-    unsure: (J,) cues that are not heard where they are (`evidence`).
+    unsure: (J,) cues that the audio does not support at their place (`evidence`).
     """
 
     unsure: NDArray[np.bool_]
@@ -68,7 +68,7 @@ class Trust:
 
 @dataclass(frozen=True)
 class Timed:
-    """Words (W,) of a document in frames of 10 ms, -1 where they are not spoken."""
+    """Times of a document's words (W,) in frames of 10 ms, -1 if they are not spoken."""
 
     start: Ints
     end: Ints
@@ -76,7 +76,7 @@ class Timed:
 
 
 def time_words(document: Document, aligned: Aligned, level: NDArray[np.float32], clock: Clock) -> Timed:
-    """Edges of words, widened to where the sound begins and ends, and their mean posterior."""
+    """Times of words, widened to where their sound begins and ends, and their mean posterior."""
     first, last = word_frames(aligned.path, document)
     confidence = mean_between(aligned.frame_posterior, first, last)
     spoken = first >= 0
@@ -102,7 +102,7 @@ def segments_of(
     clock: Clock,
     trust: Trust,
 ) -> pa.Table:
-    """ALIGNED_SEGMENTS (without the key) of one recording: its cues by their numbers, then untranscribed speech."""
+    """ALIGNED_SEGMENTS (without the key) of one recording: its cues by number, then untranscribed speech."""
     bounds, cues = document.boundaries, document.cues.astype(np.int64)
     first, last = cue_frames(aligned.path, bounds)
     confidence = mean_between(aligned.frame_posterior, first, last)
@@ -148,7 +148,7 @@ def _segments(
     confidence: NDArray[np.float32] | None = None,
     loss: NDArray[np.float64] | None = None,
 ) -> pa.Table:
-    """Segments of `cues` with edges in frames of 10 ms; kept where there is no reason against it."""
+    """Segments of `cues` with edges in frames of 10 ms; kept unless there is a reason."""
     columns = {
         "cue": cues.astype(np.int32),
         "kept": reasons == "",
@@ -162,7 +162,7 @@ def _segments(
 
 
 def words_of(document: Document, aligned: Aligned, timed: Timed, segments: pa.Table, clock: Clock) -> pa.Table:
-    """ALIGNED_WORDS (without the key) of the cues that `segments` keeps, with the times of their tokens."""
+    """ALIGNED_WORDS (without the key) of the cues kept in `segments`, with the times of their tokens."""
     kept_cues = segments["cue"].to_numpy()[segments["kept"].to_numpy(zero_copy_only=False)]
     kept = (timed.start >= 0) & np.isin(document.word_cue, kept_cues)
     chosen = np.flatnonzero(kept)

@@ -1,9 +1,9 @@
-"""Places at which a long stretch may be cut by its cue times, where the sound offers no anchor.
+"""Cuts long stretches without anchors at cue times that the audio confirms.
 
-A text whose sentences repeat, or a model that hears too little for a whole k-mer, leaves stretches without an anchor.
-Around every `EVERY_S` of such a stretch, the cues whose times lie near are aligned on their own, with their times
-(`timed`); a cue in the middle is a place to cut if most of its neighbours are found, too, and are as far from their
-times as it is. So a time is never believed alone: where the sound does not bear it out, nothing is cut.
+A text with repeated sentences, or a model that recognises too little for a whole k-mer, leaves stretches without an
+anchor. Every `EVERY_S` of such a stretch, the cues with nearby times are aligned on their own, using their times
+(`timed`). A cue in the middle becomes a cut if most of its neighbours are found too and are equally far from their
+times. So a time alone is never trusted: without support in the audio, nothing is cut.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from megahour.align.anchors import Anchoring, part
 from megahour.align.ctc import NoPathError, Problem
 from megahour.align.timed import align_timed, time_costs
 
-CELLS = 5e8  # frames x tokens of a stretch that is aligned without cuts
-EVERY_S, WINDOW_S, SIGMA_S = 300.0, 45.0, 5.0  # between cuts; of cues on either side of one; of their times
+CELLS = 5e8  # frames x tokens up to which a stretch needs no cuts
+EVERY_S, WINDOW_S, SIGMA_S = 300.0, 45.0, 5.0  # between cuts; window of cues on either side; deviation of their times
 FEWEST = 6  # cues in a window
-LEAST_FOUND = 0.6  # share of these that must be found
+LEAST_FOUND = 0.6  # share of them that must be found
 MOST_CELLS = 2e7  # of a window
 MOST_TRIES = 6  # windows for one cut
 
@@ -31,7 +31,7 @@ Anchors = list[tuple[int, int]]
 def with_cuts(
     posteriors: NDArray[Any], problem: Problem, anchors: Anchors, hints: NDArray[np.float64], settings: Anchoring
 ) -> Anchors:
-    """`anchors` (token, frame) and cuts between them, in order, wherever two are too far apart.
+    """`anchors` (token, frame), with cuts inserted wherever two are too far apart.
 
     posteriors: (T, V) as for `ctc.align`. hints: (J,) frame at which each cue starts by its time, NaN unknown.
     """
@@ -78,7 +78,7 @@ def _cut(
     frames: tuple[int, int],
     second: float,
 ) -> tuple[int, int] | None:
-    """(token, frame) at which a cue in the middle of the cues `near` begins; None where they are not found."""
+    """(token, frame) at which a cue in the middle of the cues `near` begins; None if they are not found."""
     bounds = problem.boundaries
     first, last = int(near[0]), int(near[-1]) + 1
     low = int(np.clip(hints[near].min() - WINDOW_S * second, *frames))
@@ -105,6 +105,6 @@ def _cut(
 
 
 def _first(states: NDArray[np.int32], token: int) -> int:
-    """First frame of `token`, -1 where it is not spoken."""
+    """First frame of `token`, -1 if it is not spoken."""
     at = np.flatnonzero(states == token)
     return int(at[0]) if len(at) else -1

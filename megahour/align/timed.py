@@ -1,12 +1,12 @@
-"""The alignment of a stretch whose cues have times: exact Viterbi, where a cue that starts off its time costs for that.
+"""Aligns a stretch whose cues have times: exact Viterbi with a cost for cues that start off their times.
 
-The recursion of `ctc` with one term more. Entering the first token of cue j at frame t costs
+It is the recursion of `ctc` with one more term. Entering the first token of cue j at frame t costs
 
     pen(t - e[j])      pen(x) = min(x^2 / (2 sigma^2), MOST_NATS)
 
-e[j] being the frame at which the cue is expected, and entering its last token costs pen(max(0, t - e[j] - room[j])),
-lest the first token keep the time alone. So times have normal errors, and for the rare time that is plainly wrong there
-is a bound, beyond which only the sound counts. Stretches are small, so the moves of all cells are kept.
+where e[j] is the frame at which the cue is expected; entering its last token costs pen(max(0, t - e[j] - room[j])), so
+that not only the first token keeps the time. This models normal errors of times, with a bound for the rare wrong time,
+beyond which only the audio counts. Stretches are small, so the moves of all cells are kept.
 """
 
 from __future__ import annotations

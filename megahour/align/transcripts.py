@@ -1,4 +1,4 @@
-"""The transcripts of a recording as documents: what can be spelled, and which cues cannot be there at all."""
+"""Spells a recording's transcripts as documents, and drops cues that cannot be in the audio."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from megahour.align.pieces import spell_pieces
 
 LEAST_KNOWN = 0.5  # share of a transcript's letters and digits that the model must know
 LONGEST_WORD = 100  # characters: the longest words of German dictionaries have 80
-LATE_SHARE = 0.05  # of a recording's length: cue times that drift, of films at another speed, are not past its end
+LATE_SHARE = 0.05  # of a recording's length, by which drifting cue times (of films at another speed) may pass its end
 COLUMNS = ["key", "cue", "start_samples", "text", "transcript"]
 Hinted = tuple[int, float, str]  # cue, start in seconds or NaN, text
 
 
 @dataclass(frozen=True)
 class SpelledTranscript:
-    """number: as in the cues. known: share of its letters and digits that are in the model's tokens. left_out: reason
-    of each cue that is not in `document`."""
+    """A candidate transcript as a document. number: as in the cues. known: share of its letters and digits among the
+    model's tokens. left_out: reason of each cue that is not in `document`."""
 
     number: int
     document: Document
@@ -38,16 +38,16 @@ def by_recording(table: pa.Table) -> dict[int, pa.Table]:
 
 
 class Speller:
-    """Texts in a model's tokens, by characters or by pieces."""
+    """Spells texts in a model's tokens, by characters or by pieces."""
 
     def __init__(self, tokens: list[str], *, marks: bool) -> None:
         self._tokens, self._spell = tokens, spell_pieces if marks else spell
         self._characters = set("".join(tokens[:BLANK] + tokens[BLANK + 1 :]))
 
     def read(self, cues: pa.Table, rate_hz: int, samples: int, late_s: float) -> list[SpelledTranscript]:
-        """Every candidate transcript of a recording, in the order of their numbers.
+        """All candidate transcripts of a recording, by number.
 
-        cues: of one recording. late_s: how far beyond the end of the audio a cue may begin by its time.
+        cues: of one recording. late_s: how far after the end of the audio a cue's time may begin.
         """
         late = samples + max(late_s * rate_hz, LATE_SHARE * samples)
         cues_of: dict[int, list[Hinted]] = {}
@@ -78,9 +78,9 @@ class Speller:
 
 
 def why_nothing(transcripts: list[SpelledTranscript]) -> str:
-    """The reason why a recording none of whose transcripts has tokens is refused, or "" when one of them has.
+    """Why a recording is refused if none of its transcripts can be spelled; "" if one can.
 
-    Of a transcript in another script less than half can be spelled: what is left of it would be found anywhere.
+    Less than half of a transcript in another script can be spelled; the rest would match anywhere.
     """
     if any(len(each.document.tokens) and each.known >= LEAST_KNOWN for each in transcripts):
         return ""

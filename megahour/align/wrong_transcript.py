@@ -1,13 +1,13 @@
-"""Whether a text belongs to audio whose greedy reading does not show it: badly heard, or the wrong text?
+"""Tests whether a text belongs to audio whose greedy reading does not show it: is it badly recognised, or wrong?
 
-The text is aligned, and so is its decoy, the same text with the letters of each cue in reverse: as many letters, as
-frequent, in cues as long. With the costs above those of nothing but the star,
+The text is aligned, and so is its decoy, the same text with the letters of each cue reversed: the same letters in cues
+of the same lengths. With the costs above those of the star alone,
 
     C(text) <= C(decoy) - margin |C(decoy)|
 
-holds, with a margin of 0.2, for the right text even where two of three letters are wrong. A text of another recording,
-or of a model that hears nothing, costs as much as its decoy. Where cues are single letters or palindromes, the letters
-of the whole text are reversed instead; a text of a few letters is not judged.
+holds, with a margin of 0.2, for the right text even if two of three letters are misread. A text of another recording
+costs as much as its decoy, and so does any text with a model that recognises nothing. If cues are single letters or
+palindromes, the letters of the whole text are reversed instead; a text of a few letters is not tested.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LEAST_OTHER = 0.5  # share of the places at which a decoy must have another lett
 
 
 def belongs(posteriors: NDArray[Any], problem: Problem, anchoring: Anchoring, margin: float) -> bool:
-    """Whether posteriors (T, V) show the text of `problem` rather than any. Raises NoAnchorsError for a large one."""
+    """Whether posteriors (T, V) fit the text of `problem` better than any. Raises NoAnchorsError for a large one."""
     decoy = decoy_of(problem)
     if decoy is None:
         return True
@@ -36,7 +36,7 @@ def belongs(posteriors: NDArray[Any], problem: Problem, anchoring: Anchoring, ma
 
 
 def decoy_of(problem: Problem) -> Problem | None:
-    """Another text that is as hard to find; None where the text is too short, or too uniform, to make one."""
+    """A decoy that is equally hard to find; None if the text is too short or too uniform."""
     tokens, bounds = problem.tokens, problem.boundaries
     by_cue = np.repeat(bounds[:-1] + bounds[1:] - 1, np.diff(bounds)) - np.arange(len(tokens))
     for other in (tokens[by_cue], tokens[::-1]):
@@ -50,7 +50,7 @@ def _cost(posteriors: NDArray[Any], problem: Problem, anchoring: Anchoring) -> f
 
 
 def _star(posteriors: NDArray[Any], problem: Problem) -> float:
-    """Nats of a path that says nothing."""
+    """Nats of a path without tokens."""
     sign = -1 if scale_of(posteriors) < 0 else 1  # 8-bit values are costs
     best = (posteriors.min if sign < 0 else posteriors.max)(axis=1).astype(np.float32)
     quiet = posteriors[:, problem.blank].astype(np.float32)

@@ -1,1 +1,1 @@
-"""Utterances from aligned recordings: where to cut, which tier they belong to, how they sound."""
+"""Cuts aligned recordings into utterances, and rates their transcripts and their sound."""

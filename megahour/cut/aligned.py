@@ -1,4 +1,4 @@
-"""What `align` and `ingest` say of one recording, as arrays: words, segments, cues and the second reading."""
+"""One recording's rows from `align` and `ingest`, as arrays: words, segments, cues and the second reading."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WORD_COLUMNS = ["key", "cue", "word", "text", "start_samples", "end_samples", "c
 
 @dataclass(frozen=True)
 class AlignedRecording:
-    """Aligned words (W,) of a recording in order of time, its segments, cues by number, and what was heard."""
+    """Aligned words (W,) of a recording in order of time, its segments, cues by number, and second reading."""
 
     cue: NDArray[np.int64]
     word: NDArray[np.int64]
@@ -35,11 +35,11 @@ class AlignedRecording:
     reading: Reading
 
     def speakers(self, first: int, last: int) -> set[str]:
-        """Of the cues of words first .. last-1; "" is an unknown one."""
+        """Speakers of the cues of words first .. last-1; "" for an unknown one."""
         return {str(self.cues[int(cue)].get("speaker") or "") for cue in np.unique(self.cue[first:last])}
 
     def loss(self, first: int, last: int) -> float:
-        """Mean loss of the cues of words first .. last-1, each with the weight of its words, nats per token."""
+        """Mean loss of the cues of words first .. last-1, weighted by words, in nats per token."""
         return float(np.mean([self._losses.get(cue, np.nan) for cue in self.cue[first:last].tolist()]))
 
     @cached_property
@@ -49,7 +49,7 @@ class AlignedRecording:
 
 @dataclass
 class Tables:
-    """The tables of one alignment shard, to be asked for one recording after the other."""
+    """The tables of one alignment shard, for access by recording."""
 
     words: pa.Table = field(default_factory=ALIGNED_WORDS.empty_table)
     segments: pa.Table = field(default_factory=ALIGNED_SEGMENTS.empty_table)
@@ -68,7 +68,7 @@ class Tables:
         return cls(*(table.take(np.argsort(table["key"].to_numpy(), kind="stable")) for table in tables))
 
     def of(self, key: int, cues: Iterable[Row]) -> AlignedRecording:
-        """Everything about one recording; without words where `align` refused it."""
+        """All rows of one recording; without words if `align` refused it."""
         words, segments, heard = (
             table.slice(*rows.get(key, (0, 0)))
             for table, rows in zip((self.words, self.segments, self.heard), self._rows, strict=True)
@@ -88,6 +88,6 @@ class Tables:
 
 
 def _ranges(keys: NDArray[np.int64]) -> dict[int, tuple[int, int]]:
-    """(first row, rows) of each key; equal keys stand together."""
+    """(first row, number of rows) of each key; equal keys are adjacent."""
     places = [0, *(np.flatnonzero(keys[1:] != keys[:-1]) + 1).tolist(), len(keys)] if len(keys) else []
     return {int(keys[a]): (a, b - a) for a, b in pairwise(places)}

@@ -1,17 +1,17 @@
-"""How far the second reading of a recording's utterances may be from their texts, by what it makes of right and wrong.
+"""Sets limits on the error rate of a recording's second reading, from its usual errors on right and on wrong texts.
 
-An aligner that hears badly reads right texts badly, too, so a limit that is right for one is wrong for another. Of a
-recording, the median error rate c is what the reading usually has. Among right texts of n characters it varies by
+A weak aligner misreads right texts too, so no fixed limit suits all. For a recording, the median error rate c is the
+reading's usual one. Among right texts of n characters the rate varies by
 
     s(n) = sqrt(CLUSTERED c (1 - c) / n)
 
-for errors come in clusters. Texts of other places of the recording, held against the same readings, have the mean m and
-the deviation d / sqrt(n). An utterance is dropped above
+since errors come in clusters. Texts from elsewhere in the recording, compared with the same readings, have the mean m
+and the deviation d / sqrt(n). An utterance is dropped above
 
     max(dirty_cer, min(c + q(1 - false_reject) s(n), m + q(false_accept) d / sqrt(n)))
 
-q being quantiles of the normal distribution: `dirty_cer` is for aligners that read better than that. Where c is above
-`UNREADABLE`, a reading tells no text from another, and `dirty_cer` stands.
+where q are quantiles of the normal distribution; `dirty_cer` is for aligners that read better than that. If c is above
+`UNREADABLE`, readings cannot distinguish texts, and `dirty_cer` applies.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from megahour.align.evidence import usual_quantile
 from megahour.corpus.text.edit_distance import distance
 from megahour.cut.params import CutParams
 
-CLUSTERED = 4.0  # times the variance of errors that fall one by one
+CLUSTERED = 4.0  # times the variance of independent errors
 UNREADABLE = 0.65  # error rate; any two texts of a language have 0.7 to 0.85
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class ReadingLimits:
-    """What an utterance of one recording must show. NaN, where nothing was read, drops nothing.
+    """Limits for the utterances of one recording. NaN, without a reading, drops nothing.
 
     usual, wrong: error rates of the readings, and against other texts. spread: d, the deviation of `wrong` for a text
     of one character.
@@ -59,7 +59,7 @@ class ReadingLimits:
         return max(self.p.dirty_cer, most)
 
     def edge_cer(self, characters: int) -> float:
-        """The same of the edges: five characters tell nothing of a reading that `dirty_cer` is too strict for."""
+        """The limit at the edges: five characters prove nothing with a reading for which `dirty_cer` is too strict."""
         limit = self.cer(characters)
         return self.p.dirty_edge_cer if limit <= self.p.dirty_cer and limit < 1 else math.inf
 
@@ -82,9 +82,9 @@ def limits_of(p: CutParams, utterances: Sequence[Row]) -> ReadingLimits:
 
 
 def _against_others(read: Sequence[Row]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Error rate of each reading against a text as long from half the recording away, and the text's length.
+    """Error rate of each reading against a text of the same length half the recording away, and the text's length.
 
-    Readings whose half a recording away is their own text, in a very short one, are left out.
+    In very short recordings, readings for which that is their own text are left out.
     """
     texts = [row["text"].replace(" ", "") for row in read]
     every = "".join(texts)

@@ -1,12 +1,12 @@
-"""Where to cut a row of words into utterances: at the longest pauses, never in a word or over a gap in the text.
+"""Cuts a row of words into utterances at the longest pauses, never within a word or across a gap in the text.
 
-Words between which no cut is allowed form an atom. Atoms are joined to utterances of at most `longest` by dynamic
+Words between which no cut is allowed form an atom. Atoms are joined into utterances of at most `longest` by dynamic
 programming over
 
     cost = sum over cuts of (1 - min(pause, GOOD_PAUSE_S) / GOOD_PAUSE_S) + CUT_COST, and SHORT_COST for each utterance
            that is shorter than `shortest`
 
-so that a pause of half a second is a free place to cut, and fewer cuts are better than more. An atom that is longer
+so that a cut in a pause of half a second is free, and fewer cuts are better than more. An atom that is longer
 than `longest` is first divided at its widest gaps between words, however short down to `least_pause`.
 """
 
@@ -40,7 +40,7 @@ class CutLimits:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Words first .. last-1 and their samples start .. end with padding; `verdict` says why it is left out, or ""."""
+    """Words first .. last-1 and their samples start .. end with padding; `verdict`: why the span is left out, or ""."""
 
     first: int
     last: int
@@ -103,7 +103,7 @@ def plan_spans(
 
 
 def _divided(edges: NDArray[np.intp], words: Outline, limits: CutLimits) -> NDArray[np.intp]:
-    """`edges` (A+1,) of atoms with further ones where an atom is too long: at its widest gap, again and again."""
+    """`edges` (A+1,) of atoms, with too long atoms divided repeatedly at their widest gap."""
     result: list[int] = []
     waiting = list(pairwise(edges.tolist()))[::-1]
     while waiting:
@@ -120,7 +120,7 @@ def _divided(edges: NDArray[np.intp], words: Outline, limits: CutLimits) -> NDAr
 def _padded(
     start: NDArray[np.int64], end: NDArray[np.int64], busy: NDArray[np.int64], samples: int, pad: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where an utterance that begins (ends) with each word begins (ends): at most half way to the next sound."""
+    """Padded start (end) of an utterance that begins (ends) with each word: at most half way to the next sound."""
     ends = np.sort(np.concatenate([end, busy[:, 1]]))
     starts = np.sort(np.concatenate([start, busy[:, 0]]))
     before = np.insert(ends, 0, -(1 << 40))[np.searchsorted(ends, start, "right")]

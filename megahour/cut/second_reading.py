@@ -1,7 +1,7 @@
-"""An utterance's text against the second reading, which the acoustic model made without the transcript.
+"""Compares an utterance's text with the second reading, which the acoustic model made without the transcript.
 
-Character error rate, and that of the edges as NeMo's toolset for ctc-segmentation has it: of the first and of the last
-five characters, where a segment that was cut at the wrong word shows (tools/ctc_segmentation).
+Besides the character error rate it computes that of the edges, as NeMo's toolset for ctc-segmentation does
+(tools/ctc_segmentation): of the first and last five characters, which reveals segments cut at the wrong word.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ SPACES = (" ", MARK)
 
 @dataclass(frozen=True)
 class Reading:
-    """Greedy tokens of a recording with the sample at which each begins (N,), rising."""
+    """Greedy tokens of a recording, with the sample at which each begins (N,), ascending."""
 
     tokens: pa.Array
     start: NDArray[np.int64]
-    spaced: bool  # whether the model says where words part
+    spaced: bool  # whether the model marks word boundaries
 
     @classmethod
     def of(cls, row: pa.Table) -> Reading:
-        """From the recording's one row of HEARD; without any, nothing was heard."""
+        """From the recording's row of HEARD; without one the reading is empty."""
         if not row.num_rows:
             return cls(pa.array([], pa.string()), np.zeros(0, np.int64), False)
         tokens = row["tokens"].combine_chunks().flatten()
@@ -39,15 +39,15 @@ class Reading:
         return cls(tokens, start, spaced)
 
     def between(self, start: int, end: int) -> str:
-        """What was heard in samples start .. end."""
+        """The reading of samples start .. end."""
         first, last = np.searchsorted(self.start, [start, end])
         text = "".join(self.tokens.slice(int(first), int(last - first)).to_pylist())
         return " ".join(text.replace(MARK, " ").split())
 
     def wildcard_share(self, start: int, end: int, words: NDArray[np.int64], slack: int) -> float:
-        """Share of the tokens in samples start .. end that lie outside of all `words` (W, 2); 0 where there are none.
+        """Share of the tokens in samples start .. end outside all `words` (W, 2); 0 without tokens.
 
-        slack: samples by which a token may lie beside its word.
+        slack: samples by which a token may be off its word.
         """
         first, last = np.searchsorted(self.start, [start, end])
         at = self.start[first:last]
@@ -67,7 +67,7 @@ class Rates:
 
 
 def rates(text: str, heard: str, *, spaced: bool) -> Rates:
-    """Of what was `heard` for `text`; spaces count only if the reading has them.
+    """Error rates of `heard` against `text`; spaces count only if the reading has them.
 
     The edges' rate is the worse of the two edges', at most 1.
     """

@@ -1,4 +1,4 @@
-"""Worker side of `cut`: the utterances of one recordings shard, as FLAC in a tar with an index."""
+"""Worker side of `cut`: writes the utterances of one recordings shard, as FLAC in a tar with an index."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from megahour.cut.speakers import Speakers
 from megahour.cut.tiers import tier_of, why_dropped
 
 INHERITED = ("rate_hz", "language", "licence", "attribution", "condition", "created_s", "name", "channel", "source")
-SLACK_S = 0.1  # by which a heard token may lie beside its word
+SLACK_S = 0.1  # by which a recognised token may be off its word
 UNKNOWN = float("nan")
 
 
@@ -82,8 +82,8 @@ def cut_shard(
 
 
 def _whole(p: CutParams, row: Row, cues: list[Row], losses: Losses) -> Iterator[Row]:
-    """A short recording as one utterance. Its first transcript is trusted, a recogniser's where there is no other; word
-    times are unknown (-1)."""
+    """A short recording as one utterance, with its first transcript (a recogniser's if there is no other); word times
+    are unknown (-1)."""
     losses.out.came_in()
     number = _first_transcript(cues)
     cues = [cue for cue in cues if (cue.get("transcript") or 0) == number]
@@ -140,7 +140,7 @@ def _spans(p: CutParams, row: Row, spoken: AlignedRecording, losses: Losses) -> 
 
 
 def _left_out(row: Row, spoken: AlignedRecording, losses: Losses) -> None:
-    """List what `align` refused: whole recordings, cues, and speech that no cue writes down."""
+    """List what `align` refused: whole recordings, cues, and untranscribed speech."""
     refused = [s for s in spoken.segments if not s["kept"]]
     for segment in refused:
         losses.out.came_in()
@@ -163,7 +163,7 @@ def _left_out(row: Row, spoken: AlignedRecording, losses: Losses) -> None:
 
 
 def _utterance(p: CutParams, speakers: Speakers, spoken: AlignedRecording, span: Span, confidence: float) -> Row:
-    """What is known of an utterance before its sound is read, and its first `cue`."""
+    """An utterance's columns before its audio is read, and its first `cue`."""
     row = speakers.recording
     part = slice(span.first, span.last)
     words = spoken.text[part].to_pylist()
@@ -191,7 +191,7 @@ def _utterance(p: CutParams, speakers: Speakers, spoken: AlignedRecording, span:
 
 
 def _inherited(p: CutParams, speakers: Speakers, labels: set[str], start: int, end: int) -> Row:
-    """Key, place and the recording's columns, the speaker of cues with these `labels` and the split."""
+    """Key, times, the recording's columns, the speaker of cues with these `labels`, and the split."""
     row, speaker = speakers.recording, speakers.of(labels)
     return {
         "key": key_of(row["key"], start, end),
@@ -208,9 +208,9 @@ def _limits(p: CutParams, rate_hz: int) -> CutLimits:
 
 
 def _split_before(spoken: AlignedRecording, busy: NDArray[np.int64], least_pause: int) -> NDArray[np.bool_]:
-    """(W,) whether text or sound is missing between a word and the one before it, or another speaker begins.
+    """(W,) whether text or sound is missing before a word, or another speaker begins with it.
 
-    Speakers are separated only where there is a pause to cut in.
+    Speakers are separated only if there is a pause to cut in.
     """
     left_out = np.sort([s["cue"] for s in spoken.segments if not s["kept"] and s["cue"] >= 0])
     cue, word = spoken.cue, spoken.word
@@ -226,7 +226,7 @@ def _split_before(spoken: AlignedRecording, busy: NDArray[np.int64], least_pause
 
 
 def _count_read(out: ShardWriter, utterances: Sequence[Row]) -> None:
-    """Characters that were read a second time, and those of them that were read otherwise."""
+    """Count characters with a second reading, and those read differently."""
     for row in utterances:
         if row["cer"] == row["cer"]:  # NaN without a reading
             out.stat("characters_read", len(row["text"]))
@@ -236,7 +236,7 @@ def _count_read(out: ShardWriter, utterances: Sequence[Row]) -> None:
 def _stored(
     p: CutParams, utterance: Row, limits: ReadingLimits, row: Row, audio: ShardAudio, tar: TarWriter, losses: Losses
 ) -> Row | None:
-    """The utterance with its measured sound and its place in the tar, or None if it is in no tier."""
+    """The utterance with its measured sound and its position in the tar; None if it is in no tier."""
     start, end = utterance["start_samples"], utterance["end_samples"]
     if utterance["confidence"] < limits.confidence:
         detail = f"{utterance['confidence']:.3f}, the limit is {limits.confidence:.3g}"
@@ -265,10 +265,10 @@ Places = tuple[str, list[int], list[int]]  # raw text; each word's first charact
 
 
 def raw_text(words: Sequence[tuple[int, int]], cues: Mapping[int, Mapping[str, Any]]) -> Places:
-    """Of `words` (cue, word within the cue), cue after cue; cues are separated by a space.
+    """The raw text of `words` (cue, word within the cue), cue by cue, separated by a space.
 
-    A cue that is taken from its first word on, or to its last, keeps the marks around it. Words read out of one
-    token ("$5") have the same place. Raises IndexError for a word that its cue does not have.
+    A cue taken from its first word, or to its last, keeps the marks around it. Words spoken for one token ("$5") have
+    the same position. Raises IndexError for a word that its cue does not have.
     """
     text, starts, ends = "", [], []
     for cue, group in groupby(words, key=lambda word: word[0]):

@@ -1,4 +1,4 @@
-"""How good the sound of an utterance is: signal-to-noise ratio and clipping, from its samples alone.
+"""Measures an utterance's sound quality from its samples: signal-to-noise ratio and clipping.
 
 The ratio is that of levels, as NIST's `stnr` of the SPQA package has it: the speech level is the 95th percentile of the
 short-time power, which loud vowels set whatever the share of pauses. The noise level is the 10th percentile: the pauses
@@ -14,14 +14,14 @@ from megahour.align.edges import long_runs
 
 FRAME_S, SHIFT_S = 0.020, 0.010
 NOISE_PERCENTILE, SPEECH_PERCENTILE = 10, 95
-QUANTISATION = 1 / 12  # power of rounding to whole numbers: what is quieter was not recorded
+QUANTISATION = 1 / 12  # power of rounding to whole numbers: quieter sounds were not recorded
 FULL_SCALE = 32767
-FLAT_SAMPLES = 4  # equal samples in a row at the utterance's highest or lowest value: a top that was cut off
+FLAT_SAMPLES = 4  # equal samples in a row at the utterance's highest or lowest value: a clipped peak
 FLAT_LEVEL = 3277  # a tenth of full scale; quiet sounds have flat tops from rounding
 
 
 def snr_db(samples: NDArray[np.int16], rate_hz: int) -> float:
-    """Decibels between the speech and the noise level of int16 [T]; NaN of less than two frames of 20 ms.
+    """Decibels between the speech and the noise level of int16 [T]; NaN for less than two frames of 20 ms.
 
     At least 0, which pure noise comes near; at most about 100.
     """

@@ -1,4 +1,4 @@
-"""Who speaks in a recording, and which split its utterances are held out for."""
+"""Determines the speaker of each utterance, and the split of each speaker."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from megahour.cut.tiers import SPLITS, split_of
 class Speakers:
     """Speakers of one recording: its own, and the labels of its cues ("ANNA:").
 
-    A recording whose speaker is known and whose cues name one person at most is its speaker's: the label is another
-    spelling, or a mistake. Where cues name several, each label is a speaker; a label that names no one ("Speaker 1",
-    "Q") belongs to this recording alone.
+    If a recording's speaker is known and its cues name at most one person, that speaker is used: the label is another
+    spelling, or a mistake. If cues name several people, each label is a speaker; a label that is not a name ("Speaker
+    1", "Q") is specific to this recording.
 
     recording: a row of *recordings*; cues: its rows of the table of cues.
     """
@@ -24,7 +24,7 @@ class Speakers:
     def __init__(self, recording: dict[str, Any], cues: Iterable[dict[str, Any]]) -> None:
         self.recording = recording
         self.own: str = recording["speaker"]
-        self._of_file = self.own.removesuffix(f"/{recording['channel']}")  # a file's channels are in one split
+        self._of_file = self.own.removesuffix(f"/{recording['channel']}")  # all channels of a file are in one split
         written = [str(cue.get("speaker") or "") for cue in cues]
         known = bool(self.own) and not is_address(self.own) and self.own != recording["source"]
         self._labels_count = len({one_name(label) for label in written if label}) > 1 or not known
@@ -49,6 +49,6 @@ class Speakers:
         return split if split == strictest else ""
 
     def _split(self, p: CutParams, speaker: str) -> str:
-        """By the speaker's name; by the recording's own for one who has none, and who may be its own speaker."""
+        """The split by the speaker's name; for unnamed speakers, who may be the recording's own, by the recording's."""
         is_named = speaker != self.own and not speaker.startswith(f"{self.own}/")
         return split_of(p, {**self.recording, "speaker": speaker if is_named else self._of_file})

@@ -1,4 +1,4 @@
-"""Stage `cut`: recordings to utterances."""
+"""Stage `cut`: cuts recordings into utterances."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ MOST_MISREAD = 0.6  # of all characters, above which texts cannot be told apart
 
 
 def doubts(summary: Mapping[str, Any]) -> str:
-    """What to look at where the aligner hardly reads what the texts have; "" otherwise."""
+    """Advice if the aligner's reading hardly matches the texts; "" otherwise."""
     read, misread = summary.get("characters_read", 0), summary.get("characters_misread", 0.0)
     if misread <= MOST_MISREAD * read:
         return ""

@@ -1,4 +1,4 @@
-"""Which tier an utterance is in, why it is in none, and which split it is held out for."""
+"""Assigns utterances to tiers (or drops them with a reason) and to splits."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ HASHES = 1 << 63  # of `key_of`
 
 
 def why_dropped(p: CutParams, row: dict[str, Any], own: ReadingLimits) -> tuple[str, str]:
-    """(reason, detail) why a measured utterance is in no tier; ("", "") if it is in one. NaN, unknown, is no reason.
+    """(reason, detail) why a measured utterance is in no tier; ("", "") if it is in one. NaN (unknown) is no reason.
 
-    own: of the utterance's recording. Who takes any second reading (`dirty_cer` of 1 or more) takes any reading of the
+    own: limits of the utterance's recording. If any second reading is accepted (`dirty_cer` of 1 or more), so are all
     edges.
     """
     length = len(row["text"].replace(" ", ""))
