@@ -1,8 +1,8 @@
-"""Batches made ahead of the step that needs them, and windows opened while the one before is in use.
+"""Prepares batches ahead of the steps that need them, and opens windows while the previous one is in use.
 
-The order stays that of the requests: threads make the next batches, and each is handed over when its turn comes. Which
-batch a request means is arithmetic (`plan`), so that no thread has a state of its own: batches are equal bit for bit to
-those made one by one, and to go on from any of them costs nothing.
+Batches keep the order of the requests: threads prepare the next ones, and each is returned in its turn. A request
+determines its batch by arithmetic (`plan`), so threads have no state: batches are bit for bit equal to those made one
+by one, and resuming at any of them costs nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from megahour.batches.in_order import in_order
 from megahour.batches.loader import Batch, Loader
 
-REMEMBERED = 4096  # windows that were asked for lately
+REMEMBERED = 4096  # recently requested windows
 
 
 class Request(NamedTuple):
@@ -32,7 +32,7 @@ class Request(NamedTuple):
 
     @property
     def window(self) -> tuple[object, ...]:
-        """A name of the window that the batch is from."""
+        """A name of the batch's window."""
         index, _, _ = self.loader.plan(self.epoch).locate(self.number)
         return id(self.loader), self.epoch, index, self.offset, self.chunk
 
@@ -48,11 +48,11 @@ class Ahead:
 
     Parameters
     ----------
-    request: what a number means; a pure function, which threads call.
-    numbers: those that will be asked for, in this order; batches are made ahead. It is gone through twice.
-    following: without `numbers`, where it is not known who takes which: those that may come after a number. Then only
-        windows are opened ahead.
-    prefetch: batches that wait ready at most; 0: everything is made when it is asked for, in the caller's thread.
+    request: maps a number to its request; a pure function, called by threads.
+    numbers: the numbers that will be requested, in order; their batches are prepared ahead. Iterated twice.
+    following: instead of `numbers`, if the assignment to workers is not known: numbers that may follow a number. Then
+        only windows are opened ahead.
+    prefetch: most batches that wait ready; 0: batches are made on request, in the caller's thread.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Ahead:
         self._stack = contextlib.ExitStack()
         self._lock = threading.Lock()
         self._asked: OrderedDict[tuple[object, ...], None] = OrderedDict()
-        self._next: tuple[object, ...] | None = None  # the window opened ahead that no batch is from yet
+        self._next: tuple[object, ...] | None = None  # the window opened ahead and not used yet
         self._coming: Iterator[int] = iter(numbers or ())
         self._opening = False
 
@@ -91,7 +91,7 @@ class Ahead:
         self._stack.close()
 
     def batch(self, number: int) -> Batch:
-        """Batch `number`. An error of the thread that makes it is raised here.
+        """Batch `number`. Errors of the thread that makes it are raised here.
 
         Raises
         ------
@@ -111,7 +111,7 @@ class Ahead:
         return number, request.batch()
 
     def _note(self, window: tuple[object, ...], number: int) -> None:
-        """Opens the next window as soon as this one is used that was opened ahead."""
+        """Open the next window once the one opened ahead is in use."""
         with self._lock:
             self._asked[window] = None
             self._asked.move_to_end(window)
@@ -134,11 +134,11 @@ class Ahead:
                 if window in self._asked:
                     continue
                 self._next = window
-            with contextlib.suppress(Exception):  # whoever needs it meets the error again, and raises it
+            with contextlib.suppress(Exception):  # the error recurs, and is raised, when the window is needed
                 request.open()
             with self._lock:
-                if self._next is not None:  # the next one when a batch of this one is asked for
+                if self._next is not None:  # the next one follows when this one is used
                     self._opening = False
                     return
         with self._lock:
-            self._opening = self._following is None  # there is no further one
+            self._opening = self._following is None  # there are no more

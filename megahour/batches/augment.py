@@ -1,4 +1,4 @@
-"""Augmentation of stacked, normalised features inside a batch, drawn per piece from the batch's own generator.
+"""Augments stacked, normalised features of a batch, with draws per piece from the batch's own generator.
 
 Four kinds: bands of time and of mels set to zero, the global mean (SpecAugment, Park et al., 2019); a stretch of the
 mel axis by a factor near 1, which moves formants as another vocal tract would (vocal tract length perturbation, Jaitly
@@ -19,19 +19,19 @@ from numpy.typing import NDArray
 from megahour.features.cepstra_mels import mel_matrix
 
 QUIET, LOUD, TILT = -4.0, 1.0, 3.0  # nats
-CURVES = 3  # half-waves over the mels that a channel's curve has at most
-CEPSTRA_MELS = 40  # that cepstra become
+CURVES = 3  # most half-waves over the mels in a channel's curve
+CEPSTRA_MELS = 40  # number of mels to which cepstra are converted
 WARPS = 21  # warp factors are drawn from this many, evenly spaced
 
 
 @dataclass(frozen=True)
 class Augment:
-    """What is done to each piece.
+    """Augmentations of each piece.
 
     `times` bands of up to `time_frames` stacked frames, none over a quarter of the piece; `mel_bands` bands of up to
     `mels` neighbouring mels; a warp of the mel axis by a factor from 1 − `warp` to 1 + `warp`; with probability `noise`
     a noise floor between `QUIET` and `LOUD` nats above the mean log energy, with a random tilt over the mels; with a
-    `channel`, a smooth curve over the mels of that standard deviation, in nats. `cepstra`: that is what features are.
+    `channel`, a smooth curve over the mels of that standard deviation, in nats. `cepstra`: the features are cepstra.
     """
 
     times: int = 0

@@ -1,4 +1,4 @@
-"""Items of similar length into batches of nearly equal size, and utterances into chunks."""
+"""Groups items of similar length into batches of nearly equal size, and cuts utterances into chunks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Chunks(NamedTuple):
 
 
 def cut(lengths: Index, chunk: int) -> Chunks:
-    """Each utterance in pieces of `chunk` frames and a shorter last one (0: whole utterances).
+    """Cut each utterance into pieces of `chunk` frames and a shorter last one (0: whole utterances).
 
     Chunked back-propagation through time (section II-B of Parthasarathi et al.; Doetsch et al., 2014: chunks of 32
     frames, state starting from zero in each). Utterances without frames give no piece.

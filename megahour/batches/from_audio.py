@@ -1,8 +1,8 @@
-"""Utterances of a window whose features are computed from audio, changed or not, when a batch needs them.
+"""Computes the features of a window's utterances from audio, perturbed or not, when a batch needs them.
 
-A pass over whole utterances computes each once, in the threads that make batches. In a pass in chunks an utterance is
-in many batches: then its shard's features are computed when the window opens, into a file that the processes of a
-machine share (`core.near`).
+A pass over whole utterances computes each once, in the threads that make batches. In a pass over chunks an utterance is
+in many batches; then its shard's features are computed when the window opens, into a file shared by the processes of a
+machine (`core.near`).
 """
 
 from __future__ import annotations

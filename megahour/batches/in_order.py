@@ -1,4 +1,4 @@
-"""Results of a function for items, made by threads some items ahead of their use, in the order of the items."""
+"""`in_order`: maps a function over items in threads, a few items ahead, keeping their order."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Result = TypeVar("Result")
 def in_order(
     function: Callable[[Item], Result], items: Iterable[Item], *, threads: int, ahead: int
 ) -> Iterator[Iterator[Result]]:
-    """`function(item)` of each item; at most `ahead` results wait while one is used.
+    """`function(item)` for each item; at most `ahead` results wait while one is in use.
 
-    An error of the function is raised where its result would be. What is not made when the context ends never is.
+    An error of the function is raised in place of its result. Items not computed when the context ends are skipped.
     """
     pool = ThreadPoolExecutor(threads, thread_name_prefix="ahead")
     todo = iter(items)

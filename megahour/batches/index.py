@@ -1,6 +1,6 @@
-"""Which utterances of a features artifact are trained on: a pass over the small columns of its shards.
+"""Selects the utterances of a features artifact to train on, in a pass over the small columns of its shards.
 
-It reads what precedes the features in each shard (`core.near`), some thousandths of the artifact, and leaves a bit an
+It reads what precedes the features in each shard (`core.near`), a few thousandths of the artifact, and keeps a bit per
 utterance in memory.
 """
 
@@ -24,7 +24,7 @@ THREADS, AT_A_TIME = 16, 64  # requests of an object store take long and cost li
 
 
 def small_columns(features: Artifact, sets: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-    """Numbers and small columns of the shards whose tag ``set`` is in `sets`, some shards ahead of their use."""
+    """(number, small columns) of the shards whose tag ``set`` is in `sets`, read a few shards ahead."""
     shards = (receipt.shard for receipt in features.each_receipt() if receipt.tags.get("set") in sets)
 
     def read(shard: int) -> tuple[int, pa.Table]:

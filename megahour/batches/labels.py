@@ -1,6 +1,6 @@
-"""What a batch is trained towards: senones of an alignment, a teacher's top-k logits, or tokens.
+"""Training targets of batches: senones of an alignment, a teacher's top-k logits, or tokens.
 
-Each source answers two questions: which utterances it knows, and the padded arrays for the pieces of a batch.
+Each source provides which utterances it knows, and the padded arrays for the pieces of a batch.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Piece:
 
 
 class Labels(Protocol):
-    """A source of training targets. Windows of several shards may be open at a time, and threads ask for them."""
+    """A source of training targets. Windows of several shards may be open at a time; thread-safe."""
 
     def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which rows of features shard `shard`, of `stacked` frames each, can be trained on."""
@@ -65,7 +65,7 @@ class OpenLabels(Protocol):
 
 @dataclass(frozen=True)
 class OpenBeside:
-    """Labels that change or add to the arrays of others; all else is theirs."""
+    """Labels that change or add to the arrays of other labels, to which they delegate everything else."""
 
     labels: OpenLabels
 
@@ -81,9 +81,9 @@ class OpenBeside:
 class SenoneLabels:
     """Frame labels from a *units* artifact, at 10 ms; a stacked frame takes the label of its middle frame.
 
-    `labels` (B, T) int64, −1 on padding. The keys of the labelled set lie sorted in a mapped file (16 bytes an
-    utterance, which machines hold once and processes not at all). Of the labels those of open windows are mapped, so
-    that a machine fetches those of its own share of an object store.
+    `labels` (B, T) int64, −1 on padding. The keys of the labelled set are sorted in a mapped file (16 bytes per
+    utterance, shared by the processes of a machine). Only labels of open windows are mapped, so a machine fetches only
+    its share from an object store.
     """
 
     units: Artifact
@@ -116,18 +116,18 @@ class SenoneLabels:
         return places >= 0
 
     def shards_of(self, features_shards: Sequence[int]) -> list[int]:
-        """The shards that utterances of these are in, of which `known` has been asked."""
+        """The units' shards with utterances of these features shards, for which `known` has been called."""
         return sorted({shard for features_shard in features_shards for shard in self._shards_of[features_shard]})
 
     def find(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Places of utterances, shard << 32 | row; −1 of unknown ones."""
+        """Positions of utterances, shard << 32 | row; −1 for unknown ones."""
         if not len(self._keys):
             return np.full(len(keys), -1)
         at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         return np.where(self._keys[at] == keys, self._place[at], -1)
 
     def opened(self, features_shards: Sequence[int]) -> OpenSenones:
-        """The labels of these shards alone, of which `known` has been asked."""
+        """The labels of these shards only, for which `known` has been called."""
         return OpenSenones(self, self.shards_of(features_shards))
 
     def of_keys(self, keys: Sequence[int]) -> OpenSenones:
@@ -149,7 +149,7 @@ class OpenSenones:
             self._columns = {s: Ragged(t.column("senones")) for s, t in zip(shards, tables, strict=True)}
 
     def of(self, key: int) -> NDArray[np.int16] | None:
-        """The senones (T,) of an utterance; None where it has none."""
+        """The senones (T,) of an utterance; None if it has none."""
         place = int(self._find(np.array([key]))[0])
         return None if place < 0 else self._columns[place >> 32].row(place & 0xFFFFFFFF)
 
@@ -183,7 +183,7 @@ class OpenSenones:
 class TopK:
     """A teacher's k largest logits from *targets* or *partitions*: `indices` (B, T, k) int64 and `logits` float32.
 
-    Padding has index 0, logit 0; the batch's lengths say where it is.
+    Padding has index 0 and logit 0; see the batch's lengths.
     """
 
     targets: Artifact
@@ -199,7 +199,7 @@ class TopK:
         summary = summary.get("targets", summary)
         self.k, self.outputs, self.offsets = int(summary["top_k"]), int(summary["outputs"]), tuple(summary["offsets"])
         receipts = (r for r in self.targets.each_receipt() if self.suffix in r.files)
-        # In *partitions* the targets of a shard are beside its features.
+        # In *partitions* a shard has targets as well as features.
         self._by_features = {int(r.tags.get("features_shard", r.shard)): r.shard for r in receipts}
 
     def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -209,7 +209,7 @@ class TopK:
         return np.isin(table.column("key").to_numpy(), own.column("key").to_numpy())
 
     def opened(self, features_shards: Sequence[int]) -> OpenTopK:
-        """The targets of these shards alone."""
+        """The targets of these shards only."""
         shards = [self._by_features[shard] for shard in features_shards if shard in self._by_features]
         return OpenTopK(self.targets, self.suffix, self.k, shards)
 
@@ -256,7 +256,7 @@ class OpenTopK:
 class TokenLabels:
     """Tokens of each utterance's text for CTC: `tokens` (B, U) int64 (0 on padding), `token_lengths` (B,).
 
-    Utterances with an empty text, one that cannot be spelled or more tokens than the model has frames are not known.
+    Utterances with an empty text, an unspellable one, or more tokens than the model has frames are not known.
     subsample: stacked frames for one of the model's. between: equal neighbours need a frame between them, as in CTC.
     """
 
@@ -279,7 +279,7 @@ class TokenLabels:
         return self._needed(tokens) <= frames // self.subsample
 
     def _needed(self, tokens: Sequence[int]) -> int:
-        """Frames of the model that these take at least."""
+        """Least frames of the model that these tokens need."""
         return frames_needed(tokens) if self.between else len(tokens)
 
     def opened(self, features_shards: Sequence[int]) -> TokenLabels:

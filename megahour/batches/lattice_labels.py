@@ -1,4 +1,4 @@
-"""Lattices of what a model takes for each utterance, beside its labels: what sequence training learns against."""
+"""Adds lattices of competing hypotheses to labels, as the denominators of sequence training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ARCS, WEIGHTS, SENONES = "lattice_arcs", "lattice_weights", "lattice_senones"
 
 @dataclass
 class LatticeLabels:
-    """`labels`, and the lattices of *hypotheses* that `decode` made with `lattice`, of the same frames (offset 0).
+    """`labels`, plus the lattices of *hypotheses* made by `decode` with `lattice`, for the same frames (offset 0).
 
     Utterances without one are not known, and counted as ``no-lattice`` in `lacking`. add_aligned: a lattice without the
     alignment gets it as one more arc, with the language model's cost of its best path.
@@ -42,7 +42,7 @@ class LatticeLabels:
         return labelled & found
 
     def opened(self, features_shards: Sequence[int]) -> OpenLatticeLabels:
-        """The labels and lattices of these shards alone."""
+        """The labels and lattices of these shards only."""
         rows = {
             row.key: row for shard in self._places.shards_of(features_shards) for row in read_rows(self.lattices, shard)
         }
@@ -51,7 +51,7 @@ class LatticeLabels:
 
 @dataclass(frozen=True)
 class OpenLatticeLabels(OpenBeside):
-    """Arrays of the labels, and of each piece's lattice.
+    """Arrays of the labels and of each piece's lattice.
 
     lattice_arcs (B, A, 4) int64: source, target, first frame and frames of each arc. lattice_weights (B, A) float64: in
     nats, higher is likelier. lattice_senones (B, N) int64: of the arcs' frames, in order. Padding is -1. A lattice of

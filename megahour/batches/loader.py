@@ -1,4 +1,4 @@
-"""Batches of stacked, normalised features with their targets, from memory-mapped *features* shards or from audio."""
+"""Loads batches of stacked, normalised features with targets, from memory-mapped *features* shards or from audio."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from megahour.batches.window import FeatureSource, Front, Shelf, Stored, Window
 from megahour.core.records import key_of
 from megahour.core.store import Artifact
 
-THREADS = 8  # that open the shards of a window: where they are fetched, waiting is most of it
+THREADS = 8  # to open the shards of a window: mostly waiting, if they are fetched
 Name = tuple[int, int, int, int]  # epoch, window, offset, chunk
 
 
@@ -53,9 +53,9 @@ class Batch:
 
 
 class Loader:
-    """Batch number g of an epoch at a feature offset; the same arrays whenever and wherever it is asked for.
+    """Batch number g of an epoch at a feature offset; the same arrays whenever and wherever it is loaded.
 
-    Threads may ask for batches at a time. The `open_windows` used last stay open.
+    Thread-safe. The `open_windows` most recently used windows stay open.
 
     `batch_frames` is the mean batch size in stacked frames; `window_shards` and `lanes` are those of `EpochPlan`.
     Pieces are made faster or slower by up to `tempo`. With `two_views` a batch has its features a second time among the
@@ -97,13 +97,13 @@ class Loader:
         return sum(shelf.frames for shelf in self.shelves)
 
     def plan(self, epoch: int) -> EpochPlan:
-        """The epoch's batches, as arithmetic."""
+        """The plan of the epoch's batches."""
         with self._lock:
             if epoch not in self._plans:
                 sizes = [ShardSize(shelf.utterances, shelf.frames) for shelf in self.shelves]
                 frames = self.batch_frames * self.front.stack
                 self._plans[epoch] = EpochPlan(sizes, self.seed, epoch, frames, self.window_shards, self.lanes)
-                if len(self._plans) > 2:  # this one and the one before the change
+                if len(self._plans) > 2:  # keep this epoch's and the previous one's
                     self._plans.popitem(last=False)
             return self._plans[epoch]
 
@@ -129,7 +129,7 @@ class Loader:
         return Batch(features, lengths, [piece.key for piece in pieces], targets)
 
     def window(self, epoch: int, number: int, *, offset: int, chunk: int = 0) -> Window:
-        """The window of that batch; opened by the first who asks, while others wait."""
+        """The window of a batch; the first thread that needs it opens it while others wait."""
         plan = self.plan(epoch)
         index, _, batches = plan.locate(number)
         name = (epoch, index, offset, chunk)

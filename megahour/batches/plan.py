@@ -1,15 +1,15 @@
-"""Which utterances make up batch number g of an epoch: arithmetic, no state (DESIGN, idea 5).
+"""Computes which utterances make up batch number g of an epoch, without state.
 
 The order is a hierarchical shuffle (Parthasarathi et al., section IV-A): shards are permuted, then the utterances (or
-chunks) of a window of neighbouring shards among each other. An epoch is one global sequence of batches, a pure function
-of (seed, epoch), and `train.claims` says which worker takes which of its numbers. So
+chunks) within a window of neighbouring shards. An epoch is one global sequence of batches, a pure function of (seed,
+epoch); `train.batch_assignment` assigns its numbers to workers. So
 
 - resume is O(1): the checkpoint holds one number, and only the window that it falls into is opened;
 - a change of the number of workers neither repeats nor skips an utterance.
 
-With `lanes` above 1 the shards are dealt to as many lanes of equally many batches, each with windows of its own, and
-batches come from the lanes in turn. Where the number of workers divides that of lanes, each worker meets shards of its
-own, and machines read each its share of the corpus. The order is the same for any number of workers.
+With `lanes` above 1 the shards are dealt to lanes with equal numbers of batches and separate windows, and batches come
+from the lanes in turn. If the number of workers divides that of lanes, each worker has its own shards, and each machine
+reads only its share of the corpus. The order is the same for any number of workers.
 
 Window sizes need only two numbers per shard, so a plan over a million hours (200,000 shards) is a few megabytes.
 """
@@ -94,7 +94,7 @@ class EpochPlan:
         return max(1, min(window.utterances, round(window.frames / self.batch_frames)))
 
     def __len__(self) -> int:
-        """Batches of the epoch, over all ranks."""
+        """Number of batches in the epoch, over all ranks."""
         return self._length
 
     def locate(self, batch: int) -> tuple[int, int, int]:
@@ -108,20 +108,20 @@ class EpochPlan:
         return lane.first + window, number - start, lane.ends[window] - start
 
     def generator(self, window: int) -> np.random.Generator:
-        """The source of a window's order."""
+        """The random generator of a window's order."""
         return np.random.Generator(np.random.PCG64(key_of("window", self.seed, self.epoch, window)))
 
 
 @dataclass(frozen=True)
 class _Lane:
-    """The windows from `first` on, and the numbers of batches in the lane at which they end."""
+    """A lane's windows from `first` on, and the cumulative batch counts at which they end."""
 
     first: int
     ends: list[int]
 
 
 def _allotted(windows: Sequence[ShardSize], batches: int) -> list[int]:
-    """`batches` over windows by their frames, at least one each and at most one for each utterance."""
+    """Distribute `batches` over windows by frames, at least one each and at most one per utterance."""
     found = []
     frames, utterances = sum(size.frames for size in windows), sum(size.utterances for size in windows)
     for i, size in enumerate(windows):

@@ -1,4 +1,4 @@
-"""Texts of some utterances from a *pseudo_labels* artifact, beside the true ones of the labelled sets, which win."""
+"""Adds texts from a *pseudo_labels* artifact to the true texts of the labelled sets, which take precedence."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PseudoTexts:
         return self.labels.known(shard, pa.table({"text": pa.array(texts, pa.string())}), stacked)
 
     def opened(self, features_shards: Sequence[int]) -> OpenPseudoTexts:
-        """The pseudo-labels of these shards alone."""
+        """The pseudo-labels of these shards only."""
         texts = {shard: self._texts(shard) for shard in features_shards}
         instead = [texts[shard] for shard in features_shards if shard not in self.labelled]
         lacking = [texts[shard] for shard in features_shards if shard in self.labelled]
@@ -51,7 +51,7 @@ class PseudoTexts:
         return OpenPseudoTexts(self.labels.opened(features_shards), _joined(instead), _joined(lacking), weights)
 
     def _weights(self, shard: int) -> dict[int, float]:
-        """By key. Raises ConfigError: a pseudo-label without a confidence."""
+        """Weights by key. Raises ConfigError: a pseudo-label without a confidence."""
         if shard not in self._by_features:
             return {}
         table = self.artifact.read_table(self._by_features[shard], columns=["key", "confidence"])

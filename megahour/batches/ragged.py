@@ -1,4 +1,4 @@
-"""A list column of an Arrow table as rows of NumPy views: nothing is copied, so memory-mapped files stay on disk."""
+"""Views the rows of an Arrow list column as NumPy arrays without copies, so that memory-mapped files stay on disk."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Ragged:
 def frames_of(table: pa.Table, mels: int, *, where: str) -> Ragged:
     """The column `features` of a *features* table, a row (`frames`, `mels`) for each utterance.
 
-    Raises StoreError: an utterance has other values than its `frames` say, or none; its key is named.
+    Raises StoreError, naming the key: an utterance has no values, or not as many as its `frames` require.
     """
     key, frames, features = (table.column(name) for name in ("key", "frames", "features"))
     if not pa.types.is_large_list(features.type) or key.null_count or frames.null_count:

@@ -1,4 +1,4 @@
-"""What an utterance is beside its text, such as its language: a number of a tag for each piece of a batch."""
+"""Adds tags of utterances, such as the language, to labels: a tag number for each piece of a batch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MOST = 1000
 
 @dataclass(frozen=True)
 class TagColumn:
-    """Column `name` of the features, or of the selection that they were made of."""
+    """Column `name` of the features, or of the selection from which they were made."""
 
     name: str
     features: Artifact
@@ -31,7 +31,7 @@ class TagColumn:
 
         Raises
         ------
-        ConfigError: the selection has not this column, or is not that of the features.
+        ConfigError: the selection lacks this column, or is not that of the features.
         """
         if self.selection is None:
             table = self.features.read_table(shard, ".arrow", columns=["key", self.name])
@@ -47,7 +47,7 @@ class TagColumn:
 
         Raises
         ------
-        ConfigError: there is one at most, or more than `MOST`.
+        ConfigError: there are fewer than two, or more than `MOST`.
         """
         found = sorted({tag for shard in shards for tag in self.of_shard(shard).values() if tag})
         if not 2 <= len(found) <= MOST:
@@ -59,7 +59,7 @@ class TagColumn:
 
 @dataclass(frozen=True)
 class TaggedLabels:
-    """`labels` with `tags` (B,) int64 beside them: numbers of `names`, `UNKNOWN` for what is none of them."""
+    """`labels` plus `tags` (B,) int64: indices into `names`, `UNKNOWN` for other tags."""
 
     labels: Labels
     column: TagColumn
@@ -69,7 +69,7 @@ class TaggedLabels:
         return self.labels.known(shard, table, stacked)
 
     def opened(self, features_shards: Sequence[int]) -> OpenTaggedLabels:
-        """The labels and tags of these shards alone."""
+        """The labels and tags of these shards only."""
         numbers = {name: number for number, name in enumerate(self.names)}
         tags = {key: numbers.get(tag, UNKNOWN) for s in features_shards for key, tag in self.column.of_shard(s).items()}
         return OpenTaggedLabels(self.labels.opened(features_shards), tags)

@@ -1,4 +1,4 @@
-"""Pieces of a batch faster or slower, as another speaker would be; the spectrum stays.
+"""Changes the tempo of a batch's pieces without changing the spectrum.
 
 Ko et al., "Audio augmentation for speech recognition", 2015: its tempo perturbation, on stored frames.
 """

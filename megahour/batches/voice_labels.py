@@ -1,4 +1,4 @@
-"""What voices are trained towards, beside the mels themselves: phones with durations, pitch and energy."""
+"""Training targets of voices besides mels: phones with durations, pitch and energy."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class VoiceLabels:
         return np.ones(len(table), np.bool_)  # stage `tts-data` left out what cannot be learnt
 
     def opened(self, features_shards: Sequence[int]) -> OpenVoice:
-        """The labels of these shards alone."""
+        """The labels of these shards only."""
         tables = [self.data.read_table(shard, ".arrow", COLUMNS) for shard in features_shards]
         return OpenVoice(self, pa.concat_tables(tables))
 

@@ -1,4 +1,4 @@
-"""An open window: some shards whose utterances are shuffled among each other, divided into batches."""
+"""An open window: a few shards whose utterances are shuffled together and divided into batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from megahour.core.errors import StageError
 from megahour.core.store import Artifact
 from megahour.features.stack import stack, stacked_frames
 
-FEW = 0.5  # share of a shard's utterances below which only their bytes are fetched, not the shard's
+FEW = 0.5  # share of a shard's utterances below which only their bytes are fetched, not the whole shard
 
 
 @dataclass(frozen=True)
@@ -57,10 +57,10 @@ class Shelf:
 
 
 class ShardFeatures(Protocol):
-    """Features (T_i, F) of the rows of a shard; threads may ask for them."""
+    """Features (T_i, F) of the rows of a shard; thread-safe."""
 
     def row(self, i: int) -> NDArray[Any]:
-        """Those of row i."""
+        """The features of row i."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class OpenShelf:
 
 
 class FeatureSource(Protocol):
-    """Where features come from. `threads`: how many compute those of a batch."""
+    """A source of features. `threads`: how many compute those of a batch."""
 
     @property
     def threads(self) -> int: ...
@@ -86,7 +86,7 @@ class FeatureSource(Protocol):
 
 @dataclass(frozen=True)
 class Stored:
-    """Features as they are stored: mapped, not read."""
+    """Stored features, memory-mapped."""
 
     features: Artifact
     mels: int
@@ -100,7 +100,7 @@ class Stored:
 
 
 class Window:
-    """The division of shards into batches, whose pieces it gives."""
+    """Divides open shards into batches, and returns their pieces."""
 
     def __init__(
         self,

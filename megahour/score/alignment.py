@@ -1,8 +1,8 @@
-"""How right an alignment is: its word times against the true ones, and what it kept and lost of the transcript.
+"""Scores an alignment: its word times against the true ones, and the cues that it wrongly kept or lost.
 
-The transcript's words are matched with the truly spoken words by edit distance, in order. A cue is spoken when at least
-half of its words have an equal partner. Times are compared for equal words of kept cues, where the truth knows them: in
-composed recordings a clip of several words has true times at its two ends only, and -1 between.
+The transcript's words are matched with the truly spoken words by edit distance, in order. A cue is spoken if at least
+half of its words have an equal partner. Times are compared for equal words of kept cues with known true times: in
+composed recordings a clip of several words has true times only at its two ends, and -1 between.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from megahour.score.words import TOLERANCES_MS, errors
 
 Row = dict[str, Any]
 FAR_MS = 1000
-EDGES_MS = tuple(range(-500, 501, 20))  # of the histogram; what is beyond is in its first and last bar
+EDGES_MS = tuple(range(-500, 501, 20))  # of the histogram; errors beyond are in its first and last bar
 _TABLES = (
     (".truth.parquet", "word"),
     (".sentences.parquet", "sentence"),
@@ -34,7 +34,7 @@ _TABLES = (
 
 @dataclass
 class AlignmentCounts:
-    """What is added up over the recordings of a condition. Errors are aligned minus true, milliseconds."""
+    """Counts and errors over the recordings of a condition. Errors are aligned minus true, in milliseconds."""
 
     start_ms: list[NDArray[np.float64]] = field(default_factory=list)
     end_ms: list[NDArray[np.float64]] = field(default_factory=list)
@@ -53,7 +53,7 @@ class AlignmentCounts:
                 vars(self)[name] += value
 
     def row(self, condition: str) -> Row:
-        """The figures of a condition; None where there is nothing to measure."""
+        """The figures of a condition; None if there is nothing to measure."""
         start, end = (np.concatenate(e) if e else np.zeros(0) for e in (self.start_ms, self.end_ms))
         return {
             "condition": condition,
@@ -72,7 +72,7 @@ class AlignmentCounts:
 
 @dataclass(frozen=True)
 class AlignmentScores:
-    """`table` has a row of figures for each condition, and the last for all; `recordings` one for each recording.
+    """`table` has a row of figures per condition, and a last row for all; `recordings` has one per recording.
 
     `histogram`: `edges_ms`, and how many word errors (aligned minus true) of `start` and `end` lie between them.
     """
@@ -87,7 +87,7 @@ def score_alignment(
 ) -> AlignmentScores:
     """Figures by condition and by recording.
 
-    truth_rate_hz: rate of the truth's samples; 0 when it is that of the recordings.
+    truth_rate_hz: rate of the truth's samples; 0 if it is that of the recordings.
     """
     total, tallies, each = AlignmentCounts(), dict[str, AlignmentCounts](), list[Row]()
     for receipt in recordings.each_receipt():
@@ -112,13 +112,13 @@ def score_alignment(
 
 
 def spread(errors_ms: Sequence[NDArray[np.float64]], edges_ms: Sequence[int]) -> list[int]:
-    """How many errors lie between each two edges; those beyond are in the first and the last bar."""
+    """How many errors lie between each two edges; errors beyond are in the first and the last bar."""
     clipped = np.clip(np.concatenate([np.zeros(0), *errors_ms]), edges_ms[0], edges_ms[-1])
     return [int(n) for n in np.histogram(clipped, edges_ms)[0]]
 
 
 def recordings_table(rows: Sequence[Row]) -> pa.Table:
-    """The rows of recordings, with the same columns and types whatever is known of them."""
+    """The rows of recordings, with fixed columns and types even if values are missing."""
     kinds = {int: pa.int64(), str: pa.string()}
     named = {"key": pa.int64(), "name": pa.string()}
     figures = {name: kinds.get(type(value), pa.float64()) for name, value in AlignmentCounts().row("").items()}
@@ -128,7 +128,7 @@ def recordings_table(rows: Sequence[Row]) -> pa.Table:
 def _of_recording(
     truth: Truth, row: Row, cues: list[Row], words: list[Row], segments: list[Row], truth_rate_hz: int
 ) -> AlignmentCounts:
-    """The recording `row` by words, and by lines where its truth has them."""
+    """Score the recording `row` by words, and by lines if its truth has them."""
     tally, rate_hz = AlignmentCounts(), row["rate_hz"]
     compare(truth.words, cues, words, segments, rate_hz, rate_hz / truth_rate_hz, tally)
     if truth.lines:
@@ -200,7 +200,7 @@ def _line(row: Row) -> str:
 def _truth(raw: Artifact, suffix: str, order: str, names: set[str], likely: int) -> dict[str, list[Row]]:
     """Rows of a table of truth for the recordings `names`, by the column `order`.
 
-    Shard `likely` of `raw` is read first: ingest keeps shards.
+    Shard `likely` of `raw` is read first, since `ingest` keeps shards.
     """
     rows_of: dict[str, list[Row]] = {}
     shards = [receipt.shard for receipt in raw.each_receipt() if suffix in receipt.files]

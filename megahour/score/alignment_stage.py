@@ -1,4 +1,4 @@
-"""Stage `score-alignment`: word times against the truth of a generated or composed corpus."""
+"""Stage `score-alignment`: compares word times with the truth of a generated or composed corpus."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ScoreAlignment(SingleShard[ScoreAlignmentParams]):
-    """Writes `.json` (a row per condition, and how the errors spread), `.parquet` (a row per recording) and `.md`."""
+    """Writes `.json` (a row per condition, and error histograms), `.parquet` (a row per recording) and `.md`."""
 
     name = "score-alignment"
     version = 4

@@ -1,4 +1,4 @@
-"""One table of several scores: the folds of a corpus, each of which tests speakers of its own."""
+"""Pools several scores into one table: the folds of a corpus, each with its own test speakers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ ABOUT = ["key", "condition", "speaker", "reference"]
 
 
 def pooled(scores: Sequence[Artifact]) -> Scored:
-    """The utterances of all *scores* as those of one, so that the bootstrap draws among all their speakers.
+    """The utterances of all *scores* together, so that the bootstrap draws among all their speakers.
 
     Raises
     ------
-    ConfigError: what is no score, other systems than in the first, or an utterance or a speaker that two of them test.
+    ConfigError: not a score, other systems than in the first, or an utterance or a speaker in two of them.
     """
     references: list[Reference] = []
     texts: dict[str, dict[int, str]] = {}

@@ -1,4 +1,4 @@
-"""What was said in each test utterance: its text, or the true words inside its time span where the truth is known."""
+"""Reads the reference of each test utterance: its text, or the true words in its time span if the truth is known."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def true_references(
 ) -> list[Reference]:
     """The references with their text replaced by the true words whose middle lies in the utterance's span.
 
-    `rate_hz`: rate of the truth's samples; 0 when it is the recordings'. Only test recordings are held in memory.
+    `rate_hz`: rate of the truth's samples; 0 if it is that of the recordings. Only test recordings are held in memory.
 
     Raises
     ------
-    StageError: an utterance or the truth of a recording is missing, or the truth does not know when a word is said.
+    StageError: an utterance or the truth of a recording is missing, or the truth lacks the time of a word.
     """
     spans = _spans(utterances, {reference.key for reference in references})
     names = _names(recordings, {recording for recording, _, _ in spans.values()})
@@ -60,7 +60,7 @@ def true_references(
         if name not in truth:
             raise StageError(f"no truth for recording {name or recording}", where=raw.url, remedy="leave `raw` out")
         words, middles = truth[name]
-        # doubled times stay integers: the middle of [a, b) is (a + b) / 2
+        # doubled, so that they stay integers: the middle of [a, b) is (a + b) / 2
         scale = (own_rate_hz if rate_hz == 0 else rate_hz, own_rate_hz)
         inside = (middles * scale[1] >= 2 * start * scale[0]) & (middles * scale[1] < 2 * end * scale[0])
         result.append(reference._replace(text=" ".join(words[inside])))
@@ -102,7 +102,7 @@ def _truth(raw: Artifact, names: Collection[str]) -> dict[str, tuple[npt.NDArray
 def _rows(
     artifact: Artifact, columns: list[str], by: str, wanted: Collection[Any], suffix: str = ".parquet"
 ) -> list[Mapping[str, Any]]:
-    """Rows whose column `by` is wanted, shard by shard."""
+    """Rows with a wanted value in column `by`, shard by shard."""
     values = sorted(wanted)
     rows: list[Mapping[str, Any]] = []
     for receipt in artifact.each_receipt():

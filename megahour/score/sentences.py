@@ -1,8 +1,8 @@
-"""How right an alignment is by whole lines of a composed recording, whose transcript's lines are known one by one.
+"""Scores an alignment by whole lines of a composed recording, whose transcript's lines are known individually.
 
-A line stands for a spoken sentence or for nothing (it was never said). The words of the recording's cues are those of
-the lines, so matching the two streams finds each line in the alignment, whatever cues `ingest` made of the transcript.
-A line is kept when at least half of its words are among the aligned ones.
+A line corresponds to a spoken sentence or was never spoken. The words of the recording's cues are those of the lines,
+so matching the two streams locates each line in the alignment, whatever cues `ingest` made of the transcript.
+A line is kept if at least half of its words are among the aligned ones.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ FAR_MS = 2000
 
 @dataclass
 class SentenceTally:
-    """What is added up over the recordings of a condition. Errors are aligned minus true, milliseconds.
+    """Counts and errors over the recordings of a condition. Errors are aligned minus true, in milliseconds.
 
-    *_frames: of 10 ms; `found` is what the alignment calls untranscribed speech, `silent` what truly is, `both` both.
+    *_frames: of 10 ms; `found` is untranscribed speech by the alignment, `silent` by the truth, `both` by both.
     """
 
     start_ms: list[float] = field(default_factory=list)
@@ -48,7 +48,7 @@ class SentenceTally:
             vars(self)[name] += value
 
     def row(self) -> Row:
-        """The figures of a condition; None where there is nothing to measure."""
+        """The figures of a condition; None if there is nothing to measure."""
         start, end = np.array(self.start_ms), np.array(self.end_ms)
         return {
             "sentences": len(start),
@@ -67,7 +67,7 @@ class SentenceTally:
 
 @dataclass(frozen=True)
 class Truth:
-    """What is known of a recording: rows of its words, sentences, transcript lines and passages; lists may be empty."""
+    """The truth of a recording: rows of its words, sentences, transcript lines and passages; lists may be empty."""
 
     words: list[Row]
     sentences: list[Row]
@@ -105,7 +105,7 @@ def compare_lines(
 def _edges(
     sentence: Row, text: Sequence[str], found: list[Row | None], to_ms: tuple[float, float], tally: SentenceTally
 ) -> None:
-    """Errors of a line's first and last word, where these are words of the sentence (and not misheard)."""
+    """Errors of a line's first and last word, if these are words of the sentence (and not transcription errors)."""
     spoken = sentence["spoken"].split()
     for at, edge, into in ((0, "start_samples", tally.start_ms), (-1, "end_samples", tally.end_ms)):
         word = found[at]
@@ -118,7 +118,7 @@ def compare_untranscribed(
 ) -> None:
     """Add one recording's speech without text to `tally`.
 
-    A passage in another language is kept when the middle of an aligned word lies in it.
+    A passage in another language counts as kept if the middle of an aligned word lies in it.
     """
     silent = [row for row in truth.sentences if not row["in_transcript"]] + truth.passages
     spans = [_seconds(row, truth_rate_hz) for row in silent]
@@ -151,7 +151,7 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def sentence_table(rows: Sequence[Row]) -> str:
-    """Markdown of the figures by lines; empty where no transcript's lines are known."""
+    """Markdown of the figures by lines; empty if no transcript's lines are known."""
     if not any(row["spoken_lines"] or row["unspoken_lines"] for row in rows):
         return ""
     head = (

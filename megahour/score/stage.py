@@ -1,4 +1,4 @@
-"""Stage `score`: hypotheses of two or three systems to a table of word error rates."""
+"""Stage `score`: computes a table of word error rates from the hypotheses of two or three systems."""
 
 from __future__ import annotations
 

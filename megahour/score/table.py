@@ -27,7 +27,7 @@ class Scored:
         return [edits_of(reference.text, text) for reference, text in zip(self.references, texts, strict=True)]
 
     def table(self, draws: int, seed: int) -> list[dict[str, Any]]:
-        """A row for each condition, sorted, and the last for all of them."""
+        """A row for each condition, sorted, and a last row for all."""
         conditions = sorted({reference.condition for reference in self.references})
         groups = [(c, [i for i, r in enumerate(self.references) if r.condition == c]) for c in conditions]
         everything = ("all", list(range(len(self.references))))

@@ -1,4 +1,4 @@
-"""How often a model says rightly what an utterance is, such as its language."""
+"""Scores the tags that a model assigns to utterances, such as the language."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from megahour.score.references import Reference
 def tag_scores(
     references: Sequence[Reference], selection: Artifact | None, systems: Mapping[str, Artifact]
 ) -> dict[str, Any]:
-    """By system: `column`, `utterances` whose tag is known, `right` ones, `accuracy`, and `heard`: [known, said, how
-    often].
+    """By system: `column`, `utterances` with a known tag, `right` ones, `accuracy`, and `heard`: [known tag, assigned
+    tag, count].
 
-    Systems that say no tags, and tags that neither the references nor the `selection` know, are left out. What was not
-    decoded counts as said "".
+    Systems without tags, and utterances whose tag neither the references nor the `selection` know, are left out. An
+    utterance that was not decoded counts as assigned "".
     """
     found = {}
     for name, hypotheses in systems.items():
@@ -44,7 +44,7 @@ def _known(references: Sequence[Reference], selection: Artifact | None, column: 
 
 
 def _column(artifact: Artifact, name: str) -> dict[int, str]:
-    """Values by key; none of shards without the column."""
+    """Values by key, skipping shards without the column."""
     values: dict[int, str] = {}
     for receipt in artifact.each_receipt():
         table = artifact.read_table(receipt.shard, columns=["key", name])

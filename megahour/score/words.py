@@ -1,4 +1,4 @@
-"""Words of two streams matched with each other, and the errors of their times in figures."""
+"""Matches the words of two streams, and summarises the errors of their times."""
 
 from __future__ import annotations
 

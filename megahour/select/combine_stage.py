@@ -1,4 +1,4 @@
-"""Stage `combine`: utterances of several artifacts as one, shard by shard."""
+"""Stage `combine`: merges utterances of several artifacts into one, shard by shard."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROLES = ("utterances", "second", "third", "fourth", "fifth", "sixth")
 
 
 class Combine(Stage[CombineParams]):
-    """One task per shard of each input, in the order of `ROLES`. Audio is copied; what both have comes twice."""
+    """One task per shard of each input, in the order of `ROLES`. Audio is copied; duplicates are kept."""
 
     name = "combine"
     params = CombineParams
@@ -71,7 +71,7 @@ def _given(inputs: Inputs) -> list[str]:
 
 
 def _renamed(table: pa.Table, prefix: str) -> pa.Table:
-    """With `prefix` before the names of speakers; the unknown stay unknown."""
+    """The table with `prefix` before speakers' names; unknown speakers stay unknown."""
     import pyarrow as pa
 
     names = [prefix + name if name else name for name in table["speaker"].to_pylist()]

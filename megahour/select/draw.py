@@ -1,13 +1,13 @@
-"""Hours of a set drawn uniformly over time: an utterance is taken if its hash is at most the limit of its period.
+"""Draws hours of a set uniformly over time: an utterance is taken if its hash is at most the limit of its period.
 
-Periods give equal hours, and those that have fewer give all that they have. Within a period each utterance is as
-likely as any other, so speakers are drawn as often as they speak. The paper (Parthasarathi et al., IV-B.1) draws mildly
-more than it wants, by the mean length of utterances; here two passes over the metadata find the limits exactly: sums of
-time by the first bits of the hash, then the utterances of the few buckets in which each limit can lie. Memory holds
-`BUCKETS` sums a period and about one of `BUCKETS` utterances, and nothing depends on how the utterances are sharded.
+Periods give equal hours, or all they have if that is less. Within a period all utterances are equally likely, so
+speakers are drawn in proportion to their speech. The paper (Parthasarathi et al., IV-B.1) draws slightly more than
+requested, by the mean length of utterances; here two passes over the metadata find the limits exactly: sums of time by
+the first bits of the hash, then the utterances of the few buckets that can contain each limit. Memory holds `BUCKETS`
+sums per period and about one in `BUCKETS` utterances, and nothing depends on how the utterances are sharded.
 
-Drawn evenly over speakers, each gives a `level` or all that he has. That takes the hours of speakers alone; as all of a
-speaker is in one shard, the utterances are found there (`taken_of_speakers`).
+Drawn evenly over speakers, each gives a `level`, or all there is if that is less. That needs only the hours of
+speakers; since all of a speaker is in one shard, the utterances are chosen there (`taken_of_speakers`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class UsableRows(NamedTuple):
 
 
 def rows_of(name: str, table: pa.Table, seed: int, period_s: int) -> UsableRows:
-    """Of a table with the columns key, created_s, samples and rate_hz."""
+    """Rows of a table with the columns key, created_s, samples and rate_hz."""
     salt = np.uint64(key_of("draw", seed))
     hashes = scattered(table["key"].to_numpy().astype(np.uint64) ^ salt) >> np.uint64(1)
     created_s = table["created_s"].to_numpy()
@@ -52,14 +52,14 @@ def rows_of(name: str, table: pa.Table, seed: int, period_s: int) -> UsableRows:
 
 
 def taken(rows: UsableRows, limits: Mapping[Place, int]) -> NDArray[np.bool_]:
-    """(n,) which of them are drawn."""
+    """(n,) which rows are drawn."""
     periods, inverse = np.unique(rows.period, return_inverse=True)
     own = np.array([limits.get((rows.set, period), -1) for period in periods.tolist()], np.int64)
     return np.asarray(rows.hash <= own[inverse], np.bool_)
 
 
 def level_of(has_us: Ints, wanted_us: int) -> int:
-    """What each of (n,) speakers gives, or all that he has, so that they give `wanted_us` together, to n µs.
+    """The time that each of (n,) speakers gives (all if there is less) for a total of `wanted_us`, to n µs.
 
     `wanted_us` is at most the sum of `has_us`.
     """
@@ -71,10 +71,10 @@ def level_of(has_us: Ints, wanted_us: int) -> int:
 
 
 def taken_of_speakers(rows: UsableRows, names: NDArray[np.object_], level_us: int) -> NDArray[np.bool_]:
-    """(n,) which utterances of these whole speakers (n,) are drawn: `level_us` of each, equal ones of his periods.
+    """(n,) which utterances of these complete speakers (n,) are drawn: `level_us` of each, equally over periods.
 
-    Who or what has less gives all. The sum is what speakers are to give to half an utterance, as each makes good what
-    the one before gave too little.
+    Speakers and periods with less give all. The sum is exact to half an utterance, because each speaker makes up for
+    the shortfall of the previous one.
     """
     drawn = np.zeros(len(names), np.bool_)
     order = np.lexsort((rows.hash, rows.period, names.astype(str)))
@@ -92,23 +92,23 @@ def taken_of_speakers(rows: UsableRows, names: NDArray[np.object_], level_us: in
 
 
 def _runs(order: Ints, values: NDArray[Any]) -> list[Ints]:
-    """`order` cut where the values (n,) that go with it change."""
+    """`order`, split where the corresponding values (n,) change."""
     return np.split(order, np.flatnonzero(values[1:] != values[:-1]) + 1) if len(order) else []
 
 
 def _nearest(ends: Ints, times: Ints, quota_us: int) -> int:
-    """How many of utterances that end there, when put one after the other, come nearest to the quota."""
+    """How many consecutive utterances, which end at `ends`, come nearest to the quota."""
     return int(np.searchsorted(2 * ends - times, 2 * quota_us, "right"))  # by their middles, twice
 
 
 def limits_of(hours: Mapping[str, float], passes: Callable[[], Iterable[UsableRows]]) -> dict[Place, int]:
-    """The largest hash that is drawn at each place; `passes` begins a pass over the usable utterances of these sets.
+    """The largest hash drawn at each place; `passes` starts a pass over the usable utterances of these sets.
 
-    A set's hours are those wanted to half an utterance, and those of each period to one.
+    A set's hours are exact to half an utterance, and those of each period to one.
 
     Raises
     ------
-    ConfigError: a set has fewer hours than are to be drawn, or more than `MOST_PERIODS` periods.
+    ConfigError: a set has fewer hours than requested, or more than `MOST_PERIODS` periods.
     """
     sums: dict[Place, Ints] = defaultdict(lambda: np.zeros(BUCKETS, np.int64))
     longest_us = 0
@@ -132,7 +132,7 @@ def limits_of(hours: Mapping[str, float], passes: Callable[[], Iterable[UsableRo
             open_[rows.set, period].add(rows.hash[own], rows.time_us[own])
     limits: dict[Place, int] = {}
     for name, own_quotas in quotas.items():
-        carried = 0  # what earlier periods gave too little: less than half an utterance
+        carried = 0  # shortfall of earlier periods: less than half an utterance
         for period in sorted(own_quotas):
             limits[name, period], got = open_[name, period].limit(own_quotas[period] + carried)
             carried += own_quotas[period] - got
@@ -141,9 +141,9 @@ def limits_of(hours: Mapping[str, float], passes: Callable[[], Iterable[UsableRo
 
 @dataclass
 class _Edge:
-    """The utterances of a place around its quota: those whose hashes are in the buckets `first` to `last`."""
+    """The utterances of a place near its quota: those with hashes in the buckets `first` to `last`."""
 
-    before_us: int  # in the buckets before
+    before_us: int  # in earlier buckets
     first: int
     last: int
     hashes: list[Ints] = field(default_factory=list)
@@ -174,14 +174,14 @@ class _Edge:
 
 
 def _quotas(name: str, sums: Mapping[Place, Ints], wanted_us: int) -> dict[int, int]:
-    """Microseconds of each period: equal ones, and all of a period that has fewer."""
+    """Microseconds of each period: equal, or all of a period that has less."""
     has = {period: int(each.sum()) for (set_, period), each in sums.items() if set_ == name}
     check_enough(name, sum(has.values()), wanted_us)
     return _filled(has, wanted_us)
 
 
 def check_enough(name: str, has_us: int, wanted_us: int) -> None:
-    """Raises ConfigError: a set has fewer hours than are to be drawn."""
+    """Raises ConfigError: a set has fewer hours than requested."""
     if has_us < wanted_us:
         raise ConfigError(
             f"{wanted_us / HOUR_US:,.2f} hours are to be drawn of the set {name!r}, which has {has_us / HOUR_US:,.2f}",
@@ -191,7 +191,7 @@ def check_enough(name: str, has_us: int, wanted_us: int) -> None:
 
 
 def _filled(has: Mapping[int, int], wanted_us: int) -> dict[int, int]:
-    """Equal parts of `wanted_us`, and all of a place that has less."""
+    """Equal parts of `wanted_us`, or all of a place that has less."""
     quotas, left = {}, wanted_us
     for done, (period, us) in enumerate(sorted(has.items(), key=lambda item: (item[1], item[0]))):
         quotas[period] = min(us, left // (len(has) - done))

@@ -1,4 +1,4 @@
-"""Worker side of `duplicates`: what utterances meet by, and the comparison of those that meet."""
+"""Worker side of `duplicates`: sends utterances to the partitions of their buckets, and compares them there."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Similar = Callable[[Row, Row, int], float]  # of two rows that meet in a bucket;
 def split_shard(
     p: DuplicatesParams, utterances: Artifact, shard: int, partitions: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(partition, rows) of one utterances shard: each row holds only what its partition compares."""
+    """(partition, rows) of one utterances shard: each row holds only what its partition needs."""
     waiting: dict[int, list[Row]] = defaultdict(list)
     with_audio = p.audio and utterances.read_table(shard, columns=["key"]).num_rows > 0
     audio = ShardAudio(utterances, shard) if with_audio else None
@@ -59,7 +59,7 @@ def split_shard(
 
 
 def _sent(p: DuplicatesParams, row: Row, audio: ShardAudio | None, partitions: int) -> Iterator[tuple[int, Row]]:
-    """An utterance's rows by partition; its home partition gets one even if nothing there is to be compared."""
+    """An utterance's rows by partition; its home partition gets one even without anything to compare."""
     sent = Fingerprint(np.zeros(0, np.uint32), np.zeros(0, np.bool_))
     if audio is not None:
         sent = fingerprint(audio.read(row["offset"], row["size"]), row["rate_hz"])
@@ -83,7 +83,7 @@ def _sent(p: DuplicatesParams, row: Row, audio: ShardAudio | None, partitions: i
 
 
 def _salt(p: DuplicatesParams, row: Row) -> int:
-    """The same for texts that may be duplicates of each other."""
+    """A value that is equal for texts that may be duplicates of each other."""
     if p.text == "any-speaker":
         return 0
     return key_of("speaker", row["speaker"]) if row["speaker"] else key_of("recording", row["recording"])
@@ -96,7 +96,7 @@ def _by_partition(values: NDArray[np.uint64], partitions: int) -> dict[int, list
 
 @dataclass
 class Duplicate:
-    """The best reason so far to leave an utterance out."""
+    """The best reason found so far to leave out an utterance."""
 
     of: int
     similarity: float
@@ -105,7 +105,7 @@ class Duplicate:
 def merge_partition(p: DuplicatesParams, batches: Iterable[pa.RecordBatch], out: ShardWriter, *, alone: bool) -> None:
     """Write one partition's DUPLICATES, by key and kind.
 
-    alone: it is the only one, so that what it lists can be counted as dropped: of several, others list the same keys.
+    alone: it is the only partition, so its listed keys can count as dropped; several may list the same keys.
     """
     rows: list[Row] = []
     came_in = 0
@@ -134,7 +134,7 @@ def merge_partition(p: DuplicatesParams, batches: Iterable[pa.RecordBatch], out:
 
 
 def _loss(row: Row) -> float:
-    """Unknown losses come last."""
+    """The loss for sorting; unknown losses come last."""
     return float(row["loss"]) if row["loss"] is not None and row["loss"] == row["loss"] else float("inf")
 
 
@@ -152,7 +152,7 @@ def _compared(
 ) -> dict[int, Duplicate]:
     """Duplicates by key among rows in order of preference, compared bucket by bucket.
 
-    Within a bucket a row is compared with those before it that are no duplicates there.
+    Within a bucket a row is compared with earlier rows that are not duplicates there.
     """
     met: dict[int, list[Row]] = defaultdict(list)
     for row in rows:

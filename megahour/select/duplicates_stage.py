@@ -1,7 +1,7 @@
-"""Stage `duplicates`: utterances whose sound or text is nearly that of another one.
+"""Stage `duplicates`: lists utterances whose sound or text nearly equals that of another one.
 
-An exchange by what near-duplicates have in common: an utterance's fingerprint travels to every partition that one of
-its landmarks belongs to, and its text to those of its bands. No process ever holds the corpus.
+It exchanges utterances by features that near-duplicates share: a fingerprint goes to every partition that one of its
+landmarks belongs to, and a text to those of its bands. No process ever holds the whole corpus.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Duplicates(Stage[DuplicatesParams]):
-    """What is kept of alike utterances is never listed; a key can be listed in several partitions and by both kinds.
+    """Of similar utterances the kept one is never listed; a key can be listed in several partitions and by both kinds.
 
-    Utterances that are listed count as dropped where there is one partition. Of several, none knows what the others
-    list: there nothing counts as dropped here, and the summary has the rows of the lists.
+    With one partition, listed utterances count as dropped. With several, none knows the others' lists, so nothing
+    counts as dropped here, and the summary has the numbers of listed rows.
     """
 
     name = "duplicates"

@@ -50,7 +50,7 @@ def drawn_from(p: SelectParams, layout: Layout, inputs: Inputs) -> Iterator[Usab
 
 
 def _sets(layout: Layout, names: NDArray[np.object_]) -> NDArray[np.object_]:
-    """(rows,) the set of each voice, "" of those that no set takes."""
+    """(rows,) the set of each voice, "" if no set takes it."""
     shard_of = {voice: layout.shard_of(voice) for voice in set(names)}
     set_of = {voice: "" if shard is None else layout.shards[shard].set for voice, shard in shard_of.items()}
     return np.array([set_of[voice] for voice in names], object)
@@ -163,7 +163,7 @@ def _seconds(table: pa.Table) -> NDArray[np.float64]:
 
 
 def _leave_out(out: ShardWriter, reason: str, table: pa.Table, rows: NDArray[np.bool_]) -> None:
-    """Drops these rows, and adds up their seconds for `coverage`."""
+    """Drop these rows, and add up their seconds for `coverage`."""
     if rows.any():
         out.drop(reason, int(rows.sum()))
         out.stat(LEFT_OUT_S + reason, round(float(_seconds(table)[rows].sum()), 4))
@@ -188,7 +188,7 @@ def _spelled(layout: Layout, names: NDArray[np.object_], table: pa.Table) -> pa.
 
 
 def _uncontested(layout: Layout, name: str, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """(rows,) which are heard in no recording of another set."""
+    """(rows,) which are in no recording of another set."""
     contested = layout.contested
     return np.array([all(contested.get(place, name) == name for place in row) for row in places.tolist()], np.bool_)
 

@@ -1,10 +1,10 @@
-"""Fingerprints of audio that survive re-encoding, gain, resampling and other starts (Haitsma and Kalker, "A highly
+"""Computes audio fingerprints that survive re-encoding, gain, resampling and shifts (Haitsma and Kalker, "A highly
 robust audio fingerprinting system", ISMIR 2002, section 4).
 
 A frame of 0.38 s gives 32 bits: whether the difference of energy between neighbouring bands of 300 to 2000 Hz grew
-since the frame before. Frames overlap so far that a copy whose frames begin elsewhere has nearly the same bits. Copies
-share some frames bit by bit, which is how they are found; that they are copies is verified by the share of bits that
-differ over all of their common length: a half in unrelated sound, above a third hardly ever in copies.
+since the previous frame. Frames overlap so much that a copy with shifted frames has nearly the same bits. Copies are
+found by frames with identical bits, and verified by the share of differing bits over their common length: a half for
+unrelated sound, hardly ever above a third for copies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FRAME, HOP = 1920, 100  # samples
 HOP_S = HOP / RATE_HZ
 BANDS = 33
 LOW_HZ, HIGH_HZ = 300.0, 2000.0
-QUIET = 1e-4  # of the loudest frame's power: bits of silence are noise, and those of digital silence all alike
+QUIET = 1e-4  # of the loudest frame's power: bits of silence are noise, and those of digital silence all equal
 BLOCK_FRAMES = 256  # transformed at once
 
 Bits = NDArray[np.uint32]
@@ -36,7 +36,7 @@ class Fingerprint:
 
 
 def fingerprint(samples: NDArray[np.int16], rate_hz: int) -> Fingerprint:
-    """Of int16 [T]; without frames if it is shorter than two of them, 0.4 s."""
+    """The fingerprint of int16 [T]; empty if it is shorter than two frames, 0.4 s."""
     energy = _band_energy(samples, rate_hz)
     if len(energy) < 2:
         return Fingerprint(np.zeros(0, np.uint32), np.zeros(0, np.bool_))
@@ -68,7 +68,7 @@ def _band_energy(samples: NDArray[np.int16], rate_hz: int) -> NDArray[np.float64
 
 
 def landmarks(found: Fingerprint, every: int) -> Bits:
-    """The bits by which copies meet: of sounding frames, one value in `every` by its hash, rising, each once."""
+    """The bits by which copies are matched: of sounding frames, one value in `every` by its hash, sorted and unique."""
     values: Bits = np.unique(found.bits[found.sounding])
     chosen: Bits = values[scattered(values.astype(np.uint64)) % np.uint64(every) == 0]
     return chosen
@@ -83,9 +83,9 @@ def scattered(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def common_share(one: Fingerprint, other: Fingerprint, value: int, *, least: int) -> tuple[float, int]:
-    """(share of equal bits, sounding frames compared) when both are laid one on the other where each has `value`.
+    """(share of equal bits, sounding frames compared) with both aligned at frames that have `value`.
 
-    The best of the places; (0, 0) where fewer than `least` frames sound in both.
+    The best of all such alignments; (0, 0) if fewer than `least` frames sound in both.
     """
     best = (0.0, 0)
     places = np.flatnonzero(one.bits == value)[:, None] - np.flatnonzero(other.bits == value)

@@ -1,4 +1,4 @@
-"""Voices and recordings that two selections share: `select` keeps its own sets apart, not those of another one."""
+"""Finds voices and recordings shared by two selections, since `select` separates only the sets of one selection."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from megahour.select.voices import WHO, voices
 def shared_voices(
     tested: Artifact, tests: Collection[str], other: Artifact, sets: Collection[str], *, recordings_only: bool = False
 ) -> list[str]:
-    """Voices of the `sets` of `other` that are voices of the sets `tests` of `tested`, or are heard where those are.
+    """Voices in the `sets` of `other` that are also in the sets `tests` of `tested`, or share a recording with them.
 
-    recordings_only: the same voices in other recordings pass.
+    recordings_only: allow the same voices in other recordings.
 
     Both are *selection* artifacts. Only the voices of `tests` are held in memory; `other` is read shard by shard.
-    No `sets` stand for all of them.
+    Empty `sets` means all sets.
     """
     known: set[str] = set()
     heard: set[int] = set()
@@ -41,4 +41,4 @@ def _shards(
         if not sets or receipt.tags.get("set") in sets:
             table = selection.read_table(receipt.shard, columns=list(WHO))
             names, places = voices(table)
-            yield names, places[:, :2] if recordings_only else places  # the last place is the voice's own
+            yield names, places[:, :2] if recordings_only else places  # the third is the voice's own

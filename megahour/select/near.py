@@ -1,4 +1,4 @@
-"""Near-duplicate texts by MinHash (Broder 1997) and banding, for sets of character shingles.
+"""Finds near-duplicate texts by MinHash (Broder 1997) and banding, on sets of character shingles.
 
 Texts whose sets have a Jaccard similarity s agree in one value of a signature with probability s, and in one of `BANDS`
 bands of `ROWS` values with 1 - (1 - s^ROWS)^BANDS: 0.9996 at 0.8, 0.08 at 0.3. Those that meet are compared exactly.
@@ -17,7 +17,7 @@ _SEEDS = scattered(np.arange(1, BANDS * ROWS + 1, dtype=np.uint64))
 
 
 def shingles(text: str) -> NDArray[np.uint64]:
-    """Hashes of the character 5-grams of a text, rising, each once; the whole text where it is shorter."""
+    """Sorted, unique hashes of a text's character 5-grams; of the whole text if it is shorter."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.uint64)
     if len(codes) < SHINGLE:
         codes = np.append(codes, np.zeros(SHINGLE - len(codes), np.uint64))
@@ -29,7 +29,7 @@ def shingles(text: str) -> NDArray[np.uint64]:
 
 
 def buckets(text: str, salt: int) -> NDArray[np.uint64]:
-    """(BANDS,): texts that are alike have one of them in common, if they have the same `salt`."""
+    """(BANDS,) bucket numbers: similar texts with the same `salt` share at least one."""
     signature = scattered(shingles(text)[:, None] ^ _SEEDS).min(axis=0).reshape(BANDS, ROWS)
     value = scattered(np.arange(BANDS, dtype=np.uint64) ^ np.uint64(salt))
     for row in range(ROWS):
@@ -38,6 +38,6 @@ def buckets(text: str, salt: int) -> NDArray[np.uint64]:
 
 
 def jaccard(one: NDArray[np.uint64], other: NDArray[np.uint64]) -> float:
-    """Shared part of two sets of shingles."""
+    """Jaccard similarity of two sets of shingles."""
     both = len(np.intersect1d(one, other, assume_unique=True))
     return both / max(1, len(one) + len(other) - both)

@@ -1,4 +1,4 @@
-"""The rules of `select` applied to a corpus, and refused where two sets would share a speaker or a recording."""
+"""Applies the rules of `select` to a corpus, and rejects rules by which two sets would share a speaker or recording."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
 
     Raises
     ------
-    ConfigError: a named speaker who is not there or shares a recording with one of another set, or a set for which
+    ConfigError: a named speaker is missing or shares a recording with one of another set, or a set for which
         no speakers are left.
     NothingKept: no utterance passes the filters.
     """
@@ -34,9 +34,9 @@ def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
     hours, shared = speakers.hours, speakers.shared
     if not hours:
         raise NothingKept(
-            f"select keeps none of {inputs['utterances'].manifest.counts.kept:,} records",
+            f"select kept none of {inputs['utterances'].manifest.counts.kept:,} records",
             where="select",
-            remedy="; ".join(_filters(p, inputs)) or "look at what the stage before it kept",
+            remedy="; ".join(_filters(p, inputs)) or "see what the previous stage kept",
         )
     rules = [_named_voices(rule, hours) for rule in p.sets]
     leaders = grouped(shared) if p.shared_recordings == "join" else {}
@@ -68,7 +68,7 @@ def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
 
 
 def _levels(p: SelectParams, made: Layout, hours: Mapping[str, float]) -> dict[str, int]:
-    """What each speaker is to give of the sets that are drawn, in µs."""
+    """The time in µs that each speaker gives, for each set that is drawn."""
     has: dict[str, list[int]] = {name: [] for name in p.draw_hours}
     for voice, value in hours.items():
         shard = made.shard_of(voice)
@@ -83,7 +83,7 @@ def _levels(p: SelectParams, made: Layout, hours: Mapping[str, float]) -> dict[s
 
 
 def _filters(p: SelectParams, inputs: Inputs) -> list[str]:
-    """The options that leave utterances out, as they are set."""
+    """The filter options in use, with their values."""
     names = ("splits", "tiers", "languages", "min_confidence", "from_s", "until_s")
     chosen = [f"--{name.replace('_', '-')} is {getattr(p, name)}" for name in names if getattr(p, name)]
     return [*chosen, *(["--duplicates leaves the listed ones out"] if "duplicates" in inputs else [])]
@@ -125,7 +125,7 @@ def _largest(leaders: Mapping[str, str]) -> str:
 
 
 def _contested(made: Layout, shared: Mapping[int, list[str]]) -> dict[int, str]:
-    """Places that two sets have speakers of, and which set may have each: the first in the order of the rules."""
+    """Places with speakers of two sets, and the set that gets each: the first in the order of the rules."""
     contested = {}
     for recording, voices in shared.items():
         shards = [shard for voice in voices if (shard := made.shard_of(voice)) is not None]

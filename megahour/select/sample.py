@@ -1,8 +1,8 @@
-"""Which speaker goes to which set and shard, as ranges of a hash: small enough to sit in every task's address.
+"""Assigns speakers to sets and shards by ranges of a hash, small enough to be part of every task.
 
-Speakers, or groups of speakers who share recordings, are put in the order of a seeded hash; sets take them from the
-front in the order of their rules, and shards are equal parts of a set's hours. So a speaker's place depends on the
-rules, the seed, the groups and the hours only, not on how the utterances were sharded or which engine read them.
+Speakers, or groups of speakers who share recordings, are sorted by a seeded hash. Sets take them from the front in the
+order of their rules, and shards are equal parts of a set's hours. So the assignment depends only on rules, seed, groups
+and hours, not on how the utterances were sharded or which engine read them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SampledShard(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Shards in the order of the rules; named speakers are looked up, the others found in hash ranges.
+    """Shards in the order of the rules; named speakers are looked up, others are located by hash range.
 
     leaders: speaker → the one whose place its group takes; spellings: speaker → the name that its rows get; contested:
     place (`voices.places_of`) → the only set that may have of it. Each holds the exceptions alone. limits: of the sets
@@ -46,7 +46,7 @@ class Layout:
     levels: Mapping[str, int] = field(default_factory=dict)
 
     def shard_of(self, speaker: str) -> int | None:
-        """Output shard of a speaker, None when no set takes it."""
+        """Output shard of a speaker; None if no set takes it."""
         speaker = self.leaders.get(speaker, speaker)
         if speaker in self.named:
             return self.named[speaker]
@@ -124,9 +124,9 @@ def lay_out(
 
 
 def _of_leaders(hours: Mapping[str, float], leaders: Mapping[str, str], most: float = math.inf) -> dict[str, float]:
-    """Hours of each group by its leader, at most `most` of a speaker."""
+    """Hours of each group by its leader, at most `most` hours of each speaker."""
     sums: dict[str, float] = {}
-    for speaker in sorted(hours):  # sums of floats depend on their order
+    for speaker in sorted(hours):  # fixed order, since float sums depend on it
         leader = leaders.get(speaker, speaker)
         sums[leader] = sums.get(leader, 0.0) + min(most, hours[speaker])
     return sums

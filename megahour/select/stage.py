@@ -1,4 +1,4 @@
-"""Stage `select`: utterances into sets by speaker, a speaker's utterances together and in order of time.
+"""Stage `select`: divides utterances into sets by speaker, each speaker's utterances together and in order of time.
 
 Only metadata moves (Amazon paper, IV-B.1): the audio stays where `cut` wrote it and is read by address.
 """
@@ -27,9 +27,9 @@ FEW = 64  # shards that send their rows without groups
 
 
 class Select(Stage[SelectParams]):
-    """An exchange by speaker. The plan needs the hours of every speaker: workers count them over small columns first.
+    """An exchange by speaker. The plan needs the hours of every speaker, which workers first count from small columns.
 
-    Where hours are drawn over time the driver goes through these columns twice more.
+    If hours are drawn over time, the driver reads these columns twice more.
     """
 
     name = "select"
@@ -163,7 +163,7 @@ def _runs(inputs: Inputs, most: int) -> list[Task]:
 
 
 class LayOutSets(SingleShard[SelectParams]):
-    """Who goes to which set and shard, for all tasks of `select`, from what `CountVoices` has counted."""
+    """Assigns voices to sets and shards, for all tasks of `select`, from the counts of `CountVoices`."""
 
     name = "lay-out-sets"
     params = SelectParams
@@ -172,7 +172,7 @@ class LayOutSets(SingleShard[SelectParams]):
         Input("listed", optional=True),
         Input("counted", optional=True),
     )
-    local = True  # what is wrong with the rules is the driver's to say
+    local = True  # so that the driver reports errors in the rules
 
     def run(self, p: SelectParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.select.rules import lay_out_sets
@@ -184,9 +184,9 @@ _layouts: dict[tuple[str, str], Layout] = {}
 
 
 def layout(p: SelectParams, inputs: Inputs) -> Layout:
-    """The layout for these parameters and inputs: as it was laid out for all tasks, else worked out here.
+    """The layout for these parameters and inputs, from `LayOutSets` if it has run, else computed here.
 
-    Raises StoreError: the duplicates were not brought to their utterances' shards, see `Select.layouts`.
+    Raises StoreError: the duplicates have not been joined to the utterances' shards, see `Select.layouts`.
     """
     from megahour.select.rules import lay_out_sets
     from megahour.select.sample import Layout

@@ -1,7 +1,7 @@
-"""Whose voice an utterance is, and which voices belong together because recordings hold several of them.
+"""Identifies the voice of each utterance, and groups voices that share recordings.
 
-A voice is a speaker whatever the spelling of the name. Voices that are heard in one recording form a group, and so do
-voices that a chain of such recordings connects: a set takes whole groups, so no recording and no speaker is in two.
+A voice is a speaker, whatever the spelling of the name. Voices in one recording form a group, and so do voices
+connected by a chain of such recordings. Sets take whole groups, so no recording and no speaker is in two sets.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from megahour.core.records import key_of
 from megahour.corpus.text.speaker_labels import names_nobody
 from megahour.corpus.transcripts.speaker_names import is_address, one_name
 
-WHO = ("speaker", "recording", "name", "channel", "source")  # the columns that say whose voice it is, and where
+WHO = ("speaker", "recording", "name", "channel", "source")  # the columns that identify voice and place
 HOUR_US = 3.6e9
 
 
 def voice_of(speaker: str, recording: int) -> str:
-    """The voice that a row's `speaker` names. An unnamed one is its recording's own, as two may be two people."""
+    """The voice that a row's `speaker` names. Unnamed speakers are specific to their recording."""
     if not speaker:
         return f"recording {recording}"
     return speaker if is_address(speaker) else one_name(speaker)
 
 
 def places_of(group: dict[str, Any]) -> tuple[int, int, int]:
-    """Where a row is heard: its recording, its file, and with the speaker whose recording it is.
+    """Places of a row: its recording, its file, and the recording's owner.
 
-    The channels of a file are recordings of their own, but who speaks on one is heard on the other.
+    The channels of a file are separate recordings, but a speaker on one can be heard on the other.
     """
     recording, name = int(group["recording"]), group["name"]
     file = key_of("file", name, group["source"]) if name else recording
@@ -39,7 +39,7 @@ def places_of(group: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _owner(speaker: str, channel: str) -> str:
-    """ "smith" of "smith/0", a channel, and of "smith/Speaker 1", whom nothing but a number tells from Smith."""
+    """ "smith" for "smith/0", a channel, and for "smith/Speaker 1", who has only a number."""
     owner, _, part = speaker.rpartition("/")
     part_of_owner = part == channel or (names_nobody(part) and not part.isdecimal())
     return _owner(owner, channel) if owner and part_of_owner and not is_address(speaker) else speaker
@@ -73,7 +73,7 @@ def names_of(table: pa.Table) -> NDArray[np.object_]:
 
 
 def times_us(table: pa.Table) -> pa.ChunkedArray:
-    """(rows,) whole microseconds: sums of integers do not depend on how the utterances are sharded."""
+    """(rows,) whole microseconds, since integer sums do not depend on how the utterances are sharded."""
     return pc.divide(pc.multiply(table["samples"], 1_000_000), pc.cast(table["rate_hz"], pa.int64()))
 
 
