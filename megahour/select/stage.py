@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from megahour.select.sample import Layout
 
 
-RUN, MOST = 10, 1024  # shards that a task counts at least; tasks that each send to all partitions, at most
+RUN, MOST = 10, 1024  # shards of a task at least, and tasks at most, where each sends to all partitions
 COUNTED_TOGETHER = 1_000_000  # utterances whose voices meet in one partition
 FEW = 64  # shards that send their rows without groups
 
@@ -102,8 +102,7 @@ class CountVoices(Stage[SelectParams]):
     exchange = True
 
     def plan(self, p: SelectParams, inputs: Inputs) -> list[Task]:
-        shards = inputs["utterances"].manifest.shards
-        return _runs(inputs, min(MOST, -(-shards // RUN)))
+        return _runs(inputs)
 
     def partitions(self, p: SelectParams, inputs: Inputs) -> int:
         return inputs["utterances"].manifest.counts.kept // COUNTED_TOGETHER + 1
@@ -134,7 +133,7 @@ class GroupRows(Stage[SelectParams]):
     exchange = True
 
     def plan(self, p: SelectParams, inputs: Inputs) -> list[Task]:
-        return _runs(inputs, MOST)
+        return _runs(inputs)
 
     def partitions(self, p: SelectParams, inputs: Inputs) -> int:
         from megahour.select.exchange import group_size
@@ -156,10 +155,12 @@ class GroupRows(Stage[SelectParams]):
         merge_group(batches, out)
 
 
-def _runs(inputs: Inputs, most: int) -> list[Task]:
+def _runs(inputs: Inputs) -> list[Task]:
+    """Runs of shards: what a task sends to all partitions is worth sending."""
     from megahour.runner.beside import runs
 
-    return [Task({"first": first, "stop": stop}) for first, stop in runs(inputs["utterances"].manifest.shards, most)]
+    shards = inputs["utterances"].manifest.shards
+    return [Task({"first": first, "stop": stop}) for first, stop in runs(shards, min(MOST, -(-shards // RUN)))]
 
 
 class LayOutSets(SingleShard[SelectParams]):
