@@ -148,10 +148,11 @@ def fitted(n: np.ndarray, y: np.ndarray) -> tuple[float, float, np.ndarray]:
 
 
 def page(given: argparse.Namespace, found: dict[str, list[dict[str, float]]]) -> list[str]:
+    listed_rows = given.duplicates_rows or "''"
     lines = [
         "# `select` over many rows",
         "",
-        f"`python benchmarks/select_scale.py --rows {given.rows} --duplicates-rows {given.duplicates_rows} --engine "
+        f"`python benchmarks/select_scale.py --rows {given.rows} --duplicates-rows {listed_rows} --engine "
         f"{given.engine} --workers {given.workers} --write`: synthetic utterance rows in shards of {EACH:,}, without "
         f"audio, and with a list that marks one row in {TWICE} as a duplicate. The fit is y = a + b · rows; residuals "
         "are relative.",
