@@ -11,106 +11,124 @@ from megahour.models.params import BatchFrames, Precision
 
 
 class AlignParams(Params):
-    """Word times of long recordings from their transcripts, by CTC."""
+    """Align long recordings with their transcripts by CTC, to find the time of each word."""
 
     window_s: float = Field(
         30.72,
         gt=0,
-        description="seconds of audio that the model sees at once; longer gives more context and needs more memory",
+        description="Seconds of audio that the model processes at once. A longer window gives more context and needs "
+        "more memory.",
     )
-    margin_s: float = Field(1.0, ge=0, description="seconds at each end of a window that are only context")
+    margin_s: float = Field(1.0, ge=0, description="Seconds at each end of a window that serve only as context.")
     star_nats: float = Field(
         1.0,
         gt=0,
-        description="cost of a frame of untranscribed speech between cues; lower it where transcripts miss much",
+        description="Cost, in nats, of a frame of untranscribed speech between cues. Lower it when transcripts leave "
+        "out much of the speech.",
     )
     skip_cue_nats: float = Field(
         4.0,
         ge=0,
-        description="cost of leaving out a cue that was not spoken; lower it where transcripts have invented lines",
+        description="Cost, in nats, of leaving out a cue that was not spoken. Lower it when transcripts contain "
+        "invented lines.",
     )
     skip_token_nats: float = Field(
-        4.0, gt=0, description="cost per token of such a cue until each recording has calibrated its own"
+        4.0,
+        gt=0,
+        description="Additional cost, in nats per token, of leaving out a cue, before it is calibrated on each "
+        "recording.",
     )
     skip_ratio: float = Field(
         3.0,
         gt=0,
-        description="calibrated cost per token, in medians of the recording's loss; raise it to keep more cues",
+        description="Calibrated cost per token of leaving out a cue, as a multiple of the recording's median loss per "
+        "token. Raise it to keep more cues.",
     )
     anchor_length: int = Field(
         10,
         ge=4,
-        description="characters of an anchor, a passage that reading and transcript share; longer is surer",
+        description="Length in characters of an anchor: a passage that recognition and transcript share. Longer "
+        "anchors are more reliable and rarer.",
     )
     anchor_every_s: float = Field(
-        45.0, gt=0, description="least seconds between anchors; fewer anchors need more memory"
+        45.0, gt=0, description="Shortest distance between anchors, in seconds. Fewer anchors need more memory."
     )
     max_hint_error_s: float = Field(
         60.0,
         gt=0,
-        description="how far subtitle times may be off, in seconds; raise it for subtitles of another cut of the film",
+        description="Largest error of subtitle times, in seconds. Raise it for subtitles of another cut of the film.",
     )
     hint_tolerance_s: float = Field(
-        1.5, gt=0, description="how far a short cue may be off its neighbours' drift, at least"
+        1.5,
+        gt=0,
+        description="Deviation from the drift of neighbouring subtitles that is always accepted in a short cue, in "
+        "seconds.",
     )
     said_chance: float = Field(
         0.1,
         ge=0,
         lt=0.5,
-        description="false-accept rate for poorly recognised cues that match their subtitle time; 0 disables recovery",
+        description="False-accept rate when left-out cues are searched for again at their subtitle times. Lower it "
+        "when unspoken lines come back; 0 disables the search.",
     )
     max_cells: float = Field(
         4e9,
         gt=0,
-        description="frames x tokens between two anchors above which a recording is refused; raise it if memory allows",
+        description="Largest alignment between two anchors, in frames x tokens. Recordings that exceed it are "
+        "refused; raise it if memory allows.",
     )
     max_loss_nats: float = Field(
         100.0,
         gt=0,
-        description="median loss per token above which a recording is refused, whatever the aligner; 100 asks for none",
+        description="Refuse recordings with a higher median loss per token, in nats. 100 disables the limit.",
     )
     decoy_margin: Share = Field(
-        0.2, description="how much cheaper than its reversed text a doubtful transcript must be; 0 skips the check"
+        0.2,
+        description="How much cheaper a doubtful transcript must align than its own reversed text, as a share. 0 "
+        "disables the check.",
     )
     min_spoken: Share = Field(
-        0.3, description="least share of the transcript's tokens spoken; below, the transcript is refused as another's"
+        0.3, description="Refuse a transcript as another recording's when a smaller share of its tokens is spoken."
     )
     false_accept: float = Field(
         0.1,
         ge=0,
         lt=0.5,
-        description="share of cues not said where they are placed that pass, by comparing each with other texts there; "
-        "lower it for cleaner text; 0 compares nothing",
+        description="Target rate of unspoken cues that pass, tested against other texts at the same place. Lower it "
+        "for cleaner text; 0 disables the test.",
     )
     false_reject: float = Field(
         0.02,
         ge=0,
         lt=0.5,
-        description="share of said cues dropped where that drops more of those not said, by the document's own cues; "
-        "0 goes by false_accept alone",
+        description="Share of spoken cues that may be lost where the test then rejects more unspoken ones, estimated "
+        "from the document's own cues. 0 uses `false_accept` alone.",
     )
-    min_confidence: Share = Field(
-        0.0, description="least mean posterior of a cue, whatever the aligner; 0 asks for none"
-    )
+    min_confidence: Share = Field(0.0, description="Drop cues with a lower mean posterior. 0 disables the limit.")
     max_cue_loss_nats: float = Field(
         100.0,
         gt=0,
-        description="loss per token above which a cue is dropped, whatever the aligner; 100 asks for none",
+        description="Drop cues with a higher loss per token, in nats. 100 disables the limit.",
     )
     longest_word_s: float = Field(
-        6.0, gt=0, description="cues with a longer word are dropped: usually they span a passage without text"
+        6.0,
+        gt=0,
+        description="Drop cues with a word longer than this, in seconds. Such cues usually span speech without a "
+        "transcript.",
     )
     min_untranscribed_s: float = Field(
-        0.3, gt=0, description="shortest speech between cues that counts as untranscribed"
+        0.3, gt=0, description="Shortest stretch of speech between cues that is listed as untranscribed, in seconds."
     )
     recognised: Literal["reading", "missing", "better"] = Field(
         "missing",
-        description="what a recogniser's text (ingest --recognised) is: the second reading; the transcript, too, where "
-        "no other stands; or also where it shows more of what is heard than the others do",
+        description="How to use text from another recogniser (`recognised` of ingest). reading: as the second reading "
+        "that `cut` compares texts with. missing: also as the transcript of recordings that have none. better: also "
+        "in place of transcripts that match the audio worse.",
         json_schema_extra=LATER,
     )
     batch_frames: BatchFrames = 8192
     precision: Precision = "fp32"
     write_posteriors: bool = Field(
-        False, description="also write the posteriors (8 bits), so that another alignment need not run the model"
+        False,
+        description="Also write the posteriors (8 bits each), so that another alignment does not run the model again.",
     )

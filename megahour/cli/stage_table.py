@@ -20,7 +20,10 @@ STAGES: dict[str, tuple[str, str]] = {
         "megahour.corpus.generate.compose_stage:Compose",
         "Compose long recordings, or single prompts, from short clips of real speech.",
     ),
-    "ingest": ("megahour.corpus.ingest.stage:Ingest", "Audio and transcripts from anywhere to checked recordings."),
+    "ingest": (
+        "megahour.corpus.ingest.stage:Ingest",
+        "Turn audio and transcripts from anywhere into checked recordings.",
+    ),
     "import": (
         "megahour.corpus.interchange.import_stage:Import",
         "Data sets of lhotse, NeMo, Kaldi, Hugging Face and WebDataset, as utterances or as recordings.",
@@ -35,34 +38,37 @@ STAGES: dict[str, tuple[str, str]] = {
     ),
     "copies": (
         "megahour.corpus.ingest.copies_stage:Copies",
-        "Recordings whose sound another one has: the one with the best transcript stays.",
+        "Find recordings with equal sound, and keep the one with the best transcript.",
     ),
-    "align": ("megahour.align.stage:Align", "Word times of long recordings from their transcripts, by CTC."),
-    "cut": ("megahour.cut.stage:Cut", "Utterances from aligned recordings, cut in the middle of pauses."),
+    "align": (
+        "megahour.align.stage:Align",
+        "Align long recordings with their transcripts by CTC, to find the time of each word.",
+    ),
+    "cut": ("megahour.cut.stage:Cut", "Cut aligned recordings into utterances, in the middle of pauses."),
     "score-alignment": (
         "megahour.score.alignment_stage:ScoreAlignment",
         "Errors of aligned word times, unspoken text kept and spoken text lost, per condition.",
     ),
     "duplicates": (
         "megahour.select.duplicates_stage:Duplicates",
-        "Utterances whose sound or text is nearly that of another one, to be left out.",
+        "Find utterances whose sound or text nearly equals that of another one, to leave them out.",
     ),
     "combine": (
         "megahour.select.combine_stage:Combine",
-        "Utterances of several corpora as one: public and own ones, or real and synthetic speech.",
+        "Combine utterances of several corpora: public and private ones, or real and synthetic speech.",
     ),
-    "select": ("megahour.select.stage:Select", "Utterances into labelled, unlabelled and test sets by speaker."),
+    "select": ("megahour.select.stage:Select", "Divide utterances by speaker into labelled, unlabelled and test sets."),
     "export": (
         "megahour.corpus.interchange.export_stage:Export",
         "Utterances as WebDataset, lhotse Shar, NeMo, Kaldi, Hugging Face parquet, CTM, TextGrid and SRT.",
     ),
     "features": (
         "megahour.features.stage:Features",
-        "Log-mel features at 10 ms with a causal mean per speaker, and global mean and variance.",
+        "Compute log-mel features every 10 ms with a causal mean per speaker, and their global mean and variance.",
     ),
     "import-features": (
         "megahour.features.cepstra_stage:ImportFeatures",
-        "Published cepstra and transcriptions in Sphinx's formats, as features with a causal mean per speaker.",
+        "Import published cepstra and transcriptions in Sphinx's formats, as features with a causal mean per speaker.",
     ),
     "language-model": (
         "megahour.lm.stage:LanguageModel",
@@ -155,19 +161,19 @@ STAGES: dict[str, tuple[str, str]] = {
     ),
     "lexicon": (
         "megahour.units.lexicon_stage:MakeLexicon",
-        "Pronunciations of all words, by rule, by spelling or from a dictionary.",
+        "Make pronunciations for all words by rule, by spelling or from a dictionary.",
     ),
     "tokens": (
         "megahour.units.tokens_stage:MakeTokens",
-        "Tokens that a model spells with: pieces of words, learnt from text (sentencepiece), or those of a file.",
+        "Learn the tokens that a model spells with: word pieces from text (sentencepiece), or those of a file.",
     ),
     "senones": (
         "megahour.units.stage:Senones",
-        "Senones, their tree and frame alignments of the labelled sets, from a flat start.",
+        "Build senones, their decision trees and frame alignments of the labelled sets from a flat start.",
     ),
     "pronunciations": (
         "megahour.units.pronunciations_stage:WeighPronunciations",
-        "A lexicon with the probabilities that its pronunciations had in an alignment, for `graph`.",
+        "Add to a lexicon the probability of each pronunciation in an alignment, for `graph`.",
     ),
     "tts-data": (
         "megahour.tts.data_stage:TtsData",
@@ -175,7 +181,7 @@ STAGES: dict[str, tuple[str, str]] = {
     ),
     "train": (
         "megahour.train.stage:Train",
-        "Train an acoustic model on frame labels, tokens or sentences, or with a teacher's targets.",
+        "Train a recogniser on frame labels, texts or a teacher's targets, or train a voice.",
     ),
     "realign": (
         "megahour.teach.realign_stage:Realign",

@@ -24,7 +24,9 @@ class Params(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
     max_bad: Share = Field(
-        0.1, description="share of quarantined records above which the stage fails", json_schema_extra={"policy": True}
+        0.1,
+        description="Fail the stage if a larger share of its records goes to quarantine.",
+        json_schema_extra={"policy": True},
     )
 
     def identity(self) -> dict[str, Any]:

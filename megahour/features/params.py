@@ -15,34 +15,44 @@ UNIT = 1 / 32768
 
 
 class FeaturesParams(Params):
-    """Log-mel features at 10 ms with a causal mean per speaker, and global mean and variance."""
+    """Compute log-mel features every 10 ms with a causal mean per speaker, and their global mean and variance."""
 
-    mels: int = Field(64, ge=8, le=256, description="mel filters; 64 or 80 are usual, 40 for 8 kHz audio")
-    low_hz: float = Field(20.0, ge=0, description="lower edge of the lowest filter, in Hz; raise it against hum")
-    high_hz: float = Field(0.0, description="upper edge of the highest filter; 0 or less: counted from Nyquist")
+    mels: int = Field(64, ge=8, le=256, description="Number of mel filters. 64 or 80 are usual, 40 for 8 kHz audio.")
+    low_hz: float = Field(
+        20.0, ge=0, description="Lower edge of the lowest mel filter, in Hz. Raise it to suppress hum."
+    )
+    high_hz: float = Field(
+        0.0, description="Upper edge of the highest mel filter, in Hz. 0 or less is relative to the Nyquist frequency."
+    )
     prior: float = Field(
-        14.0, description="log energy that a speaker's causal mean starts from; it fades within some seconds of speech"
+        14.0,
+        description="Log energy with which the causal mean of a speaker starts. Its influence fades within seconds of "
+        "speech.",
     )
     edges: Literal["inside", "mirrored"] = Field(
         "inside",
         json_schema_extra=LATER,
-        description="inside: whole windows only (Kaldi's snip_edges); mirrored: a frame every 10 ms, ends reflected: "
-        "for models that sherpa-onnx is to play (`export-model`), with `high_hz` -400",
+        description="inside: only windows that lie inside the audio (Kaldi's snip_edges). mirrored: a frame every 10 "
+        "ms with reflected ends. Use mirrored, with `high_hz` -400, for models that sherpa-onnx will run "
+        "(`export-model`).",
     )
     scale: Literal["int16", "unit"] = Field(
         "int16",
         json_schema_extra=LATER,
-        description="samples in -32768 … 32767, or in -1 … 1, which hides what is quieter than the logarithm's floor: "
-        "for models that sherpa-onnx is to play; `prior` is of int16 either way",
+        description="Range of the samples: int16 is -32768 … 32767, unit is -1 … 1, where sounds below the floor of "
+        "the logarithm are lost. Use unit for models that sherpa-onnx will run. `prior` refers to int16 in both cases.",
     )
     keep: Literal["frames", "means", "both"] = Field(
         "frames",
         json_schema_extra=LATER,
-        description="what is stored. frames: the features; means: a hundredth of that, from which `train` computes the "
-        "same features, or those of changed audio, with its input `audio`; both: also for senones, targets and decode",
+        description="What to store. frames: the features. means: only the causal means, a hundredth of the size; "
+        "`train` computes the features from its input `audio`, with or without augmentation. both: the same, and "
+        "frames for senones, targets and decode.",
     )
-    sets: list[str] = Field([], description="sets of the selection to work on; empty: all")
-    stats_sets: list[str] = Field([], description="sets that the global mean and variance come from; empty: not test*")
+    sets: list[str] = Field([], description="Sets of the selection to process. Empty: all.")
+    stats_sets: list[str] = Field(
+        [], description="Sets from which the global mean and variance are computed. Empty: all but test*."
+    )
 
     @property
     def unit(self) -> float:
@@ -60,40 +70,49 @@ Range = tuple[float, float]
 
 
 class WaveformParams(BaseModel):
-    """Changes of the audio before its features are computed.
+    """Augmentation of the audio before its features are computed.
 
-    Each epoch draws other changes for an utterance, and each kind by itself; shares are shares of the utterances.
-    Held-out utterances are never changed.
+    Each epoch draws new changes for every utterance, and each kind independently. Held-out utterances stay as they are.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     speed: Share = Field(
         0.0,
-        description="share played at one of `speeds`, with the pitch: other voices from few speakers; 0.67 is usual. "
-        "For ctc and transducer: frame labels have times",
+        description="Share of utterances played at one of `speeds`, which also changes the pitch. It makes new voices "
+        "from few speakers; 0.67 is usual. Only for ctc and transducer, because frame labels have fixed times.",
     )
-    speeds: list[float] = Field([0.9, 1.1], min_length=1, description="speeds, each as likely; from 0.5 to 2")
-    noise: Share = Field(0.0, description="share with noise added; raise it for noisy places")
-    snr_db: Range = Field((5.0, 20.0), description="speech over noise, in dB, from and to; lower is harder")
-    reverb: Share = Field(0.0, description="share heard in a room; raise it for distant microphones")
+    speeds: list[float] = Field(
+        [0.9, 1.1], min_length=1, description="Speeds from 0.5 to 2, drawn with equal probability."
+    )
+    noise: Share = Field(0.0, description="Share of utterances with added noise. Raise it for noisy test audio.")
+    snr_db: Range = Field((5.0, 20.0), description="Range of the signal-to-noise ratio, in dB. Lower is harder.")
+    reverb: Share = Field(0.0, description="Share of utterances with reverberation. Raise it for distant microphones.")
     rt60_s: Range = Field(
-        (0.2, 0.7), description="reverberation time of generated rooms, from and to; not with the input `rooms`"
+        (0.2, 0.7),
+        description="Range of the reverberation time of simulated rooms, in seconds. Not used with the input `rooms`.",
     )
     direct_db: Range = Field(
-        (0.0, 10.0), description="direct over reverberant sound in generated rooms, in dB; lower is farther away"
+        (0.0, 10.0),
+        description="Range of the direct-to-reverberant ratio in simulated rooms, in dB. Lower simulates a greater "
+        "distance.",
     )
-    codec: Share = Field(0.0, description="share that goes through one of `codecs`; raise it for telephones and calls")
+    codec: Share = Field(
+        0.0,
+        description="Share of utterances passed through one of `codecs`. Raise it for telephone and call recordings.",
+    )
     codecs: list[Codec] = Field(
         ["mu-law", "a-law", "gsm", "adpcm", "mp3", "vorbis", "packet-loss"],
         min_length=1,
-        description="codecs, each as likely: leave those that your users do not have. mu-law, a-law, gsm and adpcm are "
-        "of a telephone, 8 kHz",
+        description="Codecs, drawn with equal probability. Keep those that your users have. mu-law, a-law, gsm and "
+        "adpcm are telephone codecs at 8 kHz.",
     )
     volume: Share = Field(
-        0.0, description="share that is louder or softer than the speaker before; for moving speakers"
+        0.0,
+        description="Share of utterances played louder or softer than the speaker's earlier ones. Raise it for moving "
+        "speakers.",
     )
-    volume_db: Range = Field((-12.0, 6.0), description="by how much, in dB, from and to")
+    volume_db: Range = Field((-12.0, 6.0), description="Range of that change of level, in dB.")
 
     @model_serializer(mode="wrap")
     def _what_is_set(self, given: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -120,42 +139,49 @@ class WaveformParams(BaseModel):
 
 
 class ImportFeaturesParams(Params):
-    """Published cepstra and transcriptions in Sphinx's formats, as features with a causal mean per speaker."""
+    """Import published cepstra and transcriptions in Sphinx's formats, as features with a causal mean per speaker."""
 
-    source: str = Field("", description="directory, glob or URL of files of cepstra, 100 frames per second")
-    extension: str = Field(".mfc", min_length=1, description="how the names of these files end")
-    dims: int = Field(13, ge=1, le=256, description="cepstra per frame")
+    source: str = Field("", description="Directory, glob or URL of cepstra files, with 100 frames per second.")
+    extension: str = Field(".mfc", min_length=1, description="File name extension of the cepstra files.")
+    dims: int = Field(13, ge=1, le=256, description="Cepstra per frame.")
     mels: int = Field(
         0,
         ge=0,
         le=256,
-        description="store that many log mel energies, as smooth as the cepstra leave them, so that `warp`, "
-        "`mel_masks` and `noise` of `train` mean what they say; 0: cepstra as they are",
+        description="Convert the cepstra to this many log-mel energies, as smooth as cepstra allow, so that `warp`, "
+        "`mel_masks` and `noise` of `train` work as described. 0 keeps cepstra.",
         json_schema_extra=LATER,
     )
-    train: str = Field("", description="transcription file of the training set, lines `WORDS (utterance)`")
-    test: str = Field("", description="transcription file of the test set")
+    train: str = Field("", description="Transcription file of the training set, with lines `WORDS (utterance)`.")
+    test: str = Field("", description="Transcription file of the test set.")
     speaker_pattern: str = Field(
-        r"([^/]+)/[^/]+$", description="regular expression whose group finds the speaker in a file's path"
+        r"([^/]+)/[^/]+$", description="Regular expression whose group matches the speaker in a file's path."
     )
     labelled: Share = Field(
-        0.2, description="share of the training speakers in `labelled`, of the others in `unlabelled`"
+        0.2, description="Share of the training speakers in `labelled`. The others are in `unlabelled`."
     )
-    tune: float = Field(0.0, ge=0, lt=1, description="share of the training speakers in `tune`, kept from the others")
+    tune: float = Field(
+        0.0, ge=0, lt=1, description="Share of the training speakers in `tune`, taken out of the other sets."
+    )
     folds: int = Field(
         0,
         ge=0,
-        description="share out the speakers of both lists, in an order by `seed`, to that many folds, one of them "
-        "the test; as many runs test every speaker (`megahour pool-scores`). 0: the lists as they are",
+        description="Divide the speakers of both lists, shuffled by `seed`, into this many folds and test on one of "
+        "them. One run per fold tests every speaker (`megahour pool-scores`). 0 keeps the lists.",
         json_schema_extra=LATER,
     )
-    fold: int = Field(0, ge=0, description="the fold that is the test, from 0", json_schema_extra=LATER)
-    shards: int = Field(2, ge=1, description="most shards of each set")
-    corpus: str = Field("", description="name of the corpus; part of every key")
-    condition: str = Field("", description="recording condition")
-    prior: list[float] = Field([], description="`dims` values that a speaker's causal mean starts from; empty: zeros")
-    stats_sets: list[str] = Field([], description="sets that the global mean and variance come from; empty: not test*")
-    seed: int = Field(0, ge=0, description="of the order in which speakers are taken")
+    fold: int = Field(0, ge=0, description="Number of the fold to test on, from 0.", json_schema_extra=LATER)
+    shards: int = Field(2, ge=1, description="Largest number of shards per set.")
+    corpus: str = Field("", description="Name of the corpus. It is part of every key.")
+    condition: str = Field("", description="Recording condition.")
+    prior: list[float] = Field(
+        [],
+        description="Values with which the causal mean of a speaker starts, one per cepstrum (`dims`). Empty: zeros.",
+    )
+    stats_sets: list[str] = Field(
+        [], description="Sets from which the global mean and variance are computed. Empty: all but test*."
+    )
+    seed: int = Field(0, ge=0, description="Seed of the order in which speakers are assigned.")
 
     @model_validator(mode="after")
     def _check(self) -> ImportFeaturesParams:

@@ -29,7 +29,7 @@ class SetRule(BaseModel):
 
 
 class SelectParams(Params):
-    """Utterances into labelled, unlabelled and test sets by speaker."""
+    """Divide utterances by speaker into labelled, unlabelled and test sets."""
 
     sets: list[SetRule] = Field(
         [
@@ -38,51 +38,56 @@ class SelectParams(Params):
             SetRule(name="unlabelled"),
         ],
         min_length=1,
-        description="rules in order: {name, and one of speakers: N, share: of the hours left, hours: N, named: [...]}",
+        description="Rules, applied in order: {name, and one of speakers: N, share: of the hours left, hours: N, "
+        "named: [...]}. A rule with a name alone takes all that is left.",
     )
     shard_hours: float = Field(
-        0.5, gt=0, description="hours of a shard, in whole speakers; smaller shards spread over more workers"
+        0.5, gt=0, description="Hours per shard, made of whole speakers. Smaller shards spread over more workers."
     )
     speaker_hours: float = Field(
-        0.0, ge=0, description="most hours of one speaker, the earliest first, so that no voice dominates; 0: no limit"
+        0.0,
+        ge=0,
+        description="Most hours of one speaker, earliest first. Set it to keep single voices from dominating; 0 sets "
+        "no limit.",
     )
-    splits: list[str] = Field([], description="only utterances of these splits (train, dev, test); empty: all")
-    tiers: list[str] = Field([], description="only utterances of these tiers (clean, dirty); empty: all")
+    splits: list[str] = Field([], description="Use only utterances in these splits (train, dev, test). Empty: all.")
+    tiers: list[str] = Field([], description="Use only utterances in these tiers (clean, dirty). Empty: all.")
     languages: list[str] = Field(
         [],
-        description="only utterances in these languages (BCP 47): `en` takes en-US and en-GB too, `en-US` only that "
-        "locale; empty: all",
+        description="Use only utterances in these languages (BCP 47). `en` also takes en-US and en-GB, `en-US` only "
+        "that locale. Empty: all.",
         json_schema_extra=LATER,
     )
-    min_confidence: Share = Field(0.0, description="drop utterances of a lower alignment confidence")
-    from_s: int = Field(0, description="earliest time of recording, Unix seconds")
-    until_s: int = Field(0, description="latest time of recording, Unix seconds; 0: no limit")
+    min_confidence: Share = Field(0.0, description="Drop utterances with a lower alignment confidence.")
+    from_s: int = Field(0, description="Earliest time of recording, in Unix seconds.")
+    until_s: int = Field(0, description="Latest time of recording, in Unix seconds. 0 sets no limit.")
     draw_hours: dict[str, float] = Field(
         {},
-        description="hours to draw of some sets, such as {unlabelled: 1000000}, to half an utterance: equal hours of "
-        "every period, and within it each utterance as likely as any other, whoever speaks; other sets stay whole",
+        description="Hours to sample from some of the sets, such as {unlabelled: 1000000}, exact to half an "
+        "utterance. `draw_evenly` says how; other sets stay whole.",
         json_schema_extra=LATER,
     )
     draw_evenly: Literal["time", "speakers"] = Field(
         "time",
-        description="time: as `draw_hours` says; speakers: equal hours of every speaker, of each equal hours of his "
-        "periods, and all of who or what has fewer, to half an utterance a shard; take it where a few speakers or "
-        "days would fill the set",
+        description="time: sample equal hours from each period of `period_s`, and each utterance within it with equal "
+        "probability. speakers: sample equal hours from each speaker, and from each speaker equal hours per period; "
+        "whoever has fewer gives all. Use speakers when a few speakers or days would fill the set.",
         json_schema_extra=LATER,
     )
     period_s: int = Field(
         86_400,
         ge=0,
-        description="seconds of such a period of `created_s`, of which there may be 10,000: 86400 are days; 0: one "
-        "period, so that busy days count more",
+        description="Length of a period for `draw_hours`, in seconds of recording time (`created_s`): 86400 makes "
+        "days. At most 10,000 periods. 0: a single period, so that busy days count more.",
         json_schema_extra=LATER,
     )
     shared_recordings: Literal["join", "drop"] = Field(
         "join",
-        description="join: all who speak in one recording go to one set, with whoever shares another recording with "
-        "them; drop: speakers go their own ways, and of a recording that two sets share the first set's are kept",
+        description="join: all speakers of a recording go to the same set, with everyone who shares another recording "
+        "with them. drop: speakers are assigned one by one, and a recording shared by two sets stays only in the "
+        "first.",
     )
-    seed: int = Field(0, ge=0, description="seed of the order in which speakers are taken")
+    seed: int = Field(0, ge=0, description="Seed of the order in which speakers are assigned.")
 
     @model_validator(mode="after")
     def _each_speaker_once(self) -> SelectParams:
@@ -108,41 +113,56 @@ class SelectParams(Params):
 
 
 class DuplicatesParams(Params):
-    """Utterances whose sound or text is nearly that of another one, to be left out."""
+    """Find utterances whose sound or text nearly equals that of another one, to leave them out."""
 
-    audio: bool = Field(True, description="look for copies of sound: other codec, gain, rate or start")
+    audio: bool = Field(
+        True, description="Find copies of the same sound in another codec, gain, sampling rate or with another start."
+    )
     audio_similarity: float = Field(
         0.75,
         gt=0.5,
         le=1,
-        description="least share of equal fingerprint bits of two copies; lower it for heavier compression",
+        description="Smallest share of equal fingerprint bits in two copies. Lower it for stronger compression.",
     )
-    min_common_s: float = Field(1.0, gt=0, description="least seconds of sound that copies share")
-    min_common_share: float = Field(0.6, gt=0, le=1, description="least share of the shorter one that they share")
+    min_common_s: float = Field(
+        1.0, gt=0, description="Shortest stretch of sound that copies have in common, in seconds."
+    )
+    min_common_share: float = Field(
+        0.6, gt=0, le=1, description="Smallest share of the shorter utterance that copies have in common."
+    )
     landmark_every: int = Field(
-        4, ge=1, description="look up one frame in N; lower it to find more duplicates, at more cost"
+        4, ge=1, description="Look up one in N frames. Lower it to find more duplicates at a higher cost."
     )
     text: Literal["never", "same-speaker", "any-speaker"] = Field(
-        "same-speaker", description="whose equal texts are duplicates; an unknown speaker is his recording's"
+        "same-speaker",
+        description="Whose equal texts are duplicates. An unknown speaker counts as one speaker per recording.",
     )
     text_similarity: float = Field(
-        0.8, gt=0, le=1, description="least Jaccard similarity of character 5-grams of two equal texts"
+        0.8,
+        gt=0,
+        le=1,
+        description="Smallest Jaccard similarity of the character 5-grams of two texts that count as equal.",
     )
-    min_text_chars: int = Field(40, ge=1, description="shorter texts are never duplicates")
-    keep: Literal["first", "best"] = Field("first", description="of alike ones: the smallest key, or the lowest loss")
-    partitions: int = Field(0, ge=0, description="output shards; 0: as many as the utterances have")
+    min_text_chars: int = Field(40, ge=1, description="Texts with fewer characters are never duplicates.")
+    keep: Literal["first", "best"] = Field(
+        "first",
+        description="Which of several duplicates stays: the one with the smallest key (first) or the lowest alignment "
+        "loss (best).",
+    )
+    partitions: int = Field(0, ge=0, description="Number of output shards. 0: as many as the utterances have.")
     most_compared: int = Field(
         200,
         ge=1,
-        description="utterances of a bucket that another one is compared with; more find more and take longer",
+        description="Largest number of utterances in a bucket that another one is compared with. More find more "
+        "duplicates and take longer.",
     )
 
 
 class CombineParams(Params):
-    """Utterances of several corpora as one: public and own ones, or real and synthetic speech."""
+    """Combine utterances of several corpora: public and private ones, or real and synthetic speech."""
 
     prefixes: list[str] = Field(
         [],
-        description="put before the speakers' names of each input, in order, such as ['', 'tts-']: equal names of "
-        "different people stay apart. Empty: an equal name is the same speaker",
+        description="Prefix for the speaker names of each input, in order, such as ['', 'tts-'], so that different "
+        "people with the same name stay apart. Empty: equal names are the same speaker.",
     )

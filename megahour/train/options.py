@@ -23,42 +23,49 @@ IN_FEATURES = ("speaker", "condition")
 
 
 class OptimiserOptions(BaseModel):
-    """What all optimisers have: the learning rate and weight decay of `train`."""
+    """Options that all optimisers have: none. Learning rate and weight decay are parameters of `train`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class AdamWOptions(OptimiserOptions):
-    """AdamW (Loshchilov and Hutter, 2019): decay is apart from the gradient."""
+    """AdamW (Loshchilov and Hutter, 2019): Adam with decoupled weight decay."""
 
-    beta1: float = Field(0.9, ge=0, lt=1, description="memory of the mean gradient; lower it where the loss jumps")
-    beta2: float = Field(0.999, ge=0, lt=1, description="memory of its square; 0.98 for transformers and short runs")
-    eps: float = Field(1e-8, gt=0, description="added to the root of the square; raise it in fp16")
+    beta1: float = Field(
+        0.9, ge=0, lt=1, description="Decay rate of the running mean of the gradient. Lower it when the loss jumps."
+    )
+    beta2: float = Field(
+        0.999,
+        ge=0,
+        lt=1,
+        description="Decay rate of the running mean of the squared gradient. Use 0.98 for transformers and short runs.",
+    )
+    eps: float = Field(1e-8, gt=0, description="Added to the denominator for numerical stability. Raise it with fp16.")
 
 
 class SgdOptions(OptimiserOptions):
-    """SGD with momentum: wants a learning rate tens of times that of AdamW, and keeps half as much of each weight."""
+    """SGD with momentum. It needs a learning rate tens of times that of AdamW, and half of its state in memory."""
 
-    momentum: float = Field(0.9, ge=0, lt=1, description="share of the last step that the next one keeps")
-    nesterov: bool = Field(True, description="the gradient counts as of one step ahead (Sutskever et al., 2013)")
+    momentum: float = Field(0.9, ge=0, lt=1, description="Share of the previous step that the next one keeps.")
+    nesterov: bool = Field(True, description="Use Nesterov momentum (Sutskever et al., 2013).")
 
 
 class MuonOptions(AdamWOptions):
-    """Muon (Jordan et al., 2024): matrices take orthogonal steps, the head, norms and biases those of AdamW.
+    """Muon (Jordan et al., 2024): orthogonal steps for matrices, AdamW for the head, norms and biases.
 
     A matrix's step is scaled to the root mean square of AdamW's (Liu et al., 2025), so that one learning rate and decay
     serve both: begin with those of AdamW.
     """
 
-    momentum: float = Field(0.95, ge=0, lt=1, description="memory of a matrix's mean gradient")
-    iterations: int = Field(5, ge=1, le=20, description="Newton-Schulz iterations that make a step orthogonal")
+    momentum: float = Field(0.95, ge=0, lt=1, description="Decay rate of the running mean of a matrix's gradient.")
+    iterations: int = Field(5, ge=1, le=20, description="Newton-Schulz iterations that orthogonalise a step.")
 
 
 OPTIMISERS: dict[str, type[OptimiserOptions]] = {"adamw": AdamWOptions, "sgd": SgdOptions, "muon": MuonOptions}
 
 
 class CriterionOptions(BaseModel):
-    """What all criteria have: nothing."""
+    """Options that all criteria have: none."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -69,36 +76,43 @@ class CriterionOptions(BaseModel):
 
 
 class AttentionOptions(CriterionOptions):
-    """An attention decoder beside CTC or transducer, which learns from the same encoder."""
+    """An attention decoder trained beside CTC or a transducer, on the same encoder."""
 
     attention: float = Field(
-        0.0, ge=0, le=10, description="weight of an attention decoder's loss; 0: none. 0.3 often helps the encoder"
+        0.0,
+        ge=0,
+        le=10,
+        description="Weight of the attention decoder's loss; 0 trains none. 0.3 often helps the encoder.",
     )
-    decoder_layers: int = Field(1, ge=1, le=64, description="layers of the attention decoder")
-    smoothing: float = Field(0.1, ge=0, lt=1, description="label smoothing of the attention decoder")
+    decoder_layers: int = Field(1, ge=1, le=64, description="Layers of the attention decoder.")
+    smoothing: float = Field(0.1, ge=0, lt=1, description="Label smoothing of the attention decoder.")
     intermediate: float = Field(
         0.0,
         ge=0,
         le=10,
-        description="weight of CTC on the encoder's middle layer, beside the last one's; try 0.3 on deep encoders",
+        description="Weight of a CTC loss on the encoder's middle layer, added to the last layer's. Try 0.3 on deep "
+        "encoders.",
     )
     tag: Literal["", "language", "speaker", "condition", "source", "text_language"] = Field(
         "",
-        description="what the model also says of an utterance, with its probability, from the mean of its frames: a "
-        "column of the features (speaker, condition) or of the input `selection`. The curve has its accuracy",
+        description="Tag that the model also predicts for each utterance, with its probability: a column of the "
+        "features (speaker, condition) or of the input `selection`. The training curve shows its accuracy.",
     )
     tag_weight: float = Field(
         1.0,
         gt=0,
         le=1000,
-        description="weight of the tag's cross entropy beside the loss of all of an utterance's tokens",
+        description="Weight of the tag's cross-entropy, relative to the loss of all tokens of an utterance.",
     )
     tag_told: Share = Field(
         0.0,
-        description="share of the utterances whose tag the model is told in training, so that `tell` of decode and "
-        "transcribe can; 0.5 for a model that is also asked without, 1 where it is always told. 0: it cannot be told",
+        description="Share of the training utterances for which the model gets the tag as an input, so that `tell` of "
+        "decode and transcribe works. Use 1 if the tag is always given, 0.5 if it sometimes is. 0: the model cannot "
+        "take a tag.",
     )
-    join: int = Field(256, ge=2, le=8192, description="width of what the encoder hands to its heads, where it has some")
+    join: int = Field(
+        256, ge=2, le=8192, description="Width of the projection from the encoder to its heads, if it has several."
+    )
 
     @model_validator(mode="after")
     def _told_a_tag(self) -> AttentionOptions:
@@ -114,8 +128,8 @@ class CtcOptions(AttentionOptions):
         0.0,
         ge=0,
         le=10,
-        description="weight of the distance between what the model says of two augmented views of each piece (CR-CTC, "
-        "Yao et al., 2024); try 0.2 with time masks. A step takes twice the time",
+        description="Weight of the divergence between the outputs for two augmented views of each utterance (CR-CTC, "
+        "Yao et al., 2024). Try 0.2 together with time masks. A step takes twice as long.",
     )
 
     @property
@@ -129,25 +143,29 @@ class TransducerOptions(AttentionOptions):
     """Transducer (Graves, 2012), at most one token a frame."""
 
     predictor: Literal["stateless", "lstm"] = Field(
-        "stateless", description="stateless: sees the last `context` tokens; lstm: all, where there is text enough"
+        "stateless",
+        description="stateless: sees the last `context` tokens. lstm: sees all of them; use it with plenty of text.",
     )
-    context: int = Field(2, ge=1, le=16, description="tokens that a stateless predictor sees")
+    context: int = Field(2, ge=1, le=16, description="Tokens that a stateless predictor sees.")
     prune: int = Field(
         0,
         ge=0,
         le=1000,
-        description="symbols of each frame that the joiner is computed for (pruned transducer); 0: all. 5 saves time "
-        "and memory where texts are long and tokens many",
+        description="Symbols per frame that the joiner is computed for (pruned transducer). 5 saves time and memory "
+        "with long texts and many tokens. 0 computes all.",
     )
     prune_after: float = Field(
         0.25,
         ge=0,
         lt=1,
-        description="share of the training that has all symbols before `prune` counts: a model that cannot spell yet "
-        "does not know which matter. 0 where `initial` can spell",
+        description="Share of the training that computes all symbols before `prune` applies, because an untrained "
+        "model does not know which ones matter. 0 if `initial` is a trained transducer.",
     )
     ctc: float = Field(
-        0.0, ge=0, le=10, description="weight of CTC on the same encoder; 0: none. 0.2 makes early training steady"
+        0.0,
+        ge=0,
+        le=10,
+        description="Weight of a CTC loss on the same encoder; 0 trains none. 0.2 steadies early training.",
     )
 
     @property
@@ -165,26 +183,28 @@ class SequenceOptions(CriterionOptions):
         0.5,
         gt=0,
         le=10,
-        description="weight of the acoustics against the graph; take the one that decodes best (`scales` of decode)",
+        description="Weight of the acoustic scores against the graph. Use the one that decodes best (`scales` of "
+        "decode).",
     )
     smoothing: float = Field(
         0.1,
         ge=0,
         lt=1,
-        description="share of cross entropy in the loss (F-smoothing); raise it when words get worse while the loss "
-        "falls. Beside it, a small learning rate and few epochs keep the model near the first one",
+        description="Weight of cross-entropy in the loss (F-smoothing). Raise it when word errors rise while the loss "
+        "falls. A small learning rate and few epochs also keep the model close to the initial one.",
     )
     add_aligned: bool = Field(
         True,
-        description="with `lattices`: one that lacks the alignment gets it as a path, with the language model's cost "
-        "of its best path. False: mmi learns nothing from such an utterance, smbr only what is best among the rest",
+        description="With `lattices`: add the alignment as a path to each lattice that lacks it, at the language "
+        "model cost of the lattice's best path. False: mmi learns nothing from such an utterance, smbr learns from "
+        "the paths that are there.",
     )
     reject: float = Field(
         0.0,
         ge=0,
         lt=1,
-        description="frames whose aligned senone is less likely among all paths have no gradient of the criterion; try "
-        "0.001 with mmi where transcripts are rough",
+        description="Frames whose aligned senone has a lower posterior among all paths get no gradient of the "
+        "criterion. Try 0.001 with mmi when transcripts are rough.",
     )
 
 
@@ -195,19 +215,19 @@ class SmbrOptions(SequenceOptions):
 
     silence: bool = Field(
         False,
-        description="silence counts as right where it is aligned; try it where words are inserted in pauses",
+        description="Count silence as correct where it is aligned. Try it when words are inserted in pauses.",
     )
 
 
 class SpeechOptions(CriterionOptions):
-    """Speech from phones, for kind voice, with the durations, pitch and energy of *voice_data* as a second lesson."""
+    """Speech from phones, for kind voice. Durations, pitch and energy of *voice_data* are learnt beside the mels."""
 
     decoder: Literal["fast", "flow"] = Field(
         "flow",
-        description="flow: mels by flow matching (Matcha-TTS), in some steps; fast: all at once (FastSpeech 2), for "
-        "the slowest machines. How they sound side by side was not measured",
+        description="flow: mels by flow matching in several steps (Matcha-TTS). fast: mels in one step (FastSpeech "
+        "2), for the slowest machines. The two were not compared by listening.",
     )
-    decoder_layers: int = Field(8, ge=1, le=64, description="layers of the decoder; most of the time goes there")
+    decoder_layers: int = Field(8, ge=1, le=64, description="Layers of the decoder, which takes most of the time.")
 
 
 CRITERIA: dict[str, type[CriterionOptions]] = {
@@ -221,30 +241,37 @@ CRITERIA: dict[str, type[CriterionOptions]] = {
 
 
 class Parallel(BaseModel):
-    """How a model that is too big for one process is shared out.
+    """How to split a model that is too large for one process.
 
-    `shard` consecutive workers hold one model and are one worker to the `trainer`, which goes between such groups: a
-    fast network inside, a thin one between. Each worker of a group loads batches of its own; `clip` is of the group's
-    gradient.
+    `shard` consecutive workers hold one model and act as one worker of the `trainer`, which works between such groups:
+    put the fast network inside a group and the slow one between groups. Each worker of a group loads its own batches.
+    `clip` limits the gradient of the group.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    shard: int = Field(1, ge=1, description="workers that hold one model in parts; those of one machine are best")
+    shard: int = Field(
+        1, ge=1, description="Consecutive workers that hold one model in parts. Workers on one machine are best."
+    )
     mode: Literal["fsdp", "zero", "pipeline", "tensor"] = Field(
         "fsdp",
-        description="weights, gradients and optimiser state are in parts. fsdp: each layer's weights come together "
-        "where it computes (FSDP2, ZeRO-3); zero: they stay until backward is through (ZeRO-2): more memory, less "
-        "traffic; pipeline: each worker has some of the layers, and only activations travel; tensor: each has a part "
-        "of every layer of a conformer, whose activations come together: for the fastest networks",
+        description="How the model is split. fsdp: weights, gradients and optimiser state are sharded, and each "
+        "layer's weights are gathered when it computes (FSDP2, ZeRO-3). zero: gathered weights stay until the "
+        "backward pass ends (ZeRO-2): more memory, less traffic. pipeline: each worker holds some of the layers, and "
+        "only activations travel. tensor: each worker holds a part of every layer of a conformer; needs the fastest "
+        "networks.",
     )
     microbatches: int = Field(
-        1, ge=1, description="pipeline: parts of a worker's batch; more keep workers busy, in smaller products"
+        1,
+        ge=1,
+        description="With mode pipeline: parts of a worker's batch. More parts keep the workers busy but make smaller "
+        "matrix products.",
     )
     schedule: Literal["1f1b", "gpipe"] = Field(
         "1f1b",
-        description="pipeline: 1f1b goes back as soon as it can, so that each worker keeps the activations of as many "
-        "parts as there are workers; gpipe keeps those of all, for links whose latency counts",
+        description="With mode pipeline. 1f1b: starts each backward pass as early as possible, so a worker holds the "
+        "activations of as many parts as there are workers. gpipe: holds those of all parts; for links with high "
+        "latency.",
     )
 
     @model_validator(mode="after")

@@ -27,7 +27,7 @@ from megahour.train.options import (
 
 
 class TrainParams(MachineParams, LearningParams):
-    """Train an acoustic model on frame labels, tokens or sentences, or with a teacher's targets."""
+    """Train a recogniser on frame labels, texts or a teacher's targets, or train a voice."""
 
     @property
     def step_options(self) -> OptimiserOptions:

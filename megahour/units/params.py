@@ -10,54 +10,69 @@ from megahour.core.config import LATER, Params
 
 
 class SenonesParams(Params):
-    """Senones, their tree and frame alignments of the labelled sets, from a flat start."""
+    """Build senones, their decision trees and frame alignments of the labelled sets from a flat start."""
 
-    sets: list[str] = Field(["labelled"], description="sets with transcripts that are aligned")
-    senones: int = Field(300, ge=2, le=32_767, description="leaves of the trees, silence among them")
-    min_frames: float = Field(60.0, ge=1, description="10 ms frames that each side of a split must have")
-    iterations: int = Field(4, ge=1, description="Viterbi passes with one Gaussian per phone")
-    mixtures: int = Field(4, ge=1, le=64, description="Gaussians per phone at the end; doubled every two passes")
+    sets: list[str] = Field(["labelled"], description="Sets with transcripts to align.")
+    senones: int = Field(
+        300,
+        ge=2,
+        le=32_767,
+        description="Number of senones (leaves of the decision trees), including silence.",
+    )
+    min_frames: float = Field(60.0, ge=1, description="Smallest number of 10 ms frames on each side of a split.")
+    iterations: int = Field(4, ge=1, description="Viterbi passes with one Gaussian per phone.")
+    mixtures: int = Field(4, ge=1, le=64, description="Gaussians per phone at the end. They double every two passes.")
     phone_hours: float = Field(
         20.0,
         ge=0,
-        description="hours of the labelled sets that the phones' Gaussians learn from, drawn by utterance; 0: all. "
-        "More cost time in each of their passes and change little",
+        description="Hours of the labelled sets, sampled by utterance, from which the phones' Gaussians are "
+        "estimated. More hours lengthen each pass and change little. 0 uses all.",
     )
     tree_hours: float = Field(
-        500.0, ge=0, description="the same for the trees, the transform and the senones' Gaussians; all is aligned"
+        500.0,
+        ge=0,
+        description="Hours, sampled likewise, from which trees, transform and the senones' Gaussians are estimated. 0 "
+        "uses all. All utterances are aligned in any case.",
     )
     senone_mixtures: int = Field(
         0,
         ge=0,
         le=64,
-        description="Gaussians per senone at the end, doubled every two passes, which then align; 0: the phones' "
-        "Gaussians align. Each doubling costs two passes",
+        description="Gaussians per senone at the end, which then make the alignment. They double every two passes, so "
+        "each doubling costs two passes. 0 aligns with the phones' Gaussians.",
     )
     transform: Literal["none", "lda", "lda-mllt"] = Field(
         "none",
-        description="what trees and senones see: cepstra with differences; discriminant directions of spliced "
-        "cepstra (lda); the same, turned to fit diagonal Gaussians (lda-mllt, with senone_mixtures)",
+        description="Features for trees and senones. none: cepstra with deltas. lda: discriminant projection of "
+        "spliced cepstra. lda-mllt: the same with a rotation for diagonal Gaussians; needs `senone_mixtures`.",
     )
-    lda_dims: int = Field(40, ge=1, le=200, description="dimensions after lda")
-    splice: int = Field(3, ge=0, le=10, description="frames on each side that lda sees; 0: cepstra with differences")
+    lda_dims: int = Field(40, ge=1, le=200, description="Dimensions after LDA.")
+    splice: int = Field(
+        3, ge=0, le=10, description="Frames on each side that LDA sees. 0: cepstra with deltas instead of splicing."
+    )
     unknown: str = Field(
         "",
-        description="phone of words that the lexicon lacks, such as SPN, so that they do not cost the utterance; "
-        "empty: utterances with such words are left out",
+        description="Phone for words that the lexicon lacks, such as SPN, so that their utterances stay. Empty: drop "
+        "utterances with such words.",
     )
 
 
 class LexiconParams(Params):
-    """Pronunciations of all words, by rule, by spelling or from a dictionary."""
+    """Make pronunciations for all words by rule, by spelling or from a dictionary."""
 
-    source: Literal["espeak", "graphemes", "dictionary"] = Field("espeak", description="where pronunciations come from")
-    dictionary: str = Field("", description="file or URL of a dictionary, lines `WORD(2)  AH N D`; for its source")
-    language: str = Field("en-us", description="espeak-ng's name of the language; for its source")
-    sets: list[str] = Field([], description="sets whose transcripts give words; empty: all of the given tables")
+    source: Literal["espeak", "graphemes", "dictionary"] = Field(
+        "espeak",
+        description="Where pronunciations come from: espeak-ng's rules, the letters of each word, or a dictionary.",
+    )
+    dictionary: str = Field("", description="With source dictionary: file or URL with lines `WORD(2)  AH N D`.")
+    language: str = Field("en-us", description="With source espeak: espeak-ng's name of the language.")
+    sets: list[str] = Field(
+        [], description="Sets whose transcripts supply the words. Empty: all sets of the given tables."
+    )
     guess: bool = Field(
         False,
-        description="words that the dictionary lacks get the pronunciation that a joint n-gram model of the dictionary "
-        "finds likeliest; good with tens of thousands of words, and wrong for every other word with a few thousand",
+        description="Predict the pronunciation of words that the dictionary lacks with a joint n-gram model trained "
+        "on it. Good with tens of thousands of entries; with a few thousand, half of the predictions are wrong.",
         json_schema_extra=LATER,
     )
 
@@ -70,34 +85,38 @@ class LexiconParams(Params):
 
 
 class PronunciationsParams(Params):
-    """A lexicon with the probabilities that its pronunciations had in an alignment, for `graph`."""
+    """Add to a lexicon the probability of each pronunciation in an alignment, for `graph`."""
 
     prior: float = Field(
-        1.0, gt=0, description="uses of each pronunciation that are assumed before any is counted; more trust them less"
+        1.0,
+        gt=0,
+        description="Count added to each pronunciation. Larger values smooth more and trust the alignment less.",
     )
 
 
 class TokensParams(Params):
-    """Tokens that a model spells with: pieces of words, learnt from text (sentencepiece), or those of a file."""
+    """Learn the tokens that a model spells with: word pieces from text (sentencepiece), or those of a file."""
 
     file: str = Field(
         "",
-        description="file or URL of tokens that others have made, which is used as it is: a .model of sentencepiece, "
-        "a tokenizer.json or vocab.json of Hugging Face, or a token a line, as TorchAudio's labels",
+        description="File or URL of existing tokens, used unchanged: a sentencepiece .model, a Hugging Face "
+        "tokenizer.json or vocab.json, or one token per line, as TorchAudio's labels.",
         json_schema_extra=LATER,
     )
     method: Literal["unigram", "bpe"] = Field(
-        "unigram", description="unigram: Kudo's language model of pieces; bpe: pairs that are merged, as other toolkits"
+        "unigram",
+        description="unigram: language model of pieces (Kudo, 2018). bpe: byte-pair merges, as in other toolkits.",
     )
     size: int = Field(
         500,
         ge=8,
         le=65_535,
-        description="pieces, with the blank; 500 suits 100 to 1,000 hours, fewer less. Little text gives fewer",
+        description="Number of tokens, including the blank. 500 suits 100 to 1,000 hours; use fewer for less. Little "
+        "text may give fewer.",
     )
-    sets: list[str] = Field(["labelled"], description="sets whose texts they are learnt from; empty: all")
+    sets: list[str] = Field(["labelled"], description="Sets whose texts the tokens are learnt from. Empty: all.")
     most_lines: int = Field(
-        1_000_000, ge=1, description="most lines of text that are looked at, the first ones: what bounds memory"
+        1_000_000, ge=1, description="Largest number of text lines read, from the start. It bounds memory."
     )
 
     def identity(self) -> dict[str, Any]:

@@ -11,65 +11,88 @@ from megahour.corpus.ingest.licences import DEFAULT_ALLOWED
 
 
 class IngestParams(Params):
-    """Audio and transcripts from anywhere to checked recordings."""
+    """Turn audio and transcripts from anywhere into checked recordings."""
 
     source: str = Field(
         "",
-        description="directory, glob or URL of media (or tar, zip) files, transcripts beside them, or a table of "
-        "addresses (.csv, .tsv, .jsonl, .parquet); not with the raw input",
+        description="Directory, glob or URL of media files (or tar and zip archives) with transcripts beside them, or "
+        "a table of addresses (.csv, .tsv, .jsonl, .parquet). Leave it empty with the input `raw`.",
     )
     allow_private: list[str] = Field(
-        [], description="networks of this machine or a private network that a table may name, such as 10.0.0.0/8"
+        [],
+        description="Private networks, such as 10.0.0.0/8, whose addresses a table may name. All others on this "
+        "machine or a private network are refused.",
     )
     pairing: Literal["name", "folder"] = Field(
         "name",
-        description="transcripts of a medium: those of its name, or also those of its folder that name no medium",
+        description="Which transcripts belong to a media file. name: those with its name. folder: also those in its "
+        "folder that match no media file's name.",
     )
-    transcripts: str = Field("", description='file of all transcripts, a line "name: text" or "name TAB text" each')
+    transcripts: str = Field("", description='File of all transcripts, with lines "name: text" or "name TAB text".')
     recognised: str = Field(
         "",
-        description="folder of JSON that a recogniser such as Whisper wrote, NAME.json for each medium; `cut` checks "
-        "texts by it, and it is the transcript where there is no other; its times need not be right",
+        description="Folder of JSON files from a recogniser such as Whisper, NAME.json for each media file. `cut` "
+        "checks texts against them, and they are the transcript of recordings without one. Their times may be wrong.",
         json_schema_extra=LATER,
     )
-    corpus: str = Field("", description="name of the corpus; part of every key")
-    rate_hz: int = Field(16_000, ge=8_000, le=48_000, description="sampling rate of the recordings")
-    channels: Literal["mix", "split"] = Field("mix", description="mix all channels, or make a recording of each")
-    licences: list[str] = Field(
-        list(DEFAULT_ALLOWED), description="SPDX identifiers that are allowed; without a version, any version"
+    corpus: str = Field("", description="Name of the corpus. It is part of every key.")
+    rate_hz: int = Field(16_000, ge=8_000, le=48_000, description="Sampling rate of the recordings, in Hz.")
+    channels: Literal["mix", "split"] = Field(
+        "mix",
+        description="mix: mix all channels into one recording. split: make a recording of each channel, such as the "
+        "two sides of a call.",
     )
-    licence: str = Field("", description="licence of recordings that name none")
-    attribution: str = Field("", description="attribution of recordings that name none")
+    licences: list[str] = Field(
+        list(DEFAULT_ALLOWED),
+        description="Allowed licences, as SPDX identifiers. One without a version allows all versions.",
+    )
+    licence: str = Field("", description="Licence of recordings that name none.")
+    attribution: str = Field("", description="Attribution of recordings that name none.")
     language: str = Field(
-        "en", min_length=2, description='language of recordings that name none (BCP 47); "und": that of the text'
+        "en",
+        min_length=2,
+        description='Language (BCP 47) of recordings that name none. "und": detect it from the text.',
     )
     on_language_mismatch: Literal["drop", "keep"] = Field(
-        "drop", description="transcripts in another language or script than the declared one"
+        "drop", description="Drop or keep transcripts in another language or script than the declared one."
     )
-    text_languages: list[str] = Field([], description="languages that a text may be in; empty: all that are known")
+    text_languages: list[str] = Field(
+        [],
+        description="Languages that a text can be in. Name them if texts are taken for other languages; empty: all "
+        "known ones.",
+    )
     min_language_probability: Share = Field(
-        0.8, description="probability below which a text's language counts as unknown"
+        0.8, description="Treat the language of a text as unknown below this probability."
     )
     audio_language: str = Field(
-        "", description="package.module:function that identifies the language of (samples int16 [T], rate_hz)"
+        "",
+        description="Language identification of audio: package.module:function, called with (samples int16 [T], "
+        "rate_hz).",
     )
-    audio_language_seconds: float = Field(30.0, gt=0, description="seconds of each recording that this function gets")
-    speaker: str = Field("", description="speaker of recordings that name none")
-    speaker_pattern: str = Field("", description="regular expression whose group finds the speaker in a file's path")
-    condition: str = Field("", description="recording condition of recordings that name none")
-    require_transcript: bool = Field(True, description="drop recordings without a transcript")
-    max_hours: float = Field(12.0, gt=0, description="longest recording, hours")
-    min_seconds: float = Field(0.2, ge=0, description="shortest recording, seconds")
-    max_bytes: int = Field(8 << 30, gt=0, description="largest media file, and largest archive once unpacked")
-    max_channels: int = Field(16, ge=1, description="most channels of a recording")
-    silent_peak: float = Field(0.001, ge=0, lt=1, description="a recording that stays below is silent (1 = full scale)")
-    max_clipped: Share = Field(0.05, description="largest share of samples at full scale")
+    audio_language_seconds: float = Field(
+        30.0, gt=0, description="Seconds of each recording passed to `audio_language`."
+    )
+    speaker: str = Field("", description="Speaker of recordings that name none.")
+    speaker_pattern: str = Field("", description="Regular expression whose group matches the speaker in a file's path.")
+    condition: str = Field("", description="Recording condition of recordings that name none.")
+    require_transcript: bool = Field(True, description="Drop recordings without a transcript.")
+    max_hours: float = Field(12.0, gt=0, description="Longest recording, in hours.")
+    min_seconds: float = Field(0.2, ge=0, description="Shortest recording, in seconds.")
+    max_bytes: int = Field(
+        8 << 30, gt=0, description="Largest media file, and largest archive after unpacking, in bytes."
+    )
+    max_channels: int = Field(16, ge=1, description="Largest number of channels in a recording.")
+    silent_peak: float = Field(
+        0.001, ge=0, lt=1, description="Treat recordings with a lower peak as silent (1 is full scale)."
+    )
+    max_clipped: Share = Field(0.05, description="Largest share of samples at full scale.")
     shard_mb: float = Field(
         256.0,
         gt=0,
-        description="media per task, in megabytes; smaller tasks spread better, larger ones write fewer files",
+        description="Megabytes of media per task. Smaller tasks spread better over workers, larger ones write fewer "
+        "files.",
     )
-    shard_rows: int = Field(16, ge=1, description="rows per task of a table that has no column `bytes`")
+    shard_rows: int = Field(16, ge=1, description="Rows per task of a table without a column `bytes`.")
 
     def identity(self) -> dict[str, Any]:
         """A changed source is another job: files that came, went or were written again make `ingest` run again."""
@@ -81,10 +104,10 @@ class IngestParams(Params):
 
 
 class TranscriptTableParams(Params):
-    """The file of all transcripts, laid out for the tasks of `ingest`."""
+    """Lay out the file of all transcripts for the tasks of `ingest`."""
 
-    transcripts: str = Field("", description="as of `ingest`")
-    language: str = Field("en", description="as of `ingest`: which encodings are likely")
+    transcripts: str = Field("", description="As in `ingest`.")
+    language: str = Field("en", description="As in `ingest`. It says which encodings are likely.")
 
     def identity(self) -> dict[str, Any]:
         """A file that was written again is another."""
@@ -94,6 +117,6 @@ class TranscriptTableParams(Params):
 
 
 class CopiesParams(Params):
-    """Recordings whose sound another one has: the one with the best transcript stays."""
+    """Find recordings with equal sound, and keep the one with the best transcript."""
 
-    partitions: int = Field(0, ge=0, description="output shards; 0: as many as the recordings have")
+    partitions: int = Field(0, ge=0, description="Number of output shards. 0: as many as the recordings have.")
