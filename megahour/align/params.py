@@ -11,7 +11,10 @@ from megahour.models.params import BatchFrames, Precision
 
 
 class AlignParams(Params):
-    """Align long recordings with their transcripts by CTC, to find the time of each word."""
+    """Align long recordings with their transcripts by CTC.
+
+    The result has the time and the confidence of each word, and what was refused and why.
+    """
 
     window_s: float = Field(
         30.72,

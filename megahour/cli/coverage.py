@@ -13,15 +13,20 @@ from megahour.runner import log
 @click.command(name="coverage")
 @click.argument("run")
 @click.argument("other", default="")
-@click.option("--out", default="", metavar="FILE", help="The page; default: RUN's name with .coverage.html, here.")
-@click.option("--table", default="", metavar="FILE", help="All numbers as Parquet too.")
+@click.option(
+    "--out",
+    default="",
+    metavar="FILE",
+    help="The page. Default: RUN's name with .coverage.html, in the working directory.",
+)
+@click.option("--table", default="", metavar="FILE", help="Also write all numbers to this Parquet file.")
 @click.option("--json", is_flag=True, help="Print all numbers as JSON, for programs, and write no page.")
-@click.option("--top", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Names of a table.")
-@click.option("--title", default="", help="Heading; default: RUN's name, and OTHER's.")
+@click.option("--top", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Rows per table.")
+@click.option("--title", default="", help="Heading of the page. Default: RUN's name, and OTHER's.")
 @click.option("--workers", type=click.IntRange(1), default=1, show_default=True, help="Processes that count shards.")
 @log.logged
 def command(run: str, other: str, out: str, table: str, json: bool, top: int, title: str, workers: int) -> None:
-    """Hours by language, domain, licence, label, tier, speaker and month, and what was left out.
+    """Show the hours by language, domain, licence, label, tier, speaker and month, and what was left out.
 
     RUN is an artifact, which is counted with those beside it that it was made of, or the folder of a run. With OTHER
     the two are side by side.

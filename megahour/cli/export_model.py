@@ -17,20 +17,34 @@ if TYPE_CHECKING:
 
 @options(ExportModelParams)
 @click.command(
-    "export-model", cls=OptionCommand, short_help="A trained model as a bundle: ONNX graphs that sherpa-onnx plays."
+    "export-model",
+    cls=OptionCommand,
+    short_help="Export a trained model to ONNX, for other runtimes.",
 )
 @click.argument("model")
-@click.option("--out", required=True, metavar="FOLDER", help="The bundle; it must not be there yet.")
-@click.option("--step", default="", help="Of a run: the step `train` with criterion ctc to export.")
+@click.option("--out", required=True, metavar="FOLDER", help="Folder of the bundle, which must not exist yet.")
+@click.option("--step", default="", help="With a run: the step `train` whose model is exported.")
 @click.option(
     "--golden",
     multiple=True,
     metavar="PATH",
-    help="(repeatable) Clips to try and keep: files or folders. Of a voice: texts.",
+    help="(repeatable) Files or folders of clips to check the bundle on and include in it. With a voice: texts.",
 )
-@click.option("--calibration", multiple=True, metavar="PATH", help="(repeatable) Clips for int8 static and mixed.")
-@click.option("--words", multiple=True, metavar="PATH", help="(repeatable) Text files whose words a voice shall say.")
-@click.option("--lexicon", default="", metavar="PATH", help="Of a voice: pronunciations that come first, as of `say`.")
+@click.option(
+    "--calibration",
+    multiple=True,
+    metavar="PATH",
+    help="(repeatable) Files or folders of clips for int8 static and mixed.",
+)
+@click.option(
+    "--words",
+    multiple=True,
+    metavar="PATH",
+    help="(repeatable) Text files whose words the voice must be able to pronounce.",
+)
+@click.option(
+    "--lexicon", default="", metavar="PATH", help="With a voice: pronunciations that take precedence, as in `say`."
+)
 @log.logged
 def command(
     model: str,
@@ -42,7 +56,7 @@ def command(
     lexicon: str,
     **values: Any,
 ) -> None:
-    """Write MODEL, a run's folder or a *model* artifact, as a bundle, and try it on golden clips or sentences.
+    """Export MODEL (a run's folder or a *model* artifact) as a bundle, and check it on clips or sentences.
 
     \b
     megahour export-model runs/digits --step model --out digits-bundle

@@ -37,29 +37,38 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @chunk_options
 @end_options
 @click.option(
-    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; another one only behind TLS."
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on. Use another one only behind TLS."
 )
-@click.option("--port", type=click.IntRange(0, 65_535), default=8990, show_default=True, help="0: one that is free.")
-@click.option("--token-file", default="", help="A file with the token; without it a new one is made and shown.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=8990, show_default=True, help="Port. 0: any free one.")
 @click.option(
-    "--origin", "origins", multiple=True, help="Where pages may come from besides, such as https://a.example."
+    "--token-file", default="", help="File with the access token. Without it a new one is generated and printed."
 )
 @click.option(
-    "--sessions", type=click.IntRange(1, 256), default=4, show_default=True, help="Streams and files at a time."
+    "--origin",
+    "origins",
+    multiple=True,
+    help="Further origins of web pages that may connect, such as https://a.example.",
+)
+@click.option(
+    "--sessions",
+    type=click.IntRange(1, 256),
+    default=4,
+    show_default=True,
+    help="Largest number of streams and files at a time.",
 )
 @click.option("--idle-s", type=click.FloatRange(1), default=300.0, show_default=True,
-              help="A stream ends after so long without audio, or so much audio without a word.")  # fmt: skip
+              help="End a stream after this many seconds without audio, or of audio without a word.")  # fmt: skip
 @click.option("--message-kb", type=click.IntRange(1, 1 << 16), default=256, show_default=True,
-              help="Largest message of a stream.")  # fmt: skip
+              help="Largest message of a stream, in kilobytes.")  # fmt: skip
 @click.option("--file-mb", type=click.IntRange(1, 1 << 14), default=512, show_default=True,
-              help="Largest file that is transcribed.")  # fmt: skip
+              help="Largest file to transcribe, in megabytes.")  # fmt: skip
 @click.option("--file-hours", type=click.FloatRange(0, 24, min_open=True), default=4.0, show_default=True,
-              help="Longest audio of a file, decoded: a small file can hold hours of nothing.")  # fmt: skip
+              help="Longest decoded audio of a file, in hours. A small file can hold hours of silence.")  # fmt: skip
 @click.option("--work-s", type=click.FloatRange(1), default=3600.0, show_default=True,
-              help="A file that is not transcribed after so long is given up.")  # fmt: skip
+              help="Give up a file that is not transcribed after this many seconds.")  # fmt: skip
 @log.logged
 def command(host: str, port: int, token_file: str, origins: tuple[str, ...], **values: Any) -> None:
-    """Recognise what a browser's microphone or another program sends, and show the words as they come.
+    """Serve live recognition for a browser's microphone or another program, with words as they come.
 
     \b
     megahour listen --model demo

@@ -15,7 +15,7 @@ from megahour.runner import log
 @click.argument("answers", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False))
 @log.logged
 def command(test: str, answers: tuple[str, ...]) -> None:
-    """Mean ratings with 95 % intervals. TEST is the artifact of stage `listening-test`, ANSWERS the listeners' files.
+    """Compute mean ratings with 95 % intervals. TEST is the artifact of `listening-test`, ANSWERS the listeners' files.
 
     \b
     megahour listening-results runs/voice-en/listening listening-*.json

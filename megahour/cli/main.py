@@ -66,7 +66,7 @@ class Commands(LazyGroup):
 )
 @click.version_option(megahour.__version__, prog_name="megahour")
 def app() -> None:
-    """Piles of raw speech to a speech recogniser, from ten minutes on a laptop to a million hours on a cluster."""
+    """Turn raw speech into a speech recogniser, from ten minutes on a laptop to a million hours on a cluster."""
     log.begin()
 
 
@@ -89,12 +89,12 @@ def _steps_of(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
         return []
 
 
-as_json = click.option("--json", is_flag=True, help="print JSON, for programs; docs/operations.md describes its keys")
+as_json = click.option("--json", is_flag=True, help="Print JSON, for programs. docs/operations.md describes its keys.")
 
 
 @app.command("run")
 @recipe_arguments
-@click.option("--until", default="", shell_complete=_steps_of, help="Stop after this step, and run only what it needs.")
+@click.option("--until", default="", shell_complete=_steps_of, help="Run this step and only what it needs.")
 @log.logged
 @metrics_options
 def run_command(recipe: str, overrides: tuple[str, ...], until: str, **metrics: Any) -> None:
@@ -190,7 +190,9 @@ def _plans(recipe: str, overrides: tuple[str, ...], as_json: bool) -> Sequence[S
 @click.argument("target")
 @click.argument("overrides", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--repair", is_flag=True, help="Rebuild the damaged shards, and only those.")
-@click.option("--digest", default="", metavar="SHA-256", help="Of an exported bundle: what `export-model` printed.")
+@click.option(
+    "--digest", default="", metavar="SHA-256", help="With an exported bundle: the SHA-256 that `export-model` printed."
+)
 def verify_command(target: str, overrides: tuple[str, ...], repair: bool, digest: str) -> None:
     """Check a run, an artifact or a bundle byte by byte.
 

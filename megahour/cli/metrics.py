@@ -18,17 +18,28 @@ OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (
         "--metrics-port",
         "metrics__port",
-        {"type": click.IntRange(0, 65535), "help": "serve metrics for Prometheus there while it works; 0: a free port"},
+        {
+            "type": click.IntRange(0, 65535),
+            "help": "Serve Prometheus metrics on this port while the command runs. 0: any free port.",
+        },
     ),
     (
         "--metrics-host",
         "metrics__host",
-        {"default": "127.0.0.1", "metavar": "ADDRESS", "help": "where; the page has no password"},
+        {
+            "default": "127.0.0.1",
+            "metavar": "ADDRESS",
+            "help": "Address to serve metrics on. The page has no password.",
+        },
     ),
     (
         "--price-per-core-hour",
         "metrics__price",
-        {"type": click.FloatRange(0), "default": 0.0, "help": "for the metric of the cost so far"},
+        {
+            "type": click.FloatRange(0),
+            "default": 0.0,
+            "help": "Price per core and hour, for the metric of the cost so far.",
+        },
     ),
 )
 Command = TypeVar("Command", bound=Callable[..., Any])

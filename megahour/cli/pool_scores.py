@@ -12,10 +12,10 @@ from megahour.core.store import Artifact
 @click.command(name="pool-scores")
 @click.argument("scores", nargs=-1, required=True)
 @click.option("--draws", default=1000, show_default=True, type=click.IntRange(1), help="Bootstrap draws for intervals.")
-@click.option("--seed", default=0, show_default=True, help="Of the draws.")
-@click.option("--json", is_flag=True, help="Print JSON, for programs: the table and the speakers.")
+@click.option("--seed", default=0, show_default=True, help="Seed of the bootstrap.")
+@click.option("--json", is_flag=True, help="Print the table and the speakers as JSON, for programs.")
 def command(scores: tuple[str, ...], draws: int, seed: int, json: bool) -> None:
-    """Word error rates of several artifacts of `score`, whose tests have different speakers, as one table.
+    """Pool the word error rates of several artifacts of `score`, with different test speakers, in one table.
 
     Errors are added up, and intervals are drawn over the speakers of all.
 

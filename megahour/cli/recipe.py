@@ -29,36 +29,42 @@ class EngineParams(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     kind: Literal["local", "spark", "ray"] = Field(
-        "local", description="local: a pool of processes; spark: Apache Spark; ray: Ray"
+        "local", description="Where stages run. local: a pool of processes. spark: Apache Spark. ray: Ray."
     )
-    workers: int = Field(0, ge=0, description="worker processes of the local engine; 0 = one per core")
+    workers: int = Field(0, ge=0, description="Worker processes of the local engine. 0: one per core.")
     master: str = Field(
-        "local[*]", description="Spark master URL; with kind ray auto or HOST:PORT; local[*] is this machine with both"
+        "local[*]",
+        description="Spark master URL; with kind ray, auto or HOST:PORT. local[*] is this machine in both cases.",
     )
-    retries: int = Field(2, ge=0, description="attempts after the first for a task whose worker died")
-    task_timeout_s: float | None = Field(None, gt=0, description="limit for one task; none by default")
+    retries: int = Field(2, ge=0, description="Further attempts for a task whose worker died.")
+    task_timeout_s: float | None = Field(None, gt=0, description="Time limit for one task, in seconds. None: no limit.")
     devices: tuple[str, ...] = Field(
-        (), description="a model process for each: auto, the default, cuda (every GPU), cpu (one a core), or cuda:0 …"
+        (),
+        description="One model process for each device listed: auto, cuda (every GPU), cpu (one per core) or single "
+        "ones such as cuda:0. Empty: auto.",
     )
     host: str = Field(
         "127.0.0.1",
-        description="this machine's address for the model service; executors on others need one that they can reach",
+        description="Address of this machine for the model service. Executors on other machines need one that they "
+        "can reach.",
     )
     tls: str = Field(
         "",
-        description="folder with tls.crt, tls.key and ca.crt, on every machine at the same path: the model service is "
-        "encrypted; set it wherever the network is not your own",
+        description="Folder with tls.crt, tls.key and ca.crt, at the same path on every machine. It encrypts the "
+        "model service; set it whenever others share the network.",
     )
-    mutual: bool = Field(False, description="the model service asks tasks for a certificate that ca.crt has signed")
+    mutual: bool = Field(
+        False, description="Require tasks to present a certificate signed by ca.crt to the model service."
+    )
     services: str = Field(
         "",
-        description="folder or URL where `megahour serve FOLDER` on other machines is found; empty: models run beside "
-        "the driver. Set it when the devices are on other machines, or on several",
+        description="Folder or URL where `megahour serve FOLDER` registers on other machines. Set it when devices are "
+        "on other machines. Empty: models run beside the driver.",
     )
     conf: dict[str, str] = Field(
         {},
-        description="settings of Spark, such as spark.executor.memory: 4g, which go before the engine's own; read with "
-        "kind spark. Secrets belong in Spark's own spark-defaults.conf",
+        description="With kind spark: Spark settings, such as spark.executor.memory: 4g, which override the engine's "
+        "own. Keep secrets in Spark's spark-defaults.conf.",
     )
 
     @field_validator("conf", mode="before")

@@ -20,19 +20,20 @@ _OPTIONS = (
     click.option("--model", required=True,
                  help="A run's folder, a recipe that was run, a *model* artifact, or a bundle."),
     click.option("--step", default="",
-                 help="Of the run: the `decode`, or `train` of tokens; of a bundle: fp16 or int8."),
-    click.option("--graph", default="", help="Of a model: the *graph* artifact with its words."),
-    click.option("--units", default="", help="Of a graph of senones: its *units*, for word times."),
-    click.option("--lexicon", default="", help="Of a graph of senones: its *lexicon*, for word times."),
+                 help="With a run: its step `decode`, or `train` of a model of tokens. With a bundle: fp16 or int8."),
+    click.option("--graph", default="", help="With a model: the *graph* artifact to decode with."),
+    click.option("--units", default="", help="With a graph of senones: its *units*, for word times."),
+    click.option("--lexicon", default="", help="With a graph of senones: its *lexicon*, for word times."),
     click.option("--lm", default="",
-                 help="Of a model of tokens without a graph: an *lm* artifact, of words or of its tokens."),
-    click.option("--low-order-lm", default="", help="Beside --lm: an *lm* of tokens that is taken off (LODR)."),
+                 help="With a model of tokens and no graph: an *lm* artifact, of words or of the model's tokens."),
+    click.option("--low-order-lm", default="", help="With --lm: an *lm* of tokens whose scores are subtracted (LODR)."),
     click.option("--hot-words", default="", metavar="FILE",
-                 help="Words and phrases to expect, one a line, `new york` or, with a weight, `new york :1.5`."),
+                 help="Words and phrases to expect, one per line: `new york` or, with a bonus of its own, "
+                      "`new york :1.5`."),
     click.option("--tell", default="", metavar="TAG",
-                 help="The language, or other tag, of all that comes, for a model with `tag_told`; or recognised."),
+                 help="Language or other tag of all audio, for a model trained with `tag_told`; or `recognised`."),
     click.option("--set", "settings", multiple=True, metavar="PARAMETER=VALUE",
-                 help="A parameter of stage `decode`, such as beams=8 or lm_scale=0.4; repeatable."),
+                 help="(repeatable) A parameter of the stage `decode`, such as beams=8 or lm_scale=0.4."),
     click.option("--threads", type=click.IntRange(1), default=1, show_default=True),
     click.option("--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True),
 )  # fmt: skip
@@ -41,24 +42,27 @@ _CHUNKS = (
         "--chunk-ms",
         type=click.IntRange(0, 10_000),
         default=0,
-        help="An lstm or conformer hears the audio in chunks of this length, also without --stream. Shorter "
-        "ones give words sooner, and a conformer more wrong ones. 0: in streams 640, of an lstm 160.",
+        help="Process the audio in chunks of this many milliseconds, also without --stream (lstm "
+        "and conformer). Shorter chunks give words sooner, but a conformer makes more errors. 0: 640 in streams, 160 "
+        "with an lstm.",
     ),
     click.option(
         "--left",
         type=click.IntRange(0, 64),
         default=4,
         show_default=True,
-        help="Chunks before its own that a conformer's attention sees.",
+        help="Previous chunks that a conformer's attention sees.",
     ),
 )
 _ENDS = (
     click.option("--pause-s", type=click.FloatRange(0.45, 10), default=0.7, show_default=True,
-                 help="A pause of this length ends a piece. Shorter ones give finals sooner, and cut into sentences."),
+                 help="Seconds of pause that end a segment. Shorter pauses give final results sooner but "
+                      "split sentences."),
     click.option("--longest-s", type=click.FloatRange(1, 600), default=20.0, show_default=True,
-                 help="Longest piece that the model gets at once; it is cut where it is quiet."),
+                 help="Longest segment that the model processes at once, in seconds. Longer speech is cut at "
+                      "a quiet place."),
     click.option("--wordless-s", type=click.FloatRange(0, 60), default=0.0, show_default=True,
-                 help="A stream's piece also ends when no word has come for so long, for rooms with noise. 0: never."),
+                 help="Also end a stream's segment after this many seconds without a word, for noisy rooms. 0: never."),
 )  # fmt: skip
 
 

@@ -24,25 +24,37 @@ PIPE = "-"
 @click.option("--voice", required=True, help="A *model* artifact of kind voice, a run's folder, or an exported bundle.")
 @click.option("--file", "path", default="", help="A text or SSML file to say; - for standard input.")
 @click.option(
-    "--out", default="speech.wav", show_default=True, help="WAV file; - for raw 16-bit samples, as they come."
+    "--out", default="speech.wav", show_default=True, help="WAV file, or - for raw 16-bit samples as they are computed."
 )
-@click.option("--speaker", default="", help="Of a model with several voices.")
-@click.option("--language", default="", help="Of a model with several languages.")
-@click.option("--pace", type=click.FloatRange(0.25, 4), default=1.0, show_default=True, help="2: twice as fast.")
-@click.option("--semitones", type=click.FloatRange(-12, 12), default=0.0, show_default=True, help="Higher or lower.")
+@click.option("--speaker", default="", help="Speaker, for a model with several voices.")
+@click.option("--language", default="", help="Language, for a model with several languages.")
+@click.option(
+    "--pace", type=click.FloatRange(0.25, 4), default=1.0, show_default=True, help="Speaking rate. 2 is twice as fast."
+)
+@click.option(
+    "--semitones", type=click.FloatRange(-12, 12), default=0.0, show_default=True, help="Pitch shift, in semitones."
+)
 @click.option(
     "--spread",
     type=click.FloatRange(0, 2),
     default=0.667,
     show_default=True,
-    help="Of a flow's noise: less is clearer and more monotonous.",
+    help="With a flow: scale of its noise. Less is clearer and more monotonous.",
 )
-@click.option("--steps", type=click.IntRange(1, 100), default=8, show_default=True, help="Of a flow: fewer are faster.")
 @click.option(
-    "--lexicon", default="", help="A *lexicon* artifact, or a dictionary file `WORD PH PH …`, that comes first."
+    "--steps",
+    type=click.IntRange(1, 100),
+    default=8,
+    show_default=True,
+    help="With a flow: number of steps. Fewer are faster.",
 )
-@click.option("--precision", default="fp32", show_default=True, help="Of a bundle: fp32, or fp16 or int8 if it has it.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of what is drawn.")
+@click.option(
+    "--lexicon", default="", help="A *lexicon* artifact or a dictionary file `WORD PH PH …` that takes precedence."
+)
+@click.option(
+    "--precision", default="fp32", show_default=True, help="With a bundle: fp32, or fp16 or int8 if the bundle has it."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all draws.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
 @log.logged
 def command(

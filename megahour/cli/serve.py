@@ -11,17 +11,29 @@ from megahour.runner import log
 
 @click.command("serve")
 @click.argument("registry", metavar="FOLDER")
-@click.option("--device", "devices", multiple=True, help="(repeatable) auto, cuda, cpu, or cuda:0 …, as engine.devices")
-@click.option("--host", default="127.0.0.1", show_default=True, help="This machine's address, as tasks reach it.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="0, the default: one that is free.")
-@click.option("--tls", default="", metavar="FOLDER", help="Keys: tls.crt, tls.key and ca.crt; without them, no TLS.")
-@click.option("--mutual", is_flag=True, help="Ask clients for a certificate that ca.crt has signed.")
-@click.option("--trust", multiple=True, metavar="PREFIX", help="(repeatable) Modules besides megahour's that may load.")
+@click.option(
+    "--device",
+    "devices",
+    multiple=True,
+    help="(repeatable) Devices: auto, cuda, cpu, or cuda:0 …, as in engine.devices.",
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address at which tasks reach this machine.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port. 0, the default: any free one.")
+@click.option(
+    "--tls", default="", metavar="FOLDER", help="Folder with tls.crt, tls.key and ca.crt. Without it, no TLS."
+)
+@click.option("--mutual", is_flag=True, help="Require clients to present a certificate signed by ca.crt.")
+@click.option(
+    "--trust",
+    multiple=True,
+    metavar="PREFIX",
+    help="(repeatable) Further modules that may be loaded, besides megahour's.",
+)
 @log.logged
 def command(
     registry: str, devices: tuple[str, ...], host: str, port: int, tls: str, mutual: bool, trust: tuple[str, ...]
 ) -> None:
-    """Serve models here for a run elsewhere: the one that its stages ask for in FOLDER, its engine.services."""
+    """Serve models on this machine for a run elsewhere, which finds it through FOLDER (its engine.services)."""
     from megahour.engine.local import usable_cores
     from megahour.serve.devices import of_machine
     from megahour.serve.host import TRUSTED, serve_registry

@@ -34,11 +34,11 @@ def stage_command(name: str) -> click.Command:
             [f"--{spec.role.replace('_', '-')}", f"input__{spec.role}"],
             required=not spec.optional,
             metavar="URL",
-            help="input artifact" + (" (optional)" if spec.optional else ""),
+            help="Input artifact" + (" (optional)." if spec.optional else "."),
         )
         for spec in stage.inputs
     ]
-    options.append(click.Option(["--out", "run__out"], required=True, metavar="URL", help="output artifact"))
+    options.append(click.Option(["--out", "run__out"], required=True, metavar="URL", help="Output artifact."))
     options += [option(key, info) for key, info in stage.params.model_fields.items()]
     taken = {key.replace("_", "-") for key in stage.params.model_fields}
     more = [*_run_options(stage), *log.options(), *options_of_metrics()]
@@ -57,14 +57,19 @@ def _run_options(stage: Stage[Any]) -> list[click.Option]:
     """Options for the engine. A stage's parameter of the same name takes precedence: `train` has `workers`."""
     options = [
         click.Option(["--engine", "engine__kind"], type=click.Choice(["local", "spark", "ray"]), default="local"),
-        click.Option(["--workers", "engine__workers"], type=click.INT, default=0, help="0 = one per core"),
+        click.Option(
+            ["--workers", "engine__workers"],
+            type=click.INT,
+            default=0,
+            help="Worker processes of the local engine. 0: one per core.",
+        ),
         click.Option(
             ["--master", "engine__master"], default="local[*]", help=EngineParams.model_fields["master"].description
         ),
         click.Option(
-            ["--conf", "engine__conf"], multiple=True, metavar="NAME=VALUE", help="(repeatable) a setting of Spark"
+            ["--conf", "engine__conf"], multiple=True, metavar="NAME=VALUE", help="(repeatable) A Spark setting."
         ),
-        click.Option(["--cores", "run__threads"], type=click.INT, default=2, help="threads of a training stage"),
+        click.Option(["--cores", "run__threads"], type=click.INT, default=2, help="Threads of a training stage."),
     ]
     if type(stage).accelerator is not Stage.accelerator:
         fields = EngineParams.model_fields

@@ -55,13 +55,17 @@ class Asked:
 @click.argument("audio", nargs=-1, required=True)
 @recogniser_options
 @click.option("--format", "form", type=click.Choice(FORMATS), default="txt", show_default=True)
-@click.option("--out", default="", help="Folder for a file a recording; without it text goes to standard output.")
-@click.option("--resume", is_flag=True, help="Leave the files in --out that are there already.")
-@click.option("--stream", "live", is_flag=True, help="Show words while the audio comes; for one input.")
+@click.option(
+    "--out", default="", help="Folder for one output file per recording. Without it, text goes to standard output."
+)
+@click.option("--resume", is_flag=True, help="Skip recordings whose output is in --out already.")
+@click.option("--stream", "live", is_flag=True, help="Show words while the audio arrives, for a single input.")
 @chunk_options
-@click.option("--rate-hz", default=0, help="Standard input has raw 16-bit mono samples at this rate.")
+@click.option("--rate-hz", default=0, help="Standard input is raw 16-bit mono audio at this sampling rate.")
 @end_options
-@click.option("--whole", is_flag=True, help="Each input is one utterance: no pause is left out, as in stage `decode`.")
+@click.option(
+    "--whole", is_flag=True, help="Treat each input as one utterance with all its pauses, as the stage `decode` does."
+)
 @log.logged
 def command(audio: tuple[str, ...], live: bool, **values: Any) -> None:
     """Recognise speech: AUDIO are files, folders, or - for standard input.

@@ -29,37 +29,49 @@ DATA_DAYS, TRAINING_DAYS = 7.6, 4.5
 
 
 class Chain(BaseModel):
-    """Constants of the chain; the defaults are the paper's, and what it does not state is assumed or measured here."""
+    """Constants of the chain. The defaults are the paper's; what it does not state is assumed or measured here."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    hours: float = Field(1e6, gt=0, description="hours without labels (paper)")
-    labelled_hours: float = Field(7_000, ge=0, description="hours with labels (paper)")
-    utterance_s: float = Field(3.6, gt=0, description="seconds of an utterance, each a file (paper: 10^9 of them)")
-    cores: int = Field(3_000, ge=1, description="cores of features and repartition (paper: several thousand)")
-    request_s: float = Field(0.2, ge=0, description="seconds of a request to the store, beside its bytes (paper)")
-    store_mb_s: float = Field(50.0, gt=0, description="MB/s that a core reads or writes (paper)")
-    audio_mb: float = Field(115.2, ge=0, description="MB of an hour of audio (paper: 256 kbit/s)")
-    features_mb: float = Field(135.0, ge=0, description="MB of an hour of features (paper: 135 TB)")
-    feature_rate: float = Field(
-        828.0, gt=0, description="hours of features that a core makes in an hour (Kaldi's, by benchmarks/fbank.md)"
+    hours: float = Field(1e6, gt=0, description="Hours of unlabelled audio (paper).")
+    labelled_hours: float = Field(7_000, ge=0, description="Hours of labelled audio (paper).")
+    utterance_s: float = Field(
+        3.6, gt=0, description="Mean length of an utterance in seconds, one file each (paper: 10^9 of them)."
     )
-    offsets: int = Field(3, ge=1, description="feature offsets that get targets (paper: features; assumed of targets)")
-    top_k: int = Field(20, ge=1, description="logits kept of a frame (paper)")
-    target_gpus: int = Field(64, ge=1, description="GPUs that make targets (assumed: as many as train the student)")
+    cores: int = Field(3_000, ge=1, description="Cores for features and repartition (paper: several thousand).")
+    request_s: float = Field(0.2, ge=0, description="Seconds per request to the store, without the transfer (paper).")
+    store_mb_s: float = Field(50.0, gt=0, description="Store throughput per core, in MB/s (paper).")
+    audio_mb: float = Field(115.2, ge=0, description="MB per hour of audio (paper: 256 kbit/s).")
+    features_mb: float = Field(135.0, ge=0, description="MB of features per hour of audio (paper: 135 TB).")
+    feature_rate: float = Field(
+        828.0,
+        gt=0,
+        description="Hours of audio whose features one core computes in an hour (Kaldi's, by benchmarks/fbank.md).",
+    )
+    offsets: int = Field(
+        3, ge=1, description="Feature offsets for which targets are computed (paper for features; assumed for targets)."
+    )
+    top_k: int = Field(20, ge=1, description="Logits kept per frame (paper).")
+    target_gpus: int = Field(64, ge=1, description="GPUs that compute targets (assumed: as many as train the student).")
     teacher_rate: float = Field(
         12 * 7_000 / 48 / 12.53,
         gt=0,
-        description="hours that one GPU trains the teacher on in an hour (from the paper: 12 passes over 7,000 hours "
-        "in 2 days on 16 GPUs, 12.53 times one)",
+        description="Hours of audio on which one GPU trains the teacher in an hour (from the paper: 12 passes over "
+        "7,000 hours in 2 days on 16 GPUs, with a speed-up of 12.53).",
     )
-    forward_share: float = Field(1 / 3, gt=0, le=1, description="of a training step, what inference takes (assumed)")
-    student_speed: float = Field(2.0, gt=0, description="how much faster the student trains than the teacher (paper)")
-    student_gpus: int = Field(64, ge=1, description="GPUs of the student, by BMUF (paper)")
-    sub_epoch_hours: float = Field(55_000, gt=0, description="hours after which labelled ones follow (paper)")
-    smbr_gpus: int = Field(16, ge=1, description="GPUs of sMBR, by GTC (paper)")
-    smbr_epochs: int = Field(3, ge=0, description="passes of sMBR over the labelled hours (paper)")
-    smbr_cost: float = Field(2.0, gt=0, description="time of an hour in sMBR over that in cross entropy (assumed)")
+    forward_share: float = Field(
+        1 / 3, gt=0, le=1, description="Time of inference, relative to a training step (assumed)."
+    )
+    student_speed: float = Field(
+        2.0, gt=0, description="Training speed of the student, relative to the teacher (paper)."
+    )
+    student_gpus: int = Field(64, ge=1, description="GPUs that train the student, with BMUF (paper).")
+    sub_epoch_hours: float = Field(
+        55_000, gt=0, description="Hours of unlabelled audio between passes over the labelled audio (paper)."
+    )
+    smbr_gpus: int = Field(16, ge=1, description="GPUs for sMBR, with GTC (paper).")
+    smbr_epochs: int = Field(3, ge=0, description="Passes of sMBR over the labelled hours (paper).")
+    smbr_cost: float = Field(2.0, gt=0, description="Time of sMBR, relative to cross-entropy training (assumed).")
 
 
 PAPERS = Chain.model_validate({})

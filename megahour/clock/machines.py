@@ -16,34 +16,48 @@ GBIT = 1e9 / 8
 
 
 class Machines(BaseModel):
-    """Machines and model, as the clock wants to know them."""
+    """Properties of machines and model from which the clock predicts training times."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    parameters: int = Field(ge=1, le=10**15, description="parameters of the model")
-    step_s: float = Field(ge=1e-9, description="seconds of one worker's step when it is alone on its node")
-    node_workers: int = Field(8, ge=1, description="workers (GPUs) of a node; they share its network link")
-    bandwidth_gbit: float = Field(10.0, ge=1e-6, description="Gbit/s of a node's link, as one all-reduce gets it")
-    latency_s: float = Field(50e-6, ge=0, description="seconds that a small message takes")
-    node_bandwidth_gbit: float = Field(400.0, ge=1e-6, description="Gbit/s between the workers of a node")
-    contention: float = Field(0.0, ge=0, description="how much slower a step is when the node is full (0.1: 10 %)")
-    spread: float = Field(0.01, ge=0, description="lasting differences between workers: standard deviation over mean")
-    jitter: float = Field(0.05, ge=0, description="differences from step to step: standard deviation over mean")
-    hidden: Share = Field(0.0, description="share of a step behind which DDP's all-reduce hides")
-    low_rank_share: Share = Field(0.02, description="bytes of PowerSGD at rank 4 over the dense bytes")
-    low_rank_s: float = Field(0.0, ge=0, description="seconds of PowerSGD's own arithmetic in a step")
-    encode_s: float = Field(0.0, ge=0, description="seconds to encode a gradient (GTC)")
-    decode_s: float = Field(0.0, ge=0, description="seconds to add one worker's message (GTC)")
-    density: float = Field(0.001, ge=1e-9, le=1, description="share of the gradient that GTC sends")
-    update_encode_s: float = Field(0.0, ge=0, description="seconds to make and encode an update (GTC, form update)")
-    update_decode_s: float = Field(0.0, ge=0, description="seconds to add one worker's message (GTC, form update)")
-    update_density: float = Field(0.016, ge=1e-9, le=1, description="share of the update that GTC's form update sends")
-    knee_flows: float | None = Field(None, ge=1, description="flows into one link at which it congests; none: never")
-    worker_mtbf_hours: float | None = Field(None, gt=0, description="hours between failures of one worker; none: never")
-    checkpoint_s: float = Field(300.0, gt=0, description="seconds between checkpoints")
-    save_s: float = Field(0.0, ge=0, description="seconds that training stands still for a checkpoint")
-    restart_s: float = Field(120.0, ge=0, description="seconds from a failure to the first step after it")
-    price_per_hour: float = Field(0.0, ge=0, description="price of a worker for an hour, in any currency")
+    parameters: int = Field(ge=1, le=10**15, description="Parameters of the model.")
+    step_s: float = Field(ge=1e-9, description="Seconds per step of one worker alone on its node.")
+    node_workers: int = Field(8, ge=1, description="Workers (GPUs) per node, which share its network link.")
+    bandwidth_gbit: float = Field(
+        10.0, ge=1e-6, description="Bandwidth of a node's link for one all-reduce, in Gbit/s."
+    )
+    latency_s: float = Field(50e-6, ge=0, description="Latency of a small message, in seconds.")
+    node_bandwidth_gbit: float = Field(
+        400.0, ge=1e-6, description="Bandwidth between the workers of a node, in Gbit/s."
+    )
+    contention: float = Field(0.0, ge=0, description="Relative slowdown of a step on a full node (0.1 is 10 %).")
+    spread: float = Field(
+        0.01, ge=0, description="Lasting speed differences between workers: standard deviation over mean."
+    )
+    jitter: float = Field(0.05, ge=0, description="Variation of a worker's step time: standard deviation over mean.")
+    hidden: Share = Field(0.0, description="Share of a step that overlaps with DDP's all-reduce.")
+    low_rank_share: Share = Field(0.02, description="Bytes that PowerSGD sends at rank 4, relative to dense gradients.")
+    low_rank_s: float = Field(0.0, ge=0, description="Seconds of computation per step for PowerSGD.")
+    encode_s: float = Field(0.0, ge=0, description="Seconds to encode a gradient (GTC).")
+    decode_s: float = Field(0.0, ge=0, description="Seconds to decode and add the message of one worker (GTC).")
+    density: float = Field(0.001, ge=1e-9, le=1, description="Share of the gradient that GTC sends.")
+    update_encode_s: float = Field(0.0, ge=0, description="Seconds to compute and encode an update (GTC, form update).")
+    update_decode_s: float = Field(
+        0.0, ge=0, description="Seconds to decode and add the message of one worker (GTC, form update)."
+    )
+    update_density: float = Field(
+        0.016, ge=1e-9, le=1, description="Share of the update that GTC sends in form update."
+    )
+    knee_flows: float | None = Field(
+        None, ge=1, description="Number of flows into one link above which it congests. None: never."
+    )
+    worker_mtbf_hours: float | None = Field(
+        None, gt=0, description="Mean hours between failures of one worker. None: never."
+    )
+    checkpoint_s: float = Field(300.0, gt=0, description="Seconds between checkpoints.")
+    save_s: float = Field(0.0, ge=0, description="Seconds that a checkpoint interrupts training.")
+    restart_s: float = Field(120.0, ge=0, description="Seconds from a failure to the next step.")
+    price_per_hour: float = Field(0.0, ge=0, description="Price of one worker for an hour, in any currency.")
 
     @property
     def dense_bytes(self) -> float:

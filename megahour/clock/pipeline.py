@@ -83,40 +83,47 @@ class StepLaws:
 
 
 class PlannedCluster(BaseModel):
-    """Machines that a plan is made for."""
+    """The machines to plan for."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    cores: int = Field(8, ge=1, description="cores of the data stages")
-    devices: int = Field(0, ge=0, description="GPUs or other accelerators; 0: models run on the cores")
+    cores: int = Field(8, ge=1, description="Cores for the data stages.")
+    devices: int = Field(0, ge=0, description="GPUs or other accelerators. 0: models run on the cores.")
     device_speed: float = Field(
-        1.0, gt=0, description="how many times faster one device runs a model than one worker of the measured run"
+        1.0, gt=0, description="Speed of a model on one device, relative to one worker of the measured run."
     )
     train_efficiency: float = Field(
-        0.9, gt=0, le=1, description="of the ideal speed-up of all devices in a training; plan train predicts it"
+        0.9,
+        gt=0,
+        le=1,
+        description="Share of the ideal speed-up that training reaches on all devices. `plan train` predicts it.",
     )
-    store_gb_s: float | None = Field(None, gt=0, description="GB/s that the store gives all tasks together; none: any")
-    request_s: float = Field(0.0, ge=0, description="seconds of a request to the store, beside its bytes")
+    store_gb_s: float | None = Field(
+        None, gt=0, description="Throughput of the store for all tasks together, in GB/s. None: no limit."
+    )
+    request_s: float = Field(0.0, ge=0, description="Seconds per request to the store, without the transfer.")
 
 
 class Prices(BaseModel):
-    """Prices, in any currency, and how often spot machines are taken away."""
+    """Prices, in any currency, and how often spot machines are interrupted."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    core_hour: float = Field(0.0, ge=0, description="a core for an hour")
-    device_hour: float = Field(0.0, ge=0, description="a device, with its share of a machine, for an hour")
-    spot_core_hour: float | None = Field(None, ge=0, description="a core for an hour that may be taken away")
-    spot_device_hour: float | None = Field(None, ge=0, description="a device for an hour that may be taken away")
-    interruptions_an_hour: float = Field(0.05, ge=0, description="of one spot machine")
-    machine_devices: int = Field(8, ge=1, description="devices of a machine: they are taken away together")
-    restart_s: float = Field(180.0, ge=0, description="seconds from an interruption to work on another machine")
-    checkpoint_s: float = Field(300.0, gt=0, description="seconds between the checkpoints of a training")
-    stored_gb_month: float = Field(0.0, ge=0, description="a GB that is kept for a month")
-    months: float = Field(1.0, ge=0, description="how long all that is made is kept")
-    moved_gb: float = Field(0.0, ge=0, description="a GB that is read or written")
-    requests_thousand: float = Field(0.0, ge=0, description="a thousand requests to the store")
-    currency: str = Field("", description="shown beside amounts")
+    core_hour: float = Field(0.0, ge=0, description="Price of one core for an hour.")
+    device_hour: float = Field(0.0, ge=0, description="Price of one device, with its share of a machine, for an hour.")
+    spot_core_hour: float | None = Field(None, ge=0, description="Price of one spot core for an hour.")
+    spot_device_hour: float | None = Field(None, ge=0, description="Price of one spot device for an hour.")
+    interruptions_an_hour: float = Field(0.05, ge=0, description="Interruptions of one spot machine per hour.")
+    machine_devices: int = Field(8, ge=1, description="Devices per machine. An interruption takes all of them.")
+    restart_s: float = Field(
+        180.0, ge=0, description="Seconds from an interruption until work goes on, on another machine."
+    )
+    checkpoint_s: float = Field(300.0, gt=0, description="Seconds between the checkpoints of a training.")
+    stored_gb_month: float = Field(0.0, ge=0, description="Price of storing one GB for a month.")
+    months: float = Field(1.0, ge=0, description="Months for which all outputs are stored.")
+    moved_gb: float = Field(0.0, ge=0, description="Price of reading or writing one GB.")
+    requests_thousand: float = Field(0.0, ge=0, description="Price of a thousand requests to the store.")
+    currency: str = Field("", description="Currency shown beside amounts.")
 
 
 @dataclass(frozen=True)

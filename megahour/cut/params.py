@@ -12,7 +12,7 @@ NO_ANCHORS = "the text repeats itself, or hardly any of it is heard: give cue ti
 
 
 class CutParams(Params):
-    """Cut aligned recordings into utterances, in the middle of pauses."""
+    """Cut aligned recordings into utterances, at pauses."""
 
     min_s: float = Field(2.0, ge=0, description="Shortest utterance, in seconds. Lower it for commands and digits.")
     max_s: float = Field(

@@ -11,134 +11,152 @@ from megahour.models.params import BatchFrames, Precision
 
 
 class GraphParams(Params):
-    """Decoding graph from topology, lexicon and language model."""
+    """Compile a decoding graph from lexicon and language model."""
 
     topology: Literal["hmm", "ctc", "phones"] = Field(
         "hmm",
-        description="hmm: senones of `units`; ctc: tokens of `model`; phones: the senones of `units` by an n-gram of "
-        "their alignments, without words, for criterion mmi (lattice-free MMI)",
+        description="hmm: senones of `units`. ctc: tokens of `model`. phones: an n-gram of the senones in the "
+        "alignments of `units`, without words, for criterion mmi (lattice-free MMI).",
     )
-    self_loop: float = Field(0.5, gt=0, lt=1, description="probability that a senone lasts another frame")
-    silence_probability: float = Field(0.5, gt=0, lt=1, description="probability of silence beside a word")
-    word_cost: float = Field(0.0, description="added for every word, in nats; above 0 gives fewer words")
+    self_loop: float = Field(0.5, gt=0, lt=1, description="Probability that a senone lasts another frame.")
+    silence_probability: float = Field(0.5, gt=0, lt=1, description="Probability of silence between words.")
+    word_cost: float = Field(0.0, description="Insertion penalty per word, in nats. Raise it to get fewer words.")
     order: int = Field(
         3,
         ge=2,
         le=8,
-        description="phones: of the n-gram; higher is a tighter model in a larger graph",
+        description="With topology phones: order of the n-gram. A higher order models more context in a larger graph.",
         json_schema_extra=LATER,
     )
     min_count: int = Field(
         3,
         ge=1,
-        description="phones: histories seen less often are shortened; raise it for a smaller, faster graph",
+        description="With topology phones: shorten histories that occur less often. Raise it for a smaller, faster "
+        "graph.",
         json_schema_extra=LATER,
     )
 
 
 class DecodeParams(Params):
-    """Beam search: over the graph with a model's posteriors, or without a graph for a model of tokens."""
+    """Decode by beam search, with or without a graph.
 
-    sets: list[str] = Field(["test"], description="sets to decode")
-    model_name: str = Field("model", description="name of the model in the hypotheses")
-    acoustic_scale: float = Field(1.0, gt=0, description="weight of the acoustics; replaced by the input `tuned`")
-    prior_scale: float = Field(1.0, ge=0, description="weight of the senones' priors; ctc graphs use none")
-    beam: float = Field(14.0, gt=0, description="drop paths that are worse than the best by more nats")
-    max_active: int = Field(7000, ge=1, description="most paths at a frame")
+    A graph goes with any model's posteriors; models of tokens also decode without one.
+    """
+
+    sets: list[str] = Field(["test"], description="Sets to decode.")
+    model_name: str = Field("model", description="Name of the model in the hypotheses.")
+    acoustic_scale: float = Field(
+        1.0, gt=0, description="Weight of the acoustic scores. The input `tuned` replaces it."
+    )
+    prior_scale: float = Field(
+        1.0, ge=0, description="Weight of the senone priors that posteriors are divided by. CTC graphs use none."
+    )
+    beam: float = Field(
+        14.0,
+        gt=0,
+        description="Drop paths that score this many nats below the best. A wider beam is more accurate and slower.",
+    )
+    max_active: int = Field(
+        7000, ge=1, description="Largest number of active paths per frame. Lower it to bound time on noisy audio."
+    )
     scales: list[float] = Field(
-        [], description="acoustic scales to try on `sets` (not the test set); the summary names the best"
+        [],
+        description="Acoustic scales to try on `sets`, which must not be the test set. The summary names the best one.",
     )
     beams: int = Field(
         4,
         ge=1,
         le=256,
-        description="without a graph: hypotheses of an utterance that are kept; 1 is greedy, and fastest",
+        description="Without a graph: number of hypotheses kept per utterance. 1 is greedy and the fastest.",
         json_schema_extra=LATER,
     )
     ctc_search: Literal["best-path", "prefixes"] = Field(
         "best-path",
-        description="without a graph, of CTC: best-path, the likeliest token of each frame, whatever `beams`; "
-        "prefixes: `beams` texts, each with the sum of all its paths, a little better. A language model, hot words, "
-        "`nbest` and `attention_weight` search prefixes without being asked",
+        description="Without a graph, for CTC. best-path: the likeliest token of each frame, whatever `beams` is. "
+        "prefixes: prefix beam search, which sums over all paths of a text and is a little more accurate. A language "
+        "model, hot words, `nbest` and `attention_weight` always use prefixes.",
         json_schema_extra=LATER,
     )
     lm_scale: float = Field(
         0.5,
         ge=0,
-        description="without a graph: weight of the input `lm`'s ln p; choose it on a held-out set, with word_bonus: "
-        "higher for text as the language model's, lower for a model that has heard much text",
+        description="Without a graph: weight of the language model's log probability (input `lm`). Tune it on a "
+        "held-out set together with `word_bonus`: higher for text like the language model's, lower for a model "
+        "trained on much text.",
         json_schema_extra=LATER,
     )
     word_bonus: float = Field(
         0.0,
-        description="without a graph: nats for each word (each token, with a language model of tokens); raise it where "
-        "words are missing, as they are with a high lm_scale",
+        description="Without a graph: score added per word, in nats (per token with a language model of tokens). "
+        "Raise it when words are missing, as happens with a high `lm_scale`.",
         json_schema_extra=LATER,
     )
     unknown_word: float = Field(
         0.0,
-        description="nats for each word (or token) that `lm` does not know, beside its <unk>; lower it, to -10, where "
-        "all words are known; raise it where names are lost",
+        description="Score added per word or token that `lm` does not know, in nats, beside its `<unk>`. Set it to "
+        "-10 when all words are known; raise it when names get lost.",
         json_schema_extra=LATER,
     )
     composed_lm_scale: float = Field(
         1.0,
         ge=0,
-        description="with a graph: weight of the ln p of the input `lm`, which takes the place of `graph_lm`; choose "
-        "it on a held-out set, with acoustic_scale",
+        description="With a graph: weight of the input `lm`, which replaces `graph_lm` during the search. Tune it on "
+        "a held-out set together with `acoustic_scale`.",
         json_schema_extra=LATER,
     )
     low_order_scale: float = Field(
         0.2,
         ge=0,
-        description="weight that is taken off for the input `low_order_lm`, a model of tokens of order 2 of the "
-        "training texts (LODR): a transducer has learnt these already; choose it with lm_scale",
+        description="Weight subtracted for the input `low_order_lm`, a bigram of tokens from the training texts that "
+        "a transducer has already learnt (LODR). Tune it together with `lm_scale`.",
         json_schema_extra=LATER,
     )
     hot_words: list[str] = Field(
         [],
-        description="without a graph: words and phrases to expect, `new york` or, with a bonus of its own, "
-        "`new york :1.5`; `york*` also within a longer word",
+        description="Without a graph: words and phrases to expect, such as `new york` or, with a bonus of its own, "
+        "`new york :1.5`. `york*` also matches inside longer words.",
         json_schema_extra=LATER,
     )
     hot_word_bonus: float = Field(
         0.5,
-        description="nats for each character of a hot word; lower it where they are found and were not said",
+        description="Score added per character of a hot word, in nats. Lower it when hot words appear that were not "
+        "spoken.",
         json_schema_extra=LATER,
     )
     attention_weight: float = Field(
         0.0,
         ge=0,
-        description="without a graph: weight of the attention decoder's ln p when the `beams` best texts are sorted "
-        "once more; 0: not asked. Needs a model that was trained with one; try 0.5 and beams of 10",
+        description="Without a graph: weight of the attention decoder's log probability when it reranks the `beams` "
+        "best texts. Needs a model trained with an attention decoder; try 0.5 with 10 beams. 0 turns it off.",
         json_schema_extra=LATER,
     )
     tell: str = Field(
         "",
-        description="tag, such as the language `de`, of all utterances, which a model that was trained with `tag_told` "
-        "is told; recognised: the one that it hears, of each utterance by itself (the attention decoder is told "
-        "nothing); empty: none",
+        description="Tag of all utterances, such as the language `de`, passed to a model trained with `tag_told`. "
+        "recognised: the tag that the model recognises in each utterance (the attention decoder gets none). Empty: no "
+        "tag.",
         json_schema_extra=LATER,
     )
     nbest: int = Field(
         0,
         ge=0,
         le=256,
-        description="texts of an utterance in `.nbest.jsonl`, with the parts of their scores, which `megahour lm "
-        "rescore` reads; a search without a graph finds at most `beams`. 0: none",
+        description="Texts per utterance in `.nbest.jsonl`, with the parts of their scores, for `megahour lm "
+        "rescore`. A search without a graph finds at most `beams`. 0 writes none.",
         json_schema_extra=LATER,
     )
     confidence: bool = Field(
         False,
-        description="a column `confidence` from 0 to 1: the mean probability of the path's labels, of tokens without "
-        "the frames of blanks. `pseudo-label` chooses by it",
+        description="Write a column `confidence` from 0 to 1: the mean probability of the labels on the path; for "
+        "tokens, without the blank frames. `pseudo-label` selects by it.",
         json_schema_extra=LATER,
     )
     lattice: float = Field(
         0.0,
         ge=0,
-        description="with a graph: beam of lattices, in nats, which are written to `.lattices.parquet`; 6 for some ten "
-        "arcs that cross a frame, more for a first pass that is weak. Texts and `nbest` are then theirs. 0: none",
+        description="With a graph: beam of the lattices written to `.lattices.parquet`, in nats. 6 gives about ten "
+        "arcs across each frame; use more after a weak first pass. Texts and `nbest` then come from the lattices. 0 "
+        "writes none.",
         json_schema_extra=LATER,
     )
     batch_frames: BatchFrames = 4096
@@ -146,37 +164,55 @@ class DecodeParams(Params):
 
 
 class LatticesParams(Params):
-    """Lattices to texts: another language model, n-best lists, word confidences and times, errors of the oracle."""
+    """Rescore lattices with another language model.
 
-    model_name: str = Field("lattices", description="name of the model in the hypotheses")
-    acoustic_scale: float = Field(0.0, ge=0, description="weight of the acoustics; 0: that of the lattices")
-    lm_scale: float = Field(1.0, ge=0, description="weight of the input `lm`'s ln p; choose it on a held-out set")
-    word_bonus: float = Field(0.0, description="nats for each word; raise it where words are missing")
-    beam: float = Field(0.0, ge=0, description="drop arcs that are worse than the best path by more nats; 0: keep all")
-    nbest: int = Field(0, ge=0, le=1000, description="texts of an utterance in `.nbest.jsonl`; 0: none")
+    The stage also writes n-best lists, word confidences and times, and oracle error rates.
+    """
+
+    model_name: str = Field("lattices", description="Name of the model in the hypotheses.")
+    acoustic_scale: float = Field(
+        0.0, ge=0, description="Weight of the acoustic scores. 0: the scale stored in the lattices."
+    )
+    lm_scale: float = Field(
+        1.0, ge=0, description="Weight of the log probability of the input `lm`. Tune it on a held-out set."
+    )
+    word_bonus: float = Field(0.0, description="Score added per word, in nats. Raise it when words are missing.")
+    beam: float = Field(0.0, ge=0, description="Drop arcs that score this many nats below the best path. 0 keeps all.")
+    nbest: int = Field(0, ge=0, le=1000, description="Texts per utterance in `.nbest.jsonl`. 0 writes none.")
 
 
 class ExportLatticesParams(Params):
-    """Lattices as Kaldi's archives, of compact and plain lattices, and HTK's SLF."""
+    """Export lattices to Kaldi archives or HTK's SLF."""
 
     formats: list[Literal["kaldi", "kaldi-text", "lattice4", "slf"]] = Field(
         ["kaldi"],
         min_length=1,
-        description="kaldi: compact lattices, binary; kaldi-text: the same as text; lattice4: plain ones, for readers "
-        "of OpenFst's files; slf: a tar of a file an utterance",
+        description="kaldi: compact lattices, binary. kaldi-text: the same as text. lattice4: plain lattices, for "
+        "readers of OpenFst files. slf: a tar with one file per utterance.",
     )
 
 
 class ImportLatticesParams(Params):
-    """Lattices of other recognisers, in Kaldi's archives or HTK's SLF, to be rescored and scored beside ours."""
+    """Import lattices of other recognisers.
 
-    source: list[str] = Field(min_length=1, description="files, globs or URLs: archives, or SLF files; .gz too")
-    format: Literal["kaldi", "slf"] = Field("kaldi", description="kaldi: compact lattices, binary or text")
-    words: str = Field("", description="kaldi: its words.txt")
-    sets: list[str] = Field(["test"], description="sets of the features whose utterances are looked for")
-    model_name: str = Field("recogniser", description="name of the recogniser in the hypotheses")
-    acoustic_scale: float = Field(1.0, gt=0, description="weight of the acoustics that the lattices are meant for")
-    frame_s: float = Field(0.01, gt=0, description="seconds of a frame: 0.03 where every third one is computed")
+    Kaldi archives and HTK's SLF can be rescored, and scored beside our own.
+    """
+
+    source: list[str] = Field(
+        min_length=1, description="Files, globs or URLs of archives or SLF files, also compressed (.gz)."
+    )
+    format: Literal["kaldi", "slf"] = Field(
+        "kaldi", description="kaldi: compact lattices, binary or text. slf: HTK's format."
+    )
+    words: str = Field("", description="With format kaldi: its words.txt.")
+    sets: list[str] = Field(["test"], description="Sets of the features whose utterances are imported.")
+    model_name: str = Field("recogniser", description="Name of the recogniser in the hypotheses.")
+    acoustic_scale: float = Field(1.0, gt=0, description="Acoustic scale for which the lattices were made.")
+    frame_s: float = Field(
+        0.01,
+        gt=0,
+        description="Length of a frame, in seconds: 0.03 if the recogniser computes every third 10 ms frame.",
+    )
 
     @model_validator(mode="after")
     def _words_fit(self) -> ImportLatticesParams:
@@ -193,24 +229,30 @@ class ImportLatticesParams(Params):
 
 
 class NamesParams(Params):
-    """Which utterances' names meet what others wrote; laid out for the stages that import."""
+    """Find the utterances whose names match imported records, laid out for the stages that import."""
 
-    sets: list[str] = Field([], description="sets of the features whose utterances are named")
-    nameless: bool = Field(False, description="records without a name go to the first shard of the sets")
+    sets: list[str] = Field([], description="Sets of the features whose utterances are matched by name.")
+    nameless: bool = Field(False, description="Send records without a name to the first shard of the sets.")
 
 
 class ImportHypothesesParams(Params):
-    """Any recogniser's JSON as hypotheses, to be scored beside ours and to make pseudo-labels of."""
+    """Import the texts of any recogniser from JSON.
+
+    They can be scored beside our own, and make pseudo-labels.
+    """
 
     source: list[str] = Field(
         min_length=1,
-        description="files, globs or URLs: a JSON object a line (NeMo's manifests with pred_text, …), or a file an "
-        "utterance, named as it is (Whisper, Vosk, the JSON of `transcribe`, …); .gz too",
+        description="Files, globs or URLs: one JSON object per line (NeMo manifests with pred_text and others), or "
+        "one file per utterance with its name (Whisper, Vosk, the JSON of `transcribe` and others), also compressed "
+        "(.gz).",
     )
-    sets: list[str] = Field(["unlabelled"], description="sets of the features whose utterances are looked for")
-    model_name: str = Field("recogniser", description="name of the recogniser in the hypotheses")
+    sets: list[str] = Field(["unlabelled"], description="Sets of the features whose utterances are imported.")
+    model_name: str = Field("recogniser", description="Name of the recogniser in the hypotheses.")
     language: str = Field(
-        "en", description="language whose rules make spoken words of its texts, as of transcripts; empty: as they are"
+        "en",
+        description="Language for text normalisation: numbers and signs become spoken words, as in transcripts. "
+        "Empty: texts stay as they are.",
     )
 
     def identity(self) -> dict[str, Any]:

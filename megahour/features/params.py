@@ -15,7 +15,10 @@ UNIT = 1 / 32768
 
 
 class FeaturesParams(Params):
-    """Compute log-mel features every 10 ms with a causal mean per speaker, and their global mean and variance."""
+    """Compute log-mel features with a causal mean per speaker.
+
+    There is a frame every 10 ms. The summary has the global mean and variance.
+    """
 
     mels: int = Field(64, ge=8, le=256, description="Number of mel filters. 64 or 80 are usual, 40 for 8 kHz audio.")
     low_hz: float = Field(
@@ -139,7 +142,10 @@ class WaveformParams(BaseModel):
 
 
 class ImportFeaturesParams(Params):
-    """Import published cepstra and transcriptions in Sphinx's formats, as features with a causal mean per speaker."""
+    """Import published cepstra in Sphinx's format.
+
+    Cepstra and transcriptions become features with a causal mean per speaker.
+    """
 
     source: str = Field("", description="Directory, glob or URL of cepstra files, with 100 frames per second.")
     extension: str = Field(".mfc", min_length=1, description="File name extension of the cepstra files.")

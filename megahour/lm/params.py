@@ -43,27 +43,31 @@ class _Options(BaseModel):
 
 
 class TextOptions(_Options):
-    """Which text is counted."""
+    """The text to count."""
 
     source: list[str] = Field(
-        [], description="text files, URLs or globs, a sentence a line, .gz .xz .zst too; `FILE.parquet:COLUMN`"
+        [],
+        description="Text files, URLs or globs with one sentence per line, also .gz .xz .zst; or a column of a table, "
+        "`FILE.parquet:COLUMN`.",
     )
-    skip_symbols: bool = Field(
-        False, description="skip <s>, </s> and <unk> where the text contains them, instead of refusing the text"
-    )
+    skip_symbols: bool = Field(False, description="Skip `<s>`, `</s>` and `<unk>` in the text instead of refusing it.")
 
 
 class VocabularyOptions(_Options):
-    """Which words the model knows; all others become `<unk>` before counting."""
+    """The words that the model knows. All others become `<unk>` before counting."""
 
     vocabulary: int = Field(
-        0, ge=0, description="keep only this many of the most frequent words, to bound memory and model size; 0: all"
+        0,
+        ge=0,
+        description="Keep only this many of the most frequent words, to bound memory and model size. 0 keeps all.",
     )
     vocabulary_file: str = Field(
-        "", description="keep exactly the words of this list, such as the recogniser's lexicon; excludes the other two"
+        "",
+        description="Keep exactly the words of this list, such as the recogniser's lexicon. It excludes `vocabulary` "
+        "and `min_count`.",
     )
     min_count: int = Field(
-        1, ge=1, description="keep words that occur at least this often; raise it for text with many misspellings"
+        1, ge=1, description="Keep words that occur at least this often. Raise it for text with many misspellings."
     )
 
     @model_validator(mode="after")
@@ -74,12 +78,12 @@ class VocabularyOptions(_Options):
 
 
 class CutoffOptions(_Options):
-    """Count cut-offs, which `lmplz` and this option call pruning; entropy pruning is the stage `lm-prune`."""
+    """Count cut-offs, which `lmplz` calls pruning. Entropy pruning is the stage `lm-prune`."""
 
     prune: list[int] = Field(
         [0],
-        description="count cut-offs: drop k-grams that occur at most this often, for k = 1, 2, …; the last number "
-        "holds for longer ones. 0,0,1 shrinks a large model several times at little cost",
+        description="Count cut-offs: drop k-grams that occur at most this often, for k = 1, 2, …; the last number "
+        "applies to all longer ones. 0,0,1 shrinks a large model several times and costs little accuracy.",
     )
 
     @model_validator(mode="after")
@@ -93,16 +97,17 @@ class ModelOptions(CutoffOptions, VocabularyOptions, TextOptions):
     """Everything that shapes the numbers of an n-gram model."""
 
     order: int = Field(
-        3, ge=1, le=MAX_ORDER, description="longest n-gram, in words; 4 or 5 pay off from some 100 million words on"
+        3, ge=1, le=MAX_ORDER, description="Longest n-gram, in words. 4 or 5 pay off from about 100 million words."
     )
     smoothing: Literal["kneser-ney", "good-turing", "witten-bell", "witten-bell-backoff", "stupid"] = Field(
         "kneser-ney",
-        description="kneser-ney: interpolated, modified, the best choice; good-turing: Katz's back-off; witten-bell: "
-        "interpolated, for small or repetitive text, where Kneser-Ney finds no discounts; witten-bell-backoff: the "
-        "same that backs off; stupid: relative frequencies, scores that do not sum to one",
+        description="kneser-ney: interpolated modified Kneser-Ney, the best choice. good-turing: Katz back-off. "
+        "witten-bell: interpolated, for small or repetitive text whose counts give Kneser-Ney no discounts. "
+        "witten-bell-backoff: the same as a back-off model. stupid: relative frequencies, whose scores do not sum to "
+        "one.",
     )
     limit_vocabulary: str = Field(
-        "", description="count all words, then drop n-grams with words that this list lacks (lmplz --limit_vocab_file)"
+        "", description="Count all words, then drop n-grams with words outside this list (lmplz --limit_vocab_file)."
     )
 
     @model_validator(mode="after")
@@ -115,12 +120,17 @@ class ModelOptions(CutoffOptions, VocabularyOptions, TextOptions):
 
 
 class LanguageModelParams(ModelOptions, Params):
-    """Interpolated modified Kneser-Ney n-grams from text."""
+    """Estimate an n-gram language model from text.
 
-    sets: list[str] = Field([], description="sets whose transcripts count; empty: all of the given tables")
-    language: str = Field("", description="normalise the text as this language first; empty: it is normalised already")
+    The default smoothing is interpolated modified Kneser-Ney.
+    """
+
+    sets: list[str] = Field([], description="Sets whose transcripts are counted. Empty: all sets of the given tables.")
+    language: str = Field(
+        "", description="Normalise the text by the rules of this language first. Empty: it is normalised already."
+    )
     max_words: int = Field(
-        50_000_000, ge=1, description="refuse longer text; at order 5 a word takes 65 bytes of memory"
+        50_000_000, ge=1, description="Refuse longer text, because it is held in memory: 65 bytes per word at order 5."
     )
 
     def identity(self) -> dict[str, Any]:
@@ -132,30 +142,30 @@ class LanguageModelParams(ModelOptions, Params):
 
 
 class TrainOptions(ModelOptions):
-    """What `megahour lm train` takes."""
+    """Options of `megahour lm train`."""
 
-    out: str = Field(description="file to write: .arpa, .arpa.gz .xz .zst, or .mlm (mapped)")
+    out: str = Field(description="Output file: .arpa, .arpa.gz .xz .zst, or .mlm (memory-mapped).")
     memory: str = Field(
-        "", description="bound memory to SIZE, such as 4GB: the rest goes to disk; empty: hold the text in memory"
+        "", description="Memory limit, such as 4GB; the rest goes to disk. Empty: the whole text is held in memory."
     )
     scratch: str = Field(
-        "", description="directory for what does not fit into --memory, best on a fast disk; empty: beside --out"
+        "", description="Directory for data beyond --memory, best on a fast disk. Empty: beside --out."
     )
-    threads: int = Field(2, ge=1, le=256, description="threads; the bytes do not depend on it")
+    threads: int = Field(2, ge=1, le=256, description="Number of threads. The bytes of the model do not depend on it.")
     tokenizer: str = Field(
         "",
-        description="spell the text in the tokens of FILE first, for a model that goes with a recogniser of tokens: a "
-        "sentencepiece .model, a tokenizer.json, a vocab.json or a list of characters",
+        description="Spell the text in the tokens of FILE first, to go with a recogniser of tokens: a sentencepiece "
+        ".model, a tokenizer.json, a vocab.json or a list of characters.",
     )
     counts: bool = Field(
         False,
-        description="the sources are counts of n-grams, not text: files as SRILM's ngram-count -write makes them, or "
-        "folders as Google's; of several files they are added up",
+        description="The sources are n-gram counts, not text: files of SRILM's ngram-count -write or folders in "
+        "Google's form. Several are added up.",
     )
     token_form: Literal["pieces", "ids", "nemo"] = Field(
         "pieces",
-        description="what is written for a token: pieces, as icefall and `decode` take them; ids, their numbers; nemo, "
-        "the character of number + 100, for NeMo's decoding with KenLM",
+        description="How tokens are written. pieces: as icefall and `decode` expect. ids: their numbers. nemo: the "
+        "character of number + 100, for NeMo's decoding with KenLM.",
     )
 
     @model_validator(mode="after")
@@ -188,23 +198,23 @@ class TrainOptions(ModelOptions):
 
 
 class CountOptions(VocabularyOptions, TextOptions):
-    """What `megahour lm count` takes."""
+    """Options of `megahour lm count`."""
 
-    out: str = Field(description="file to write, .gz .xz .zst too; or with --form google a folder")
-    order: int = Field(3, ge=1, le=MAX_ORDER, description="longest n-gram, in words; all shorter ones are counted too")
+    out: str = Field(description="Output file, also .gz .xz .zst; with --form google a folder.")
+    order: int = Field(3, ge=1, le=MAX_ORDER, description="Longest n-gram, in words. All shorter ones are counted too.")
     form: Literal["srilm", "google"] = Field(
         "srilm",
-        description="srilm: lines of words, a tab and a count, as ngram-count -write; google: a folder with 1gms, "
-        "2gms …, as ngram-count -read-google takes it",
+        description="srilm: lines with words, a tab and a count, as ngram-count -write. google: a folder with 1gms, "
+        "2gms …, for ngram-count -read-google.",
     )
-    counts: bool = Field(False, description="the sources are counts already: add them up, or change their form")
+    counts: bool = Field(False, description="The sources are counts already: add them up or change their form.")
 
 
 class WordsParams(TextOptions, Params):
-    """Words of a text and their counts, by hash: the first step of a language model on a cluster."""
+    """Count the words of a text by hash: the first step of a language model on a cluster."""
 
-    piece_mb: int = Field(64, ge=1, description="megabytes of a plain file that one task reads")
-    parts: int = Field(4, ge=1, description="partitions of the words")
+    piece_mb: int = Field(64, ge=1, description="Megabytes of a plain text file per task.")
+    parts: int = Field(4, ge=1, description="Partitions of the words.")
 
     def identity(self) -> dict[str, Any]:
         """With a digest of the files, so that changed text is counted again."""
@@ -212,13 +222,14 @@ class WordsParams(TextOptions, Params):
 
 
 class VocabularyParams(VocabularyOptions, Params):
-    """The numbered vocabulary of `lm-words`, and how its language model is sharded."""
+    """Number the vocabulary of `lm-words` and plan the shards of its language model."""
 
-    order: int = Field(3, ge=2, le=MAX_ORDER, description="longest n-gram, in words")
+    order: int = Field(3, ge=2, le=MAX_ORDER, description="Longest n-gram, in words.")
     shard_rows: int = Field(
         1 << 20,
         ge=1,
-        description="positions of a shard, about 400 bytes each at order 5; raised where a text has over 16,384 shards",
+        description="Text positions per shard, about 400 bytes each at order 5. It rises by itself when a text would "
+        "need more than 16,384 shards.",
     )
 
     def identity(self) -> dict[str, Any]:
@@ -228,34 +239,34 @@ class VocabularyParams(VocabularyOptions, Params):
 
 
 class ShardsParams(Params):
-    """Positions of a text by the last word of their history: round 1 of progressive sharding."""
+    """Shard the positions of a text by the last word of their history: round 1 of progressive sharding."""
 
 
 class ReshardParams(Params):
-    """Histories too large for a shard, split by one more word: rounds 2 and later of progressive sharding."""
+    """Split histories that are too large for a shard by one more word: later rounds of progressive sharding."""
 
-    rows_per_task: int = Field(1 << 22, ge=1, description="positions that one task moves")
+    rows_per_task: int = Field(1 << 22, ge=1, description="Text positions moved by one task.")
 
 
 class TallyParams(CutoffOptions, Params):
-    """Counts of all shards of a language model, and what shards must know of each other."""
+    """Count the n-grams of all shards of a language model, and the sums that shards need from each other."""
 
-    ranges: int = Field(4, ge=1, description="partitions of the sums of words")
-    groups: int = Field(64, ge=1, description="partitions of the sums of contexts")
+    ranges: int = Field(4, ge=1, description="Partitions of the sums over words.")
+    groups: int = Field(64, ge=1, description="Partitions of the sums over contexts.")
 
 
 class EstimateParams(Params):
-    """Probabilities and back-offs of all shards of a language model, as lines of an ARPA file."""
+    """Estimate probabilities and back-offs of all shards of a language model, as lines of an ARPA file."""
 
 
 class ArpaParams(Params):
-    """One ARPA file and its word list out of the lines of `lm-estimate`."""
+    """Join the lines of `lm-estimate` to one ARPA file with its word list."""
 
 
 class SeveralModels(Params):
     """Models that a stage reads besides the artifacts `lm1`, `lm2`, …"""
 
-    files: list[str] = Field([], description="further models as files, after lm1, lm2, …: .arpa, .arpa.gz …, or .mlm")
+    files: list[str] = Field([], description="Further models as files, after lm1, lm2, …: .arpa, .arpa.gz …, or .mlm.")
 
     def identity(self) -> dict[str, Any]:
         """With digests of the files."""
@@ -263,19 +274,21 @@ class SeveralModels(Params):
 
 
 class InterpolateParams(SeveralModels):
-    """Several language models merged into one, with weights given or tuned on held-out text."""
+    """Interpolate language models, with given or tuned weights."""
 
     weights: list[float] = Field(
         [],
-        description="one weight ≥ 0 per model, summing to 1, in the order lm1, lm2, …, files; empty: tune them by EM",
+        description="One weight ≥ 0 per model, summing to 1, in the order lm1, lm2, …, files. Empty: tune them by EM.",
     )
     heldout: list[str] = Field(
         [],
-        description="text to tune the weights on, such as transcripts of the target domain; or give the input `text`",
+        description="Text to tune the weights on, such as transcripts of the target domain. Alternatively give the "
+        "input `text`.",
     )
     unknown: Literal["zero", "share"] = Field(
         "zero",
-        description="a model's probability of words that only others know: zero, or an equal share of its <unk>'s",
+        description="A model's probability of words that only other models know: zero, or an equal share of its "
+        "`<unk>`.",
     )
 
     def identity(self) -> dict[str, Any]:
@@ -284,12 +297,17 @@ class InterpolateParams(SeveralModels):
 
 
 class PruneSize(_Options):
-    """How much of a model stays."""
+    """Size of a pruned model."""
 
     threshold: float = Field(
-        0.0, ge=0.0, description="drop n-grams that change the perplexity by less than this share, such as 1e-8"
+        0.0,
+        ge=0.0,
+        description="Drop n-grams that change the perplexity by a smaller share than this, such as 1e-8. Raise it for "
+        "a smaller model.",
     )
-    ngrams: int = Field(0, ge=0, description="or: keep at most this many n-grams, to meet a size")
+    ngrams: int = Field(
+        0, ge=0, description="Alternatively keep at most this many n-grams, for a model of a given size."
+    )
 
     @model_validator(mode="after")
     def _one_size(self) -> Self:
@@ -299,13 +317,16 @@ class PruneSize(_Options):
 
 
 class PruneParams(PruneSize, Params):
-    """Entropy pruning: a language model without the n-grams that change it least (Stolcke 1998)."""
+    """Prune a language model by entropy (Stolcke 1998).
 
-    shortest: int = Field(2, ge=2, description="n-grams shorter than this stay")
+    It drops the n-grams that change the model least.
+    """
+
+    shortest: int = Field(2, ge=2, description="Keep all n-grams shorter than this.")
     history_text: list[str] = Field(
         [],
-        description="count contexts in this text, best the training text: Kneser-Ney models lose less then; or give "
-        "the input `text`, or another model as the input `history`",
+        description="Text in which contexts are counted, best the training text; Kneser-Ney models lose less with it. "
+        "Alternatively give the input `text`, or another model as the input `history`.",
     )
 
     def identity(self) -> dict[str, Any]:
@@ -314,9 +335,11 @@ class PruneParams(PruneSize, Params):
 
 
 class PerplexityParams(SeveralModels):
-    """Perplexities of language models on a text."""
+    """Compute the perplexity of language models on a text."""
 
-    source: list[str] = Field([], description="text files, URLs or globs, a sentence a line; or give the input `text`")
+    source: list[str] = Field(
+        [], description="Text files, URLs or globs with one sentence per line. Alternatively give the input `text`."
+    )
 
     def identity(self) -> dict[str, Any]:
         """With a digest of the text."""
@@ -324,10 +347,13 @@ class PerplexityParams(SeveralModels):
 
 
 class ConvertParams(Params):
-    """A language model in another form: compressed, or mapped into memory when it is used."""
+    """Convert a language model to another file format.
+
+    Formats are ARPA, compressed or not, memory-mapped, and KenLM's binary ones.
+    """
 
     form: Literal["mlm", "arpa", "arpa.gz", "arpa.xz", "arpa.zst", "kenlm-probing", "kenlm-trie"] = Field(
         "mlm",
-        description="mlm: opens in a millisecond whatever its size, shared between processes; arpa: for other tools; "
-        "kenlm-probing, kenlm-trie: for programs that map KenLM's binary files, the trie smaller and slower",
+        description="mlm: opens in a millisecond at any size, and processes share its memory. arpa: for other tools. "
+        "kenlm-probing, kenlm-trie: for programs that read KenLM's binary files; the trie is smaller and slower.",
     )

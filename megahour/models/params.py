@@ -9,59 +9,86 @@ from pydantic import Field, model_validator
 from megahour.core.config import LATER, Params
 
 BatchFrames = Annotated[
-    int, Field(ge=1, description="stacked frames of an inference batch; halve it when memory runs out")
+    int, Field(ge=1, description="Average batch size for inference, in stacked frames. Halve it when memory runs out.")
 ]
 Precision = Annotated[
     Literal["fp32", "bf16", "fp16"],
     Field(
-        description="of the model's products and convolutions; bf16 for GPUs that have it",
+        description="Number format of the model's matrix products and convolutions. Use bf16 on GPUs that support it.",
         json_schema_extra=LATER,
     ),
 ]
 
 
 class ImportAlignerParams(Params):
-    """A CTC model from elsewhere as an aligner: ONNX or TorchScript with its tokens, or a Hugging Face checkpoint."""
+    """Import a CTC model as an aligner.
+
+    It may be ONNX or TorchScript with its tokens, a Hugging Face checkpoint or a .nemo file.
+    """
 
     model: str = Field(
         "",
-        description="path or URL of the file: .onnx, or TorchScript (.pt, .ts, .torchscript); or of the folder of a "
-        "Hugging Face checkpoint (config.json, model.safetensors, vocab.json) or a .nemo file of a FastConformer with "
-        "CTC, which say themselves what follows below",
+        description="Path or URL of a .onnx or TorchScript file (.pt, .ts, .torchscript), of the folder of a Hugging "
+        "Face checkpoint (config.json, model.safetensors, vocab.json) or of a .nemo file of a FastConformer with CTC. "
+        "The last two define all parameters below themselves.",
     )
-    tokens: str = Field("", description="its token list: a token a line, or JSON (a list, or token to number)")
+    tokens: str = Field(
+        "", description="Token list of the model: one token per line, or JSON (a list, or a map from token to number)."
+    )
     format: Literal["auto", "onnx", "torchscript", "huggingface", "nemo"] = Field(
-        "auto", description="auto: by the file's name; huggingface: a folder with a config.json"
+        "auto", description="Format of the model. auto: by the file's name. huggingface: a folder with a config.json."
     )
     language: str = Field(
         "",
         json_schema_extra=LATER,
-        description="of a checkpoint with adapters for many languages (MMS): the adapter's name, such as deu",
+        description="With a checkpoint that has adapters for many languages (MMS): name of the adapter, such as deu.",
     )
-    blank: str = Field("", description="the blank token; empty: <blank>, <blk>, <pad>, [PAD] or <eps>, in this order")
-    separator: str = Field("", description="the token between words; empty: | or a space, where there is one")
+    blank: str = Field(
+        "",
+        description="The blank token. Empty: the first of `<blank>`, `<blk>`, `<pad>`, `[PAD]` and `<eps>` that "
+        "exists.",
+    )
+    separator: str = Field("", description="The token between words. Empty: | or a space, if there is one.")
     case: Literal["auto", "lower", "upper"] = Field(
-        "auto", description="upper: letters are compared with the text in lower case; lower: as they are; auto: look"
+        "auto",
+        description="upper: compare the model's letters with the text in lower case. lower: compare them unchanged. "
+        "auto: decide by the tokens.",
     )
     input: Literal["waveform", "log-mel"] = Field(
-        "waveform", description="what the model hears; an ONNX graph with three axes is taken as log-mel"
+        "waveform", description="Input of the model. An ONNX graph whose input has three axes is taken as log-mel."
     )
-    rate_hz: int = Field(16_000, ge=4000, le=192_000, description="sampling rate of the audio it hears")
+    rate_hz: int = Field(
+        16_000, ge=4000, le=192_000, description="Sampling rate of the audio that the model takes, in Hz."
+    )
     frame_shift_samples: int = Field(
         320,
         ge=1,
-        description="samples, at rate_hz, from one output frame to the next; measured with noise if left out",
+        description="Samples (at `rate_hz`) between output frames. If left out, it is measured on noise.",
     )
-    scale: Literal["unit", "int16"] = Field("unit", description="samples in -1 … 1, or in -32768 … 32767")
-    normalise: bool = Field(False, description="mean 0 and variance 1 of each window: of its samples, or of each mel")
-    mels: int = Field(80, ge=8, le=256, description="mel filters (log-mel input: 25 ms windows every 10 ms)")
-    low_hz: float = Field(20.0, ge=0, description="lower edge of the lowest mel filter")
-    high_hz: float = Field(0.0, description="upper edge of the highest filter; 0 or less: counted from Nyquist")
-    layout: Literal["frames-first", "mels-first"] = Field("frames-first", description="axes of log-mel input")
-    input_name: str = Field("", description="ONNX input of audio or features; empty: the first")
-    length_name: str = Field("", description="ONNX input of the length; TorchScript: not empty, a second argument")
-    output_name: str = Field("", description="ONNX output of the posteriors; empty: the first")
-    output: Literal["logits", "log-probs"] = Field("logits", description="what the output is, before or after softmax")
+    scale: Literal["unit", "int16"] = Field(
+        "unit", description="Range of the samples. unit: -1 … 1. int16: -32768 … 32767."
+    )
+    normalise: bool = Field(
+        False, description="Normalise each window to mean 0 and variance 1, over its samples or over each mel."
+    )
+    mels: int = Field(
+        80, ge=8, le=256, description="Number of mel filters of log-mel input, with 25 ms windows every 10 ms."
+    )
+    low_hz: float = Field(20.0, ge=0, description="Lower edge of the lowest mel filter, in Hz.")
+    high_hz: float = Field(
+        0.0, description="Upper edge of the highest mel filter, in Hz. 0 or less is relative to the Nyquist frequency."
+    )
+    layout: Literal["frames-first", "mels-first"] = Field(
+        "frames-first", description="Order of the axes of log-mel input."
+    )
+    input_name: str = Field("", description="ONNX input for audio or features. Empty: the first.")
+    length_name: str = Field(
+        "", description="ONNX input for the length. With TorchScript, any name passes the length as second argument."
+    )
+    output_name: str = Field("", description="ONNX output with the posteriors. Empty: the first.")
+    output: Literal["logits", "log-probs"] = Field(
+        "logits", description="Whether the output is before (logits) or after the softmax (log-probs)."
+    )
 
     @model_validator(mode="after")
     def _check(self) -> ImportAlignerParams:

@@ -11,19 +11,34 @@ from megahour.runner import log
 
 @click.command("report")
 @click.argument("artifact")
-@click.option("--out", default="", metavar="FILE", help="the page; default: ARTIFACT's name with .html, here")
-@click.option("--recordings", default="", metavar="URL", help="where dropped speech is heard; default: beside ARTIFACT")
-@click.option("--title", default="", help="heading; default: ARTIFACT's name")
 @click.option(
-    "--rows", type=click.IntRange(0, 100_000), default=2000, show_default=True, help="utterances in the table"
+    "--out", default="", metavar="FILE", help="The page. Default: ARTIFACT's name with .html, in the working directory."
 )
-@click.option("--clips", type=click.IntRange(0, 10_000), default=200, show_default=True, help="of them with sound")
-@click.option("--longest-s", type=click.FloatRange(0.1), default=15.0, show_default=True, help="longest sound, seconds")
-@click.option("--examples", type=click.IntRange(0, 100), default=5, show_default=True, help="examples of each reason")
-@click.option("--top", type=click.IntRange(1, 1000), default=12, show_default=True, help="names in a table of hours")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="of the sample")
 @click.option(
-    "--audio", type=click.Choice(["mp3", "flac"]), default="mp3", show_default=True, help="coding of the sound"
+    "--recordings",
+    default="",
+    metavar="URL",
+    help="Recordings with the audio of dropped speech. Default: beside ARTIFACT.",
+)
+@click.option("--title", default="", help="Heading of the page. Default: ARTIFACT's name.")
+@click.option(
+    "--rows", type=click.IntRange(0, 100_000), default=2000, show_default=True, help="Utterances in the table."
+)
+@click.option("--clips", type=click.IntRange(0, 10_000), default=200, show_default=True, help="Utterances with sound.")
+@click.option(
+    "--longest-s",
+    type=click.FloatRange(0.1),
+    default=15.0,
+    show_default=True,
+    help="Longest utterance with sound, in seconds.",
+)
+@click.option(
+    "--examples", type=click.IntRange(0, 100), default=5, show_default=True, help="Examples shown per reason."
+)
+@click.option("--top", type=click.IntRange(1, 1000), default=12, show_default=True, help="Rows in a table of hours.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the sample.")
+@click.option(
+    "--audio", type=click.Choice(["mp3", "flac"]), default="mp3", show_default=True, help="Encoding of the sound."
 )
 @log.logged
 def explorer(
@@ -39,7 +54,7 @@ def explorer(
     seed: int,
     audio: str,
 ) -> None:
-    """One page about one data set: hours, distributions, what was left out, and utterances to sort, hear and follow.
+    """Make a page about one data set: hours, distributions, what was left out, and utterances to sort and hear.
 
     ARTIFACT comes first, options behind it. Of an artifact without audio the page tells what its manifest says.
     Without an ARTIFACT, `report` is the stage that makes the page about a run.

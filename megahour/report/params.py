@@ -8,16 +8,25 @@ from megahour.core.config import Params
 
 
 class ReportParams(Params):
-    """One HTML page: what was kept and why, curves, word error rates, time and cost, utterances to hear."""
+    """Make an HTML page about a run.
 
-    title: str = Field("megahour", min_length=1, description="heading of the page")
-    examples: int = Field(12, ge=0, le=200, description="utterances that can be heard")
-    longest_s: float = Field(12.0, gt=0, description="longest of them, seconds")
-    price_per_core_hour: float = Field(0.05, ge=0, description="price of one core for an hour")
-    currency: str = Field("$", max_length=4, description="sign before prices")
+    It shows what was kept and why, curves, word error rates, time and cost, and has utterances to hear.
+    """
+
+    title: str = Field("megahour", min_length=1, description="Heading of the page.")
+    examples: int = Field(12, ge=0, le=200, description="Number of utterances with sound.")
+    longest_s: float = Field(12.0, gt=0, description="Longest utterance with sound, in seconds.")
+    price_per_core_hour: float = Field(0.05, ge=0, description="Price of one core for an hour, in `currency`.")
+    currency: str = Field("$", max_length=4, description="Sign before prices.")
     hypotheses: int = Field(
-        5000, ge=0, le=100_000, description="utterances whose hypotheses the page holds; more go into a file beside it"
+        5000,
+        ge=0,
+        le=100_000,
+        description="Largest number of utterances whose hypotheses are on the page. Beyond it they go to a file "
+        "beside the page.",
     )
-    confusions: int = Field(15, ge=1, le=200, description="commonest confusions of each kind and system")
-    bad_records: int = Field(5, ge=0, description="quarantined records quoted per stage")
-    seed: int = Field(0, ge=0, description="of the choice of utterances")
+    confusions: int = Field(
+        15, ge=1, le=200, description="Number of the most frequent confusions shown, per kind and system."
+    )
+    bad_records: int = Field(5, ge=0, description="Number of quarantined records quoted per stage.")
+    seed: int = Field(0, ge=0, description="Seed for the choice of utterances.")

@@ -26,15 +26,19 @@ LOG = logging.getLogger("megahour")
 EVENTS = logging.getLogger("megahour.events")
 COLOURS = {"WARNING": "yellow", "ERROR": "red", "CRITICAL": "red"}
 OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
-    ("--quiet", "log__quiet", {"is_flag": True, "help": "only warnings, errors and the last line"}),
-    ("--log-file", "log__file", {"default": "", "metavar": "PATH", "help": "append all lines, with time and level"}),
+    ("--quiet", "log__quiet", {"is_flag": True, "help": "Print only warnings, errors and the last line."}),
+    (
+        "--log-file",
+        "log__file",
+        {"default": "", "metavar": "PATH", "help": "Append all lines to this file, with time and level."},
+    ),
     (
         "--log-format",
         "log__format",
         {
             "type": click.Choice(["text", "json"]),
             "default": "text",
-            "help": "of the log file, or of standard error without one; json: an object a line",
+            "help": "Format of the log file, or of standard error without one. json: one object per line.",
         },
     ),
 )

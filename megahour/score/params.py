@@ -8,21 +8,33 @@ from megahour.core.config import LATER, Params
 
 
 class ScoreParams(Params):
-    """Word error rates per condition, baseline against student."""
+    """Compute word error rates per condition.
 
-    sets: list[str] = Field(["test"], description="sets whose utterances are scored")
+    The student is compared with the baseline, with bootstrap intervals.
+    """
+
+    sets: list[str] = Field(["test"], description="Sets whose utterances are scored.")
     known_voices: bool = Field(
         False,
-        description="the sets are meant to have voices that the models learnt from, in other recordings: say so, as "
-        "the error rates are no measure of unheard speakers",
+        description="Allow test sets with voices that the models were trained on, in other recordings. The error "
+        "rates then say nothing about unheard speakers.",
         json_schema_extra=LATER,
     )
-    draws: int = Field(1000, ge=1, description="bootstrap draws for intervals and the probability of improvement")
-    truth_rate_hz: int = Field(0, ge=0, description="rate of the truth's samples; 0: that of the recordings")
-    seed: int = Field(0, description="seed of the draws")
+    draws: int = Field(
+        1000, ge=1, description="Bootstrap draws for the intervals and for the probability of improvement."
+    )
+    truth_rate_hz: int = Field(
+        0, ge=0, description="Sampling rate of the truth's times, in Hz. 0: that of the recordings."
+    )
+    seed: int = Field(0, description="Seed of the bootstrap.")
 
 
 class ScoreAlignmentParams(Params):
-    """Errors of aligned word times, unspoken text kept and spoken text lost, per condition."""
+    """Score aligned word times against the truth, by condition.
 
-    truth_rate_hz: int = Field(0, ge=0, description="rate of the truth's samples; 0: that of the recordings")
+    It also counts unspoken text that was kept and spoken text that was lost.
+    """
+
+    truth_rate_hz: int = Field(
+        0, ge=0, description="Sampling rate of the truth's times, in Hz. 0: that of the recordings."
+    )

@@ -29,7 +29,10 @@ class SetRule(BaseModel):
 
 
 class SelectParams(Params):
-    """Divide utterances by speaker into labelled, unlabelled and test sets."""
+    """Divide utterances by speaker into training and test sets.
+
+    The default sets are test, labelled and unlabelled.
+    """
 
     sets: list[SetRule] = Field(
         [
@@ -113,7 +116,10 @@ class SelectParams(Params):
 
 
 class DuplicatesParams(Params):
-    """Find utterances whose sound or text nearly equals that of another one, to leave them out."""
+    """Find utterances with nearly equal sound or text.
+
+    The artifact lists the ones to leave out.
+    """
 
     audio: bool = Field(
         True, description="Find copies of the same sound in another codec, gain, sampling rate or with another start."
@@ -159,7 +165,10 @@ class DuplicatesParams(Params):
 
 
 class CombineParams(Params):
-    """Combine utterances of several corpora: public and private ones, or real and synthetic speech."""
+    """Combine utterances of several corpora.
+
+    They may be public and private ones, or real and synthetic speech.
+    """
 
     prefixes: list[str] = Field(
         [],

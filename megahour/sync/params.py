@@ -11,20 +11,24 @@ from megahour.sync.trainer_options import TrainerOptions
 
 
 class DenseOptions(TrainerOptions):
-    """The mean of all gradients in every step: what the other trainers are measured by. Sends 2 D fp32 values."""
+    """Average all gradients in every step: the reference for the other trainers. Sends 2 D fp32 values."""
 
     implementation = "dense.Dense"
 
     clip: Literal["local", "mean"] = Field(
-        "local", description="which gradient is clipped: each worker's own, before it is sent, or the mean of all"
+        "local",
+        description="Which gradient is clipped: each worker's own before it is sent (local), or the mean of all "
+        "workers.",
     )
     backwards: int | None = Field(
         None,
         ge=1,
-        description="backward calls of a step, where it is the same number on all workers: sums then travel during the "
-        "last one; not with clip=local; None: any number, sums travel in `step`",
+        description="Backward calls per step, if all workers make the same number. The sums then travel during the "
+        "last one; not with clip=local. None: any number, and sums travel in `step`.",
     )
-    bucket_bytes: int = Field(4 << 20, ge=1, description="size of a message, about; raise it where latency is high")
+    bucket_bytes: int = Field(
+        4 << 20, ge=1, description="Approximate message size, in bytes. Raise it on networks with high latency."
+    )
 
     @model_validator(mode="after")
     def _clips_what_it_knows(self) -> Self:
@@ -37,7 +41,7 @@ class DenseOptions(TrainerOptions):
 
 
 class GtcOptions(TrainerOptions):
-    """Threshold compression: sends a hundredth to a thousandth of the gradient or the update, and loses nothing.
+    """Threshold compression: sends a hundredth to a thousandth of the gradient or update, with error feedback.
 
     See `trainers.gtc` and, for form=update, `trainers.gtc_update`.
     """
@@ -45,39 +49,50 @@ class GtcOptions(TrainerOptions):
     implementation = "gtc.make"
 
     threshold: float | None = Field(
-        None, gt=0, description="τ in units of the gradient, fixed; or give `density`. 0.01 to 10 is usual"
+        None,
+        gt=0,
+        description="Fixed threshold τ, in units of the gradient; 0.01 to 10 is usual. Larger sends less. "
+        "Alternatively set `density`.",
     )
     density: float | None = Field(
-        None, gt=0, le=0.5, description="share of the elements to send, which τ then follows; 0.001 is usual"
+        None,
+        gt=0,
+        le=0.5,
+        description="Share of the elements to send; τ adapts to it. 0.001 is usual. Larger sends more.",
     )
     form: Literal["gradient", "update"] = Field(
         "gradient",
-        description="what is compressed: gradient, as Ström's: for LSTMs with SGD; update: what each worker's own "
-        "optimiser would add to the weights, for transformers and AdamW",
+        description="What is compressed. gradient: as in Ström (2015), for LSTMs with SGD. update: the change that "
+        "each worker's own optimiser would make to the weights, for transformers and AdamW.",
     )
     warmup_steps: int = Field(
-        0, ge=0, description="steps in which τ rises to its value; some hundreds where the loss jumps at the start"
+        0,
+        ge=0,
+        description="Steps over which τ rises to its value. Use some hundreds when the loss jumps at the start.",
     )
-    warmup_from: float = Field(0.1, gt=0, le=1, description="share of τ in the first of these steps")
+    warmup_from: float = Field(0.1, gt=0, le=1, description="Share of τ used in the first warm-up step.")
     node_size: int = Field(
         1,
         ge=1,
-        description="workers of a node, consecutive ranks: they sum densely, and nodes send to each other; "
-        "LOCAL_WORLD_SIZE where a node's own network is fast",
+        description="Consecutive ranks that form a node: they sum densely, and only nodes exchange messages. Set it "
+        "to LOCAL_WORLD_SIZE if the network inside a node is fast.",
     )
     mask_momentum: bool | None = Field(
         None,
-        description="form=update: momentum starts from zero at an element that is sent (Lin et al., 2018); None: "
-        "SGD's, not Adam's; true: also Adam's, for short runs of a high rate",
+        description="With form=update: reset the momentum of an element when it is sent (Lin et al., 2018). None: "
+        "SGD's momentum, but not Adam's. true: also Adam's, for short runs with a high learning rate.",
     )
     total_steps: int | None = Field(
-        None, ge=1, description="steps of the whole run, for the warning that it is too short; `train` fills it in"
+        None, ge=1, description="Steps of the whole run, used to warn that a run is too short. `train` sets it."
     )
     capacity: float = Field(
-        1 / 16, gt=0, le=1, description="largest share of the elements in a message; the rest waits in the residual"
+        1 / 16, gt=0, le=1, description="Largest share of the elements in one message. The rest waits in the residual."
     )
     section_elements: int = Field(
-        2**23, ge=1, le=2**31, description="elements of a section; while one is sent the next is encoded"
+        2**23,
+        ge=1,
+        le=2**31,
+        description="Elements per section. One section is encoded while the previous one is sent.",
     )
 
     @model_validator(mode="after")
@@ -114,7 +129,7 @@ class GtcOptions(TrainerOptions):
 
 
 class BmufOptions(TrainerOptions):
-    """Blockwise model-update filtering: local steps, and a filtered mean of the models once a block.
+    """Blockwise model-update filtering: local steps, and a filtered mean of the models once per block.
 
     Sends 2 D fp32 values every `block_steps` steps.
     """
@@ -123,31 +138,36 @@ class BmufOptions(TrainerOptions):
     in_blocks = True
 
     block_steps: int = Field(
-        100, ge=1, description="steps of a block; fewer cost more bandwidth and follow more closely"
+        100,
+        ge=1,
+        description="Steps per block. Shorter blocks need more bandwidth and keep the workers closer together.",
     )
-    warmup_steps: int = Field(0, ge=0, description="first steps, with the mean after each and without momentum")
+    warmup_steps: int = Field(
+        0, ge=0, description="Steps at the start that average after every step, without block momentum."
+    )
     total_steps: int | None = Field(
-        None, ge=1, description="steps of the whole run, for the cap of η and the warning; `train` fills it in"
+        None, ge=1, description="Steps of the whole run, for the cap of η and the warning. `train` sets it."
     )
     eta: float | None = Field(
-        None, ge=0, lt=1, description="block momentum η; None: that of equation 6, ζ / (N (1 - η)) = C"
+        None, ge=0, lt=1, description="Block momentum η. None: the value from equation 6, ζ / (N (1 - η)) = C."
     )
     eta_cap: float | Literal["auto"] | None = Field(
         "auto",
-        description="largest η; auto: with the η of equation 6 and known total_steps, 1 - 20 / blocks, so that the "
-        "momentum's memory fits 20 times into the run; None: no cap, as in the paper: less accurate with 128 workers",
+        description="Largest η. auto: if η comes from equation 6 and total_steps is known, 1 - 20 / blocks, so that "
+        "the memory of the momentum fits 20 times into the run. None: no cap, as in the paper, which is less accurate "
+        "with 128 workers.",
     )
-    zeta: float = Field(1.0, gt=0, description="block learning rate ζ")
-    constant: float = Field(1.0, ge=1, description="C of equation 6")
+    zeta: float = Field(1.0, gt=0, description="Block learning rate ζ.")
+    constant: float = Field(1.0, ge=1, description="Constant C of equation 6.")
     form: Literal["nesterov", "classical", "literal"] = Field(
         "nesterov",
-        description="nesterov: Chen and Huo's; classical: without look-ahead; literal: equation 5 of "
-        '"Realizing petabyte scale acoustic modeling" as printed, which trains worse',
+        description='nesterov: as Chen and Huo. classical: without look-ahead. literal: equation 5 of "Realizing '
+        'petabyte scale acoustic modeling" as printed, which trains worse.',
     )
     inner: Literal["keep", "reset", "mean"] = Field(
         "keep",
-        description="the optimiser's own state at a block's edge: each worker keeps its own; reset: cleared; mean: "
-        "averaged, which sends as many bytes as it has",
+        description="State of the workers' optimisers at the end of a block. keep: each worker keeps its own. reset: "
+        "cleared. mean: averaged, which sends the state as well.",
     )
 
     @model_validator(mode="after")
@@ -176,14 +196,16 @@ class DilocoOptions(BmufOptions):
     """
 
     block_steps: int = Field(
-        500, ge=1, description="steps of a block, H; fewer cost more bandwidth and follow more closely"
+        500,
+        ge=1,
+        description="Steps per block (H). Shorter blocks need more bandwidth and keep the workers closer together.",
     )
-    eta: float | None = Field(0.9, ge=0, lt=1, description="outer momentum; lower it for runs of few blocks")
-    zeta: float = Field(0.7, gt=0, description="outer learning rate")
+    eta: float | None = Field(0.9, ge=0, lt=1, description="Outer momentum. Lower it for runs of few blocks.")
+    zeta: float = Field(0.7, gt=0, description="Outer learning rate.")
 
 
 class StreamingDilocoOptions(TrainerOptions):
-    """Streaming DiLoCo (Douillard et al., 2025): DiLoCo fragment by fragment, on its way while workers train.
+    """Streaming DiLoCo (Douillard et al., 2025): DiLoCo by fragments, which travel while workers train.
 
     Sends 2 D fp32 values every `block_steps` steps, D / `fragments` of the model at a time.
     """
@@ -191,22 +213,27 @@ class StreamingDilocoOptions(TrainerOptions):
     implementation = "streaming_diloco.StreamingDiloco"
 
     block_steps: int = Field(
-        100, ge=1, description="steps from one exchange of a fragment to its next, H; fewer cost more bandwidth"
+        100, ge=1, description="Steps between two exchanges of the same fragment (H). Fewer need more bandwidth."
     )
     fragments: int = Field(
-        4, ge=1, description="parts of the model that travel in turn; more make smaller messages; a divisor of H"
+        4,
+        ge=1,
+        description="Fragments of the model, exchanged in turn. More make smaller messages. It must divide "
+        "`block_steps`.",
     )
     overlap_steps: int = Field(
-        1, ge=0, description="steps that a fragment may be on its way, τ, so that no worker waits; 0: all wait"
+        1,
+        ge=0,
+        description="Steps that a fragment may take to travel (τ), during which workers train on. 0: all workers wait.",
     )
     mix: float = Field(
         0.5,
         ge=0,
         lt=1,
-        description="share of a worker's own weights in what it goes on from; 0 where τ is 0, as DiLoCo",
+        description="Share of a worker's own weights kept when a fragment arrives. 0 with `overlap_steps` 0 is DiLoCo.",
     )
-    eta: float = Field(0.9, ge=0, lt=1, description="outer momentum; lower it for runs of few blocks")
-    zeta: float = Field(0.7, gt=0, description="outer learning rate")
+    eta: float = Field(0.9, ge=0, lt=1, description="Outer momentum. Lower it for runs of few blocks.")
+    zeta: float = Field(0.7, gt=0, description="Outer learning rate.")
 
     @model_validator(mode="after")
     def _one_under_way(self) -> Self:
@@ -222,7 +249,7 @@ class StreamingDilocoOptions(TrainerOptions):
 
 
 class GossipOptions(TrainerOptions):
-    """Asynchronous SGD on a ring (ADPSGD, and H-ADPSGD with nodes): no worker waits for another's gradient.
+    """Asynchronous SGD on a ring (ADPSGD, with nodes H-ADPSGD): workers do not wait for each other's gradients.
 
     Sends 2 D fp32 values a mixing, between two workers D.
     """
@@ -231,17 +258,21 @@ class GossipOptions(TrainerOptions):
     in_step = False
 
     node_size: int = Field(
-        1, ge=1, description="consecutive ranks that step together as one node (H-ADPSGD's super-learner); 1: ADPSGD"
+        1,
+        ge=1,
+        description="Consecutive ranks that step together as one node (the super-learner of H-ADPSGD). 1 is ADPSGD.",
     )
     order: Literal["atc", "cta"] = Field(
         "atc",
-        description="atc: step, then mix, and wait for the network; cta (IBM's): mix during the next gradient. "
-        "atc trains better on large rings, cta hides a slow network",
+        description="atc (adapt, then combine): step, then mix, and wait for the network. cta (IBM's): mix during the "
+        "next gradient. atc trains better on large rings, cta hides a slow network.",
     )
-    every: int = Field(1, ge=1, description="steps from one mixing to the next; more save bandwidth and mix less")
-    max_lag: int = Field(1, ge=1, description="steps that a mixing may take with cta before the step waits for it")
+    every: int = Field(1, ge=1, description="Steps between two mixings. More steps save bandwidth and mix less.")
+    max_lag: int = Field(
+        1, ge=1, description="With cta: steps that a mixing may take before the next step waits for it."
+    )
     max_staleness: int = Field(
-        8, ge=2, description="mixings that weights may have had since the gradient of a step was begun, at most"
+        8, ge=2, description="Largest number of mixings between the start of a gradient and the step that applies it."
     )
 
     @property
@@ -254,13 +285,15 @@ class GossipOptions(TrainerOptions):
 
 
 class LocalSgdOptions(TrainerOptions):
-    """Local steps, and the mean of the models after each period. Sends 2 D fp32 values a period."""
+    """Local steps, and the mean of the models after each period. Sends 2 D fp32 values per period."""
 
     implementation = "local_sgd.LocalSgd"
     in_blocks = True
 
-    period_steps: int = Field(16, ge=1, description="steps from mean to mean; more save bandwidth and cost accuracy")
-    warmup_steps: int = Field(0, ge=0, description="first steps, with the mean after each")
+    period_steps: int = Field(
+        16, ge=1, description="Steps between two means. Longer periods save bandwidth and cost accuracy."
+    )
+    warmup_steps: int = Field(0, ge=0, description="Steps at the start that average after every step.")
 
 
 TRAINERS: dict[str, type[TrainerOptions]] = {

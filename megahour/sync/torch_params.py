@@ -16,22 +16,30 @@ class DdpOptions(TrainerOptions):
     wraps_model = True
     hook: ClassVar[Literal["", "bf16", "powersgd"]] = ""
 
-    backwards: int = Field(1, ge=1, description="forward and backward calls of a step, the last of which sums")
-    find_unused_parameters: bool = Field(False, description="as DDP's: set it where a step leaves parameters out")
+    backwards: int = Field(
+        1, ge=1, description="Forward and backward calls per step. Gradients are summed in the last one."
+    )
+    find_unused_parameters: bool = Field(
+        False, description="As in DistributedDataParallel. Set it if a step leaves parameters unused."
+    )
 
 
 class DdpPowersgdOptions(DdpOptions):
-    """`ddp` with torch's PowerSGD hook (Vogels et al., NeurIPS 2019), error feedback and warm start."""
+    """`ddp` with torch's PowerSGD hook (Vogels et al., NeurIPS 2019), with error feedback and warm start."""
 
     hook = "powersgd"
 
-    rank: int = Field(1, ge=1, description="rank of the approximation of each matrix; more is closer and larger")
-    start_step: int = Field(10, ge=2, description="step from which on gradients are compressed")
-    min_compression_rate: float = Field(2.0, gt=0, description="matrices that shrink by less travel whole")
+    rank: int = Field(
+        1, ge=1, description="Rank of the approximation of each matrix. A higher rank is more accurate and sends more."
+    )
+    start_step: int = Field(10, ge=2, description="First step with compressed gradients.")
+    min_compression_rate: float = Field(
+        2.0, gt=0, description="Send matrices whole that compression shrinks by a smaller factor."
+    )
 
 
 class DdpBf16Options(DdpOptions):
-    """`ddp` with gradients that travel in bf16; torch's hook of that name refuses gloo, so this is its arithmetic."""
+    """`ddp` with gradients sent in bf16. torch's hook of that name refuses gloo, so this does the same arithmetic."""
 
     hook = "bf16"
 
@@ -48,4 +56,4 @@ class FsdpOptions(TrainerOptions):
     implementation = "fsdp.Fsdp"
     wraps_model = True
 
-    modules: tuple[str, ...] = Field((), description="submodules that are gathered on their own, to save memory")
+    modules: tuple[str, ...] = Field((), description="Submodules that are gathered one at a time, to save memory.")

@@ -29,7 +29,7 @@ class TrainerOptions(BaseModel):
     """Whether workers step alone for a block and meet at its end: `regrouping.InBlocks`."""
 
     clip_norm: float | None = Field(
-        None, gt=0, description="largest L2 norm of a gradient; lower it where the loss jumps; None: not clipped"
+        None, gt=0, description="Largest L2 norm of a gradient. Lower it when the loss jumps. None: no clipping."
     )
 
     @property

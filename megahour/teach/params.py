@@ -11,16 +11,20 @@ from megahour.models.params import BatchFrames, Precision
 
 
 class TargetsParams(Params):
-    """A teacher's top-k logits for every frame of the unlabelled sets."""
+    """Compute a teacher's top-k logits for the unlabelled sets."""
 
-    sets: list[str] = Field(["unlabelled"], description="sets that get targets")
-    top_k: int = Field(20, ge=1, le=1024, description="largest logits kept of each frame")
-    offsets: list[int] = Field([0, 1, 2], min_length=1, description="feature offsets that get targets")
+    sets: list[str] = Field(["unlabelled"], description="Sets for which targets are computed.")
+    top_k: int = Field(20, ge=1, le=1024, description="Number of largest logits kept per frame.")
+    offsets: list[int] = Field(
+        [0, 1, 2],
+        min_length=1,
+        description="Feature offsets for which targets are computed. They must include the `offsets` of `train`.",
+    )
     max_entropy: float = Field(
         0.0,
         ge=0.0,
-        description="drop utterances whose frames have a higher mean entropy, in nats, by the kept logits: the "
-        "teacher is unsure of them; `mean_top1` of the summary says how sure it is of those kept. 0: keep all",
+        description="Drop utterances with a higher mean entropy of the kept logits, in nats per frame, because the "
+        "teacher is unsure of them. `mean_top1` in the summary shows how sure it is of the others. 0 keeps all.",
         json_schema_extra=LATER,
     )
     batch_frames: BatchFrames = 4096
@@ -34,63 +38,72 @@ class TargetsParams(Params):
 
 
 class RepartitionParams(Params):
-    """Features and targets together in shards of about two hours, each speaker's order broken up."""
+    """Shuffle features with their targets into new shards.
+
+    Shards hold about two hours and mix speakers.
+    """
 
     sets: list[str] = Field(
         ["labelled", "unlabelled"],
         min_length=1,
-        description="sets that go along; those without targets go with their features alone",
+        description="Sets to include. Those without targets keep their features alone.",
     )
     shard_hours: float = Field(
-        2.0, gt=0, description="hours of a new shard; a shard is what a worker opens: smaller ones mix finer"
+        2.0, gt=0, description="Hours per new shard. A worker opens whole shards, so smaller ones mix better."
     )
     mixed_shards: int = Field(
         8,
         ge=1,
         le=1024,
-        description="shards that are shuffled among each other; more mix better, and each is read once for every new "
-        "shard that it has a part in",
+        description="Number of shards that are shuffled together. More mix better, but each is read once per new "
+        "shard that it contributes to.",
     )
-    seed: int = Field(0, ge=0, description="seed of the new order")
+    seed: int = Field(0, ge=0, description="Seed of the new order.")
     cache_gb: float = Field(
         50.0,
         gt=0.0,
-        description="most GB that are kept on this machine of inputs in an object store",
+        description="Size limit of the local cache for inputs in an object store, in GB.",
         json_schema_extra={"policy": True},
     )
 
 
 class RealignParams(Params):
-    """Frame labels of the labelled sets again, by a trained model instead of Gaussians."""
+    """Realign the labelled sets with a trained model."""
 
     sets: list[str] = Field(
-        ["labelled"], description="sets that are aligned, with their transcripts or with `pseudo_labels` where given"
+        ["labelled"], description="Sets to align, with their transcripts or with `pseudo_labels` where these are given."
     )
     prior_scale: float = Field(
-        1.0, ge=0, description="weight of the senones' priors, by which posteriors are divided; less gives more silence"
+        1.0,
+        ge=0,
+        description="Weight of the senone priors that posteriors are divided by. A lower weight gives more silence.",
     )
     unknown: str = Field(
-        "", description="phone of words that the lexicon lacks, if the units have one: as `unknown` of senones"
+        "", description="Phone for words that the lexicon lacks, if the units have one. See `unknown` of senones."
     )
     batch_frames: BatchFrames = 4096
     precision: Literal["fp32", "bf16", "fp16"] = Field(
-        "fp32", description="of the model's products and convolutions; bf16 for GPUs that have it"
+        "fp32",
+        description="Number format of the model's matrix products and convolutions. Use bf16 on GPUs that support it.",
     )
 
 
 class PseudoLabelParams(Params):
-    """Texts that a recogniser is sure of, for `train` to learn from beside the true ones."""
+    """Select confident texts of a recogniser as labels.
 
-    sets: list[str] = Field(["unlabelled"], description="sets that get pseudo-labels, of those that were decoded")
+    `train` learns from them beside the true ones.
+    """
+
+    sets: list[str] = Field(["unlabelled"], description="Decoded sets that get pseudo-labels.")
     min_confidence: Share = Field(
         0.0,
-        description="texts of a lower confidence are dropped; what it means depends on the recogniser, so look at the "
-        "word error rate of some with known texts. 0: all stay, also those without a confidence",
+        description="Drop texts with a lower confidence. Its scale depends on the recogniser, so check the word error "
+        "rate of some texts that you know. 0 keeps all, also those without a confidence.",
     )
     share: float = Field(
         1.0,
         gt=0,
         le=1,
-        description="share of the texts that stays, those of the highest confidence of all sets together; 0.8 needs no "
-        "knowledge of the recogniser's scale",
+        description="Share of the texts kept, the most confident ones of all sets together. It needs no knowledge of "
+        "the recogniser's scale; try 0.8.",
     )

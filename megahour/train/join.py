@@ -96,8 +96,12 @@ def main() -> None:
     """Parse the command line and join; exit code 1 and the error's text if joining fails."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("spec", type=Path, help="train.json in the training's work folder, or the folder of a run")
-    parser.add_argument("--patience", type=float, default=3600.0, help="seconds to try to reach the others")
+    parser.add_argument(
+        "spec", type=Path, help="train.json in the work folder of the training, or the folder of a run."
+    )
+    parser.add_argument(
+        "--patience", type=float, default=3600.0, help="Seconds to keep trying to reach the other machines."
+    )
     arguments = parser.parse_args()
     try:
         if arguments.spec.suffix == ".json":

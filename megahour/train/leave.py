@@ -68,10 +68,12 @@ def main() -> None:
     """Parse the command line; ends with the watched process, or after stopping it."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", help="the run's folder or URL")
-    parser.add_argument("--process", type=int, required=True, help="number of the process to end")
-    parser.add_argument("--notice", required=True, help="shell command that ends with 0 once the notice is there")
-    parser.add_argument("--within", type=float, default=110.0, help="seconds to wait for a checkpoint")
+    parser.add_argument("run", help="Folder or URL of the run.")
+    parser.add_argument("--process", type=int, required=True, help="Number of the process to end.")
+    parser.add_argument(
+        "--notice", required=True, help="Shell command that exits with 0 once the notice has been given."
+    )
+    parser.add_argument("--within", type=float, default=110.0, help="Seconds to wait for a checkpoint.")
     arguments = parser.parse_args()
     while alive(arguments.process):
         if given(arguments.notice):

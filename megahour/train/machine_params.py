@@ -106,7 +106,7 @@ class MachineParams(Params):
     faults: Literal["restart", "continue"] = Field(
         "restart",
         description="What happens when a worker is lost. restart: all workers resume from the last checkpoint, and "
-        "the model's bytes do not depend on the loss. continue: the other workers go on at once, and the lost one "
+        "the result is the same as without the failure. continue: the other workers go on at once, and the lost one "
         "joins them when it is back; for many workers or slow starts, on the CPUs of one machine, with trainer dense, "
         "gtc, bmuf, diloco or local_sgd.",
         json_schema_extra=LATER,

@@ -140,7 +140,7 @@ class CtcOptions(AttentionOptions):
 
 
 class TransducerOptions(AttentionOptions):
-    """Transducer (Graves, 2012), at most one token a frame."""
+    """Transducer (Graves, 2012) that emits at most one token per frame."""
 
     predictor: Literal["stateless", "lstm"] = Field(
         "stateless",
@@ -175,9 +175,7 @@ class TransducerOptions(AttentionOptions):
 
 
 class SequenceOptions(CriterionOptions):
-    """Sequence training from a model of criterion ce, over all paths of the input `graph`, or of each utterance's own
-    among the `lattices` (Veselý et al., 2013).
-    """
+    """Sequence training over all paths of `graph`, or of each utterance's lattice (Veselý et al., 2013)."""
 
     acoustic_scale: float = Field(
         0.5,
@@ -209,9 +207,7 @@ class SequenceOptions(CriterionOptions):
 
 
 class SmbrOptions(SequenceOptions):
-    """State-level minimum Bayes risk: fewer frames that are not as aligned, over all paths of the input `graph`, or
-    of `lattices`.
-    """
+    """State-level minimum Bayes risk: maximises the expected frame accuracy over all paths of a graph or lattice."""
 
     silence: bool = Field(
         False,

@@ -27,7 +27,10 @@ from megahour.train.options import (
 
 
 class TrainParams(MachineParams, LearningParams):
-    """Train a recogniser on frame labels, texts or a teacher's targets, or train a voice."""
+    """Train a recogniser or a voice.
+
+    A recogniser learns from frame labels, texts, whole utterances against a graph, or a teacher's targets.
+    """
 
     @property
     def step_options(self) -> OptimiserOptions:

@@ -12,41 +12,57 @@ Room = Literal["clean", "office", "room", "noisy", "far"]
 
 
 class TtsDataParams(Params):
-    """Mel spectra, phones, durations, pitch and energy of aligned utterances: what a voice learns from."""
+    """Extract training data for a voice from utterances.
 
-    sets: list[str] = Field([], description="sets of the selection that are used; empty: all that are aligned")
+    The data are mel spectra, phones, durations, pitch and energy.
+    """
+
+    sets: list[str] = Field([], description="Sets of the selection to use. Empty: all that are aligned.")
     language: str = Field(
         "",
-        description="espeak-ng's name of the language whose phones the lexicon has, such as en-us: the voice then "
-        "pronounces words by its rules. Empty: it knows the words of a lexicon alone",
+        description="espeak-ng's name of the language whose phones the lexicon has, such as en-us. The voice then "
+        "pronounces unknown words by espeak-ng's rules. Empty: it knows only the words of a lexicon.",
     )
-    mels: int = Field(80, ge=20, le=256, description="mel filters; fewer sound duller and train a little faster")
-    low_hz: float = Field(30.0, ge=0, description="lower edge of the lowest filter, in Hz")
-    high_hz: float = Field(0.0, description="upper edge of the highest filter; 0 or less: counted from Nyquist")
-    window_s: float = Field(0.04, ge=0.02, le=0.1, description="length of an analysis window, in seconds")
+    mels: int = Field(
+        80, ge=20, le=256, description="Number of mel filters. Fewer sound duller and train a little faster."
+    )
+    low_hz: float = Field(30.0, ge=0, description="Lower edge of the lowest mel filter, in Hz.")
+    high_hz: float = Field(
+        0.0, description="Upper edge of the highest mel filter, in Hz. 0 or less is relative to the Nyquist frequency."
+    )
+    window_s: float = Field(0.04, ge=0.02, le=0.1, description="Length of an analysis window, in seconds.")
     pause_s: float = Field(
-        0.08, ge=0.02, description="shortest silence between words that is a pause; a shorter one is part of a phone"
+        0.08,
+        ge=0.02,
+        description="Shortest silence between words that counts as a pause, in seconds. A shorter one belongs to a "
+        "phone.",
     )
-    edge_s: float = Field(0.1, ge=0.02, description="silence that is kept before the first and after the last word")
+    edge_s: float = Field(
+        0.1, ge=0.02, description="Silence kept before the first and after the last word, in seconds."
+    )
     pitch_hz: tuple[float, float] = Field(
-        (60.0, 500.0), description="lowest and highest pitch of the voices; narrow it where octaves are confused"
+        (60.0, 500.0),
+        description="Lowest and highest pitch of the voices, in Hz. Narrow the range when the pitch tracker makes "
+        "octave errors.",
     )
-    most_s: float = Field(20.0, gt=0, description="longer utterances are left out: a batch must hold them")
+    most_s: float = Field(
+        20.0, gt=0, description="Leave out longer utterances, in seconds. A batch must hold the longest one."
+    )
     phone_s: float = Field(
         1.0,
         gt=0,
-        description="an utterance with a longer phone is left out: its words are not those that are spoken, or aligned "
-        "wrongly",
+        description="Leave out utterances with a longer phone, in seconds: their text or alignment is wrong.",
     )
     silence_db: float = Field(
         10.0,
         ge=0,
-        description="least distance of an utterance's silences from its speech, in dB: less is music, noise "
-        "or another voice, which a voice would learn. Raise it for studio speech; 0 keeps all",
+        description="Smallest level difference between an utterance's speech and its silences, in dB. Less means "
+        "music, noise or another voice, which the voice would learn. Raise it for studio speech; 0 keeps all.",
     )
     no_derivatives: bool = Field(
         False,
-        description="also use speech whose licence forbids derivatives, which a voice is: with the speaker's leave",
+        description="Also use speech whose licence forbids derivatives (a voice is one). Set it only with the "
+        "speaker's permission.",
     )
 
     @model_validator(mode="after")
@@ -58,35 +74,47 @@ class TtsDataParams(Params):
 
 
 class SpeakParams(Params):
-    """Texts spoken by a trained voice, or by espeak-ng, as utterances: to judge a voice, or to train recognisers."""
+    """Speak texts with a trained voice or espeak-ng.
 
-    sets: list[str] = Field([], description="sets of a selection whose texts are spoken; empty: all")
-    espeak: str = Field("", description="espeak-ng's name of a language, such as en-us, in place of a voice")
+    The result is utterances, to judge a voice or to train recognisers.
+    """
+
+    sets: list[str] = Field([], description="Sets of a selection whose texts are spoken. Empty: all.")
+    espeak: str = Field(
+        "", description="espeak-ng's name of a language, such as en-us, to use espeak-ng instead of a voice."
+    )
     voices: int = Field(
         0,
         ge=0,
-        description="of espeak-ng: speakers with a vocal tract, speed and pitch of their own, of which each text draws "
-        "one; 0: one plain voice; 70 have tracts that all differ, and help recognisers on unheard voices",
+        description="With espeak-ng: number of simulated speakers with their own vocal tract, speed and pitch, one "
+        "drawn for each text. 70 have tracts that all differ, and help recognisers on unheard voices. 0: one plain "
+        "voice.",
         json_schema_extra=LATER,
     )
     times: int = Field(
-        1, ge=1, description="how often each text is spoken, each time with other draws", json_schema_extra=LATER
+        1, ge=1, description="Number of times each text is spoken, each time with new draws.", json_schema_extra=LATER
     )
     conditions: list[Room] = Field(
         [],
-        description="rooms with their noise, of which each utterance draws one; empty: dry sound, to judge a voice",
+        description="Rooms with their noise, one drawn for each utterance. Empty: dry sound, to judge a voice.",
         json_schema_extra=LATER,
     )
-    speakers: list[str] = Field([], description="of a model with several voices: each text by one of these; empty: all")
-    language: str = Field("", description="BCP 47 language of the texts; empty: the voice's first")
+    speakers: list[str] = Field([], description="With a model of several voices: speakers to draw from. Empty: all.")
+    language: str = Field("", description="Language of the texts (BCP 47). Empty: the voice's first one.")
     pace: tuple[float, float] = Field(
-        (1.0, 1.0), description="slowest and fastest, drawn for each text; 0.9 to 1.1 where recognisers learn from it"
+        (1.0, 1.0), description="Range of the speaking rate, drawn for each text. Use 0.9 to 1.1 to train recognisers."
     )
-    semitones: tuple[float, float] = Field((0.0, 0.0), description="lowest and highest shift of the pitch, drawn")
-    spread: float = Field(0.667, ge=0, le=2, description="of a flow's noise: less is clearer and more monotonous")
-    steps: int = Field(8, ge=1, le=100, description="of a flow: fewer are faster and rougher")
-    rate_hz: int = Field(0, ge=0, le=48_000, description="sampling rate; 0: the voice's own, of espeak-ng 16,000")
-    seed: int = Field(0, ge=0, description="of what is drawn")
+    semitones: tuple[float, float] = Field(
+        (0.0, 0.0), description="Range of the pitch shift in semitones, drawn for each text."
+    )
+    spread: float = Field(
+        0.667, ge=0, le=2, description="With a flow: scale of its noise. Less is clearer and more monotonous."
+    )
+    steps: int = Field(8, ge=1, le=100, description="With a flow: number of steps. Fewer are faster and sound rougher.")
+    rate_hz: int = Field(
+        0, ge=0, le=48_000, description="Sampling rate, in Hz. 0: the voice's own, or 16,000 with espeak-ng."
+    )
+    seed: int = Field(0, ge=0, description="Seed of all draws.")
 
     @model_validator(mode="after")
     def _check(self) -> SpeakParams:
@@ -102,16 +130,19 @@ class SpeakParams(Params):
 
 
 class ScoreSpeechParams(Params):
-    """How good synthetic speech is, beside recordings of the same texts: MCD, pitch, PESQ, STOI, MOS, WER."""
+    """Score synthetic speech against recordings.
+
+    The texts are the same, the scores MCD, pitch, PESQ, STOI, MOS and WER.
+    """
 
     recogniser: str = Field(
         "",
-        description="what hears whether it can be understood: a model, a run or a bundle, as `transcribe` takes it, or "
-        "package.module:function of samples (float32, -1 to 1) and their rate that gives text; empty: no WER",
+        description="Recogniser that measures intelligibility: a model, run or bundle as in `transcribe`, or "
+        "package.module:function that returns the text for samples (float32, -1 to 1) and their rate. Empty: no WER.",
     )
-    mos: bool = Field(False, description="also the MOS that DNSMOS predicts (extra `mos`)")
-    draws: int = Field(1000, ge=1, description="bootstrap draws of the intervals")
-    seed: int = Field(0, description="of the draws")
+    mos: bool = Field(False, description="Also predict the MOS with DNSMOS (extra `mos`).")
+    draws: int = Field(1000, ge=1, description="Bootstrap draws for the intervals.")
+    seed: int = Field(0, description="Seed of the bootstrap.")
 
     def identity(self) -> dict[str, Any]:
         """With a digest of the function's file, so that a changed one is asked again."""
@@ -121,18 +152,22 @@ class ScoreSpeechParams(Params):
 
 
 class ListeningTestParams(Params):
-    """A page on which people rate voices, blind and in an order of their own: MOS, comparison MOS or MUSHRA."""
+    """Make a page on which people rate voices.
+
+    They rate blind and in random order: MOS, comparison MOS or MUSHRA.
+    """
 
     kind: Literal["mos", "cmos", "mushra", "samples"] = Field(
         "mos",
-        description="mos: each recording from 1 to 5; cmos: two systems side by side, for small differences; mushra: "
-        "all beside the reference, 0 to 100; samples: no test, all side by side with their names",
+        description="mos: rate each recording from 1 to 5. cmos: compare two systems, for small differences. mushra: "
+        "rate all systems beside the reference, from 0 to 100. samples: no test, all systems side by side with their "
+        "names.",
     )
     names: list[str] = Field(
         [],
-        description="for samples: what the page calls its systems, in the order reference, first, second …",
+        description="With kind samples: names of the systems on the page, in the order reference, first, second ….",
         json_schema_extra=LATER,
     )
-    utterances: int = Field(20, ge=1, le=500, description="texts; a listener takes half a minute for each")
-    title: str = Field("Listening test", description="headline of the page")
-    seed: int = Field(0, ge=0, description="draws the texts and the names of the clips")
+    utterances: int = Field(20, ge=1, le=500, description="Number of texts. A listener takes half a minute for each.")
+    title: str = Field("Listening test", description="Heading of the page.")
+    seed: int = Field(0, ge=0, description="Seed for the choice of texts and the names of the clips.")

@@ -10,7 +10,7 @@ from megahour.core.config import LATER, Params
 
 
 class SenonesParams(Params):
-    """Build senones, their decision trees and frame alignments of the labelled sets from a flat start."""
+    """Build senones and frame alignments from a flat start."""
 
     sets: list[str] = Field(["labelled"], description="Sets with transcripts to align.")
     senones: int = Field(
@@ -58,7 +58,7 @@ class SenonesParams(Params):
 
 
 class LexiconParams(Params):
-    """Make pronunciations for all words by rule, by spelling or from a dictionary."""
+    """Make pronunciations by rule, spelling or dictionary."""
 
     source: Literal["espeak", "graphemes", "dictionary"] = Field(
         "espeak",
@@ -85,7 +85,10 @@ class LexiconParams(Params):
 
 
 class PronunciationsParams(Params):
-    """Add to a lexicon the probability of each pronunciation in an alignment, for `graph`."""
+    """Weight a lexicon's pronunciations by how often they occur.
+
+    The probabilities come from an alignment, for `graph`.
+    """
 
     prior: float = Field(
         1.0,
@@ -95,7 +98,10 @@ class PronunciationsParams(Params):
 
 
 class TokensParams(Params):
-    """Learn the tokens that a model spells with: word pieces from text (sentencepiece), or those of a file."""
+    """Learn word pieces from text, or take tokens from a file.
+
+    Pieces are learnt with sentencepiece.
+    """
 
     file: str = Field(
         "",

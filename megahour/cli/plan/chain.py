@@ -18,7 +18,8 @@ def command() -> click.Command:
         "chain",
         params=[option(key, info) for key, info in Chain.model_fields.items()],
         callback=_run,
-        help="Days from raw audio to the student by the chain of the recipe `petabyte`, by stated constants.\n\n"
+        help="Predict the days from raw audio to the student in the chain of the recipe `petabyte`, "
+        "from stated constants.\n\n"
         "Without options they are the paper's, whose published days are shown beside them.",
     )
 

@@ -30,28 +30,36 @@ def command() -> click.Command:
         click.Argument(["recipe"], type=click.Path()),
         click.Argument(["overrides"], nargs=-1, metavar="[KEY=VALUE]..."),
         click.Option(
-            ["--hours"], type=click.FloatRange(0, min_open=True), required=True, help="hours of audio to plan"
+            ["--hours"], type=click.FloatRange(0, min_open=True), required=True, help="Hours of audio to plan for."
         ),
-        click.Option(["--of", "source"], default="", help="the step whose audio these hours are; the largest source"),
         click.Option(
-            ["--from", "runs"], multiple=True, metavar="RUN", help="finished runs of the recipe; the recipe's"
+            ["--of", "source"], default="", help="Step whose audio these hours are. Default: the largest source."
+        ),
+        click.Option(
+            ["--from", "runs"],
+            multiple=True,
+            metavar="RUN",
+            help="(repeatable) Finished runs of the recipe. Default: the recipe's own.",
         ),
         click.Option(
             ["--calibrate"],
             metavar="KEY=V1,V2,…",
-            help="run the recipe first with KEY at these values (raw.hours=0.5,1.5), beside the recipe's run",
+            help="First run the recipe with KEY at these values (raw.hours=0.5,1.5), beside the recipe's own run.",
         ),
-        click.Option(["--constants"], type=click.Path(), help="a file that --save wrote, instead of runs"),
-        click.Option(["--save"], type=click.Path(), help="write the constants here, for another machine or to edit"),
-        click.Option(["--prices"], type=click.Path(), help="YAML of prices: core_hour, device_hour, spot_core_hour …"),
+        click.Option(["--constants"], type=click.Path(), help="A file written by --save, instead of runs."),
+        click.Option(["--save"], type=click.Path(), help="Write the constants to this file, to edit or to reuse."),
+        click.Option(
+            ["--prices"], type=click.Path(), help="YAML file of prices: core_hour, device_hour, spot_core_hour …"
+        ),
         *(option(key, info) for key, info in PlannedCluster.model_fields.items()),
-        click.Option(["--json"], is_flag=True, help="print JSON, for programs"),
+        click.Option(["--json"], is_flag=True, help="Print JSON, for programs."),
     ]
     return click.Command(
         "plan",
         params=options,
         callback=_run,
-        help="Time, machines, bytes, requests and money of a recipe for N hours of audio, step by step.\n\n"
+        help="Predict time, machines, bytes, requests and money of a recipe for N hours of audio, step "
+        "by step.\n\n"
         "Constants are those of finished runs of the recipe: of one run, what goes through audio grows with the hours "
         "and the rest stays; two of different sizes (--from, twice, or --calibrate) show what grows how fast.\n\n"
         f"The keys of --prices are {', '.join(Prices.model_fields)}.",

@@ -10,7 +10,7 @@ def command() -> click.Command:
     return click.Command(
         "published",
         callback=_run,
-        help="Published set-ups of whole pipelines, worked out from what is stated of them, with the difference.",
+        help="Predict published set-ups of whole pipelines from their stated constants, and show the difference.",
     )
 
 

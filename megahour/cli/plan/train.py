@@ -20,14 +20,20 @@ SHOWN = "trainer", "block", "step", "speed-up", "sent a step", "hours", "cost", 
 def command() -> click.Command:
     """The command, its options made from the model `Machines`."""
     options: list[click.Parameter] = [
-        click.Option(["--workers", "plan__workers"], default="1,8,16,32,64,128", help="numbers of workers, by commas"),
         click.Option(
-            ["--steps", "plan__steps"], type=click.IntRange(1), default=100_000, help="mini-batches, over all workers"
+            ["--workers", "plan__workers"], default="1,8,16,32,64,128", help="Numbers of workers, separated by commas."
         ),
-        click.Option(["--machines", "plan__file"], type=click.Path(exists=True), help="a file that --calibrate wrote"),
-        click.Option(["--calibrate", "plan__calibrate"], metavar="FILE", help="measure this machine into FILE first"),
         click.Option(
-            ["--check", "plan__check"], is_flag=True, help="only compare the clock with published figures, cell by cell"
+            ["--steps", "plan__steps"], type=click.IntRange(1), default=100_000, help="Mini-batches over all workers."
+        ),
+        click.Option(["--machines", "plan__file"], type=click.Path(exists=True), help="A file written by --calibrate."),
+        click.Option(
+            ["--calibrate", "plan__calibrate"], metavar="FILE", help="First measure this machine and write FILE."
+        ),
+        click.Option(
+            ["--check", "plan__check"],
+            is_flag=True,
+            help="Only compare the predictions with published figures, cell by cell.",
         ),
     ]
     options += [option(key, info) for key, info in Machines.model_fields.items()]
@@ -35,7 +41,8 @@ def command() -> click.Command:
         "train",
         params=options,
         callback=_run,
-        help="Step time, speed-up, bytes, hours and cost of every trainer with N workers, and which to choose.\n\n"
+        help="Predict step time, speed-up, bytes, hours and cost of every trainer with N workers, and "
+        "recommend one.\n\n"
         "Constants come from --machines FILE or from the options, which go first. On several machines, measure them"
         " with torchrun … -m megahour.clock.calibrate FILE.",
     )

@@ -34,23 +34,23 @@ def _command() -> click.Command:
     options: list[click.Parameter] = [
         click.Option(
             ["--words"], type=click.FloatRange(0, min_open=True), required=True,
-            help="running words to plan, ends of sentences counted",
+            help="Running words to plan for, including sentence ends.",
         ),
         click.Option(
             ["--from", "runs"], multiple=True, metavar="DIR",
-            help="(repeatable) finished runs of lm cluster, of the same options and of texts of several sizes",
+            help="(repeatable) Finished runs of lm cluster with the same options on texts of different sizes.",
         ),
-        click.Option(["--constants"], type=click.Path(), help="a file that --save wrote, instead of runs"),
-        click.Option(["--save"], type=click.Path(), help="write the constants here, for another machine or to edit"),
-        click.Option(["--prices"], type=click.Path(), help="YAML of prices, as of megahour plan"),
+        click.Option(["--constants"], type=click.Path(), help="A file written by --save, instead of runs."),
+        click.Option(["--save"], type=click.Path(), help="Write the constants to this file, to edit or to reuse."),
+        click.Option(["--prices"], type=click.Path(), help="YAML file of prices, as in megahour plan."),
         *(option(key, info) for key, info in PlannedCluster.model_fields.items() if key in ("cores", "store_gb_s")),
-        click.Option(["--json"], is_flag=True, help="print JSON, for programs"),
+        click.Option(["--json"], is_flag=True, help="Print JSON, for programs."),
     ]  # fmt: skip
     return click.Command(
         "plan",
         params=options,
         callback=_run,
-        help="Time, CPU, reserved CPU, disk, memory and shuffled bytes of `lm cluster` for N running words.\n\n"
+        help="Predict time, CPU, reserved CPU, disk, memory and shuffled bytes of `lm cluster` for N running words.\n\n"
         "Constants are those of finished runs: give two sizes at least, as far apart as you can; from three on the "
         "growth of n-grams is a curve. What later steps read of earlier ones is what is shuffled.\n\n"
         "megahour lm plan --words 1e9 --cores 500 --from runs/lm-1M --from runs/lm-4M --from runs/lm-16M",

@@ -10,25 +10,28 @@ from megahour.core.config import Params
 
 
 class ApplyParams(Params):
-    """Rows through a function of your own: a normaliser, a language identifier, a filter."""
+    """Apply a function of your own to rows.
+
+    It can be a normaliser, a language identifier or a filter.
+    """
 
     function: str = Field(
         min_length=3,
-        description="package.module:function or FILE.py:function, called with Arrow record batches; every worker must "
-        "be able to import it",
+        description="package.module:function or FILE.py:function, called with Arrow record batches. Every worker must "
+        "be able to import it.",
     )
     table: Literal["rows", "cues"] = Field(
-        "rows", description="rows: the artifact's own table; cues: the transcripts of recordings"
+        "rows", description="rows: the artifact's own table. cues: the transcripts of recordings."
     )
     batch_rows: int = Field(
         4096,
         ge=1,
-        description="most rows of a batch; a smaller one needs less memory for what the function makes of it",
+        description="Largest number of rows per batch. Smaller batches need less memory in the function.",
     )
     code_version: str = Field(
         "",
-        description="your name for what the function does, which replaces the digest of its file in the job: set it "
-        "where it depends on other files, or so that a change of comments makes nothing again",
+        description="Version of the function, used in the fingerprint instead of the digest of its file. Set it if "
+        "the function depends on other files, or so that edited comments do not run the stage again.",
     )
 
     def identity(self) -> dict[str, Any]:

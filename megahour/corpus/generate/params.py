@@ -11,62 +11,84 @@ from megahour.core.config import LATER, Params, Share
 
 
 class ComposeParams(Params):
-    """Compose long recordings, or single prompts, from short clips of real speech."""
+    """Compose long recordings from short clips of speech.
 
-    source: str = Field("", description="directory, glob or URL of the clips; empty: the input `clips`")
+    It can also compose single prompts.
+    """
+
+    source: str = Field("", description="Directory, glob or URL of the clips. Empty: the input `clips`.")
     pattern: str = Field(
         r"(?:(?P<speaker>[^/]+)/)?(?P<name>.+)\.(?:wav|flac)",
-        description="regular expression of clip names: groups word, name, speaker, and any other to choose by",
+        description="Regular expression for clip names, with the groups word, name, speaker and any other to select "
+        "by.",
     )
-    words: dict[str, str] = Field({}, description="spoken words by the pattern's group `word`")
-    listing: str = Field("", description="file of lines `name: text`, for the pattern's group `name`")
-    only: dict[str, str] = Field({}, description="use clips whose groups match these regular expressions")
-    leave_out: dict[str, str] = Field({}, description="leave out clips whose groups match these regular expressions")
-    share: tuple[float, float] = Field((0.0, 1.0), description="part [from, to) of the clips by a hash of their names")
-    also: dict[str, str] = Field({}, description="use clips whose groups match these too, whatever their hash")
-    speeds: tuple[float, float] = Field((1.0, 1.0), description="slowest and fastest replay of a clip, drawn each time")
-    speaker: str = Field("speaker", min_length=1, description="speaker of clips whose names do not say")
-    language: str = Field("en", description="language of the clips")
-    licence: str = Field("", description="licence of the clips; empty: what the input `clips` says")
-    attribution: str = Field("", description="whom to credit; empty: what the input `clips` says")
+    words: dict[str, str] = Field({}, description="Spoken words for each value of the pattern's group `word`.")
+    listing: str = Field("", description="File with lines `name: text`, for the pattern's group `name`.")
+    only: dict[str, str] = Field({}, description="Use only clips whose groups match these regular expressions.")
+    leave_out: dict[str, str] = Field({}, description="Leave out clips whose groups match these regular expressions.")
+    share: tuple[float, float] = Field(
+        (0.0, 1.0),
+        description="Range [from, to) of the clips to use, by a hash of their names. Disjoint ranges give disjoint "
+        "clips.",
+    )
+    also: dict[str, str] = Field(
+        {}, description="Also use clips whose groups match these regular expressions, regardless of `share`."
+    )
+    speeds: tuple[float, float] = Field(
+        (1.0, 1.0), description="Slowest and fastest playback of a clip, drawn each time."
+    )
+    speaker: str = Field("speaker", min_length=1, description="Speaker of clips whose names have none.")
+    language: str = Field("en", description="Language of the clips.")
+    licence: str = Field("", description="Licence of the clips. Empty: as recorded in the input `clips`.")
+    attribution: str = Field("", description="Attribution of the clips. Empty: as recorded in the input `clips`.")
     style: Literal["recordings", "prompts"] = Field(
-        "recordings", description="long recordings with flawed transcripts, or one string each with right ones"
+        "recordings",
+        description="recordings: long recordings with flawed transcripts. prompts: a recording per string, with a "
+        "correct transcript.",
     )
     name: str = Field(
         "",
         pattern=r"^[\w.-]*$",
         max_length=100,
-        description="what names of recordings begin with; empty: the style. Give one where two steps compose from the "
-        "same clips: equal names of equal sources are one recording",
+        description="Prefix of the recordings' names. Empty: the style. Set it when two steps compose from the same "
+        "clips, because recordings with equal names and sources count as one.",
         json_schema_extra=LATER,
     )
-    hours: float = Field(0.0, ge=0, description="hours in all, clips drawn again and again; 0: each clip once")
-    recording_minutes: float = Field(4.0, gt=0, description="length of a recording")
-    clips_per_string: tuple[int, int] = Field((1, 1), description="fewest and most clips in a line of transcript")
-    pause_s: tuple[float, float] = Field((0.05, 0.3), description="pauses between the clips of a string, seconds")
-    gap_s: tuple[float, float] = Field((0.4, 1.2), description="pauses between strings, seconds")
-    longest_clip_s: float = Field(30.0, gt=0, description="clips longer than this are left out")
-    drift_s: float = Field(3.0, ge=0, description="largest linear drift of cue times over a recording, seconds")
-    jitter_s: float = Field(0.25, ge=0, description="standard deviation of each cue time, seconds")
-    missing: Share = Field(0.0, description="share of strings without text")
-    extra: Share = Field(0.0, description="share of lines that were never spoken")
-    misheard: Share = Field(0.0, description="share of words left out or misheard by the transcriber")
-    unspoken_share: tuple[float, float] = Field(
-        (0.0, 0.0), description="part [from, to) of the clips, by a hash of their names, that lends texts never spoken"
+    hours: float = Field(0.0, ge=0, description="Hours of audio in all, reusing clips. 0 uses each clip once.")
+    recording_minutes: float = Field(4.0, gt=0, description="Length of a recording, in minutes.")
+    clips_per_string: tuple[int, int] = Field((1, 1), description="Fewest and most clips in a line of the transcript.")
+    pause_s: tuple[float, float] = Field(
+        (0.05, 0.3), description="Shortest and longest pause between the clips of a string, in seconds."
     )
-    passages: int = Field(0, ge=0, description="passages in other languages and voices, without text, per recording")
-    passage_s: float = Field(30.0, gt=0, description="length of such a passage, seconds")
-    passage_languages: list[str] = Field([], description="languages of the passages, from the input `clips`, in turn")
-    markup: bool = Field(False, description="speaker labels, [music] cues and tags in the transcripts")
+    gap_s: tuple[float, float] = Field(
+        (0.4, 1.2), description="Shortest and longest pause between strings, in seconds."
+    )
+    longest_clip_s: float = Field(30.0, gt=0, description="Leave out longer clips, in seconds.")
+    drift_s: float = Field(3.0, ge=0, description="Largest linear drift of cue times over a recording, in seconds.")
+    jitter_s: float = Field(0.25, ge=0, description="Standard deviation of each cue time, in seconds.")
+    missing: Share = Field(0.0, description="Share of the spoken strings that the transcript leaves out.")
+    extra: Share = Field(0.0, description="Share of the transcript lines that were never spoken.")
+    misheard: Share = Field(0.0, description="Share of the words that the transcriber leaves out or mishears.")
+    unspoken_share: tuple[float, float] = Field(
+        (0.0, 0.0),
+        description="Range [from, to) of the clips, by a hash of their names, whose texts serve as lines that were "
+        "never spoken.",
+    )
+    passages: int = Field(0, ge=0, description="Passages per recording in other languages and voices, without text.")
+    passage_s: float = Field(30.0, gt=0, description="Length of such a passage, in seconds.")
+    passage_languages: list[str] = Field(
+        [], description="Languages of the passages, taken in turn from the input `clips`."
+    )
+    markup: bool = Field(False, description="Add speaker labels, [music] cues and tags to the transcripts.")
     conditions: list[Literal["clean", "office", "room", "noisy", "far"]] = Field(
-        ["clean"], min_length=1, description="room conditions, taken in turn"
+        ["clean"], min_length=1, description="Room conditions, used in turn."
     )
     forms: list[Literal["srt", "vtt", "txt", "lines"]] = Field(
-        ["srt", "vtt"], min_length=1, description="forms of transcripts, drawn for each recording; lines: no times"
+        ["srt", "vtt"], min_length=1, description="Transcript formats, drawn for each recording. lines has no times."
     )
-    rate_hz: int = Field(16_000, ge=8_000, le=48_000, description="sampling rate")
-    parts: int = Field(1, ge=1, description="shards per speaker")
-    seed: int = Field(0, ge=0, description="seed")
+    rate_hz: int = Field(16_000, ge=8_000, le=48_000, description="Sampling rate, in Hz.")
+    parts: int = Field(1, ge=1, description="Shards per speaker.")
+    seed: int = Field(0, ge=0, description="Random seed.")
 
     @model_validator(mode="after")
     def _ranges(self) -> ComposeParams:
@@ -86,9 +108,14 @@ class ComposeParams(Params):
 
 
 class FetchPromptsParams(Params):
-    """Fetch Asterisk's telephone prompts from Debian with apt: clips for `compose`, a shard per language."""
+    """Fetch Asterisk's telephone prompts with apt.
 
-    languages: list[Literal["en", "es", "fr", "it", "ru"]] = Field(["en"], min_length=1, description="languages")
+    They come from Debian, as clips for `compose`, a shard per language.
+    """
+
+    languages: list[Literal["en", "es", "fr", "it", "ru"]] = Field(
+        ["en"], min_length=1, description="Languages to fetch, a shard each."
+    )
 
 
 _PROMPT_S = 3.6  # mean length of a prompt, to plan their number
@@ -98,38 +125,53 @@ Split = Literal["train", "lm", "test", "prompts"]
 
 
 class SynthesiseParams(Params):
-    """Speak a corpus with espeak-ng: raw recordings, flawed transcripts, rooms, and the true word times."""
+    """Generate a corpus with espeak-ng.
 
-    hours: float = Field(1.0, gt=0, description="hours of audio, about")
+    It has raw recordings in rooms, flawed transcripts and the true word times.
+    """
+
+    hours: float = Field(1.0, gt=0, description="Approximate hours of audio.")
     style: Literal["recordings", "prompts"] = Field(
-        "recordings", description="recordings of minutes with flawed transcripts, or single sentences with right ones"
+        "recordings",
+        description="recordings: minutes of speech with flawed transcripts. prompts: single sentences with correct "
+        "ones.",
     )
     recording_minutes: float = Field(
-        4.0, gt=0, description="length of a recording; shorter where fewer others than test voices would speak"
+        4.0,
+        gt=0,
+        description="Length of a recording, in minutes. It is shorter where few hours would leave too few speakers "
+        "beside the test voices.",
     )
-    voices: int = Field(48, ge=1, description="number of speakers")
+    voices: int = Field(48, ge=1, description="Number of speakers.")
     first_voice: int = Field(
-        0, ge=0, description="number of the first speaker; ranges that do not overlap are disjoint"
+        0, ge=0, description="Number of the first speaker. Corpora with disjoint ranges share no speaker."
     )
     test_voices: int = Field(
-        0, ge=0, description="first speakers that speak test sentences instead, a recording in every condition"
+        0,
+        ge=0,
+        description="Number of speakers, from the first on, that speak test sentences, with a recording in every "
+        "condition.",
     )
-    drift_s: float = Field(3.0, ge=0, description="largest linear drift of cue times over a recording, seconds")
-    jitter_s: float = Field(0.25, ge=0, description="standard deviation of each cue time, seconds")
-    missing: Share = Field(0.04, description="share of spoken sentences without text")
-    extra: Share = Field(0.04, description="share of lines that were never spoken")
-    misheard: Share = Field(0.01, description="share of words left out or misheard by the transcriber")
-    markup: bool = Field(True, description="speaker labels, [music] cues and tags in the transcripts")
+    drift_s: float = Field(3.0, ge=0, description="Largest linear drift of cue times over a recording, in seconds.")
+    jitter_s: float = Field(0.25, ge=0, description="Standard deviation of each cue time, in seconds.")
+    missing: Share = Field(0.04, description="Share of the spoken sentences that the transcript leaves out.")
+    extra: Share = Field(0.04, description="Share of the transcript lines that were never spoken.")
+    misheard: Share = Field(0.01, description="Share of the words that the transcriber leaves out or mishears.")
+    markup: bool = Field(True, description="Add speaker labels, [music] cues and tags to the transcripts.")
     conditions: list[Literal["clean", "office", "room", "noisy", "far"]] = Field(
-        ["clean", "office", "room", "noisy", "far"], min_length=1, description="room conditions, taken in turn"
+        ["clean", "office", "room", "noisy", "far"], min_length=1, description="Room conditions, used in turn."
     )
     forms: list[Literal["srt", "vtt", "txt"]] = Field(
-        ["srt", "vtt", "txt"], min_length=1, description="forms of transcripts, drawn for each recording"
+        ["srt", "vtt", "txt"], min_length=1, description="Transcript formats, drawn for each recording."
     )
-    split: Split = Field("train", description="set of sentences; no sentence is in two sets")
-    rate_hz: int = Field(16_000, ge=8_000, le=48_000, description="sampling rate")
-    shards: int = Field(8, ge=1, description="shards to write")
-    seed: int = Field(0, ge=0, description="seed of texts, pauses, rooms and mistakes; the voices do not depend on it")
+    split: Split = Field("train", description="Which sentences are spoken. No sentence is in two splits.")
+    rate_hz: int = Field(16_000, ge=8_000, le=48_000, description="Sampling rate, in Hz.")
+    shards: int = Field(8, ge=1, description="Number of shards.")
+    seed: int = Field(
+        0,
+        ge=0,
+        description="Random seed of texts, pauses, rooms and transcript errors. The voices do not depend on it.",
+    )
 
     @model_validator(mode="after")
     def _training_voices_are_left(self) -> SynthesiseParams:
@@ -151,9 +193,12 @@ class SynthesiseParams(Params):
 
 
 class SentencesParams(Params):
-    """Write generated sentences, one normalised sentence a line, for language models."""
+    """Generate sentences for language models.
 
-    count: int = Field(20_000, ge=1, description="sentences in all")
-    split: Split = Field("lm", description="set of sentences; no sentence is in two sets")
-    shards: int = Field(4, ge=1, description="shards to write")
-    seed: int = Field(0, ge=0, description="seed")
+    There is one normalised sentence per line.
+    """
+
+    count: int = Field(20_000, ge=1, description="Number of sentences.")
+    split: Split = Field("lm", description="Which sentences are written. No sentence is in two splits.")
+    shards: int = Field(4, ge=1, description="Number of shards.")
+    seed: int = Field(0, ge=0, description="Random seed.")

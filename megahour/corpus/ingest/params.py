@@ -11,7 +11,7 @@ from megahour.corpus.ingest.licences import DEFAULT_ALLOWED
 
 
 class IngestParams(Params):
-    """Turn audio and transcripts from anywhere into checked recordings."""
+    """Turn audio and transcripts into checked recordings."""
 
     source: str = Field(
         "",
@@ -117,6 +117,9 @@ class TranscriptTableParams(Params):
 
 
 class CopiesParams(Params):
-    """Find recordings with equal sound, and keep the one with the best transcript."""
+    """Find recordings with the same sound, to keep one of each.
+
+    The one with the best transcript stays.
+    """
 
     partitions: int = Field(0, ge=0, description="Number of output shards. 0: as many as the recordings have.")

@@ -13,20 +13,30 @@ Format = Literal["webdataset", "shar", "nemo", "parquet", "kaldi", "ctm", "textg
 
 
 class ExportParams(Params):
-    """Utterances as WebDataset, lhotse Shar, NeMo, Kaldi, Hugging Face parquet, CTM, TextGrid and SRT."""
+    """Export utterances for lhotse, NeMo, Kaldi, WebDataset …
+
+    The formats are WebDataset, lhotse Shar, NeMo, Kaldi, Hugging Face parquet, CTM, TextGrid and SRT.
+    """
 
     formats: list[Format] = Field(
         ["webdataset", "nemo"],
         min_length=1,
-        description="what to write: webdataset shar nemo parquet kaldi ctm textgrid srt files",
+        description="Formats to write: webdataset, shar, nemo, parquet, kaldi, ctm, textgrid, srt, files. nemo needs "
+        "webdataset.",
     )
-    splits: list[str] = Field([], description="only utterances of these splits; empty = all")
-    tiers: list[str] = Field([], description="only utterances of these tiers; empty = all")
-    sets: list[str] = Field([], description="only utterances of these sets of the selection; empty = all selected")
-    max_tar_mb: float = Field(1000.0, gt=0, description="audio of one output shard at most, megabytes")
-    with_text: bool = Field(False, description="a .txt beside each .flac and .json of WebDataset")
-    prefix: str = Field("", description="put before the paths in Kaldi's and lhotse's files: the export's own address")
-    title: str = Field("speech", min_length=1, description="name of the data set in its README")
+    splits: list[str] = Field([], description="Export only utterances in these splits. Empty: all.")
+    tiers: list[str] = Field([], description="Export only utterances in these tiers. Empty: all.")
+    sets: list[str] = Field(
+        [], description="Export only utterances in these sets of the selection. Empty: all that are selected."
+    )
+    max_tar_mb: float = Field(1000.0, gt=0, description="Most audio per output shard, in megabytes.")
+    with_text: bool = Field(False, description="Add a .txt beside each .flac and .json of WebDataset.")
+    prefix: str = Field(
+        "",
+        description="Prefix for the paths in Kaldi's and lhotse's files: the final address of the export, with a "
+        "slash at the end.",
+    )
+    title: str = Field("speech", min_length=1, description="Name of the data set in its README.")
 
     @model_validator(mode="after")
     def _formats_fit(self) -> ExportParams:
@@ -40,36 +50,49 @@ class ExportParams(Params):
 
 
 class ImportParams(Params):
-    """Data sets of lhotse, NeMo, Kaldi, Hugging Face and WebDataset, as utterances or as recordings."""
+    """Import lhotse, NeMo, Kaldi, Hugging Face, WebDataset data.
+
+    They become utterances for select and features, or recordings with cues for align.
+    """
 
     format: Literal["lhotse", "shar", "nemo", "nemo-tarred", "kaldi", "parquet", "webdataset"] = Field(
-        description="what the source is"
+        description="Format of the source."
     )
     source: str = Field(
-        min_length=1, description="file, glob, directory or URL: manifests, tars, parquet files, or Kaldi's directory"
+        min_length=1,
+        description="File, glob, directory or URL: manifests, tars, parquet files or a Kaldi data directory.",
     )
-    audio: str = Field("", description="glob of the tars that belong to shar's or nemo-tarred's manifests, in order")
-    supervisions: str = Field("", description="lhotse: supervisions.jsonl, where the source is recordings.jsonl")
-    root: str = Field("", description="folder of relative paths, and the only one to read from; default: the source's")
-    allow_outside: bool = Field(False, description="follow paths in manifests that lead out of the root")
+    audio: str = Field(
+        "", description="With shar or nemo-tarred: glob of the tars that belong to the manifests, in the same order."
+    )
+    supervisions: str = Field("", description="With lhotse: supervisions.jsonl, if the source is recordings.jsonl.")
+    root: str = Field(
+        "",
+        description="Folder that relative paths start from, and the only one that files are read from. Empty: the "
+        "source's folder.",
+    )
+    allow_outside: bool = Field(False, description="Follow paths in manifests that lead out of `root`.")
     kind: Literal["utterances", "recordings"] = Field(
-        "utterances", description="utterances for select and features, or recordings with cues for align"
+        "utterances", description="utterances: for select and features. recordings: with cues, for align."
     )
-    corpus: str = Field("", description="name of the corpus; part of every key")
-    rate_hz: int = Field(16_000, ge=8_000, le=48_000, description="sampling rate of what is written")
+    corpus: str = Field("", description="Name of the corpus. It is part of every key.")
+    rate_hz: int = Field(16_000, ge=8_000, le=48_000, description="Sampling rate of the output, in Hz.")
     licences: list[str] = Field(
-        list(DEFAULT_ALLOWED), description="SPDX identifiers that are allowed; without a version, any version"
+        list(DEFAULT_ALLOWED),
+        description="Allowed licences, as SPDX identifiers. One without a version allows all versions.",
     )
-    licence: str = Field("", description="licence of entries that name none")
-    attribution: str = Field("", description="attribution of entries that name none")
-    language: str = Field("en", min_length=2, description="language of entries that name none (BCP 47)")
-    condition: str = Field("", description="recording condition of the entries")
-    shard_rows: int = Field(2000, ge=1, description="lines of a manifest per shard, about")
-    max_hours: float = Field(12.0, gt=0, description="longest recording, hours")
-    min_seconds: float = Field(0.1, ge=0, description="shortest utterance, seconds")
-    max_bytes: int = Field(8 << 30, gt=0, description="largest file, once unpacked")
-    silent_peak: float = Field(0.001, ge=0, lt=1, description="audio that stays below is silent (1 = full scale)")
-    max_clipped: Share = Field(0.05, description="largest share of samples at full scale")
+    licence: str = Field("", description="Licence of entries that name none.")
+    attribution: str = Field("", description="Attribution of entries that name none.")
+    language: str = Field("en", min_length=2, description="Language (BCP 47) of entries that name none.")
+    condition: str = Field("", description="Recording condition of the entries.")
+    shard_rows: int = Field(2000, ge=1, description="Approximate number of manifest lines per shard.")
+    max_hours: float = Field(12.0, gt=0, description="Longest recording, in hours.")
+    min_seconds: float = Field(0.1, ge=0, description="Shortest utterance, in seconds.")
+    max_bytes: int = Field(8 << 30, gt=0, description="Largest file after unpacking, in bytes.")
+    silent_peak: float = Field(
+        0.001, ge=0, lt=1, description="Treat audio with a lower peak as silent (1 is full scale)."
+    )
+    max_clipped: Share = Field(0.05, description="Largest share of samples at full scale.")
 
     @model_validator(mode="after")
     def _parts_fit(self) -> ImportParams:

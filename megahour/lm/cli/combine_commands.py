@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 MODEL = click.Path(exists=True, dir_okay=False)
 STEPS = click.Path(exists=True)
 _models = click.argument("models", nargs=-1, required=True, type=MODEL, metavar="MODEL…")
-_out = click.option("--out", required=True, type=click.Path(), help="the new model: .arpa, .arpa.gz .xz .zst, or .mlm")
+_out = click.option("--out", required=True, type=click.Path(), help="Output file: .arpa, .arpa.gz .xz .zst, or .mlm.")
 
 
 @options(InterpolateParams, but=("files", "heldout"))
@@ -27,7 +27,12 @@ _out = click.option("--out", required=True, type=click.Path(), help="the new mod
 @click.argument("models", nargs=-1, required=True, type=STEPS, metavar="MODEL…")
 @_out
 @engine_options
-@click.option("--heldout", multiple=True, metavar="FILE", help="(repeatable) text to tune weights on, or to judge them")
+@click.option(
+    "--heldout",
+    multiple=True,
+    metavar="FILE",
+    help="(repeatable) Text to tune the weights on, or to evaluate given ones.",
+)
 @log.logged
 def interpolate(models: tuple[str, ...], out: str, **values: Any) -> None:
     """Merge models into one back-off model: p = Σ λ p over the n-grams of all, weights given or tuned.
@@ -62,12 +67,17 @@ def interpolate(models: tuple[str, ...], out: str, **values: Any) -> None:
 
 @click.command("loglinear")
 @_models
-@click.option("--weights", required=True, metavar="W,W,…", help="exponents, one of each model")
-@click.option("--text", required=True, multiple=True, metavar="FILE", help="(repeatable) sentences to score")
-@click.option("--normalise/--no-normalise", default=False, show_default=True, help="divide by each context's sum")
+@click.option("--weights", required=True, metavar="W,W,…", help="Exponents, one per model.")
+@click.option("--text", required=True, multiple=True, metavar="FILE", help="(repeatable) File of sentences to score.")
+@click.option(
+    "--normalise/--no-normalise",
+    default=False,
+    show_default=True,
+    help="Normalise: divide by the sum over each context.",
+)
 @log.logged
 def loglinear(models: tuple[str, ...], weights: str, text: tuple[str, ...], normalise: bool) -> None:
-    """Score sentences by a log-linear mix, Σ λ log10 p: a line each with the score and the sentence.
+    """Score sentences by a log-linear mix of models, Σ λ log10 p; prints the score and the sentence.
 
     Without --normalise the scores are not probabilities: good for ranking, useless for perplexities.
     """
@@ -95,17 +105,19 @@ def loglinear(models: tuple[str, ...], weights: str, text: tuple[str, ...], norm
 @click.argument("model", type=STEPS, metavar="MODEL")
 @_out
 @engine_options
-@click.option("--history", type=MODEL, default=None, help="another model for the probabilities of contexts")
+@click.option("--history", type=MODEL, default=None, help="Another model for the probabilities of contexts.")
 @click.option(
     "--history-text",
     multiple=True,
     metavar="FILE",
-    help="(repeatable) or text to count contexts in, best the training text",
+    help="(repeatable) Alternatively, text to count contexts in, best the training text.",
 )
-@click.option("--heldout", multiple=True, metavar="FILE", help="(repeatable) text for perplexities before and after")
+@click.option(
+    "--heldout", multiple=True, metavar="FILE", help="(repeatable) Text to compute perplexities on, before and after."
+)
 @log.logged
 def prune(model: str, out: str, history: str | None, heldout: tuple[str, ...], **values: Any) -> None:
-    """Remove the n-grams that change the model least (Stolcke 1998), to a threshold or a size.
+    """Prune the n-grams that change the model least (Stolcke 1998), to a threshold or a size.
 
     Kneser-Ney models lose less with --history-text: their short contexts do not have the probability of occurring.
     """
@@ -150,14 +162,18 @@ def prune(model: str, out: str, history: str | None, heldout: tuple[str, ...], *
 @click.argument("model", type=MODEL, metavar="MODEL")
 @_out
 @click.option(
-    "--classes", required=True, type=MODEL, metavar="FILE", help="lines CLASS [p] WORD …, as SRILM's -classes"
+    "--classes",
+    required=True,
+    type=MODEL,
+    metavar="FILE",
+    help="File with lines CLASS [p] WORD …, as SRILM's -classes.",
 )
 @click.option(
-    "--order", type=click.IntRange(1), default=None, help="longest n-gram of words; default: the class model's"
+    "--order", type=click.IntRange(1), default=None, help="Longest n-gram of words. Default: the class model's."
 )
 @log.logged
 def expand(model: str, out: str, classes: str, order: int | None) -> None:
-    """Expand a class n-gram MODEL into one of words, for tools that know no classes.
+    """Expand a class n-gram MODEL into a word model, for tools that do not support classes.
 
     Word for word the class model where classes are of single words, each in one class; `lm score --classes` scores
     with any class model as it is.

@@ -12,18 +12,21 @@ ESTIMATE = "megahour.lm.cli.estimate_commands"
 QUERY = "megahour.lm.cli.query_commands"
 COMBINE = "megahour.lm.cli.combine_commands"
 COMMANDS = {
-    "train": (f"{ESTIMATE}:train", "Text to a model: counts, discounts, probabilities."),
-    "count": (f"{ESTIMATE}:count", "Counts of n-grams, as SRILM's and Google's files have them."),
-    "cluster": (f"{ESTIMATE}:cluster", "The same by stages on an engine, for texts larger than a machine."),
-    "score": (f"{QUERY}:score", "Perplexities and log probabilities of texts."),
-    "info": (f"{QUERY}:info", "Orders, sizes, discounts and memory of a model."),
-    "convert": (f"{QUERY}:convert", "ARPA to the mapped form and back, compressed or not."),
-    "rescore": (f"{QUERY}:rescore", "Sort n-best lists by language model and recogniser scores."),
-    "interpolate": (f"{COMBINE}:interpolate", "Merge models into one, with weights given or tuned."),
-    "plan": ("megahour.cli.plan.words:plan", "Time, CPU, disk and memory of `cluster` at a size that never ran."),
+    "train": (f"{ESTIMATE}:train", "Estimate a model from text."),
+    "count": (f"{ESTIMATE}:count", "Count n-grams, to files in SRILM's or Google's form."),
+    "cluster": (f"{ESTIMATE}:cluster", "Estimate a model by stages on an engine, for texts larger than one machine."),
+    "score": (f"{QUERY}:score", "Compute perplexities and log probabilities of texts."),
+    "info": (f"{QUERY}:info", "Show orders, sizes, discounts and memory of a model."),
+    "convert": (f"{QUERY}:convert", "Convert between ARPA and the memory-mapped form, compressed or not."),
+    "rescore": (f"{QUERY}:rescore", "Rescore n-best lists with a language model."),
+    "interpolate": (f"{COMBINE}:interpolate", "Interpolate models into one, with given or tuned weights."),
+    "plan": (
+        "megahour.cli.plan.words:plan",
+        "Predict time, CPU, disk and memory of `cluster` for a size that has not been run.",
+    ),
     "loglinear": (f"{COMBINE}:loglinear", "Score sentences by a log-linear mix of models."),
-    "expand": (f"{COMBINE}:expand", "A class model into one of words."),
-    "prune": (f"{COMBINE}:prune", "Remove the n-grams that change the model least."),
+    "expand": (f"{COMBINE}:expand", "Expand a class model into a word model."),
+    "prune": (f"{COMBINE}:prune", "Prune the n-grams that change the model least."),
 }
 """By name: the command's address, and a one-line summary."""
 

@@ -29,10 +29,12 @@ _source = click.argument("source", nargs=-1, required=True, metavar="TEXT…")
 @options(TrainOptions, but=("source", "out"))
 @click.command("train", cls=OptionCommand)
 @_source
-@click.option("--out", required=True, metavar="FILE", help=".arpa, .arpa.gz .xz .zst, or .mlm (mapped)")
+@click.option(
+    "--out", required=True, metavar="FILE", help="Output file: .arpa, .arpa.gz .xz .zst, or .mlm (memory-mapped)."
+)
 @log.logged
 def train(**values: Any) -> None:
-    """Estimate an n-gram model of texts, a sentence a line.
+    """Estimate an n-gram model from texts with one sentence per line.
 
     TEXT: files, globs, URLs, .gz .xz .zst too; FILE.parquet:COLUMN is a column of a table; - is standard input.
     Options may come before, between or after the texts.
@@ -67,10 +69,10 @@ def train(**values: Any) -> None:
 @options(CountOptions, but=("source", "out"))
 @click.command("count", cls=OptionCommand)
 @_source
-@click.option("--out", required=True, metavar="FILE", help="file to write, or with --form google a folder")
+@click.option("--out", required=True, metavar="FILE", help="Output file; with --form google a folder.")
 @log.logged
 def count(**values: Any) -> None:
-    """Count the n-grams of texts, of all lengths up to the order, sentence boundaries included.
+    """Count the n-grams of texts for all orders up to --order, with sentence boundaries.
 
     \b
     megahour lm count text/*.gz --order 3 --out counts.gz
@@ -104,13 +106,13 @@ def count(**values: Any) -> None:
 @options(WordsParams, VocabularyParams, TallyParams, but=("source", "parts", "ranges", "groups"))
 @click.command("cluster", cls=OptionCommand)
 @_source
-@click.option("--out", required=True, metavar="DIR", help="directory or URL for the artifacts of all steps")
+@click.option("--out", required=True, metavar="DIR", help="Directory or URL for the artifacts of all steps.")
 @click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True)
-@click.option("--master", default="", metavar="URL", help="of Spark; default: local[WORKERS]")
-@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="processes of the local engine")
+@click.option("--master", default="", metavar="URL", help="Spark master URL. Default: local[WORKERS].")
+@click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes of the local engine.")
 @log.logged
 def cluster(out: str, engine: str, master: str, workers: int, **values: Any) -> None:
-    """Estimate a model by the stages lm-words … lm-arpa, for texts that no machine holds.
+    """Estimate a model by the stages lm-words … lm-arpa, for texts larger than one machine.
 
     The model is DIR/arpa/shards/00000.arpa, with the bytes of `lm train`. The task of a shard takes about 400 bytes of
     memory for each of its --shard-rows at order 5, and every task holds the vocabulary, some 64 bytes a word: limit it

@@ -17,7 +17,7 @@ from megahour.runner import log
 SIZES = "bKMGTPEZY"
 SEVERAL = {"prune": "", "discount_fallback": "0.5,1,1.5", "interpolate_unigrams": "1"}
 """Options that take all words up to the next option, or none, with what stands for none."""
-IDLE = "accepted; there are no such blocks here"
+IDLE = "Accepted for compatibility, without effect."
 
 
 class LmplzCommand(click.Command):
@@ -82,48 +82,53 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command("lmplz", cls=LmplzCommand, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("-o", "--order", type=int, required=True, help="longest n-gram, in words: 1 … 7")
-@click.option("--text", default="-", metavar="FILE", help="the text, .gz .xz .zst too; default: standard input")
-@click.option("--arpa", default="/dev/stdout", metavar="FILE", help="the model; default: standard output")
+@click.option("-o", "--order", type=int, required=True, help="Longest n-gram, in words: 1 … 7.")
+@click.option("--text", default="-", metavar="FILE", help="Text file, also .gz .xz .zst. Default: standard input.")
+@click.option("--arpa", default="/dev/stdout", metavar="FILE", help="Output file. Default: standard output.")
 @click.option(
     "-S",
     "--memory",
     type=Size(),
     default="80%",
     show_default=True,
-    help="memory, from 256M on; what does not fit goes to disk",
+    help="Memory limit, at least 256M. What does not fit goes to disk.",
 )
-@click.option("-T", "--temp_prefix", default="", metavar="PATH", help="folder of temporary files, or how they begin")
+@click.option(
+    "-T", "--temp_prefix", default="", metavar="PATH", help="Folder of temporary files, or prefix of their names."
+)
 @click.option(
     "--prune", type=Numbers(int), default=(), metavar="N N …",
-    help="drop n-grams that occur at most this often, by order; the last number holds for longer ones",
+    help="Drop n-grams that occur at most this often, by order. The last number applies to longer ones.",
 )  # fmt: skip
-@click.option("--limit_vocab_file", default="", metavar="FILE", help="drop n-grams with words that are not in FILE")
+@click.option("--limit_vocab_file", default="", metavar="FILE", help="Drop n-grams with words that are not in FILE.")
 @click.option(
     "--discount_fallback", type=Numbers(float), metavar="[D1 D2 D3]",
-    help="discounts for orders whose counts give none, an error without this option; without numbers 0.5 1 1.5",
+    help="Discounts for orders whose counts give none, which is an error without this option. "
+         "Without numbers: 0.5 1 1.5.",
 )  # fmt: skip
 @click.option(
     "--interpolate_unigrams", type=bool, default=True, metavar="[0|1]",
-    help="0: what discounts free goes to <unk>, as SRILM does it; default: 1",
+    help="0: give the probability freed by discounts to <unk>, as SRILM does. Default: 1.",
 )  # fmt: skip
-@click.option("--vocab_pad", type=click.IntRange(0), default=0, help="assume a vocabulary of at least this many words")
-@click.option("--skip_symbols", is_flag=True, help="skip <s>, </s> and <unk> in the text; without it they are errors")
-@click.option("--verbose_header", is_flag=True, help="name text, tokens and smoothing at the head of the file")
+@click.option("--vocab_pad", type=click.IntRange(0), default=0, help="Assume a vocabulary of at least this many words.")
+@click.option("--skip_symbols", is_flag=True, help="Skip <s>, </s> and <unk> in the text. Without it they are errors.")
+@click.option("--verbose_header", is_flag=True, help="Name text, tokens and smoothing at the head of the file.")
 @click.option(
     "--threads",
     type=click.IntRange(1, 256),
     default=2,
     show_default=True,
-    help="threads; the numbers do not depend on it",
+    help="Number of threads. The model does not depend on it.",
 )
 @click.option("--minimum_block", "--sort_block", "--block_count", "--vocab_estimate", "idle", help=IDLE)
-@click.option("--renumber", is_flag=True, help="accepted; the order of lines in an ARPA file means nothing")
+@click.option(
+    "--renumber", is_flag=True, help="Accepted for compatibility: the order of lines in an ARPA file has no meaning."
+)
 @click.option("--intermediate", hidden=True)
 @click.option("--collapse_values", is_flag=True, hidden=True)
 @log.logged
 def lmplz(**values: Any) -> None:
-    """Estimate an n-gram model by the options of KenLM's lmplz: text on standard input, ARPA on standard output.
+    """Estimate an n-gram model with the options of KenLM's lmplz: text from standard input, ARPA to standard output.
 
     The numbers are lmplz's, in another order of lines. Every line is a sentence, also a last line without its
     newline. `megahour lm train` does the same with other names, and writes compressed and mapped models.

@@ -28,16 +28,21 @@ def engine_options(command: F) -> F:
     """The options of OPTIONS, for a command that can do without."""
     for option in (
         click.option(
-            "--shard-rows", type=click.IntRange(1), default=1 << 20, help="with --engine: n-grams of a partition"
+            "--shard-rows", type=click.IntRange(1), default=1 << 20, help="With --engine: n-grams per partition."
         ),
-        click.option("--workers", type=click.IntRange(1), default=2, help="with --engine local: processes"),
-        click.option("--master", default="", metavar="URL", help="with --engine spark: default: local[WORKERS]"),
+        click.option("--workers", type=click.IntRange(1), default=2, help="With --engine local: number of processes."),
+        click.option(
+            "--master",
+            default="",
+            metavar="URL",
+            help="With --engine spark: Spark master URL. Default: local[WORKERS].",
+        ),
         click.option(
             "--engine",
             type=click.Choice(KINDS),
             default=None,
-            help="compute by stages, in memory bounded by --shard-rows; --out is then a directory for all steps, and "
-            "MODEL also one of `lm cluster`, `lm interpolate` or `lm prune` with --engine",
+            help="Compute by stages, in memory bounded by --shard-rows. --out is then a directory for "
+            "all steps, and MODEL may be the output of `lm cluster`, `lm interpolate` or `lm prune` with --engine.",
         ),
     ):
         command = option(command)

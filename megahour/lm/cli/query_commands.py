@@ -23,7 +23,9 @@ _threads = click.option("--threads", type=click.IntRange(1, 256), default=2, sho
 
 @click.command("info")
 @click.argument("model", metavar="MODEL")
-@click.option("--verify", is_flag=True, help="read all of it: checksums of a mapped model, every line of an ARPA file")
+@click.option(
+    "--verify", is_flag=True, help="Read the whole file: the checksums of a mapped model, every line of an ARPA file."
+)
 def info(model: str, verify: bool) -> None:
     """Show orders, sizes, discounts if the file has them, and the memory that scoring takes."""
     from megahour.lm.arpa.read import read_arrays, read_sizes
@@ -59,8 +61,8 @@ def info(model: str, verify: bool) -> None:
 @click.option(
     "--to",
     type=click.Choice(["kenlm-probing", "kenlm-trie"]),
-    help="KenLM's binary form, for programs that are built on it: probing is faster, the trie takes a third of the "
-    "memory. Default: the form of OUT's suffix",
+    help="Write KenLM's binary form, for programs built on KenLM: probing is faster, the trie "
+    "takes a third of the memory. Default: the form of OUT's suffix.",
 )
 @_threads
 @log.logged
@@ -83,13 +85,23 @@ def convert(model: str, out: str, to: KenlmForm | None, threads: int) -> None:
 @click.command("score")
 @click.argument("model", metavar="MODEL")
 @click.argument("texts", nargs=-1, metavar="[TEXT]…")
-@click.option("--sentences", is_flag=True, help="a line each: log10 p, words, unknown words, sentence")
-@click.option("--words", is_flag=True, help="each word with its number, n-gram length and log10 p, as KenLM's query")
-@click.option("--srilm", is_flag=True, help="as SRILM's ngram -ppl -debug 2, unknown words left out")
-@click.option("--mix", multiple=True, metavar="MODEL", help="(repeatable) another model: p is the weighted sum of all")
-@click.option("--weights", metavar="W,W,…", help="of MODEL and those mixed with it, summing to 1; default: equal")
-@click.option("--classes", metavar="FILE", help="of a class model: lines CLASS [p] WORD …, as SRILM's -classes")
-@click.option("--tokenizer", metavar="FILE", help="of a model of tokens: spell the text in those of FILE, as lm train")
+@click.option("--sentences", is_flag=True, help="Print one line per sentence: log10 p, words, unknown words, sentence.")
+@click.option(
+    "--words", is_flag=True, help="Print each word with its number, n-gram length and log10 p, as KenLM's query."
+)
+@click.option("--srilm", is_flag=True, help="Print as SRILM's ngram -ppl -debug 2, without unknown words.")
+@click.option(
+    "--mix", multiple=True, metavar="MODEL", help="(repeatable) Another model: p is the weighted sum over all models."
+)
+@click.option(
+    "--weights", metavar="W,W,…", help="Weights of MODEL and the models of --mix, summing to 1. Default: equal weights."
+)
+@click.option(
+    "--classes", metavar="FILE", help="With a class model: file with lines CLASS [p] WORD …, as SRILM's -classes."
+)
+@click.option(
+    "--tokenizer", metavar="FILE", help="With a model of tokens: spell the text in the tokens of FILE, as in lm train."
+)
 @click.option("--token-form", type=click.Choice(["pieces", "ids", "nemo"]), default="pieces", show_default=True)
 @_threads
 @log.logged
@@ -97,7 +109,7 @@ def score(
     model: str, texts: tuple[str, ...], sentences: bool, words: bool, srilm: bool, mix: tuple[str, ...],
     weights: str | None, classes: str | None, tokenizer: str | None, token_form: TokenForm, threads: int,
 ) -> None:  # fmt: skip
-    """Perplexity of TEXT, a sentence a line, with and without unknown words; reads standard input without TEXT.
+    """Compute the perplexity of TEXT (one sentence per line; default: standard input), with and without unknown words.
 
     MODEL: mapped, ARPA, or KenLM's binary form (through the kenlm package).
     """
@@ -203,12 +215,12 @@ def _scorer(model: str, threads: int) -> Any:
 @click.command("rescore")
 @click.argument("model", metavar="MODEL")
 @click.argument("nbest", metavar="NBEST")
-@click.option("--out", default="-", metavar="FILE", help="default: standard output")
+@click.option("--out", default="-", metavar="FILE", help="Output file. Default: standard output.")
 @click.option("--form", type=click.Choice(["jsonl", "kaldi"]), default="jsonl", show_default=True)
-@click.option("--costs", default="", metavar="FILE", help="of kaldi: acoustic costs, lines UTTERANCE-N COST")
-@click.option("--weight", type=float, default=1.0, show_default=True, help="of ln p of the language model")
-@click.option("--penalty", type=float, default=0.0, show_default=True, help="added for each word, in nats")
-@click.option("--best", is_flag=True, help="write the best hypothesis only: lines UTTERANCE word …")
+@click.option("--costs", default="", metavar="FILE", help="With --form kaldi: acoustic costs, lines UTTERANCE-N COST.")
+@click.option("--weight", type=float, default=1.0, show_default=True, help="Weight of the language model's ln p.")
+@click.option("--penalty", type=float, default=0.0, show_default=True, help="Score added per word, in nats.")
+@click.option("--best", is_flag=True, help="Write only the best hypothesis: lines UTTERANCE word …")
 @_threads
 @log.logged
 def rescore(

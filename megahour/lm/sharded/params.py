@@ -11,39 +11,42 @@ from megahour.lm.params import PruneSize, SeveralModels, digest_of
 
 
 class UnionParams(SeveralModels):
-    """Words of several models, and what each model says of them: the first step of mixing and pruning on an engine."""
+    """Collect the words of several models with each model's values: the first step of mixing and pruning."""
 
     unknown: Literal["zero", "share"] = Field(
         "zero",
-        description="a model's probability of words that only others know: zero, or an equal share of its <unk>'s",
+        description="A model's probability of words that only other models know: zero, or an equal share of its "
+        "`<unk>`.",
     )
-    piece_mb: int = Field(64, ge=1, description="megabytes of a plain ARPA file that one task reads")
+    piece_mb: int = Field(64, ge=1, description="Megabytes of a plain ARPA file per task.")
 
 
 class RangesParams(Params):
-    """Where the partitions of models begin: ranges of words, as even as a sample of the n-grams makes them."""
+    """Choose the word ranges that partition the models, balanced by a sample of the n-grams."""
 
     shard_rows: int = Field(
         1 << 20,
         ge=1,
-        description="n-grams of a partition, shared ones aside; smaller ones take less memory and more tasks",
+        description="n-grams per partition, not counting shared ones. Smaller partitions need less memory and more "
+        "tasks.",
     )
 
 
 class GatherParams(Params):
-    """n-grams of models by what they end in, so that all that a probability is computed from is together."""
+    """Group the n-grams of models by their endings, so that a partition holds all that its probabilities need."""
 
 
 class SortParams(Params):
-    """n-grams of a model in the order of its file, with the probabilities of contexts: the first step of pruning."""
+    """Sort the n-grams of a model as in its file, with the probabilities of contexts: the first step of pruning."""
 
 
 class WeightsParams(Params):
-    """Weights of models by expectation maximisation on held-out text, and each model's perplexity."""
+    """Tune the weights of models by EM on held-out text, and compute the perplexity of each model."""
 
-    weights: list[float] = Field([], description="weights to judge on the text; empty: tune them")
+    weights: list[float] = Field([], description="Weights to evaluate on the text. Empty: tune them.")
     heldout: list[str] = Field(
-        [], description="text to tune on, such as transcripts of the target domain; or give the input `text`"
+        [],
+        description="Text to tune on, such as transcripts of the target domain. Alternatively give the input `text`.",
     )
 
     def identity(self) -> dict[str, Any]:
@@ -52,18 +55,20 @@ class WeightsParams(Params):
 
 
 class MixParams(Params):
-    """The mixture of several models, as lines of an ARPA file."""
+    """Mix several models with given weights, as lines of an ARPA file."""
 
     weights: list[float] = Field(
-        [], description="one weight ≥ 0 per model, summing to 1; empty: those of the input `tuned`, of `lm-weights`"
+        [], description="One weight ≥ 0 per model, summing to 1. Empty: those of the input `tuned`, from `lm-weights`."
     )
 
 
 class HistoryCountsParams(Params):
-    """How often contexts occur in a text: what entropy pruning weighs losses by."""
+    """Count how often contexts occur in a text, to weight the losses of entropy pruning."""
 
-    source: list[str] = Field([], description="text, best the training text; or give the input `text`")
-    piece_mb: int = Field(64, ge=1, description="megabytes of a plain file that one task reads")
+    source: list[str] = Field(
+        [], description="Text to count in, best the training text. Alternatively give the input `text`."
+    )
+    piece_mb: int = Field(64, ge=1, description="Megabytes of a plain text file per task.")
 
     def identity(self) -> dict[str, Any]:
         """With a digest of the text."""
@@ -71,18 +76,18 @@ class HistoryCountsParams(Params):
 
 
 class LossesParams(Params):
-    """What a model would lose with each n-gram and all that begin with it: entropy pruning (Stolcke 1998)."""
+    """Compute what a model loses without each n-gram and its extensions: entropy pruning (Stolcke 1998)."""
 
-    shortest: int = Field(2, ge=2, description="n-grams shorter than this stay")
+    shortest: int = Field(2, ge=2, description="Keep all n-grams shorter than this.")
 
 
 class ThresholdParams(PruneSize, Params):
-    """Which n-grams stay: by a threshold, or the size that the model is to have."""
+    """Choose the n-grams to keep, by a threshold or by the size of the model."""
 
 
 class RenormaliseParams(Params):
-    """What stays of a pruned model with its new back-off weights, as lines of an ARPA file."""
+    """Compute the new back-off weights of a pruned model, as lines of an ARPA file."""
 
 
 class JoinParams(Params):
-    """One ARPA file and its word list out of the lines of `lm-mix` or `lm-renormalise`."""
+    """Join the lines of `lm-mix` or `lm-renormalise` to one ARPA file with its word list."""
