@@ -45,6 +45,12 @@ if TYPE_CHECKING:
 @click.option(
     "--lexicon", default="", metavar="PATH", help="With a voice: pronunciations that take precedence, as in `say`."
 )
+@click.option(
+    "--vocoder",
+    default="",
+    metavar="URL",
+    help="With a voice: a *model* of kind vocoder to use in place of Griffin-Lim.",
+)
 @log.logged
 def command(
     model: str,
@@ -54,6 +60,7 @@ def command(
     calibration: tuple[str, ...],
     words: tuple[str, ...],
     lexicon: str,
+    vocoder: str,
     **values: Any,
 ) -> None:
     """Export MODEL (a run's folder or a *model* artifact) as a bundle, and check it on clips or sentences.
@@ -70,9 +77,9 @@ def command(
 
     params = parse(ExportModelParams, {key: value for key, value in values.items() if value is not None}, where=PLACE)
     if voice := voice_address(model, step):
-        _say_voice(*export_voice(voice, params, golden, words, lexicon, out), out)
-    elif words or lexicon:
-        raise ConfigError("--words and --lexicon need a voice", where=model, remedy="leave them out")
+        _say_voice(*export_voice(voice, params, golden, words, lexicon, vocoder, out), out)
+    elif words or lexicon or vocoder:
+        raise ConfigError("--words, --lexicon and --vocoder need a voice", where=model, remedy="leave them out")
     else:
         _recogniser(model, step, params, golden, calibration, out)
 

@@ -51,6 +51,7 @@ PIPE = "-"
 @click.option(
     "--lexicon", default="", help="A *lexicon* artifact or a dictionary file `WORD PH PH …` that takes precedence."
 )
+@click.option("--vocoder", default="", help="A *model* artifact of kind vocoder, in place of Griffin-Lim.")
 @click.option(
     "--precision", default="fp32", show_default=True, help="With a bundle: fp32, or fp16 or int8 if the bundle has it."
 )
@@ -58,7 +59,15 @@ PIPE = "-"
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
 @log.logged
 def command(
-    text: tuple[str, ...], voice: str, path: str, out: str, lexicon: str, precision: str, threads: int, **values: Any
+    text: tuple[str, ...],
+    voice: str,
+    path: str,
+    out: str,
+    lexicon: str,
+    vocoder: str,
+    precision: str,
+    threads: int,
+    **values: Any,
 ) -> None:
     """Speak TEXT: words, phones in braces as {h ə l oʊ} or X-SAMPA, or SSML that begins with <speak>.
 
@@ -70,7 +79,7 @@ def command(
     from megahour.tts.voices import lexicon_at, speaker_at
 
     content = _text(text, path)
-    speaker = speaker_at(voice, lexicon_at(lexicon) if lexicon else None, threads, precision)
+    speaker = speaker_at(voice, lexicon_at(lexicon) if lexicon else None, threads, precision, vocoder)
     reader = speaker.reader(values["language"])
     began_s = time.process_time()
     seconds = _write(speaker, speaker.say(content, Manner(**values), reader), out)

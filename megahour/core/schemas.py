@@ -198,6 +198,9 @@ VOICE_DATA = pa.schema(
 """As features, whose mels are those of `features.mel_spectrum`, with a value a phone in the four lists: its number
 among `symbols` of the summary, frames, mean logarithm of the pitch in Hz, and mean over frames and mels."""
 
+VOICE_SOUND = pa.schema([("key", pa.int64()), ("sound", pa.list_(pa.int16()))])
+"""The samples from the middle of an utterance's first frame to that of its last."""
+
 TARGETS = pa.schema(
     [
         ("key", pa.int64()),

@@ -64,6 +64,12 @@ class _Draft:
     found: VoiceComparison = field(default_factory=VoiceComparison)
 
     @property
+    def vocoder(self) -> dict[str, Any]:
+        """A trained vocoder's part of the provenance."""
+        digest = self.speaker.vocoder_digest
+        return {"vocoder": {"digest": digest}} if digest else {}
+
+    @property
     def forms(self) -> list[Form]:
         return ["vits", "matcha"] if self.params.matcha else ["vits"]
 
@@ -91,7 +97,7 @@ class _Draft:
             },
             "quantisation": self.quantisation,
             "golden": [each.model_dump() for each, _, _ in self.golden],
-            "provenance": self.origin.provenance,
+            "provenance": self.origin.provenance | self.vocoder,
             "licences": licences_of(self.speaker, self.origin),
             "files": dict(files_of(self.folder)),
         }

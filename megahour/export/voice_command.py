@@ -35,6 +35,7 @@ def voice_address(address: str, step: str) -> str:
     if not home.fs.exists(home.path(RECIPE)):
         return ""
     criteria = {n: each.get("criterion") for n, each in steps_of_run(home).items() if each["stage"] == "train"}
+    criteria = {name: each for name, each in criteria.items() if each != "sound"}  # vocoders do not go alone
     name = step or next(reversed(criteria), "")
     if criteria.get(name) != "speech":
         return ""
@@ -42,16 +43,22 @@ def voice_address(address: str, step: str) -> str:
 
 
 def export_voice(
-    address: str, params: ExportModelParams, golden: Sequence[str], words: Sequence[str], lexicon: str, out: str
+    address: str,
+    params: ExportModelParams,
+    golden: Sequence[str],
+    words: Sequence[str],
+    lexicon: str,
+    vocoder: str,
+    out: str,
 ) -> tuple[VoiceBundle, VoiceComparison]:
     """The bundle at `out` of the voice at `address`, and how it did on golden sentences.
 
     golden: text files, a sentence a line; without them texts are taken from the run that the voice lies in. words: text
-    files whose words the bundle shall say, beside those of the run. lexicon: as of `say`.
+    files whose words the bundle shall say, beside those of the run. lexicon, vocoder: as of `say`.
 
     Raises ConfigError: see `write_voice_bundle`; or there are no golden sentences.
     """
-    speaker = Speaker(address, lexicon=lexicon_at(lexicon) if lexicon else None)
+    speaker = Speaker(address, lexicon=lexicon_at(lexicon) if lexicon else None, vocoder=vocoder)
     origin = origin_of(Artifact(address))
     texts = lines_of(golden) or _of_run(origin, params.golden_clips)
     if not texts:

@@ -90,4 +90,6 @@ def sherpa_metadata(speaker: Speaker, origin: ModelOrigin, language: str, form: 
 
 def licences_of(speaker: Speaker, origin: ModelOrigin) -> list[dict[str, Any]]:
     """Licences and attributions of what the voice has learnt from; where no run tells, the licences alone."""
-    return origin.licences or [{"licence": each, "attribution": ""} for each in speaker.config.get("licences", [])]
+    named = {each["licence"] for each in origin.licences}
+    own = [{"licence": each, "attribution": ""} for each in speaker.config.get("licences", []) if each not in named]
+    return [*origin.licences, *own]

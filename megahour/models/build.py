@@ -10,10 +10,12 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from megahour.core.errors import ConfigError
+from megahour.features.mel_spectrum import MelSpectrum
 from megahour.models.conformer import Conformer
 from megahour.models.encoders import Blstm, Lstm
 from megahour.models.end_to_end import HEADS, PREDICTORS, EndToEnd
 from megahour.models.feed_forward import Mlp, Tdnn
+from megahour.models.vocoder import VocoderModel, build_vocoder
 from megahour.models.voice import DECODERS, VoiceModel, build_voice
 
 KINDS: dict[str, Any] = {
@@ -23,6 +25,7 @@ KINDS: dict[str, Any] = {
     "mlp": Mlp,
     "conformer": Conformer,
     "voice": VoiceModel,
+    "vocoder": VocoderModel,
 }
 WITH_LOOKAHEAD = ("lstm", "mlp")
 # name: (smallest, largest). The upper bounds refuse a hostile file; outputs fit the uint16 indices of targets.
@@ -30,6 +33,7 @@ LIMITS = {"inputs": (1, 65_536), "outputs": (2, 65_535), "layers": (1, 64), "uni
 MORE = ("smoothing", "intermediate", "tag_weight", "tag_told")  # weights that are of no head
 MOST_TAGS = 1000
 MOST_NAMES = 65_535
+VOCODER_LIMITS = {"rounds": (0, 100), "judge_units": (1, 512)}
 HEAD_LIMITS = {"join": (1, 8_192), "context": (1, 16), "decoder_layers": (1, 64)}
 
 
@@ -59,6 +63,8 @@ def build(config: Mapping[str, Any], *, seed: int = 0) -> nn.Module:
         more = {"lookahead": lookahead} if kind in WITH_LOOKAHEAD else {}
         if kind == "voice":
             return build_voice(config, sizes | _voice(config), float(dropout))
+        if kind == "vocoder":
+            return build_vocoder(config, sizes | _vocoder(config))
         if "heads" not in config:
             return KINDS[kind](**sizes, **more, dropout=float(dropout))  # type: ignore[no-any-return]
         heads = _heads(config)
@@ -104,6 +110,21 @@ def _voice(config: Mapping[str, Any]) -> dict[str, int]:
     if config.get("decoder") not in DECODERS:
         raise ConfigError(f"decoder {config.get('decoder')!r} of a voice", remedy=f"use one of {', '.join(DECODERS)}")
     return {"decoder_layers": _size(config, "decoder_layers", HEAD_LIMITS)}
+
+
+def _vocoder(config: Mapping[str, Any]) -> dict[str, int]:
+    """What a vocoder has besides; its spectrum and statistics are checked."""
+    mels = config.get("outputs")
+    try:
+        spectrum = MelSpectrum.from_config(config["spectrum"])
+        fits = spectrum.mels == mels and 1000 <= spectrum.rate_hz <= 192_000 and 0.001 <= spectrum.window_s <= 1
+        stats = [config["stats"][name] for name in ("mean", "inv_std")]
+        fits = fits and all(len(each) == mels and all(isinstance(v, float) for v in each) for each in stats)
+    except (KeyError, TypeError):
+        fits = False
+    if not fits:
+        raise ConfigError("a vocoder without the spectrum and statistics of its mels", remedy="train it again")
+    return {name: _size(config, name, VOCODER_LIMITS) for name in VOCODER_LIMITS}
 
 
 def _tags(names: Any) -> int:

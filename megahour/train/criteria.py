@@ -24,6 +24,8 @@ from megahour.train.options import SequenceOptions, SmbrOptions
 
 Forward = Callable[..., Tensor]
 CPU = torch.device("cpu")
+MADE_WHOLE = frozenset({"durations", "sound"})
+"""Targets of voices and vocoders, one of each: these make their loss themselves, a frame at a time."""
 
 
 class Loss(NamedTuple):
@@ -71,7 +73,7 @@ class DeviceBatch:
 def weight(batch: Batch) -> int:
     """What the loss is averaged over: labelled frames, or symbols for CTC."""
     targets = batch.targets
-    if "durations" in targets:
+    if not MADE_WHOLE.isdisjoint(targets):
         return int(batch.lengths.sum())
     if "labels" in targets:
         return int((targets["labels"] != IGNORE).sum())
@@ -89,7 +91,7 @@ def on_device(batch: Batch, device: torch.device = CPU, subsample: int = 1, *, s
     if "tokens" in targets:
         rows, targets = None, targets | {"lengths": lengths // subsample}  # on the host, where ctc_loss reads them
         targets |= {name: moved(tensor.contiguous(), device) for name, tensor in targets.items() if name == "view"}
-    elif "durations" in targets:
+    elif not MADE_WHOLE.isdisjoint(targets):
         rows, targets = None, {name: moved(tensor.contiguous(), device) for name, tensor in targets.items()}
     elif sentences:
         rows, targets = None, {"labels": moved(targets["labels"].contiguous(), device)}

@@ -15,6 +15,7 @@ from megahour.batches.index import small_columns
 from megahour.batches.labels import Labels, SenoneLabels, TokenLabels, TopK
 from megahour.batches.lattice_labels import LatticeLabels
 from megahour.batches.loader import Loader
+from megahour.batches.sound_labels import SoundLabels
 from megahour.batches.tags import TagColumn, TaggedLabels
 from megahour.batches.voice_labels import VoiceLabels
 from megahour.batches.window import Front
@@ -22,6 +23,7 @@ from megahour.core.errors import ConfigError, StageError
 from megahour.core.records import fingerprint
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
+from megahour.features.mel_spectrum import MelSpectrum
 from megahour.features.sets import names_of_sets
 from megahour.lattices.table import SUFFIX
 from megahour.models.build import KINDS, WITH_LOOKAHEAD, build, skeleton
@@ -29,7 +31,7 @@ from megahour.train import data
 from megahour.train.criteria import SequenceGoal
 from megahour.train.initial import InitialModel
 from megahour.train.options import IN_FEATURES, SequenceOptions
-from megahour.train.params import TrainParams
+from megahour.train.params import SOUNDING, TrainParams
 from megahour.train.schedule import Data, Phase, scheduled, supervised
 from megahour.units.hmm import PRIOR_FLOOR, read_units
 from megahour.units.phones import Phones
@@ -108,11 +110,11 @@ def prepare(p: TrainParams, inputs: Inputs) -> TrainingJob:
 
 def _goal(p: TrainParams, inputs: Inputs) -> Goal:
     p.check_roles(inputs)
-    if (p.criterion == "speech") != ("symbols" in inputs["features"].summary):
+    if (p.kind in SOUNDING) != ("symbols" in inputs["features"].summary):
         what = f"criterion {p.criterion} cannot use these features"
-        remedy = "criterion speech takes *voice_data* of `tts-data`, the others take *features*"
+        remedy = "criteria speech and sound take *voice_data* of `tts-data`, the others take *features*"
         raise ConfigError(what, where=inputs["features"].url, remedy=remedy)
-    if p.criterion == "speech":
+    if p.kind in SOUNDING:
         return _voice(p, inputs["features"])
     if not p.of_senones:
         speller = _speller(p, inputs)
@@ -155,6 +157,10 @@ def _with_lattices(p: TrainParams, inputs: Inputs, labels: SenoneLabels) -> Latt
 
 
 def _voice(p: TrainParams, data: Artifact) -> Goal:
+    if p.kind == "vocoder":
+        config = {name: data.summary[name] for name in ("spectrum", "licences", "attributions")}
+        shift = MelSpectrum.from_config(config["spectrum"]).shift
+        return Goal(SoundLabels(data, shift), data.summary["mels"], config | p.goal.model_dump())
     labels = VoiceLabels(data)
     names = ("symbols", "spectrum", "language", "scripts", "licences", "attributions", "pitch", "energy")
     config = {**{name: data.summary[name] for name in names}, **p.goal.model_dump()}

@@ -16,12 +16,13 @@ Schedule = Literal["exponential", "cosine", "linear", "constant", "inverse_sqrt"
 class LearningParams(Params):
     """The model, its criterion and data, and the steps: order, learning rate, augmentation."""
 
-    kind: Literal["lstm", "blstm", "tdnn", "mlp", "conformer", "voice"] = Field(
+    kind: Literal["lstm", "blstm", "tdnn", "mlp", "conformer", "voice", "vocoder"] = Field(
         "lstm",
         description="Encoder. lstm: sees `lookahead` stacked frames ahead. blstm: sees the whole utterance. tdnn: "
         "sees some frames on both sides. mlp: sees `lookahead` frames on both sides, for minutes of speech on one "
         "core. conformer: for ctc and transducer with `stack` 1 or 2; runs on whole utterances or in chunks with the "
-        "same weights. voice: synthesises speech, with criterion speech.",
+        "same weights. voice: synthesises speech, with criterion speech. vocoder: makes sound of mels, with criterion "
+        "sound.",
     )
     layers: int = Field(
         2, ge=1, le=64, description="Number of layers. More layers fit more data and train more slowly."
@@ -45,14 +46,14 @@ class LearningParams(Params):
         lt=1.0,
         description="Dropout rate in training. Raise it when the held-out loss rises while the training loss falls.",
     )
-    criterion: Literal["ce", "ctc", "transducer", "mmi", "smbr", "speech"] = Field(
+    criterion: Literal["ce", "ctc", "transducer", "mmi", "smbr", "speech", "sound"] = Field(
         "ce",
         description="Training criterion. ce: frame labels from `units`. ctc: characters of the text, pieces of "
         "`tokens` or phones of `lexicon`, without an alignment. transducer: the same outputs, each conditioned on the "
         "ones before; more accurate than ctc with hours of data, and slower. smbr, mmi: sequence training of a ce "
         "model (`initial`) on whole utterances, against `graph` or `lattices`; smbr is the usual choice. mmi also "
         "trains from scratch, best with a graph of topology phones (lattice-free MMI). speech: mel spectra from "
-        "phones, from *voice_data*.",
+        "phones, from *voice_data*. sound: samples from mels, from *voice_data* with `sound`.",
     )
     criterion_options: dict[str, Any] = Field(
         {},

@@ -226,6 +226,17 @@ class SpeechOptions(CriterionOptions):
     decoder_layers: int = Field(8, ge=1, le=64, description="Layers of the decoder, which takes most of the time.")
 
 
+class SoundOptions(CriterionOptions):
+    """Samples from mels, for kind vocoder, of *voice_data* with `sound`: spectra of several resolutions, and
+    discriminators that learn beside.
+    """
+
+    rounds: int = Field(
+        6, ge=0, le=100, description="of Griffin-Lim before the convolutions: fewer are faster, and leave more to learn"
+    )
+    judge_units: int = Field(16, ge=1, le=512, description="channels of the discriminators: most of a step's time")
+
+
 CRITERIA: dict[str, type[CriterionOptions]] = {
     "ce": CriterionOptions,
     "ctc": CtcOptions,
@@ -233,6 +244,7 @@ CRITERIA: dict[str, type[CriterionOptions]] = {
     "mmi": SequenceOptions,
     "smbr": SmbrOptions,
     "speech": SpeechOptions,
+    "sound": SoundOptions,
 }
 
 

@@ -22,8 +22,10 @@ from megahour.train.options import (
     CtcOptions,
     OptimiserOptions,
     SequenceOptions,
-    SpeechOptions,
 )
+
+SOUNDING = {"voice": "speech", "vocoder": "sound"}
+"""Kinds that learn speech, with their criteria."""
 
 
 class TrainParams(MachineParams, LearningParams):
@@ -68,8 +70,8 @@ class TrainParams(MachineParams, LearningParams):
 
     def check_roles(self, roles: Collection[str]) -> None:
         """Raises ConfigError: the criterion asks for other inputs."""
-        if self.criterion == "speech" and (others := sorted(set(roles) - {"features", "initial"})):
-            what = f"criterion speech learns from *voice_data* alone, not from `{others[0]}`"
+        if self.kind in SOUNDING and (others := sorted(set(roles) - {"features", "initial"})):
+            what = f"criterion {self.criterion} learns from *voice_data* alone, not from `{others[0]}`"
             raise ConfigError(what, where="train", remedy="leave it out")
         self._check_sequence(roles)
         if self.criterion != "ce" and "targets" in roles:
@@ -157,17 +159,20 @@ class TrainParams(MachineParams, LearningParams):
 
     @model_validator(mode="after")
     def _voice_fits(self) -> TrainParams:
-        if (self.kind == "voice") != isinstance(self.goal, SpeechOptions):
-            raise ValueError("kind voice and criterion speech go together: set both, or neither")
-        if self.kind != "voice":
+        for kind, criterion in SOUNDING.items():
+            if (self.kind == kind) != (self.criterion == criterion):
+                raise ValueError(f"kind {kind} and criterion {criterion} go together: set both, or neither")
+        if self.kind not in SOUNDING:
             return self
+        if self.kind == "vocoder" and self.parallel.shard > 1:
+            raise ValueError("a vocoder is whole in each worker: leave out parallel.shard")
         changes = {"time_masks", "mel_masks", "warp", "tempo", "noise", "channel"}
         if changed := sorted(name for name in changes if getattr(self, name)):
-            raise ValueError(f"{changed[0]} changes the speech that a voice learns: leave it out")
+            raise ValueError(f"{changed[0]} changes the speech that a {self.kind} learns: leave it out")
         if self.epochs or self.stack != 1 or self.compile or self.parallel.mode in ("pipeline", "tensor"):
             raise ValueError(
-                "a voice learns whole utterances, frame by frame: set epochs: 0 and some whole_epochs, stack: 1 and "
-                "offsets: [0], and leave out compile and parallel modes pipeline and tensor"
+                f"a {self.kind} learns whole utterances, frame by frame: set epochs: 0 and some whole_epochs, stack: 1 "
+                "and offsets: [0], and leave out compile and parallel modes pipeline and tensor"
             )
         return self
 

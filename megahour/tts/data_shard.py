@@ -11,8 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megahour.batches.labels import SenoneLabels
+from megahour.batches.sound_labels import SUFFIX
 from megahour.core.errors import BadRecord
-from megahour.core.schemas import VOICE_DATA
+from megahour.core.schemas import VOICE_DATA, VOICE_SOUND
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
@@ -88,6 +89,7 @@ class DataShard:
             **{name: row[name] for name in ("key", "speaker", "text", "set")},
             **{"language": row["language"] or UNDETERMINED, "condition": row["condition"] or ""},
             **{"frames": len(mel), "features": mel},
+            "sound": samples[times.first * spectrum.shift : (times.end - 1) * spectrum.shift],
             "phones": np.array([self.number[phone] for phone in times.phones], np.int16),
             "durations": times.frames,
             "pitch": means_of(logs, times.frames),
@@ -138,6 +140,8 @@ def make_shard(p: TtsDataParams, inputs: Inputs, shard: int, out: ShardWriter) -
         row["features"] = row["features"].astype(np.float16).ravel()
     arrays = [pa.array([row[field.name] for row in rows], field.type) for field in VOICE_DATA]
     out.table(pa.table(arrays, VOICE_DATA), ".arrow")
+    if p.sound:
+        out.table(pa.table([pa.array([row[f.name] for row in rows], f.type) for f in VOICE_SOUND], VOICE_SOUND), SUFFIX)
     write_statistics(out, moments, float(sum(row["frames"] for row in rows)) / 100)
     for name in ("pitch", "energy"):
         values = np.concatenate([row[name][1:-1] for row in rows] or [np.zeros(0)]).astype(np.float64)

@@ -59,6 +59,11 @@ class TtsDataParams(Params):
         description="Smallest level difference between an utterance's speech and its silences, in dB. Less means "
         "music, noise or another voice, which the voice would learn. Raise it for studio speech; 0 keeps all.",
     )
+    sound: bool = Field(
+        False,
+        description="also the samples, which a vocoder learns from (`train` with kind: vocoder)",
+        json_schema_extra=LATER,
+    )
     no_derivatives: bool = Field(
         False,
         description="Also use speech whose licence forbids derivatives (a voice is one). Set it only with the "

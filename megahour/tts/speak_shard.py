@@ -41,8 +41,9 @@ class ByVoice:
     def __init__(self, p: SpeakParams, inputs: Inputs) -> None:
         from megahour.tts.speaking import Speaker
 
-        given = inputs.get("lexicon")
-        self.p, self.speaker = p, Speaker(inputs["voice"].url, lexicon=lexicon_of(given) if given else None)
+        given, vocoder = inputs.get("lexicon"), inputs["vocoder"].url if "vocoder" in inputs else ""
+        lexicon = lexicon_of(given) if given else None
+        self.p, self.speaker = p, Speaker(inputs["voice"].url, lexicon=lexicon, vocoder=vocoder)
         self.name = inputs["voice"].manifest.digest
         self.speakers = p.speakers or self.speaker.voices
         self.licence = " AND ".join(self.speaker.config["licences"])

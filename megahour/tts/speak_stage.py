@@ -22,6 +22,7 @@ class Speak(Stage[SpeakParams]):
     inputs = (
         Input("texts", kinds=("selection", "utterances", "text")),
         Input("voice", optional=True, kinds=("model",)),
+        Input("vocoder", optional=True, kinds=("model",)),
         Input("lexicon", optional=True),
     )
 
@@ -29,6 +30,8 @@ class Speak(Stage[SpeakParams]):
         if bool(p.espeak) == ("voice" in roles):
             remedy = "give the input `voice`, or espeak: en-us"
             raise ConfigError("one of a voice and espeak-ng speaks", where=self.name, remedy=remedy)
+        if "vocoder" in roles and "voice" not in roles:
+            raise ConfigError("a vocoder for espeak-ng, which has its own", where=self.name, remedy="leave it out")
 
     def plan(self, p: SpeakParams, inputs: Inputs) -> list[Task]:
         from megahour.features.sets import tasks_of_sets

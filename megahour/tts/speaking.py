@@ -17,11 +17,11 @@ from megahour.core.records import key_of
 from megahour.core.store import Artifact
 from megahour.features.mel_spectrum import MelSpectrum
 from megahour.models.configuration import read_config
-from megahour.models.griffin_lim import GriffinLim
 from megahour.models.inference import restore
 from megahour.models.voice import STEPS, VoiceModel
 from megahour.tts.phones import Pronounce
 from megahour.tts.script import Reader, SpokenPiece
+from megahour.tts.vocoders import vocoder_at
 from megahour.units.lexicon import Lexicon
 
 LOUDEST = 0.99
@@ -102,16 +102,17 @@ class AnySpeaker(ABC):
 class Speaker(AnySpeaker):
     """A voice that is loaded: a *model* artifact of kind voice.
 
-    lexicon: pronunciations that come before those of espeak-ng's rules.
+    lexicon: pronunciations that come before those of espeak-ng's rules. vocoder: a *model* artifact of kind vocoder;
+    "": Griffin-Lim.
 
     Example: `np.concatenate([spoken.samples for spoken in Speaker("runs/voice-en/voice").say("Hello, world.")])`.
 
     Raises
     ------
-    ConfigError: no voice. StoreError: a damaged one.
+    ConfigError: no voice, or a vocoder that does not fit it. StoreError: a damaged one.
     """
 
-    def __init__(self, url: str, *, lexicon: Lexicon | None = None, threads: int = 1) -> None:
+    def __init__(self, url: str, *, lexicon: Lexicon | None = None, threads: int = 1, vocoder: str = "") -> None:
         artifact = Artifact(url)
         self.config: dict[str, Any] = read_config(artifact)
         if self.config.get("kind") != "voice":
@@ -122,7 +123,10 @@ class Speaker(AnySpeaker):
         assert isinstance(module, VoiceModel)
         self.url, self.module = url, module
         self.spectrum = MelSpectrum.from_config(self.config["spectrum"])
-        self.vocoder = GriffinLim(self.spectrum)
+        read = vocoder_at(vocoder, self.spectrum)
+        self.vocoder, self.vocoder_digest = read.module, read.digest
+        for name, more in (("licences", read.licences), ("attributions", read.attributions)):
+            self.config[name] = list(dict.fromkeys([*self.config.get(name, []), *more]))
         stats = self.config["stats"]
         self._mean, self._inv_std = (torch.tensor(stats[name]) for name in ("mean", "inv_std"))
         self.symbols = {symbol: number for number, symbol in enumerate(self.config["symbols"])}

@@ -38,12 +38,17 @@ def voice_of(address: str) -> str:
     return f"{home.url}/{voices[-1]}"
 
 
-def speaker_at(address: str, lexicon: Lexicon | None, threads: int, precision: str = "fp32") -> AnySpeaker:
+def speaker_at(
+    address: str, lexicon: Lexicon | None, threads: int, precision: str = "fp32", vocoder: str = ""
+) -> AnySpeaker:
     """What speaks with the voice at `address`: an exported bundle, or what `voice_of` takes. Raises ConfigError.
 
-    precision: of a bundle's graph.
+    precision: of a bundle's graph. vocoder: a *model* artifact, for a model.
     """
     if BundleFolder.at(address):
+        if vocoder:
+            what, remedy = "a bundle has its own vocoder", "leave --vocoder out, or export the voice with it"
+            raise ConfigError(what, where=address, remedy=remedy)
         from megahour.tts.exported import ExportedSpeaker
 
         return ExportedSpeaker(address, precision=precision, lexicon=lexicon, threads=threads)
@@ -52,7 +57,7 @@ def speaker_at(address: str, lexicon: Lexicon | None, threads: int, precision: s
         raise ConfigError(what, where=address, remedy=remedy)
     from megahour.tts.speaking import Speaker
 
-    return Speaker(voice_of(address), lexicon=lexicon, threads=threads)
+    return Speaker(voice_of(address), lexicon=lexicon, threads=threads, vocoder=vocoder)
 
 
 def lexicon_at(address: str) -> Lexicon:

@@ -36,7 +36,7 @@ from megahour.features.mel_spectrum import MelSpectrum
 from megahour.models.build import build
 from megahour.models.griffin_lim import GriffinLim
 from megahour.transcribe.bundle import Bundle
-from megahour.tts import speaking
+from megahour.tts import vocoders
 from megahour.tts.exported import ExportedSpeaker
 from megahour.tts.speaking import AnySpeaker, Manner, Speaker
 from megahour.tts.voice_bundle import Form, VoiceBundle
@@ -98,7 +98,7 @@ def said(by: AnySpeaker, text: str, **manner: Any) -> NDArray[np.float32]:
 def few_rounds() -> Iterator[None]:
     """Of Griffin-Lim: a graph of 32 takes seconds to trace and to load."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(speaking, "GriffinLim", partial(GriffinLim, rounds=3))
+        patch.setattr(vocoders, "GriffinLim", partial(GriffinLim, rounds=3))
         yield
 
 

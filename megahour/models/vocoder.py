@@ -1,0 +1,231 @@
+"""A trained vocoder: a few rounds of Griffin-Lim, and what convolutions make of the spectrum that these find.
+
+    log mels (B, T, M) → Griffin-Lim, `rounds` → spectrum (B, bins, T) complex
+    log mels, log magnitudes, advance of the phases → ConvNeXt blocks at frame rate → gain and turn of each bin
+    spectrum · gain · turn → inverse transform → samples                      (Vocos; Siuzdak, 2024)
+
+Before training gains and turns do nothing, so it begins as Griffin-Lim (a first guess of the phases, as Masuyama et
+al., 2019, have it). It learns beside discriminators, which are a part of the model, as HiFi-GAN does (Kong et al.,
+2020): over the samples in periods, and over spectra of several resolutions. One backward pass trains both sides: each
+sees the other's weights as constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from megahour.features.mel_spectrum import FLOOR, MelSpectrum
+from megahour.models.griffin_lim import GriffinLim
+from megahour.models.voice import VoiceBlock
+
+PERIODS = (2, 3, 5)
+SIZES = (64, 128, 256, 512, 1024)
+"""Of the spectra that are compared; the discriminators judge those in between."""
+SEGMENT = 48  # frames that are learnt from an utterance in a step
+NOISE = 0.1  # of normalised mels: those of voices are less clear than those of recordings
+SPECTRA, FEATURES, FOOLED = 15.0, 1.0, 1.0  # weights of the losses
+LEAST = 1e-5
+
+
+class Vocoder(nn.Module):
+    """Log mels (B, T, M) → (B, (T − 1) · shift) samples, as `GriffinLim`. Nothing is drawn at random."""
+
+    def __init__(
+        self,
+        spectrum: MelSpectrum,
+        stats: Mapping[str, Sequence[float]],
+        units: int,
+        layers: int,
+        rounds: int,
+    ) -> None:
+        super().__init__()
+        with torch.device("cpu"):  # tables, also where weights have no values
+            self.first = GriffinLim(spectrum, rounds)
+            for name in ("mean", "inv_std"):
+                self.register_buffer(name, torch.tensor(stats[name], dtype=torch.float32), persistent=False)
+        self.mean: Tensor
+        self.inv_std: Tensor
+        self.bins = spectrum.size // 2 + 1
+        self.enter = nn.Linear(spectrum.mels + 5 * self.bins, units)
+        self.blocks = nn.ModuleList(VoiceBlock(units, 7) for _ in range(layers))
+        self.norm = nn.LayerNorm(units)
+        self.out = nn.Linear(units, 3 * self.bins)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, mel: Tensor) -> Tensor:
+        with torch.no_grad():
+            parts = self.first.parts(self.first(mel))
+        return self.refined((mel - self.mean) * self.inv_std, parts)
+
+    def refined(self, mel: Tensor, parts: Tensor) -> Tensor:
+        """Samples of normalised `mel` (B, T, M) and the spectrum (B, 2 · bins, T), real and imaginary, of the guess."""
+        real, imaginary = parts.transpose(1, 2).chunk(2, dim=2)
+        power = real * real + imaginary * imaginary
+        size = (power + LEAST).sqrt()
+        cosine, sine = real / size, imaginary / size
+        known = [mel, size.log()]
+        for before in ((0, 0, 1, -1), (1, -1)):  # how phases advance from frame to frame, and from bin to bin
+            earlier = functional.pad(cosine, before), functional.pad(sine, before)
+            known += _product(cosine, sine, earlier[0], -earlier[1])
+        mask = torch.ones_like(mel[:, :, :1])
+        x = self.enter(torch.cat(known, 2))
+        for block in self.blocks:
+            x = block(x, mask)
+        gain, ahead, aside = self.out(self.norm(x)).chunk(3, dim=2)
+        ahead = 1 + ahead
+        turn = gain.clamp(-4, 2).exp() / (ahead * ahead + aside * aside + LEAST).sqrt()
+        real, imaginary = _product(real, imaginary, ahead * turn, aside * turn)
+        return self.first.sound(torch.cat((real, imaginary), 2).transpose(1, 2))
+
+
+def _product(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor]:
+    """(a + bi) · (c + di)."""
+    return a * c - b * d, a * d + b * c
+
+
+class PeriodJudge(nn.Module):
+    """Whether samples are of a recording, from every `period`-th of them; and what its layers find."""
+
+    def __init__(self, period: int, units: int) -> None:
+        super().__init__()
+        self.period = period
+        sizes = (1, units, 2 * units, 4 * units)
+        self.layers = nn.ModuleList(nn.Conv2d(a, b, (5, 1), (3, 1), (2, 0)) for a, b in pairwise(sizes))
+        self.out = nn.Conv2d(sizes[-1], 1, (3, 1), padding=(1, 0))
+
+    def forward(self, sound: Tensor) -> list[Tensor]:
+        x = functional.pad(sound, (0, -sound.shape[1] % self.period)).reshape(len(sound), 1, -1, self.period)
+        return _judged(x, self.layers, self.out)
+
+
+class SpectrumJudge(nn.Module):
+    """Whether samples are of a recording, from a spectrum of windows of `size`; and what its layers find."""
+
+    def __init__(self, size: int, units: int) -> None:
+        super().__init__()
+        self.size = size
+        self.layers = nn.ModuleList(
+            nn.Conv2d(1 if first else units, units, (3, 7), (1, 1 if first else 2), (1, 3))
+            for first in (True, False, False)
+        )
+        self.out = nn.Conv2d(units, 1, 3, padding=1)
+
+    def forward(self, sound: Tensor) -> list[Tensor]:
+        return _judged(magnitudes(sound, self.size).log().transpose(1, 2)[:, None], self.layers, self.out)
+
+
+def _judged(x: Tensor, layers: nn.ModuleList, out: nn.Module) -> list[Tensor]:
+    found = []
+    for layer in layers:
+        x = functional.leaky_relu(layer(x), 0.1)
+        found.append(x)
+    return [*found, out(x)]
+
+
+def magnitudes(sound: Tensor, size: int) -> Tensor:
+    """(B, bins, frames) of `sound` (B, N), in Hann windows of `size` a quarter apart."""
+    window = torch.hann_window(size, device=sound.device)
+    parts = torch.view_as_real(torch.stft(sound, size, size // 4, window=window, return_complex=True))
+    return (parts.square().sum(-1) + LEAST**2).sqrt()
+
+
+class VocoderModel(nn.Module):
+    """A vocoder and the discriminators that it learns from."""
+
+    joint = True
+    """Loss is made here, not of logits."""
+    draws = True
+    """Which part of an utterance is learnt comes from a generator."""
+    subsample = 1
+    streams = recompute = False
+
+    def __init__(self, vocoder: Vocoder, judge_units: int) -> None:
+        super().__init__()
+        self.vocoder, self.shift = vocoder, vocoder.first.shift
+        self.judges = nn.ModuleList(
+            [PeriodJudge(period, judge_units) for period in PERIODS]
+            + [SpectrumJudge(size, judge_units) for size in SIZES[1:-1]]
+        )
+
+    def forward(
+        self,
+        features: Tensor,
+        lengths: Tensor,
+        generator: torch.Generator | None = None,
+        targets: Mapping[str, Tensor] | None = None,
+        keys: Sequence[object] | None = None,
+    ) -> Tensor:
+        """Loss (B,) of normalised mels `features` (B, T, M): that of a frame, times `lengths` (B,).
+
+        targets: `sound` (B, T · shift). Without a generator it is the distance of the spectra alone.
+        """
+        assert targets is not None
+        mel, real = self._segments(features, lengths, targets["sound"], generator)
+        with torch.no_grad():
+            first = self.vocoder.first
+            parts = first.parts(first(mel / self.vocoder.inv_std + self.vocoder.mean))
+        if generator is not None:
+            mel = mel + NOISE * torch.randn(mel.shape, generator=generator, device=mel.device)
+        made = self.vocoder.refined(mel, parts).float()
+        each = SPECTRA * spectral_distance(made, real)
+        if generator is not None:
+            for judge in self.judges:
+                each = each + _learnt(judge, made, real)
+        return each * lengths
+
+    def shortest(self) -> dict[str, Tensor]:
+        """Targets of the shortest utterance that there is: one frame."""
+        return {"sound": torch.zeros((1, self.shift), device=self.vocoder.out.weight.device)}
+
+    def _segments(
+        self, features: Tensor, lengths: Tensor, sound: Tensor, generator: torch.Generator | None
+    ) -> tuple[Tensor, Tensor]:
+        """(B, SEGMENT, M) and (B, (SEGMENT − 1) · shift): a part of each utterance, silence where it is shorter."""
+        drawn = torch.Generator(features.device).manual_seed(0) if generator is None else generator
+        at = torch.rand(len(features), generator=drawn, device=features.device)
+        starts = (at * (lengths - SEGMENT + 1).clamp(min=1)).long()[:, None]
+        frames = starts + torch.arange(SEGMENT, device=features.device)
+        there = (frames < lengths[:, None])[:, :, None]
+        own = frames.clamp(max=features.shape[1] - 1)[:, :, None].expand(-1, -1, features.shape[2])
+        silence = (float(np.log(FLOOR)) - self.vocoder.mean) * self.vocoder.inv_std
+        mel = torch.where(there, features.float().gather(1, own), silence)
+        samples = starts * self.shift + torch.arange((SEGMENT - 1) * self.shift, device=features.device)
+        heard = samples < ((lengths - 1) * self.shift)[:, None]
+        return mel, sound.gather(1, samples.clamp(max=sound.shape[1] - 1)) * heard
+
+
+def spectral_distance(made: Tensor, real: Tensor) -> Tensor:
+    """(B,): how far spectra of (B, N) are apart in nats and amplitude, mean of `SIZES` (Yamamoto et al., 2020)."""
+    total = torch.zeros(len(made), device=made.device)
+    for size in SIZES:
+        one, other = magnitudes(made, size).clamp(min=1e-3), magnitudes(real, size).clamp(min=1e-3)
+        total = total + (one.log() - other.log()).abs().mean((1, 2)) + 0.5 * (one - other).abs().mean((1, 2))
+    return total / len(SIZES)
+
+
+def _learnt(judge: nn.Module, made: Tensor, real: Tensor) -> Tensor:
+    """(B,): what the judge learns from both (least squares; Mao et al., 2017), and the vocoder from the judge."""
+    constant = {name: weight.detach() for name, weight in judge.named_parameters()}
+    of_real, of_made = judge(real), judge(made.detach())
+    of_own = functional_call(judge, constant, (made,))
+    learns = (1 - of_real[-1]).square() + of_made[-1].square()
+    fooled = (1 - of_own[-1]).square().mean((1, 2, 3))
+    near = [(one - other.detach()).abs().mean((1, 2, 3)) for one, other in zip(of_own[:-1], of_real[:-1], strict=True)]
+    loss: Tensor = learns.mean((1, 2, 3)) + FOOLED * fooled + FEATURES * torch.stack(near).mean(0)
+    return loss
+
+
+def build_vocoder(config: Mapping[str, Any], sizes: Mapping[str, int]) -> VocoderModel:
+    """The freshly initialised module of a configuration of kind vocoder, whose `sizes` are checked."""
+    spectrum = MelSpectrum.from_config(config["spectrum"])
+    vocoder = Vocoder(spectrum, config["stats"], sizes["units"], sizes["layers"], sizes["rounds"])
+    return VocoderModel(vocoder, sizes["judge_units"])
