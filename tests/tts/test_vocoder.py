@@ -12,11 +12,14 @@ import torch
 from click.testing import CliRunner
 from made_once import made_once
 from made_voices import LEXICON, TINY, corpus, ran, voice_data
+from trainings import trained
 
 from megahour.batches.sound_labels import SUFFIX
 from megahour.cli.main import app
 from megahour.core.errors import ConfigError
+from megahour.core.stage import Context
 from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
 from megahour.export import voice
 from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
@@ -27,6 +30,7 @@ from megahour.models.build import build
 from megahour.models.griffin_lim import GriffinLim
 from megahour.models.vocoder import PeriodJudge, SpectrumJudge, VocoderModel, spectral_distance
 from megahour.train.params import TrainParams
+from megahour.train.session import train
 from megahour.train.stage import Train
 from megahour.tts.params import SpeakParams
 from megahour.tts.speak_stage import Speak
@@ -140,15 +144,32 @@ def test_spectra_of_equal_sound_are_not_apart() -> None:
     assert float(spectral_distance(0.5 * sound, sound)) > 0.1
 
 
+class Killed(Exception):
+    """Stands for a kill."""
+
+
+def test_a_killed_training_goes_on_to_the_same_bytes(tmp_path: Path, made: Path) -> None:
+    """Judges and what is drawn are in the checkpoint, too."""
+    inputs = {"features": Artifact(made / "data")}
+
+    def kill(done: int, *rest: Any, **shown: Any) -> None:
+        if done >= 2:
+            raise Killed
+
+    with ShardWriter(Artifact(tmp_path / "model"), 0, "made") as out, pytest.raises(Killed):
+        train(TrainParams(**SOUND), inputs, out, Context(work=tmp_path / "work", progress=kill))
+    assert trained(tmp_path, inputs, SOUND)[0] == Artifact(made / "vocoder").read_bytes(0, ".safetensors")
+
+
 def test_speaking_with_a_vocoder(made: Path, tmp_path: Path) -> None:
     (tmp_path / "words.txt").write_text(LEXICON)
     options = ["say", "ab ba", "--voice", f"{made}/voice", "--lexicon", str(tmp_path / "words.txt")]
     for name, more in (("plain", []), ("trained", ["--vocoder", f"{made}/vocoder"])):
         done = CliRunner().invoke(app, [*options, *more, "--out", str(tmp_path / f"{name}.wav")])
         assert done.exit_code == 0, done.output
-    plain, trained = ((tmp_path / f"{name}.wav").read_bytes() for name in ("plain", "trained"))
-    assert len(plain) == len(trained)
-    assert plain != trained
+    plain, other = ((tmp_path / f"{name}.wav").read_bytes() for name in ("plain", "trained"))
+    assert len(plain) == len(other)
+    assert plain != other
     inputs = {name: Artifact(made / name) for name in ("voice", "vocoder")}
     texts = {"texts": Artifact(made / "selection"), "lexicon": Artifact(made / "units")}
     spoken = ran(Speak(), SpeakParams(), {**texts, **inputs}, tmp_path / "spoken")
