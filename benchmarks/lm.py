@@ -1,12 +1,14 @@
 """Text to ARPA file against lmplz: CPU, wall, memory, and every n-gram compared.
 
 python benchmarks/lm.py TEXT [TEXT …] [--words 22000000] [--small 2000000] [--runs 3] [--folder F]
-                         [--only JOB] [--write]
+                         [--only JOB] [--as-it-is] [--threads 1 2] [--memory 512M 2G] [--write]
 
 The corpus is sampled from a mixture of the text's trigrams, bigrams and unigrams, so that higher orders are as novel as
-in real text. `lmplz` is looked for on the PATH; without it there are only our figures. Runs are interleaved; tables
-give medians, and ratios of medians. What was compiled on the first run is on the disk for the others, which is not
-measured. With --folder, samples and results stay there, and a call measures the jobs that are missing, or one of them.
+in real text; with --as-it-is it is the text's own lines, in random order. `lmplz` is looked for on the PATH; without it
+there are only our figures. It gets, of the sizes in --memory, the one with which it took the least CPU in a run before.
+Runs are interleaved; tables give medians, and ratios of medians. What was compiled on the first run is on the disk for
+the others; what that takes on an empty cache is measured apart, on the small corpus. With --folder, corpora and results
+stay there, and a call measures the jobs that are missing, or one of them.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import argparse
 import json
 import os
 import platform
+import random
 import resource
 import shutil
 import subprocess
@@ -24,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
@@ -67,9 +71,19 @@ def ours(text: Path, order: int, prune: list[int], arpa: Path, threads: int) -> 
     return [sys.executable, __file__, "--estimate", *values]
 
 
-def theirs(program: str, text: Path, order: int, prune: list[int], arpa: Path) -> list[str]:
+def theirs(program: str, text: Path, order: int, prune: list[int], arpa: Path, memory: str) -> list[str]:
     options = ["--prune", *map(str, prune)] if prune else []
-    return [program, "-o", str(order), "-S", "8G", "--text", str(text), "--arpa", str(arpa), *options]
+    where = ["-S", memory, "-T", f"{arpa.parent}/", "--text", str(text), "--arpa", str(arpa)]
+    return [program, "-o", str(order), *where, *options]
+
+
+def best_memory(call: Callable[[str], list[str]], sizes: list[str]) -> str:
+    """The memory with which lmplz takes the least CPU."""
+    if len(sizes) == 1:
+        return sizes[0]
+    used = {size: timed(call(size)).cpu_s for size in sizes}
+    print("lmplz by memory: " + ", ".join(f"{size} {cpu_s:.2f} s" for size, cpu_s in used.items()), file=sys.stderr)
+    return min(used, key=lambda size: used[size])
 
 
 def estimate_one(text: str, arpa: str, order: str, prune: str, threads: str) -> None:
@@ -99,7 +113,7 @@ def estimate_one(text: str, arpa: str, order: str, prune: str, threads: str) -> 
 
 @dataclass
 class Job:
-    """Runs of one job by program, and how far the files differ."""
+    """Runs of one job by program, how far the files differ, and the memory that lmplz had."""
 
     name: str
     words: int
@@ -107,6 +121,7 @@ class Job:
     difference: str
     arpa_bytes: int
     load: float
+    memory: str
 
     def of(self, program: str, what: str) -> float:
         return median(getattr(run, what) for run in self.runs[program])
@@ -116,6 +131,20 @@ def helper(call: Callable[..., T], *values: object) -> T:
     """In a process of its own: the peak memory of children would begin at what this one has."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(call, *values).result()
+
+
+def own_lines(sources: list[str], words: int, path: Path) -> Path:
+    """Lines of the text in random order, of at most `words` words, sentence ends among them."""
+    lines = [line for source in sources for line in Path(source).read_bytes().split(b"\n") if line]
+    random.Random(1).shuffle(lines)
+    held = 0
+    with path.open("wb") as file:
+        for line in lines:
+            held += len(line.split()) + 1
+            if held > words:
+                break
+            file.write(line + b"\n")
+    return path
 
 
 def sampled(sources: list[str], words: int, path: Path) -> Path:
@@ -130,19 +159,22 @@ def compared(one: Path, other: Path) -> str:
     return str(compare(one, other))
 
 
-def measure(name: str, text: Path, words: int, runs: int, program: str | None, folder: Path) -> Job:
+def measure(given: argparse.Namespace, name: str, text: Path, words: int) -> Job:
     order, prune = JOBS[name]
+    program, folder = shutil.which("lmplz"), given.folder
     ours_arpa, their_arpa = folder / "ours.arpa", folder / "theirs.arpa"
-    commands = {"1 thread": ours(text, order, prune, ours_arpa, 1), "2 threads": ours(text, order, prune, ours_arpa, 2)}
+    shown = {1: "1 thread"} | {count: f"{count} threads" for count in given.threads if count > 1}
+    commands = {shown[count]: ours(text, order, prune, ours_arpa, count) for count in given.threads}
+    memory = ""
     if program:
-        commands = {"lmplz": theirs(program, text, order, prune, their_arpa), **commands}
-    job = Job(name, words, {key: [] for key in commands}, "not compared", 0, os.getloadavg()[0])
+        lmplz = partial(theirs, program, text, order, prune, their_arpa)
+        memory = best_memory(lmplz, given.memory)
+        commands = {"lmplz": lmplz(memory), **commands}
+    job = Job(name, words, {key: [] for key in commands}, "not compared", 0, os.getloadavg()[0], memory)
     timed(ours(text, order, prune, ours_arpa, 1))  # compiles what is not compiled yet
-    for turn in range(runs):
+    for _ in range(given.runs):
         for key, command in commands.items():
-            for path in (ours_arpa, their_arpa) if turn == 0 or key == "lmplz" else (ours_arpa,):
-                if (path == their_arpa) == (key == "lmplz"):
-                    path.unlink(missing_ok=True)
+            (their_arpa if key == "lmplz" else ours_arpa).unlink(missing_ok=True)
             job.runs[key].append(timed(command))
             print(f"{name}, {words:,} words, {key}: {job.runs[key][-1].cpu_s:.1f} s CPU", file=sys.stderr)
     job.arpa_bytes = ours_arpa.stat().st_size
@@ -153,11 +185,22 @@ def measure(name: str, text: Path, words: int, runs: int, program: str | None, f
     return job
 
 
-def measured(name: str, text: Path, words: int, runs: int, program: str | None, folder: Path) -> Job:
+def first_start(text: Path, folder: Path) -> float:
+    """CPU seconds of an order-3 model by a process that finds no compiled code."""
+    with tempfile.TemporaryDirectory(dir=folder) as cache:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+        before = os.times()
+        subprocess.run(ours(text, 3, [], folder / "first.arpa", 1), check=True, capture_output=True, env=environment)
+        after = os.times()
+    (folder / "first.arpa").unlink()
+    return after.children_user + after.children_system - before.children_user - before.children_system
+
+
+def measured(given: argparse.Namespace, name: str, text: Path, words: int) -> Job:
     """The job's results as the folder has them, or measured now."""
-    kept = _kept(folder, name, words)
+    kept = _kept(given.folder, name, words)
     if not kept.exists():
-        kept.write_text(json.dumps(asdict(measure(name, text, words, runs, program, folder))))
+        kept.write_text(json.dumps(asdict(measure(given, name, text, words))))
     fields = json.loads(kept.read_text())
     fields["runs"] = {key: [Run(**run) for run in held] for key, held in fields["runs"].items()}
     return Job(**fields)
@@ -178,7 +221,8 @@ def table(jobs: list[Job]) -> Iterator[str]:
                 ratios = [f"{job.of('lmplz', 'cpu_s') / cpu:.1f}", f"{job.of('lmplz', 'wall_s') / wall:.1f}"]
             if key == "1 thread":
                 checked = [f"{sum(facts(job)['sizes']):,}", job.difference]
-            cells = [job.name, f"{job.words:,}", key, f"{cpu:.2f}", f"{wall:.2f}", f"{rss / 1e6:,.0f}"]
+            program = f"lmplz -S {job.memory}" if key == "lmplz" else key
+            cells = [job.name, f"{job.words:,}", program, f"{cpu:.2f}", f"{wall:.2f}", f"{rss / 1e6:,.0f}"]
             yield "| " + " | ".join([*cells, *ratios, *checked]) + " |"
 
 
@@ -221,26 +265,38 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="keep samples and results, and use those that are there")
     parser.add_argument("--only", default="", help="measure this one of the jobs that are missing: `order 3, 2000000`")
+    parser.add_argument("--as-it-is", action="store_true", help="the text's own lines, not a sample")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument(
+        "--memory", nargs="+", default=["512M", "1G", "2G", "4G", "8G"], help="that lmplz may choose of"
+    )
     parser.add_argument("--write", action="store_true", help="write lm.md beside this script")
     given = parser.parse_args()
-    program, jobs = shutil.which("lmplz"), []
+    jobs: list[Job] = []
     with tempfile.TemporaryDirectory() as held:
-        folder = given.folder or Path(held)
-        folder.mkdir(exist_ok=True)
+        given.folder = given.folder or Path(held)
+        given.folder.mkdir(exist_ok=True)
         for words in (given.words, given.small):
-            text = folder / f"{words}.txt"
+            text = given.folder / f"{words}.txt"
             if not text.exists():
-                helper(sampled, given.text, words, text)
+                helper(own_lines if given.as_it_is else sampled, given.text, words, text)
             for name in JOBS:
-                if given.only in ("", f"{name}, {words}") or _kept(folder, name, words).exists():
-                    jobs.append(measured(name, text, words, given.runs, program, folder))
+                if given.only in ("", f"{name}, {words}") or _kept(given.folder, name, words).exists():
+                    jobs.append(measured(given, name, text, words))
+        first_s = first_start(given.folder / f"{given.small}.txt", given.folder)
+    publish(__file__, page(given, jobs, first_s), write=given.write)
+
+
+def page(given: argparse.Namespace, jobs: list[Job], first_s: float) -> list[str]:
     shared = max(job.load for job in jobs) > 1
     loads = f"load {min(job.load for job in jobs):.1f} to {max(job.load for job in jobs):.1f} before the jobs"
-    lines = [
+    options = " --as-it-is" * given.as_it_is + " --threads 1" * (given.threads == [1])
+    return [
         "# Text to ARPA file",
         "",
-        f"`python benchmarks/lm.py TEXT … --words {given.words} --runs {given.runs} --write`: medians of "
-        f"{given.runs}, runs interleaved. Sentence ends count as words. CPU is user and system time.",
+        f"`python benchmarks/lm.py TEXT … --words {given.words} --runs {given.runs}{options} --write`: medians of "
+        f"{given.runs}, runs interleaved; lmplz with the memory with which it takes the least CPU. Sentence ends count "
+        "as words. CPU is user and system time, start-up included.",
         "",
         *table(jobs),
         "",
@@ -248,12 +304,14 @@ def main() -> None:
         "",
         *phases(jobs),
         "",
-        f"{platform.machine()}, {os.cpu_count()} cores, {loads}, Python {platform.python_version()}. Kernels come "
-        "compiled from numba's cache. ARPA files of ours go past the page cache, those of lmplz through it."
+        f"The first run on a machine compiles, and keeps that: order 3 of {given.small:,} words then takes "
+        f"{first_s:.1f} s of CPU.",
+        "",
+        f"{platform.machine()}, {os.cpu_count()} cores, {loads}, Python {platform.python_version()}. "
+        "ARPA files of ours go past the page cache, those of lmplz through it."
         + " Others used these cores meanwhile: caches and memory are shared, wall times mean little."
         * shared,
     ]
-    publish(__file__, lines, write=given.write)
 
 
 if __name__ == "__main__":

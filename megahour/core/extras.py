@@ -11,7 +11,7 @@ EXTRAS = {
     **dict.fromkeys(("kaldi_decoder", "kaldifst"), "decode"),
     "espeakng_loader": "generate",
     **dict.fromkeys(("pyworld", "pesq", "pystoi"), "tts"),
-    "speechmos": "mos",
+    **dict.fromkeys(("librosa", "speechmos"), "mos"),
     "aiohttp": "http",
     "s3fs": "s3",
     "pyspark": "spark",

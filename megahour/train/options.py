@@ -227,14 +227,17 @@ class SpeechOptions(CriterionOptions):
 
 
 class SoundOptions(CriterionOptions):
-    """Samples from mels, for kind vocoder, of *voice_data* with `sound`: spectra of several resolutions, and
-    discriminators that learn beside.
-    """
+    """Of kind vocoder: spectra of several resolutions, and discriminators that learn alongside."""
 
     rounds: int = Field(
-        6, ge=0, le=100, description="of Griffin-Lim before the convolutions: fewer are faster, and leave more to learn"
+        32,
+        ge=0,
+        le=100,
+        description="Rounds of Griffin-Lim before the convolutions. Fewer are faster and leave more to learn.",
     )
-    judge_units: int = Field(16, ge=1, le=512, description="channels of the discriminators: most of a step's time")
+    judge_units: int = Field(
+        16, ge=1, le=512, description="Channels of the discriminators, which take most of a step's time."
+    )
 
 
 CRITERIA: dict[str, type[CriterionOptions]] = {

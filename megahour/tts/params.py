@@ -61,7 +61,7 @@ class TtsDataParams(Params):
     )
     sound: bool = Field(
         False,
-        description="also the samples, which a vocoder learns from (`train` with kind: vocoder)",
+        description="Also write the samples, from which a vocoder learns (`train` with kind vocoder).",
         json_schema_extra=LATER,
     )
     no_derivatives: bool = Field(

@@ -18,13 +18,19 @@ from megahour.lm.text.tokenise import BOUNDARY, PADDING, Bytes, Int64
 NUMBER_BYTES = 9
 ROOM = 32  # bytes that may be written past the last line
 SLOT_BYTES = 14  # of a word that its slot holds
+HEAD_BYTES = 7  # of a longer one: the other half of its slot says where the word is
+LONGER = np.uint64(255)
+START_BITS = np.uint64(40)
+START_MASK, LENGTH_MASK = np.uint64((1 << 40) - 1), np.uint64(0xFFFF)
 BLOCK = 256  # lines whose numbers are spelled together
-AHEAD = 8  # lines between asking for a word's slot and copying it
+AHEAD = 12  # lines between asking for a word's slot and copying it; for what a longer one is in the arena, NEAR
+NEAR = 6
 
 
 class WordSpelling(NamedTuple):
     """Words as they go into lines. slots: (2 V,) uint64, two a word: a space, its first SLOT_BYTES bytes, and its
-    length or, where it is longer, 255; such words are read from the arena."""
+    length; of a longer word a space, HEAD_BYTES bytes, its place in the arena (40 bits), its length (16 bits, 0 where
+    that is too much for them) and LONGER."""
 
     slots: npt.NDArray[np.uint64]
     arena: Bytes
@@ -54,6 +60,10 @@ def _fill_slots(arena, starts, slots):  # type: ignore[no-untyped-def]
         for i in range(min(length, SLOT_BYTES)):
             slots[16 * word + 1 + i] = arena[starts[word] + i]
         slots[16 * word + 15] = length if length <= SLOT_BYTES else 255
+        if length > SLOT_BYTES:
+            held = starts[word] | np.int64(length if length <= 0xFFFF else 0) << 40
+            for i in range(7):
+                slots[16 * word + 8 + i] = held >> 8 * i & 255
 
 
 # Numbers are spelled a block at a time, without a branch, so that the compiler can do eight at once.
@@ -99,9 +109,12 @@ def spell_lines(  # type: ignore[no-untyped-def]
         if not highest:
             _spell_numbers(backoff, block, stop, weights)
         for i in range(block, stop):
-            ahead = np.int64(at[min(i + AHEAD, count - 1)])
+            ahead, near = np.int64(at[min(i + AHEAD, count - 1)]), np.int64(at[min(i + NEAR, count - 1)])
             for j in range(k):
                 prefetch(slots, 2 * np.int64(windows[ahead, j]))
+                entry = slots[2 * np.int64(windows[near, j]) + 1]
+                if entry >> np.uint64(56) == LONGER:
+                    prefetch(arena, np.int64(entry & START_MASK) + SLOT_BYTES)
             out[size] = 45
             store8(out, size + 1, digits[i - block])
             size += NUMBER_BYTES
@@ -122,11 +135,13 @@ def spell_lines(  # type: ignore[no-untyped-def]
                     if word == BOUNDARY:
                         word = end
                 copy16(out, size, slots, 2 * np.int64(word))
-                length = np.int64(slots[2 * word + 1] >> np.uint64(56))
+                entry = slots[2 * word + 1]
+                length = np.int64(entry >> np.uint64(56))
                 if length > SLOT_BYTES:
-                    start = starts[word]
-                    length = starts[word + 1] - start
-                    for done in range(SLOT_BYTES, length, 8):
+                    start, length = np.int64(entry & START_MASK), np.int64(entry >> START_BITS & LENGTH_MASK)
+                    if length == 0:
+                        length = starts[word + 1] - starts[word]
+                    for done in range(HEAD_BYTES, length, 8):
                         store8(out, size + 1 + done, load8(arena, start + done))
                 size += length + 1
             out[front] = 9

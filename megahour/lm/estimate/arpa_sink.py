@@ -42,7 +42,8 @@ class ArpaSink:
         self._spelling = spelling(parts.corpus.arena, parts.corpus.starts)
         self._longest = int(parts.lengths.max())
         header = b"\\data\\\n" + b"".join(b"ngram %d=%d\n" % entry for entry in enumerate(sizes, 1))
-        size = self._text(header + self._unigrams(parts.corpus, logp, backoff), 0)
+        size = self._text(header + _section(1), 0)
+        size += self._unigrams(parts.corpus, size, logp, backoff)
         self._places = np.zeros((len(tallies), self._order + 1), np.int64)
         for k in range(2, self._order + 1):
             lengths = [line_bytes(k, k == self._order, int(t[k, KEPT]), int(t[k, CHARACTERS])) for t in tallies]
@@ -69,6 +70,7 @@ class ArpaSink:
         self, k: int, length: int, place: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32
     ) -> int:
         """Lines of k-grams to a place of the file, `length` bytes; how many they were."""
+        end = END if k > 1 else BOUNDARY  # as a unigram, BOUNDARY is `<s>`
         used, highest = 0, k == self._order
         for first in range(0, len(at), LINES):
             rows = slice(first, first + LINES)
@@ -76,7 +78,7 @@ class ArpaSink:
             most = min(length - used, line_bytes(k, highest, count, count * k * self._longest))
             out = self._file.room(most + ROOM, place + used)
             size = spell_lines(
-                k, highest, windows, at[rows], logp[rows], backoff[rows], count, *self._spelling, END, out
+                k, highest, windows, at[rows], logp[rows], backoff[rows], count, *self._spelling, end, out
             )
             self._file.wrote(size)
             used += size
@@ -87,15 +89,12 @@ class ArpaSink:
         self._file.write(text, place)
         return place + len(text)
 
-    def _unigrams(self, corpus: Corpus, logp: Float32, backoff: Float32) -> bytes:
+    def _unigrams(self, corpus: Corpus, place: int, logp: Float32, backoff: Float32) -> int:
+        """The lines of words to a place of the file; how many bytes they were."""
         words = np.flatnonzero(~np.isnan(logp)).astype(np.int32)
-        characters, highest = int(np.diff(corpus.starts)[words].sum()), self._order == 1
-        text = np.empty(line_bytes(1, highest, len(words), characters) + ROOM, np.uint8)
+        length = line_bytes(1, self._order == 1, len(words), int(np.diff(corpus.starts)[words].sum()))
         at = np.arange(len(words), dtype=np.int32)
-        used = spell_lines(
-            1, highest, words[:, None], at, logp[words], backoff[words], len(words), *self._spelling, BOUNDARY, text
-        )
-        return _section(1) + text[:used].tobytes()
+        return self._lines(1, length, place, words[:, None], at, logp[words], backoff[words])
 
 
 def _section(k: int) -> bytes:

@@ -16,9 +16,11 @@ from megahour.core.compiled import compiled
 from megahour.lm.estimate.kept_ngrams import Arena
 from megahour.lm.estimate.smooth import log_probability
 from megahour.lm.estimate.sweep import SUMS, Int32, Int64
+from megahour.lm.text.machine import prefetch
 
 Float32 = npt.NDArray[np.float32]
 MOST = 255
+AHEAD = 8  # contexts between asking for a word's partition and reading it
 
 
 class Names(NamedTuple):
@@ -85,6 +87,8 @@ def take_names(  # type: ignore[no-untyped-def]
     """
     held = most = 0
     for node in range(n):
+        ahead = nodes[min(node + AHEAD, n - 1), 3]
+        prefetch(owner, np.int64(windows[ahead, 2]))
         length, row = nodes[node, 0], nodes[node, 3]
         wildcards[length + 1, 0] += sums[node, 4] > 0
         wildcards[length + 1, 1] += sums[node, 4]

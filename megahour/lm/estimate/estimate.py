@@ -77,7 +77,7 @@ class _Counts:
     have a wildcard entry, and what these hold."""
 
     unigrams: Int64
-    contexts: Int64
+    contexts: Int32
     tallies: Int64
     names: list[Names]
     wildcards: Int64
@@ -203,7 +203,7 @@ def _model(
 
 def _count(parts: Partitions, progress: Progress) -> _Counts:
     tallies = np.zeros((len(parts), parts.order + 1, TALLIES), np.int64)
-    contexts = np.zeros((parts.corpus.size, SUMS), np.int64)
+    contexts = np.zeros((parts.corpus.size, SUMS), np.int32)  # of at most 2³¹ positions
     wildcards = np.zeros((len(parts), parts.order + 1, 2), np.int64)
 
     def count(number: int) -> Names:
@@ -240,7 +240,8 @@ def _unigrams(parts: Partitions, counts: _Counts, weights: _Weights) -> tuple[Fl
     """log10 p (V,), NaN of words that are not allowed, and log10 γ (V,)."""
     unigram = weights.unigram.copy()
     unigram[BOUNDARY] = 1.0
-    logp = np.log10(np.maximum(unigram, 10.0**NEVER)).astype(np.float32)
+    np.maximum(unigram, 10.0**NEVER, out=unigram)
+    logp = np.log10(unigram, out=unigram).astype(np.float32)
     backoff = np.zeros(parts.corpus.size, np.float32)
     if parts.order > 1:
         several = counts.contexts[:, 0] > 0

@@ -100,6 +100,13 @@ def test_words_beyond_the_vocabulary_are_counted_as_unknown() -> None:
     assert unknown[1] < 0.0  # and a history like any word
 
 
+def test_words_of_any_length_are_spelled_whole_in_lines() -> None:
+    """A slot holds 14 bytes of a word, and 16 bits of the length of a longer one."""
+    words = ["".join(chr(97 + i % 23) for i in range(size)) for size in (1, 13, 14, 15, 16, 22, 23, 24, 65_535, 65_536)]
+    found = entries(estimate_text([f"{word} z {word}" for word in words], 3).model)
+    assert {(word, "z", word) for word in words} < found.keys()
+
+
 @pytest.mark.parametrize(
     ("lines", "order", "cutoffs", "message"),
     [
