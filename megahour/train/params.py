@@ -79,7 +79,7 @@ class TrainParams(MachineParams, LearningParams):
             raise ConfigError(what, where="train")
         if self.of_senones and "pseudo_labels" in roles:
             what = f"pseudo_labels are texts: criterion {self.criterion} learns senones"
-            raise ConfigError(what, where="train", remedy="set criterion: ctc or transducer, or use `targets`")
+            raise ConfigError(what, where="train", remedy="give `units` of `realign`, which aligns them")
         if self.confidence_power and "pseudo_labels" not in roles:
             what = "confidence_power weighs pseudo-labels, which are not given"
             raise ConfigError(what, where="train", remedy="give the input `pseudo_labels`, or leave it out")
