@@ -27,7 +27,7 @@ FORMATS = ("srt", "json", "ctm", "textgrid")
 
 
 @dataclass
-class Aligned:
+class AlignedFile:
     """Rows of the recording, its lines and words; times are samples at `rate_hz`.
 
     lines: text, start, end, confidence, and the reason why one was not found ("": found). words: word, start, end,
@@ -82,7 +82,7 @@ def command(audio: str, text: str, aligner: str, language: str, form: str, out: 
     log.say("aligned-file", f"{found} of {len(aligned.lines)} lines found in {audio}", facts)
 
 
-def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -> Aligned:
+def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -> AlignedFile:
     from megahour.align.frontend import FrontEnd
     from megahour.cli.recipe import load_stage
     from megahour.core.config import parse
@@ -124,7 +124,7 @@ def _source(folder: Path, audio: Path, text: Path) -> Path:
     return folder
 
 
-def _read(recordings: Artifact, alignment: Artifact, file: str) -> Aligned:
+def _read(recordings: Artifact, alignment: Artifact, file: str) -> AlignedFile:
     (recording,) = recordings.read_table(0).to_pylist()
     cues = {cue["cue"]: cue for cue in recordings.read_table(0, ".cues.parquet").to_pylist()}
     segments = alignment.read_table(0, ".segments.parquet").to_pylist()
@@ -136,7 +136,9 @@ def _read(recordings: Artifact, alignment: Artifact, file: str) -> Aligned:
     found = {each["cue"]: each for each in segments if each["cue"] >= 0}
     numbers = {cue: number for number, cue in enumerate(cues, 1)}
     lines = [_line(cue, found.get(number)) for number, cue in cues.items()]
-    return Aligned(file, recording["samples"], recording["rate_hz"], lines, [_word(word, numbers) for word in words])
+    return AlignedFile(
+        file, recording["samples"], recording["rate_hz"], lines, [_word(word, numbers) for word in words]
+    )
 
 
 def _line(cue: Row, segment: Row | None) -> Row:
@@ -159,17 +161,17 @@ def _word(word: Row, numbers: dict[int, int]) -> Row:
     return {"word": word["text"], **times, "confidence": round(word["confidence"], 4), "line": numbers[word["cue"]]}
 
 
-def written(aligned: Aligned, form: str) -> str:
+def written(aligned: AlignedFile, form: str) -> str:
     """As a file of that format."""
     return {"srt": _srt, "json": _json, "ctm": _ctm, "textgrid": _textgrid}[form](aligned)
 
 
-def _said(aligned: Aligned) -> list[Row]:
+def _said(aligned: AlignedFile) -> list[Row]:
     """Lines that were found, in the order in which they are said."""
     return sorted((line for line in aligned.lines if not line["reason"]), key=lambda line: int(line["start"]))
 
 
-def _srt(aligned: Aligned) -> str:
+def _srt(aligned: AlignedFile) -> str:
     from megahour.corpus.interchange.subtitles import srt_text
 
     names = {"start": "start_samples", "end": "end_samples", "text": "raw"}
@@ -177,7 +179,7 @@ def _srt(aligned: Aligned) -> str:
     return srt_text({"rate_hz": aligned.rate_hz} | {names[key]: line[key] for key in names} for line in said)
 
 
-def _json(aligned: Aligned) -> str:
+def _json(aligned: AlignedFile) -> str:
     def in_seconds(row: Row) -> Row:
         times = {key: round(row[key] / aligned.rate_hz, 3) if row[key] >= 0 else None for key in ("start", "end")}
         return row | times
@@ -187,13 +189,13 @@ def _json(aligned: Aligned) -> str:
     return json.dumps(made | rows, ensure_ascii=False, indent=1) + "\n"
 
 
-def _ctm(aligned: Aligned) -> str:
+def _ctm(aligned: AlignedFile) -> str:
     name, rate_hz = "_".join(Path(aligned.file).stem.split()), aligned.rate_hz
     times = ((word["start"] / rate_hz, (word["end"] - word["start"]) / rate_hz, word) for word in aligned.words)
     return "".join(f"{name} 1 {at:.3f} {s:.3f} {word['word']} {word['confidence']}\n" for at, s, word in times)
 
 
-def _textgrid(aligned: Aligned) -> str:
+def _textgrid(aligned: AlignedFile) -> str:
     from megahour.corpus.interchange.subtitles import Interval, grid, without_gaps
 
     def tier(rows: list[Row], key: str) -> list[Interval]:

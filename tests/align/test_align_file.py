@@ -13,7 +13,7 @@ import soundfile
 from click.testing import CliRunner
 from tones import RATE_HZ, Timed, sentences, speak, train_listener
 
-from megahour.cli.align_file import Aligned, written
+from megahour.cli.align_file import AlignedFile, written
 from megahour.cli.main import app
 from megahour.core.errors import ConfigError
 
@@ -71,7 +71,7 @@ def test_the_formats_hold_the_same_times(talk: Talk) -> None:
         ]
 
     lines, words = in_samples(talk.made["lines"]), in_samples(talk.made["words"])
-    aligned = Aligned("my talk.flac", round(talk.made["seconds"] * RATE_HZ), RATE_HZ, lines, words)
+    aligned = AlignedFile("my talk.flac", round(talk.made["seconds"] * RATE_HZ), RATE_HZ, lines, words)
     srt, ctm, grid, as_json = (written(aligned, form) for form in ("srt", "ctm", "textgrid", "json"))
     assert json.loads(as_json) == talk.made
     blocks = srt.strip().split("\n\n")
