@@ -300,7 +300,7 @@ def test_a_trainers_help_lists_its_options() -> None:
     signature = inspect.signature(sync.gtc)
     assert list(signature.parameters)[:5] == ["model", "optimiser", "group", "clip_norm", "threshold"]
     assert signature.parameters["warmup_from"].default == 0.1
-    assert "density: share of the elements to send" in (sync.gtc.__doc__ or "")
+    assert "density: Share of the elements to send" in (sync.gtc.__doc__ or "")
 
 
 def test_a_run_of_known_length_caps_block_momentum_unless_the_length_is_given() -> None:
