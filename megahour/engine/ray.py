@@ -38,6 +38,7 @@ LOCAL = "local"
 AHEAD = 2  # tasks submitted per core, so that no core waits for the next one
 HEAD_PORT = 6379
 REMEDY = "check engine.master: `local`, `auto` on a machine of the cluster, or HOST:PORT of its head"
+SHORT_S = 0.5  # how long tasks have to end before they are cancelled
 REFRESH_S = 10.0  # between checks of the number of cores: a cluster may grow
 Task = Callable[[int, Any], Any]  # (index, item) → Ray's reference, or its stream of references
 
@@ -128,8 +129,12 @@ class RayEngine(EngineBase):
                     room, refreshed_s = AHEAD * self.workers, time.monotonic()
                 yield running.pop(ended)
         finally:
-            for _, _, result in running.values():
-                ray.cancel(result, force=True)
+            # To cancel a task by force at the moment when it ends aborts this process (`task_manager.cc`, "Tried to
+            # complete task that was not pending"): short ones may end first.
+            if running:
+                _, left = ray.wait(list(running), num_returns=len(running), timeout=SHORT_S)
+                for end in left:
+                    ray.cancel(running[end][2], force=True)
 
     def _value(self, reference: Any, name: str, index: int, item: Any) -> Any:
         """The value of a task. Raises TaskFailed if the task raised, or its worker died on every attempt."""
