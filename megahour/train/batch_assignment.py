@@ -5,20 +5,22 @@ r, r + W, and so on (`InTurn`). Asynchronous workers take the next unassigned ba
 fewer and no one waits for it at the end; the workers of a node are synchronous and take theirs together.
 
 A checkpoint at a batch number M holds all batches before M and none from M on. Every worker saves when its next batch
-is the first from M on, so workers need not agree on when to save. The first worker to pass a mark picks the next one,
-by its own clock. Both numbers are in a store shared by all workers.
+is the first from M on, so workers need not agree on when to save. The first worker to pass a mark decides, by its own
+clock, whether all save there, and picks the next mark. Its choice is in a store shared by all workers.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple, Protocol
 
 import torch
 
 from megahour.sync.group.base import Group
+
+LOOK_S = 10.0  # between two marks at most: how long a requested checkpoint may have to wait
 
 
 class SharedStore(Protocol):
@@ -104,45 +106,69 @@ def claim_of(first: int, size: int, rank: int, total: int, each: int = 1) -> Cla
     return Claim(first, last, range(first + rank, last, size))
 
 
+class Mark(NamedTuple):
+    """A batch number between two steps, and whether all workers save a checkpoint there."""
+
+    batch: int
+    save: bool
+
+
 class Marks:
-    """The batch numbers of checkpoints. Marks are multiples of `unit`, the batches of a common step.
+    """The marks where checkpoints may be saved: multiples of `unit`, the batches of a common step.
 
     Parameters
     ----------
     store: None for a single worker.
     at: batch number that this run begins at.
-    interval_s: seconds between checkpoints.
+    interval_s: seconds between checkpoints; marks are as far apart, or `LOOK_S` if that is less.
+    requested: whether a checkpoint is to be saved now, whatever the interval. One worker asks at each mark.
     """
 
-    def __init__(self, store: SharedStore | None, at: int, interval_s: float, unit: int = 1) -> None:
-        self.store, self.interval_s, self.unit = store, interval_s, unit
+    def __init__(
+        self,
+        store: SharedStore | None,
+        at: int,
+        interval_s: float,
+        unit: int = 1,
+        requested: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.store, self.interval_s, self.unit, self._requested = store, interval_s, unit, requested
         self.next = at + unit  # soon, so that the first interval is measured
         self._passed, self._passed_s = at, time.monotonic()
+        self._saved_s = float("-inf")
 
-    def due(self, claim: Claim | None) -> int | None:
+    def due(self, claim: Claim | None) -> Mark | None:
         """The mark that this worker passes with its next claim (None: the end of the schedule); None if it passes none.
 
         A worker may pass several marks at once if others took the batches between; it gets them one by one.
         """
         if claim is not None and claim.first < self.next:
             return None
-        mark = self.next
-        self.next = self._following(mark)
-        self._passed, self._passed_s = mark, time.monotonic()
-        return mark
+        batch = self.next
+        save, self.next = self._decided(batch)
+        self._passed, self._passed_s = batch, time.monotonic()
+        if save:
+            self._saved_s = self._passed_s
+        return Mark(batch, save)
+
+    def _decided(self, mark: int) -> tuple[bool, int]:
+        """Whether to save at this mark, and the next one: as the first worker that passes it decides."""
+        if self.store is None:
+            return self._save(), self._following(mark)
+        if self.store.add(f"passed/{mark}", 1) == 1:
+            self.store.set(f"after/{mark}", f"{int(self._save())} {self._following(mark)}")
+        save, following = map(int, self.store.get(f"after/{mark}").split())
+        return bool(save), following
+
+    def _save(self) -> bool:
+        """Whether the interval is over, to half the distance of two marks, or a checkpoint was requested."""
+        waited_s = time.monotonic() - self._saved_s
+        return self.interval_s <= LOOK_S or waited_s + LOOK_S / 2 >= self.interval_s or self._requested()
 
     def _following(self, mark: int) -> int:
-        """The mark after this one, picked by the first worker that asks."""
-        if self.store is None:
-            return self._guess(mark)
-        if self.store.add(f"passed/{mark}", 1) == 1:
-            self.store.set(f"after/{mark}", str(self._guess(mark)))
-        return int(self.store.get(f"after/{mark}"))
-
-    def _guess(self, mark: int) -> int:
-        """The next mark: as many batches on as fit into the interval at the pace since the last mark."""
+        """The next mark: as many batches on as fit between two marks at the pace since the last one."""
         seconds = max(time.monotonic() - self._passed_s, 1e-6)
-        batches = (mark - self._passed) * self.interval_s / seconds
+        batches = (mark - self._passed) * min(self.interval_s, LOOK_S) / seconds
         # At most twice as far, since the pace changes, for example from chunks to whole utterances.
         batches = min(batches, 2.0 * max(mark - self._passed, self.unit))
         return mark + self.unit * max(1, round(batches / self.unit))

@@ -22,6 +22,7 @@ from megahour.sync.checkpoint import Checkpoints, set_aside
 from megahour.sync.checkpoint_read import Checkpoint, load, newest_step
 from megahour.sync.group.base import Group
 from megahour.train.coverage_audit import Audit
+from megahour.train.leave import REQUESTED
 from megahour.train.meters import Curves, Sums
 from megahour.train.step_totals import TrainedTotals
 
@@ -120,6 +121,20 @@ class Saving:
         state = {"print": self._fingerprint, "position": at.state(done)}
         saved = dict(tensors) | {"audit.sums": at.audit.tensor()}
         self._try(partial(self._saver.save, done, saved, state, offsets))
+
+    def requested(self) -> bool:
+        """Whether a checkpoint was requested since the last call."""
+        fs, path = self._saver.fs, f"{self._saver.root}{REQUESTED}"
+        try:
+            fs.invalidate_cache()
+            if not fs.exists(path):
+                return False
+            fs.rm_file(path)
+        except OSError as error:
+            LOG.warning("%s cannot be read: %s", path, error)
+            return False
+        LOG.info("a checkpoint was requested")
+        return True
 
     def wait(self) -> None:
         """Wait until the last checkpoint is written."""

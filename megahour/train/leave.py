@@ -1,13 +1,12 @@
-"""Lets a preemptible machine leave a training: on notice, it waits for one more checkpoint and then leaves.
+"""Lets a preemptible machine leave a training: on notice, it has a checkpoint saved and then leaves.
 
     python -m megahour.train.leave RUN --process PID --notice 'curl -sf http://169.254.169.254/…' [--within 110]
 
 Run it beside a training (`megahour run`, or `megahour.train.join` on the other machines) on a spot machine. The command
 of `--notice` is called every few seconds; it must exit with 0 once the cloud has announced that it will take the
-machine. Then a checkpoint newer than the notice is awaited, for at most `--within` seconds, before PID gets SIGTERM.
-That process leaves the group, and the other machines resume from the checkpoint. If checkpoints are more frequent
-(`checkpoint_s`) than the notice is long, hardly any work is lost. Kubernetes calls it with `--notice true` in the hook
-`preStop`.
+machine. Then a checkpoint is requested of the run's trainings, which look for requests every ten seconds, and awaited
+for at most `--within` seconds. After that PID gets SIGTERM: that process leaves the group, and the other machines
+resume from the checkpoint. Kubernetes calls it with `--notice true` in the hook `preStop`.
 """
 
 from __future__ import annotations
@@ -21,19 +20,37 @@ import time
 from pathlib import Path
 
 from megahour.core.store import SCRATCH, Artifact
+from megahour.core.transfer import publish_text
 
 LOG = logging.getLogger(__name__)
 LOOK_S = 5.0  # between two calls of the notice command
 POLL_S = 0.5
+AGAIN_S = 15.0  # before the request is repeated: the worker that took it may have been lost
+REQUESTED = ".requested"  # after the name of a folder of checkpoints: a file that asks for one now
 MARKERS = (".work/*/checkpoints/*/checkpoint.json", f"*/{SCRATCH}/checkpoints/*/checkpoint.json")
 
 
-def newest(run: str) -> float:
-    """Time (by the store's clock, in s) of the newest complete checkpoint of a run's trainings; 0 if there is none."""
+def markers(run: str) -> dict[str, float]:
+    """The complete checkpoints of a run's trainings, with the times (by the store's clock, in s) they were written."""
     home = Artifact(run)
     home.fs.invalidate_cache()
-    markers = [path for pattern in MARKERS for path in home.fs.glob(home.path(pattern))]
-    return max((home.fs.modified(path).timestamp() for path in markers), default=0.0)
+    found = [path for pattern in MARKERS for path in home.fs.glob(home.path(pattern))]
+    return {path: home.fs.modified(path).timestamp() for path in found}
+
+
+def newest(run: str) -> float:
+    """Time of the newest complete checkpoint of a run's trainings; 0 if there is none."""
+    return max(markers(run).values(), default=0.0)
+
+
+def request(run: str) -> None:
+    """Ask the run's trainings for a checkpoint now."""
+    fs = Artifact(run).fs
+    for folder in {path.rsplit("/", 2)[0] for path in markers(run)}:
+        try:
+            publish_text(fs, folder + REQUESTED, "")
+        except OSError as error:
+            LOG.warning("no checkpoint can be requested of %s: %s", folder, error)
 
 
 def given(command: str) -> bool:
@@ -51,11 +68,14 @@ def alive(process: int) -> bool:
 
 
 def leave(run: str, process: int, within_s: float) -> bool:
-    """Wait for a new checkpoint, then end the process with SIGTERM; returns whether there was a checkpoint."""
-    before, began_s = newest(run), time.monotonic()
+    """Have a checkpoint saved, then end the process with SIGTERM; returns whether there was one."""
+    before, began_s, asked_s = newest(run), time.monotonic(), float("-inf")
     LOG.warning("this machine will be taken away: waiting for a checkpoint, at most %.0f s", within_s)
     saved = False
-    while not saved and alive(process) and time.monotonic() - began_s < within_s:
+    while not saved and alive(process) and (now_s := time.monotonic()) - began_s < within_s:
+        if now_s - asked_s > AGAIN_S:
+            request(run)
+            asked_s = now_s
         time.sleep(POLL_S)
         saved = newest(run) > before
     LOG.warning("%s after %.1f s: leaving", "a checkpoint" if saved else "no checkpoint", time.monotonic() - began_s)

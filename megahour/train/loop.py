@@ -175,13 +175,14 @@ class Run:
 
     def _save_due(self, marks: Marks, claim: Claim | None) -> None:
         """Save the checkpoints that lie before `claim`."""
-        while (mark := marks.due(claim)) is not None and mark < self.total:
-            self._checkpoint(mark)
+        while (mark := marks.due(claim)) is not None and mark.batch < self.total:
+            if mark.save:
+                self._checkpoint(mark.batch)
 
     def _claims(self, store: SharedStore | None) -> tuple[Claims, Marks]:
         p, at = self.job.params, self.at.done
         unit = self.group.size if self.in_step else p.synchroniser.node_workers
-        marks = Marks(store, at, p.checkpoint_s, unit * p.accumulate)
+        marks = Marks(store, at, p.checkpoint_s, unit * p.accumulate, self.saving.requested)
         if self.in_step or store is None:
             return InTurn(self.group, at, self.total, p.accumulate, self.at.owed), marks
         first = self.group.rank - self.group.rank % unit

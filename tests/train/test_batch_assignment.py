@@ -99,10 +99,11 @@ def test_a_checkpoint_holds_all_batches_before_its_mark_and_none_after(workers: 
         claims, marks, done = FirstCome(store, None, 0, total), Marks(store, 0, interval_s=0.002), []
         while True:
             claim = claims.take()
-            while (mark := marks.due(claim)) is not None and mark < total:
-                passed[rank].append(mark)
-                at_mark[mark] += done
-                assert all(batch < mark for batch in done)
+            while (mark := marks.due(claim)) is not None and mark.batch < total:
+                passed[rank].append(mark.batch)
+                at_mark[mark.batch] += done
+                assert mark.save
+                assert all(batch < mark.batch for batch in done)
             if claim is None:
                 return
             done.append(claim.first)
@@ -118,20 +119,21 @@ def test_a_checkpoint_holds_all_batches_before_its_mark_and_none_after(workers: 
         assert sorted(done) == list(range(mark))
 
 
-def marked(interval_s: float, unit: int, at: int = 0, total: int = 40) -> list[int]:
+def marked(interval_s: float, unit: int, at: int = 0, total: int = 40) -> tuple[list[int], list[int]]:
+    """All marks, and those where checkpoints are saved."""
     claims, marks = InTurn(Alone(0, unit), at, total), Marks(None, at, interval_s, unit)  # type: ignore[arg-type]
     found = []
     while (claim := claims.take()) is not None:
         found += [mark] if (mark := marks.due(claim)) is not None else []
-    return found
+    return [mark.batch for mark in found], [mark.batch for mark in found if mark.save]
 
 
 def test_marks_are_after_every_step_or_further_apart_by_twice_at_most() -> None:
     """The first comes soon, so that the pace is known; with no interval there is one a step, made by all together."""
-    assert marked(0.0, 1, at=5, total=10) == [6, 7, 8, 9]
-    assert marked(0.0, 4, total=20) == [4, 8, 12, 16]
-    assert marked(1e9, 1) == [1, 3, 7, 15, 31]
-    assert marked(1e9, 3) == [3, 9, 21]
+    assert marked(0.0, 1, at=5, total=10) == ([6, 7, 8, 9], [6, 7, 8, 9])
+    assert marked(0.0, 4, total=20) == ([4, 8, 12, 16], [4, 8, 12, 16])
+    assert marked(1e9, 1) == ([1, 3, 7, 15, 31], [1])
+    assert marked(1e9, 3) == ([3, 9, 21], [3])
 
 
 def test_marks_follow_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,9 +141,29 @@ def test_marks_follow_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("megahour.train.batch_assignment.time.monotonic", lambda: now_s[0])
     claims, marks, found = InTurn(Alone(0, 1), 0, 4000), Marks(None, 0, interval_s=10.0), []  # type: ignore[arg-type]
     while (claim := claims.take()) is not None:
-        if marks.due(claim) is not None:
+        if (mark := marks.due(claim)) is not None and mark.save:
             found.append(now_s[0])
         now_s[0] += 0.1 if claim.first < 2000 else 0.3  # whole utterances take longer than chunks
     steady = [after - before for before, after in itertools.pairwise(found) if before > 25]
     assert max(steady) <= 3 * 10.5, "the pace changed once within an interval"
     assert steady[-1] == pytest.approx(10.0, rel=0.05)
+
+
+def test_a_requested_checkpoint_comes_at_the_next_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marks are ten seconds apart, however rare checkpoints are."""
+    now_s, requests = [0.0], [95.0, 250.0]
+    monkeypatch.setattr("megahour.train.batch_assignment.time.monotonic", lambda: now_s[0])
+
+    def requested() -> bool:
+        return bool(requests) and now_s[0] >= requests[0] and bool(requests.pop(0))
+
+    claims, saved = InTurn(Alone(0, 1), 0, 4000), []  # type: ignore[arg-type]
+    marks = Marks(None, 0, 300.0, requested=requested)
+    while (claim := claims.take()) is not None:
+        if (mark := marks.due(claim)) is not None and mark.save:
+            saved.append(now_s[0])
+        now_s[0] += 0.2
+    assert saved[0] == pytest.approx(0.2)
+    assert 95 <= saved[1] <= 105.5
+    assert 250 <= saved[2] <= 260.5
+    assert [after - before for before, after in itertools.pairwise(saved[2:])] == [pytest.approx(300.0, abs=6.0)]

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from megahour.train.leave import given, leave, newest
+from megahour.sync.checkpoint import Checkpoints
+from megahour.train.checkpoints import Saving
+from megahour.train.leave import given, leave, newest, request
 
 
 @pytest.fixture
@@ -38,6 +40,17 @@ def test_the_process_ends_once_there_is_a_checkpoint_of_now(tmp_path: Path, proc
     assert time.monotonic() - began_s < 10
     assert newest(str(tmp_path)) > before
     assert process.wait(10) == -15
+
+
+def test_checkpoints_are_requested_of_every_training_and_taken_once(tmp_path: Path) -> None:
+    checkpoint(tmp_path, "7")
+    for request_it in (False, True):
+        if request_it:
+            request(str(tmp_path))
+        for work in (tmp_path / ".work" / "made", tmp_path / "student" / ".scratch"):
+            with Checkpoints(work / "checkpoints") as saver:
+                saving = Saving(saver, "", None)
+                assert [saving.requested(), saving.requested()] == [request_it, False]
 
 
 def test_no_checkpoint_is_waited_for_longer_than_there_is_time(

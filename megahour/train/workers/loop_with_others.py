@@ -174,10 +174,10 @@ class RunWithOthers(Run):
         """Save once between two rounds, however many marks the last one has passed."""
         if not self._between_rounds():
             return
-        passed = False
-        while (mark := marks.due(claim)) is not None and mark < self.total:
-            passed = True
-        if passed and self.at.done < self.total:
+        save = False
+        while (mark := marks.due(claim)) is not None and mark.batch < self.total:
+            save = save or mark.save
+        if save and self.at.done < self.total:
             self._checkpoint(self.at.done)
 
     def _step(self, claim: Claim) -> None:

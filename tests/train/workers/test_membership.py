@@ -180,7 +180,7 @@ def test_a_machine_that_gets_notice_leaves_behind_a_checkpoint_and_the_other_goe
 
     disturbance = Disturbance(notice)
     shared = {"nodes": 2, "min_nodes": 1, "rendezvous": f"127.0.0.1:{free_port()}", "epochs": 2500, "hidden": 16}
-    _, rows = run(tmp_path, data, checkpoint_s=1.0, **shared)
+    _, rows = run(tmp_path, data, checkpoint_s=600.0, **shared)  # it is the notice that has one saved
     disturbance.done()
     log = (tmp_path / "log").read_text()
     assert ends == [0, 1], log
