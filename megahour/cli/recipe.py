@@ -58,8 +58,8 @@ class EngineParams(BaseModel):
     )
     services: str = Field(
         "",
-        description="Folder or URL where `megahour serve FOLDER` registers on other machines. Set it when devices are "
-        "on other machines. Empty: models run beside the driver.",
+        description="Folder or URL where `megahour serve FOLDER` registers on other machines, or their addresses: "
+        "grpc://HOST:PORT,… Set it when devices are on other machines. Empty: models run beside the driver.",
     )
     conf: dict[str, str] = Field(
         {},

@@ -10,14 +10,16 @@ from megahour.runner import log
 
 
 @click.command("serve")
-@click.argument("registry", metavar="FOLDER")
+@click.argument("registry", metavar="FOLDER|ADDRESS")
 @click.option(
     "--device",
     "devices",
     multiple=True,
     help="(repeatable) Devices: auto, cuda, cpu, or cuda:0 …, as in engine.devices.",
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address at which tasks reach this machine.")
+@click.option(
+    "--host", default="", help="Address at which tasks reach this machine. Default: that of ADDRESS, or 127.0.0.1."
+)
 @click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Port. 0, the default: any free one.")
 @click.option(
     "--tls", default="", metavar="FOLDER", help="Folder with tls.crt, tls.key and ca.crt. Without it, no TLS."
@@ -33,16 +35,32 @@ from megahour.runner import log
 def command(
     registry: str, devices: tuple[str, ...], host: str, port: int, tls: str, mutual: bool, trust: tuple[str, ...]
 ) -> None:
-    """Serve models on this machine for a run elsewhere, which finds it through FOLDER (its engine.services)."""
+    """Serve models on this machine for a run elsewhere, which finds it through FOLDER (its engine.services).
+
+    Machines that share no folder are listed in engine.services instead, and each listens at its ADDRESS,
+    grpc://HOST:PORT. The environment variable MEGAHOUR_SERVICE_TOKEN has the same secret on both sides.
+    """
     from megahour.engine.local import usable_cores
     from megahour.serve.devices import of_machine
     from megahour.serve.host import TRUSTED, serve_registry
+    from megahour.serve.standing import are_addresses, host_of, token_of_environment
     from megahour.serve.tls import server_options
 
+    if are_addresses(registry):
+        token_of_environment()
+        host = host or host_of(registry)
+    host = host or "127.0.0.1"
     server_options(tls, mutual)  # fail on a missing key now, not when a run needs this service
     chosen = of_machine(devices, usable_cores())
     log.say("waiting", f"waiting for runs with engine.services={registry}, on {', '.join(chosen)}; Ctrl-C ends it")
     trusted = (*TRUSTED, *trust)
     serve_registry(
-        registry, threading.Event(), devices=chosen, host=host, port=port, tls=tls, mutual=mutual, trusted=trusted
+        registry,
+        threading.Event(),
+        devices=chosen,
+        host=host or "127.0.0.1",
+        port=port,
+        tls=tls,
+        mutual=mutual,
+        trusted=trusted,
     )

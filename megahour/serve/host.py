@@ -6,11 +6,15 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import cast
 
 from megahour.core.errors import MegahourError
 from megahour.serve.registry import BEAT_S, POLL_S, Registry
-from megahour.serve.server import serve
+from megahour.serve.server import Service, serve
 from megahour.serve.spec import ModelSpec
+from megahour.serve.standing import Desk, are_addresses, token_of_environment
+from megahour.serve.tls import server_options
 
 LOG = logging.getLogger(__name__)
 TRUSTED = ("megahour.",)  # modules whose loaders may run by default: registry files must not name arbitrary code
@@ -29,37 +33,52 @@ def serve_registry(
 ) -> None:
     """Until `stop` is set: load and offer the requested model, until another one or none is requested.
 
-    A model that fails to load is logged, and skipped until the registry asks for another one.
+    A model that fails to load is logged, and skipped until another one is requested.
+
+    url: a registry's folder, or this machine's address, grpc://HOST:PORT, see `standing`.
     """
-    registry, refused = Registry(url), ""
-    while not stop.is_set():
-        wanted = registry.wanted()
-        if wanted is None or wanted[0] == refused:
+    with _registry(url, tls, mutual) as registry:
+        refused = ""
+        while not stop.is_set():
+            wanted = registry.wanted()
+            if wanted is None or wanted[0] == refused:
+                stop.wait(POLL_S)
+                continue
+            model, spec = wanted
+            if not spec.loader.startswith(tuple(trusted)):
+                known = ", ".join(f"{prefix}*" for prefix in trusted)
+                LOG.error("%s asks for %s, which does not match %s", url, spec.loader, known)
+                refused = model
+                continue
+            try:
+                with serve(spec, devices=devices, host=host, port=port, tls=tls, mutual=mutual) as service:
+                    LOG.warning("serving %s at %s on %s", spec.loader, service.address, ", ".join(devices))
+                    _offer(registry, model, service, stop)
+            except MegahourError as error:
+                LOG.error("%s", error)
+                refused = model
+
+
+def _registry(url: str, tls: str, mutual: bool) -> AbstractContextManager[Registry | Desk]:
+    if are_addresses(url):
+        return cast("AbstractContextManager[Desk]", Desk(url, token_of_environment(), server_options(tls, mutual)))
+    return nullcontext(Registry(url))
+
+
+def _offer(registry: Registry | Desk, model: str, service: Service, stop: threading.Event) -> None:
+    """Offer the service until it ends, `stop` is set or its model is no longer requested."""
+    key = registry.add(model, service.endpoint)
+    beat_s = time.monotonic()
+    try:
+        while not (stop.is_set() or service.ended or _other(registry, model)):
             stop.wait(POLL_S)
-            continue
-        model, spec = wanted
-        if not spec.loader.startswith(tuple(trusted)):
-            LOG.error("%s asks for %s, which does not match %s", url, spec.loader, ", ".join(f"{t}*" for t in trusted))
-            refused = model
-            continue
-        try:
-            with serve(spec, devices=devices, host=host, port=port, tls=tls, mutual=mutual) as service:
-                key = registry.add(model, service.endpoint)
-                LOG.warning("serving %s at %s on %s", spec.loader, service.address, ", ".join(devices))
+            if time.monotonic() - beat_s > BEAT_S:
+                registry.beat(key, model, service.endpoint)
                 beat_s = time.monotonic()
-                try:
-                    while not (stop.is_set() or service.ended or _other(registry, model)):
-                        stop.wait(POLL_S)
-                        if time.monotonic() - beat_s > BEAT_S:
-                            registry.beat(key, model, service.endpoint)
-                            beat_s = time.monotonic()
-                finally:
-                    registry.remove(key)  # first, so that no task connects while it ends
-        except MegahourError as error:
-            LOG.error("%s", error)
-            refused = model
+    finally:
+        registry.remove(key)  # first, so that no task connects while it ends
 
 
-def _other(registry: Registry, model: str) -> bool:
+def _other(registry: Registry | Desk, model: str) -> bool:
     wanted: tuple[str, ModelSpec] | None = registry.wanted()
     return wanted is None or wanted[0] != model

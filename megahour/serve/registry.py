@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from megahour.core.records import fingerprint
 from megahour.core.store import Artifact
 from megahour.core.transfer import is_local, publish_text
 from megahour.serve.spec import AcceleratorError, ModelSpec, ServiceAddress, ServicePool
+from megahour.serve.standing import Desks, are_addresses, token_of_environment
 
 LOG = logging.getLogger(__name__)
 WANTED = "wanted.json"
@@ -50,9 +51,10 @@ class Registry:
         self._write(WANTED, {"name": name, "spec": asdict(spec)})
         return name
 
-    def forget(self) -> None:
-        """No model is needed any more."""
-        self._remove(WANTED)
+    def forget(self, name: str) -> None:
+        """The model is not needed any more."""
+        if (wanted := self.wanted()) and wanted[0] == name:
+            self._remove(WANTED)
 
     def wanted(self) -> tuple[str, ModelSpec] | None:
         """The requested model: (name, spec); None if there is none."""
@@ -110,17 +112,28 @@ class Registry:
             LOG.debug("%s/%s could not be removed: %s", self.url, name, error)
 
 
+def registry_of(pool: ServicePool) -> Registry | Desks:
+    """Where drivers and tasks find the services of `pool`."""
+    if pool.spec is None:
+        return Registry(pool.registry)
+    return Desks(pool.registry, pool.spec, pool.token, pool.tls)
+
+
 @contextmanager
 def services_of(url: str, spec: ModelSpec, tls: str = "", join_s: float = JOIN_S) -> Iterator[ServicePool]:
-    """Request a model in the registry at `url` for the duration of the block; yields once a service offers it.
+    """Request a model of the registry at `url`, or of the services at its addresses, for the duration of the block.
 
-    Raises AcceleratorError: no service offers it within `join_s`.
+    Yields once a service offers it. Raises AcceleratorError: none does within `join_s`; ConfigError: the addresses
+    need a token.
     """
-    registry = Registry(url)
-    model = registry.want(spec)
+    pool = ServicePool(url, fingerprint(asdict(spec)), tls)
+    if are_addresses(url):
+        pool = replace(pool, spec=spec, token=token_of_environment())
+    registry = registry_of(pool)
+    registry.want(spec)
     try:
         began_s, warned = time.monotonic(), False
-        while not registry.services(model, tls):
+        while not registry.services(pool.model, tls):
             waited_s = time.monotonic() - began_s
             if waited_s > join_s:
                 raise AcceleratorError(
@@ -130,6 +143,6 @@ def services_of(url: str, spec: ModelSpec, tls: str = "", join_s: float = JOIN_S
                 LOG.warning("no model service yet: start `megahour serve %s` on the machines with devices", url)
                 warned = True
             time.sleep(POLL_S)
-        yield ServicePool(url, model, tls)
+        yield pool
     finally:
-        registry.forget()
+        registry.forget(pool.model)

@@ -128,11 +128,16 @@ class ServiceAddress:
 
 @dataclass(frozen=True)
 class ServicePool:
-    """A changing set of services of one model: a registry's URL and the model's name in it."""
+    """A changing set of services of one model: a registry's URL or the services' addresses, and the model's name there.
+
+    spec, token: for addresses, see `standing`.
+    """
 
     registry: str
     model: str
     tls: str = ""
+    spec: ModelSpec | None = None
+    token: str = field(default="", repr=False)
 
 
 def bucket_frames(length: int) -> int:

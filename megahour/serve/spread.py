@@ -20,7 +20,7 @@ import numpy as np
 from megahour.serve import wire
 from megahour.serve.call import Call
 from megahour.serve.client import FlightSession, InferOptions, SendWindow, Sequences
-from megahour.serve.registry import Registry
+from megahour.serve.registry import registry_of
 from megahour.serve.spec import CLOSED, GIVEN_UP, AcceleratorError, ServiceAddress, ServicePool
 
 LOG = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class SpreadSession:
     """A `client.Session` with a changing set of services, for one thread."""
 
     def __init__(self, pool: ServicePool) -> None:
-        self._pool, self._registry = pool, Registry(pool.registry)
+        self._pool, self._registry = pool, registry_of(pool)
         self._sessions: dict[str, FlightSession] = {}
         self._away: dict[str, tuple[float, float]] = {}  # address: (retry at, waiting time)
 

@@ -33,6 +33,8 @@ from megahour.serve.registry import Registry, services_of
 from megahour.serve.server import serve
 from megahour.serve.spec import CLOSED, AcceleratorError, ModelSpec, SequenceFailedError, ServicePool
 from megahour.serve.spread import SpreadSession, _Spread
+from megahour.serve.standing import Desk, Desks
+from megahour.serve.tls import server_options
 from megahour.serve.wire import Keyed
 
 SUMS = ModelSpec("accelerator_models:sums", max_batch_frames=2048)
@@ -332,6 +334,15 @@ def test_with_keys_the_service_is_encrypted_and_asks_for_the_clients(keys: Path)
             c.metrics()
     with serve(SUMS, tls=str(keys / "own")) as service, client(replace(service.endpoint, tls=str(keys / "none"))) as c:
         assert as_bytes(c.infer(items)) == expected(items)
+
+
+def test_with_keys_a_desk_is_encrypted_and_asks_for_the_clients(keys: Path) -> None:
+    with Desk("grpc://127.0.0.1:0", "secret", server_options(str(keys / "own"), True)) as desk:
+        assert desk.url.startswith("grpc+tls://")
+        for folder, heard in (("own", True), ("none", False), ("other", False)):
+            Desks(desk.url.replace("+tls", ""), SUMS, "secret", str(keys / folder)).services("")
+            assert (desk.wanted() is not None) == heard
+            desk._wanted = None
 
 
 def test_a_service_of_another_authority_is_refused(keys: Path) -> None:

@@ -1,0 +1,122 @@
+"""Services at given addresses: asked for a model with a token, one run at a time, lost and back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+
+import numpy as np
+import pyarrow.flight as flight
+import pytest
+from click.testing import CliRunner
+from loopback import free_port
+from trainings import until
+
+from megahour.cli.serve import command as serve_command
+from megahour.core.errors import ConfigError
+from megahour.core.records import fingerprint
+from megahour.serve import standing
+from megahour.serve.host import serve_registry
+from megahour.serve.local import serve_in_process
+from megahour.serve.registry import services_of
+from megahour.serve.spec import AcceleratorError, ModelSpec
+from megahour.serve.spread import SpreadSession
+from megahour.serve.standing import TOKEN, Desk, Desks
+
+SUMS = ModelSpec("accelerator_models:sums", max_batch_frames=2048)
+ITEMS = [(i, np.full((5 + i, 8), i / 8, np.float32)) for i in range(40)]
+
+
+@contextmanager
+def serving(*addresses: str) -> Iterator[None]:
+    stop, options = threading.Event(), {"devices": ["cpu"], "host": "127.0.0.1", "trusted": ("accelerator_models:",)}
+    threads = [threading.Thread(target=serve_registry, args=(each, stop), kwargs=options) for each in addresses]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+
+
+def addresses(count: int) -> list[str]:
+    return [f"grpc://127.0.0.1:{free_port()}" for _ in range(count)]
+
+
+def test_a_run_finds_the_models_at_the_addresses_and_one_may_be_missing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(TOKEN, "secret")
+    here, there, missing = addresses(3)
+    with serve_in_process(SUMS) as session:
+        expected = dict(session.infer(ITEMS))
+    with serving(here, there), services_of(f"{here}, {there},{missing}", SUMS) as pool:
+        assert "secret" not in repr(pool)
+        monkeypatch.delenv(TOKEN)  # tasks on other machines have it from the driver
+        with SpreadSession(pool) as session:
+            until(lambda: len(session.present()) == 2)
+            found = dict(session.infer(ITEMS))
+        assert all(np.array_equal(found[key]["sums"], expected[key]["sums"]) for key, _ in ITEMS)
+    assert [record.message for record in caplog.records if missing in record.message and "no model" in record.message]
+
+
+def test_a_desk_that_starts_again_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TOKEN, "secret")
+    (here,) = addresses(1)
+    desks = Desks(here, SUMS, "secret")
+    for _ in range(2):
+        with serving(here):
+            until(lambda: desks.services(fingerprint(asdict(SUMS))))
+        assert not desks.services("")
+
+
+def test_one_run_at_a_time_until_it_forgets_or_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [0.0]
+    monkeypatch.setattr("megahour.serve.standing.time.monotonic", lambda: now_s[0])
+    other = replace(SUMS, max_batch_frames=64)
+    with Desk("grpc://127.0.0.1:0", "secret", {}) as desk:
+        first, second = Desks(desk.url, SUMS, "secret"), Desks(desk.url, other, "secret")
+
+        def wanted() -> ModelSpec | None:
+            found = desk.wanted()
+            return found and found[1]
+
+        assert wanted() is None
+        first.services("")
+        second.services("")
+        assert wanted() == SUMS
+        first.forget(fingerprint(asdict(SUMS)))
+        second.services("")
+        assert wanted() == other
+        now_s[0] += standing.LEASE_S
+        assert wanted() is None
+        first.services("")
+        assert wanted() == SUMS
+
+
+def test_without_the_token_there_is_no_answer(caplog: pytest.LogCaptureFixture) -> None:
+    with Desk("grpc://127.0.0.1:0", "secret", {}) as desk:
+        assert not Desks(desk.url, SUMS, "guess").services("")
+        assert desk.wanted() is None
+        options = flight.FlightCallOptions(headers=[(b"authorization", b"Bearer secret")])
+        answers = flight.connect(desk.url).do_action(flight.Action("other", b"{}"), options)
+        with pytest.raises(flight.FlightServerError, match="available: serve, forget"):
+            next(answers)
+    assert "the token is missing or wrong" in caplog.text
+
+
+def test_what_is_refused_before_a_run_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TOKEN, raising=False)
+    with pytest.raises(ConfigError, match=f"need a token in {TOKEN}\nRemedy: set the same secret"):
+        services_of("grpc://127.0.0.1:1", SUMS).__enter__()
+    assert "need a token" in str(CliRunner().invoke(serve_command, ["grpc://127.0.0.1:1"]).exception)
+    monkeypatch.setenv(TOKEN, "secret")
+    assert "not of the form" in str(CliRunner().invoke(serve_command, ["grpc://nowhere"]).exception)
+    with pytest.raises(ConfigError, match="cannot connect to this address"):
+        Desk("grpc://0.0.0.0:0", "secret", {})
+    with pytest.raises(AcceleratorError, match="no model service joined within 0 s"):
+        services_of(addresses(1)[0], SUMS, join_s=0.0).__enter__()
