@@ -112,11 +112,11 @@ class Registry:
             LOG.debug("%s/%s could not be removed: %s", self.url, name, error)
 
 
-def registry_of(pool: ServicePool) -> Registry | Desks:
-    """Where drivers and tasks find the services of `pool`."""
+def registry_of(pool: ServicePool, level: int = logging.INFO) -> Registry | Desks:
+    """Where drivers and tasks find the services of `pool`. `level`: at which lacking ones are logged."""
     if pool.spec is None:
         return Registry(pool.registry)
-    return Desks(pool.registry, pool.spec, pool.token, pool.tls)
+    return Desks(pool.registry, pool.spec, pool.token, pool.tls, level)
 
 
 @contextmanager
@@ -129,7 +129,7 @@ def services_of(url: str, spec: ModelSpec, tls: str = "", join_s: float = JOIN_S
     pool = ServicePool(url, fingerprint(asdict(spec)), tls)
     if are_addresses(url):
         pool = replace(pool, spec=spec, token=token_of_environment())
-    registry = registry_of(pool)
+    registry = registry_of(pool, logging.WARNING)
     registry.want(spec)
     try:
         began_s, warned = time.monotonic(), False

@@ -111,12 +111,15 @@ class Desk(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no typ
 
 
 class Desks:
-    """The desks at the `addresses`, which drivers and tasks ask for the model `spec` as they would ask a `Registry`."""
+    """The desks at the `addresses`, which drivers and tasks ask for the model `spec` as they would ask a `Registry`.
 
-    def __init__(self, addresses: str, spec: ModelSpec, token: str, tls: str = "") -> None:
+    level: at which problems of desks are logged.
+    """
+
+    def __init__(self, addresses: str, spec: ModelSpec, token: str, tls: str = "", level: int = logging.INFO) -> None:
         self._addresses = [with_scheme(address.strip(), tls) for address in addresses.split(",") if address.strip()]
         self._request = {"name": fingerprint(asdict(spec)), "spec": asdict(spec)}
-        self._token, self._tls = token, tls
+        self._token, self._tls, self._level = token, tls, level
         self._noted: dict[str, str] = {}  # by address: the problem that was logged last
 
     def want(self, spec: ModelSpec) -> None:
@@ -144,13 +147,13 @@ class Desks:
                     (answer,) = client.do_action(call, options)
                     answers[address] = json.loads(answer.body.to_pybytes())
             except (pa.ArrowException, OSError) as error:
-                self._note(address, str(error).partition("\n")[0])
+                self._note(address, str(error).partition("\n")[0].rpartition("last error: ")[2])
         return answers
 
     def _note(self, address: str, problem: str) -> None:
         """Log a new problem, once."""
         if problem and self._noted.get(address) != problem:
-            LOG.warning("no model service at %s: %s", address, problem)
+            LOG.log(self._level, "no model service at %s: %s", address, problem)
         self._noted[address] = problem
 
 
