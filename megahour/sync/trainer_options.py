@@ -58,13 +58,17 @@ class TrainerOptions(BaseModel):
 
         group: the workers; None: torch.distributed's default group, or one worker if it is not initialised.
 
-        Raises ConfigError for a model or an optimiser that the trainer does not support.
+        Raises ConfigError for a model or an optimiser that the trainer does not support, and on all workers if they
+        differ in options, or in more of the model than values.
         """
         base = importlib.import_module("megahour.sync.trainers.base")
         wrapped = importlib.import_module("megahour.sync.trainers.wrapped")
+        start = importlib.import_module("megahour.sync.trainers.same_start")
         module, _, name = self.implementation.partition(".")
         wrapped.check_model(model)
         base.check_optimiser(optimiser)
         call = getattr(importlib.import_module(f"megahour.sync.trainers.{module}"), name)
-        synchroniser: Synchroniser = call(model, optimiser, base.default_group(group), self)
+        group = base.default_group(group)
+        start.check_same_start(model, f"{type(self).__name__} {self.model_dump_json(exclude_defaults=True)}", group)
+        synchroniser: Synchroniser = call(model, optimiser, group, self)
         return synchroniser
