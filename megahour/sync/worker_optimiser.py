@@ -16,11 +16,13 @@ class WorkerOptimiser(torch.optim.Optimizer):
     def __init__(self, worker: Synchroniser, optimiser: torch.optim.Optimizer) -> None:
         super().__init__(optimiser.param_groups, optimiser.defaults)
         self.worker, self.optimiser = worker, optimiser
-        self._share()
+        del self.param_groups, self.state
 
-    def _share(self) -> None:
-        """Share the optimiser's groups and state, for schedulers and checkpoints."""
-        self.param_groups, self.state = self.optimiser.param_groups, self.optimiser.state
+    def __getattr__(self, name: str) -> Any:
+        """The optimiser's own groups and state, which its `load_state_dict` replaces."""
+        if name in ("param_groups", "state"):
+            return getattr(self.optimiser, name)
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """`worker.step()`; a closure is called first, and its result is returned."""
@@ -34,7 +36,6 @@ class WorkerOptimiser(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load into the wrapped optimiser."""
         self.optimiser.load_state_dict(state_dict)
-        self._share()
 
 
 def as_optimiser(worker: Synchroniser, optimiser: torch.optim.Optimizer) -> WorkerOptimiser:

@@ -74,6 +74,22 @@ def test_a_checkpoint_goes_through_it() -> None:
     assert float(inner.state[model.weight]["step"]) == 2
 
 
+def test_a_schedule_still_acts_after_the_optimiser_itself_was_loaded() -> None:
+    """Loading replaces an optimiser's groups."""
+    model = nn.Linear(3, 2)
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimiser = sync.as_optimiser(sync.dense(model, inner), inner)
+    schedule = torch.optim.lr_scheduler.StepLR(optimiser, step_size=1, gamma=0.5)
+    inner.load_state_dict(inner.state_dict())
+    optimiser.step()
+    schedule.step()
+    assert inner.param_groups[0]["lr"] == 0.05
+    assert optimiser.param_groups is inner.param_groups
+    assert optimiser.state is inner.state
+    with pytest.raises(AttributeError, match="has no attribute 'stats'"):
+        _ = optimiser.stats
+
+
 def test_lightning_trains_with_it(tmp_path) -> None:
     lightning = pytest.importorskip("pytorch_lightning")
 

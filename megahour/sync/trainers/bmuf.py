@@ -169,6 +169,7 @@ class Bmuf:
         finite = bool(mean.isfinite().all())
         if not finite:
             LOG.warning("rank %d: weights are not finite after step %d; left out", self.group.rank, self._steps)
+            self.optimiser.state.clear()  # its moments would spoil the weights that it gets
         agreed = base.agree(self.group, self._weight if finite else 0.0, finite)
         if agreed.total:
             self._move(mean, agreed.share, warming)

@@ -76,7 +76,8 @@ def _floating(model: nn.Module) -> list[Tensor]:
 def average_memories(optimiser: torch.optim.Optimizer, group: Group, share: float) -> None:
     """Replace the optimiser's tensors of a parameter's shape (moments) by Σ share · theirs; a collective call.
 
-    If workers hold different numbers of them, for example before a worker's first batch, all keep their own.
+    If workers hold different numbers of them, for example before a worker's first batch, or one has an infinity or
+    NaN, all keep their own.
     """
     tensors = [
         optimiser.state[parameter][name]
@@ -85,7 +86,8 @@ def average_memories(optimiser: torch.optim.Optimizer, group: Group, share: floa
         for name in sorted(optimiser.state.get(parameter, {}))
         if name != "step" and _like(optimiser.state[parameter][name], parameter)
     ]
-    counts = group.all_gather(torch.tensor([len(tensors)])).wait()
+    finite = all(bool(tensor.isfinite().all()) for tensor in tensors)
+    counts = group.all_gather(torch.tensor([len(tensors) if finite else -1])).wait()
     if tensors and bool((counts == len(tensors)).all()):
         _average(tensors, group, share)
 

@@ -14,6 +14,7 @@ So a thin network carries D / P values at a time and has τ steps for them, wher
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,6 +28,8 @@ from megahour.sync.params import StreamingDilocoOptions
 from megahour.sync.trainers import base, replicas
 from megahour.sync.trainers.block_momentum import Nesterov
 from megahour.sync.trainers.flat import Flat, broadcast_model
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass
@@ -49,7 +52,8 @@ class StreamingDiloco:
     """Local steps; every `block_steps / fragments` of them one fragment of the model becomes the filtered mean of all.
 
     With one fragment, no overlap and `mix` 0 it is `diloco`, bit for bit. The model of `finish` is the global one. A
-    worker whose weights are not finite counts for nothing in a mean and takes the others'. A lost worker raises
+    worker whose weights are not finite is named in a warning and starts again from the global model: what it trained
+    counts for nothing. A lost worker raises
     `WorkerLostError` when the next fragment is due.
 
     `metrics`: `gradient_norm` before clipping, where it was needed; `block_update_norm` of the fragment that came last.
@@ -147,8 +151,11 @@ class StreamingDiloco:
     @torch.no_grad()
     def _send(self, fragment: int) -> None:
         """All workers' fragment is on its way, unless no one has trained since it last was."""
-        vector = self._flat.weights()[self._bounds[fragment]].clone()
-        finite = bool(vector.isfinite().all())
+        weights = self._flat.weights()
+        finite = bool(weights.isfinite().all())
+        if not finite:
+            self._start_again()
+        vector = weights[self._bounds[fragment]].clone()
         agreed = base.agree(self._group, self._weights[fragment] if finite else 0.0, finite)
         self._weights[fragment] = 0.0
         if agreed.total:
@@ -161,6 +168,13 @@ class StreamingDiloco:
                 where="streaming_diloco",
                 remedy="go back to a checkpoint with a lower learning rate, clip_norm or outer momentum",
             )
+
+    def _start_again(self) -> None:
+        """The global model for weights that are not finite: one fragment of it would be spoilt by those around it."""
+        LOG.warning("rank %d: weights are not finite after step %d; left out", self._group.rank, self._steps)
+        self._flat.set_weights(torch.cat([each.start for each in self._filters]))
+        self._weights = [0.0] * len(self._weights)
+        self._optimiser.state.clear()
 
     @torch.no_grad()
     def _use(self, mix: float) -> None:

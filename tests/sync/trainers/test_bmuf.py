@@ -342,6 +342,25 @@ def test_a_worker_that_diverged_is_left_out_and_named(caplog: pytest.LogCaptureF
 
 
 @pytest.mark.parametrize("inner", ["keep", "reset", "mean"])
+def test_a_worker_that_diverged_once_is_left_out_once(inner: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Its moments are NaN as well, and would spoil the weights that it gets, or the others' moments."""
+
+    def play(group: VirtualGroup) -> bool:
+        model = make_model()
+        optimiser = torch.optim.AdamW(model.parameters(), lr=0.01)
+        worker = bmuf(model, optimiser, group=group, block_steps=2, inner=inner)  # type: ignore[arg-type]
+        for step in range(6):
+            backward(model, step, group.rank)
+            if step == 1 and group.rank == 2:
+                model[0].weight.grad[0, 0] = math.nan
+            worker.step()
+        return all(bool(tensor.isfinite().all()) for state in optimiser.state.values() for tensor in state.values())
+
+    assert all(virtual.run(play, 3))
+    assert caplog.text.count("weights are not finite") == 1
+
+
+@pytest.mark.parametrize("inner", ["keep", "reset", "mean"])
 def test_the_optimisers_own_momentum_at_an_edge(inner: str) -> None:
     def play(group: VirtualGroup) -> tuple[Tensor | None, Tensor]:
         model = nn.Linear(1, 1, bias=False)

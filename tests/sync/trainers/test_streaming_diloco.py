@@ -166,6 +166,23 @@ def test_a_worker_with_nan_takes_the_others_model_and_all_with_nan_are_an_error(
         virtual.run(lambda group: play(group, (0, 1, 2)), WORKERS)
 
 
+@pytest.mark.parametrize("overlap", [0, 1])
+def test_a_worker_with_nan_starts_again_and_counts_again(overlap: int, caplog: pytest.LogCaptureFixture) -> None:
+    """One fragment of the others' alone would be spoilt by its own others, and by Adam's moments."""
+
+    def play(group: virtual.VirtualGroup) -> bool:
+        model, worker = make(group, block_steps=6, fragments=3, overlap_steps=overlap)
+        for step in range(12):
+            backward(model, step, group.rank)
+            if step == 2 and group.rank == 1:
+                next(model.parameters()).grad.mul_(float("nan"))  # type: ignore[union-attr]
+            worker.step()
+        return bool(vector(model).isfinite().all())
+
+    assert all(virtual.run(play, WORKERS))
+    assert caplog.text.count("rank 1: weights are not finite") == 1
+
+
 def over_gloo() -> tuple[Tensor, float]:
     group = TorchGroup(timeout_s=30)
     return train(group, 9, block_steps=4, fragments=2, overlap_steps=1), group.traffic.sent_bytes
