@@ -7,11 +7,13 @@ Every step has the same order: unscale (mixed precision), clip the local gradien
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
@@ -68,11 +70,20 @@ class Agreement:
 
 
 def default_group(group: Group | None) -> Group:
-    """`group`; if None, torch.distributed's default process group, or a single worker if there is none."""
+    """`group`; if None, torch.distributed's default process group, or a single worker if there is none.
+
+    Raises ConfigError if there is none, but torchrun has started several workers: each would train alone.
+    """
     if group is not None:
         return group
     from megahour.sync.group.torch_group import TorchGroup
 
+    started = os.environ.get("WORLD_SIZE", "1")
+    if started != "1" and not (dist.is_available() and dist.is_initialized()):
+        raise ConfigError(
+            f"WORLD_SIZE is {started}, but torch.distributed has no process group: each worker would train alone",
+            remedy='call torch.distributed.init_process_group("gloo") first; to train alone, pass group=TorchGroup()',
+        )
     return TorchGroup()
 
 

@@ -19,7 +19,7 @@ from megahour.sync.group.base import Group
 from megahour.sync.torch_params import DdpOptions, DdpPowersgdOptions
 from megahour.sync.trainers import replicas
 from megahour.sync.trainers.base import own_state, step_alone
-from megahour.sync.trainers.bf16_hook import bf16_mean
+from megahour.sync.trainers.ddp_hooks import bf16_mean, powersgd_mean
 from megahour.sync.trainers.flat import trainable
 
 
@@ -29,8 +29,8 @@ class Ddp:
     Call the model as `model(batch)`: that goes through DDP's forward from now on. All workers need a batch in every
     step: a worker without one makes the others wait in backward until the process group's own time limit. The group is
     all of a process group (no part, no virtual workers). Gradients are clipped after the mean: DDP does not see a
-    worker's own. PowerSGD's gradient is one bucket, which is sent after backward: torch's hook crashes on gloo with
-    several. `metrics`: `gradient_norm` of the mean.
+    worker's own. PowerSGD's gradient is one bucket, which is sent after backward. `metrics`: `gradient_norm` of the
+    mean.
 
     A lost worker raises torch's own error in `backward`, after the process group's time limit.
     """
@@ -43,12 +43,12 @@ class Ddp:
         self._calls = self._compressed = 0
         self._ddp: DistributedDataParallel | None = None
         process_group = process_group_of(group, "ddp")
+        if self._powersgd is not None and any(p.dim() == 0 for p in self._parameters):
+            raise ConfigError("torch's PowerSGD refuses scalar parameters", remedy="give them the shape (1,)")
         if process_group is not None:
             inner = _Inner(model)
             settings: dict[str, Any] = {_SYNC_BUFFERS: False}  # else who evaluates alone would wait for the others
-            if self._powersgd is not None:
-                # The hook begins its second and third sum in callbacks. With several buckets their order may differ
-                # between workers, which gloo, as it matches sums by order, answers by ending the process.
+            if self._powersgd is not None:  # whose sums do not overlap: one bucket has fewer
                 settings["bucket_cap_mb"] = 1 + sum(p.numel() * p.element_size() for p in self._parameters) / 2**20
             self._ddp = DistributedDataParallel(
                 inner,
@@ -66,7 +66,7 @@ class Ddp:
             self._ddp.register_comm_hook(process_group, bf16_mean)
         elif self._powersgd is not None:
             self._powersgd.process_group = process_group
-            self._ddp.register_comm_hook(self._powersgd, powersgd.powerSGD_hook)
+            self._ddp.register_comm_hook(self._powersgd, powersgd_mean)
 
     def _forward(self, *arguments: Any, **named: Any) -> Any:
         assert self._ddp is not None

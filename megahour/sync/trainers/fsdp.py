@@ -14,12 +14,8 @@ from torch.distributed.tensor import DTensor
 from megahour.core.errors import ConfigError
 from megahour.sync.group.base import Group
 from megahour.sync.torch_params import FsdpOptions
-from megahour.sync.trainers.base import (
-    check_shared,
-    own_state,
-    unscale,
-    update,
-)
+from megahour.sync.trainers import replicas
+from megahour.sync.trainers.base import check_shared, own_state, unscale, update
 from megahour.sync.trainers.ddp import check_plain_mean, process_group_of
 from megahour.sync.trainers.flat import broadcast_model, trainable
 
@@ -74,13 +70,15 @@ class Fsdp:
         self._group.traffic.received_bytes += size_bytes
 
     def finish(self) -> None:
-        """Gathers the weights: `model.parameters()` are whole tensors on all workers. A collective call.
+        """Gathers the weights and averages floating-point buffers: all workers hold one model. A collective call.
 
-        The model stays FSDP's: a later `state_dict()` has DTensors, of which `full_tensor()` is a collective call.
+        `model.parameters()` are then whole tensors. The model stays FSDP's: a later `state_dict()` has DTensors, of
+        which `full_tensor()` is a collective call.
         """
         for module in self._model.modules():
             if isinstance(module, FSDPModule):
                 module.unshard()
+        replicas.average_buffers(self._model, self._group)
 
     def state(self) -> dict[str, Tensor]:
         """Empty: weights and optimiser hold all, as DTensors."""

@@ -91,12 +91,34 @@ class Zero:
         }
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Takes what belongs to this worker's part from the states of all, whoever had it."""
+        """Takes what belongs to this worker's part from the states of all, whoever had it.
+
+        Raises ConfigError: there is none, or it is that of another trainer or model.
+        """
+        self._check(states)
         own = {parameter for settings in self._parts.optim.param_groups for parameter in settings["params"]}
         for state in states:
             for key, value in state.items():
-                number, name = key.split(".", 1)
+                number, _, name = key.partition(".")
                 parameter = self._parameters[int(number)]
                 if parameter in own:
                     device = parameter.device if value.dim() else value.device
                     self._parts.optim.state[parameter][name] = value.to(device).clone()
+
+    def _check(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        if not states:
+            raise ConfigError("no state to restore from", remedy="give the states of all workers of the checkpoint")
+        for key, value in ((key, value) for state in states for key, value in state.items()):
+            number = key.partition(".")[0]
+            if not number.isdecimal():
+                raise ConfigError(
+                    f'a state with "{key}" is not one of zero',
+                    remedy="resume with the trainer that wrote the checkpoint, or restore only the model",
+                )
+            shapes = [tuple(parameter.shape) for parameter in self._parameters[int(number) : int(number) + 1]]
+            if not shapes or (value.dim() == len(shapes[0]) and tuple(value.shape) != shapes[0]):
+                raise ConfigError(
+                    f'"{key}" of shape {tuple(value.shape)} is of another model, whose parameter has '
+                    f"{shapes[0] if shapes else 'no such number'}",
+                    remedy="resume with the model that wrote the checkpoint",
+                )

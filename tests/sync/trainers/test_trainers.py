@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from gloo import run_workers
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from megahour import sync
 from megahour.core.errors import ConfigError
@@ -265,6 +266,90 @@ def zero_restarts() -> tuple[bool, bool]:
 
 def test_zero_goes_on_from_the_parts_of_all_workers() -> None:
     assert run_workers(zero_restarts, 2) == [(True, True)] * 2
+
+
+def restore_other_states() -> list[str]:
+    """What ZeRO says to states that are not its own."""
+    said = []
+    model = nn.Linear(3, 2)
+    worker = sync.zero(model, torch.optim.Adam(model.parameters(), lr=0.01), group=sync.TorchGroup(timeout_s=30))
+    for states in (
+        [],
+        [{"threshold": torch.zeros(2)}],
+        [{"0.exp_avg": torch.zeros(2, 4)}],
+        [{"2.step": torch.ones(())}],
+    ):
+        try:
+            worker.restore(states)
+        except ConfigError as error:
+            said.append(error.message)
+    return said
+
+
+def test_zero_refuses_states_of_another_trainer_or_model() -> None:
+    for said in run_workers(restore_other_states, 2):
+        assert said == [
+            "no state to restore from",
+            'a state with "threshold" is not one of zero',
+            '"0.exp_avg" of shape (2, 4) is of another model, whose parameter has (2, 3)',
+            '"2.step" of shape () is of another model, whose parameter has no such number',
+        ]
+
+
+class Normalised(nn.Module):
+    """With running means, and a part that no step uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.inner, self.norm, self.unused = nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(3, 3)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        return self.norm(self.inner(frames))  # type: ignore[no-any-return]
+
+
+def ends_with_buffers() -> list[list[Tensor]]:
+    ends = []
+    for trainer, options in (
+        ("ddp_powersgd", {"find_unused_parameters": True, "start_step": 2}),
+        ("fsdp", {}),
+    ):
+        model = Normalised()
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.01)
+        worker = sync.build(trainer, model, optimiser, group=sync.TorchGroup(timeout_s=30), **options)
+        for step in range(30):
+            generator = torch.Generator().manual_seed(10 * step + dist.get_rank())
+            (model(torch.randn(8, 6, generator=generator)) ** 3).mean().backward()
+            worker.step()
+            optimiser.zero_grad()
+        worker.finish()
+        weight = model.inner.weight
+        ends.append([weight.full_tensor() if isinstance(weight, DTensor) else weight, model.norm.running_mean])
+    return [[tensor.detach().clone() for tensor in tensors] for tensors in ends]
+
+
+def test_torchs_trainers_end_with_one_model_also_where_parameters_are_unused() -> None:
+    """FSDP left each worker its own running means; PowerSGD's sums met that of the map of unused parameters."""
+    one, *others = run_workers(ends_with_buffers, 3)
+    assert isinstance(one, list), one
+    for other in others:
+        for ours, theirs in zip(one, other, strict=True):
+            assert all(map(torch.equal, ours, theirs))
+
+
+def test_powersgd_refuses_scalar_parameters() -> None:
+    model = nn.ParameterDict({"gain": nn.Parameter(torch.ones(()))})
+    with pytest.raises(ConfigError, match="refuses scalar parameters"):
+        sync.ddp_powersgd(model, torch.optim.SGD(model.parameters(), lr=0.1))
+
+
+def test_a_worker_that_torchrun_started_does_not_train_alone_unless_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    model = nn.Linear(2, 1)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ConfigError, match=r"WORLD_SIZE is 4.* would train alone"):
+        sync.dense(model, optimiser)
+    assert sync.dense(model, optimiser, group=sync.TorchGroup())
 
 
 EARLY: dict[str, dict[str, Any]] = {
