@@ -1,18 +1,21 @@
-"""`compiled`: numba's njit with a disk cache that notices changes in other modules and tolerates read-only installs."""
+"""`compiled`: functions compiled by numba, which is not loaded where their machine code is on the disk already.
+
+Importing numba and getting it ready takes 0.4 s of CPU, more than a small model. A function that is defined while numba
+is not loaded is a `Kernel`: its calls look for machine code by the kinds of their arguments (`machine_code`), and numba
+comes in when there is none. A function that is defined later is numba's own dispatcher (`jit`), whose calls take less.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import partial
-from pathlib import Path
-from types import CodeType, FunctionType, ModuleType
+import sys
+from collections.abc import Callable
+from functools import cached_property, partial, update_wrapper
 from typing import Any, overload
 
-from numba import njit
-from numba.core.caching import IndexDataCacheFile
-from numba.core.dispatcher import Dispatcher
+from megahour.core import machine_code
 
-CONSTANTS = int, float, str, bytes, tuple
+Fast = bool | set[str]
+_before: list[Callable[[], None]] = []
 
 
 @overload
@@ -20,76 +23,84 @@ def compiled(function: Callable[..., Any]) -> Any: ...
 
 
 @overload
-def compiled(*, fastmath: bool | set[str]) -> Callable[[Callable[..., Any]], Any]: ...
+def compiled(*, fastmath: Fast = False, inline: bool = False) -> Callable[[Callable[..., Any]], Any]: ...
 
 
-def compiled(function: Callable[..., Any] | None = None, *, fastmath: bool | set[str] = False) -> Any:
+def compiled(function: Callable[..., Any] | None = None, *, fastmath: Fast = False, inline: bool = False) -> Any:
     """Compile `function` with numba on its first call and, where possible, cache the machine code on disk.
 
-    numba caches beside the module, else in the user's cache folder or in NUMBA_CACHE_DIR. If none of them is writable,
-    numba refuses to define the function; here each process then compiles it, which takes a few seconds.
-    A change to anything that the function uses, in its own module or another, compiles it again.
-    fastmath: what the compiler may assume about floats, as for `numba.njit`.
+    A change to anything that the function uses, in its own module or another, compiles it again. Arguments of a kernel
+    are arrays, numbers and None; with others numba is loaded.
+    fastmath: what the compiler may assume about floats, as for `numba.njit`. inline: always, into compiled functions.
     """
     if function is None:
-        return partial(compiled, fastmath=fastmath)
-    try:
-        dispatcher = njit(cache=True, nogil=True, fastmath=fastmath)(function)
-    except RuntimeError as error:
-        if "no locator available" not in str(error):
-            raise
-        return njit(nogil=True, fastmath=fastmath)(function)
-    dispatcher._cache._cache_file = _Index(dispatcher._cache._cache_file, function)
-    return dispatcher
+        return partial(compiled, fastmath=fastmath, inline=inline)
+    if "numba" in sys.modules or not machine_code.usable():
+        return _dispatcher(function, fastmath, inline)
+    return Kernel(function, fastmath, inline)
 
 
-class _Index(IndexDataCacheFile):  # type: ignore[misc] # numba has no types
-    """numba's cache index of one function, invalidated by a change to anything that the function uses.
+def before_numba(call: Callable[[], None]) -> None:
+    """Have `call` made before a kernel loads numba."""
+    _before.append(call)
 
-    numba checks the function's own file only. Without this class, cached machine code would keep old functions and
-    constants of other modules, and an index that names a deleted class would end the process.
-    """
 
-    def __init__(self, index: IndexDataCacheFile, function: Callable[..., Any]) -> None:
-        self.__dict__.update(index.__dict__)
-        self._function = function
+def _dispatcher(function: Callable[..., Any], fastmath: Fast, inline: bool) -> Any:
+    while _before and "numba" not in sys.modules:
+        _before.pop()()
+    from megahour.core.jit import dispatcher
+
+    return dispatcher(function, fastmath=fastmath, inline=inline)
+
+
+class Kernel:
+    """A compiled function that loads numba only to compile. Whatever else numba's dispatchers have, this has too."""
+
+    py_func: Callable[..., Any]
+
+    def __init__(self, function: Callable[..., Any], fastmath: Fast, inline: bool) -> None:
+        update_wrapper(self, function)
+        self.py_func, self._options = function, (fastmath, inline)
+        self._codes: dict[machine_code.Kinds, Callable[..., Any]] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        kinds = machine_code.kinds_of(args)
+        code = self._codes.get(kinds)
+        if code is None:
+            code = self._codes[kinds] = self._code(kinds, args)
+        return code(*args)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._dispatcher, name)
+
+    def __reduce__(self) -> str:
+        return str(self.__qualname__)
+
+    @cached_property
+    def _dispatcher(self) -> Any:
+        return _dispatcher(self.py_func, *self._options)
 
     @property
-    def _source_stamp(self) -> tuple[Any, ...]:
-        # Not before the first call: what a function calls may be defined below it.
-        return self.__dict__["_source_stamp"], *sorted(_used(self._function, set()))
+    def _numba_type_(self) -> Any:
+        from numba import types
 
-    def _load_index(self) -> dict[Any, str]:
-        try:
-            return super()._load_index()  # type: ignore[no-any-return]
-        except (ImportError, AttributeError):  # it names a class that has moved
-            return {}
+        return types.Dispatcher(self._dispatcher)
 
+    def _code(self, kinds: machine_code.Kinds, args: tuple[Any, ...]) -> Callable[..., Any]:
+        name = machine_code.spelled(kinds)
+        if name is None:
+            return self._dispatcher  # type: ignore[no-any-return]
+        code = machine_code.load(self.py_func, name)
+        if code is None:
+            from megahour.core.jit import compiled_for
 
-def _used(function: Callable[..., Any], seen: set[str]) -> Iterator[str]:
-    """Time and size of the files of all compiled functions that `function` reaches, and the constants they use."""
-    if not isinstance(function, FunctionType) or (where := f"{function.__module__}.{function.__qualname__}") in seen:
-        return
-    seen.add(where)
-    file = Path(function.__code__.co_filename)
-    if file.is_file():  # not inside a zip
-        yield f"{function.__module__} {file.stat().st_mtime_ns} {file.stat().st_size}"
-    names = set(_names(function.__code__))
-    values = {name: function.__globals__[name] for name in names if name in function.__globals__}
-    for module in [value for value in values.values() if isinstance(value, ModuleType)]:
-        values |= {f"{module.__name__}.{name}": vars(module)[name] for name in names if name in vars(module)}
-    for name, value in values.items():
-        if isinstance(value, Dispatcher):
-            yield from _used(value.py_func, seen)
-        elif isinstance(value, CONSTANTS):
-            yield f"{where}: {name} = {value!r}"
-
-
-def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from _names(inner)
+            made = compiled_for(self._dispatcher, args)
+            if made is not None:
+                machine_code.save(self.py_func, name, made)
+            return self._dispatcher  # type: ignore[no-any-return]
+        return code
 
 
 @compiled

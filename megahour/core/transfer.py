@@ -12,8 +12,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fsspec.implementations.local import LocalFileSystem
-
 from megahour.core.ranges import open_ranges
 
 BLOCK = 1 << 20
@@ -25,6 +23,8 @@ R = TypeVar("R")
 
 
 def is_local(fs: Any) -> bool:
+    from fsspec.implementations.local import LocalFileSystem  # with asyncio and TLS
+
     return isinstance(fs, LocalFileSystem)
 
 

@@ -8,10 +8,8 @@ import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO, cast
 
-import fsspec
-
 from megahour.core.errors import ConfigError
-from megahour.core.filesystems import file_system
+from megahour.core.filesystems import file_system, local_file, open_file
 from megahour.core.transfer import file_digest
 
 if TYPE_CHECKING:
@@ -28,6 +26,9 @@ def find_files(sources: Sequence[str]) -> list[str]:
     """
     paths: set[str] = set()
     for source in sources:
+        if local := local_file(source):
+            paths.add(f"file://{local}")
+            continue
         fs, path = file_system(source)
         matches = [match for match in fs.glob(path) if fs.isfile(match)]
         if not matches and fs.isdir(path):
@@ -44,7 +45,7 @@ def files_digest(sources: Sequence[str]) -> str:
     """SHA-256 over the contents of the files, so that a stage runs again when they change but not when they move."""
     digest = hashlib.sha256()
     for url in find_files(sources):
-        fs, path = fsspec.core.url_to_fs(url)
+        fs, path = file_system(url)
         digest.update(file_digest(fs, path)[1].encode())
     return digest.hexdigest()
 
@@ -52,7 +53,7 @@ def files_digest(sources: Sequence[str]) -> str:
 def file_lines(sources: Sequence[str]) -> Iterator[str]:
     """Lines of text files in UTF-8, gzipped where the name ends in ``.gz``."""
     for url in find_files(sources):
-        with fsspec.open(url, "rb") as file:
+        with open_file(url) as file:
             yield from _lines(file, packed=url.endswith(".gz"))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from megahour.core.compiled import compiled
+from megahour.core.jit import dispatcher
 
 
 def test_a_function_without_a_file_is_compiled_for_this_process() -> None:
@@ -26,9 +27,9 @@ def test_other_errors_of_numba_are_raised(monkeypatch: pytest.MonkeyPatch) -> No
     def njit(**options: Any) -> Any:
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr("megahour.core.compiled.njit", njit)
+    monkeypatch.setattr("megahour.core.jit.njit", njit)
     with pytest.raises(RuntimeError, match="no compiler"):
-        compiled(len)
+        dispatcher(len)
 
 
 LOWER = """

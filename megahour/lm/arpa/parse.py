@@ -6,7 +6,6 @@ Blanks are spaces and tabs; a line may end in a carriage return. Words are bytes
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from megahour.core.compiled import compiled
 from megahour.lm.text.tokenise import _find, _head, _insert
@@ -18,7 +17,7 @@ NEVER = -99.0
 _POWERS = 10.0 ** np.arange(0, 64)
 
 
-@njit(nogil=True, inline="always")
+@compiled(inline=True)
 def _blank(char):  # type: ignore[no-untyped-def]
     return char == 32 or char == 9 or char == 13
 
@@ -78,7 +77,7 @@ def _number(text, at, stop):  # type: ignore[no-untyped-def]
     return (-value if negative else value), True
 
 
-@njit(nogil=True, inline="always")
+@compiled(inline=True)
 def _field(text, at, stop):  # type: ignore[no-untyped-def]
     """(begin, end) of the next field from `at` on; both `stop` when there is none."""
     while at < stop and _blank(text[at]):
@@ -89,7 +88,7 @@ def _field(text, at, stop):  # type: ignore[no-untyped-def]
     return begin, at
 
 
-@njit(nogil=True, inline="always")
+@compiled(inline=True)
 def _line_end(text, at, stop):  # type: ignore[no-untyped-def]
     while at < stop and text[at] != 10:
         at += 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from megahour.core.compiled import compiled
 
@@ -30,7 +29,7 @@ def _slots(grams: Int32) -> Int32:
     return np.full(1 << (2 * len(grams) + 1).bit_length(), -1, np.int32)
 
 
-@njit(nogil=True, inline="always")
+@compiled(inline=True)
 def _place(shorter, slots, grams, row, k):  # type: ignore[no-untyped-def]
     """Slot of the row that has the first k words of a row of `grams`, or of a free place."""
     mixed = np.uint64(0)

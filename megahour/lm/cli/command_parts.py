@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from megahour.core.compiled import before_numba
 from megahour.core.stopping import exit_code, said, signal_name
 from megahour.runner import log
 
@@ -72,7 +73,8 @@ def say_model(out: str, sizes: list[int]) -> None:
 
 
 def fast_numba_import() -> None:
-    """Import numba without SciPy's BLAS and cffi, and without garbage collection: saves 0.6 s of CPU. Call it first.
+    """If numba is needed, import it without SciPy's BLAS and cffi, and without garbage collection: saves 0.6 s of CPU.
+    Call it first.
 
     numba imports all of scipy.linalg to find out whether it can compile `np.cov`. Functions that need BLAS, such as
     `np.dot`, check again by themselves; in this process numba refuses `np.cov` and functions of cffi, which nothing
@@ -80,6 +82,10 @@ def fast_numba_import() -> None:
     """
     if "scipy.linalg" in sys.modules or "numba.np.arraymath" in sys.modules:
         return
+    before_numba(_import_numba)
+
+
+def _import_numba() -> None:
     gc.disable()
     try:
         with _without("scipy.linalg"):

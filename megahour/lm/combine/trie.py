@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from megahour.core.compiled import compiled
 from megahour.core.errors import MegahourError
@@ -158,7 +157,7 @@ def sort_rows(rows: Int32, size: int) -> tuple[Int32, Int32]:
     return rows, origin
 
 
-@njit(nogil=True, inline="always")
+@compiled(inline=True)
 def child(word, first, node, asked):  # type: ignore[no-untyped-def]
     """(the node's child by a word, whether it has one)."""
     low, end = first[node], first[node + 1]

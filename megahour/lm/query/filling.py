@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from megahour.core.compiled import compiled
 from megahour.lm.query.lookup import HALF, HIGH, LINE, home, matches
@@ -16,7 +15,7 @@ _NOTHING = np.uint64(0)
 _ENDS = np.float32(-0.0)
 
 
-@njit(nogil=True, inline="always")
+@compiled(inline=True)
 def _place(keys, lines, key):  # type: ignore[no-untyped-def]
     """Slot of a key, or of the free place where it goes, and whether it is there; there always is a free place."""
     line = home(key, lines)

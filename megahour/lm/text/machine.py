@@ -1,153 +1,23 @@
-"""What numba cannot express: unaligned loads and stores of several bytes, prefetches, the lowest bit, addresses."""
+"""What numba cannot express, for compiled functions; see `intrinsics`, which imports numba."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from megahour.core.later import Later
 
-
-def _place(context: Any, builder: Any, signature: Any, args: Any, array: int, index: int, kind: Any) -> Any:
-    """A pointer to `kind` at args[index] of the array args[array]."""
-    data = context.make_array(signature.args[array])(context, builder, args[array]).data
-    return builder.bitcast(builder.gep(data, [args[index]]), kind.as_pointer())
-
-
-@intrinsic
-def load8(typingctx, array, index):  # type: ignore[no-untyped-def]
-    """The eight bytes of a uint8 array from `index` on, little-endian, as uint64. Bounds are not checked."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        pointer = _place(context, builder, signature, args, 0, 1, ir.IntType(64))
-        return builder.load(pointer, align=1)
-
-    return types.uint64(array, types.intp), codegen
-
-
-@intrinsic
-def store8(typingctx, array, index, value):  # type: ignore[no-untyped-def]
-    """Write a uint64 as eight bytes of a uint8 array from `index` on. Bounds are not checked."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        pointer = _place(context, builder, signature, args, 0, 1, ir.IntType(64))
-        builder.store(args[2], pointer, align=1)
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp, types.uint64), codegen
-
-
-@intrinsic
-def blanks64(typingctx, array, index):  # type: ignore[no-untyped-def]
-    """Which of the 64 bytes of a uint8 array from `index` on are below 33: a bit each, the first one lowest."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        vector = ir.VectorType(ir.IntType(8), 64)
-        pointer = _place(context, builder, signature, args, 0, 1, vector)
-        below = builder.icmp_unsigned("<", builder.load(pointer, align=1), ir.Constant(vector, [33] * 64))
-        return builder.bitcast(below, ir.IntType(64))
-
-    return types.uint64(array, types.intp), codegen
-
-
-@intrinsic
-def copy16(typingctx, target, at, source, index):  # type: ignore[no-untyped-def]
-    """Copy 16 bytes from source[index], of any array, to the uint8 array `target` from `at` on. No bounds."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        vector = ir.VectorType(ir.IntType(64), 2)
-        piece = builder.load(_place(context, builder, signature, args, 2, 3, vector), align=1)
-        builder.store(piece, _place(context, builder, signature, args, 0, 1, vector), align=1)
-        return context.get_dummy_value()
-
-    return types.void(target, types.intp, source, types.intp), codegen
-
-
-@intrinsic
-def trailing_zeros(typingctx, value):  # type: ignore[no-untyped-def]
-    """Index of the lowest bit that is set in a uint64; undefined for 0."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.cttz(args[0], ir.IntType(1)(1))
-
-    return types.int64(types.uint64), codegen
-
-
-def _prefetch(builder: Any, place: Any) -> None:
-    flags = [ir.Constant(ir.IntType(32), value) for value in (0, 3, 1)]  # to read, in all caches, data
-    kinds = [place.type, *(flag.type for flag in flags)]
-    call = cgutils.get_or_insert_function(builder.module, ir.FunctionType(ir.VoidType(), kinds), "llvm.prefetch.p0i8")
-    builder.call(call, [place, *flags])
-
-
-@intrinsic
-def prefetch(typingctx, array, index):  # type: ignore[no-untyped-def]
-    """Ask for the cache line of array[index] of a one-dimensional array, to be read soon. Any index is harmless."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        _prefetch(builder, _place(context, builder, signature, args, 0, 1, ir.IntType(8)))
-        return context.get_dummy_value()
-
-    return types.void(array, types.intp), codegen
-
-
-@intrinsic
-def address_of(typingctx, data):  # type: ignore[no-untyped-def]
-    """Where the first element of an array, or of `bytes`, lies. Whoever has the number must keep the object."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.ptrtoint(context.make_array(signature.args[0])(context, builder, args[0]).data, ir.IntType(64))
-
-    return types.int64(data), codegen
-
-
-@intrinsic
-def pointer(typingctx, address):  # type: ignore[no-untyped-def]
-    """An address as a pointer, which `numba.carray` makes an array of."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
-
-    return types.voidptr(types.int64), codegen
-
-
-def _load(kind: Any, made: ir.Type) -> Any:
-    @intrinsic
-    def load(typingctx, address):  # type: ignore[no-untyped-def]
-        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-            return builder.load(builder.inttoptr(args[0], made.as_pointer()))
-
-        return kind(types.int64), codegen
-
-    return load
-
-
-int32_at = _load(types.int32, ir.IntType(32))
-int64_at = _load(types.int64, ir.IntType(64))
-uint64_at = _load(types.uint64, ir.IntType(64))
-float32_at = _load(types.float32, ir.FloatType())
-"""What lies at an address. Reading without arrays counts no references, which costs more than the reading."""
-
-
-@intrinsic
-def prefetch_at(typingctx, address):  # type: ignore[no-untyped-def]
-    """Ask for the cache line of an address, to be read soon. Any address is harmless."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        _prefetch(builder, builder.inttoptr(args[0], ir.IntType(8).as_pointer()))
-        return context.get_dummy_value()
-
-    return types.void(types.int64), codegen
-
-
-@intrinsic
-def room_for_64(typingctx):  # type: ignore[no-untyped-def]
-    """A pointer to 64 numbers of eight bytes on the stack of the function that calls: no memory to ask for."""
-
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        place = cgutils.alloca_once(builder, ir.IntType(64), size=ir.Constant(ir.IntType(32), 64))
-        return builder.bitcast(place, ir.IntType(8).as_pointer())
-
-    return types.voidptr(), codegen
+_INTRINSICS = "megahour.lm.text.intrinsics"
+load8: Any = Later(_INTRINSICS, "load8")
+store8: Any = Later(_INTRINSICS, "store8")
+blanks64: Any = Later(_INTRINSICS, "blanks64")
+copy16: Any = Later(_INTRINSICS, "copy16")
+trailing_zeros: Any = Later(_INTRINSICS, "trailing_zeros")
+prefetch: Any = Later(_INTRINSICS, "prefetch")
+address_of: Any = Later(_INTRINSICS, "address_of")
+pointer: Any = Later(_INTRINSICS, "pointer")
+int32_at: Any = Later(_INTRINSICS, "int32_at")
+int64_at: Any = Later(_INTRINSICS, "int64_at")
+uint64_at: Any = Later(_INTRINSICS, "uint64_at")
+float32_at: Any = Later(_INTRINSICS, "float32_at")
+prefetch_at: Any = Later(_INTRINSICS, "prefetch_at")
+room_for_64: Any = Later(_INTRINSICS, "room_for_64")

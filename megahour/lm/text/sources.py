@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Protocol, cast
 
-import fsspec
 import numpy as np
 
 from megahour.core.errors import ConfigError, MegahourError
+from megahour.core.filesystems import open_file, size_of
 from megahour.lm.text.compression import first_bytes, unpacked
 from megahour.lm.text.tokenise import PADDING, Bytes
 from megahour.units.texts import files_digest, find_files
@@ -105,7 +105,7 @@ def blocks(sources: Sequence[str], block_bytes: int = BLOCK_BYTES) -> Iterator[B
         if column:
             yield from line_blocks(_column(url, column), f"{url}:{column}")
             continue
-        with fsspec.open(url, "rb") as raw, _text(raw, url) as file:
+        with open_file(url) as raw, _text(raw, url) as file:
             yield from file_blocks(file, url, block_bytes)
 
 
@@ -143,13 +143,9 @@ def is_stream(source: str) -> bool:
 
 def text_bytes(sources: Sequence[str]) -> int:
     """Stored size of the files in bytes, to estimate memory and disk; 0 if unknown."""
-    total = 0
     if any(map(is_stream, sources)):
         return 0
-    for url, _ in source_files(sources):
-        fs, path = fsspec.core.url_to_fs(url)
-        total += int(fs.size(path) or 0)
-    return total
+    return sum(size_of(url) for url, _ in source_files(sources))
 
 
 def _split(source: str) -> tuple[str, str]:
@@ -172,7 +168,7 @@ def _column(url: str, name: str) -> Iterator[bytes]:
     import pyarrow.parquet as pq
 
     try:
-        with fsspec.open(url, "rb") as file:
+        with open_file(url) as file:
             table = pq.ParquetFile(file)
             if name not in table.schema_arrow.names:
                 columns = ", ".join(table.schema_arrow.names)

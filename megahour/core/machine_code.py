@@ -1,0 +1,222 @@
+"""Machine code of compiled functions in files, run without numba: LLVM links it, numba's C modules call it.
+
+numba's own cache holds the same code beside types that only numba can read. A file here is a line of JSON and an object
+file. The line has what the code depends on: versions of Python, numba and LLVM, the processor, all functions and
+constants that it uses. Where any of that has changed, or the linker would miss a symbol, the file is left alone, and
+numba compiles or loads the function itself.
+"""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import importlib.util
+import json
+import os
+import platform
+import struct
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from megahour.core.later import Later
+
+CONSTANTS = int, float, str, bytes, tuple
+HARMLESS = {"NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS"}  # settings of numba's that leave machine code as it is
+LAYOUT = 0x503  # bits of an array's flags that numba's types have: C, Fortran, aligned, writeable
+Kinds = tuple[Any, ...]
+
+
+class Made(NamedTuple):
+    """What numba made: an object file, and the names of the function for Python and of its environment."""
+
+    code: bytes
+    function: str
+    environment: str
+
+
+@cache
+def usable() -> bool:
+    """Whether machine code is kept and run here at all: on Linux and x86-64, with numba as it comes."""
+    settings = any(name.startswith("NUMBA_") for name in set(os.environ) - HARMLESS)
+    return sys.platform == "linux" and platform.machine() == "x86_64" and not settings
+
+
+def kinds_of(args: tuple[Any, ...]) -> Kinds:
+    """What machine code depends on in arguments: types, and of arrays dtype, dimensions and layout."""
+    return tuple(
+        [(arg.dtype, arg.ndim, arg.flags.num & LAYOUT) if type(arg) is np.ndarray else type(arg) for arg in args]
+    )
+
+
+def spelled(kinds: Kinds) -> str | None:
+    """Kinds as text; None: machine code with such an argument is numba's alone."""
+    names = []
+    for kind in kinds:
+        if isinstance(kind, tuple):
+            dtype, ndim, flags = kind
+            if dtype.kind not in "biufc" or not dtype.isnative:
+                return None
+            names.append(f"{dtype.str}{ndim}.{flags}")
+        elif kind in (int, float, bool, type(None)) or issubclass(kind, np.number | np.bool_):
+            names.append(kind.__name__)
+        else:
+            return None
+    return " ".join(names)
+
+
+def load(function: Callable[..., Any], kinds: str) -> Callable[..., Any] | None:
+    """The machine code of `function` for arguments of these kinds; None: there is none that holds here and now."""
+    try:
+        head, _, code = _path(function, kinds).read_bytes().partition(b"\n")
+        facts = json.loads(head)
+    except (OSError, ValueError):
+        return None
+    if facts["crc32"] != zlib.crc32(code) or facts["stamp"] != _stamp(function, kinds):
+        return None
+    return _linked(function, Made(code, facts["function"], facts["environment"]))
+
+
+def save(function: Callable[..., Any], kinds: str, made: Made) -> None:
+    """Keep the machine code of `function` for `load`, if the folder can be written."""
+    facts = {"crc32": zlib.crc32(made.code), "stamp": _stamp(function, kinds)}
+    facts |= {"function": made.function, "environment": made.environment}
+    path = _path(function, kinds)
+    own = path.with_suffix(f".{os.getpid()}")
+    try:
+        own.write_bytes(json.dumps(facts).encode() + b"\n" + made.code)
+        own.replace(path)
+    except OSError:
+        own.unlink(missing_ok=True)
+
+
+def used(function: Callable[..., Any], seen: set[str]) -> Iterator[str]:
+    """Time and size of the files of all compiled functions that `function` reaches, and the constants they use."""
+    if not isinstance(function, FunctionType) or (where := f"{function.__module__}.{function.__qualname__}") in seen:
+        return
+    seen.add(where)
+    yield from _file(function.__module__, function.__code__.co_filename)
+    names = set(_names(function.__code__))
+    values = {name: function.__globals__[name] for name in names if name in function.__globals__}
+    for module in [value for value in values.values() if isinstance(value, ModuleType)]:
+        values |= {f"{module.__name__}.{name}": vars(module)[name] for name in names if name in vars(module)}
+    for name, value in values.items():
+        if isinstance(value, CONSTANTS):
+            yield f"{where}: {name} = {value!r}"
+        elif isinstance(value, Later):
+            yield from _file(value.module, value.file)
+        elif isinstance(inner := vars(value).get("py_func") if hasattr(value, "__dict__") else None, FunctionType):
+            yield from used(inner, seen)
+
+
+def _file(name: str, path: str) -> Iterator[str]:
+    try:
+        facts = Path(path).stat()
+    except OSError:  # inside a zip
+        return
+    yield f"{name} {facts.st_mtime_ns} {facts.st_size}"
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names(inner)
+
+
+def _path(function: Callable[..., Any], kinds: str) -> Path:
+    folder = os.environ.get("NUMBA_CACHE_DIR") or Path(function.__code__.co_filename).parent / "__pycache__"
+    return Path(folder) / f"{function.__module__}.{function.__qualname__}.{zlib.crc32(kinds.encode()):08x}.code"
+
+
+def _stamp(function: Callable[..., Any], kinds: str) -> list[str]:
+    return [kinds, *_surroundings(), *sorted(used(function, set()))]
+
+
+@cache
+def _surroundings() -> tuple[str, ...]:
+    import llvmlite
+    from llvmlite import binding as llvm
+
+    (numba,) = _file("numba", str(_numba_folder() / "_version.py"))
+    processor = llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()
+    return sys.version, numba, llvmlite.__version__, *processor
+
+
+def _numba_folder() -> Path:
+    found = importlib.util.find_spec("numba")
+    if found is None or found.origin is None:
+        raise ImportError("numba is not installed")
+    return Path(found.origin).parent
+
+
+@cache
+def _caller() -> Any:
+    """numba's C module that makes Python functions of machine code; the linker then knows all of numba's symbols."""
+    from llvmlite import binding as llvm
+
+    helpers, functions, memory = (_extension(name) for name in ("_helperlib", "_dynfunc", "core.runtime._nrt_python"))
+    for name, place in {**helpers.c_helpers, **functions.c_helpers}.items():
+        llvm.add_symbol(f"numba_{name}", place)
+    for name, place in memory.c_helpers.items():
+        llvm.add_symbol(name if name.startswith("_") else f"NRT_{name}", place)
+    for name, value in vars(builtins).items():
+        if isinstance(value, type) and issubclass(value, BaseException):
+            llvm.add_symbol(f"PyExc_{name}", id(value))
+    llvm.add_symbol("_Py_NoneStruct", id(None))
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    return functions
+
+
+def _extension(name: str) -> Any:
+    """A C module of numba's, without numba; numba itself, if it comes later, gets the same."""
+    path = _numba_folder() / f"{name.replace('.', '/')}{EXTENSION_SUFFIXES[0]}"
+    spec = importlib.util.spec_from_file_location(f"numba.{name}", path)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"numba has no {name}")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _linked(function: Callable[..., Any], made: Made) -> Callable[..., Any] | None:
+    from llvmlite import binding as llvm
+
+    try:
+        caller = _caller()
+    except (ImportError, AttributeError):  # a version of numba with other C modules
+        return None
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)  # one each: names may repeat
+    if not all(map(llvm.address_of_symbol, missing(made.code))):  # known once there is an engine
+        return None
+    engine.add_object_file(llvm.ObjectFileRef.from_data(made.code))
+    engine.finalize_object()
+    environment = caller.Environment(function.__globals__)
+    place = engine.get_global_value_address(made.environment)
+    (ctypes.c_void_p * 1).from_address(place)[0] = id(environment)
+    module, place = sys.modules[function.__module__], engine.get_function_address(made.function)
+    kept = engine, environment
+    return caller.make_function(module, function.__name__, function.__doc__ or "", place, environment, kept)  # type: ignore[no-any-return]
+
+
+def missing(code: bytes) -> set[str]:
+    """Names that an object file (64-bit ELF) refers to without having them."""
+    (place,), (size, count) = struct.unpack_from("<Q", code, 0x28), struct.unpack_from("<HH", code, 0x3A)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", code, place + i * size) for i in range(count)]
+    names = set()
+    for _, kind, _, _, begin, length, link, *_ in sections:
+        if kind == 2:  # a table of symbols
+            text = sections[link][4]
+            for name, _, _, section, _, _ in struct.iter_unpack("<IBBHQQ", code[begin : begin + length]):
+                if section == 0 and name:
+                    names.add(code[text + name : code.index(b"\0", text + name)].decode())
+    return names
