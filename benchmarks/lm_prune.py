@@ -29,10 +29,11 @@ from megahour.lm.arpa.model import NgramModel, read_arpa, write_arpa
 from megahour.lm.arpa.read import read_sizes
 from megahour.lm.combine.context_probs import from_text
 from megahour.lm.combine.prune import prune
-from megahour.lm.combine.trie import Float64, Trie, build, unpack
+from megahour.lm.combine.trie import Trie, build, unpack
 from megahour.lm.combine.walk import encode_sentences, own_walker
 from megahour.lm.estimate.estimate import estimate
 from megahour.lm.estimate.reading import read_corpus
+from megahour.lm.text.arrays import Float64
 from megahour.lm.text.sources import line_blocks
 
 R = TypeVar("R")

@@ -26,7 +26,7 @@ from megahour.lm.text.sources import STDIN, blocks, is_stream, text_bytes
 from megahour.lm.train import BYTES_PER_WORD, PACKED_FACTOR, TEXT_BYTES_PER_WORD, check_memory, free_memory
 
 if TYPE_CHECKING:
-    from megahour.lm.text.tokenise import Bytes
+    from megahour.lm.text.arrays import Bytes
 
 STDOUT = "/dev/stdout"
 OPENED = {"-": 1, STDOUT: 1, "/dev/fd/1": 1, "/proc/self/fd/1": 1, "/dev/stderr": 2}

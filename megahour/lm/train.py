@@ -76,7 +76,7 @@ def train(
         return line_blocks(spelled(lines_of(blocks(options.source))), f"{', '.join(options.source)[:200]} in tokens")
 
     made = _train(options, text, memory_bytes, progress)
-    return replace(made, notes=[*made.notes, spelled.said()])
+    return replace(made, notes=[*made.notes, spelled.summary()])
 
 
 def _train(options: TrainOptions, text: Text, memory_bytes: int, progress: Progress) -> Trained:

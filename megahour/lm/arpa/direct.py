@@ -1,9 +1,8 @@
-"""A file that threads write in large pieces, each at its own place, past the page cache where the system lets them.
+"""Files that threads write in large pieces at known places, past the page cache where the system supports it.
 
-A model is written once and is larger than anything else in the job. Copying it into the page cache takes the kernel
-longer than the estimator needs to make it; direct writes leave that out, and need pages: the buffer's, the file's. What
-is left over at both ends of a piece goes through the cache. A disk that is slow to take direct writes gets the rest
-through the cache too.
+A model is written once and is the largest data of a job. To copy it into the page cache takes the kernel longer than
+the estimator takes to compute it. Direct writes avoid the copy, but need whole pages that are aligned in memory and in
+the file: the two ends of a piece go through the cache. If direct writes turn out slow, all later data do, too.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from typing import Self
 
 import numpy as np
 
-from megahour.lm.text.tokenise import Bytes
+from megahour.lm.text.arrays import Bytes
 
 PAGE = 4096
 BUFFER = 1 << 22
-SLOWEST = 100e6  # bytes a second of direct writes
-TRIAL_S = 2.0  # of direct writing, before its speed counts
+SLOWEST = 100e6  # bytes per second below which direct writes are given up
+TRIAL_S = 2.0  # seconds of direct writes before their speed is judged
 
 
 def page_buffer(size: int) -> Bytes:
-    """At least `size` bytes, aligned to a page."""
+    """A buffer of at least `size` bytes that begins at a page."""
     pages = mmap.mmap(-1, max(-(-size // PAGE), 1) * PAGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         pages.madvise(mmap.MADV_HUGEPAGE)
@@ -36,12 +35,12 @@ def page_buffer(size: int) -> Bytes:
 
 
 def aligned(size: int, place: int) -> int:
-    """The first index from `size` on where a buffer's bytes for `place` may begin: both are as far into a page."""
+    """The first index ≥ `size` that lies as far into a page of the buffer as `place` into a page of the file."""
     return size + (place - size) % PAGE
 
 
 class DirectFile:
-    """A new file at `path`, or one that is gone on with (`keep`). Threads may write different places at once."""
+    """A file for direct writes; an old one is emptied unless `keep`. Threads may write different places at once."""
 
     def __init__(self, path: Path, *, keep: bool = False) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | (0 if keep else os.O_TRUNC), 0o666)
@@ -50,9 +49,9 @@ class DirectFile:
         self._written, self._seconds = 0, 0.0
 
     def write(self, buffer: Bytes, begin: int, end: int, place: int) -> None:
-        """Write buffer[begin:end] at `place`. Past the cache, if in memory too it is `aligned`, as in a `page_buffer`.
+        """Write buffer[begin:end] at `place`, directly if `begin` is `aligned` in a `page_buffer`.
 
-        Raises OSError: the disk is full, ….
+        Raises OSError, for example when the disk is full.
         """
         data, head = buffer.data[begin:end], -place % PAGE
         tail = head + (len(data) - head) // PAGE * PAGE
@@ -64,7 +63,7 @@ class DirectFile:
         _write_at(self._file, data[tail:], place + tail)
 
     def close(self) -> None:
-        """After all has been written, or given up."""
+        """Close the file; no thread may write any more."""
         os.close(self._file)
         if self._pages >= 0:
             os.close(self._pages)
@@ -76,7 +75,7 @@ class DirectFile:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            self._direct = False  # the file system has other ideas of pages
+            self._direct = False  # the file system needs another alignment
             _write_at(self._file, pages, place)
         self._seconds += time.perf_counter() - begun
         self._written += len(pages)
@@ -85,7 +84,7 @@ class DirectFile:
 
 
 class DirectStream:
-    """One thread's bytes on their way to a file: a buffer of `room` bytes is filled while `writer` writes the other."""
+    """The output of one thread. It fills one buffer of `room` bytes while `writer` writes the other to the file."""
 
     def __init__(self, file: DirectFile, writer: Executor, room: int = BUFFER) -> None:
         self._file, self._writer = file, writer
@@ -94,7 +93,7 @@ class DirectStream:
         self._writing: Future[None] | None = None
 
     def room(self, size: int, place: int) -> Bytes:
-        """A buffer for at most `size` bytes that belong at `place`; `wrote` reports how many there were."""
+        """A buffer for at most `size` bytes that belong at `place`. Call `wrote` with the number of bytes filled."""
         begin, end, before = self._pieces[-1] if self._pieces else (0, 0, 0)
         if end == begin or before + end - begin != place:
             begin = end = aligned(end, place)
@@ -108,21 +107,21 @@ class DirectStream:
         return self._buffer[end : end + size]
 
     def wrote(self, size: int) -> None:
-        """So many bytes are in the room that was asked for last."""
+        """Report that `size` bytes of the last `room` are filled."""
         begin, end, place = self._pieces[-1]
         self._pieces[-1] = begin, end + size, place
 
     def flush(self) -> None:
-        """Have the buffer written, and go on with the other one once that has been.
+        """Hand the buffer to the writer and continue with the other one. Waits until that is written.
 
-        Raises OSError: what `DirectFile.write` raised for that one.
+        Raises OSError: the write of the other buffer failed.
         """
         self.wait()
         self._writing = self._writer.submit(self._write, self._buffer, self._pieces)
         self._buffer, self._spare, self._pieces = self._spare, self._buffer, []
 
     def wait(self) -> None:
-        """Until all that was flushed is written. Raises OSError: what `DirectFile.write` raised."""
+        """Wait until the flushed buffer is written. Raises OSError: the write failed."""
         if self._writing is not None:
             self._writing.result()
 
@@ -132,9 +131,11 @@ class DirectStream:
 
 
 class ThreadedFile:
-    """A new file that threads fill together, each byte once, each thread by a stream of its own; another one writes, so
-    that none of them waits for the disk. What is left between their places is zero. A context, at the end of which a
-    file that has not been closed is given up."""
+    """A new file that several threads fill, each byte once. Gaps are zero.
+
+    Each thread has its own `DirectStream`. A separate thread writes, so that the others do not wait for the disk.
+    A context manager: on exit a file that has not been closed is abandoned.
+    """
 
     def __init__(self, path: Path) -> None:
         self._file = DirectFile(path)
@@ -151,20 +152,20 @@ class ThreadedFile:
             self._release()
 
     def room(self, size: int, place: int) -> Bytes:
-        """A buffer of `size` bytes for `place`, at the same place within a page as the file's."""
+        """A buffer for at most `size` bytes at `place`; see `DirectStream.room`."""
         return self._stream().room(size, place)
 
     def wrote(self, size: int) -> None:
-        """So many bytes are in the room that this thread asked for last; without this it is as if not asked for."""
+        """Report that `size` bytes of this thread's last `room` are filled. Without this call nothing is written."""
         self._stream().wrote(size)
 
     def write(self, data: memoryview | bytes, place: int) -> None:
-        """Write something small at once."""
+        """Write small data immediately."""
         buffer = np.frombuffer(data, np.uint8)
         self._file.write(buffer, 0, len(buffer), place)
 
     def close(self) -> None:
-        """Write what threads still hold, and wait for all of it. Raises OSError: the disk is full, …."""
+        """Write the remaining data of all threads and close the file. Raises OSError, such as for a full disk."""
         for stream in self._streams:
             stream.flush()
         for stream in self._streams:
@@ -172,7 +173,7 @@ class ThreadedFile:
         self._release()
 
     def _stream(self) -> DirectStream:
-        """This thread's."""
+        """The stream of this thread."""
         held: DirectStream | None = getattr(self._own, "stream", None)
         if held is None:
             self._own.stream = held = DirectStream(self._file, self._writer)
@@ -186,15 +187,15 @@ class ThreadedFile:
 
 
 def _open_direct(path: Path) -> int:
-    """A descriptor for writes past the cache; -1 where there is no such thing."""
+    """A descriptor for direct writes, -1 where they are not supported."""
     try:
         return os.open(path, os.O_WRONLY | os.O_DIRECT)
-    except (AttributeError, OSError):  # not Linux; a file system without it
+    except (AttributeError, OSError):  # AttributeError: not Linux; OSError: not on this file system
         return -1
 
 
 def _write_at(file: int, data: memoryview, place: int) -> None:
-    """All of the data: a single write takes 2 GB at most."""
+    """Write all data; one system call takes at most 2 GB."""
     while data:
         written = os.pwrite(file, data, place)
         data, place = data[written:], place + written

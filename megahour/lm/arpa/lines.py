@@ -1,7 +1,7 @@
-"""Lines of ARPA files as bytes: ``-1.234567<tab>the first words<tab>-0.301030``.
+"""Lines of ARPA files with numbers of fixed width: ``-1.234567<tab>the first words<tab>-0.301030``.
 
-Numbers take nine bytes each, so that the size of a line follows from its words: threads know beforehand where in the
-file their lines go. Below -10 that leaves five decimals.
+A number takes nine bytes, so the size of a line follows from its words, and threads know in advance where in the file
+their lines go. Numbers below -10 have five decimals.
 """
 
 from __future__ import annotations
@@ -12,25 +12,29 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.compiled import compiled
+from megahour.lm.text.arrays import Bytes, Int64
 from megahour.lm.text.machine import copy16, load8, prefetch, store8
-from megahour.lm.text.tokenise import BOUNDARY, PADDING, Bytes, Int64
+from megahour.lm.text.tokenise import BOUNDARY, PADDING
 
 NUMBER_BYTES = 9
-ROOM = 32  # bytes that may be written past the last line
-SLOT_BYTES = 14  # of a word that its slot holds
-HEAD_BYTES = 7  # of a longer one: the other half of its slot says where the word is
+ROOM = 32  # bytes after the last line that may be overwritten
+SLOT_BYTES = 14  # longest word that its slot holds completely
+HEAD_BYTES = 7  # first bytes of a longer word in its slot; the second half of the slot says where the word is
 LONGER = np.uint64(255)
 START_BITS = np.uint64(40)
 START_MASK, LENGTH_MASK = np.uint64((1 << 40) - 1), np.uint64(0xFFFF)
-BLOCK = 256  # lines whose numbers are spelled together
-AHEAD = 12  # lines between asking for a word's slot and copying it; for what a longer one is in the arena, NEAR
-NEAR = 6
+BLOCK = 256  # lines whose numbers are formatted together
+AHEAD = 12  # lines between the prefetch of a word's slot and its use
+NEAR = 6  # the same for the bytes of a longer word in the arena
 
 
 class WordSpelling(NamedTuple):
-    """Words as they go into lines. slots: (2 V,) uint64, two a word: a space, its first SLOT_BYTES bytes, and its
-    length; of a longer word a space, HEAD_BYTES bytes, its place in the arena (40 bits), its length (16 bits, 0 where
-    that is too much for them) and LONGER."""
+    """Words as they are copied to lines.
+
+    slots: (2 V,) uint64, 16 bytes for each word: a space, the bytes of the word, and its length. A word of more than
+    SLOT_BYTES has a space, HEAD_BYTES bytes, its offset in the arena (40 bits), its length (16 bits, 0 if it is larger)
+    and LONGER. arena, starts: see `spelling`.
+    """
 
     slots: npt.NDArray[np.uint64]
     arena: Bytes
@@ -38,7 +42,7 @@ class WordSpelling(NamedTuple):
 
 
 def spelling(arena: Bytes, starts: Int64) -> WordSpelling:
-    """Of words by number: arena[starts[i]:starts[i + 1]], PADDING bytes behind the last one."""
+    """The slots of words by number: word i is arena[starts[i] : starts[i + 1]]."""
     if len(arena) < starts[-1] + PADDING:
         arena = np.concatenate([arena, np.zeros(PADDING, np.uint8)])
     slots = np.zeros(2 * (len(starts) - 1), np.uint64)
@@ -47,7 +51,10 @@ def spelling(arena: Bytes, starts: Int64) -> WordSpelling:
 
 
 def line_bytes(k: int, highest: bool, lines: int, characters: int) -> int:
-    """Bytes of `lines` lines of k-grams, whose words have `characters` bytes together."""
+    """Size in bytes of `lines` lines of k-grams whose words have `characters` bytes in total.
+
+    highest: k is the order of the model, whose lines have no back-off weight.
+    """
     numbers = NUMBER_BYTES if highest else 2 * NUMBER_BYTES + 1
     return lines * (numbers + k + 1) + characters
 
@@ -66,13 +73,13 @@ def _fill_slots(arena, starts, slots):  # type: ignore[no-untyped-def]
                 slots[16 * word + 8 + i] = held >> 8 * i & 255
 
 
-# Numbers are spelled a block at a time, without a branch, so that the compiler can do eight at once.
+# Formats a block of numbers without branches, so that the compiler can vectorise the loop.
 @compiled
 def _spell_numbers(values, begin, end, digits):  # type: ignore[no-untyped-def]
-    """The eight bytes behind the minus of numbers from -99.99999 to 0, values[begin:end], to digits[: end - begin].
+    """Format values[begin:end], from -99.99999 to 0: the eight bytes after the minus sign, to digits[: end - begin].
 
-    The decimal digits of x < 10⁸ as bytes, the first one lowest: two numbers of four digits at a time, then four of
-    two, then eight.
+    The eight decimal digits of x < 10⁸ become bytes, the first in the lowest byte: x is split into two numbers of four
+    digits, these into four numbers of two digits, these into eight digits.
     """
     for i in range(end - begin):
         value = np.float64(values[begin + i])
@@ -89,17 +96,17 @@ def _spell_numbers(values, begin, end, digits):  # type: ignore[no-untyped-def]
         digits[i] = one if six else two
 
 
-# Arrays go to intrinsics only: see the comment on reference counts in `sweep`.
+# Passes arrays to intrinsics only: see the comment on reference counts in `sweep`.
 @compiled
 def spell_lines(  # type: ignore[no-untyped-def]
     k, highest, windows, at, logp, backoff, count, slots, arena, starts, end, out
 ):
-    """Write the lines of `count` k-grams to `out` and return their bytes; `highest`: lines have no back-off.
+    """Write the lines of `count` k-grams to `out` and return their size in bytes.
 
-    windows (m, order), at, logp, backoff: of `smooth`. slots, arena, starts: of `spelling`. end: the word that stands
-    for a predicted BOUNDARY.
+    highest: lines have no back-off weight. windows (m, order), at, logp, backoff: from `smooth`. slots, arena, starts:
+    from `spelling`. end: the word that is printed for a predicted BOUNDARY.
     """
-    windows, at = windows.view(np.uint32), at.view(np.uint32)  # an index needs no test whether it is negative
+    windows, at = windows.view(np.uint32), at.view(np.uint32)  # unsigned: indexing needs no test for negative numbers
     size = front = behind = np.int64(0)
     last = np.int64(-1)
     digits, weights = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
@@ -122,7 +129,7 @@ def spell_lines(  # type: ignore[no-untyped-def]
             for j in range(1, k):
                 same = same and windows[row, j] == windows[last, j]
             begin, left = size, k - 1
-            if same:  # the words before the last one are those of the line above
+            if same:  # copy the words before the last one from the line above
                 left = 0
                 for done in range(0, behind - front, 16):
                     copy16(out, size + done, out, front + done)

@@ -1,6 +1,6 @@
-"""Lines of ARPA files from bytes to arrays, compiled: ``log10 p<blank>w1 … wk[<blank>log10 back-off]``.
+"""Compiled parser of the lines of ARPA files: ``log10 p<blank>w1 … wk[<blank>log10 back-off]``.
 
-Blanks are spaces and tabs; a line may end in a carriage return. Words are bytes, whatever their encoding.
+Blanks are spaces and tabs; a line may end in a carriage return. Words are bytes in any encoding.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from megahour.core.compiled import compiled
 from megahour.lm.text.tokenise import _find, _head, _insert
 
 MORE, DONE, NUMBER, WORDS, EXTRA, UNKNOWN_WORD, POSITIVE, SECTION, REPEATED = range(9)
-"""Why parsing ended: the text is used up, all n-grams are read, or what is wrong with the line at hand."""
+"""Why parsing ended: no whole line is left (MORE), all n-grams are read (DONE), or the error in the current line."""
 
-NEVER = -99.0
+NEVER = -99.0  # log10 of a probability of zero in ARPA files
 _POWERS = 10.0 ** np.arange(0, 64)
 
 
@@ -24,7 +24,7 @@ def _blank(char):  # type: ignore[no-untyped-def]
 
 @compiled
 def _number(text, at, stop):  # type: ignore[no-untyped-def]
-    """(value, whether it is one) of text[at:stop]; -inf is NEVER, +inf and nan are no numbers here."""
+    """Parse text[at:stop] to (value, whether it is a number). -inf is NEVER; +inf and nan are not accepted."""
     negative = False
     if at < stop and (text[at] == 45 or text[at] == 43):
         negative = text[at] == 45
@@ -79,7 +79,7 @@ def _number(text, at, stop):  # type: ignore[no-untyped-def]
 
 @compiled(inline=True)
 def _field(text, at, stop):  # type: ignore[no-untyped-def]
-    """(begin, end) of the next field from `at` on; both `stop` when there is none."""
+    """(begin, end) of the next field from `at` on; both are `stop` if there is none."""
     while at < stop and _blank(text[at]):
         at += 1
     begin = at
@@ -97,7 +97,7 @@ def _line_end(text, at, stop):  # type: ignore[no-untyped-def]
 
 @compiled
 def _weight(text, at, stop):  # type: ignore[no-untyped-def]
-    """(log10 back-off, code) of what follows the words: 0 where nothing does."""
+    """(log10 back-off, code) of the end of a line, after the words; the weight is 0 if there is none."""
     begin, end = _field(text, at, stop)
     if begin == stop:
         return 0.0, DONE
@@ -110,9 +110,9 @@ def _weight(text, at, stop):  # type: ignore[no-untyped-def]
 
 @compiled
 def _next_line(text, at, stop, lines):  # type: ignore[no-untyped-def]
-    """Begin and end of the next line that is not blank, of its first field, and `lines` with the blank ones before it.
+    """Begin and end of the next line that is not blank, begin and end of its first field, and lines + skipped lines.
 
-    Its end is `stop` where text[at:stop] has no whole line.
+    The end of the line is `stop` if text[at:stop] has no whole line.
     """
     while True:
         end = _line_end(text, at, stop)
@@ -125,11 +125,11 @@ def _next_line(text, at, stop, lines):  # type: ignore[no-untyped-def]
 
 @compiled
 def parse_unigrams(text, at, stop, row, rows, table, arena, starts, n, seen, logp, backoff):  # type: ignore[no-untyped-def]
-    """Read whole lines of unigrams from text[at:stop]; words get numbers as in `tokenise`, which index seen, logp, …
+    """Parse whole lines of unigrams from text[at:stop]. Words are numbered as in `tokenise`; seen, logp, backoff (V,).
 
-    Returns (where it ended, n-grams read, lines gone through, words, why).
+    Returns (offset, n-grams read, lines read, words in the table, why it ended).
     """
-    lines = np.int64(0)  # a literal would compile what takes it twice
+    lines = np.int64(0)  # a literal would compile the functions that it is passed to twice
     while row < rows:
         at, end, begin, last, lines = _next_line(text, at, stop, lines)
         if end == stop:
@@ -164,9 +164,9 @@ def parse_unigrams(text, at, stop, row, rows, table, arena, starts, n, seen, log
 
 @compiled
 def parse_ngrams(text, at, stop, row, rows, k, table, arena, starts, grams, logp, backoff):  # type: ignore[no-untyped-def]
-    """Read whole lines of k-grams from text[at:stop] into grams (rows, k), logp, backoff from `row` on.
+    """Parse whole lines of k-grams from text[at:stop] into grams (rows, k), logp, backoff (rows,) from `row` on.
 
-    Returns (where it ended, n-grams read, lines gone through, why, which of the words).
+    Returns (offset, n-grams read, lines read, why it ended, index of the wrong word).
     """
     lines = np.int64(0)
     while row < rows:

@@ -1,4 +1,4 @@
-"""ARPA files, compressed or not, to arrays: sections and their order are checked here, lines by `parse`."""
+"""Reader of ARPA files, compressed or not. It checks the sections; `parse` checks the lines."""
 
 from __future__ import annotations
 
@@ -14,25 +14,26 @@ import numpy.typing as npt
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa import parse
 from megahour.lm.arpa.rows import repeated
+from megahour.lm.text.arrays import Bytes, Float64, Int32
 from megahour.lm.text.compression import unpacked
-from megahour.lm.text.tokenise import PADDING, UNKNOWN, Bytes, WordTable, encode
+from megahour.lm.text.tokenise import PADDING, UNKNOWN, WordTable
 
 BLOCK_BYTES = 1 << 23
-LINE_BYTES = 1 << 20  # a longer line is none of an ARPA file
+LINE_BYTES = 1 << 20  # longest line
 MAX_ORDER = 32
-UNSEEN = -100.0  # log10 p of an `<unk>` that a file lacks, as KenLM has it (build_binary -u)
-ITEM_BYTES = 6  # a line has no fewer bytes: what a header may claim of a file of known length
+UNSEEN = -100.0  # log10 p of `<unk>` if the file lacks it, as in KenLM (build_binary -u)
+ITEM_BYTES = 6  # shortest line: limits the n-grams of a block
 
-Float64 = npt.NDArray[np.float64]
-Int32 = npt.NDArray[np.int32]
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class ArpaArrays:
-    """vocabulary: words in the file's order behind `<unk>`, `<s>`, `</s>`. By order k = 1 …: grams[k-1] int32 (n, k),
-    logp, backoff float64 (n,). Unigram i is word i; specials that the file lacks are there: `<unk>` with UNSEEN, `<s>`
-    and `</s>` with probability zero. A file's `<UNK>` is its `<unk>` where it has no other, as KenLM reads it."""
+    """The content of an ARPA file. For each order k = 1 …: grams[k-1] int32 (n, k), logp, backoff float64 (n,).
+
+    vocabulary: `<unk>`, `<s>`, `</s>`, then words in the file's order; unigram i is word i. If the file lacks `<unk>`,
+    it gets UNSEEN, or the values of `<UNK>`, which KenLM also takes for it. Missing `<s>` and `</s>` get NEVER.
+    """
 
     vocabulary: WordTable
     grams: list[Int32]
@@ -41,12 +42,12 @@ class ArpaArrays:
 
 
 def read_arrays(path: str | Path, progress: Progress = lambda phase, done, total: None) -> ArpaArrays:
-    """Read an ARPA file: plain, gzip, bzip2, xz or zstd by its first bytes.
+    """Read an ARPA file: plain, gzip, bzip2, xz or zstd, by its first bytes.
 
     Raises
     ------
-    MegahourError naming file and line: cut short, sections missing or out of order, counts that are wrong, n-grams
-    that are there twice or have words that are no unigrams, numbers that are none (NaN), probabilities above one.
+    MegahourError with file and line: the file is cut short; sections are missing or out of order; counts are wrong; an
+    n-gram occurs twice or has a word that is no unigram; a number is invalid (NaN); a probability is above one.
     """
     with opened(path) as file:
         reader = _Reader(file, str(path))
@@ -59,7 +60,7 @@ def read_arrays(path: str | Path, progress: Progress = lambda phase, done, total
             _ngrams(reader, arrays, k, size)
             if capital:
                 arrays.grams[-1][arrays.grams[-1] == capital] = UNKNOWN
-        arrays.backoff[-1][:] = 0.0  # some programs write weights where there is nothing to back off from
+        arrays.backoff[-1][:] = 0.0  # some programs write weights for the highest order
         reader.expect(b"\\end\\")
         reader.expect_nothing()
         progress("read", total, total)
@@ -67,35 +68,33 @@ def read_arrays(path: str | Path, progress: Progress = lambda phase, done, total
 
 
 def read_sizes(path: str | Path) -> list[int]:
-    """Numbers of n-grams by order, as the header has them. Raises MegahourError as `read_arrays`."""
+    """Read the numbers of n-grams by order from the header. Raises MegahourError as `read_arrays`."""
     with opened(path) as file:
         return _counts(_Reader(file, str(path)))
 
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[BinaryIO]:
-    """A file's bytes, unpacked. Raises MegahourError, while they are read, where the compression is damaged."""
+    """Open a file, decompressed where it is compressed. Raises MegahourError on reading: the data are damaged."""
     with Path(path).open("rb") as raw, unpacked(raw, str(path)) as file:
         yield file
 
 
 class _Reader:
-    """Whole lines of a file in a buffer: text[at:end]. line: number of the one at `at`."""
+    """Whole lines of a file in a buffer: text[at:end]. line: number of the line at `at`."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
         self.file, self.name = file, name
         self.text: Bytes = np.zeros(BLOCK_BYTES + LINE_BYTES + PADDING, np.uint8)
         self.at = self.end = 0
         self.line = 1
-        self.last = False  # the file is used up
-        self.begun = False  # \\data\\ has been met
+        self.last = False  # the end of the file is reached
+        self.begun = False  # \\data\\ has been read
 
     def more(self) -> None:
-        """Read on behind what is left. Raises MegahourError where nothing follows."""
+        """Append the next block of the file to the unread bytes. Raises MegahourError at the end of the file."""
         if self.last:
-            self.fail(
-                "the file ends early" if self.begun else r"the file ends early, without a line '\data\': no ARPA file"
-            )
+            self.fail("the file ends early" if self.begun else r"no ARPA file: it has no line '\data\'")
         left = self.end - self.at
         if left > LINE_BYTES:
             self.fail(f"a line of more than {LINE_BYTES:,} bytes")
@@ -106,7 +105,7 @@ class _Reader:
         self.end += len(data)
         if not data:
             self.last = True
-            self.text[self.end] = 10  # the last line may lack its end
+            self.text[self.end] = 10  # the last line may lack its line break
             self.end += left > 0
 
     def next(self) -> bytes:
@@ -119,7 +118,7 @@ class _Reader:
                 return line.strip()
 
     def peek(self) -> bytes:
-        """The line at hand, without its end."""
+        """The current line without its line break."""
         while True:
             data = self.text[self.at : min(self.end, self.at + LINE_BYTES + 1)].tobytes()
             result = data.find(b"\n")
@@ -131,10 +130,10 @@ class _Reader:
         line = self.next()
         if line != text:
             self.line -= 1
-            self.fail(f"expected {text.decode()!r}, found {_shown(line)}")
+            self.fail(f"expected {text.decode()!r}, found {shown(line)}")
 
     def expect_nothing(self) -> None:
-        """Only blank lines, to the end: what follows a model is another one, or the end of a longer file."""
+        """Check that only blank lines follow the model."""
         while not (rest := self.text[self.at : self.end].tobytes()).strip():
             if self.last:
                 return
@@ -144,13 +143,14 @@ class _Reader:
         text = rest.lstrip()
         self.line += rest[: len(rest) - len(text)].count(b"\n")
         line, _, _ = text.partition(b"\n")
-        self.fail(rf"text behind '\end\': {_shown(line)}")
+        self.fail(rf"text after '\end\': {shown(line)}")
 
     def fail(self, message: str) -> NoReturn:
         raise MegahourError(message, where=f"{self.name}:{self.line}", remedy="check that it is a whole ARPA file")
 
 
-def _shown(line: bytes) -> str:
+def shown(line: bytes) -> str:
+    """The beginning of a line, for messages."""
     return repr(line[:60].decode("utf-8", "replace"))
 
 
@@ -163,13 +163,13 @@ def _counts(reader: _Reader) -> list[int]:
         order, _, size = line.removeprefix(b"ngram").partition(b"=")
         if order.strip() != b"%d" % (len(sizes) + 1) or not size.strip().isdigit() or len(size) > 12:
             reader.line -= 1
-            reader.fail(f"expected 'ngram {len(sizes) + 1}=COUNT', found {_shown(line)}")
+            reader.fail(f"expected 'ngram {len(sizes) + 1}=COUNT', found {shown(line)}")
         sizes.append(int(size))
         if len(sizes) > MAX_ORDER:
             reader.fail(f"more than {MAX_ORDER} orders")
     if not sizes or line != b"\\1-grams:":
         reader.line -= 1
-        reader.fail(f"expected '\\1-grams:' after the counts, found {_shown(line)}")
+        reader.fail(f"expected '\\1-grams:' after the counts, found {shown(line)}")
     return sizes
 
 
@@ -197,11 +197,8 @@ def _unigrams(reader: _Reader, size: int) -> ArpaArrays:
 
 
 def _capital_unknown(arrays: ArpaArrays) -> int:
-    """The number of `<UNK>` where it stands for `<unk>`, which then has its weights; else 0."""
-    found = np.zeros(2, np.int32)
-    text = np.frombuffer(b"<UNK>\n" + bytes(PADDING), np.uint8)
-    encode(text, 6, arrays.vocabulary, found, frozen=True)
-    number = int(found[0])
+    """If the file has `<UNK>` instead of `<unk>`, copy its weights to `<unk>` and return its number; else 0."""
+    number = arrays.vocabulary.number(b"<UNK>")
     if number == UNKNOWN or arrays.logp[0][UNKNOWN] != UNSEEN:
         return 0
     for weights in (arrays.logp[0], arrays.backoff[0]):
@@ -210,7 +207,7 @@ def _capital_unknown(arrays: ArpaArrays) -> int:
 
 
 def _ngrams(reader: _Reader, arrays: ArpaArrays, k: int, size: int) -> None:
-    """Append the n-grams of order k. Arrays grow with what is read, so a header that lies costs no memory."""
+    """Append the n-grams of order k. Arrays grow as lines are read, so a wrong header costs no memory."""
     reader.expect(b"\\%d-grams:" % k)
     table = arrays.vocabulary
     room = min(size, BLOCK_BYTES)
@@ -229,9 +226,9 @@ def _ngrams(reader: _Reader, arrays: ArpaArrays, k: int, size: int) -> None:
         _go_on(reader, code, k, size, row, which)
     twice = repeated(grams[:size])
     if twice >= 0:
-        words = b" ".join(_spell(table, int(word)) for word in grams[twice])
+        words = b" ".join(table.spell(int(word)) for word in grams[twice])
         reader.line = first + twice
-        reader.fail(f"the {k}-gram {_shown(words)} is there twice")
+        reader.fail(f"the {k}-gram {shown(words)} occurs twice")
     arrays.grams.append(grams)
     arrays.logp.append(logp)
     arrays.backoff.append(backoff)
@@ -243,12 +240,8 @@ def _grown(array: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
     return grown
 
 
-def _spell(table: WordTable, number: int) -> bytes:
-    return table.arena[table.starts[number] : table.starts[number + 1]].tobytes()
-
-
 def _go_on(reader: _Reader, code: int, k: int, size: int, row: int, which: int) -> None:
-    """Read on, or say what is wrong with the line at hand."""
+    """Continue with the next block after MORE. Raises MegahourError: another code than MORE and DONE."""
     if code == parse.DONE:
         return
     if code == parse.MORE:
@@ -256,14 +249,14 @@ def _go_on(reader: _Reader, code: int, k: int, size: int, row: int, which: int) 
         return
     line = reader.peek().strip()
     if code == parse.SECTION:
-        reader.fail(f"expected {size:,} {k}-grams as the header says, found {row:,} before {_shown(line)}")
+        reader.fail(f"the header has {size:,} {k}-grams, but only {row:,} come before {shown(line)}")
     if code == parse.NUMBER:
-        reader.fail(f"not a number in {_shown(line)}")
+        reader.fail(f"not a number in {shown(line)}")
     if code == parse.POSITIVE:
-        reader.fail(f"a log10 probability above 0 in {_shown(line)}")
+        reader.fail(f"a log10 probability above 0 in {shown(line)}")
     if code == parse.REPEATED:
-        reader.fail(f"the word of {_shown(line)} is there twice")
+        reader.fail(f"the word of {shown(line)} occurs twice")
     if code == parse.UNKNOWN_WORD:
         fields = [field for field in line.replace(b"\t", b" ").split(b" ") if field]
-        reader.fail(f"word {_shown(fields[which + 1])} is not among the unigrams")
-    reader.fail(f"expected a {k}-gram with its probability, found {_shown(line)}")
+        reader.fail(f"word {shown(fields[which + 1])} is not among the unigrams")
+    reader.fail(f"expected a {k}-gram with its probability, found {shown(line)}")

@@ -1,24 +1,23 @@
-"""Sets of n-grams given as rows of word numbers: exact, by a hash table of rows."""
+"""Look-up of n-grams, rows of word numbers, in an exact hash table."""
 
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from megahour.core.compiled import compiled
+from megahour.lm.text.arrays import Int32
 
-Int32 = npt.NDArray[np.int32]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 def repeated(grams: Int32) -> int:
-    """Row of the first n-gram (n, k) that an earlier row has too, or -1."""
+    """The first row of grams (n, k) that equals an earlier row, or -1."""
     row: int = _fill(grams, _slots(grams))
     return row
 
 
 def histories(shorter: Int32, longer: Int32) -> Int32:
-    """Rows (m,) of `shorter` (n, k-1) that have the first k-1 words of n-grams (m, k); -1 where none has."""
+    """(m,) for each row of `longer` (m, k) the row of `shorter` (n, k-1) with its first k-1 words, or -1."""
     slots, rows = _slots(shorter), np.empty(len(longer), np.int32)
     _fill(shorter, slots)
     _find(shorter, longer, slots, rows)
@@ -31,7 +30,7 @@ def _slots(grams: Int32) -> Int32:
 
 @compiled(inline=True)
 def _place(shorter, slots, grams, row, k):  # type: ignore[no-untyped-def]
-    """Slot of the row that has the first k words of a row of `grams`, or of a free place."""
+    """The slot of the row of `shorter` with the first k words of a row of `grams`, or a free slot."""
     mixed = np.uint64(0)
     for j in range(k):
         mixed = (mixed ^ np.uint64(grams[row, j])) * _ODD

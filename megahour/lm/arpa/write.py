@@ -1,23 +1,57 @@
-"""Lines of ARPA files from arrays, compiled; numbers have six decimals, so that they are right to 5e-7.
+"""Writer of ARPA files: header, sections, and compiled formatting of lines with six decimals (an error of 5e-7).
 
-`lines` is the estimator's: there the width of numbers is fixed, and back-off weights are at most 0.
+The estimator uses `lines`, which is faster, but has numbers of fixed width, which must not be above 0.
 """
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
-import numpy.typing as npt
 
 from megahour.core.compiled import compiled
+from megahour.lm.text.arrays import Int32, Int64
 from megahour.lm.text.machine import load8, store8
 
-ROOM = 16  # bytes that may be written past the last line
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
+    from megahour.core.writer import ShardWriter
+
+ROOM = 16  # bytes after the last line that may be overwritten
 NUMBER_BYTES = 22
-LARGEST = 1e12  # numbers are clipped to it
+LARGEST = 1e12  # larger numbers are clipped
+PART = 1 << 16  # n-grams formatted at a time
+END_OF_MODEL = b"\n\\end\\\n"
 
 
-def room_for(grams: npt.NDArray[np.int32], lengths: npt.NDArray[np.int64]) -> int:
-    """Bytes that the lines of n-grams (n, k) may take; lengths (V,): bytes of words."""
+def header(sizes: Sequence[int]) -> bytes:
+    r"""The section \data\: numbers of n-grams by order."""
+    return b"\\data\\\n" + b"".join(b"ngram %d=%d\n" % entry for entry in enumerate(sizes, 1))
+
+
+def section(k: int) -> bytes:
+    """The line before the k-grams."""
+    return b"\n\\%d-grams:\n" % k
+
+
+def join_lines(lines: Artifact, sizes: Sequence[int], out: ShardWriter) -> None:
+    """Write `.arpa` from an artifact with `.1.txt`, `.2.txt`, …: lines by order, shards in the order of the file."""
+    receipts = lines.receipts()
+    with out.open(".arpa") as file:
+        file.write(header(sizes))
+        for k in range(1, len(sizes) + 1):
+            file.write(section(k))
+            for receipt in receipts:
+                if f".{k}.txt" in receipt.files:
+                    with lines.open(receipt.shard, f".{k}.txt") as part:
+                        shutil.copyfileobj(part, file, 1 << 20)
+        file.write(END_OF_MODEL)
+
+
+def room_for(grams: Int32, lengths: Int64) -> int:
+    """Upper bound of the bytes that the lines of grams (n, k) take; lengths (V,): bytes of words."""
     size: int = int(lengths[grams].sum()) + len(grams) * (2 * NUMBER_BYTES + grams.shape[1] + 2) + ROOM
     return size
 
@@ -47,7 +81,7 @@ def _number(x, out, at):  # type: ignore[no-untyped-def]
 
 @compiled
 def format_lines(grams, begin, stop, logp, backoff, highest, arena, starts, out):  # type: ignore[no-untyped-def]
-    """Write the lines of n-grams begin .. stop-1 of grams (n, k) to `out`; how many bytes. highest: no back-offs."""
+    """Write the lines of grams[begin:stop] (n, k) to `out`; return the bytes written. highest: no back-off weights."""
     at = 0
     for row in range(begin, stop):
         at = _number(logp[row], out, at)

@@ -149,7 +149,7 @@ def score(
     if spelled:
         ends = total.tokens - spelled.tokens
         click.echo(f"Perplexity by word:\t{10 ** (-total.log10_prob / (spelled.words + ends)):.8g}")
-        click.echo(spelled.said(), err=True)
+        click.echo(spelled.summary(), err=True)
 
 
 def _mixture(models: tuple[str, ...], weights: str | None, threads: int) -> Any:

@@ -14,8 +14,9 @@ import numpy as np
 
 from megahour.core.compiled import compiled
 from megahour.lm.arpa.model import NgramModel
-from megahour.lm.combine.trie import Float64, Int32, Int64, Trie, build, child
+from megahour.lm.combine.trie import Trie, build, child
 from megahour.lm.combine.walk import Walker, encode_sentences, walker
+from megahour.lm.text.arrays import Float64, Int32, Int64
 from megahour.lm.text.vocabulary import BOS, EOS, Vocabulary
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from megahour.core.errors import MegahourError
 from megahour.lm.combine.interpolate import Members
-from megahour.lm.combine.trie import Float64
+from megahour.lm.text.arrays import Float64
 from megahour.lm.text.vocabulary import BOS, EOS
 
 States = tuple[int, ...]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from megahour.core.errors import MegahourError
-from megahour.lm.combine.trie import Float64
+from megahour.lm.text.arrays import Float64
 
 TOLERANCE = 1e-6
 MAX_ITERATIONS = 10_000

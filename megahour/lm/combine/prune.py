@@ -25,7 +25,8 @@ from megahour.core.compiled import compiled
 from megahour.core.errors import MegahourError
 from megahour.lm.combine.context_probs import from_model
 from megahour.lm.combine.renormalise import LN10, lower_log10, renormalise
-from megahour.lm.combine.trie import Float64, Trie, link
+from megahour.lm.combine.trie import Trie, link
+from megahour.lm.text.arrays import Float64
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from megahour.core.compiled import compiled
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa.model import NgramModel
+from megahour.lm.text.arrays import Float64, Int32, Int64
 from megahour.lm.text.vocabulary import Vocabulary
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
 
 Spell = Callable[[Int32], str]
 """The text of an n-gram (k,), for messages."""
@@ -102,7 +98,7 @@ def trie_of(
 
 
 def misfit(rows: Int32, at: int, spell: Spell) -> MegahourError:
-    """What is wrong with a sorted row (n, k): it is there twice, or its context is not."""
+    """What is wrong with a sorted row (n, k): it occurs twice, or its context is not."""
     text = spell(rows[at])
     if at and np.array_equal(rows[at], rows[at - 1]):
         return MegahourError(f"the {rows.shape[1]}-gram {text!r} is listed twice")

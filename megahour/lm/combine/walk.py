@@ -19,8 +19,9 @@ import numpy.typing as npt
 from megahour.core.compiled import compiled
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa.model import NgramModel
-from megahour.lm.combine.trie import Float64, Int32, Trie, build, child
+from megahour.lm.combine.trie import Trie, build, child
 from megahour.lm.estimate.reading import lines_of
+from megahour.lm.text.arrays import Float64, Int32
 from megahour.lm.text.sources import blocks
 from megahour.lm.text.vocabulary import BOS, EOS, UNK, Vocabulary
 

@@ -1,12 +1,12 @@
-"""Models from counts of n-grams in memory: Witten-Bell, Katz's back-off, interpolated modified Kneser-Ney.
+"""Models estimated from tables of n-gram counts: Witten-Bell, Katz's back-off, interpolated modified Kneser-Ney.
 
-    Witten-Bell     P(w|h) = (n(h w) + T(h) P(w|h')) / (n(h) + T(h))      T(h): how many different words follow h
-                    P(w|h) = n(h w) / (n(h) + T(h))                       the same that backs off, SRILM's -wbdiscount
+    Witten-Bell     P(w|h) = (n(h w) + T(h) P(w|h')) / (n(h) + T(h))      T(h): number of different words after h
+                    P(w|h) = n(h w) / (n(h) + T(h))                       the back-off form, SRILM's -wbdiscount
     others          as in the modules `katz` and `smooth`, from tables instead of positions of a text
 
-(Witten & Bell 1991, method C; Chen & Goodman 1998, equations 13-15.) Unigrams interpolate with 1/V, or leave T to words
-that do not occur. Cut-offs drop n-grams after all have been counted. α(h) makes every context sum to one; that of
-Kneser-Ney is its γ(h).
+(Witten & Bell 1991, method C; Chen & Goodman 1998, equations 13-15.) Unigrams interpolate with 1/V; in the back-off
+form words that do not occur share T. Cut-offs drop n-grams after counting. α(h) makes every context sum to one; for
+Kneser-Ney it is γ(h).
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ import numpy as np
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa.model import NgramModel
 from megahour.lm.combine.renormalise import NEVER, renormalise
-from megahour.lm.combine.trie import Float64, Int64, Links, Trie, link, unpack
+from megahour.lm.combine.trie import Links, Trie, link, unpack
 from megahour.lm.combine.trie import build as trie_of
 from megahour.lm.counts.table import NgramCounts
 from megahour.lm.estimate.discounts import FALLBACK, discounts, unigram_probabilities
 from megahour.lm.estimate.estimate import thresholds
 from megahour.lm.estimate.katz import FULL, MOST, good_turing, unigram_katz
+from megahour.lm.text.arrays import Float64, Int64
 from megahour.lm.text.tokenise import BOUNDARY, END
 from megahour.lm.text.vocabulary import Vocabulary
 
@@ -34,7 +35,7 @@ CountSmoothing = Literal["kneser-ney", "good-turing", "witten-bell", "witten-bel
 
 @dataclass(frozen=True)
 class FromCounts:
-    """discounts, fallbacks: of `estimate.Estimated`; none for Witten-Bell."""
+    """An estimated model. discounts, fallbacks: as in `estimate.Estimated`, empty for Witten-Bell."""
 
     model: NgramModel
     discounts: list[Any]
@@ -42,18 +43,18 @@ class FromCounts:
 
 
 def estimate_counts(counts: NgramCounts, smoothing: CountSmoothing, cutoffs: Sequence[int] = ()) -> FromCounts:
-    """A model of the order of the counts, from all n-grams of a text and of its sentence boundaries.
+    """Estimate a model of the order of the counts, which must have all n-grams of a text with sentence boundaries.
 
-    cutoffs[k-1]: drop k-grams that occur at most this often; the last value holds for all higher orders.
+    cutoffs[k-1]: drop k-grams that occur at most this often; the last value applies to all higher orders.
 
     Raises
     ------
-    ValueError: cut-offs out of range. MegahourError: nothing was counted, or an n-gram without its first or its last
+    ValueError: cut-offs out of range. MegahourError: no counts, or an n-gram is counted, but not its first or last
     words.
     """
     limits = thresholds(counts.order, cutoffs)
     if counts.tokens <= 0:
-        raise MegahourError("nothing is counted", remedy="give counts, or text with words")
+        raise MegahourError("all counts are 0", remedy="give counts, or text with words")
     table = _Table.of(counts)
     result, fallbacks = _SMOOTHERS[smoothing](table, limits)
     trie = _without_dropped(table, limits)
@@ -64,8 +65,7 @@ def estimate_counts(counts: NgramCounts, smoothing: CountSmoothing, cutoffs: Seq
 
 @dataclass(frozen=True)
 class _Table:
-    """The trie of all n-grams that are counted, node by node: raw counts (N,), p (N,) which smoothing fills in, and
-    weight (N,) of contexts."""
+    """The trie of all counted n-grams. By node: raw (N,) counts; p (N,) and weight (N,), which smoothing fills in."""
 
     vocabulary: Vocabulary
     levels: Int64
@@ -99,13 +99,13 @@ class _Table:
         return slice(int(self.levels[k]), int(self.levels[k + 1]))
 
     def sums(self, k: int, values: Float64) -> Float64:
-        """Of each context of k - 1 words the sum of its n-grams' values (n_k,), by node of the k-grams' parents."""
+        """Sums over each context of k - 1 words of the values (n_k,) of its k-grams, by node of level k - 1."""
         base = int(self.levels[k - 1])
         own = np.bincount(self.links.parent[self.level(k)] - base, values, self.levels[k] - base)
         return np.asarray(own, np.float64)
 
     def of_context(self, k: int, sums: Float64) -> Float64:
-        """`sums`' value for each k-gram (n_k,)."""
+        """(n_k,) for each k-gram the value of its context; sums: from `sums`."""
         values: Float64 = sums[self.links.parent[self.level(k)] - self.levels[k - 1]]
         return values
 
@@ -115,7 +115,7 @@ class _Table:
         return values
 
     def _check_suffixes(self, counts: NgramCounts) -> None:
-        """Raises MegahourError: an n-gram whose last words are not counted."""
+        """Raises MegahourError: an n-gram is counted, but not its last words."""
         for k in range(3, self.order + 1):
             short = np.flatnonzero(self.links.fail[self.level(k)] < self.levels[k - 1])
             if len(short):
@@ -127,7 +127,7 @@ class _Table:
 
 
 def _without_dropped(table: _Table, limits: Int64) -> Trie:
-    """The trie of n-grams above the cut-offs, with log10 p and log10 of the weights."""
+    """The trie of the n-grams above the cut-offs, with log10 p and log10 of the weights."""
     kept = np.ones(len(table.raw), bool)
     for k in range(2, table.order + 1):
         kept[table.level(k)] = table.raw[table.level(k)] > limits[k]
@@ -212,7 +212,7 @@ def _kneser_ney(table: _Table, limits: Int64) -> tuple[list[Any], dict[int, str]
 
 
 def _first_words(table: _Table) -> Int64:
-    """(N,) of each n-gram."""
+    """(N,) the first word of each n-gram."""
     first = table.links.word.astype(np.int64)
     for k in range(2, table.order + 1):
         first[table.level(k)] = first[table.links.parent[table.level(k)]]

@@ -1,8 +1,8 @@
-"""Files of counts: SRILM's (`ngram-count -write`), and Google's folders (Brants & Franz 2006; SRILM's `-read-google`).
+"""Files of n-gram counts: SRILM's (`ngram-count -write`) and Google's folders (Brants & Franz 2006; `-read-google`).
 
 SRILM     lines `w1 … wk<tab>count`, of all lengths, in any order
-Google    1gms/vocab.gz, 1gms/vocab_cs.gz (by count), 1gms/total, Kgms/Kgm-0000.gz …, Kgms/Kgm.idx: such lines, sorted
-          by their bytes; sentences begin and end with <S> and </S>, and <UNK> is a rare word
+Google    1gms/vocab.gz, 1gms/vocab_cs.gz (by count), 1gms/total, Kgms/Kgm-0000.gz …, Kgms/Kgm.idx: the same lines,
+          sorted by their bytes; sentences begin with <S> and end with </S>, and <UNK> is a rare word
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from uuid import uuid4
 import numpy as np
 
 from megahour.core.errors import ConfigError, MegahourError
-from megahour.lm.combine.trie import Int32, Int64, sort_rows
+from megahour.lm.arpa.write import PART
+from megahour.lm.combine.trie import sort_rows
 from megahour.lm.counts.lines import DIGITS, LONG, NUMBER, WORDS, format_counts, parse_counts
 from megahour.lm.counts.table import NgramCounts, collect
+from megahour.lm.text.arrays import Int32, Int64
 from megahour.lm.text.cut import ALL_WORDS, WordCut
 from megahour.lm.text.sources import Block, blocks, is_stream
-from megahour.lm.text.tokenise import PADDING, RESERVED, Bytes, WordTable, number_of
+from megahour.lm.text.tokenise import PADDING, WordTable
 
-PART = 1 << 16  # n-grams written at a time
-GOOGLE_FILE = 10_000_000  # n-grams of a file
+GOOGLE_FILE = 10_000_000  # n-grams per file
 GOOGLE_NAMES = {b"<UNK>": 0, b"<S>": 1, b"</S>": 2}
 _WHY = {
     WORDS: "a count without words",
@@ -38,14 +39,14 @@ _WHY = {
 def read_counts(
     sources: Sequence[str], order: int, *, vocabulary: WordTable | None = None, cut: WordCut = ALL_WORDS
 ) -> NgramCounts:
-    """Counts of files, which are added up; a folder is one of Google's. Longer n-grams than `order` are left out.
+    """Read files of counts and add them up. A folder has Google's layout. n-grams longer than `order` are skipped.
 
-    vocabulary: words to keep, others are `<unk>`; cut: the same by count.
+    vocabulary: words to keep; all others become `<unk>`. cut: the same by count.
 
     Raises
     ------
-    ConfigError: a source matches nothing, or a folder without counts. MegahourError: lines that are no counts, with
-    file and line; n-grams of words that are not counted; no counts of that order.
+    ConfigError: a source matches nothing, or a folder has no counts. MegahourError with file and line: not a line of
+    counts; an n-gram has a word without a count; there are no counts of `order`.
     """
     table = WordTable() if vocabulary is None else vocabulary
     parts = [_parsed(block, table, frozen=vocabulary is not None) for block in _blocks(sources, order)]
@@ -56,7 +57,7 @@ def read_counts(
     longest = int(lengths.max(initial=0))
     if longest < order:
         what = f"counts of up to {longest} words" if longest else "no counts"
-        raise MegahourError(what, where=_named(sources), remedy=f"the order is {order}: lower it, or count more")
+        raise MegahourError(what, where=_named(sources), remedy=f"the order is {order}: lower it, or count longer ones")
     levels = [np.ascontiguousarray(grams[lengths == k, :k]) for k in range(1, order + 1)]
     try:
         return collect(table, levels, [counts[lengths == k] for k in range(1, order + 1)], cut)
@@ -66,11 +67,11 @@ def read_counts(
 
 
 _NOTHING = np.empty((0, 9), np.int32), np.empty(0, np.int64), np.empty(0, np.int64)
-MOST_WORDS = _NOTHING[0].shape[1]  # of a line: SRILM's default is 3, nobody counts more than 9
+MOST_WORDS = _NOTHING[0].shape[1]  # words in a line; SRILM's default order is 3
 
 
 def _parsed(block: Block, table: WordTable, *, frozen: bool) -> tuple[Int32, Int64, Int64]:
-    """N-grams (n, MOST_WORDS), how many words each has, and counts."""
+    """n-grams (n, MOST_WORDS), their lengths (n,) and counts (n,)."""
     if not frozen:
         table.make_room(block.end + 1)
     rows = int(np.count_nonzero(block.text[: block.end] == 10)) + 1
@@ -94,8 +95,8 @@ def _blocks(sources: Sequence[str], order: int) -> Iterator[Block]:
         for k in range(1, order + 1):
             files = _google_files(Path(folder) / f"{k}gms", k)
             if not files:
-                remedy = f"a folder as Google's has {k}gms/{'vocab.gz' if k == 1 else f'{k}gm-0000.gz'}"
-                raise ConfigError(f"no counts of {k} words", where=folder, remedy=remedy)
+                remedy = f"give a folder in Google's form, with {k}gms/{'vocab.gz' if k == 1 else f'{k}gm-0000.gz'}"
+                raise ConfigError(f"no counts of {k}-grams", where=folder, remedy=remedy)
             yield from blocks(files)
 
 
@@ -115,19 +116,16 @@ def _named(sources: Sequence[str]) -> str:
 
 
 def _numbers_of_google(table: WordTable) -> Int32 | None:
-    """New numbers (V,): those of `<unk>`, `<s>` and `</s>` for what Google calls them."""
-    numbers, found = np.arange(len(table), dtype=np.int32), False
+    """(V,) new word numbers that map Google's names to `<unk>`, `<s>` and `</s>`; None if no such name occurs."""
+    numbers = np.arange(len(table), dtype=np.int32)
     for name, number in GOOGLE_NAMES.items():
-        text: Bytes = np.zeros(len(name) + PADDING, np.uint8)
-        text[: len(name)] = np.frombuffer(name, np.uint8)
-        own = number_of(text, len(name), table.table, table.arena, table.starts)
-        if own >= len(RESERVED):
-            numbers[own], found = number, True
-    return numbers if found else None
+        if own := table.number(name):
+            numbers[own] = number
+    return None if np.array_equal(numbers, np.arange(len(table))) else numbers
 
 
 def write_srilm(counts: NgramCounts, file: BinaryIO) -> None:
-    """All n-grams, short ones first, words in order of their numbers."""
+    """Write all n-grams: short ones first, in order of their word numbers."""
     for grams, each in zip(counts.grams, counts.counts, strict=True):
         listed = each > 0
         for text in _lines(counts, grams[listed], each[listed]):
@@ -135,12 +133,12 @@ def write_srilm(counts: NgramCounts, file: BinaryIO) -> None:
 
 
 def write_google(counts: NgramCounts, folder: Path, file_ngrams: int = GOOGLE_FILE) -> None:
-    """A folder as Google's, which appears when it is whole.
+    """Write a folder in Google's form. It gets its name when it is complete.
 
-    Raises ConfigError: there is one already.
+    Raises ConfigError: the folder exists.
     """
     if folder.exists():
-        raise ConfigError("it exists already", where=str(folder), remedy="give the name of a new folder")
+        raise ConfigError("the folder exists", where=str(folder), remedy="give the name of a new folder")
     making = folder.with_name(f".{folder.name}.{uuid4().hex[:12]}.making")
     making.mkdir()
     try:
@@ -165,7 +163,7 @@ def write_google(counts: NgramCounts, folder: Path, file_ngrams: int = GOOGLE_FI
 
 
 def _as_google(counts: NgramCounts) -> tuple[NgramCounts, Int32]:
-    """The words by Google's names in order of their bytes, without n-grams; and the rank (V,) of each."""
+    """The words with Google's names, sorted by their bytes, without n-grams; and the rank (V,) of each word."""
     names = dict(zip(GOOGLE_NAMES.values(), GOOGLE_NAMES, strict=True))
     words = [names.get(i) or _bytes(counts, i) for i in range(counts.words)]
     by_bytes = sorted(range(len(words)), key=words.__getitem__)
@@ -197,7 +195,7 @@ def _lines(counts: NgramCounts, grams: Int32, each: Int64) -> Iterator[bytes]:
 
 
 def _gzipped(path: Path, texts: Iterable[bytes]) -> None:
-    packer = zlib.compressobj(6, zlib.DEFLATED, 31)  # 31: with a gzip header, which has no time in it
+    packer = zlib.compressobj(6, zlib.DEFLATED, 31)  # 31: a gzip header without a time
     with path.open("wb") as file:
         for text in texts:
             file.write(packer.compress(text))

@@ -1,4 +1,4 @@
-"""Lines of counts, compiled: ``w1 … wk<blank>count``, as SRILM and Google write them, of any length k, mixed."""
+"""Compiled parser and formatter of lines ``w1 … wk<blank>count``, in SRILM's and Google's files of counts."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from megahour.lm.text.machine import load8, store8
 from megahour.lm.text.tokenise import _find, _head, _insert
 
 MORE, WORDS, NUMBER, LONG = range(4)
-"""Why parsing ended: the text is used up, or what is wrong with the line at hand."""
+"""Why parsing ended: no whole line is left (MORE), or the error in the current line."""
 
-LARGEST = 1 << 53  # counts are added up in float64
+LARGEST = 1 << 53  # counts are summed in float64
 DIGITS = 20
 
 
 @compiled
 def parse_counts(text, stop, table, arena, starts, n, frozen, grams, lengths, counts):  # type: ignore[no-untyped-def]
-    """Read the whole lines of text[:stop] to grams (rows, order), lengths and counts (rows,).
+    """Parse the whole lines of text[:stop] into grams (rows, order), lengths and counts (rows,).
 
-    frozen: words that the table lacks are `<unk>`. Returns (rows read, lines gone through, words, why it ended).
+    frozen: words that the table lacks become `<unk>`. Returns (rows, lines read, words in the table, why it ended).
     """
     at, row, lines = 0, 0, 0
     while True:
@@ -57,7 +57,7 @@ def parse_counts(text, stop, table, arena, starts, n, frozen, grams, lengths, co
 
 @compiled
 def format_counts(grams, counts, arena, starts, out):  # type: ignore[no-untyped-def]
-    """Write the lines of n-grams (n, k) to `out`; how many bytes. Blanks are a space, and a tab before the count."""
+    """Write the lines of n-grams (n, k) to `out`, with a tab before the count; return the number of bytes."""
     at = 0
     for row in range(len(grams)):
         for j in range(grams.shape[1]):

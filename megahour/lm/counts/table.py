@@ -1,6 +1,6 @@
-"""Counts of n-grams of all lengths up to the order, of a text or from files: what models are estimated from.
+"""Tables of n-gram counts of all orders, of a text or from files, from which models are estimated.
 
-The words are numbered as in `tokenise`. A sentence w1 w2 has the n-grams of `<s> w1 w2 </s>`, as SRILM counts them.
+Words are numbered as in `tokenise`. A sentence w1 w2 has the n-grams of `<s> w1 w2 </s>`, as in SRILM.
 """
 
 from __future__ import annotations
@@ -11,16 +11,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from megahour.core.errors import MegahourError
-from megahour.lm.combine.trie import Int32, Int64, sort_rows
+from megahour.lm.combine.trie import sort_rows
 from megahour.lm.estimate.partitions import PADDING, Corpus
+from megahour.lm.text.arrays import Bytes, Int32, Int64
 from megahour.lm.text.cut import WordCut, cut_words
-from megahour.lm.text.tokenise import BOUNDARY, END, Bytes, WordTable
+from megahour.lm.text.tokenise import BOUNDARY, END, WordTable
 
 
 @dataclass(frozen=True)
 class NgramCounts:
-    """arena, starts (V + 1,): spellings by number, as of `partitions.Corpus`. By length k from 1: grams[k-1] (n, k) in
-    the order of their numbers, each once; counts[k-1] (n,), above 0 but for words, all V of which are listed."""
+    """Counts of n-grams. For k = 1 …: grams[k-1] (n, k), sorted, without duplicates, and counts[k-1] (n,) above 0.
+
+    Unigrams are all V words; their counts may be 0. arena, starts (V + 1,): spellings, as in `partitions.Corpus`.
+    """
 
     arena: Bytes
     starts: Int64
@@ -38,7 +41,7 @@ class NgramCounts:
 
     @property
     def tokens(self) -> int:
-        """Running words and sentence ends."""
+        """Total count of words and sentence ends."""
         return int(self.counts[0].sum() - self.counts[0][BOUNDARY])
 
     def spell(self, gram: Sequence[int]) -> str:
@@ -48,17 +51,17 @@ class NgramCounts:
 
 
 def count_corpus(corpus: Corpus, order: int) -> NgramCounts:
-    """The n-grams of a text in memory; some 60 bytes a token while it counts.
+    """Count the n-grams of a text in memory. Takes about 60 bytes per token.
 
-    A k-gram is found as a pair: the number that its first k - 1 words got among the shorter ones, and its last word.
+    A k-gram is identified by the index of its first k - 1 words among the shorter n-grams, and its last word.
     """
     tokens = corpus.tokens[PADDING - 1 :]
-    last = np.where(tokens == BOUNDARY, END, tokens)  # what a position is as the last word of an n-gram
+    last = np.where(tokens == BOUNDARY, END, tokens)  # each position as the last word of an n-gram
     words = np.bincount(last[1:], minlength=corpus.size)
     words[BOUNDARY] = words[END]
     grams, counts = [np.arange(corpus.size, dtype=np.int32)[:, None]], [words.astype(np.int64)]
     ends, number = np.arange(len(tokens) - 1), tokens[:-1].astype(np.int64)
-    for _ in range(2, order + 1):  # ends: where the first words of an n-gram end; number: theirs
+    for _ in range(2, order + 1):  # ends: positions where the first k - 1 words end; number: their index
         keys = number * corpus.size + last[ends + 1]
         listed, number, each = np.unique(keys, return_inverse=True, return_counts=True)
         rows = grams[-1][listed // corpus.size]
@@ -71,11 +74,11 @@ def count_corpus(corpus: Corpus, order: int) -> NgramCounts:
 
 
 def collect(table: WordTable, grams: Sequence[Int32], counts: Sequence[Int64], cut: WordCut) -> NgramCounts:
-    """One table of n-grams that may be listed several times, whose counts are added up; rarer words become `<unk>`.
+    """Add up the counts of equal n-grams, and replace words outside the cut by `<unk>`.
 
-    grams[k-1] (n, k): of each length from 1, by the numbers of `table`. Words that are in no 1-gram are left out.
+    grams[k-1] (n, k) for k = 1 …: word numbers of `table`, in any order. Words without a unigram count are dropped.
 
-    Raises MegahourError: an n-gram that has such a word.
+    Raises MegahourError: an n-gram has such a word.
     """
     words = np.bincount(grams[0][:, 0], counts[0], len(table)).astype(np.int64)
     numbers, kept = cut_words(words, table, cut._replace(min_count=max(cut.min_count, 1)))
@@ -83,9 +86,7 @@ def collect(table: WordTable, grams: Sequence[Int32], counts: Sequence[Int64], c
     for rows in grams[1:]:
         if len(missing := np.flatnonzero((words[rows] == 0).any(axis=1))):
             text = spelled.spell(rows[missing[0]].tolist())
-            raise MegahourError(
-                f"{text!r} is counted, but not each of its words", remedy="give counts of all lengths, from 1 on"
-            )
+            raise MegahourError(f"{text!r} is counted, but not all of its words", remedy="give counts of all orders")
     unigrams = np.bincount(numbers, words, len(kept)).astype(np.int64)
     levels, sums = [np.arange(len(kept), dtype=np.int32)[:, None]], [unigrams]
     for rows, each in zip(grams[1:], counts[1:], strict=True):

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-import numpy.typing as npt
 
 from megahour.lm.arpa.direct import ThreadedFile
 from megahour.lm.arpa.lines import ROOM, WordSpelling, line_bytes, spell_lines, spelling
+from megahour.lm.arpa.write import END_OF_MODEL, header, section
 from megahour.lm.estimate.partitions import Corpus, Partitions
-from megahour.lm.estimate.sweep import CHARACTERS, KEPT, Int32, Int64
+from megahour.lm.estimate.sweep import CHARACTERS, KEPT
+from megahour.lm.text.arrays import Float32, Int32, Int64
 from megahour.lm.text.tokenise import BOUNDARY, END
 
-Float32 = npt.NDArray[np.float32]
 LINES = 1 << 15  # spelled at a time
 
 
@@ -41,16 +41,15 @@ class ArpaSink:
         self._order, self._tallies = parts.order, tallies
         self._spelling = spelling(parts.corpus.arena, parts.corpus.starts)
         self._longest = int(parts.lengths.max())
-        header = b"\\data\\\n" + b"".join(b"ngram %d=%d\n" % entry for entry in enumerate(sizes, 1))
-        size = self._text(header + _section(1), 0)
+        size = self._text(header(sizes) + section(1), 0)
         size += self._unigrams(parts.corpus, size, logp, backoff)
         self._places = np.zeros((len(tallies), self._order + 1), np.int64)
         for k in range(2, self._order + 1):
             lengths = [line_bytes(k, k == self._order, int(t[k, KEPT]), int(t[k, CHARACTERS])) for t in tallies]
-            size = self._text(_section(k), size)
+            size = self._text(section(k), size)
             self._places[:, k] = size + np.cumsum([0, *lengths[:-1]])
             size += sum(lengths)
-        self._text(b"\n\\end\\\n", size)
+        self._text(END_OF_MODEL, size)
 
     def partition(self, number: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32, sizes: Int64) -> None:
         """The lines of a partition. See `estimate.Sink`."""
@@ -95,7 +94,3 @@ class ArpaSink:
         length = line_bytes(1, self._order == 1, len(words), int(np.diff(corpus.starts)[words].sum()))
         at = np.arange(len(words), dtype=np.int32)
         return self._lines(1, length, place, words[:, None], at, logp[words], backoff[words])
-
-
-def _section(k: int) -> bytes:
-    return b"\n\\%d-grams:\n" % k

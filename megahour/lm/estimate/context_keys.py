@@ -15,10 +15,10 @@ import numpy.typing as npt
 from megahour.core.compiled import compiled
 from megahour.lm.estimate.kept_ngrams import Arena
 from megahour.lm.estimate.smooth import log_probability
-from megahour.lm.estimate.sweep import SUMS, Int32, Int64
+from megahour.lm.estimate.sweep import SUMS
+from megahour.lm.text.arrays import Float32, Int32, Int64
 from megahour.lm.text.machine import prefetch
 
-Float32 = npt.NDArray[np.float32]
 MOST = 255
 AHEAD = 8  # contexts between asking for a word's partition and reading it
 

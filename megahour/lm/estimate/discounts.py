@@ -15,10 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.errors import MegahourError
+from megahour.lm.text.arrays import Float64, Int64
 
 UNKNOWN = 0  # the number of `<unk>`
-Float64 = npt.NDArray[np.float64]
-Int64 = npt.NDArray[np.int64]
 Discount = tuple[float, float, float]
 FALLBACK: Discount = (0.5, 1.0, 1.5)
 

@@ -23,19 +23,18 @@ import numpy.typing as npt
 
 from megahour.lm.estimate.arpa_sink import ArpaSink
 from megahour.lm.estimate.context_keys import Names, exchange, take_names
-from megahour.lm.estimate.discounts import USUAL, Discount, Float64, KneserNey, discounts, unigram_probabilities
-from megahour.lm.estimate.history import Int32, Int64
+from megahour.lm.estimate.discounts import USUAL, Discount, KneserNey, discounts, unigram_probabilities
 from megahour.lm.estimate.partitions import PADDING, Corpus, Partitions
 from megahour.lm.estimate.smooth import NEVER, fill_names, gammas, log_probability, smooth
 from megahour.lm.estimate.stupid import stupid, unigram_scores
 from megahour.lm.estimate.sweep import KEPT, SUMS, TALLIES, Words
+from megahour.lm.text.arrays import Float32, Float64, Int32, Int64
 from megahour.lm.text.tokenise import BOUNDARY, END, RESERVED
 
 MAX_ORDER = 7
 STORE_BYTES = 1 << 31
 Smoothing = Literal["kneser-ney", "stupid"]
 Progress = Callable[[str, int, int], None]
-Float32 = npt.NDArray[np.float32]
 
 
 class Sink(Protocol):

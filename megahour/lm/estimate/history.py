@@ -10,14 +10,12 @@ positions are sorted by T[p-1], then T[p-2], …: a context is a run of neighbou
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from megahour.core.compiled import compiled, put
+from megahour.lm.text.arrays import Int64
 from megahour.lm.text.machine import prefetch
 from megahour.lm.text.tokenise import BOUNDARY
 
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 AHEAD = 24  # rows between asking for a row and reading it; for what its word leads to, a third
 SMALL = 24  # nodes of up to this many positions are sorted by insertion
 

@@ -15,8 +15,9 @@ from __future__ import annotations
 import numpy as np
 
 from megahour.core.compiled import compiled
-from megahour.lm.estimate.history import Int64, history_words
-from megahour.lm.estimate.smooth import NEVER, Float64, log_probability
+from megahour.lm.estimate.history import history_words
+from megahour.lm.estimate.smooth import NEVER, log_probability
+from megahour.lm.text.arrays import Float64, Int64
 from megahour.lm.text.tokenise import BOUNDARY, END
 
 MOST = 5  # K: counts above it are taken as they are

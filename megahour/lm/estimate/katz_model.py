@@ -16,12 +16,12 @@ from typing import BinaryIO, Self
 
 import numpy as np
 
-from megahour.lm.arpa.write import format_lines, room_for
-from megahour.lm.estimate.estimate import Estimated, Float32, Progress, Sink, thresholds
-from megahour.lm.estimate.history import Int32, Int64
+from megahour.lm.arpa.write import END_OF_MODEL, format_lines, header, room_for, section
+from megahour.lm.estimate.estimate import Estimated, Progress, Sink, thresholds
 from megahour.lm.estimate.katz import MOST, count_counts, good_turing, katz, unigram_katz, unigram_logs
 from megahour.lm.estimate.partitions import PADDING, Corpus, Partitions
 from megahour.lm.estimate.sweep import KEPT, TALLIES
+from megahour.lm.text.arrays import Float32, Int32, Int64
 from megahour.lm.text.tokenise import BOUNDARY, END
 
 
@@ -138,9 +138,8 @@ class TextSink:
 
     def begin(self, parts: Partitions, tallies: Int64, sizes: list[int], logp: Float32, backoff: Float32) -> None:
         self._sections = [self._stack.enter_context(self._section(k).open("w+b")) for k in range(len(sizes))]
-        head = b"\\data\\\n" + b"".join(b"ngram %d=%d\n" % entry for entry in enumerate(sizes, 1))
         words = np.arange(self._corpus.size, dtype=np.int32)[:, None]
-        self._sections[0].write(head + b"\n\\1-grams:\n" + self._lines(words, logp, backoff, parts.order == 1))
+        self._sections[0].write(header(sizes) + section(1) + self._lines(words, logp, backoff, parts.order == 1))
 
     def partition(self, number: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32, sizes: Int64) -> None:
         order, texts = len(sizes) - 1, []
@@ -160,10 +159,10 @@ class TextSink:
         with self._path.open("wb") as out:
             for k, file in enumerate(self._sections):
                 if k:
-                    out.write(b"\n\\%d-grams:\n" % (k + 1))
+                    out.write(section(k + 1))
                 file.seek(0)
                 shutil.copyfileobj(file, out, 1 << 20)
-            out.write(b"\n\\end\\\n")
+            out.write(END_OF_MODEL)
 
     def _section(self, k: int) -> Path:
         return self._path.with_name(f"{self._path.name}.{k + 1}")

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.compiled import compiled
-from megahour.lm.estimate.sweep import Int32, Int64, SweepStore, Words
+from megahour.lm.estimate.sweep import SweepStore, Words
+from megahour.lm.text.arrays import Int32, Int64
 
 GRAM_BYTES, NODE_BYTES = 8, 12
 CHUNK = 1 << 22  # rows of an array that rows are kept in, or more

@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from megahour.lm.estimate.context_keys import Names
 from megahour.lm.estimate.history import (
-    Int32,
-    Int64,
     buckets,
     gather,
     history_counts,
@@ -25,9 +23,8 @@ from megahour.lm.estimate.history import (
 )
 from megahour.lm.estimate.kept_ngrams import Arena, Kept, keep
 from megahour.lm.estimate.sweep import TALLIES, Open, SweepStore, Words, open_contexts, store, sweep
-from megahour.lm.text.tokenise import Bytes, Tokens
+from megahour.lm.text.arrays import Bytes, Float64, Int32, Int64, Tokens
 
-Float64 = npt.NDArray[np.float64]
 R = TypeVar("R")
 PADDING = 8  # BOUNDARY tokens in front of a corpus, so that every position has a window
 BUCKET = 1 << 15  # positions of a partition, so that it stays in the cache

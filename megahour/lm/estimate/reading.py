@@ -13,9 +13,10 @@ import numpy as np
 from megahour.core.compiled import compiled
 from megahour.core.errors import MegahourError
 from megahour.lm.estimate.partitions import PADDING, Corpus
+from megahour.lm.text.arrays import Bytes, Tokens
 from megahour.lm.text.cut import ALL_WORDS, WordCut, cut_words, renumber
 from megahour.lm.text.sources import Block
-from megahour.lm.text.tokenise import BOUNDARY, RESERVED, UNKNOWN, Bytes, Tokens, WordTable, encode
+from megahour.lm.text.tokenise import BOUNDARY, RESERVED, UNKNOWN, WordTable, encode
 from megahour.lm.text.tokenise import PADDING as PADDING_BYTES
 
 MAX_TOKENS = 2**31 - 1 - PADDING

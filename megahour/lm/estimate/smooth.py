@@ -12,14 +12,12 @@ once is followed once, so its γ is D(1) and is not exchanged; any other that is
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from megahour.core.compiled import compiled
 from megahour.lm.estimate.history import history_words
 from megahour.lm.text.machine import prefetch
 from megahour.lm.text.tokenise import BOUNDARY
 
-Float64 = npt.NDArray[np.float64]
 NEVER = -99.0  # log10 of a probability of zero, as in ARPA files
 BLOCK = 64  # probabilities whose logarithms are taken together
 AHEAD = 8  # rows, or n-grams, between prefetching a word's entries and reading them

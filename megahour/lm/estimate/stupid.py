@@ -13,8 +13,9 @@ import math
 import numpy as np
 
 from megahour.core.compiled import compiled
-from megahour.lm.estimate.history import Int64, history_words
-from megahour.lm.estimate.smooth import NEVER, Float64, log_probability
+from megahour.lm.estimate.history import history_words
+from megahour.lm.estimate.smooth import NEVER, log_probability
+from megahour.lm.text.arrays import Float64, Int64
 from megahour.lm.text.tokenise import BOUNDARY, END
 
 LOG10_ALPHA = math.log10(0.4)

@@ -18,12 +18,11 @@ import numpy.typing as npt
 
 from megahour.core.compiled import compiled
 from megahour.lm.estimate.history import history_words
+from megahour.lm.text.arrays import Int32, Int64
 from megahour.lm.text.machine import prefetch
 from megahour.lm.text.tokenise import BOUNDARY, END
 
 AHEAD = 8  # rows, or n-grams, between prefetching a word's entries and reading them
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
 KEPT, CHARACTERS = 5, 6
 TALLIES = 7  # columns of `tally`: n-grams with a = 0 … 4, then those that pruning keeps, and the bytes of their words
 SUMS = 5  # of a context: Σ a, kept n-grams with a = 1, 2, ≥ 3, and Σ a of those that pruning drops (its wildcard entry)

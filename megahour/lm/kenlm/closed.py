@@ -1,11 +1,11 @@
-"""n-grams as KenLM's tables want them: each with the (k-1)-grams that it begins and ends with.
+"""Completion of a model for KenLM's tables, which need the first and the last k-1 words of every k-gram.
 
-What a pruned model lacks is put in with the probability that back-off gives, and no weight of its own, so that no score
-changes; KenLM does the same for endings, and refuses models that lack beginnings:
+n-grams that a pruned model lacks are added with the probability that back-off gives and a weight of zero, so no score
+changes. KenLM does the same for suffixes, and refuses models that lack prefixes:
 
-    log10 p(w1 … wk) = log10 p(w2 … wk) + log10 b(w1 … w(k-1))       in float32, from the shortest on, as KenLM has it
+    log10 p(w1 … wk) = log10 p(w2 … wk) + log10 b(w1 … w(k-1))       in float32, short n-grams first, as in KenLM
 
-A back-off weight of zero is -0.0 where no n-gram goes on, else 0.0: states stop there (KenLM's `blank.hh`).
+A back-off weight of zero is -0.0 if no longer n-gram begins with these words, else 0.0 (KenLM's `blank.hh`).
 """
 
 from __future__ import annotations
@@ -13,20 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from megahour.lm.arpa.model import NgramModel
 from megahour.lm.arpa.rows import histories
-
-Int32 = npt.NDArray[np.int32]
-Float32 = npt.NDArray[np.float32]
-Flags = npt.NDArray[np.bool_]
+from megahour.lm.text.arrays import Flags, Float32, Int32
 
 
 @dataclass(frozen=True, eq=False)
 class NgramLevel:
-    """The k-grams of an order. grams (n, k): word numbers. logp, backoff (n,): log10. ending (n,): row of the last k-1
-    words among the shorter ones; unigrams have none. extends (n,): whether a longer n-gram ends with it."""
+    """The k-grams of one order. grams (n, k): word numbers. logp, backoff (n,): log10. ending (n,): row of the last k-1
+    words in the level below, empty for unigrams. extends (n,): whether a longer n-gram ends with these words."""
 
     grams: Int32
     logp: Float32
@@ -39,11 +35,11 @@ class NgramLevel:
 
 
 def closed(model: NgramModel) -> list[NgramLevel]:
-    """The levels of a model, k = 1 …: its own n-grams in their order, then those that are put in."""
+    """The levels of a model, k = 1 …: its own n-grams in their order, then the added ones."""
     grams = [np.ascontiguousarray(each) for each in model.grams]
     none = np.zeros(0, np.int32)
-    parts = [(none, none)] * (len(grams) + 1)  # of each order's n-grams: rows of what they begin and end with
-    for k in range(len(grams) - 1, 0, -1):  # from the longest: what is put in wants its own parts too
+    parts = [(none, none)] * (len(grams) + 1)  # by order: rows of the prefixes and suffixes of the n-grams
+    for k in range(len(grams) - 1, 0, -1):  # from the longest: added n-grams need prefixes and suffixes, too
         begins, ends = grams[k][:, :-1], grams[k][:, 1:]
         parts[k] = _rows(grams[k - 1], begins), _rows(grams[k - 1], ends)
         lacking = np.concatenate([each[rows < 0] for each, rows in zip((begins, ends), parts[k], strict=True)])
@@ -65,7 +61,7 @@ def closed(model: NgramModel) -> list[NgramLevel]:
 
 
 def _rows(shorter: Int32, wanted: Int32) -> Int32:
-    """Rows (n,) of the k-grams `wanted` (n, k) among `shorter`; -1 where it lacks one. A word is its own row."""
+    """(n,) rows of the k-grams `wanted` (n, k) in `shorter`, -1 for missing ones. A unigram's row is its word."""
     if shorter.shape[1] == 1:
         return np.ascontiguousarray(wanted[:, 0])
     return histories(shorter, np.ascontiguousarray(wanted))

@@ -1,7 +1,7 @@
-"""KenLM's probing model: a hash table of words, unigrams, and a hash table for each longer order.
+"""KenLM's probing model: a hash table of words, the unigrams, and a hash table for each longer order.
 
-A key lies where its remainder by the number of buckets says, or in the first free bucket behind it. The sign of a
-probability says whether a longer n-gram ends with this one: negative where none does.
+A key lies in bucket key mod size, or in the first free bucket after it. The log probability of an n-gram is stored as
+negative if no longer n-gram ends with its words, else as positive.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from megahour.core.compiled import compiled
 from megahour.lm.kenlm.closed import NgramLevel
-from megahour.lm.kenlm.hashes import UInt64, ngram_keys, word_hashes
+from megahour.lm.kenlm.hashes import ngram_keys, word_hashes
+from megahour.lm.text.arrays import UInt64
 
-MULTIPLIER = 1.5  # buckets for each entry, as its build_binary has it
+MULTIPLIER = 1.5  # buckets per entry, as in KenLM's build_binary
 _WORD = np.dtype([("key", "<u8"), ("number", "<u4")])
 _MIDDLE = np.dtype([("key", "<u8"), ("logp", "<f4"), ("backoff", "<f4")])
 _LONGEST = np.dtype([("key", "<u8"), ("logp", "<f4")])
@@ -23,7 +24,7 @@ _UNIGRAM = np.dtype([("logp", "<f4"), ("backoff", "<f4")])
 
 
 class SameKey(Exception):
-    """Two entries of a table have one key. order: of the n-grams. item: row of the later one."""
+    """Two entries of a table have the same key. order: of the n-grams. item: row of the second."""
 
     def __init__(self, order: int, item: int) -> None:
         super().__init__(order, item)
@@ -41,11 +42,9 @@ def tables(levels: Sequence[NgramLevel], words: list[bytes]) -> Iterator[npt.NDA
     table["key"][places], table["number"][places] = hashes[1:], np.arange(1, len(words))
     yield table
     first = levels[0]
-    unigrams = np.zeros(len(first) + 1, _UNIGRAM)  # one more, for an <unk> that the ARPA file may lack
-    unigrams["logp"][:-1], unigrams["backoff"][:-1] = (
-        np.where(first.extends, abs(first.logp), first.logp),
-        first.backoff,
-    )
+    unigrams = np.zeros(len(first) + 1, _UNIGRAM)  # one more: the ARPA file may lack <unk>
+    unigrams["logp"][:-1] = np.where(first.extends, abs(first.logp), first.logp)
+    unigrams["backoff"][:-1] = first.backoff
     yield unigrams
     for k, level in enumerate(levels[1:], 2):
         keys = ngram_keys(level.grams)
@@ -60,8 +59,8 @@ def tables(levels: Sequence[NgramLevel], words: list[bytes]) -> Iterator[npt.NDA
 
 
 def _places(keys: UInt64, entries: int, order: int) -> tuple[npt.NDArray[np.int64], int]:
-    """Buckets (n,) of keys, and how many buckets a table for so many entries has. Raises SameKey."""
-    size = max(entries + 1, int(np.float32(MULTIPLIER) * np.float32(entries)))  # rounded as KenLM rounds it
+    """Buckets (n,) of keys, and the number of buckets of a table with `entries` entries. Raises SameKey."""
+    size = max(entries + 1, int(np.float32(MULTIPLIER) * np.float32(entries)))  # rounded as in KenLM
     taken, places = np.zeros(size, np.uint64), np.empty(len(keys), np.int64)
     twice = int(_place(keys, taken, places))
     if twice >= 0:
@@ -71,7 +70,7 @@ def _places(keys: UInt64, entries: int, order: int) -> tuple[npt.NDArray[np.int6
 
 @compiled
 def _place(keys, taken, places):  # type: ignore[no-untyped-def]
-    """Fill `places`; -1, or the first item whose key is there already or is 0, which stands for a free bucket."""
+    """Fill `places`. Returns the first item whose key is taken, or is 0, which marks free buckets; else -1."""
     size = len(taken)
     for item in range(len(keys)):
         key = keys[item]

@@ -1,8 +1,8 @@
-"""KenLM's trie: n-grams sorted from the last word to the first, packed to bits, each level pointing into the next.
+"""KenLM's trie: n-grams sorted from the last word to the first, packed to bits, with pointers to the next level.
 
-Words are numbered by their hashes. An entry of a level has its first word, 31 bits of the probability (it is never
-positive), 32 of the back-off weight, and where the n-grams begin that are longer by a word to the left; they end where
-those of the next entry begin. Bits are counted from the lowest of each byte.
+Words are numbered in order of their hashes. An entry holds its first word, 31 bits of the log probability (never
+positive), 32 bits of the back-off weight, and the index of its first extension by a word on the left; its extensions
+end where those of the next entry begin. Bits are counted from the lowest of each byte.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import numpy.typing as npt
 from megahour.core.compiled import compiled
 from megahour.lm.kenlm.closed import NgramLevel
 from megahour.lm.kenlm.hashes import word_hashes
+from megahour.lm.text.arrays import Bytes
 from megahour.lm.text.machine import load8, store8
-from megahour.lm.text.tokenise import Bytes
 
 PROBABILITY, BACKOFF = 31, 32  # bits
 _UNIGRAM = np.dtype([("logp", "<f4"), ("backoff", "<f4"), ("next", "<u8")])
 
 
 class _Entries(NamedTuple):
-    """A level's, sorted. first (n,): the first word's number. logp, backoff (n,)."""
+    """The sorted entries of a level. first (n,): number of the first word. logp, backoff (n,)."""
 
     first: npt.NDArray[np.int64]
     logp: npt.NDArray[np.float32]
@@ -32,17 +32,17 @@ class _Entries(NamedTuple):
 
 
 def numbering(words: list[bytes]) -> npt.NDArray[np.int64]:
-    """(V,) words in the order of the trie's numbers: `<unk>` first, the others by their hashes."""
+    """(V,) our word numbers in the order of the trie's: `<unk>` first, the others by their hashes."""
     return np.concatenate([[0], 1 + np.argsort(word_hashes(words)[1:], kind="stable")])
 
 
 def tables(levels: Sequence[NgramLevel], words: list[bytes]) -> Iterator[npt.NDArray[np.generic]]:
     """The vocabulary and the levels, in the order of the file; `words` by our numbers."""
     order = numbering(words)
-    rank = np.empty(len(order), np.int64)  # of unigrams; then of each level's n-grams by row
+    rank = np.empty(len(order), np.int64)  # position of each row in its sorted level
     rank[order] = np.arange(len(order))
     number = rank
-    hashes = np.zeros(len(words) + 1, np.uint64)  # how many, then the hashes; KenLM leaves room for <unk>'s
+    hashes = np.zeros(len(words) + 1, np.uint64)  # their number, then the hashes; KenLM leaves room for <unk>
     hashes[0], hashes[1:-1] = len(words) - 1, word_hashes(words)[order[1:]]
     yield hashes
     unigrams = np.zeros(len(words) + 2, _UNIGRAM)
@@ -65,7 +65,7 @@ def tables(levels: Sequence[NgramLevel], words: list[bytes]) -> Iterator[npt.NDA
 
 
 def _packed(entries: _Entries, begins: npt.NDArray[np.int64], words: int, longer: int) -> Bytes:
-    """A level in bits. begins (n + 1,): where the longer n-grams begin, of `longer`; of none for the highest order."""
+    """A level as bits. begins (n + 1,): where the extensions of each entry begin, among `longer`; empty if none."""
     first, logp, backoff = entries
     word_bits, next_bits = words.bit_length(), longer.bit_length()
     bits = word_bits + PROBABILITY + (BACKOFF + next_bits if len(begins) else 0)
@@ -89,5 +89,5 @@ def _pack(packed, bits, word_bits, first, logp, backoff, begins):  # type: ignor
 
 @compiled
 def _write(packed, bit, value):  # type: ignore[no-untyped-def]
-    """At most 57 bits of a number into zeros."""
+    """Write a number of at most 57 bits over zeros."""
     store8(packed, bit >> 3, load8(packed, bit >> 3) | (value << np.uint64(bit & 7)))

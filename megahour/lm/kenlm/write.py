@@ -1,7 +1,7 @@
-"""KenLM's binary files, version 5: a header, the vocabulary, the tables, and the words with a NUL behind each.
+"""Writer of KenLM's binary files, version 5: header, vocabulary, tables, and the words, each followed by a NUL.
 
-`kenlm.Model`, `query` and whatever else is built on KenLM map them into memory as those of its `build_binary`. The
-layout is that of kpu/kenlm's lm/binary_format.cc.
+`kenlm.Model`, `query` and all programs built on KenLM read them like files of its `build_binary`. The layout is in
+lm/binary_format.cc of kpu/kenlm.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from megahour.lm.kenlm import probing, trie
 from megahour.lm.kenlm.closed import closed
 
 KenlmForm = Literal["kenlm-probing", "kenlm-trie"]
-TYPES = {"kenlm-probing": (0, 0), "kenlm-trie": (2, 1)}  # KenLM's number of the form, and of its version
+TYPES = {"kenlm-probing": (0, 0), "kenlm-trie": (2, 1)}  # KenLM's numbers of the form and its version
 MAGIC = b"mmap lm http://kheafield.com/code format version 5\n\0"
-_SANITY = struct.Struct("<56s3f3IQ")  # what tells files of other machines: numbers in their own layout
+_SANITY = struct.Struct("<56s3f3IQ")  # known numbers, by which KenLM recognises files of other architectures
 _FIXED = struct.Struct("<B3xfIB3xI")
 
 
 def write_kenlm(model: NgramModel, path: Path, form: KenlmForm, progress: Progress = lambda *_: None) -> list[int]:
-    """Write a model; the numbers of n-grams by order, with those that were put in (see `closed`).
+    """Write a model; return the numbers of n-grams by order, those that `closed` adds included.
 
-    Raises MegahourError: the model has unigrams only, which KenLM does not take, or two n-grams have one hash.
+    Raises MegahourError: the model has unigrams only, which KenLM does not support, or two n-grams have the same hash.
     """
     if model.order < 2:
+        remedy = "estimate it with --order 2 or more, or keep ARPA"
         raise MegahourError(
-            "KenLM's binary forms begin at order 2, the model has unigrams only", where=str(path),
-            remedy="estimate it with --order 2 or more, or keep ARPA",
-        )  # fmt: skip
+            "KenLM's binary forms need order 2 or more, the model has 1", where=str(path), remedy=remedy
+        )
     words = [word.encode("utf-8", "surrogateescape") for word in model.vocabulary.words]
     levels = closed(model)
     sizes = [len(level) for level in levels]
@@ -47,8 +47,8 @@ def write_kenlm(model: NgramModel, path: Path, form: KenlmForm, progress: Progre
                 file.write(table.view(np.uint8).data)
                 progress("write", done, len(levels) + 2)
         except probing.SameKey as same:
-            remedy = "use --to kenlm-trie, whose n-grams have no hashes"
-            raise MegahourError(f"two {same.order}-grams have one hash", where=str(path), remedy=remedy) from None
+            remedy = "use --to kenlm-trie, which does not hash n-grams"
+            raise MegahourError(f"two {same.order}-grams have the same hash", where=str(path), remedy=remedy) from None
         file.write(b"".join(word + b"\0" for word in spelled))
     return sizes
 

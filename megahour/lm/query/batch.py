@@ -13,11 +13,9 @@ import numpy.typing as npt
 from megahour.lm.query.mapped import MappedModel
 from megahour.lm.query.score import TextScore
 from megahour.lm.query.scoring import score, sum_sentences
-from megahour.lm.text.tokenise import BOUNDARY, END, PADDING, UNKNOWN, Bytes, Tokens, encode
+from megahour.lm.text.arrays import Bytes, Float32, Float64, Int32, Tokens
+from megahour.lm.text.tokenise import BOUNDARY, END, PADDING, UNKNOWN, encode
 
-Float32 = npt.NDArray[np.float32]
-Float64 = npt.NDArray[np.float64]
-Int32 = npt.NDArray[np.int32]
 _BLANKS = bytes.maketrans(b"\t\r\n\0", b"    ")
 PIECE = 1 << 14  # tokens of a thread's piece of work, at least
 

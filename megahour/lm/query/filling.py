@@ -72,7 +72,7 @@ def insert_partition(  # type: ignore[no-untyped-def]
     BOUNDARY that is predicted. Scratch, int32: starts (order, ≥ m), seats (≥ V,), slots (2, ≥ sizes[k]).
 
     The (k-1)-gram that a k-gram goes on from ends in the same word, and its context is a run of rows that the k-gram's
-    row is among: in the order of runs, seats[w] has its slot. No n-gram may be there twice.
+    row is among: in the order of runs, seats[w] has its slot. No n-gram may occur twice.
     """
     # as unsigned numbers, an index needs no test whether it is negative
     windows, at, starts = windows.view(np.uint32), at.view(np.uint32), starts.view(np.uint32)

@@ -25,7 +25,8 @@ import numpy.typing as npt
 
 from megahour.core.errors import MegahourError
 from megahour.lm.query.lookup import checksum
-from megahour.lm.text.tokenise import Bytes, WordTable
+from megahour.lm.text.arrays import Bytes, Float32, Int32, Int64, UInt64
+from megahour.lm.text.tokenise import WordTable
 
 MAGIC = b"MHNGRAM\n"
 VERSION = 1
@@ -34,10 +35,6 @@ HEADER = 1 << 14
 ALIGN = 1 << 12
 _FIXED = struct.Struct("<8sII32s")
 
-UInt64 = npt.NDArray[np.uint64]
-Int64 = npt.NDArray[np.int64]
-Int32 = npt.NDArray[np.int32]
-Float32 = npt.NDArray[np.float32]
 
 ARRAYS = {"table": np.uint64, "arena": np.uint8, "starts": np.int64, "words": np.int32, "segments": np.int64}
 """Arrays before `entries` (uint64) with their types: those of `tokenise.WordTable`, then those of `lookup`."""

@@ -15,22 +15,19 @@ from megahour.lm.query.filling import FULL, TWICE, insert, insert_partition
 from megahour.lm.query.lookup import LINE, LOAD, SLOT_BYTES, checksum
 from megahour.lm.query.mapped import ALIGN, ARRAYS, HEADER, header_bytes, sum_of
 from megahour.lm.query.output import MemoryFile
+from megahour.lm.text.arrays import Float32, Int32, Int64, UInt64
 from megahour.lm.text.tokenise import PADDING, WordTable
 
-Float32 = npt.NDArray[np.float32]
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-UInt64 = npt.NDArray[np.uint64]
 Level = tuple[Int32, Int32, Float32, Float32, int]
 """windows, at, log10 p, log10 back-off, how many: n-grams of one order in a segment, as `filling.insert` takes them."""
 PIECE = 1 << 21  # of a huge page: large tables begin where one may
 
 
 class DuplicateNgram(MegahourError):
-    """An n-gram is there twice. order, item: which one, by its place in its level."""
+    """An n-gram occurs twice. order, item: which one, by its place in its level."""
 
     def __init__(self, order: int, item: int) -> None:
-        super().__init__(f"a {order}-gram is there twice")
+        super().__init__(f"a {order}-gram occurs twice")
         self.order, self.item = order, item
 
 

@@ -19,12 +19,12 @@ from megahour.lm.query.lookup import spell
 from megahour.lm.query.mapped import MappedModel, from_bytes
 from megahour.lm.query.mapped_build import Builder, DuplicateNgram, Level
 from megahour.lm.query.output import MemoryFile
+from megahour.lm.text.arrays import Int64
 from megahour.lm.text.tokenise import WordTable
 from megahour.lm.text.vocabulary import Vocabulary
 
 LARGEST = 1 << 17  # n-grams of a segment, so that it is built in the cache
 SEGMENTS = 1 << 14
-Int64 = npt.NDArray[np.int64]
 
 
 def load_arpa(path: str | Path, progress: Progress = lambda phase, done, total: None) -> MappedModel:
@@ -43,7 +43,7 @@ def build(
 ) -> None:
     """Write a mapped model of n-grams in arrays. facts: see `MappedModel`.
 
-    Raises MegahourError, with `name`, where an n-gram is there twice.
+    Raises MegahourError, with `name`, where an n-gram occurs twice.
     """
     sizes = [len(grams) for grams in arrays.grams]
     arrays = _with_histories(arrays)
@@ -63,7 +63,7 @@ def build(
         except DuplicateNgram as error:
             words = arrays.grams[error.order - 1][error.item]
             text = b" ".join(vocabulary.words()[word] for word in words).decode("utf-8", "replace")
-            raise MegahourError(f"the {error.order}-gram {text!r} is there twice", where=name) from None
+            raise MegahourError(f"the {error.order}-gram {text!r} occurs twice", where=name) from None
         progress("build", number + 1, len(ngrams))
     builder.finish(sizes, facts or {})
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from megahour.lm.arpa.direct import ThreadedFile
-from megahour.lm.estimate.estimate import Estimated, Float32, estimate
-from megahour.lm.estimate.history import Int32, Int64
+from megahour.lm.estimate.estimate import Estimated, estimate
 from megahour.lm.estimate.partitions import Corpus, Partitions
 from megahour.lm.estimate.sweep import KEPT, Words
 from megahour.lm.query.mapped_build import Builder
+from megahour.lm.text.arrays import Float32, Int32, Int64
 from megahour.lm.text.tokenise import END, PADDING, WordTable
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from megahour.lm.text.tokenise import Bytes
+from megahour.lm.text.arrays import Bytes
 
 LINE_BYTES = 64
 

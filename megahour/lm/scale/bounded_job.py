@@ -18,7 +18,7 @@ from megahour.core.errors import StageError
 from megahour.core.records import fingerprint
 from megahour.lm.estimate.discounts import USUAL, Discount, KneserNey
 from megahour.lm.estimate.estimate import Progress
-from megahour.lm.estimate.history import Int64, buckets
+from megahour.lm.estimate.history import buckets
 from megahour.lm.scale.memory_rows import BYTES_OF_TOKEN, MemoryRows
 from megahour.lm.scale.resources import SAMPLE, Need, check_disk, need_of, room_for
 from megahour.lm.scale.row_files import LEAD, RowFiles
@@ -31,6 +31,7 @@ from megahour.lm.scale.shards import ShardTree, check_rounds
 from megahour.lm.scale.shared_context import smooth_all, split_lines
 from megahour.lm.scale.token_file import Blocks, number_text, save
 from megahour.lm.scale.totals import Totals, unigram_lines
+from megahour.lm.text.arrays import Int64
 from megahour.lm.text.cut import WordCut
 from megahour.lm.text.tokenise import WordTable, encode
 

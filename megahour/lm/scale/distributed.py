@@ -22,16 +22,17 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
-from megahour.lm.estimate.history import Int32, Int64, buckets
+from megahour.lm.estimate.history import buckets
 from megahour.lm.estimate.partitions import BUCKET
 from megahour.lm.estimate.reading import vocabulary_of
 from megahour.lm.scale.row_files import CHUNK, LEAD
 from megahour.lm.scale.shard_kernels import appearances, scatter_rows, scatter_windows
 from megahour.lm.scale.shard_parts import Part, parts_of_rows
 from megahour.lm.scale.shards import HistoryShard, ShardTree, Split, Target
+from megahour.lm.text.arrays import Int32, Int64
 from megahour.lm.text.pieces import Piece, tokens_of
 from megahour.lm.text.sources import blocks
-from megahour.lm.text.tokenise import BOUNDARY, PADDING, RESERVED, UNKNOWN, WordTable, encode
+from megahour.lm.text.tokenise import BOUNDARY, RESERVED, UNKNOWN, WordTable
 
 if TYPE_CHECKING:
     from megahour.core.stage import Batches
@@ -117,12 +118,7 @@ class Cluster:
 
     def table(self) -> WordTable:
         """The vocabulary for `tokenise.encode`."""
-        table = WordTable()
-        text = b"\n".join(self.words["word"].to_pylist()[len(RESERVED) :])
-        buffer = np.zeros(len(text) + PADDING, np.uint8)
-        buffer[: len(text)] = np.frombuffer(text, np.uint8)
-        encode(buffer, len(text), table, np.empty(2 * len(self.words) + 2, np.int32))
-        return table
+        return WordTable.of(self.words["word"].to_pylist()[len(RESERVED) :])
 
     def histogram(self, round_name: str, target: Target) -> tuple[Int32, Int64]:
         """Words before a left-over history in order of appearance, and their counts (V,)."""

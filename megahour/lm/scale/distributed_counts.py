@@ -6,7 +6,6 @@ contexts, by groups of targets.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from megahour.lm.arpa.write import join_lines
 from megahour.lm.estimate.estimate import thresholds
-from megahour.lm.estimate.history import Int64
 from megahour.lm.estimate.sweep import SUMS, TALLIES
 from megahour.lm.scale.distributed import Cluster
 from megahour.lm.scale.shard_lines import name_table
@@ -25,6 +24,7 @@ from megahour.lm.scale.shard_types import NAME, SHARE, Counted, Text
 from megahour.lm.scale.shard_work import ShardWorker
 from megahour.lm.scale.shared_context import close, close_all, smooth_all, split_lines
 from megahour.lm.scale.totals import Totals, unigram_lines
+from megahour.lm.text.arrays import Int64
 from megahour.lm.text.tokenise import PADDING
 
 if TYPE_CHECKING:
@@ -220,18 +220,8 @@ class Estimating:
             file.close()
 
     def write_arpa(self, lines: Artifact, out: ShardWriter) -> None:
-        """One file out of all lines, whose shards are in the order of the file."""
-        receipts = lines.receipts()
-        with out.open(".arpa") as file:
-            file.write(b"\\data\\\n")
-            file.write(b"".join(b"ngram %d=%d\n" % entry for entry in enumerate(self.totals.sizes(), 1)))
-            for k in range(1, self.text.order + 1):
-                file.write(b"\n\\%d-grams:\n" % k)
-                for receipt in receipts:
-                    if f".{k}.txt" in receipt.files:
-                        with lines.open(receipt.shard, f".{k}.txt") as part:
-                            shutil.copyfileobj(part, file, 1 << 20)
-            file.write(b"\n\\end\\\n")
+        """Write `.arpa` from the lines of all shards."""
+        join_lines(lines, self.totals.sizes(), out)
         _, result, fallbacks = self.totals.smoothing()
         sharding = self.tree.report()
         out.stats.update(

@@ -10,11 +10,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from megahour.lm.estimate.history import Int32, Int64, partition
+from megahour.lm.estimate.history import partition
 from megahour.lm.scale.row_files import LEAD
 from megahour.lm.scale.shard_kernels import appearances_before, move_children
 from megahour.lm.scale.shard_parts import Part
 from megahour.lm.scale.shards import HistoryShard, ShardTree, Split, Target
+from megahour.lm.text.arrays import Int32, Int64
 
 BYTES_OF_TOKEN = 8
 MOST_TOKENS = 2**31 - 1

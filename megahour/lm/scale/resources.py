@@ -10,13 +10,13 @@ import numpy as np
 
 from megahour.core.errors import StageError
 from megahour.lm.arpa.lines import line_bytes
-from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.estimate.kept_ngrams import GRAM_BYTES, NODE_BYTES
 from megahour.lm.estimate.partitions import BUCKET
 from megahour.lm.estimate.sweep import SUMS
 from megahour.lm.scale.memory_rows import BYTES_OF_TOKEN, MOST_TOKENS
 from megahour.lm.scale.row_files import CHUNK, row_bytes
 from megahour.lm.scale.shard_types import Text
+from megahour.lm.text.arrays import Int32, Int64
 from megahour.lm.text.tokenise import BOUNDARY
 
 FIXED_BYTES = 180 << 20  # the interpreter, compiled kernels and libraries

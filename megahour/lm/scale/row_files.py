@@ -14,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.scale.shard_kernels import appearances, scatter_rows, scatter_windows
 from megahour.lm.scale.shard_parts import Part, parts_of_rows
 from megahour.lm.scale.shards import HistoryShard, ShardTree, Split, Target
+from megahour.lm.text.arrays import Int32, Int64
 from megahour.lm.text.tokenise import BOUNDARY
 
 CHUNK = 1 << 20  # positions that are sorted by shard at a time

@@ -12,11 +12,11 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.estimate.kept_ngrams import Kept
 from megahour.lm.estimate.sweep import TALLIES
-from megahour.lm.scale.shard_types import NAME, Counted, Records
+from megahour.lm.scale.shard_types import NAME, Counted
 from megahour.lm.scale.streams import StreamReader, StreamWriter, short_file
+from megahour.lm.text.arrays import Int32, Int64, Records
 
 
 class CountFiles:

@@ -10,12 +10,13 @@ import numpy as np
 
 from megahour.lm.arpa.direct import PAGE, DirectFile, aligned, page_buffer
 from megahour.lm.arpa.lines import ROOM, line_bytes, spell_lines
-from megahour.lm.estimate.history import Int32, Int64
+from megahour.lm.arpa.write import END_OF_MODEL, header, section
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT
 from megahour.lm.scale.shard_kernels import fill_gammas, place_names
-from megahour.lm.scale.shard_types import NAME, Float32, Float64, Records, Text
+from megahour.lm.scale.shard_types import NAME, Text
 from megahour.lm.scale.shards import ShardTree
-from megahour.lm.text.tokenise import END, Bytes
+from megahour.lm.text.arrays import Bytes, Float32, Float64, Int32, Int64, Records
+from megahour.lm.text.tokenise import END
 
 
 class LineBlock(NamedTuple):
@@ -100,16 +101,15 @@ class ModelFile:
 
     def begin(self, order: int, tree: ShardTree, tallies: Int64, sizes: list[int], unigrams: bytes) -> None:
         """Header, unigrams, and what is between sections. tallies (targets, order + 1, TALLIES), sizes: by order."""
-        head = b"\\data\\\n" + b"".join(b"ngram %d=%d\n" % entry for entry in enumerate(sizes, 1))
-        size = self._text(head + b"\n\\1-grams:\n" + unigrams, 0)
+        size = self._text(header(sizes) + section(1) + unigrams, 0)
         self._places = np.zeros((len(tallies), order + 1), np.int64)
         for k in range(2, order + 1):
-            size = self._text(b"\n\\%d-grams:\n" % k, size)
+            size = self._text(section(k), size)
             for target in tree.printed():
                 at = target if target >= 0 else len(tree.shards) + ~target
                 self._places[at, k] = size
                 size += line_bytes(k, k == order, int(tallies[at, k, KEPT]), int(tallies[at, k, CHARACTERS]))
-        self._text(b"\n\\end\\\n", size)
+        self._text(END_OF_MODEL, size)
 
     def places(self, target: int) -> list[int]:
         """Where a target's lines go, by order."""

@@ -9,9 +9,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from megahour.lm.estimate.history import SMALL, Int32, Int64, gather, permute, sort_histories
+from megahour.lm.estimate.history import SMALL, gather, permute, sort_histories
 from megahour.lm.scale.shard_kernels import group_rows
 from megahour.lm.scale.shards import HistoryShard, ShardTree
+from megahour.lm.text.arrays import Int32, Int64
 
 
 @dataclass(frozen=True)

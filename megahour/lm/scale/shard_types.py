@@ -6,16 +6,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from megahour.lm.arpa.lines import WordSpelling, spelling
-from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.estimate.sweep import SUMS
-from megahour.lm.text.tokenise import Bytes
+from megahour.lm.text.arrays import Bytes, Float64, Int32, Int64, Records
 
-Float64 = npt.NDArray[np.float64]
-Float32 = npt.NDArray[np.float32]
-Records = npt.NDArray[np.void]
 NAME = np.dtype([("key", "<i8"), ("sums", "<i4", (SUMS,))])
 """A context that occurs more than once: 8 × position where it first ends + its words; its sums."""
 SHARE = np.dtype([("word", "<i4"), ("adjusted", "<i4"), ("raw", "<i4"), ("first", "<i8")])

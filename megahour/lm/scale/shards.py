@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from megahour.core.errors import StageError
-from megahour.lm.estimate.history import Int32, Int64
+from megahour.lm.text.arrays import Int32, Int64
 from megahour.lm.text.tokenise import BOUNDARY
 
 Target = int  # a shard's number, or ~number of a split

@@ -12,13 +12,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from megahour.lm.estimate.history import Int32, Int64
 from megahour.lm.estimate.smooth import log_probability
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT, SUMS, TALLIES
 from megahour.lm.scale.shard_kernels import log_probabilities, look_up, shared_probabilities
 from megahour.lm.scale.shard_lines import LineBlock, LineSpeller
-from megahour.lm.scale.shard_types import NAME, SHARE, Float32, Float64, Shared, Smoothing, Text
+from megahour.lm.scale.shard_types import NAME, SHARE, Shared, Smoothing, Text
 from megahour.lm.scale.shards import ShardTree, Split
+from megahour.lm.text.arrays import Float32, Float64, Int32, Int64
 from megahour.lm.text.tokenise import BOUNDARY, END
 
 Shares = npt.NDArray[np.void]

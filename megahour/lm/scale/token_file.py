@@ -13,12 +13,12 @@ import numpy.typing as npt
 
 from megahour.core.errors import MegahourError
 from megahour.lm.estimate.estimate import Progress
-from megahour.lm.estimate.history import Int64
 from megahour.lm.scale.row_files import CHUNK, LEAD, lead
 from megahour.lm.scale.shard_kernels import count_words
+from megahour.lm.text.arrays import Bytes, Int64, Tokens
 from megahour.lm.text.cut import WordCut, cut_words, renumber
 from megahour.lm.text.sources import Block
-from megahour.lm.text.tokenise import BOUNDARY, PADDING, Bytes, Tokens, WordTable, encode
+from megahour.lm.text.tokenise import BOUNDARY, PADDING, WordTable, encode
 
 Blocks = Callable[[], Iterable[Block]]
 

@@ -10,13 +10,13 @@ import numpy.typing as npt
 
 from megahour.lm.arpa.lines import ROOM, line_bytes, spell_lines
 from megahour.lm.estimate.discounts import USUAL, Discount, KneserNey, discounts, unigram_probabilities
-from megahour.lm.estimate.history import Int64
 from megahour.lm.estimate.smooth import NEVER, gammas
 from megahour.lm.estimate.sweep import KEPT, SUMS, TALLIES
 from megahour.lm.scale.shard_lines import by_target
 from megahour.lm.scale.shard_types import Counted, Smoothing, Text
 from megahour.lm.scale.shards import ShardTree
 from megahour.lm.scale.shared_context import Closed, Shares, close_all, names_of
+from megahour.lm.text.arrays import Int64
 from megahour.lm.text.tokenise import BOUNDARY, END
 
 

@@ -21,8 +21,9 @@ from megahour.lm.estimate.reading import lines_of
 from megahour.lm.sharded.local import LocalWords
 from megahour.lm.sharded.mix import Batch, histories_of
 from megahour.lm.sharded.ranges import Ranges
-from megahour.lm.sharded.rows import NO_WORD, Float64, Int32, Int64
+from megahour.lm.sharded.rows import NO_WORD
 from megahour.lm.sharded.union import Union
+from megahour.lm.text.arrays import Float64, Int32, Int64
 from megahour.lm.text.pieces import read_piece
 
 if TYPE_CHECKING:

@@ -1,15 +1,14 @@
-"""Partitions of n-grams by prefix, which follow each other in the file: sorted, spelled, joined."""
+"""ARPA files from partitions of n-grams by prefix, which follow each other in the file."""
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from megahour.core.errors import MegahourError
-from megahour.lm.arpa.model import PART
-from megahour.lm.arpa.write import format_lines, room_for
+from megahour.lm.arpa import write
+from megahour.lm.arpa.write import PART, format_lines, room_for
 from megahour.lm.sharded.local import LocalWords, sorted_level
 from megahour.lm.sharded.rows import NGRAM, all_rows
 from megahour.lm.sharded.union import Union
@@ -52,19 +51,9 @@ def write_lines(union: Union, highest: int, batches: Batches, out: ShardWriter) 
 
 
 def join_lines(lines: Artifact, union: Union, out: ShardWriter) -> None:
-    """`.arpa` and `.vocab.txt` out of all lines, whose shards are in the order of the file."""
-    receipts = lines.receipts()
-    sizes = np.array([receipt.stats["sizes"] for receipt in receipts]).sum(axis=0).tolist()
-    with out.open(".arpa") as file:
-        file.write(b"\\data\\\n")
-        file.write(b"".join(b"ngram %d=%d\n" % entry for entry in enumerate(sizes, 1)))
-        for k in range(1, len(sizes) + 1):
-            file.write(b"\n\\%d-grams:\n" % k)
-            for receipt in receipts:
-                if f".{k}.txt" in receipt.files:
-                    with lines.open(receipt.shard, f".{k}.txt") as part:
-                        shutil.copyfileobj(part, file, 1 << 20)
-        file.write(b"\n\\end\\\n")
+    """Write `.arpa` and `.vocab.txt` from the lines of all shards."""
+    sizes = np.array([receipt.stats["sizes"] for receipt in lines.each_receipt()]).sum(axis=0).tolist()
+    write.join_lines(lines, sizes, out)
     arena, starts = union.spelled()
     with out.open(".vocab.txt") as file:
         for begin in range(len(SPECIALS), union.size, PART):

@@ -18,9 +18,10 @@ from megahour.core.compiled import compiled
 from megahour.core.errors import MegahourError
 from megahour.lm.combine.trie import Trie, misfit, sort_rows, trie_of
 from megahour.lm.combine.walk import Unknown, Walker, log10_added
-from megahour.lm.sharded.rows import CONTEXT, NGRAM, NO_WORD, Float64, Int32, Int64, Records
+from megahour.lm.sharded.rows import CONTEXT, NGRAM, NO_WORD
 from megahour.lm.sharded.union import Union
-from megahour.lm.text.tokenise import PADDING, Bytes
+from megahour.lm.text.arrays import Bytes, Float64, Int32, Int64, Records
+from megahour.lm.text.tokenise import PADDING
 from megahour.lm.text.vocabulary import SPECIALS, UNK
 
 Own = Callable[[Int32], npt.NDArray[np.bool_]]
@@ -76,7 +77,7 @@ def local_model(words: LocalWords, rows: Records, model: int, own: Own | None = 
 
     own: which of histories, last word first, are the partition's: it has their n-grams.
 
-    Raises MegahourError: an n-gram is there twice, or one is not that others begin with.
+    Raises MegahourError: an n-gram occurs twice, or one is not that others begin with.
     """
     held = rows[rows["model"] == model]
     lengths = held["length"]
@@ -118,7 +119,7 @@ def sorted_level(words: LocalWords, k: int, rows: Records, begun: Int32 | None =
     """Sorted k-grams (n, k) of records and of what longer ones begin with, by their numbers here; (n,) the roles that
     each was sent in; log10 p, log10 α, context (n,).
 
-    Raises MegahourError: an n-gram is there twice.
+    Raises MegahourError: an n-gram occurs twice.
     """
     grams = words.local(np.ascontiguousarray(rows["words"][:, :k]))
     if begun is not None:
@@ -136,7 +137,7 @@ def sorted_level(words: LocalWords, k: int, rows: Records, begun: Int32 | None =
 
 @compiled
 def _collapse(ordered, origin, role, given, out, roles, values):  # type: ignore[no-untyped-def]
-    """Sorted rows, each once, with the values of the records among them: (how many, a row that is there twice or -1).
+    """Sorted rows, each once, with the values of the records among them: (how many, a row that occurs twice or -1).
 
     origin: records, then rows without values.
     """

@@ -21,17 +21,9 @@ from megahour.lm.sharded.histories import Occurrences
 from megahour.lm.sharded.local import LocalModel, LocalWords, local_model
 from megahour.lm.sharded.mix import Batch, words_of, written
 from megahour.lm.sharded.ranges import Ranges, reversed_words
-from megahour.lm.sharded.rows import (
-    CONTEXT,
-    NGRAM,
-    Float64,
-    Records,
-    all_rows,
-    batches_by_place,
-    make_rows,
-    read_rows,
-)
+from megahour.lm.sharded.rows import CONTEXT, NGRAM, all_rows, batches_by_place, make_rows, read_rows
 from megahour.lm.sharded.union import Union
+from megahour.lm.text.arrays import Float64, Records
 from megahour.lm.text.vocabulary import BOS, EOS
 
 if TYPE_CHECKING:
@@ -50,7 +42,7 @@ def by_prefix(parts: Iterable[Records], prefix: Ranges) -> Iterator[Batch]:
 def write_sorted(union: Union, prefix: Ranges, partition: int, batches: Batches, out: ShardWriter) -> None:
     """A partition's n-grams in the order of the file, each with log10 p(h) of itself as a history.
 
-    Raises MegahourError: an n-gram is there twice, or its context is not.
+    Raises MegahourError: an n-gram occurs twice, or its context is not.
     """
     rows = all_rows(batches, union.order)
     words = LocalWords.of(union, [rows["words"]])

@@ -12,7 +12,7 @@ import numpy as np
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.kinds import kind_of
 from megahour.lm.arpa import parse
-from megahour.lm.sharded.rows import Float64, Int32
+from megahour.lm.text.arrays import Float64, Int32
 from megahour.lm.text.compression import unpacked
 from megahour.lm.text.pieces import MAGIC, ByteRange
 from megahour.lm.text.tokenise import PADDING, WordTable
@@ -28,7 +28,7 @@ REMEDY = "check that it is a whole ARPA file"
 _WRONG = {
     parse.NUMBER: "not a number in",
     parse.POSITIVE: "a log10 probability above 0 in",
-    parse.REPEATED: "a word that is there twice in",
+    parse.REPEATED: "a word that occurs twice in",
     parse.UNKNOWN_WORD: "a word that is not among the unigrams in",
 }
 
@@ -114,7 +114,7 @@ def sections(file: BinaryIO, name: str) -> Iterator[tuple[int, int, bytes]]:
                 if order and not ended:
                     yield order, at + place, whole[place:stop]
                 elif ended and whole[place:stop].strip():
-                    raise MegahourError(r"text behind '\end\'", where=name, remedy=REMEDY)
+                    raise MegahourError(r"text after '\end\'", where=name, remedy=REMEDY)
                 place = stop
                 continue
             stop = whole.find(b"\n", place)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
-    from megahour.lm.sharded.rows import Records
+    from megahour.lm.text.arrays import Records
 
 
 class SortNgrams(OfModels[SortParams]):

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from megahour.core.compiled import compiled
-from megahour.lm.sharded.rows import NO_WORD, Int32, Int64, Records
+from megahour.lm.sharded.rows import NO_WORD
+from megahour.lm.text.arrays import Int32, Int64, Records
 
 if TYPE_CHECKING:
     from megahour.core.stage import Batches

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+
+from megahour.lm.text.arrays import Float64, Int32, Int64, Records
 
 if TYPE_CHECKING:
     from megahour.core.stage import Batches
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
 
 NGRAM, CONTEXT = 1, 2
 NO_WORD = -1  # behind the last word of an n-gram: it sorts before all words
-
-Int32 = npt.NDArray[np.int32]
-Int64 = npt.NDArray[np.int64]
-Float64 = npt.NDArray[np.float64]
-Records = npt.NDArray[np.void]
 
 
 def row_type(order: int) -> np.dtype[np.void]:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megahour.core.errors import MegahourError
-from megahour.lm.sharded.rows import Int64
 from megahour.lm.sharded.union import Union
+from megahour.lm.text.arrays import Int64
 
 if TYPE_CHECKING:
     from megahour.core.store import Artifact

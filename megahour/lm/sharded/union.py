@@ -15,8 +15,8 @@ from megahour.core.errors import MegahourError
 from megahour.lm.arpa import parse
 from megahour.lm.arpa.read import UNSEEN
 from megahour.lm.sharded.models import Inputs, Piece, check_code, padded, pieces_of, read_piece
-from megahour.lm.sharded.rows import Float64, Int64
-from megahour.lm.text.tokenise import PADDING, RESERVED, UNKNOWN, Bytes, WordTable, encode
+from megahour.lm.text.arrays import Bytes, Float64, Int64
+from megahour.lm.text.tokenise import PADDING, RESERVED, UNKNOWN, WordTable, encode
 from megahour.lm.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:

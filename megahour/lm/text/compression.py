@@ -1,4 +1,4 @@
-"""Text that may be compressed: gzip, xz, bzip2 or zstd, told by its first bytes, not by its name."""
+"""Reading of files that may be compressed by gzip, xz, bzip2 or zstd. The first bytes decide, not the name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from megahour.core.errors import MegahourError
 
 
 def first_bytes(raw: BinaryIO) -> bytes:
-    """The six that tell the compression; they are read again after it, from a pipe too."""
+    """The first six bytes of a file, which show its compression. The next read returns them again, also of a pipe."""
     if isinstance(raw, io.BufferedReader) and not raw.seekable():
         return raw.peek(6)[:6]
     magic = raw.read(6)
@@ -25,9 +25,9 @@ def first_bytes(raw: BinaryIO) -> bytes:
 
 @contextmanager
 def unpacked(raw: BinaryIO, name: str) -> Iterator[BinaryIO]:
-    """An open file's bytes, whatever its compression.
+    """Open the decompressed content of a file that is open already.
 
-    Raises MegahourError, while they are read: the compressed data are damaged or end early.
+    Raises MegahourError on reading: the compressed data are damaged or end early.
     """
     magic = first_bytes(raw)
     try:
@@ -48,7 +48,7 @@ def unpacked(raw: BinaryIO, name: str) -> Iterator[BinaryIO]:
         else:
             yield raw
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # of the system, not of a decompressor
+        if isinstance(error, OSError) and error.errno is not None:  # from the system, not from a decompressor
             raise
         raise MegahourError(
             f"the compressed data are damaged or end early: {error}", where=name, remedy="copy the file again"

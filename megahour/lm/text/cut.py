@@ -1,4 +1,4 @@
-"""A vocabulary cut by count: which words are kept, and their new numbers."""
+"""Vocabularies limited by size and count: the words to keep, and their new numbers."""
 
 from __future__ import annotations
 
@@ -7,12 +7,16 @@ from typing import NamedTuple
 import numpy as np
 
 from megahour.core.compiled import compiled
-from megahour.lm.text.tokenise import PADDING, RESERVED, UNKNOWN, Bytes, Int64, Tokens, WordTable, encode
+from megahour.lm.text.arrays import Int64, Tokens
+from megahour.lm.text.tokenise import RESERVED, UNKNOWN, WordTable
 
 
 class WordCut(NamedTuple):
-    """Words that are kept: those that are among the `most_frequent` (0: all; ties go to the word whose bytes sort
-    first) and occur `min_count` times. The others are `<unk>`."""
+    """Which words to keep. All others become `<unk>`.
+
+    most_frequent: size of the vocabulary, 0 without limit. Of words with equal counts those are kept whose bytes sort
+    first. min_count: smallest count of a kept word.
+    """
 
     most_frequent: int = 0
     min_count: int = 1
@@ -26,9 +30,9 @@ ALL_WORDS = WordCut()
 
 
 def cut_words(counts: Int64, table: WordTable, cut: WordCut) -> tuple[Tokens, WordTable]:
-    """New numbers (V,) of all words, and a table of those that are kept, in the order that they had.
+    """New numbers (V,) of all words of a table, and the table of the kept words, in their old order.
 
-    counts (V,): of the words of `table`, of which the reserved ones are kept always.
+    counts (V,): occurrences of each word. Reserved words are always kept.
     """
     own = counts[len(RESERVED) : len(table)]
     kept = own >= cut.min_count
@@ -41,22 +45,12 @@ def cut_words(counts: Int64, table: WordTable, cut: WordCut) -> tuple[Tokens, Wo
     numbers: Tokens = np.full(len(table), UNKNOWN, np.int32)
     numbers[: len(RESERVED)] = range(len(RESERVED))
     numbers[len(RESERVED) :][kept] = len(RESERVED) + np.arange(np.count_nonzero(kept))
-    return numbers, table_of(table, np.flatnonzero(kept) + len(RESERVED))
-
-
-def table_of(table: WordTable, numbers: Int64) -> WordTable:
-    """Some words of a table, in order of their numbers here."""
     words = table.words()
-    text = b"\n".join(words[i] for i in numbers.tolist())
-    buffer: Bytes = np.zeros(len(text) + PADDING, np.uint8)
-    buffer[: len(text)] = np.frombuffer(text, np.uint8)
-    kept = WordTable()
-    encode(buffer, len(text), kept, np.empty(2 * len(numbers) + 2, np.int32))
-    return kept
+    return numbers, WordTable.of([words[i] for i in (np.flatnonzero(kept) + len(RESERVED)).tolist()])
 
 
 @compiled
 def renumber(tokens, numbers):  # type: ignore[no-untyped-def]
-    """Tokens (T,) in place by their new numbers (V,)."""
+    """Replace tokens (T,) by their new numbers, in place; numbers (V,): by old number."""
     for i in range(len(tokens)):
         tokens[i] = numbers[tokens[i]]

@@ -1,4 +1,4 @@
-"""What numba cannot express: unaligned loads and stores of several bytes, prefetches, the lowest bit, addresses."""
+"""Operations that numba lacks: unaligned loads and stores of several bytes, prefetches, the lowest bit, addresses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _place(context: Any, builder: Any, signature: Any, args: Any, array: int, in
 
 @intrinsic
 def load8(typingctx, array, index):  # type: ignore[no-untyped-def]
-    """The eight bytes of a uint8 array from `index` on, little-endian, as uint64. Bounds are not checked."""
+    """Load eight bytes of a uint8 array from `index` on as a little-endian uint64. Bounds are not checked."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         pointer = _place(context, builder, signature, args, 0, 1, ir.IntType(64))
@@ -29,7 +29,7 @@ def load8(typingctx, array, index):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def store8(typingctx, array, index, value):  # type: ignore[no-untyped-def]
-    """Write a uint64 as eight bytes of a uint8 array from `index` on. Bounds are not checked."""
+    """Store a uint64 as eight bytes of a uint8 array from `index` on. Bounds are not checked."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         pointer = _place(context, builder, signature, args, 0, 1, ir.IntType(64))
@@ -41,7 +41,7 @@ def store8(typingctx, array, index, value):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def blanks64(typingctx, array, index):  # type: ignore[no-untyped-def]
-    """Which of the 64 bytes of a uint8 array from `index` on are below 33: a bit each, the first one lowest."""
+    """Compare 64 bytes of a uint8 array from `index` on: bit i of the result is set where byte i is below 33."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         vector = ir.VectorType(ir.IntType(8), 64)
@@ -54,7 +54,7 @@ def blanks64(typingctx, array, index):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def copy16(typingctx, target, at, source, index):  # type: ignore[no-untyped-def]
-    """Copy 16 bytes from source[index], of any array, to the uint8 array `target` from `at` on. No bounds."""
+    """Copy 16 bytes from source[index] (any type) to the uint8 array `target` from `at` on. Bounds are not checked."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         vector = ir.VectorType(ir.IntType(64), 2)
@@ -84,7 +84,7 @@ def _prefetch(builder: Any, place: Any) -> None:
 
 @intrinsic
 def prefetch(typingctx, array, index):  # type: ignore[no-untyped-def]
-    """Ask for the cache line of array[index] of a one-dimensional array, to be read soon. Any index is harmless."""
+    """Prefetch the cache line of array[index], of a one-dimensional array. Any index is harmless."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         _prefetch(builder, _place(context, builder, signature, args, 0, 1, ir.IntType(8)))
@@ -95,7 +95,7 @@ def prefetch(typingctx, array, index):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def address_of(typingctx, data):  # type: ignore[no-untyped-def]
-    """Where the first element of an array, or of `bytes`, lies. Whoever has the number must keep the object."""
+    """The address of an array's or of `bytes`' first element. It is valid as long as the caller keeps the object."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return builder.ptrtoint(context.make_array(signature.args[0])(context, builder, args[0]).data, ir.IntType(64))
@@ -105,7 +105,7 @@ def address_of(typingctx, data):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def pointer(typingctx, address):  # type: ignore[no-untyped-def]
-    """An address as a pointer, which `numba.carray` makes an array of."""
+    """Convert an address to a pointer for `numba.carray`."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return builder.inttoptr(args[0], ir.IntType(8).as_pointer())
@@ -128,12 +128,12 @@ int32_at = _load(types.int32, ir.IntType(32))
 int64_at = _load(types.int64, ir.IntType(64))
 uint64_at = _load(types.uint64, ir.IntType(64))
 float32_at = _load(types.float32, ir.FloatType())
-"""What lies at an address. Reading without arrays counts no references, which costs more than the reading."""
+"""Load the number at an address. Reads through arrays count references, which costs more than the read itself."""
 
 
 @intrinsic
 def prefetch_at(typingctx, address):  # type: ignore[no-untyped-def]
-    """Ask for the cache line of an address, to be read soon. Any address is harmless."""
+    """Prefetch the cache line of an address. Any address is harmless."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         _prefetch(builder, builder.inttoptr(args[0], ir.IntType(8).as_pointer()))
@@ -144,7 +144,7 @@ def prefetch_at(typingctx, address):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def room_for_64(typingctx):  # type: ignore[no-untyped-def]
-    """A pointer to 64 numbers of eight bytes on the stack of the function that calls: no memory to ask for."""
+    """A pointer to 64 numbers of eight bytes on the caller's stack, which needs no allocation."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         place = cgutils.alloca_once(builder, ir.IntType(64), size=ir.Constant(ir.IntType(32), 64))

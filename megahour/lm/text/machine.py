@@ -1,4 +1,4 @@
-"""What numba cannot express, for compiled functions; see `intrinsics`, which imports numba."""
+"""The functions of `intrinsics` for compiled code. They are loaded on first use, because `intrinsics` imports numba."""
 
 from __future__ import annotations
 

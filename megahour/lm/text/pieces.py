@@ -1,4 +1,4 @@
-"""Text in pieces that tasks read by themselves: byte ranges of plain files, whole compressed ones, shards of text."""
+"""Text divided into one piece per task: byte ranges of plain files, whole compressed files, shards of an artifact."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import fsspec
 import numpy as np
 
 from megahour.core.errors import ConfigError
+from megahour.lm.text.arrays import Tokens
 from megahour.lm.text.sources import Block, blocks, file_blocks, line_blocks, source_files
-from megahour.lm.text.tokenise import Tokens, WordTable, encode
+from megahour.lm.text.tokenise import WordTable, encode
 from megahour.units.texts import input_lines
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ Piece = Mapping[str, Any]
 
 
 def pieces_of(sources: list[str], inputs: Mapping[str, Artifact], piece_bytes: int) -> list[dict[str, Any]]:
-    """Pieces of about `piece_bytes` in order: shards of the input `text`, then the sources, sorted.
+    """Divide text into pieces of about `piece_bytes`: first the shards of the input `text`, then the sorted sources.
 
     Raises ConfigError: there is no text.
     """
@@ -46,7 +47,7 @@ def pieces_of(sources: list[str], inputs: Mapping[str, Artifact], piece_bytes: i
 
 
 def read_piece(piece: Piece, inputs: Mapping[str, Artifact]) -> Iterator[Block]:
-    """Blocks of a piece: the lines that begin in its range."""
+    """Read the blocks of a piece. A byte range has the lines that begin in it."""
     if "shard" in piece:
         own: Any = _OneShard(inputs["text"], piece["shard"])
         yield from line_blocks(input_lines({"text": own}), f"text shard {piece['shard']}")
@@ -61,7 +62,7 @@ def read_piece(piece: Piece, inputs: Mapping[str, Artifact]) -> Iterator[Block]:
 
 
 def tokens_of(piece: Piece, inputs: Mapping[str, Artifact], table: WordTable, *, skip: bool) -> Iterator[Tokens]:
-    """Tokens of a piece, block by block, by a table that learns new words; an array is used again for the next block.
+    """Encode a piece, block by block, and add its new words to the table. The next block reuses the yielded array.
 
     Raises MegahourError: a reserved word, unless `skip`.
     """
@@ -92,7 +93,7 @@ class ByteRange(io.RawIOBase):
 
 
 def _line_at(file: BinaryIO, place: int) -> int:
-    """Where the first line begins that does not begin before `place`."""
+    """The offset of the first line that begins at `place` or later."""
     if place == 0:
         return 0
     file.seek(place - 1)
@@ -101,7 +102,7 @@ def _line_at(file: BinaryIO, place: int) -> int:
 
 
 class _OneShard:
-    """A text artifact of which one shard is seen."""
+    """A view of a text artifact that shows only one of its shards."""
 
     def __init__(self, text: Artifact, shard: int) -> None:
         self._text, self._shard = text, shard

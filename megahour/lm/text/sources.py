@@ -1,8 +1,7 @@
-"""Text of language models as blocks of bytes: files, globs, URLs and pipes, compressed or not, and columns of tables.
+"""Text for language models, read as blocks of bytes from files, globs, URLs, pipes and columns of Parquet tables.
 
-Blocks end between words, so that a line may be longer than memory; a word may not be longer than MAX_WORD. Compression
-is recognised by the first bytes. As in `lmplz`, bytes are taken as they are, whatever their encoding, unless UTF-8 is
-asked for.
+Blocks end between words, so a line may be longer than memory, but a word may not be longer than MAX_WORD. The first
+bytes of a file show its compression. As in `lmplz`, the encoding does not matter, unless the caller asks for UTF-8.
 """
 
 from __future__ import annotations
@@ -21,8 +20,9 @@ import numpy as np
 
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.filesystems import open_file, size_of
+from megahour.lm.text.arrays import Bytes
 from megahour.lm.text.compression import first_bytes, unpacked
-from megahour.lm.text.tokenise import PADDING, Bytes
+from megahour.lm.text.tokenise import PADDING
 from megahour.units.texts import files_digest, find_files
 
 BLOCK_BYTES = 1 << 20
@@ -31,9 +31,9 @@ STDIN = "-"
 ROWS = 1 << 14  # of a column at a time
 _COLUMN = re.compile(r"(?P<files>.+\.parquet):(?P<column>[^/:]+)")
 _RESERVED = re.compile(rb"(?<![^ \t\r\n\0])(?:<unk>|</?s>)(?![^ \t\r\n\0])")
-_PARTS = tuple(b" \t\r\0")
-_UTF16 = ("UTF-16, whose every second byte would part words", "convert the file (iconv -f utf-16 -t utf-8 …)")
-_SOUND = ("sound", "give its transcript")
+_SEPARATORS = tuple(b" \t\r\0")
+_UTF16 = ("UTF-16, whose zero bytes would separate words", "convert the file (iconv -f utf-16 -t utf-8 …)")
+_SOUND = ("audio", "give its transcript")
 _NO_TEXT = {
     b"PAR1": ("a Parquet table", "name a column: FILE.parquet:COLUMN"),
     b"PK\3\4": ("a zip archive", "unpack it; gzip, xz, bzip2 and zstd are read as they are"),
@@ -42,21 +42,21 @@ _NO_TEXT = {
     b"\xfe\xff": _UTF16,
     **dict.fromkeys((b"fLaC\0", b"OggS\0", b"ID3\2", b"ID3\3", b"ID3\4", b"\xff\xfb"), _SOUND),
 }
-"""First bytes: what such a file is, and what to do. lmplz would estimate a model of it."""
+"""By first bytes: what such a file is, and the remedy. lmplz would estimate a model of it."""
 
 
 class Readable(Protocol):
     """A file open for reading."""
 
     def readinto(self, buffer: memoryview, /) -> int | None:
-        """Fill the buffer from its begin on; how many bytes, 0 at the end."""
+        """Read into the buffer; return the number of bytes, 0 at the end of the file."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Bytes text[:end] of whole words from the file `name`, of which `line` is the first; PADDING bytes follow.
+    """Whole words of the file `name`: text[:end], followed by PADDING bytes. `line` is the number of the first line.
 
-    The array is used again for the next block.
+    The next block reuses the array.
     """
 
     name: str
@@ -68,19 +68,19 @@ class Block:
         return self.text[: self.end].tobytes()
 
     def reserved(self) -> MegahourError:
-        """The error that names the first of `<s>`, `</s>`, `<unk>` among the words."""
+        """An error that names the first `<s>`, `</s>` or `<unk>` of the block and its line."""
         data = self.tobytes()
         result = _RESERVED.search(data)
         if result is None:
             raise ValueError(f"{self.name}: no reserved word in the block from line {self.line} on")
         return MegahourError(
-            f"the text has the word {result.group().decode()}, which is reserved in models",
+            f"the text contains {result.group().decode()}, a reserved word of language models",
             where=f"{self.name}:{self.line + data.count(10, 0, result.start())}",
-            remedy="remove it from the text, or leave such words out: --skip-symbols (lmplz: --skip_symbols)",
+            remedy="remove it from the text, or skip such words: --skip-symbols (lmplz: --skip_symbols)",
         )
 
     def check_utf8(self) -> None:
-        """Raises MegahourError, naming the line, where the bytes are not UTF-8."""
+        """Raises MegahourError with the line: the bytes are not UTF-8."""
         data = self.tobytes()
         try:
             data.decode()
@@ -93,10 +93,11 @@ class Block:
 
 
 def blocks(sources: Sequence[str], block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
-    """Blocks of the files that paths, URLs and globs name, sorted; `table.parquet:column` names a column of text.
-    Streams (`is_stream`) come first, and can be read once.
+    """Read the files of paths, URLs and globs in sorted order; `table.parquet:column` is a column of text.
 
-    Raises ConfigError: nothing matches a source. MegahourError: damaged compression, no such column, no text.
+    Streams (`is_stream`) come first and can be read only once.
+
+    Raises ConfigError: nothing matches a source. MegahourError: damaged compression, no such column, not text.
     """
     for name in sorted(set(filter(is_stream, sources))):
         with _open_stream(name) as raw, _text(raw, name) as file:
@@ -110,7 +111,7 @@ def blocks(sources: Sequence[str], block_bytes: int = BLOCK_BYTES) -> Iterator[B
 
 
 def line_blocks(lines: Iterable[str | bytes], name: str, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
-    """Blocks of lines without their ends; line ends inside a line are taken as spaces."""
+    """Join lines, given without their line breaks, to blocks. A line break inside a line becomes a space."""
     held: list[bytes] = []
     size, first = 0, 1
     for count, line in enumerate(lines, 1):
@@ -125,7 +126,7 @@ def line_blocks(lines: Iterable[str | bytes], name: str, block_bytes: int = BLOC
 
 
 def sources_digest(sources: Sequence[str]) -> str:
-    """SHA-256 over the contents of the files and the names of columns, wherever the files are."""
+    """SHA-256 of the contents of the files and the names of the columns. The location of the files has no effect."""
     parts = [_split(source) for source in sources]
     digest = hashlib.sha256(files_digest([files for files, _ in parts]).encode())
     for column in sorted({column for _, column in parts if column}):
@@ -134,15 +135,15 @@ def sources_digest(sources: Sequence[str]) -> str:
 
 
 def is_stream(source: str) -> bool:
-    """Whether it is `-`, standard input, or a pipe such as the shell's ``<(command)``."""
+    """Whether a source is standard input (`-`) or a pipe, such as the shell's ``<(command)``."""
     try:
         return source == STDIN or stat.S_ISFIFO(Path(source).stat().st_mode)
     except (OSError, ValueError):
-        return False  # a glob, a URL, or nothing that is there
+        return False  # a glob, a URL, or no file
 
 
 def text_bytes(sources: Sequence[str]) -> int:
-    """Stored size of the files in bytes, to estimate memory and disk; 0 if unknown."""
+    """Total size of the files as stored, in bytes, for estimates of memory and disk; 0 if unknown."""
     if any(map(is_stream, sources)):
         return 0
     return sum(size_of(url) for url, _ in source_files(sources))
@@ -154,7 +155,7 @@ def _split(source: str) -> tuple[str, str]:
 
 
 def source_files(sources: Sequence[str]) -> list[tuple[str, str]]:
-    """(URL, column or "") of all sources, sorted, each once."""
+    """(URL, column) of all sources, sorted and without duplicates; the column is "" for files that are no tables."""
     return sorted({(url, column) for files, column in map(_split, sources) for url in find_files([files])})
 
 
@@ -164,7 +165,7 @@ def _joined(lines: list[bytes], name: str, first: int) -> Block:
 
 
 def _column(url: str, name: str) -> Iterator[bytes]:
-    import pyarrow as pa  # a fifth of a second that other text need not wait for
+    import pyarrow as pa  # takes a fifth of a second, which other sources do not need
     import pyarrow.parquet as pq
 
     try:
@@ -172,12 +173,12 @@ def _column(url: str, name: str) -> Iterator[bytes]:
             table = pq.ParquetFile(file)
             if name not in table.schema_arrow.names:
                 columns = ", ".join(table.schema_arrow.names)
-                raise ConfigError(f"no column {name!r}; there are: {columns}", where=url)
+                raise ConfigError(f"no column {name!r}", where=url, remedy=f"give one of: {columns}")
             for batch in table.iter_batches(ROWS, columns=[name]):
                 values = batch.column(0).cast(pa.large_string()).cast(pa.large_binary())
                 yield from (value for value in values.to_pylist() if value is not None)
-    except (pa.ArrowException, ValueError) as error:  # ValueError: fsspec's, of servers that send whole files only
-        raise MegahourError(f"not text in Parquet: {error}", where=f"{url}:{name}") from None
+    except (pa.ArrowException, ValueError) as error:  # fsspec raises ValueError where a server sends whole files only
+        raise MegahourError(f"cannot read text from Parquet: {error}", where=f"{url}:{name}") from None
 
 
 def _open_stream(name: str) -> AbstractContextManager[BinaryIO]:
@@ -186,7 +187,7 @@ def _open_stream(name: str) -> AbstractContextManager[BinaryIO]:
 
 @contextmanager
 def _text(raw: BinaryIO, name: str) -> Iterator[Readable]:
-    """`unpacked`; raises ConfigError where the first bytes say that it is no text of bytes."""
+    """`unpacked`. Raises ConfigError: the first bytes show that the file is not text."""
     magic = first_bytes(raw)
     for begin, (what, remedy) in _NO_TEXT.items():
         if magic.startswith(begin):
@@ -196,10 +197,11 @@ def _text(raw: BinaryIO, name: str) -> Iterator[Readable]:
 
 
 def file_blocks(file: Readable, name: str, block_bytes: int) -> Iterator[Block]:
+    """Read an open file as blocks of about `block_bytes`. Raises MegahourError: a word longer than MAX_WORD."""
     buffer = bytearray(block_bytes + PADDING)
     held, line, last = 0, 1, 10
     while got := _fill(file, buffer, held):
-        end = _last_part(buffer, held, held + got)
+        end = _word_boundary(buffer, held, held + got)
         held += got
         if end:
             yield Block(name, line, np.frombuffer(buffer, np.uint8), end)
@@ -210,17 +212,17 @@ def file_blocks(file: Readable, name: str, block_bytes: int) -> Iterator[Block]:
             held = len(rest)
         elif held > MAX_WORD:
             raise MegahourError(
-                f"a word of more than {MAX_WORD >> 20} MB", where=f"{name}:{line}", remedy="check that it is text"
+                f"a word of more than {MAX_WORD >> 20} MB", where=f"{name}:{line}", remedy="check that the file is text"
             )
         elif held + PADDING >= len(buffer):
             buffer = buffer + bytearray(len(buffer))
-    if held or last != 10:  # the last line has no end
+    if held or last != 10:  # the last line has no line break
         buffer[held] = 10
         yield Block(name, line, np.frombuffer(buffer, np.uint8), held + 1)
 
 
 def _fill(file: Readable, buffer: bytearray, held: int) -> int:
-    """Read on behind the bytes held until the buffer is full, but for PADDING, or the file ends."""
+    """Append to the `held` bytes until only PADDING bytes are free or the file ends; return the number of bytes."""
     begin, end = held, len(buffer) - PADDING
     with memoryview(buffer) as view:
         while held < end and (got := file.readinto(view[held:end])):
@@ -228,7 +230,7 @@ def _fill(file: Readable, buffer: bytearray, held: int) -> int:
     return held - begin
 
 
-def _last_part(buffer: bytearray, begin: int, end: int) -> int:
-    """The place behind the last line end, or else the last byte that parts words, of buffer[begin:end]; 0: none."""
+def _word_boundary(buffer: bytearray, begin: int, end: int) -> int:
+    """The index after the last line break in buffer[begin:end], or else after the last separator; 0 without any."""
     line_end = buffer.rfind(10, begin, end)
-    return 1 + (line_end if line_end >= 0 else max(buffer.rfind(part, begin, end) for part in _PARTS))
+    return 1 + (line_end if line_end >= 0 else max(buffer.rfind(char, begin, end) for char in _SEPARATORS))

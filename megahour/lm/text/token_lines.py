@@ -1,4 +1,4 @@
-"""Lines of text as the tokens of a recogniser, with spaces between them: what a model of tokens counts and is asked."""
+"""Lines of text spelled in the tokens of a recogniser, separated by spaces: the text of a language model of tokens."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from megahour.units.spellers import HUGGING_FACE, from_elsewhere, speller
 from megahour.units.tokens import MARK, TokenSpeller
 
 TokenForm = Literal["pieces", "ids", "nemo"]
-NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET: its KenLM models know token n as the character n + 100
+NEMO_OFFSET = 100  # NeMo's DEFAULT_TOKEN_OFFSET: its KenLM models write token n as the character n + 100
 
 
 class TokenLines:
-    """Called with lines, yields them in tokens. left_out: lines so far that have none, or unknown ones. words, tokens:
-    of the others. names: what is written for each of the speller's tokens.
+    """A callable that spells lines in tokens and counts what it spells.
 
-    form: `pieces`, with the space as U+2581; `ids`, the numbers that the tokenizer's own file gives them; `nemo`.
-    shift: what the speller's numbers are above the file's.
+    form: how tokens are written: `pieces`, with the space as U+2581; `ids`, their numbers in the tokenizer's file;
+    `nemo`. shift: difference between the speller's numbers and those of the file.
+
+    Attributes: words and tokens are totals of the spelled lines; left_out counts lines without tokens or with unknown
+    ones, which are skipped; names has the written form of each token.
     """
 
     def __init__(self, spell: TokenSpeller, form: TokenForm = "pieces", shift: int = 0) -> None:
@@ -32,12 +34,12 @@ class TokenLines:
 
     @staticmethod
     def open(file: str, form: TokenForm = "pieces") -> TokenLines:
-        """Of a tokenizer's file: see `spellers.from_elsewhere`. Raises ConfigError, StoreError: it is none."""
+        """Read a tokenizer's file (`spellers.from_elsewhere`). Raises ConfigError, StoreError: it is no tokenizer."""
         kind, data = from_elsewhere(file)
         return TokenLines(speller(kind, data, where=file), form, 1 if kind == HUGGING_FACE else 0)
 
     def begin(self) -> None:
-        """Count from nothing: a text is read again."""
+        """Reset the counts before the text is read again."""
         self.left_out = self.words = self.tokens = 0
 
     def __call__(self, lines: Iterable[str]) -> Iterator[str]:
@@ -51,7 +53,7 @@ class TokenLines:
             self.tokens += len(tokens)
             yield " ".join(tokens)
 
-    def said(self) -> str:
-        """What was spelled, as a line for people."""
+    def summary(self) -> str:
+        """The counts as a line of text."""
         text = f"{self.words:,} words in {self.tokens:,} tokens"
-        return f"{text}; left out {self.left_out:,} lines that they do not spell" if self.left_out else text
+        return f"{text}; skipped {self.left_out:,} lines that the tokens cannot spell" if self.left_out else text

@@ -1,32 +1,30 @@
-"""Text → word numbers, in one compiled pass over the bytes.
+"""Text to word numbers, in one compiled pass over the bytes.
 
-A vocabulary is an open-addressing hash table whose entries hold a word's first eight bytes, its length and its number;
-longer words are compared byte by byte with the arena, so that no two words share a number. As in lmplz, words are
-separated by spaces, tabs, carriage returns and NULs, and every line, an empty one too, is a sentence.
+The vocabulary is an open-addressing hash table. An entry holds a word's first eight bytes, its length and its number;
+longer words are compared byte by byte with the arena, so no two words share a number. As in lmplz, spaces, tabs,
+carriage returns and NULs separate words, and every line is a sentence, also an empty one.
 
-Tokens: a sentence w1 w2 ends in BOUNDARY, which stands for `</s>` where it is predicted and for `<s>` where it is
-history; the first token of a corpus is a BOUNDARY.
+A sentence ends in the token BOUNDARY, which is `</s>` when it is predicted and `<s>` when it is history. The first
+token of a corpus is a BOUNDARY.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from megahour.core.compiled import compiled
+from megahour.lm.text.arrays import Bytes, Tokens
 from megahour.lm.text.machine import blanks64, load8, prefetch, store8, trailing_zeros
 
 UNKNOWN, BOUNDARY, END = 0, 1, 2
 RESERVED = ("<unk>", "<s>", "</s>")
-PADDING = 16  # bytes that may be read or written past the end of text and arena
+PADDING = 16  # bytes after the end of text and arena that compiled code may read or write
 BLOCK = 1 << 16  # bytes of text between two checks of the table's room
-BATCH = 64  # words hashed before they are looked up
+BATCH = 64  # words hashed before the first of them is looked up
 
-Tokens = npt.NDArray[np.int32]
-Bytes = npt.NDArray[np.uint8]
-Int64 = npt.NDArray[np.int64]
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _LENGTH = np.uint64(32)
@@ -37,7 +35,10 @@ _TOPS = np.uint64(0x8080808080808080)
 
 
 class WordTable:
-    """A growing vocabulary. Words are numbered as they come, after `<unk>`, `<s>` and `</s>`."""
+    """A growing vocabulary. Words are numbered in order of appearance, after `<unk>`, `<s>` and `</s>`.
+
+    Word i is arena[starts[i] : starts[i + 1]].
+    """
 
     def __init__(self) -> None:
         self.table = np.zeros(2 << 16, np.uint64)
@@ -50,20 +51,33 @@ class WordTable:
     def __len__(self) -> int:
         return self.size
 
+    @staticmethod
+    def of(words: Sequence[bytes]) -> WordTable:
+        """The table of these words, after the reserved ones."""
+        table, text = WordTable(), b"\n".join(words)
+        encode(padded(text), len(text), table, np.empty(2 * len(words) + 2, np.int32))
+        return table
+
     def words(self) -> list[bytes]:
         """All words in order of their numbers."""
         data, starts = self.arena.tobytes(), self.starts[: self.size + 1].tolist()
         return [data[begin:end] for begin, end in pairwise(starts)]
 
+    def spell(self, number: int) -> bytes:
+        """The word with this number."""
+        return self.arena[self.starts[number] : self.starts[number + 1]].tobytes()
+
+    def number(self, word: bytes) -> int:
+        """The number of a word, UNKNOWN where the table lacks it."""
+        return int(number_of(padded(word), len(word), self.table, self.arena, self.starts))
+
     def add(self, word: bytes) -> None:
         """Give a word the next number, unless it has one."""
-        text = np.zeros(len(word) + PADDING, np.uint8)
-        text[: len(word)] = np.frombuffer(word, np.uint8)
         self.make_room(len(word) + 1)
-        self.size = _add(text, len(word), self.table, self.arena, self.starts, self.size)
+        self.size = _add(padded(word), len(word), self.table, self.arena, self.starts, self.size)
 
     def make_room(self, text_bytes: int) -> None:
-        """Grow, if need be, for all words that this many bytes of text could hold."""
+        """Grow where needed, so that all words of this many bytes of text fit."""
         words = self.size + text_bytes // 2 + 1
         if words >= len(self.starts) - 1:
             self.starts = np.concatenate([self.starts, np.zeros(max(words, len(self.starts)), np.int64)])
@@ -78,12 +92,22 @@ class WordTable:
             _rehash(self.table, self.arena, self.starts, self.size)
 
 
-def encode(text: Bytes, end: int, table: WordTable, out: Tokens, *, frozen: bool = False) -> tuple[int, int]:
-    """Number the words of text[:end], whole lines; `out` needs room for end + 1 tokens.
+def padded(data: bytes) -> Bytes:
+    """Text as compiled code reads it: a writable array with PADDING more bytes."""
+    return np.frombuffer(bytearray(data) + bytes(PADDING), np.uint8)
 
-    `text` must go on for PADDING bytes after `end`. `frozen`: words that the table does not hold become UNKNOWN, and
-    so does `<unk>`. Returns the number of tokens and of the words among RESERVED that were left out, as by
-    ``lmplz --skip_symbols``.
+
+def encode(text: Bytes, end: int, table: WordTable, out: Tokens, *, frozen: bool = False) -> tuple[int, int]:
+    """Write the word numbers of text[:end], whole lines, to `out`, and return (tokens, reserved words skipped).
+
+    `text` needs PADDING bytes after `end`, `out` room for end + 1 tokens. New words are added to the table; if it is
+    `frozen`, they become UNKNOWN, and so does `<unk>`. Reserved words are skipped, as by ``lmplz --skip_symbols``.
+
+    >>> table, out = WordTable(), np.empty(12, np.int32)
+    >>> encode(padded(b"one two one"), 11, table, out)
+    (3, 0)
+    >>> out[:3].tolist(), table.words()[3:]
+    ([3, 4, 3], [b'one', b'two'])
     """
     tokens = reserved = begin = 0
     block = BLOCK
@@ -94,14 +118,14 @@ def encode(text: Bytes, end: int, table: WordTable, out: Tokens, *, frozen: bool
             text, begin, stop, end, table.table, table.arena, table.starts, table.size, out, tokens, frozen
         )
         reserved += skipped
-        block = BLOCK if reached > begin else 2 * block  # no word ended: it is longer than the block
+        block = BLOCK if reached > begin else 2 * block  # the word is longer than the block
         begin = reached
     return tokens, reserved
 
 
 @compiled
 def _head(text, begin, length):  # type: ignore[no-untyped-def]
-    """The first eight bytes of a word, zero beyond its end, and its hash."""
+    """The first eight bytes of a word, filled up with zeros, and its hash."""
     head = load8(text, begin) & (_ALL >> np.uint64(64 - 8 * min(length, 8)))
     mixed = (head ^ np.uint64(length)) * _MIX
     at = 8
@@ -116,7 +140,7 @@ def _head(text, begin, length):  # type: ignore[no-untyped-def]
 
 @compiled
 def _find(text, begin, length, head, hashed, table, arena, starts):  # type: ignore[no-untyped-def]
-    """(slot, number + 1) of a word; the number is 0 where the slot is free."""
+    """(slot, number + 1) of a word. If the table lacks it, a free slot and 0."""
     mask = np.uint64(len(table) // 2 - 1)
     slot = hashed & mask
     while True:
@@ -138,7 +162,7 @@ def _find(text, begin, length, head, hashed, table, arena, starts):  # type: ign
 
 @compiled
 def number_of(text, length, table, arena, starts):  # type: ignore[no-untyped-def]
-    """Number of the word in text[:length], UNKNOWN where the vocabulary lacks it; `text` goes on for PADDING bytes."""
+    """The number of the word text[:length], UNKNOWN where the vocabulary lacks it. `text` needs PADDING more bytes."""
     head, hashed = _head(text, 0, length)
     return max(np.int64(0), _find(text, 0, length, head, hashed, table, arena, starts)[1] - 1)
 
@@ -156,7 +180,7 @@ def _insert(text, begin, length, slot, head, table, arena, starts, n):  # type: 
 
 @compiled
 def _add(text, length, table, arena, starts, n):  # type: ignore[no-untyped-def]
-    begin = np.int64(0)  # a literal would compile each of these once more
+    begin = np.int64(0)  # a literal would compile each of these functions once more
     head, hashed = _head(text, begin, length)
     slot, number = _find(text, begin, length, head, hashed, table, arena, starts)
     return n if number else _insert(text, begin, length, slot, head, table, arena, starts, n)
@@ -176,23 +200,23 @@ def _rehash(table, arena, starts, n):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _parts(char):  # type: ignore[no-untyped-def]
-    """Whether a byte parts words."""
+def _separates(char):  # type: ignore[no-untyped-def]
+    """Whether a byte separates words."""
     return char == 32 or char == 10 or char == 9 or char == 13 or char == 0
 
 
 @compiled
 def _word_end(text, at, stop):  # type: ignore[no-untyped-def]
-    """The end of the word that begins at `at`, 64 bytes at a time, then eight."""
+    """The end of the word that begins at `at`: a search by 64 bytes, then by eight."""
     while at + 64 <= len(text) and at < stop:
         below = blanks64(text, at)
         if below == 0:
             at += 64
             continue
         at += trailing_zeros(below)
-        if at >= stop or _parts(text[at]):
+        if at >= stop or _separates(text[at]):
             return min(at, stop)
-        at += 1  # another control character belongs to the word
+        at += 1  # other control characters belong to the word
     while at < stop:
         piece = load8(text, at)
         low = (piece - _ONES) & ~piece & _TOPS  # the lowest bit set marks the first byte below 33
@@ -200,7 +224,7 @@ def _word_end(text, at, stop):  # type: ignore[no-untyped-def]
             at += 8
             continue
         at += trailing_zeros(low) >> 3
-        if at >= stop or _parts(text[at]):
+        if at >= stop or _separates(text[at]):
             break
         at += 1
     return min(at, stop)
@@ -208,10 +232,10 @@ def _word_end(text, at, stop):  # type: ignore[no-untyped-def]
 
 @compiled
 def encode_block(text, begin, stop, end, table, arena, starts, n, out, tokens, frozen):  # type: ignore[no-untyped-def]
-    """Words that begin and end before `stop`; a word that reaches `stop` waits unless `stop` is the end of the text.
+    """Encode the words that end before `stop`; the last word of the text may end at `stop`.
 
-    A batch of words is hashed, and their slots asked for, before the first is looked up: the table is larger than the
-    cache.
+    The table is larger than the cache, so a batch of words is hashed and their slots are prefetched before the first
+    of them is looked up. Returns (bytes read, tokens, words of the table, reserved words).
     """
     reserved, at = 0, begin
     mask = np.uint64(len(table) // 2 - 1)
@@ -223,7 +247,7 @@ def encode_block(text, begin, stop, end, table, arena, starts, n, out, tokens, f
         held = 0
         while held < BATCH and at < stop:
             char = text[at]
-            if char <= 32 and _parts(char):
+            if char <= 32 and _separates(char):
                 if char == 10:
                     lengths[held] = 0
                     held += 1

@@ -1,4 +1,4 @@
-"""Words and their numbers: `<unk>`, `<s>` and `</s>` first."""
+"""Vocabularies: words and their numbers, with `<unk>`, `<s>` and `</s>` first."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 
-import numpy as np
-import numpy.typing as npt
-
 UNK, BOS, EOS = 0, 1, 2
 SPECIALS = ("<unk>", "<s>", "</s>")
 
-Int32 = npt.NDArray[np.int32]
-
 
 class Vocabulary:
-    """An ordered set of words; `words[:3]` are the specials.
+    """An ordered set of words. The first three are SPECIALS.
 
-    Raises ValueError when `words` does not begin with the specials or repeats a word.
+    Raises ValueError: `words` does not begin with SPECIALS, or repeats a word.
+
+    >>> Vocabulary(["<unk>", "<s>", "</s>", "yes"]).encode(["yes", "no"])
+    [3, 0]
     """
 
     def __init__(self, words: Iterable[str]) -> None:
@@ -27,7 +25,7 @@ class Vocabulary:
             raise ValueError(f"a vocabulary begins with {SPECIALS}, got {self.words[:3]}")
         if len(self.ids) != len(self.words):
             twice = next(word for word, n in Counter(self.words).items() if n > 1)
-            raise ValueError(f"the vocabulary lists {twice!r} twice; each word must be there once")
+            raise ValueError(f"the vocabulary lists {twice!r} twice")
 
     @cached_property
     def ids(self) -> dict[str, int]:
@@ -37,6 +35,6 @@ class Vocabulary:
         return len(self.words)
 
     def encode(self, words: Iterable[str]) -> list[int]:
-        """Word numbers, `UNK` for words outside the vocabulary."""
+        """Numbers of words, UNK for words outside the vocabulary."""
         ids = self.ids
         return [ids.get(word, UNK) for word in words]

@@ -73,7 +73,7 @@ def test_a_word_may_be_longer_than_all_tables() -> None:
 def test_reserved_words_are_refused_with_file_and_line_or_left_out(symbol: str, tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text(f"a b\nnot{symbol} <s>x\nc\t{symbol} d\n", "utf-8")
-    with pytest.raises(MegahourError, match=f"the word {symbol}, which") as caught:
+    with pytest.raises(MegahourError, match=f"contains {symbol}, a reserved word") as caught:
         read_corpus(blocks([str(path)], 8))
     assert caught.value.where.endswith("text:3")
     reading = read_corpus(blocks([str(path)]), skip_symbols=True)

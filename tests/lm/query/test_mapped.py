@@ -188,7 +188,7 @@ def test_an_ngram_that_is_there_twice_is_an_error() -> None:
         [model.log10_backoff[0], np.zeros(len(twice))],
     )
     text = " ".join(model.vocabulary.words[i] for i in model.grams[1][3])
-    with pytest.raises(MegahourError, match=f"the 2-gram '{text}' is there twice"):
+    with pytest.raises(MegahourError, match=f"the 2-gram '{text}' occurs twice"):
         from_model(doubled)
 
 

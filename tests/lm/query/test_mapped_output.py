@@ -115,5 +115,5 @@ def test_files_cut_short_are_named(
 def test_what_is_no_arpa_file_is_told_so(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("a b c\n")
-    with pytest.raises(MegahourError, match=r"notes\.txt:\d+: the file ends early, without a line .*no ARPA file"):
+    with pytest.raises(MegahourError, match=r"notes\.txt:\d+: no ARPA file: it has no line"):
         read_sizes(path)

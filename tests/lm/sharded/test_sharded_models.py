@@ -226,7 +226,7 @@ def _twice(text: bytes) -> bytes:
         (_twice, "'w1 w1' is listed twice"),
         (lambda text: text.replace(b"\tw1 w2\t", b"\tw1 nowhere\t"), "not among the unigrams"),
         (lambda text: b"MHNGRAM\n" + text, "no ARPA file"),
-        (lambda text: text + b"more\n", "text behind"),
+        (lambda text: text + b"more\n", "text after"),
     ],
 )
 def test_what_is_no_model_is_refused(

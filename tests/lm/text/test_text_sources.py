@@ -86,9 +86,9 @@ def test_a_column_of_a_table(tmp_path: Path) -> None:
     path = tmp_path / "table.parquet"
     pq.write_table(pa.table({"text": ["a b", None, "c\nd"], "number": [[1], [2], [3]]}), path)
     assert bytes_of(f"{path}:text") == b"a b\nc d\n"
-    with pytest.raises(ConfigError, match="no column 'txt'; there are: text, number"):
+    with pytest.raises(ConfigError, match="no column 'txt'"):
         bytes_of(f"{path}:txt")
-    with pytest.raises(MegahourError, match="not text"):
+    with pytest.raises(MegahourError, match="cannot read text"):
         bytes_of(f"{path}:number")
     assert sources_digest([f"{path}:text"]) != sources_digest([f"{path}:number"])
 
@@ -105,7 +105,7 @@ def test_a_table_without_a_column_is_not_read_as_text(tmp_path: Path) -> None:
     [
         ("one two\n".encode("utf-16"), r"UTF-16, .*\nRemedy: convert the file \(iconv -f utf-16"),
         (b"PK\x03\x04....", "a zip archive, not text"),
-        (b"ID3\x04....", "sound, not text\nRemedy: give its transcript"),
+        (b"ID3\x04....", "audio, not text\nRemedy: give its transcript"),
     ],
 )
 def test_what_the_first_bytes_tell_to_be_no_text_is_refused(tmp_path: Path, data: bytes, what: str) -> None:

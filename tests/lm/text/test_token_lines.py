@@ -49,11 +49,11 @@ def test_a_model_of_tokens_is_that_of_the_spelled_text(form: str, folder: Path, 
     done = megahour("train", *given, "--out", tmp_path / "b.arpa")
     assert (tmp_path / "b.arpa").read_bytes() == (tmp_path / "a.arpa").read_bytes()
     tokens = sum(len(line.split(" ")) for line in spelled_by_sentencepiece(folder, form))
-    assert f"175 words in {tokens} tokens; left out 1 lines that they do not spell" in done.output
+    assert f"175 words in {tokens} tokens; skipped 1 lines that the tokens cannot spell" in done.output
     if form == "ids":
         bounded = megahour("train", *given, "--memory", "1GB", "--out", tmp_path / "c.arpa")
         assert (tmp_path / "c.arpa").read_bytes() == (tmp_path / "a.arpa").read_bytes()
-        assert f"175 words in {tokens} tokens; left out 1 lines" in bounded.output
+        assert f"175 words in {tokens} tokens; skipped 1 lines" in bounded.output
 
 
 def test_scores_are_those_of_the_spelled_text_and_by_word(folder: Path, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_scores_are_those_of_the_spelled_text_and_by_word(folder: Path, tmp_path
     log10_prob = float(expected.splitlines()[-1].split("\t")[1])
     by_word = float(found.stdout.splitlines()[-1].removeprefix("Perplexity by word:\t"))
     assert by_word == pytest.approx(10 ** (-log10_prob / (175 + len(SMALL))), rel=1e-5)
-    assert "left out 1 lines" in found.stderr
+    assert "skipped 1 lines" in found.stderr
     (tmp_path / "latin").write_bytes(b"caf\xe9\n")
     with pytest.raises(MegahourError, match="latin: not UTF-8"):
         megahour("score", model, tmp_path / "latin", *given)
