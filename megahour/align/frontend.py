@@ -46,7 +46,7 @@ class FrontEnd:
 
     shift_s: seconds from one output frame to the next. inputs: input frames per output frame.
     units: number of tokens V. stats: mean and inv_std (F,) of stacked input. mirrored: the ends of log-mel frames are
-    reflected (`edges` of stage `features`).
+    reflected (`edges` of stage `features`). restarts: share of the training utterances that began without a mean.
     """
 
     kind: str
@@ -65,6 +65,7 @@ class FrontEnd:
     normalise: bool = False
     stats: tuple[Rows, ...] | None = None
     mirrored: bool = False
+    restarts: float = 0.0
 
     @staticmethod
     def of(
@@ -125,6 +126,7 @@ class FrontEnd:
             not stacked and bool(audio["normalise"]),
             stats,
             audio.get("edges") == "mirrored",
+            float(audio.get("restarts", 0.0)),
         )
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -87,7 +88,10 @@ def command(
 def _recogniser(
     model: str, step: str, params: ExportModelParams, golden: tuple[str, ...], calibration: tuple[str, ...], out: str
 ) -> None:
+    from megahour.core.store import Artifact
     from megahour.export.command import export_model
+    from megahour.models.configuration import read_config
+    from megahour.transcribe.parts import parts_of
 
     bundle, found = export_model(model, step, params, golden, calibration, out)
     for form, precision in found.graphs:
@@ -100,6 +104,9 @@ def _recogniser(
     played = [form for form in ("offline", "streaming") if forms[form]]
     if found.sherpa:
         log.say("sherpa-onnx", f"sherpa-onnx {found.sherpa} gives the same texts: {' and '.join(played)}", forms)
+    if not read_config(Artifact(parts_of(model, step).model)).get("audio", {}).get("restarts"):
+        what = "a bundle's running mean starts again in each utterance, which this model has seldom seen in training"
+        log.say("mean", f"{what}: train on `features --restarts 0.5` for fewer errors", {}, level=logging.WARNING)
     if forms["reason"]:
         log.say("not-played", f"sherpa-onnx cannot run all of it: {forms['reason']}", forms)
     last = f"{out}: {len(bundle.manifest.files)} files, {len(found.clips)} golden clips agree, digest {bundle.digest}"

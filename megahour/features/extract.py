@@ -58,7 +58,7 @@ def _features(
     with OpenShards(utterances) as audio:
         for row in audio.ahead(table.to_pylist()):
             out.came_in()
-            if row["speaker"] != speaker:
+            if row["speaker"] != speaker or _starts_again(p, row["key"]):
                 speaker, mean = row["speaker"], CausalMean(np.full(p.mels, p.scaled_prior, np.float32))
             try:
                 samples = audio.read(row)
@@ -70,6 +70,11 @@ def _features(
                 continue
             out.kept()
             yield row, before, features
+
+
+def _starts_again(p: FeaturesParams, key: int) -> bool:
+    """Whether the mean forgets the speaker's earlier utterances: drawn by the key, whatever the order and the shard."""
+    return p.restarts > 0 and float(np.random.default_rng(key % (1 << 64)).random()) < p.restarts
 
 
 def energies(p: FeaturesParams, samples: NDArray[Any], rate_hz: int) -> NDArray[np.float32]:

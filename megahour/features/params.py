@@ -32,6 +32,13 @@ class FeaturesParams(Params):
         description="Log energy with which the causal mean of a speaker starts. Its influence fades within seconds of "
         "speech.",
     )
+    restarts: Share = Field(
+        0.0,
+        json_schema_extra=LATER,
+        description="Share of the utterances before which the speaker's causal mean starts again at `prior`, as in "
+        "streams, exported bundles and `transcribe --whole`. Use 0.5 for models that will run there: with 0, few "
+        "utterances are the first of their speaker, and the model makes many more errors in such ones.",
+    )
     edges: Literal["inside", "mirrored"] = Field(
         "inside",
         json_schema_extra=LATER,

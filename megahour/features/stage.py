@@ -39,6 +39,7 @@ class Features(Stage[FeaturesParams]):
         audio = {"rate_hz": rates_hz.pop() if len(rates_hz) == 1 else 0, "low_hz": p.low_hz, "high_hz": p.high_hz}
         audio |= {"prior": p.scaled_prior}
         audio |= {name: value for name, value in (("edges", p.edges), ("scale", p.scale)) if value in _LATER}
+        audio |= {"restarts": p.restarts} if p.restarts else {}
         kept = {} if p.keep == "frames" else {"keep": p.keep}
         return {"mels": p.mels, "audio": audio, **kept, **global_statistics(receipts, p.stats_sets)}
 

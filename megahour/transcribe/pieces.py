@@ -72,8 +72,11 @@ class Cutter:
     Frames are looked at one by one: where a piece ends depends on the samples before, not on the blocks they come in.
     """
 
-    def __init__(self, front: FrontEnd, ends: EndRules = USUAL_ENDS) -> None:
-        self._front = front
+    def __init__(self, front: FrontEnd, ends: EndRules = USUAL_ENDS, *, settled: bool = False) -> None:
+        """settled: the first piece begins with its own mean, as if the speaker had said it once before; else with the
+        prior, as every stream does.
+        """
+        self._front, self._settled = front, settled
         self._row_s = front.shift_s if front.kind == "waveform" else SHIFT_S
         self._joined = 1 if front.kind == "waveform" else front.rows  # rows that the model takes together
         self._longest, self._pause = round(ends.longest / SHIFT_S), round(ends.pause / SHIFT_S)
@@ -149,6 +152,8 @@ class Cutter:
     def _piece(self, frames: int, mean: CausalMean | None) -> SpeechPiece:
         assert self._rows is not None
         rows = self._rows[: self._row(frames) // self._joined * self._joined or self._joined]
+        if mean is not None and self._settled and not mean.count and len(rows):
+            mean.mean, mean.count = rows.mean(axis=0, dtype=np.float64), len(rows)
         return SpeechPiece(rows if mean is None else mean.apply(rows), self._start * SHIFT_S)
 
     def _drop(self, frames: int) -> None:

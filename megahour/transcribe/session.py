@@ -69,6 +69,7 @@ def transcribe(
     ends: EndRules = USUAL_ENDS,
     whole: bool = False,
     chunks: ChunkLengths | None = None,
+    settled: bool = True,
     watch: Callable[[float], None] | None = None,
 ) -> Transcription:
     """The transcript of a recording of any length, in bounded memory.
@@ -82,6 +83,9 @@ def transcribe(
     ends: of the pieces that the model takes at once.
     whole: the audio is one utterance, and is recognised at once, pauses and all, as stage `decode` does.
     chunks: the model hears no more than it would in a stream with these; None: all of a piece.
+    settled: the running mean starts with that of the first piece, as if the speaker had said it before; False: with the
+        prior, as in streams. Always False with `whole`, with `chunks`, and for models whose training began utterances
+        with the prior, too (`restarts` of stage `features`).
     watch: called with the seconds of audio that have come, as they come; what it raises ends the work.
 
     Raises
@@ -95,7 +99,7 @@ def transcribe(
     if isinstance(audio, str | os.PathLike):
         with Path(audio).open("rb") as file:
             how: dict[str, Any] = {"ends": ends, "rate_hz": rate_hz, "whole": whole, "chunks": chunks}
-            return transcribe(file, recogniser, name=name or str(audio), **how)
+            return transcribe(file, recogniser, name=name or str(audio), settled=settled, watch=watch, **how)
     plan = None if chunks is None else plan_of(recogniser, chunks)
     result = Transcription(name, recogniser.parts.model_name, told=recogniser.told)
     counted = _counted(_blocks(audio, rate_hz, recogniser), result, recogniser, watch)
@@ -104,7 +108,9 @@ def transcribe(
         if rows := list(recogniser.front.rows_of(counted, [])):
             _recognise(recogniser, SpeechPiece(np.concatenate(rows), 0.0), plan, result, heard)
         return _tagged(recogniser, result, heard)
-    cutter = Cutter(recogniser.front, ends)
+    # A model that learnt with the means of its speakers has hardly seen speech without one.
+    settled = settled and chunks is None and not recogniser.front.restarts
+    cutter = Cutter(recogniser.front, ends, settled=settled)
     for some in cutter.rows(counted):
         for piece in cutter.add(some):
             _recognise(recogniser, piece, plan, result, heard)

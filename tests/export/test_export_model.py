@@ -285,6 +285,7 @@ def test_from_the_command_line(conformer: Artifact, tmp_path: Path) -> None:
     done = CliRunner().invoke(command, asked)
     assert done.exit_code == 0, done.output
     assert "2 golden clips agree" in done.output
+    assert "train on `features --restarts 0.5`" in done.output
     manifest = Bundle.open(out).manifest
     assert manifest.provenance["model"]["digest"] == conformer.manifest.digest
     assert [clip.said for clip in manifest.golden] == ["", "abc fed"]

@@ -184,9 +184,30 @@ def test_what_sherpa_onnx_hears_is_chosen_by_edges_and_scale(
     assert (audio["edges"], audio["scale"], audio["prior"]) == ("mirrored", "unit", pytest.approx(14 - 30 * np.log(2)))
 
 
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_the_mean_starts_again_before_a_share_of_the_utterances(
+    corpus: Corpus, engine: LocalEngine, tmp_path: Path, share: float
+) -> None:
+    """Drawn by the key. The means that are stored say where, and the summary tells the model's configuration."""
+    params = PARAMS.model_copy(update={"restarts": share, "keep": "both"})
+    run_stage(Features(), params, corpus.inputs, Artifact(tmp_path), engine)
+    begun = []
+    for shard, keys in enumerate([(0, 1, 2), (3, 4, 5), (6, 7, 8)]):
+        stored, before = (
+            Artifact(tmp_path).read_table(shard, suffix).to_pylist() for suffix in (".arrow", ".means.arrow")
+        )
+        for row, known, key in zip(stored, before, keys, strict=True):
+            mean = CausalMean.after(known["count"], np.array(known["mean"]))
+            expected = mean.apply(log_mel(corpus.samples[key], RATE_HZ, PARAMS.mels)).astype(np.float16)
+            np.testing.assert_array_equal(row["features"], expected.ravel())
+            begun += [key] * (known["count"] == 0)
+    assert begun == list(range(9)) if share == 1 else {0, 3, 6} < set(begun) < set(range(9))
+    assert Artifact(tmp_path).summary["audio"]["restarts"] == share
+
+
 def test_finished_features_stay_what_they_are() -> None:
     """Their fingerprint does not know parameters that came later, while these have their defaults."""
-    assert not {"edges", "scale"} & PARAMS.identity().keys()
+    assert not {"edges", "scale", "restarts"} & PARAMS.identity().keys()
     assert PARAMS.model_copy(update={"edges": "mirrored"}).identity()["edges"] == "mirrored"
 
 

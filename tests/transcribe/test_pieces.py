@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from megahour.align.frontend import FrontEnd
+from megahour.features.normalise import CausalMean
 from megahour.transcribe.pieces import Cutter, EndRules, SpeechPiece
 
 CONFIG = {
@@ -106,3 +107,25 @@ def test_memory_does_not_grow_with_the_recording() -> None:
             list(cutter.add(rows))
             largest = max(largest, 0 if cutter.held is None else len(cutter.held.rows))
     assert largest <= 600
+
+
+def test_the_first_piece_begins_with_its_own_mean_where_it_is_settled() -> None:
+    """As a speaker's mean is after the same speech; later pieces go on from there."""
+    samples = talk(9.0, {2.5: 1.0})
+    front = FrontEnd.of(CONFIG, tokens=False)
+    mels = np.concatenate(list(front.rows_of(iter([samples]), [], mean=False)))
+    cutter = Cutter(front, settled=True)
+    first, second = (piece for rows in cutter.rows(iter([samples])) for piece in cutter.add(rows))
+    parts = [mels[round(100 * piece.start_s) :][: len(piece.rows)] for piece in (first, second)]
+    mean = CausalMean.after(len(parts[0]), parts[0].mean(axis=0, dtype=np.float64))
+    for piece, part in zip((first, second), parts, strict=True):
+        np.testing.assert_allclose(piece.rows, mean.apply(part), atol=1e-5)
+
+
+def test_a_piece_that_is_held_begins_with_its_own_mean_too() -> None:
+    """A recording that is one piece to its end."""
+    front = FrontEnd.of(CONFIG, tokens=False)
+    cutter = Cutter(front, settled=True)
+    assert not [piece for rows in cutter.rows(iter([talk(9.0, {})[:32_000]])) for piece in cutter.add(rows)]
+    assert cutter.held is not None
+    assert abs(float(cutter.held.rows.mean())) < 1  # with the prior it is 5.8

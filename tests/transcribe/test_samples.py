@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,26 @@ def test_a_path_is_a_path(recogniser: Recogniser, tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", SAMPLES, 8000)
     heard = transcribe(tmp_path / "a.wav", recogniser)
     assert (heard.text, heard.name) == (transcribe(SAMPLES, recogniser, rate_hz=8000).text, str(tmp_path / "a.wav"))
+
+
+def test_a_path_is_watched_too(recogniser: Recogniser, tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", SAMPLES, 8000)
+    seen: list[float] = []
+    transcribe(tmp_path / "a.wav", recogniser, watch=seen.append)
+    assert seen[-1] == len(SAMPLES) / 8000
+
+
+def test_a_mean_is_settled_unless_the_model_learnt_without(tmp_path: Path) -> None:
+    """As in a stream: with `settled` off, in chunks, and for features that were made with `restarts`."""
+    learnt, cold = (model(tmp_path / name, "tdnn") for name in ("speakers", "restarts"))
+    config = Path(cold.path("shards/00000.model.json"))
+    values = json.loads(config.read_text("utf-8"))
+    config.write_text(json.dumps(values | {"audio": values["audio"] | {"restarts": 0.5}}), "utf-8")
+    texts = [
+        transcribe(SAMPLES, Recogniser(parts_of(each.url)), rate_hz=8000, settled=settled).text
+        for each, settled in ((learnt, True), (learnt, False), (cold, True))
+    ]
+    assert texts[0] != texts[1] == texts[2]
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_stream_finds_what_the_whole_search_finds(tmp_path: Path) -> None:
     assert isinstance(encoder, Conformer)
     assert plan is not None
     encoder.context = plan.context
-    offline = transcribe(SAMPLES, heard, rate_hz=8000)
+    offline = transcribe(SAMPLES, heard, rate_hz=8000, settled=False)
     blocks = [SAMPLES[start : start + 800].astype(np.float32) for start in range(0, len(SAMPLES), 800)]
     words = [word for update in stream(heard, blocks, chunks=chunks) if update.final for word in update.words]
     assert [(word.text, word.start_s, word.end_s) for word in words] == [

@@ -70,8 +70,9 @@ def test_finals_are_the_offline_words_of_the_same_chunk_mask(streaming: Recognis
     if isinstance(encoder, Conformer):
         encoder.context = plan.context
     samples = sound()
-    offline = transcribe(samples.astype(np.int16), streaming, rate_hz=8000, ends=EndRules(longest=longest_s))
-    found = updates(streaming, samples, 800, ends=EndRules(longest=longest_s), chunks=CHUNKS)
+    ends = EndRules(longest=longest_s)
+    offline = transcribe(samples.astype(np.int16), streaming, rate_hz=8000, ends=ends, settled=False)
+    found = updates(streaming, samples, 800, ends=ends, chunks=CHUNKS)
     words = [word for update in found if update.final for word in update.words]
     assert [word.text for word in words] == [word.text for word in offline.words]
     assert [(word.start_s, word.end_s) for word in words] == [(word.start_s, word.end_s) for word in offline.words]
