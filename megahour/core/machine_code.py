@@ -30,7 +30,8 @@ from megahour.core.later import Later
 
 CONSTANTS = int, float, str, bytes, tuple
 HARMLESS = {"NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS"}  # settings of numba's that leave machine code as it is
-LAYOUT = 0x503  # bits of an array's flags that numba's types have: C, Fortran, aligned, writeable
+LAYOUTS = tuple(flags & (0x501 if flags & 1 else 0x502) for flags in range(0x504))
+"""An array's flags to those that numba's types have: C order, else Fortran's; aligned; writeable."""
 Kinds = tuple[Any, ...]
 
 
@@ -52,7 +53,7 @@ def usable() -> bool:
 def kinds_of(args: tuple[Any, ...]) -> Kinds:
     """What machine code depends on in arguments: types, and of arrays dtype, dimensions and layout."""
     return tuple(
-        [(arg.dtype, arg.ndim, arg.flags.num & LAYOUT) if type(arg) is np.ndarray else type(arg) for arg in args]
+        [(arg.dtype, arg.ndim, LAYOUTS[arg.flags.num & 0x503]) if type(arg) is np.ndarray else type(arg) for arg in args]
     )
 
 

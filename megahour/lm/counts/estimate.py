@@ -76,7 +76,7 @@ class _Table:
 
     @staticmethod
     def of(counts: NgramCounts) -> _Table:
-        data = counts.arena.tobytes()
+        data = counts.arena[: int(counts.starts[-1])].tobytes()
         edges = counts.starts.tolist()
         words = (data[edges[i] : edges[i + 1]].decode("utf-8", "surrogateescape") for i in range(counts.words))
         raw = [each.astype(np.float64) for each in counts.counts]

@@ -19,6 +19,7 @@ from megahour.lm.text.sources import Block
 from megahour.lm.text.tokenise import BOUNDARY, RESERVED, UNKNOWN, WordTable, encode
 from megahour.lm.text.tokenise import PADDING as PADDING_BYTES
 
+MOST_EXPECTED = 1 << 23  # words of a vocabulary: with more, the table of words takes what growing costs
 MAX_TOKENS = 2**31 - 1 - PADDING
 """Positions of a corpus in memory have 32 bits."""
 
@@ -65,7 +66,7 @@ def read_corpus(
     ------
     MegahourError: more than `max_tokens`; a reserved word; not UTF-8. Naming file and line.
     """
-    table = WordTable() if vocabulary is None else vocabulary
+    table = WordTable(min(room, MOST_EXPECTED)) if vocabulary is None else vocabulary
     tokens: Tokens = np.empty(PADDING + room, np.int32)
     tokens[:PADDING] = BOUNDARY
     size, reserved = PADDING, 0

@@ -204,9 +204,10 @@ def file_blocks(file: Readable, name: str, block_bytes: int) -> Iterator[Block]:
         end = _word_boundary(buffer, held, held + got)
         held += got
         if end:
-            yield Block(name, line, np.frombuffer(buffer, np.uint8), end)
+            view = np.frombuffer(buffer, np.uint8)
+            yield Block(name, line, view, end)
             last = buffer[end - 1]
-            line += buffer.count(10, 0, end)
+            line += int(np.count_nonzero(view[:end] == 10))
             rest = bytes(memoryview(buffer)[end:held])
             buffer[: len(rest)] = rest
             held = len(rest)

@@ -38,12 +38,14 @@ class WordTable:
     """A growing vocabulary. Words are numbered in order of appearance, after `<unk>`, `<s>` and `</s>`.
 
     Word i is arena[starts[i] : starts[i + 1]].
+
+    expected: words for whose spelling there is room at first. It takes memory as it is filled; growing takes it twice.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int = 1 << 15) -> None:
         self.table = np.zeros(2 << 16, np.uint64)
-        self.arena: Bytes = np.zeros(1 << 20, np.uint8)
-        self.starts = np.zeros(1 << 15, np.int64)
+        self.arena: Bytes = np.zeros(max(1 << 20, 8 * expected), np.uint8)
+        self.starts = np.zeros(expected, np.int64)
         self.size = 0
         for word in RESERVED:
             self.add(word.encode())
@@ -60,7 +62,8 @@ class WordTable:
 
     def words(self) -> list[bytes]:
         """All words in order of their numbers."""
-        data, starts = self.arena.tobytes(), self.starts[: self.size + 1].tolist()
+        starts = self.starts[: self.size + 1].tolist()
+        data = self.arena[: starts[-1]].tobytes()
         return [data[begin:end] for begin, end in pairwise(starts)]
 
     def spell(self, number: int) -> bytes:
