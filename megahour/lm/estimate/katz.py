@@ -108,7 +108,7 @@ def katz(  # type: ignore[no-untyped-def]
                 total += raw
                 earliest = min(earliest, np.int64(positions[grams[g, 1]]))
                 if raw > cutoffs[k]:
-                    lower = unigram[last] if length == 1 else chain[length - 1, seats[length - 1, last]]
+                    lower = unigram[last] if length == 1 else chain[length - 1, seats[last, length - 2]]
                     discounted += ratios[k, min(raw, MOST + 1)] * raw
                     listed += lower
             if discounted == 0.0:
@@ -125,14 +125,14 @@ def katz(  # type: ignore[no-untyped-def]
                 if raw <= cutoffs[k]:
                     continue
                 p = ratios[k, min(raw, MOST + 1)] * raw * scale
-                seats[length, last] = g - begin
+                seats[last, length - 1] = g - begin
                 chain[length, g - begin] = p
                 at[k, size], logp[k, size] = grams[g, 1], log_probability(p)
                 followed = k < order and last != BOUNDARY
                 backoff[k, size] = alpha[k, positions[grams[g, 1]]] if followed else 0.0
                 size += 1
             sizes[k] = size
-        lower = unigram[word] if shared == 0 else chain[shared, seats[shared, word]]
+        lower = unigram[word] if shared == 0 else chain[shared, seats[word, shared - 1]]
         for k in range(shared + 2, have + 2):
             if cutoffs[k] >= 1:
                 break

@@ -99,16 +99,16 @@ def smooth(  # type: ignore[no-untyped-def]
 ):
     """Fill at, logp, backoff (order + 1, room): by order k, a position that ends the n-gram, log10 p and log10 γ.
 
-    floor: of `sweep_from`; above 0, p(w|h) of the shared context is in chain[floor, seats[floor, w]], and only orders
+    floor: of `sweep_from`; above 0, p(w|h) of the shared context is in chain[floor, seats[w, floor - 1]], and only orders
     above floor + 1 are filled.
 
     tokens (T,): of the corpus. cutoffs, allowed: of `sweep`. unigram (V,): p(w). grams, nodes: of `kept_ngrams.keep`, n
-    contexts. seats (order, V), chain (order, room): scratch. keys, values: of `fill_names`. sizes (order + 1,) becomes
+    contexts. seats (V, order - 1), chain (order, room): scratch. keys, values: of `fill_names`. sizes (order + 1,) becomes
     the number of n-grams of each order that pruning keeps.
     """
     # as unsigned numbers, an index needs no test whether it is negative
     windows, nodes, seats = windows.view(np.uint32), nodes.view(np.uint32), seats.view(np.uint32)
-    mask, vocabulary = np.uint64(len(keys) - 1), len(unigram)
+    mask, width = np.uint64(len(keys) - 1), seats.shape[1]
     sizes[:] = 0
     held = np.empty((order + 1, BLOCK))  # p of n-grams that have no logarithm yet
     once = np.zeros(order + 2)  # log10 γ of a context that occurred once, by its length + 1
@@ -118,8 +118,7 @@ def smooth(  # type: ignore[no-untyped-def]
     for i in range(len(positions) - 1, -1, -1):
         ahead = np.int64(windows[max(i - AHEAD, 0), 0])  # tables by word do not fit into the cache
         prefetch(unigram, ahead)
-        for j in range(1, order):
-            prefetch(seats, j * vocabulary + ahead)
+        prefetch(seats, width * ahead)
         have, before, after = np.int64(words[i]), np.int64(shared_words[i]), np.int64(shared_words[i + 1])
         shared, word = max(before, after), windows[i, 0]
         for length in range(after + 1, shared + 1):
@@ -153,17 +152,15 @@ def smooth(  # type: ignore[no-untyped-def]
                         prefetch(keys, np.int64(slot))
                         prefetch(values, np.int64(slot))
                     ahead = np.int64(windows[row, 0])
-                    prefetch(seats, length * vocabulary + ahead)
+                    prefetch(seats, width * ahead)
                     if length == 1:
                         prefetch(unigram, ahead)
-                    else:
-                        prefetch(seats, (length - 1) * vocabulary + ahead)
                 adjusted, several = grams[g, 1], grams[g, 0] < 0
                 row = ~grams[g, 0] if several else grams[g, 0]
                 last = windows[row, 0]
-                lower = unigram[last] if length == 1 else chain[length - 1, seats[length - 1, last]]
+                lower = unigram[last] if length == 1 else chain[length - 1, seats[last, length - 2]]
                 p = (adjusted - discounts[k, min(adjusted, 3)]) * share + gamma * lower
-                seats[length, last] = g - begin
+                seats[last, length - 1] = g - begin
                 chain[length, g - begin] = p
                 at[k, size], held[k, size & (BLOCK - 1)] = row, p
                 weight = 0.0
@@ -182,7 +179,7 @@ def smooth(  # type: ignore[no-untyped-def]
                 if size & (BLOCK - 1) == 0:
                     _logs(held, k, size - BLOCK, size, logp)
             sizes[k] = size
-        lower = unigram[word] if shared == 0 else chain[shared, seats[shared, word]]
+        lower = unigram[word] if shared == 0 else chain[shared, seats[word, shared - 1]]
         if allowed is not None:
             for j in range(have + 1):
                 if allowed[windows[i, j]] == 0:

@@ -45,7 +45,7 @@ class SweepStore(NamedTuple):
 
 
 class Open(NamedTuple):
-    """Open contexts by their length. seats: (order, V) int32 place of a word among a context's n-grams; sets:
+    """Open contexts by their length. seats: (V, order - 1) int32 place of a word among a context's n-grams; sets:
     (order, room, 4) int32, rows as of Store.grams; sizes: (order,) int64."""
 
     seats: Int32
@@ -68,7 +68,7 @@ def open_contexts(order: int, vocabulary: int, positions: int) -> Open:
     """Scratch of one thread, for partitions of at most `positions` positions."""
     room = min(vocabulary, positions) + 1
     return Open(
-        np.zeros((order, vocabulary), np.int32), np.empty((order, room, 4), np.int32), np.zeros(order, np.int64)
+        np.zeros((vocabulary, max(order - 1, 1)), np.int32), np.empty((order, room, 4), np.int32), np.zeros(order, np.int64)
     )
 
 
@@ -124,14 +124,13 @@ def sweep_from(  # type: ignore[no-untyped-def]
     # as unsigned numbers, an index needs no test whether it is negative
     windows, seats, sets = windows.view(np.uint32), seats.view(np.uint32), sets.view(np.uint32)
     grams, nodes, sums = grams.view(np.uint32), nodes.view(np.uint32), sums.view(np.uint32)
-    m, vocabulary = len(positions), seats.shape[1]
+    m, width = len(positions), seats.shape[1]
     held = n = 0
     words, shared_words = history_words(windows, order, floor)
     for i in range(m):
         ahead = np.int64(min(i + AHEAD, m - 1))  # tables by word do not fit into the cache
         prefetch(unigrams, np.int64(windows[ahead, 0]))
-        for j in range(1, order):
-            prefetch(seats, j * vocabulary + windows[ahead, 0])
+        prefetch(seats, width * np.int64(windows[ahead, 0]))
         if lengths is not None:  # decided when the function is compiled
             for j in range(order):
                 prefetch(lengths, np.int64(windows[ahead, j]))
@@ -156,14 +155,14 @@ def sweep_from(  # type: ignore[no-untyped-def]
         if shared == 0:
             unigrams[word] += 1
         else:
-            seat, size = seats[shared, word], sizes[shared]
+            seat, size = seats[word, shared - 1], sizes[shared]
             if seat < size and sets[shared, seat, 0] == word:
                 sets[shared, seat, 2] += 1
                 sets[shared, seat, 3] += 1
                 if positions[i] < positions[sets[shared, seat, 1]]:
                     sets[shared, seat, 1] = i
             else:
-                seats[shared, word] = size
+                seats[word, shared - 1] = size
                 sets[shared, size, 0], sets[shared, size, 1], sets[shared, size, 2], sets[shared, size, 3] = (
                     word,
                     i,
@@ -190,7 +189,7 @@ def sweep_from(  # type: ignore[no-untyped-def]
                     if length == 1:
                         prefetch(unigrams, ahead)
                     else:
-                        prefetch(seats, up * vocabulary + ahead)
+                        prefetch(seats, width * ahead)
                 word, at = sets[length, seat, 0], sets[length, seat, 1]
                 adjusted, raw = sets[length, seat, 2], sets[length, seat, 3]
                 grams[held, 0], grams[held, 1], grams[held, 2], grams[held, 3] = word, at, adjusted, raw
@@ -214,14 +213,14 @@ def sweep_from(  # type: ignore[no-untyped-def]
                 if length == 1:
                     unigrams[word] += 1
                     continue
-                place, size = seats[up, word], sizes[up]
+                place, size = seats[word, up - 1], sizes[up]
                 if place < size and sets[up, place, 0] == word:
                     sets[up, place, 2] += 1
                     sets[up, place, 3] += raw
                     if positions[at] < positions[sets[up, place, 1]]:
                         sets[up, place, 1] = at
                 else:
-                    seats[up, word] = size
+                    seats[word, up - 1] = size
                     sets[up, size, 0], sets[up, size, 1], sets[up, size, 2], sets[up, size, 3] = word, at, 1, raw
                     sizes[up] = size + 1
             sizes[length] = 0

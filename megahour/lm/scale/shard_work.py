@@ -154,7 +154,7 @@ class ShardWorker:
     def _share_chain(self, floor: int, shared: Shared) -> None:
         if self._chain.shape[1] < len(shared.words):
             self._chain = np.empty((self._text.order, len(shared.words) + 1))
-        self._open.seats[floor, shared.words] = np.arange(len(shared.words))
+        self._open.seats[shared.words, floor - 1] = np.arange(len(shared.words))
         self._chain[floor, : len(shared.words)] = shared.probability
 
     def _make_room(self, m: int) -> None:
