@@ -53,7 +53,10 @@ def usable() -> bool:
 def kinds_of(args: tuple[Any, ...]) -> Kinds:
     """What machine code depends on in arguments: types, and of arrays dtype, dimensions and layout."""
     return tuple(
-        [(arg.dtype, arg.ndim, LAYOUTS[arg.flags.num & 0x503]) if type(arg) is np.ndarray else type(arg) for arg in args]
+        [
+            (arg.dtype, arg.ndim, LAYOUTS[arg.flags.num & 0x503]) if type(arg) is np.ndarray else type(arg)
+            for arg in args
+        ]
     )
 
 

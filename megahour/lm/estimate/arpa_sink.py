@@ -90,7 +90,12 @@ class ArpaSink:
 
     def _unigrams(self, corpus: Corpus, place: int, logp: Float32, backoff: Float32) -> int:
         """The lines of words to a place of the file; how many bytes they were."""
-        words = np.flatnonzero(~np.isnan(logp)).astype(np.int32)
-        length = line_bytes(1, self._order == 1, len(words), int(np.diff(corpus.starts)[words].sum()))
-        at = np.arange(len(words), dtype=np.int32)
-        return self._lines(1, length, place, words[:, None], at, logp[words], backoff[words])
+        used, lengths = 0, np.diff(corpus.starts)
+        for first in range(0, corpus.size, LINES):  # a part at a time: little memory, and its bytes are known
+            part = slice(first, first + LINES)
+            held = ~np.isnan(logp[part])
+            words = (first + np.flatnonzero(held)).astype(np.int32)
+            length = line_bytes(1, self._order == 1, len(words), int(lengths[words].sum()))
+            at = np.arange(len(words), dtype=np.int32)
+            used += self._lines(1, length, place + used, words[:, None], at, logp[part][held], backoff[part][held])
+        return used

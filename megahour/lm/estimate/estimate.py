@@ -243,10 +243,8 @@ def _unigrams(parts: Partitions, counts: _Counts, weights: _Weights) -> tuple[Fl
     logp = np.log10(unigram, out=unigram).astype(np.float32)
     backoff = np.zeros(parts.corpus.size, np.float32)
     if parts.order > 1:
-        several = counts.contexts[:, 0] > 0
-        gammas(counts.contexts[several], weights.discounts[2], held := np.empty(np.count_nonzero(several)))
-        backoff[several] = held
-        once = (parts.counts > 0) & ~several
+        gammas(counts.contexts, weights.discounts[2], backoff)
+        once = (parts.counts > 0) & (counts.contexts[:, 0] == 0)
         if parts.allowed is not None:
             tokens = parts.corpus.tokens
             dropped = parts.allowed[tokens[PADDING:]] == 0

@@ -48,8 +48,11 @@ def log_probability(p):  # type: ignore[no-untyped-def]
 
 @compiled
 def gammas(sums, discount, out):  # type: ignore[no-untyped-def]
-    """log10 γ of contexts from their sums (N, 5), with the discounts (4,) of the order above."""
+    """log10 γ of contexts from their sums (N, 5), with the discounts (4,) of the order above; where these are zeros,
+    `out` is left as it is."""
     for i in range(len(sums)):
+        if sums[i, 0] == 0:
+            continue
         total, ones, twos, more, dropped = sums[i, 0], sums[i, 1], sums[i, 2], sums[i, 3], sums[i, 4]
         out[i] = log_probability((discount[1] * ones + discount[2] * twos + discount[3] * more + dropped) / total)
 
@@ -99,12 +102,12 @@ def smooth(  # type: ignore[no-untyped-def]
 ):
     """Fill at, logp, backoff (order + 1, room): by order k, a position that ends the n-gram, log10 p and log10 γ.
 
-    floor: of `sweep_from`; above 0, p(w|h) of the shared context is in chain[floor, seats[w, floor - 1]], and only orders
-    above floor + 1 are filled.
+    floor: of `sweep_from`; above 0, p(w|h) of the shared context is in chain[floor, seats[w, floor - 1]], and only
+    orders above floor + 1 are filled.
 
     tokens (T,): of the corpus. cutoffs, allowed: of `sweep`. unigram (V,): p(w). grams, nodes: of `kept_ngrams.keep`, n
-    contexts. seats (V, order - 1), chain (order, room): scratch. keys, values: of `fill_names`. sizes (order + 1,) becomes
-    the number of n-grams of each order that pruning keeps.
+    contexts. seats (V, order - 1), chain (order, room): scratch. keys, values: of `fill_names`. sizes (order + 1,)
+    becomes the number of n-grams of each order that pruning keeps.
     """
     # as unsigned numbers, an index needs no test whether it is negative
     windows, nodes, seats = windows.view(np.uint32), nodes.view(np.uint32), seats.view(np.uint32)

@@ -68,7 +68,9 @@ def open_contexts(order: int, vocabulary: int, positions: int) -> Open:
     """Scratch of one thread, for partitions of at most `positions` positions."""
     room = min(vocabulary, positions) + 1
     return Open(
-        np.zeros((vocabulary, max(order - 1, 1)), np.int32), np.empty((order, room, 4), np.int32), np.zeros(order, np.int64)
+        np.zeros((vocabulary, max(order - 1, 1)), np.int32),
+        np.empty((order, room, 4), np.int32),
+        np.zeros(order, np.int64),
     )
 
 

@@ -9,6 +9,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+_BYTES = ir.VectorType(ir.IntType(8), 64)
+
 
 def _place(context: Any, builder: Any, signature: Any, args: Any, array: int, index: int, kind: Any) -> Any:
     """A pointer to `kind` at args[index] of the array args[array]."""
@@ -39,15 +41,32 @@ def store8(typingctx, array, index, value):  # type: ignore[no-untyped-def]
     return types.void(array, types.intp, types.uint64), codegen
 
 
+def _among(builder: Any, pointer: Any, chars: bytes) -> Any:
+    """Which of the 64 bytes at a pointer are among the chars, as bits."""
+    found = None
+    piece = builder.load(pointer, align=1)
+    for char in chars:
+        same = builder.icmp_unsigned("==", piece, ir.Constant(_BYTES, [char] * 64))
+        found = same if found is None else builder.or_(found, same)
+    return builder.bitcast(found, ir.IntType(64))
+
+
 @intrinsic
-def blanks64(typingctx, array, index):  # type: ignore[no-untyped-def]
-    """Compare 64 bytes of a uint8 array from `index` on: bit i of the result is set where byte i is below 33."""
+def parts64(typingctx, array, index):  # type: ignore[no-untyped-def]
+    """Which of the 64 bytes of a uint8 array from `index` on separate words: a bit each, the first one lowest."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        vector = ir.VectorType(ir.IntType(8), 64)
-        pointer = _place(context, builder, signature, args, 0, 1, vector)
-        below = builder.icmp_unsigned("<", builder.load(pointer, align=1), ir.Constant(vector, [33] * 64))
-        return builder.bitcast(below, ir.IntType(64))
+        return _among(builder, _place(context, builder, signature, args, 0, 1, _BYTES), b" \n\t\r\0")
+
+    return types.uint64(array, types.intp), codegen
+
+
+@intrinsic
+def lines64(typingctx, array, index):  # type: ignore[no-untyped-def]
+    """Which of them end lines."""
+
+    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+        return _among(builder, _place(context, builder, signature, args, 0, 1, _BYTES), b"\n")
 
     return types.uint64(array, types.intp), codegen
 

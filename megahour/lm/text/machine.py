@@ -9,7 +9,8 @@ from megahour.core.later import Later
 _INTRINSICS = "megahour.lm.text.intrinsics"
 load8: Any = Later(_INTRINSICS, "load8")
 store8: Any = Later(_INTRINSICS, "store8")
-blanks64: Any = Later(_INTRINSICS, "blanks64")
+lines64: Any = Later(_INTRINSICS, "lines64")
+parts64: Any = Later(_INTRINSICS, "parts64")
 copy16: Any = Later(_INTRINSICS, "copy16")
 trailing_zeros: Any = Later(_INTRINSICS, "trailing_zeros")
 prefetch: Any = Later(_INTRINSICS, "prefetch")

@@ -17,7 +17,7 @@ import numpy as np
 
 from megahour.core.compiled import compiled
 from megahour.lm.text.arrays import Bytes, Tokens
-from megahour.lm.text.machine import blanks64, load8, prefetch, store8, trailing_zeros
+from megahour.lm.text.machine import lines64, load8, parts64, prefetch, store8, trailing_zeros
 
 UNKNOWN, BOUNDARY, END = 0, 1, 2
 RESERVED = ("<unk>", "<s>", "</s>")
@@ -29,9 +29,7 @@ BATCH = 64  # words hashed before the first of them is looked up
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _LENGTH = np.uint64(32)
 _NUMBER = np.uint64(0xFFFFFFFF)
-_ONES = np.uint64(0x2121212121212121)
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
-_TOPS = np.uint64(0x8080808080808080)
 
 
 class WordTable:
@@ -203,34 +201,22 @@ def _rehash(table, arena, starts, n):  # type: ignore[no-untyped-def]
 
 
 @compiled
-def _separates(char):  # type: ignore[no-untyped-def]
-    """Whether a byte separates words."""
-    return char == 32 or char == 10 or char == 9 or char == 13 or char == 0
-
-
-@compiled
-def _word_end(text, at, stop):  # type: ignore[no-untyped-def]
-    """The end of the word that begins at `at`: a search by 64 bytes, then by eight."""
-    while at + 64 <= len(text) and at < stop:
-        below = blanks64(text, at)
-        if below == 0:
-            at += 64
-            continue
-        at += trailing_zeros(below)
-        if at >= stop or _separates(text[at]):
-            return min(at, stop)
-        at += 1  # other control characters belong to the word
-    while at < stop:
-        piece = load8(text, at)
-        low = (piece - _ONES) & ~piece & _TOPS  # the lowest bit set marks the first byte below 33
-        if low == 0:
-            at += 8
-            continue
-        at += trailing_zeros(low) >> 3
-        if at >= stop or _separates(text[at]):
-            break
-        at += 1
-    return min(at, stop)
+def _masks(text, begin, stop):  # type: ignore[no-untyped-def]
+    """Which of the 64 bytes from `begin` on, before `stop`, separate words, and which end lines: a bit each, the first one
+    lowest."""
+    left = stop - begin
+    if begin + 64 <= len(text):
+        parts, lines = parts64(text, begin), lines64(text, begin)
+        if left < 64:
+            before = (np.uint64(1) << np.uint64(left)) - np.uint64(1)
+            parts, lines = parts & before, lines & before
+        return parts, lines
+    parts = lines = np.uint64(0)
+    for i in range(min(left, 64)):
+        char = text[begin + i]
+        parts |= np.uint64(char == 32 or char == 10 or char == 9 or char == 13 or char == 0) << np.uint64(i)
+        lines |= np.uint64(char == 10) << np.uint64(i)
+    return parts, lines
 
 
 @compiled
@@ -240,33 +226,38 @@ def encode_block(text, begin, stop, end, table, arena, starts, n, out, tokens, f
     The table is larger than the cache, so a batch of words is hashed and their slots are prefetched before the first
     of them is looked up. Returns (bytes read, tokens, words of the table, reserved words).
     """
-    reserved, at = 0, begin
+    reserved, start, scanned = 0, begin, begin
     mask = np.uint64(len(table) // 2 - 1)
-    begins, lengths = np.empty(BATCH, np.int64), np.empty(BATCH, np.int64)
-    heads, hashes = np.empty(BATCH, np.uint64), np.empty(BATCH, np.uint64)
-    result = np.empty(BATCH, np.int64)
-    waits = False
-    while at < stop and not waits:
+    begins, lengths = np.empty(BATCH + 2, np.int64), np.empty(BATCH + 2, np.int64)
+    heads, hashes = np.empty(BATCH + 2, np.uint64), np.empty(BATCH + 2, np.uint64)
+    result = np.empty(BATCH + 2, np.int64)
+    parts = lines = np.uint64(0)
+    base = begin
+    while parts != 0 or scanned < stop:
         held = 0
-        while held < BATCH and at < stop:
-            char = text[at]
-            if char <= 32 and _separates(char):
-                if char == 10:
-                    lengths[held] = 0
-                    held += 1
-                at += 1
+        while held < BATCH:
+            if parts == 0:
+                if scanned >= stop:
+                    break
+                base = scanned
+                parts, lines = _masks(text, base, stop)
+                scanned += 64
                 continue
-            last = _word_end(text, at, stop)
-            if last == stop and stop < end:
-                waits = True
-                break
-            heads[held], hashes[held] = _head(text, at, last - at)
-            prefetch(table, np.int64(2 * (hashes[held] & mask)))
-            begins[held], lengths[held] = at, last - at
+            bit = trailing_zeros(parts)
+            at = base + bit
+            parts &= parts - np.uint64(1)
+            begins[held], lengths[held] = start, at - start
+            held += at > start  # nothing here depends on what the text is like, so that nothing is guessed wrong
+            begins[held], lengths[held] = at, 0
+            held += np.int64(lines >> np.uint64(bit) & np.uint64(1))
+            start = at + 1
+        if parts == 0 and scanned >= stop and start < stop and stop == end:  # the text ends in a word
+            begins[held], lengths[held] = start, stop - start
             held += 1
-            at = last
-            if text[at] == 32:
-                at += 1
+            start = stop
+        for i in range(held):
+            heads[i], hashes[i] = _head(text, begins[i], max(lengths[i], 1))
+            prefetch(table, np.int64(2 * (hashes[i] & mask)))
         for i in range(held):  # longer words are compared with the arena
             if lengths[i] > 8:
                 result[i] = np.int64(table[2 * (hashes[i] & mask) + np.uint64(1)] & _NUMBER)
@@ -293,4 +284,4 @@ def encode_block(text, begin, stop, end, table, arena, starts, n, out, tokens, f
                 out[tokens] = n
                 n = _insert(text, begins[i], length, slot, head, table, arena, starts, n)
                 tokens += 1
-    return min(at, stop), tokens, n, reserved
+    return min(start, stop), tokens, n, reserved
