@@ -89,7 +89,7 @@ def fast_numba_import() -> None:
 
 
 def _import_numpy() -> None:
-    """Without threads for BLAS, which look for work in vain for 0.05 s of CPU. Processes that begin later have theirs."""
+    """Without threads for BLAS, which look for work in vain for 0.05 s of CPU. Later processes have theirs."""
     if "numpy" in sys.modules or "OPENBLAS_NUM_THREADS" in os.environ:
         return
     os.environ["OPENBLAS_NUM_THREADS"] = "1"

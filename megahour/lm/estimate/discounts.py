@@ -80,7 +80,8 @@ def unigram_probabilities(
     freed = taken if allowed is None else np.where(allowed, taken, adjusted)
     words = len(adjusted) if allowed is None else int(np.count_nonzero(allowed))
     total = adjusted.sum()
-    probability = (adjusted - taken) / total
+    probability = adjusted - taken
+    probability /= total
     if how.interpolated:
         probability += freed.sum() / total / max(words - 1, how.least_words)
     else:

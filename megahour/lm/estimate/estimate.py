@@ -33,6 +33,7 @@ from megahour.lm.text.tokenise import BOUNDARY, END, RESERVED
 
 MAX_ORDER = 7
 STORE_BYTES = 1 << 31
+CHUNK = 1 << 16  # words whose logarithms are taken together
 Smoothing = Literal["kneser-ney", "stupid"]
 Progress = Callable[[str, int, int], None]
 
@@ -157,12 +158,14 @@ def _estimate(parts: Partitions, sink: Sink, how: KneserNey, progress: Progress)
     corpus, allowed = parts.corpus, parts.allowed
     counts = _count(parts, progress)
     total = counts.tallies.sum(axis=0)
-    ones = np.bincount(counts.unigrams[counts.unigrams < 5], minlength=5)
+    ones = np.array([np.count_nonzero(counts.unigrams == adjusted) for adjusted in range(5)])
     result, fallbacks = discounts([ones, *total[2:, :5]], how.fallback)
     weights = _weigh(parts, counts, result, how)
     wildcards = [(int(entries), int(held)) for entries, held in counts.wildcards[1:] if counts.wildcards.any()]
     sizes = [corpus.size if allowed is None else int(np.count_nonzero(allowed)), *total[2:, KEPT].tolist()]
-    sink.begin(parts, counts.tallies, sizes, *_unigrams(parts, counts, weights))
+    tallies, (logp, backoff) = counts.tallies, _unigrams(parts, counts, weights)
+    del counts  # memory for what comes
+    sink.begin(parts, tallies, sizes, logp, backoff)
     _write(parts, sink, lambda number: _smooth(parts, weights, number, sink), progress)
     return _model(parts, sizes, result, fallbacks, wildcards)
 
@@ -237,10 +240,11 @@ def _weigh(parts: Partitions, counts: _Counts, result: list[Discount], how: Knes
 
 def _unigrams(parts: Partitions, counts: _Counts, weights: _Weights) -> tuple[Float32, Float32]:
     """log10 p (V,), NaN of words that are not allowed, and log10 γ (V,)."""
-    unigram = weights.unigram.copy()
-    unigram[BOUNDARY] = 1.0
-    np.maximum(unigram, 10.0**NEVER, out=unigram)
-    logp = np.log10(unigram, out=unigram).astype(np.float32)
+    logp = np.empty(parts.corpus.size, np.float32)
+    for first in range(0, len(logp), CHUNK):
+        part = slice(first, first + CHUNK)
+        logp[part] = np.log10(np.maximum(weights.unigram[part], 10.0**NEVER))
+    logp[BOUNDARY] = 0.0
     backoff = np.zeros(parts.corpus.size, np.float32)
     if parts.order > 1:
         gammas(counts.contexts, weights.discounts[2], backoff)

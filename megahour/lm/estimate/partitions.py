@@ -123,11 +123,12 @@ class Partitions:
         self.counts = np.zeros(size, np.int64)
         history_counts(tokens, PADDING, len(tokens), self.counts)
         words = self._words = buckets(self.counts, max(BUCKET, len(tokens) >> 14))  # partitions have 16-bit numbers
-        self._edges = np.concatenate([[0], np.cumsum(self.counts)])[words]
-        self.owner = np.repeat(np.arange(len(words) - 1), np.diff(words)).astype(np.uint16)
+        self._edges = np.append(0, np.cumsum(self.counts)[words[1:] - 1])
+        self.owner = np.repeat(np.arange(len(words) - 1, dtype=np.uint16), np.diff(words))
         self._positions = np.empty(len(tokens) - PADDING, np.int32)
         partition_by_owner(tokens, PADDING, len(tokens), self.owner, self._edges[:-1].copy(), self._positions)
-        self.lengths = np.diff(self.corpus.starts).astype(np.int32)
+        self.lengths = np.empty(size, np.int32)
+        np.subtract(self.corpus.starts[1:], self.corpus.starts[:-1], out=self.lengths, casting="unsafe")
 
     def __len__(self) -> int:
         """Number of partitions; none for unigrams."""
@@ -148,7 +149,9 @@ class Partitions:
     @property
     def unigrams(self) -> Int64:
         """(V,) adjusted counts of words, once all partitions have been swept with their threads' own counts."""
-        total: Int64 = np.sum([scratch.unigrams for scratch in self._all], axis=0)
+        total, *others = [scratch.unigrams for scratch in self._all]
+        for other in others:
+            total += other
         return total
 
     def each(self, call: Callable[[int], R]) -> Iterator[R]:

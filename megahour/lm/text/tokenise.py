@@ -89,6 +89,7 @@ class WordTable:
         if 2 * words > slots:
             while 2 * words > slots:
                 slots *= 2
+            del self.table  # memory that is touched for the first time costs more than all else here
             self.table = np.zeros(2 * slots, np.uint64)
             _rehash(self.table, self.arena, self.starts, self.size)
 
