@@ -42,7 +42,7 @@ def store8(typingctx, array, index, value):  # type: ignore[no-untyped-def]
 
 
 def _among(builder: Any, pointer: Any, chars: bytes) -> Any:
-    """Which of the 64 bytes at a pointer are among the chars, as bits."""
+    """Bit i of the result is set where byte i of 64 at a pointer is one of `chars`."""
     found = None
     piece = builder.load(pointer, align=1)
     for char in chars:
@@ -53,7 +53,7 @@ def _among(builder: Any, pointer: Any, chars: bytes) -> Any:
 
 @intrinsic
 def parts64(typingctx, array, index):  # type: ignore[no-untyped-def]
-    """Which of the 64 bytes of a uint8 array from `index` on separate words: a bit each, the first one lowest."""
+    """Compare 64 bytes of a uint8 array from `index` on: bit i of the result is set where byte i separates words."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return _among(builder, _place(context, builder, signature, args, 0, 1, _BYTES), b" \n\t\r\0")
@@ -63,7 +63,7 @@ def parts64(typingctx, array, index):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def lines64(typingctx, array, index):  # type: ignore[no-untyped-def]
-    """Which of them end lines."""
+    """The same for bytes that end lines."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return _among(builder, _place(context, builder, signature, args, 0, 1, _BYTES), b"\n")

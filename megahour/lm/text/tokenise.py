@@ -89,7 +89,7 @@ class WordTable:
         if 2 * words > slots:
             while 2 * words > slots:
                 slots *= 2
-            del self.table  # memory that is touched for the first time costs more than all else here
+            del self.table  # first: its pages are used again
             self.table = np.zeros(2 * slots, np.uint64)
             _rehash(self.table, self.arena, self.starts, self.size)
 
@@ -203,8 +203,7 @@ def _rehash(table, arena, starts, n):  # type: ignore[no-untyped-def]
 
 @compiled
 def _masks(text, begin, stop):  # type: ignore[no-untyped-def]
-    """Which of the 64 bytes from `begin` on, before `stop`, separate words, and which end lines: a bit each, the first one
-    lowest."""
+    """Which of the 64 bytes from `begin` on, before `stop`, separate words and which end lines: bit i is byte i's."""
     left = stop - begin
     if begin + 64 <= len(text):
         parts, lines = parts64(text, begin), lines64(text, begin)
@@ -248,7 +247,7 @@ def encode_block(text, begin, stop, end, table, arena, starts, n, out, tokens, f
             at = base + bit
             parts &= parts - np.uint64(1)
             begins[held], lengths[held] = start, at - start
-            held += at > start  # nothing here depends on what the text is like, so that nothing is guessed wrong
+            held += at > start  # without a branch, which would often be predicted wrongly
             begins[held], lengths[held] = at, 0
             held += np.int64(lines >> np.uint64(bit) & np.uint64(1))
             start = at + 1
