@@ -190,13 +190,16 @@ def history_words(windows, order, floor):  # type: ignore[no-untyped-def]
     m = len(windows)
     words, shared = np.empty(m, np.uint8), np.empty(m + 1, np.uint8)
     shared[0] = shared[m] = floor
-    for i in range(m):
-        have, same = 1, floor
-        while have < order - 1 and windows[i, have] != BOUNDARY:
-            have += 1
-        if i:
-            while same < have and windows[i, same + 1] == windows[i - 1, same + 1]:
-                same += 1
-            shared[i] = same
+    for i in range(m):  # without branches on words, which would be predicted wrongly
+        have, goes_on = 1, True
+        for j in range(1, order - 1):
+            goes_on = goes_on and windows[i, j] != BOUNDARY
+            have += goes_on
         words[i] = have
+    for i in range(1, m):
+        same, goes_on = 0, True
+        for j in range(1, order):
+            goes_on = goes_on and windows[i, j] == windows[i - 1, j]
+            same += goes_on
+        shared[i] = max(floor, min(same, words[i]))
     return words, shared
