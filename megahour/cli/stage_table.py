@@ -128,7 +128,7 @@ STAGES: dict[str, tuple[str, str]] = {
         "Group the n-grams of models by their endings, so that a partition holds all that its probabilities need.",
     ),
     "lm-weights": (
-        "megahour.lm.sharded.mix_stage:Weigh",
+        "megahour.lm.sharded.mix_stage:TuneWeights",
         "Tune the weights of models by EM on held-out text, and compute the perplexity of each model.",
     ),
     "lm-mix": (
@@ -144,11 +144,11 @@ STAGES: dict[str, tuple[str, str]] = {
         "Count how often contexts occur in a text, to weight the losses of entropy pruning.",
     ),
     "lm-losses": (
-        "megahour.lm.sharded.prune_stage:Lose",
+        "megahour.lm.sharded.prune_stage:ComputeLosses",
         "Compute what a model loses without each n-gram and its extensions: entropy pruning (Stolcke 1998).",
     ),
     "lm-threshold": (
-        "megahour.lm.sharded.prune_stage:Choose",
+        "megahour.lm.sharded.prune_stage:ChooseThreshold",
         "Choose the n-grams to keep, by a threshold or by the size of the model.",
     ),
     "lm-renormalise": (

@@ -1,7 +1,7 @@
-"""`megahour lmplz`: KenLM's lmplz by its own options, from a file or standard input to an ARPA file or a pipe.
+"""`megahour lmplz`: estimation with the options of KenLM's lmplz, from a file or a pipe to an ARPA file or a pipe.
 
-In memory where that is known to suffice; else, and for pipes, within the memory that is given, through files in the
-temporary folder, which are removed whatever happens.
+A text that surely fits into memory is held there. Larger texts, and pipes, are estimated within the given memory, with
+files in the temporary folder, which are always removed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.surroundings import explaining
+from megahour.lm.arpa.read import Progress
 from megahour.lm.estimate.discounts import FALLBACK, Discount, KneserNey
 from megahour.lm.estimate.estimate import estimate
 from megahour.lm.estimate.reading import CountedCorpus, allowed_words, read_corpus, vocabulary_of
@@ -30,16 +31,15 @@ if TYPE_CHECKING:
 
 STDOUT = "/dev/stdout"
 OPENED = {"-": 1, STDOUT: 1, "/dev/fd/1": 1, "/proc/self/fd/1": 1, "/dev/stderr": 2}
-"""Outputs that are open already: opening them again would cut off what a shell has written to the same file."""
-LEAST_BYTES = 256 << 20  # of memory, whatever less is asked for
+"""Outputs that are open already. To open them again would truncate a file that a shell has written to."""
+LEAST_BYTES = 256 << 20  # smallest memory limit
 COPY_BYTES = 1 << 22
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class LmplzOptions:
-    """Those of lmplz, by its names. text, arpa: paths, `-` and /dev/stdout where none is given. memory: bytes.
-    discount_fallback: None without it."""
+    """The options of lmplz, under its names. memory: bytes, 0 for half of the free memory. discount_fallback: discounts
+    of orders whose counts give none; None makes such an order an error."""
 
     order: int
     text: str = STDIN
@@ -57,8 +57,8 @@ class LmplzOptions:
 
 @dataclass(frozen=True)
 class Built:
-    """tokens: running words; types: different ones, `<unk>`, `<s>` and `</s>` too. sizes: n-grams by order, of which
-    are in the file; fallbacks: orders whose discounts are those given, and why."""
+    """Facts about the model. tokens: number of words; types: different words, with `<unk>`, `<s>` and `</s>`. sizes:
+    n-grams by order. discounts: by order; fallbacks: by order with given discounts, the reason."""
 
     tokens: int
     types: int
@@ -68,12 +68,12 @@ class Built:
 
 
 def build(options: LmplzOptions, threads: int, progress: Progress = lambda phase, done, total: None) -> Built:
-    """Estimate a model as the options say; the ARPA file is there when it is whole.
+    """Estimate a model with these options. A regular output file appears when it is complete.
 
     Raises
     ------
-    ConfigError: no such file. MegahourError: the text cannot be used, or its discounts cannot be estimated, or memory
-    or disk cannot hold the job.
+    ConfigError: no such file. MegahourError: the text is unusable, discounts cannot be estimated, or memory or disk is
+    too small.
     """
     if options.text != STDIN and not Path(options.text).exists():
         raise ConfigError("no such file", where=options.text, remedy="give a text, or leave --text out to read a pipe")
@@ -92,20 +92,22 @@ def build(options: LmplzOptions, threads: int, progress: Progress = lambda phase
 
 
 def temporary(prefix: str) -> tuple[Path, str]:
-    """The folder of temporary files and how their names begin: lmplz -T takes a folder, or a path to begin with."""
+    """(folder, prefix of names) of temporary files. Like lmplz -T, takes a folder, or a prefix of paths."""
     if not prefix:
         return Path(tempfile.gettempdir()), "lmplz"
     path = Path(prefix)
     folder, name = (path, "lmplz") if path.is_dir() else (path.parent, path.name)
     if not folder.is_dir():
-        raise ConfigError("no such directory", where=str(folder), remedy="make it, or give another -T")
+        raise ConfigError("no such directory", where=str(folder), remedy="create it, or give another -T")
     return folder, name
 
 
 @contextmanager
 def _written(options: LmplzOptions, scratch: Path) -> Iterator[tuple[Path, Callable[[int], None]]]:
-    """Where to write the ARPA file, and what is called with the number of tokens when it is there. A regular file
-    appears whole; what else there is to write to, pipes and devices, gets it from the temporary folder."""
+    """(path for the ARPA file, function to call with the number of tokens when it is written).
+
+    A regular file is replaced when it is complete. Pipes and devices get a copy from the temporary folder.
+    """
     whole = scratch / "model.arpa"
 
     def copy(out: BinaryIO, tokens: int) -> None:
@@ -120,7 +122,7 @@ def _written(options: LmplzOptions, scratch: Path) -> Iterator[tuple[Path, Calla
     if options.arpa in OPENED or str(out).startswith(("/dev/", "/proc/")) or (out.exists() and not out.is_file()):
         if out.is_dir():
             raise ConfigError("a directory", where=options.arpa, remedy="give the name of a file")
-        held = OPENED.get(options.arpa)  # opened before the work: who reads a pipe sees its end if that fails
+        held = OPENED.get(options.arpa)  # opened before the work, so that the reader of a pipe sees its end on failure
         with out.open("wb") if held is None else open(held, "wb", closefd=False) as file:
             yield whole, lambda tokens: copy(file, tokens)
         return
@@ -139,7 +141,7 @@ def _kneser_ney(options: LmplzOptions) -> KneserNey:
 
 
 def _in_memory(options: LmplzOptions, path: Path, threads: int, progress: Progress) -> Built | None:
-    """None where the memory that is given might not hold the text; lists of words want it in memory whatever it is."""
+    """Estimate in memory; None if the text may not fit. Texts with lists of words are always held in memory."""
     listed = bool(options.limit_vocab_file) or options.prune[:1] > (0,)
     size = text_bytes([options.text])
     if options.text.endswith(PACKED):
@@ -161,7 +163,7 @@ def _in_memory(options: LmplzOptions, path: Path, threads: int, progress: Progre
 
 
 def _allowed(options: LmplzOptions, reading: CountedCorpus) -> Bytes | None:
-    """(V,) words that n-grams may have: those of --limit_vocab_file that occur more often than --prune says."""
+    """(V,) 1 for the words that n-grams may have: those of --limit_vocab_file, and above the cut-off of --prune."""
     corpus = reading.corpus
     allowed = None
     if options.limit_vocab_file:

@@ -1,12 +1,12 @@
-"""Estimation in bounded memory: text → tokens → positions by shard → counts → an ARPA file.
+"""Estimation in bounded memory: text → tokens → positions by shard → counts → ARPA file.
 
-The same numbers in the same order as `estimate.estimate`, so the same bytes. What one process holds: the vocabulary,
-one shard for each thread, the n-grams of histories too frequent for a shard (`shards`), and, where the memory that is
-given holds them, the tokens and their positions by shard, 8 bytes a token (`memory_rows`); else these are on disk
-(`row_files`). What the first pass finds is on disk until the second needs it (`swept_files`).
+The result has the bytes of `estimate.estimate`. The process holds the vocabulary, one shard per thread, and the n-grams
+of histories that are too frequent for a shard (`shards`). Tokens and positions, 8 bytes per token, are in memory if
+they fit (`memory_rows`), else on disk (`row_files`). The results of the first pass are on disk until the second pass
+reads them (`shard_files`).
 
-A killed run goes on where it was: a phase is done when its marker is there, a shard when its file has its final name,
-and every file is written whole before it gets that name.
+A run that was killed can be resumed: a phase is finished if its marker exists, a shard if its file has its final name,
+which a file gets when it is complete.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from fsspec.implementations.local import LocalFileSystem
 from megahour.core.locks import MARKS, alone
 from megahour.core.records import fingerprint
 from megahour.core.surroundings import explaining
+from megahour.lm.arpa.read import Progress
 from megahour.lm.estimate.discounts import USUAL, Discount, KneserNey
-from megahour.lm.estimate.estimate import Progress, thresholds
+from megahour.lm.estimate.estimate import thresholds
 from megahour.lm.scale.bounded_job import BoundedJob, ScratchFolder
 from megahour.lm.scale.row_files import LEAD
 from megahour.lm.scale.shards import Sharding
@@ -31,15 +32,18 @@ from megahour.lm.text.cut import ALL_WORDS, WordCut
 from megahour.lm.text.tokenise import BOUNDARY, WordTable
 
 FORMAT = 2
-"""Of the scratch files: those of another one are not gone on with."""
+"""Version of the scratch files; files of other versions are discarded."""
 
 
 @dataclass(frozen=True)
 class Bounded:
-    """What was estimated: n-grams by order, discounts, fallbacks as of `discounts.discounts`, tokens (words: those
-    that end no sentence), types, how the corpus was sharded, n-grams that shards shared above unigrams, the scratch
-    files' largest size in bytes, and whether positions were held in memory. wildcards: by order from 1, contexts of
-    which n-grams were dropped, and the sum of the adjusted counts of these."""
+    """Facts about an estimated model.
+
+    sizes: n-grams by order. discounts, fallbacks: see `discounts.discounts`. tokens: words and sentence ends; words:
+    without sentence ends; types: different words. shared_ngrams: n-grams of two words and more that shards share.
+    spilled_bytes: largest total size of the scratch files. in_memory: whether positions were held in memory. wildcards:
+    by order from 1, contexts with dropped n-grams, and the sum of the adjusted counts of these n-grams.
+    """
 
     sizes: list[int]
     discounts: list[Discount]
@@ -74,19 +78,18 @@ def estimate_bounded(
     expected_bytes: int = 0,
     progress: Progress = lambda phase, done, total: None,
 ) -> Bounded:
-    """Write the model of a text to `path` as an ARPA file, within `memory_bytes` and through files in `scratch`.
+    """Estimate the model of a text within `memory_bytes`, with temporary files in `scratch`, and write it as ARPA.
 
-    blocks: yields the text (`text.blocks`), the same at every call. vocabulary: words to keep, others are `<unk>`; cut:
-    the same by count, as in `reading.read_corpus`. skip_symbols: skip `<s>`, `</s>` and `<unk>`. how: of Kneser-Ney.
-    identity: names the text and the vocabulary; what an earlier run left in `scratch` is used only if it had the same.
-    expected_bytes: size of the text if known, to check the disk before anything is written. rounds: of sharding, 0 as
-    many as needed; shard_rows: positions of a shard at most, 0 as many as memory allows; on_disk: keep positions on
-    disk even where memory would hold them.
+    blocks: returns the text (`sources.blocks`), the same at every call. vocabulary, cut, skip_symbols: as in
+    `reading.read_corpus`. cutoffs, how: as in `estimate.estimate`. identity: of text and vocabulary; the files of a run
+    with another one are discarded. expected_bytes: size of the text, if known, for a check of the
+    disk before anything is written. rounds: limit of the rounds of sharding, 0 for none. shard_rows: largest shard in
+    positions, 0 for the largest that memory allows. on_disk: keep positions on disk even if they fit into memory.
 
     Raises
     ------
-    StageError: memory or disk cannot hold the job, or `rounds` are too few; says how much would.
-    StoreError: another process is at work in `scratch`, or a disk is full.
+    StageError: memory or disk are too small for the job, or `rounds` too few; the message has the required size.
+    StoreError: another process uses `scratch`, or a disk is full.
     MegahourError: no words. ValueError: `order` or `cutoffs` is out of range.
     """
     limits = thresholds(order, cutoffs)
@@ -98,13 +101,14 @@ def estimate_bounded(
         job = BoundedJob(order, path, held, memory_bytes, limits, threads, progress, how)
         if expected_bytes:
             job.check_sample(blocks, expected_bytes)
-        corpus = job.tokens(blocks, vocabulary, cut, skip_symbols)
-        tree, rows, in_memory = job.shard(corpus, rounds, shard_rows, on_disk)
-        job.count(tree, rows, corpus)
-        totals, discounts, fallbacks = job.write(tree, rows, corpus)
+        job.number(blocks, vocabulary, cut, skip_symbols)
+        in_memory = job.shard(rounds, shard_rows, on_disk)
+        job.count()
+        totals, discounts, fallbacks = job.write()
         shutil.rmtree(scratch)
-    shared = sum(len(closed.grams) for closed in totals.closed)
+    tokens = job.corpus.total - LEAD
     return Bounded(
-        totals.sizes(), discounts, fallbacks, corpus.total - LEAD, corpus.text.size, tree.report(), shared,
-        held.most_bytes, in_memory, totals.wildcards(), corpus.total - LEAD - int(corpus.counts[BOUNDARY]),
+        totals.sizes(), discounts, fallbacks, tokens, job.text.size, job.tree.report(),
+        sum(len(closed.grams) for closed in totals.closed), held.most_bytes, in_memory, totals.wildcards(),
+        tokens - int(job.corpus.counts[BOUNDARY]),
     )  # fmt: skip

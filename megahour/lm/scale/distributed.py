@@ -1,34 +1,34 @@
-"""What the stages of `distributed_stage` do: the steps of `bounded`, on shards in a store and through exchanges.
+"""The work of the stages in `distributed_stage`: the steps of `bounded`, on shards in a store and by exchanges.
 
-    words        text → words by hash, with their first places and counts          exchange
-    vocabulary   words in order of appearance: the unigrams, known to every task   one task
+    words        text → words by hash, with their first positions and counts       exchange
+    vocabulary   words in order of appearance: the unigrams, read by every task    one task
     shards       text → rows by history: round 1 of `ShardTree`                    exchange
-    reshard      what round r left over → its children: round r + 1                exchange
+    reshard      rows left over by round r → their children: round r + 1           exchange
     tally        shards → counts, names by target, n-grams of shared histories     exchange
     estimate     shards → lines                                                    map
     arpa         lines → one file                                                  one task
 
-Numbers of words, positions and shards are those of `bounded`, so the file has the same bytes.
+Words, positions and shards are numbered as in `bounded`, so the file has the same bytes.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute
 
+from megahour.core.stage import Inputs
 from megahour.lm.estimate.history import buckets
 from megahour.lm.estimate.partitions import BUCKET
 from megahour.lm.estimate.reading import vocabulary_of
 from megahour.lm.scale.row_files import CHUNK, LEAD
 from megahour.lm.scale.shard_kernels import appearances, scatter_rows, scatter_windows
 from megahour.lm.scale.shard_parts import Part, parts_of_rows
-from megahour.lm.scale.shards import HistoryShard, ShardTree, Split, Target
+from megahour.lm.scale.shards import HistoryShard, ShardTree, Split, Target, slots_of
 from megahour.lm.text.arrays import Int32, Int64
 from megahour.lm.text.pieces import Piece, tokens_of
 from megahour.lm.text.sources import blocks
@@ -40,17 +40,16 @@ if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
 
 
-Inputs = Mapping[str, "Artifact"]
 WORDS = pa.schema([("word", pa.binary()), ("first", pa.int64()), ("count", pa.int64())])
-RANK_BITS = 32  # of `first`: number of the piece, then of the word among those that the piece met
-MOST_SHARDS = 1 << 14  # of round 1: each is a partition of an exchange, and reads a piece of every other's names
+RANK_BITS = 32  # `first`: number of the piece, then, in so many low bits, the rank of the word in the piece
+MOST_SHARDS = 1 << 14  # in round 1: each is a partition of an exchange, and reads names from all others
 ROUNDS = tuple(f"round{number}" for number in range(1, 7))
 
 
 def split_words(
     piece: Piece, number: int, inputs: Inputs, partitions: int, skip: bool
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Words of a piece by their hash; the empty word stands for the piece itself and counts its tokens."""
+    """Words of a piece of text by hash. The empty word stands for the piece; its count is the number of tokens."""
     table, counts, total = WordTable(), np.zeros(1 << 16, np.int64), 0
     for tokens in tokens_of(piece, inputs, table, skip=skip):
         result = np.bincount(tokens, minlength=len(counts))
@@ -68,7 +67,7 @@ def split_words(
 
 
 def merge_words(batches: Batches) -> tuple[pa.Table, list[int]]:
-    """Words of a partition, each once, in order of appearance; tokens of the pieces (partition 0 only)."""
+    """The different words of a partition in order of appearance; and, for partition 0, the tokens of each piece."""
     table = pa.Table.from_batches(list(batches), WORDS)
     if not len(table):
         return table, []
@@ -85,14 +84,16 @@ def _words(words: list[bytes], first: Int64, counts: Int64) -> pa.RecordBatch:
 
 
 def first_tree(counts: Int64, total: int, order: int, limit: int) -> ShardTree:
-    """Round 1 of a corpus with counts (V,) of words that end a history, in shards of `limit` positions, or of as many
-    as keep their number within MOST_SHARDS (`ShardTree.limit` says)."""
+    """Round 1 of a corpus with counts (V,) of the words that end a history.
+
+    Shards have at most `limit` positions, or more if there would be over MOST_SHARDS (see `ShardTree.limit`).
+    """
     smallest = max(BUCKET, total // MOST_SHARDS)
     return ShardTree(counts, buckets(counts, smallest), max(limit, smallest), order)
 
 
 class Cluster:
-    """The corpus as tasks see it: vocabulary, shards by round, all from artifacts."""
+    """The corpus of a distributed estimation: its vocabulary and its shards by round, read from artifacts."""
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
@@ -110,7 +111,7 @@ class Cluster:
             self.grow(left, [self.histogram(name, ~split.number) for split in left])
 
     def grow(self, left: list[Split], result: list[tuple[Int32, Int64]]) -> None:
-        """The next round, from words before each left-over history and their counts."""
+        """Add a round, from the words before each left-over history and their counts."""
         self.tree.next_round()
         for split, (words, counts) in zip(left, result, strict=True):
             self.tree.grow(split, words, counts)
@@ -121,7 +122,7 @@ class Cluster:
         return WordTable.of(self.words["word"].to_pylist()[len(RESERVED) :])
 
     def histogram(self, round_name: str, target: Target) -> tuple[Int32, Int64]:
-        """Words before a left-over history in order of appearance, and their counts (V,)."""
+        """Words before a left-over history, in order of appearance, and their counts (V,)."""
         table = self.inputs[round_name].read_table(self.slots[-1].index(target), ".next.arrow")
         words, counts = table["word"].to_numpy(), np.zeros(self.tree.vocabulary, np.int64)
         counts[words] = table["count"].to_numpy()
@@ -144,7 +145,7 @@ class Cluster:
 
 
 def read_rows(rounds: Artifact, slot: int, width: int, begin: int, rows: int) -> Int32:
-    """Rows begin .. begin + rows of a slot's file."""
+    """Rows begin .. begin + rows - 1 of a slot's file."""
     with rounds.open(slot, ".rows") as file:
         file.seek(4 * width * begin)
         data = file.read(4 * width * rows)
@@ -152,7 +153,7 @@ def read_rows(rounds: Artifact, slot: int, width: int, begin: int, rows: int) ->
 
 
 def split_rows(cluster: Cluster, piece: Piece, number: int, skip: bool) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Rows of a piece of text by slot of round 1."""
+    """Rows of a piece of text by their slots in round 1."""
     slots = cluster.tree.root
     slot_of = slots_of(slots, cluster.tree.shard_of)
     base, before = cluster.offsets[number], np.full(LEAD, BOUNDARY, np.int32)
@@ -169,7 +170,7 @@ def split_rows(cluster: Cluster, piece: Piece, number: int, skip: bool) -> Itera
 
 
 def split_left(cluster: Cluster, slot: int, begin: int, rows: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Rows of a left-over history, from the round before the last, by slot of the last."""
+    """Rows of a left-over history of the round before the last, by their slots in the last round."""
     slots = cluster.slots[-1]
     split = cluster.tree.splits[~cluster.slots[-2][slot]]
     assert split.child_of is not None
@@ -185,7 +186,7 @@ def split_left(cluster: Cluster, slot: int, begin: int, rows: int) -> Iterator[t
 
 
 def merge_rows(cluster: Cluster, slot: int, batches: Batches, out: ShardWriter) -> None:
-    """Write a slot's rows as they come; of a history that is left over, also what comes before it."""
+    """Write the rows of a slot; for a left-over history also the words before it with their counts."""
     target = cluster.slots[-1][slot]
     left = target < 0 and not cluster.tree.is_leaf(cluster.tree.splits[~target])
     size = cluster.tree.vocabulary if left else 0
@@ -207,16 +208,8 @@ def merge_rows(cluster: Cluster, slot: int, batches: Batches, out: ShardWriter) 
         out.table(pa.table({"word": words[:known], "count": counts[words[:known]]}), ".next.arrow")
 
 
-def slots_of(slots: list[Target], target_of: Int32) -> npt.NDArray[np.int32]:
-    """Index (V,) in `slots` of targets (V,); of words that do not occur, any."""
-    targets = np.array(slots, np.int64)
-    order = np.argsort(targets)
-    result = np.searchsorted(targets[order], target_of)
-    return order[np.minimum(result, len(slots) - 1)].astype(np.int32)
-
-
 def row_batches(rows: Int32, ends: Int64, counts: Int64) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(slot, batch) of rows that are in order of their slots."""
+    """(slot, batch) of rows, which are in order of their slots."""
     width = rows.shape[1]
     for slot in np.flatnonzero(counts).tolist():
         own = rows[ends[slot] - counts[slot] : ends[slot]]
@@ -225,19 +218,22 @@ def row_batches(rows: Int32, ends: Int64, counts: Int64) -> Iterator[tuple[int, 
 
 
 def choose_words(words: Artifact, most_frequent: int, min_count: int) -> pa.Table:
-    """Words of the artifact of `lm-words` that occur `min_count` times, and of these the `most_frequent` (0: all), in
-    order of appearance; ties go to the word whose bytes sort first. Memory: of a partition, and of what stays."""
+    """The words of `lm-words` that occur at least `min_count` times, of these the `most_frequent` (0: all).
+
+    They are in order of appearance. Of words with equal counts those are kept whose bytes sort first. Memory holds one
+    partition and the kept words.
+    """
     held = WORDS.empty_table()
     for table in each_partition(words):
         held = pa.concat_tables([held, table.filter(pa.compute.greater_equal(table["count"], min_count))])
         if most_frequent:
             held = held.sort_by([("count", "descending"), ("word", "ascending")]).slice(0, most_frequent)
-            held = held.combine_chunks().take(np.arange(len(held)))  # not a view of all
+            held = held.combine_chunks().take(np.arange(len(held)))  # a copy, which does not keep the whole table
     return held.sort_by("first")
 
 
 def listed_words(words: Artifact, path: str) -> pa.Table:
-    """The words of a list in its order, those that do not occur too. Raises ConfigError: no such list."""
+    """The words of a list in its order, also those that do not occur. Raises ConfigError: no such list."""
     listed = vocabulary_of(blocks([path])).words()[len(RESERVED) :]
     numbered = pa.table({"word": pa.array(listed, pa.binary()), "number": np.arange(len(listed))})
     parts = [table.filter(pa.compute.is_in(table["word"], numbered["word"])) for table in each_partition(words)]
@@ -247,7 +243,7 @@ def listed_words(words: Artifact, path: str) -> pa.Table:
 
 
 def write_vocabulary(words: Artifact, chosen: pa.Table, out: ShardWriter, order: int, limit: int) -> None:
-    """Words by number with their counts, offsets of the pieces' tokens, and the first shards; others are `<unk>`."""
+    """Write the chosen words by number with their counts, and the sizes that `Cluster` reads. Others are `<unk>`."""
     sizes = [(len(table), pa.compute.sum(table["count"]).as_py() or 0) for table in each_partition(words)]
     types, occurrences = (sum(column) for column in zip(*sizes, strict=True))
     pieces = next(receipt.stats["pieces"] for receipt in words.each_receipt() if receipt.shard == 0)
@@ -266,6 +262,6 @@ def write_vocabulary(words: Artifact, chosen: pa.Table, out: ShardWriter, order:
 
 
 def each_partition(words: Artifact) -> Iterator[pa.Table]:
-    """Words of the partitions of `lm-words`, one after the other."""
+    """The tables of the partitions of `lm-words`, one after the other."""
     for receipt in words.each_receipt():
         yield words.read_table(receipt.shard, ".arrow")

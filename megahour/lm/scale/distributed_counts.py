@@ -1,15 +1,16 @@
-"""Counts and lines of shards in a store: the exchange of what shards tell each other, and the tasks after it.
+"""Counts and lines of shards in a store: the exchange of counts between shards, and the tasks that follow it.
 
-Partitions of the exchange, in order: tallies; n-grams of shared histories; sums of words, by ranges of words; names of
-contexts, by groups of targets.
+Partitions of the exchange, in order: tallies; n-grams of shared histories; sums of words, one partition per range of
+words; names of contexts, one partition per group of targets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +20,11 @@ from megahour.lm.arpa.write import join_lines
 from megahour.lm.estimate.estimate import thresholds
 from megahour.lm.estimate.sweep import SUMS, TALLIES
 from megahour.lm.scale.distributed import Cluster
-from megahour.lm.scale.shard_lines import name_table
 from megahour.lm.scale.shard_types import NAME, SHARE, Counted, Text
 from megahour.lm.scale.shard_work import ShardWorker
-from megahour.lm.scale.shared_context import close, close_all, smooth_all, split_lines
+from megahour.lm.scale.shared_context import close, close_all, smooth_all
 from megahour.lm.scale.totals import Totals, unigram_lines
-from megahour.lm.text.arrays import Int64
-from megahour.lm.text.tokenise import PADDING
+from megahour.lm.text.arrays import Int64, load_array, save_array, spellings
 
 if TYPE_CHECKING:
     from megahour.core.stage import Batches
@@ -38,7 +37,7 @@ TALLY_PART, SHARE_PART, FIRST_PART = 0, 1, 2
 
 @dataclass(frozen=True)
 class Parts:
-    """How many partitions of each kind: ranges of words, groups of targets."""
+    """Numbers of words and targets, and of the partitions for them: ranges of words, groups of targets."""
 
     words: int
     targets: int
@@ -50,29 +49,25 @@ class Parts:
         return FIRST_PART + self.ranges + self.groups
 
     def range_edges(self) -> Int64:
-        """(ranges + 1,) words where ranges begin."""
+        """(ranges + 1,) the first word of each range, and V."""
         return np.arange(self.ranges + 1) * self.words // self.ranges
 
     def group_edges(self) -> Int64:
-        """(groups + 1,) targets where groups begin."""
+        """(groups + 1,) the first target of each group, and the number of targets."""
         return np.arange(self.groups + 1) * self.targets // self.groups
 
 
 class Counting:
-    """A cluster's corpus with what its shards need to be counted."""
+    """Counts the shards of a cluster's corpus."""
 
     def __init__(self, cluster: Cluster, cutoffs: list[int], ranges: int, groups: int) -> None:
         self.cluster, self.tree = cluster, cluster.tree
-        column = cluster.words["word"].combine_chunks().cast(pa.large_binary())
-        _, offsets, data = column.buffers()
-        starts = np.frombuffer(offsets, np.int64)[: len(column) + 1]
-        arena = np.concatenate([np.frombuffer(data, np.uint8)[: starts[-1]], np.zeros(PADDING, np.uint8)])
-        self.text = Text.of(cluster.order, thresholds(cluster.order, cutoffs), arena, starts)
+        self.text = Text.of(cluster.order, thresholds(cluster.order, cutoffs), *spellings(cluster.words["word"]))
         targets = len(self.tree.shards) + len(self.tree.splits)
         self.parts = Parts(self.text.size, targets, min(ranges, self.text.size), min(groups, targets))
 
     def split(self, number: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """What a shard tells, by partition."""
+        """The counts of a shard, by partition."""
         counted = ShardWorker(self.text, self.tree).count(self.tree.shards[number], self.cluster)
         tally, dropped = counted.tally.reshape(-1), counted.dropped.reshape(-1)
         yield TALLY_PART, pa.record_batch({"shard": [number], "tally": [tally], "dropped": [dropped]})
@@ -107,7 +102,7 @@ class Counting:
                 yield FIRST_PART + self.parts.ranges + group, pa.record_batch(columns)
 
     def merge(self, partition: int, batches: Batches, out: ShardWriter) -> None:
-        """One partition of the counts of all shards."""
+        """Write one partition of the counts of all shards."""
         if partition == TALLY_PART:
             self._merge_tallies(batches, out)
         elif partition == SHARE_PART:
@@ -124,9 +119,8 @@ class Counting:
             for shard, values, lost in zip(batch["shard"].to_pylist(), batch["tally"], batch["dropped"], strict=True):
                 tallies[shard] = values.values.to_numpy().reshape(tallies.shape[1:])
                 dropped += lost.values.to_numpy().reshape(dropped.shape)
-        for suffix, array in ((".npy", tallies), (".dropped.npy", dropped)):
-            with out.open(suffix) as file:
-                np.save(file, array)
+        save_array(out, ".npy", tallies)
+        save_array(out, ".dropped.npy", dropped)
 
     def _merge_shares(self, batches: Batches, out: ShardWriter) -> None:
         shares: dict[int, list[npt.NDArray[np.void]]] = {}
@@ -140,8 +134,7 @@ class Counting:
         empty = [np.empty(0, SHARE)]
         closed = close_all(self.text, self.tree, lambda number: np.concatenate(shares.get(number, empty)))
         for number, own in enumerate(closed):
-            with out.open(f".{number}.npy") as file:
-                np.save(file, own.grams)
+            save_array(out, f".{number}.npy", own.grams)
         out.stats["shared_ngrams"] = sum(len(own.grams) for own in closed)
 
     def _merge_words(self, number: int, batches: Batches, out: ShardWriter) -> None:
@@ -151,8 +144,7 @@ class Counting:
             words = batch["word"].to_numpy() - begin
             for i in range(1 + SUMS):
                 np.add.at(sums[:, i], words, batch[f"sum{i}"].to_numpy())
-        with out.open(".npy") as file:
-            np.save(file, sums)
+        save_array(out, ".npy", sums)
 
     def _merge_names(self, batches: Batches, out: ShardWriter) -> None:
         names, targets = [np.empty(0, NAME)], [np.empty(0, np.int32)]
@@ -166,82 +158,66 @@ class Counting:
         to = np.concatenate(targets)
         with out.open(".names") as file:
             file.write(np.concatenate(names)[np.argsort(to, kind="stable")].tobytes())
-        edges = np.concatenate([[0], np.cumsum(np.bincount(to, minlength=self.parts.targets))])
-        with out.open(".npy") as file:
-            np.save(file, edges)
+        save_array(out, ".npy", np.concatenate([[0], np.cumsum(np.bincount(to, minlength=self.parts.targets))]))
 
 
 class Estimating:
-    """What tasks need to write lines: totals, discounts, probabilities of shared histories."""
+    """Writes the lines of shards from the totals of all shards: discounts and probabilities of shared histories."""
 
     def __init__(self, counting: Counting, tally: Artifact) -> None:
         self.counting, self.tally, self.tree, self.text = counting, tally, counting.tree, counting.text
 
     @cached_property
     def totals(self) -> Totals:
-        parts = self.counting.parts
-        sums = np.concatenate([self._array(FIRST_PART + number) for number in range(parts.ranges)])
-        grams = [self._array(SHARE_PART, f".{split.number}.npy") for split in self.tree.splits]
+        """The sums over all shards."""
+        ranges = range(FIRST_PART, FIRST_PART + self.counting.parts.ranges)
+        sums = np.concatenate([load_array(self.tally, shard) for shard in ranges])
+        grams = [load_array(self.tally, SHARE_PART, f".{split.number}.npy") for split in self.tree.splits]
         closed = [close(self.text, split, own) for split, own in zip(self.tree.splits, grams, strict=True)]
         unigrams, contexts = sums[:, 0].copy(), sums[:, 1:].copy()
-        dropped = self._array(TALLY_PART, ".dropped.npy")
-        return Totals.closing(self.tree, self.text, unigrams, contexts, self._array(TALLY_PART), closed, dropped)
+        tallies, dropped = (load_array(self.tally, TALLY_PART, suffix) for suffix in (".npy", ".dropped.npy"))
+        return Totals.closing(self.tree, self.text, unigrams, contexts, tallies, closed, dropped)
 
     def write_unigrams(self, out: ShardWriter) -> None:
-        """The unigrams' lines."""
+        """Write the lines of unigrams."""
         smoothing, _, _ = self.totals.smoothing()
         with out.open(".1.txt") as file:
             file.write(unigram_lines(self.text, self.counting.cluster.counts, self.totals.contexts, smoothing))
 
     def write_target(self, target: int, out: ShardWriter) -> None:
-        """Lines of a shard, or of the split whose number follows the shards', by order."""
+        """Write the lines of a target by order."""
         smoothing, _, _ = self.totals.smoothing()
-        shared = smooth_all(self.tree, self.totals.closed, smoothing)
+        closed = self.totals.closed
+        shared, nowhere = smooth_all(self.tree, closed, smoothing), [0] * (self.text.order + 1)
         names = np.concatenate([self._names(target), self.totals.names_of(target)])
-        table, nowhere = name_table(names, smoothing.discounts), [0] * (self.text.order + 1)
-        shards = len(self.tree.shards)
+        worker, rows = ShardWorker(self.text, self.tree), self.counting.cluster
         files: dict[int, BinaryIO] = {}
-        if target < shards:
-            shard = self.tree.shards[target]
-            own = shared[shard.parent] if shard.floor else None
-            worker = ShardWorker(self.text, self.tree)
-            pieces = worker.smooth(shard, self.counting.cluster, smoothing, own, table, nowhere)
-        else:
-            split = self.tree.splits[target - shards]
-            closed, own = self.totals.closed[split.number], shared[split.number]
-            pieces = iter([split_lines(self.text, split, closed, own, smoothing.discounts, table, nowhere)])
-        for piece in pieces:
-            if piece.k not in files:
-                files[piece.k] = out.path(f".{piece.k}.txt").open("wb")
-            files[piece.k].write(piece.text.data)
-            out.came_in(piece.lines)
-            out.kept(piece.lines)
-        for file in files.values():
-            file.close()
+        with ExitStack() as stack:
+            for piece in worker.lines(target, rows, closed, smoothing, shared, names, nowhere):
+                if piece.k not in files:
+                    files[piece.k] = stack.enter_context(out.path(f".{piece.k}.txt").open("wb"))
+                files[piece.k].write(piece.text.data)
+                out.came_in(piece.lines)
+                out.kept(piece.lines)
 
     def write_arpa(self, lines: Artifact, out: ShardWriter) -> None:
         """Write `.arpa` from the lines of all shards."""
         join_lines(lines, self.totals.sizes(), out)
         _, result, fallbacks = self.totals.smoothing()
-        sharding = self.tree.report()
         out.stats.update(
             order=self.text.order,
             ngrams=self.totals.sizes(),
             discounts=[list(values) for values in result],
             fallbacks={str(k): why for k, why in fallbacks.items()},
             wildcards=self.totals.wildcards(),
-            sharding=vars(sharding) | {"skew": round(sharding.skew, 3)},
+            sharding=self.tree.report().stats(),
         )
-
-    def _array(self, shard: int, suffix: str = ".npy") -> npt.NDArray[Any]:
-        with self.tally.open(shard, suffix) as file:
-            result: npt.NDArray[Any] = np.load(file)
-            return result
 
     def _names(self, target: int) -> npt.NDArray[np.void]:
         parts = self.counting.parts
         group = int(np.searchsorted(parts.group_edges(), target, "right")) - 1
-        begin, end = self._array(FIRST_PART + parts.ranges + group)[target : target + 2].tolist()
-        with self.tally.open(FIRST_PART + parts.ranges + group, ".names") as file:
+        shard = FIRST_PART + parts.ranges + group
+        begin, end = load_array(self.tally, shard)[target : target + 2].tolist()
+        with self.tally.open(shard, ".names") as file:
             file.seek(NAME.itemsize * begin)
             return np.frombuffer(file.read(NAME.itemsize * (end - begin)), NAME)

@@ -1,4 +1,4 @@
-"""Stages `lm-words` … `lm-arpa`: the model of a corpus that no machine holds, by shards, on any engine."""
+"""Stages `lm-words` … `lm-arpa`: estimate the model of a corpus larger than one machine, by shards, on any engine."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from megahour.core.receipts import Receipt
+    from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
     from megahour.lm.scale.distributed import Cluster
     from megahour.lm.scale.distributed_counts import Counting, Estimating
@@ -30,7 +31,7 @@ ROUND_INPUTS = tuple(Input(f"round{number}", number > 1, ("round",)) for number 
 
 
 class CountWords(Stage[WordsParams]):
-    """Writes `.arrow`: word, its first place, count."""
+    """Writes `.arrow`: word, position of its first occurrence, count."""
 
     name = "lm-words"
     params = WordsParams
@@ -69,7 +70,7 @@ class CountWords(Stage[WordsParams]):
 
 
 class MakeVocabulary(Stage[VocabularyParams]):
-    """Writes `.arrow`: word and count by number: the unigrams, which every task reads."""
+    """Writes `.arrow`: word and count by word number. These are the unigrams, which every task reads."""
 
     name = "lm-vocabulary"
     params = VocabularyParams
@@ -82,18 +83,16 @@ class MakeVocabulary(Stage[VocabularyParams]):
         from megahour.lm.scale.distributed import choose_words, listed_words, write_vocabulary
 
         words = inputs["words"]
-        if p.vocabulary_file:
-            chosen = listed_words(words, p.vocabulary_file)
-        else:
-            chosen = choose_words(words, p.vocabulary, p.min_count)
+        listed = p.vocabulary_file
+        chosen = listed_words(words, listed) if listed else choose_words(words, p.vocabulary, p.min_count)
         write_vocabulary(words, chosen, out, p.order, p.shard_rows)
         if out.counts.kept == 0:
-            what = f"none of the words of {p.vocabulary_file}" if p.vocabulary_file else "no words"
+            what = f"none of the words of {listed}" if listed else "no words"
             raise StageError(f"the text has {what}", remedy="check the sources of lm-words, and the word list")
 
 
 class ShardingRound(Stage[P]):
-    """Windows of tokens, sorted into shards by their histories; those left over are for another round."""
+    """Distributes windows of tokens to shards by their histories. The next round splits histories left over."""
 
     exchange = True
 
@@ -108,15 +107,14 @@ class ShardingRound(Stage[P]):
 
 
 class MakeShards(ShardingRound[ShardsParams]):
-    """Writes `.rows`: windows of tokens with their positions; `.next.arrow` of a history that is left over."""
+    """Writes `.rows`: windows of tokens with their positions; for a history left over also `.next.arrow`."""
 
     name = "lm-shards"
     params = ShardsParams
     inputs = (Input("words"), Input("vocabulary"), Input("text", optional=True))
 
     def plan(self, p: ShardsParams, inputs: Inputs) -> list[Task]:
-        words = _words_params(inputs)
-        return CountWords().plan(words, {role: inputs[role] for role in inputs if role == "text"})
+        return CountWords().plan(params_of(inputs["words"], WordsParams), only_text(inputs))
 
     def partitions(self, p: ShardsParams, inputs: Inputs) -> int:
         return int(inputs["vocabulary"].receipts()[0].stats["slots"])
@@ -124,11 +122,12 @@ class MakeShards(ShardingRound[ShardsParams]):
     def split(self, p: ShardsParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
         from megahour.lm.scale.distributed import split_rows
 
-        return split_rows(_cluster(inputs), task["piece"], task["number"], _words_params(inputs).skip_symbols)
+        skip_symbols = params_of(inputs["words"], WordsParams).skip_symbols
+        return split_rows(_cluster(inputs), task["piece"], task["number"], skip_symbols)
 
 
 class Reshard(ShardingRound[ReshardParams]):
-    """Writes what `lm-shards` does, for what the last of the given rounds left over."""
+    """Writes the same files as `lm-shards`, for the histories that the last given round left over."""
 
     name = "lm-reshard"
     params = ReshardParams
@@ -152,7 +151,7 @@ class Reshard(ShardingRound[ReshardParams]):
 
 
 class TallyShards(Stage[TallyParams]):
-    """Writes tallies, n-grams of shared histories, and sums of words and of contexts."""
+    """Writes tallies, n-grams of shared histories, and sums over words and contexts."""
 
     name = "lm-tally"
     version = 2
@@ -175,13 +174,12 @@ class TallyShards(Stage[TallyParams]):
         _counting(inputs, p).merge(partition, batches, out)
 
     def finish(self, p: TallyParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
-        sharding = _cluster(inputs).tree.report()
         shared = sum(receipt.stats.get("shared_ngrams", 0) for receipt in receipts)
-        return {**vars(sharding), "skew": round(sharding.skew, 3), "shared_ngrams": shared}
+        return {**_cluster(inputs).tree.report().stats(), "shared_ngrams": shared}
 
 
 class EstimateLines(Stage[EstimateParams]):
-    """Writes `.1.txt`, `.2.txt`, …: lines of the n-grams of an order."""
+    """Writes `.1.txt`, `.2.txt`, …: lines of an ARPA file by order."""
 
     name = "lm-estimate"
     params = EstimateParams
@@ -218,9 +216,15 @@ class JoinArpa(SingleShard[ArpaParams]):
                 file.write(word + b"\n")
 
 
-def _words_params(inputs: Inputs) -> WordsParams:
-    given = inputs["words"].manifest.params
-    return WordsParams.model_validate({name: given[name] for name in WordsParams.model_fields if name in given})
+def params_of(artifact: Artifact, model: type[P]) -> P:
+    """The parameters of the stage that wrote an artifact."""
+    given = artifact.manifest.params
+    return model.model_validate({name: given[name] for name in model.model_fields if name in given})
+
+
+def only_text(inputs: Inputs) -> Inputs:
+    """The input `text`, where it is given."""
+    return {role: inputs[role] for role in inputs if role == "text"}
 
 
 def _last_round(inputs: Inputs) -> Any:
@@ -242,6 +246,4 @@ def _counting(inputs: Inputs, p: TallyParams) -> Counting:
 def _estimating(inputs: Inputs) -> Estimating:
     from megahour.lm.scale.distributed_counts import Estimating
 
-    given = inputs["tally"].manifest.params
-    params = TallyParams.model_validate({name: given[name] for name in TallyParams.model_fields if name in given})
-    return Estimating(_counting(inputs, params), inputs["tally"])
+    return Estimating(_counting(inputs, params_of(inputs["tally"], TallyParams)), inputs["tally"])

@@ -1,6 +1,6 @@
-"""Positions in memory, by shard: one array, 8 bytes a token with the tokens themselves.
+"""Positions in memory, grouped by shard, in one array. Together with the tokens they take 8 bytes per token.
 
-Where the memory that is given holds that, positions do not go to disk before they are sorted.
+They are used instead of `row_files` if they fit into the given memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_TOKENS = 2**31 - 1
 
 
 class MemoryRows:
-    """The positions of a `ShardTree`. A target's positions are those of its children, one after the other.
+    """The positions of a `ShardTree`. The positions of a split are those of its children, one after the other.
 
     Parameters
     ----------
@@ -40,6 +40,7 @@ class MemoryRows:
         self._place(tree.root, 0)
 
     def parts(self, shard: HistoryShard) -> Iterator[Part]:
+        """See `shard_parts.Rows`."""
         if shard.floor:
             place = self._places[shard.number]
             yield Part(self._positions[place : place + shard.rows], None, self._tokens)
@@ -51,13 +52,13 @@ class MemoryRows:
                 yield Part(self._positions[begin:end], None, self._tokens)
 
     def grow(self, split: Split) -> tuple[Int32, Int64]:
-        """Words before a left-over split's history in order of appearance, and their counts (V,)."""
+        """Words before the history of a split, in order of appearance, and their counts (V,)."""
         counts, words = np.zeros(self.tree.vocabulary, np.int64), np.empty(self.tree.vocabulary, np.int32)
         known = appearances_before(self._tokens, self._of(split), split.floor + 1, counts, words)
         return words[:known].copy(), counts
 
     def later_round(self, splits: list[Split]) -> None:
-        """Put the positions of splits, which have their children now, in order of these."""
+        """Sort the positions of splits by their children, which are known now."""
         for split in splits:
             assert split.child_of is not None
             own = self._of(split)

@@ -1,4 +1,4 @@
-"""A language model on an engine from beginning to end: the stages `lm-…`, in as many rounds as the corpus takes."""
+"""Estimation on an engine: runs the stages `lm-words` … `lm-arpa` with as many rounds as the corpus needs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,7 @@ from megahour.core.receipts import Manifest
 from megahour.core.store import Artifact
 from megahour.core.transfer import publish_text
 from megahour.engine.base import Engine
-from megahour.lm.params import (
-    ArpaParams,
-    EstimateParams,
-    ReshardParams,
-    ShardsParams,
-    TallyParams,
-    VocabularyParams,
-    WordsParams,
-)
+from megahour.lm.params import TallyParams, VocabularyParams, WordsParams
 from megahour.lm.scale import distributed_stage as stages
 from megahour.runner.progress import TerminalMonitor
 from megahour.runner.runner import run_stage, stage_fingerprint
@@ -37,8 +29,10 @@ COST = "timings/cost.json"
 
 @dataclass(frozen=True)
 class Cost:
-    """What a stage took, in the terms of Patil & Zheng (2017): CPU seconds that the operating system counts in all
-    processes of this machine, CPU seconds reserved (workers × wall), and wall seconds."""
+    """The cost of a stage, as in Patil & Zheng (2017).
+
+    cpu_s: CPU seconds of all its processes on this machine; reserved_s: workers × wall seconds; wall_s: wall seconds.
+    """
 
     stage: str
     cpu_s: float
@@ -56,45 +50,46 @@ def estimate_on(
     text: Artifact | None = None,
     work: Path | None = None,
 ) -> tuple[Artifact, list[Cost]]:
-    """The artifact with `.arpa` in `folder`/arpa, and what each stage took. What is finished is not made again, and
-    took what it took when it was made: each artifact keeps that in timings/cost.json."""
+    """Estimate a model by stages in `folder`; return the artifact with `.arpa`, `folder`/arpa, and the stages' costs.
+
+    Finished stages do not run again. Their cost is that of the run that made them, from timings/cost.json.
+    """
     job = Steps(engine, folder, work)
     given = {"text": text} if text is not None else {}
-    job.run("words", stages.CountWords(), words, given)
-    job.run("vocabulary", stages.MakeVocabulary(), vocabulary, job.made("words"))
-    made = job.run(
-        "round1",
-        stages.MakeShards(),
-        ShardsParams.model_validate({}),
-        {**given, **job.made("words", "vocabulary")},
-    )
+    job.run("words", stages.CountWords(), given, words)
+    job.run("vocabulary", stages.MakeVocabulary(), job.made("words"), vocabulary)
+    made = job.run("round1", stages.MakeShards(), {**given, **job.made("words", "vocabulary")})
     rounds = ["vocabulary", "round1"]
     while made.summary["left"]:
         rounds.append(f"round{len(rounds)}")
-        made = job.run(rounds[-1], stages.Reshard(), ReshardParams.model_validate({}), job.made(*rounds[:-1]))
-    job.run("tally", stages.TallyShards(), tally, job.made(*rounds))
-    job.run("lines", stages.EstimateLines(), EstimateParams.model_validate({}), job.made("tally", *rounds))
-    job.run("arpa", stages.JoinArpa(), ArpaParams.model_validate({}), job.made("lines", "tally", *rounds))
+        made = job.run(rounds[-1], stages.Reshard(), job.made(*rounds[:-1]))
+    job.run("tally", stages.TallyShards(), job.made(*rounds), tally)
+    job.run("lines", stages.EstimateLines(), job.made("tally", *rounds))
+    job.run("arpa", stages.JoinArpa(), job.made("lines", "tally", *rounds))
     return Artifact(f"{folder}/arpa"), job.costs
 
 
 class Steps:
-    """Stages that run one after the other on an engine, each in a folder of its own; costs: what each took."""
+    """Runs stages one after the other on an engine, each in its own folder. costs: by stage."""
 
     def __init__(self, engine: Engine, folder: str, work: Path | None) -> None:
         self._engine, self._folder, self._work = engine, folder, work
         self.costs: list[Cost] = []
 
     def made(self, *names: str) -> dict[str, Artifact]:
+        """The artifacts of earlier stages, by name."""
         return {name: Artifact(f"{self._folder}/{name}") for name in names}
 
-    def run(self, name: str, stage: Any, params: Params, inputs: Mapping[str, Artifact]) -> Manifest:
+    def run(
+        self, name: str, stage: Any, inputs: Mapping[str, Artifact], params: Params | None = None, **options: Any
+    ) -> Manifest:
+        """Run a stage with its output in folder `name`, with these parameters, or with `options`, else defaults."""
+        params = params or stage.params.model_validate(options)
         output = Artifact(f"{self._folder}/{name}")
         made_before = output.complete and output.manifest.fingerprint == stage_fingerprint(stage, params, inputs)
         before, began = cpu_seconds(), time.monotonic()
-        manifest = run_stage(
-            stage, params, inputs, output, self._engine, work=self._work, monitor=TerminalMonitor(name)
-        )
+        monitor = TerminalMonitor(name)
+        manifest = run_stage(stage, params, inputs, output, self._engine, work=self._work, monitor=monitor)
         wall_s = time.monotonic() - began
         cost = Cost(name, cpu_seconds() - before, self._engine.workers * wall_s, wall_s)
         path = output.path(COST)
@@ -107,7 +102,7 @@ class Steps:
 
 
 def cost_table(costs: Sequence[Cost]) -> Table:
-    """A line a stage, and their sum; the last column is how much of what was reserved was used."""
+    """A row for each stage, and their sum. The last column is the used share of the reserved CPU time."""
     from rich.table import Table
 
     table = Table()
@@ -121,13 +116,13 @@ def cost_table(costs: Sequence[Cost]) -> Table:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and of all below it, those that have ended included where their parents waited."""
+    """CPU time of this process and its descendants, including ended ones that their parents have waited for."""
     total = 0.0
     own = psutil.Process()
     for process in [own, *own.children(recursive=True)]:
         try:
             times = process.cpu_times()
         except psutil.Error:
-            continue  # it ended since it was listed
+            continue  # it has ended
         total += times.user + times.system + times.children_user + times.children_system
     return total

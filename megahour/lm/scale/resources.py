@@ -1,4 +1,4 @@
-"""What estimation in bounded memory may hold and will write, known before it begins: memory, then disk."""
+"""Memory and disk that estimation in bounded memory needs, estimated before it begins."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from megahour.lm.text.arrays import Int32, Int64
 from megahour.lm.text.tokenise import BOUNDARY
 
 FIXED_BYTES = 180 << 20  # the interpreter, compiled kernels and libraries
-SHARDS = 1024  # at most, where memory allows: every shard reads a piece of every other's names
-LARGEST = 1 << 20  # rows of a shard that more memory does not make larger: caches are small
+SHARDS = 1024  # upper limit if memory allows, because every shard reads names from all others
+LARGEST = 1 << 20  # rows of a shard, even if memory allows more: larger shards do not fit into caches
 
 
 @dataclass(frozen=True)
 class Room:
-    """in_memory: tokens and positions are held in memory. smallest: positions of a partition of neighbouring words;
-    shard_rows: positions that a shard may have."""
+    """in_memory: whether tokens and positions are in memory. smallest: largest partition of several words, in
+    positions. shard_rows: largest shard, in positions."""
 
     in_memory: bool
     smallest: int
@@ -37,10 +37,10 @@ class Room:
 def room_for(
     text: Text, total: int, memory_bytes: int, threads: int, *, shard_rows: int = 0, on_disk: bool = False
 ) -> Room:
-    """How a corpus of `total` positions is held. shard_rows: positions of a shard at most, 0 as many as memory allows.
-    on_disk: positions go to disk even where memory would hold them.
+    """Decide how to hold a corpus of `total` positions. shard_rows: limit for a shard, 0 for what memory allows.
+    on_disk: keep positions on disk even if they fit into memory.
 
-    Raises StageError: memory is too little even for the smallest shards; says how much would do.
+    Raises StageError: memory is too small for the smallest shards; the message has the required size.
     """
     smallest = max(BUCKET, total >> 14)
     position = bytes_of_position(text.order)
@@ -56,27 +56,27 @@ def room_for(
             return Room(in_memory, smallest, int(max(largest, smallest)))
     least = min(shared + threads * (own + smallest * position) for _, shared, own in ways)
     raise StageError(
-        f"memory of {memory_bytes / 1e6:.0f} MB is too little for {total} tokens, {text.size} words and "
-        f"{threads} threads: the least is {least / 1e6:.0f} MB",
-        remedy=f"give --memory {-(-least // 10**6)}MB, or fewer threads or words",
+        f"{total} tokens, {text.size} words and {threads} threads need at least {least / 1e6:.0f} MB of memory, "
+        f"{memory_bytes / 1e6:.0f} MB are given",
+        remedy=f"give --memory {-(-least // 10**6)}MB, or use fewer threads or words",
     )
 
 
 def bytes_of_position(order: int) -> int:
-    """Memory of a position of a shard while it is counted or smoothed: rows, windows and their sorted copy, sorting,
-    stored n-grams and lines."""
+    """Memory per position of a shard that is counted or smoothed: its row, its window and the sorted copy, scratch of
+    the sort, stored n-grams and lines."""
     return 4 * (order + 2) + 2 * (4 * order + 8) + 20 + 60 * order
 
 
 SAMPLE = 1 << 18  # tokens
 NAME_BYTES = 28
-STORED = 0.65  # of all n-grams: those whose context occurs more than once, which the first pass keeps for the second
+STORED = 0.65  # share of n-grams whose context occurs more than once, which the first pass keeps for the second
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes of scratch files at their largest, and of the ARPA file. ngrams: expected, by order from 1."""
+    """spill_bytes: largest size of the scratch files. model_bytes: size of the ARPA file. ngrams: by order from 1."""
 
     spill_bytes: int
     model_bytes: int
@@ -84,10 +84,11 @@ class Need:
 
 
 def need_of(tokens: Int32, lengths: Int32 | Int64, total: int, order: int, *, in_memory: bool = False) -> Need:
-    """Need of `total` tokens, of which `tokens` are the first; lengths (V,): bytes of words; in_memory: positions are.
+    """Estimate the need of a corpus of `total` tokens from the first ones.
 
-    n-grams grow as a power of the tokens, whose exponent falls: what the sample says is on the safe side. Left-over
-    rows are in two files for a while; positions of frequent words are counted twice for that.
+    lengths (V,): bytes of words. in_memory: positions are in memory. The number of n-grams grows as a power of the
+    tokens, with a falling exponent, so the exponent of the sample gives too much rather than too little. Left-over rows
+    are in two files for a while, so positions of frequent words count twice.
     """
     half, whole = tokens[: min(len(tokens), SAMPLE) // 2], tokens[:SAMPLE]
     grown, sizes, model_bytes = total / max(1, len(whole)), [], 0
@@ -108,25 +109,25 @@ def need_of(tokens: Int32, lengths: Int32 | Int64, total: int, order: int, *, in
 
 
 def check_disk(need: Need, order: int, scratch: Path, output: Path, held: int = 0) -> None:
-    """Raises StageError when the disks of `scratch` and `output` cannot hold it; `held`: bytes of it already there."""
+    """Raises StageError: the disks of `scratch` and `output` are too small. held: bytes that are there already."""
     free, spill = shutil.disk_usage(scratch).free, max(0, need.spill_bytes - held)
     if spill > free:
         raise StageError(
-            f"order {order} needs about {_size(need.spill_bytes)} of spill in {scratch}, {_size(free)} free",
+            f"order {order} needs about {_size(need.spill_bytes)} in {scratch}, {_size(free)} are free",
             remedy="give a directory with more room (--scratch), a lower order, or less text",
         )
     same = scratch.stat().st_dev == output.stat().st_dev
     free = shutil.disk_usage(output).free - (spill if same else 0)
     if need.model_bytes > free:
         raise StageError(
-            f"the model will take about {_size(need.model_bytes)} in {output}, {_size(max(0, free))} free"
-            + (f" beside {_size(spill)} of spill" if same else ""),
+            f"the model needs about {_size(need.model_bytes)} in {output}, {_size(max(0, free))} are free"
+            + (f" beside {_size(spill)} of scratch files" if same else ""),
             remedy="free some space, put scratch files on another disk (--scratch), or prune",
         )
 
 
 def _different(tokens: Int32, k: int) -> int:
-    """Different k-grams that do not go beyond a sentence, by their hashes."""
+    """The number of different k-grams within sentences, counted by their hashes."""
     if len(tokens) < k:
         return 0
     hashed = np.zeros(len(tokens) - k + 1, np.uint64)
@@ -141,10 +142,6 @@ def _different(tokens: Int32, k: int) -> int:
 
 
 def _size(amount: int) -> str:
-    return (
-        f"{amount / 1e9:.0f} GB"
-        if amount >= 10e9
-        else f"{amount / 1e9:.1f} GB"
-        if amount >= 1e9
-        else f"{amount / 1e6:.0f} MB"
-    )
+    if amount < 1e9:
+        return f"{amount / 1e6:.0f} MB"
+    return f"{amount / 1e9:.0f} GB" if amount >= 10e9 else f"{amount / 1e9:.1f} GB"

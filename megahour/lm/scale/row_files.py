@@ -1,14 +1,14 @@
-"""Positions on disk, by shard: windows of tokens, written once and in order, a file a round.
+"""Positions on disk, grouped by shard, in one file per round of sharding.
 
-A row is a position with the words that an n-gram ending there can have, so nothing is looked up in the corpus again:
-T[p], T[p-1], …, and p in two halves. Each chunk of rows is sorted by shard in memory, and every shard's share of it is
-appended to that shard's place in the file, which the counts tell beforehand.
+A row is a position p with the words of the longest n-gram that ends there, so the corpus is not read again: T[p],
+T[p-1], …, and p in two halves. Chunks of rows are sorted by shard in memory and appended to the shards' places in the
+file, which are known from the counts.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,12 +16,13 @@ import numpy as np
 
 from megahour.lm.scale.shard_kernels import appearances, scatter_rows, scatter_windows
 from megahour.lm.scale.shard_parts import Part, parts_of_rows
-from megahour.lm.scale.shards import HistoryShard, ShardTree, Split, Target
+from megahour.lm.scale.shards import HistoryShard, ShardTree, Split, Target, slots_of
 from megahour.lm.text.arrays import Int32, Int64
 from megahour.lm.text.tokenise import BOUNDARY
 
-CHUNK = 1 << 20  # positions that are sorted by shard at a time
-LEAD = 8  # tokens before a chunk that its windows reach back to; also BOUNDARYs before the corpus
+CHUNK = 1 << 20  # positions sorted by shard at a time
+LEAD = 8  # tokens before a chunk that its windows may include; also the number of BOUNDARYs before the corpus
+LEADING = np.full(LEAD, BOUNDARY, np.int32).tobytes()  # the beginning of a file of tokens
 
 
 def row_bytes(order: int) -> int:
@@ -30,7 +31,7 @@ def row_bytes(order: int) -> int:
 
 
 class RowFiles:
-    """The rows of a `ShardTree` in a directory: `rows1`, `rows2`, … hold shards, `left1`, … what is split next."""
+    """The rows of a `ShardTree` in a directory: `rows1`, `rows2`, … have shards, `left1`, … rows to split next."""
 
     def __init__(self, folder: Path, tree: ShardTree) -> None:
         self.folder, self.tree = folder, tree
@@ -46,21 +47,19 @@ class RowFiles:
 
     def first_round(self, tokens: Path, total: int) -> None:
         """Write the rows of all positions of a file of int32 tokens, which begins with LEAD BOUNDARYs."""
-        order = self.tree.order
         with ExitStack() as stack:
             put = self._putter(stack, 1, self.tree.root)
+            slots = slots_of(self.tree.root, self.tree.shard_of)
             for begin in range(LEAD, total, CHUNK):
                 end = min(begin + CHUNK, total)
                 part = np.fromfile(tokens, np.int32, end - begin + LEAD, offset=4 * (begin - LEAD))
-                slots = put.slot_of(self.tree.shard_of)
-
-                def scatter(cursors: Int64, rows: Int32, part=part, base=begin - LEAD, slots=slots) -> None:  # type: ignore[no-untyped-def]
-                    scatter_windows(part, base, LEAD, len(part), order, slots, cursors, rows)
-
-                put.chunk(np.bincount(slots[part[LEAD - 1 : -1]], minlength=put.slots), scatter)
+                counts = np.bincount(slots[part[LEAD - 1 : -1]], minlength=len(self.tree.root))
+                cursors = np.cumsum(counts) - counts
+                scatter_windows(part, begin - LEAD, LEAD, len(part), self.tree.order, slots, cursors, put.rows)
+                put.write(counts)
 
     def grow(self, split: Split, number: int) -> tuple[Int32, Int64]:
-        """Words before a left-over split's history in order of appearance, and their counts (V,)."""
+        """Words before the history of a split, in order of appearance, and their counts (V,)."""
         counts, words = np.zeros(self.tree.vocabulary, np.int64), np.empty(self.tree.vocabulary, np.int32)
         known = 0
         for rows in self._left_rows(split, number):
@@ -68,25 +67,24 @@ class RowFiles:
         return words[:known].copy(), counts
 
     def later_round(self, splits: list[Split], number: int) -> None:
-        """Move the rows of splits, which have their children now, to the files of round `number`."""
+        """Move the rows of splits, whose children are known now, to the files of round `number`."""
         with ExitStack() as stack:
-            put = self._putter(stack, number, [child for split in splits for child in split.children])
+            targets = [child for split in splits for child in split.children]
+            put = self._putter(stack, number, targets)
             for split in splits:
                 assert split.child_of is not None
-                slots = put.slot_of(split.child_of)
+                slots, column = slots_of(targets, split.child_of), split.floor + 1
                 for rows in self._left_rows(split, number - 1):
-
-                    def scatter(cursors: Int64, out: Int32, rows=rows, slots=slots, column=split.floor + 1) -> None:  # type: ignore[no-untyped-def]
-                        scatter_rows(rows, column, slots, cursors, out)
-
-                    put.chunk(np.bincount(slots[rows[:, split.floor + 1]], minlength=put.slots), scatter)
+                    counts = np.bincount(slots[rows[:, column]], minlength=len(targets))
+                    scatter_rows(rows, column, slots, np.cumsum(counts) - counts, put.rows)
+                    put.write(counts)
 
     def drop_left(self, number: int) -> None:
-        """Remove what round `number` left over, once the next round has it."""
+        """Remove the rows that round `number` left over, once the next round has written them."""
         self._left(number).unlink(missing_ok=True)
 
     def drop(self) -> None:
-        """Remove all rows, once all shards have been counted."""
+        """Remove all rows, once all shards are counted."""
         for number in range(1, self.tree.rounds + 1):
             self._rows(number).unlink(missing_ok=True)
 
@@ -111,12 +109,12 @@ class RowFiles:
 
 
 class _Putter:
-    """Appends chunks of rows to the places of their targets. A slot is a target's index among those given."""
+    """Appends chunks of rows to the places of their targets. A slot is the index of a target in `targets`.
+
+    rows (CHUNK, order + 2): the rows of a chunk, in order of their slots, for `write`.
+    """
 
     def __init__(self, tree: ShardTree, targets: list[Target], files: list[int]) -> None:
-        self.slots = len(targets)
-        self._targets = np.array(targets, np.int64)
-        self._width = tree.order + 2
         self._places: list[tuple[int, int]] = []
         for target in targets:
             if target >= 0:
@@ -124,27 +122,13 @@ class _Putter:
             else:
                 split = tree.splits[~target]
                 self._places.append((files[0 if tree.is_leaf(split) else 1], split.begin))
-        self._rows = np.empty((CHUNK, self._width), np.int32)
+        self.rows = np.empty((CHUNK, tree.order + 2), np.int32)
 
-    def slot_of(self, target_of: Int32) -> Int32:
-        """Slots (V,) of targets (V,); of words that do not occur, any."""
-        order = np.argsort(self._targets)
-        result = np.searchsorted(self._targets[order], target_of)
-        return order[np.minimum(result, self.slots - 1)].astype(np.int32)
-
-    def chunk(self, counts: Int64, scatter: Callable[[Int64, Int32], None]) -> None:
-        """Write a chunk of `counts` rows per slot; `scatter(cursors, out)` puts them into `out` by slot."""
-        ends = np.cumsum(counts)
-        rows = self._rows[: ends[-1]]
-        scatter(ends - counts, rows)
+    def write(self, counts: Int64) -> None:
+        """Write the first rows of `rows`: counts[slot] rows of each slot."""
+        begin = 0
         for slot in np.flatnonzero(counts).tolist():
-            file, place = self._places[slot]
-            count = int(counts[slot])
-            data = rows[ends[slot] - count : ends[slot]]
-            os.pwrite(file, data.data, 4 * self._width * place)
-            self._places[slot] = (file, place + count)
-
-
-def lead() -> bytes:
-    """What a file of tokens begins with."""
-    return np.full(LEAD, BOUNDARY, np.int32).tobytes()
+            (file, place), count = self._places[slot], int(counts[slot])
+            os.pwrite(file, self.rows[begin : begin + count].data, self.rows.strides[0] * place)
+            self._places[slot] = file, place + count
+            begin += count

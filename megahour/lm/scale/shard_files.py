@@ -1,4 +1,4 @@
-"""Files of a shard: what counting it found, and what the first pass leaves for the second."""
+"""Temporary files of shards: their counts, and the data that the first pass keeps for the second."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from megahour.lm.text.arrays import Int32, Int64, Records
 
 
 class CountFiles:
-    """`count000000.npz`, written last, and `names000000` of each shard in a directory."""
+    """The files `names000000` and `count000000.npz` of each shard in a directory; the second is written last."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -31,7 +31,7 @@ class CountFiles:
         return self._count(shard).exists()
 
     def write(self, shard: int, counted: Counted) -> None:
-        """Keep what was found; a reader sees all of it or nothing."""
+        """Write the counts of a shard. They are visible when they are complete."""
         self._names(shard).write_bytes(counted.names.view(np.uint8).data)
         rest = {field.name: getattr(counted, field.name) for field in fields(counted) if field.name != "names"}
         scratch = self._count(shard).with_suffix(".part")
@@ -40,18 +40,18 @@ class CountFiles:
         scratch.replace(self._count(shard))
 
     def read(self, shard: int) -> Counted:
-        """All but the names."""
+        """Read the counts of a shard, without the names."""
         with np.load(self._count(shard)) as saved:
             return Counted(names=np.empty(0, NAME), **{name: saved[name] for name in saved.files})
 
     def share(self, shard: int) -> Records:
-        """The shard's n-grams of the context that it shares with others."""
+        """Read a shard's n-grams of the context that it shares with others."""
         with np.load(self._count(shard)) as saved:
             result: Records = saved["share"]
             return result
 
     def names(self, target: int, shards: Iterable[int], more: Records) -> Records:
-        """Names that a target prints, from all shards, and `more` behind them.
+        """Names that a target prints, from the files of shards, followed by `more`.
 
         Raises StageError: a file ends early.
         """
@@ -92,8 +92,8 @@ class CountFiles:
 
 
 class Swept(NamedTuple):
-    """A partition: sorted windows (m, order) and positions (m,), the n-grams and contexts that are kept of it, and its
-    tally (order + 1, TALLIES)."""
+    """A swept partition: sorted windows (m, order), positions (m,), stored n-grams and contexts, tally (order + 1,
+    TALLIES)."""
 
     windows: Int32
     positions: Int32 | Int64
@@ -102,20 +102,21 @@ class Swept(NamedTuple):
 
 
 Room = Callable[[int, npt.DTypeLike], tuple[Int32, "Int32 | Int64", Kept]]
-"""Windows, positions of a type, and stored n-grams, for at most this many positions; reused for the next partition."""
+"""room(positions, type of positions): arrays for windows, positions and n-grams, reused for the next partition."""
 
 
 class SweptFiles:
-    """`swept000000` of each shard in a directory, visible when whole."""
+    """The file `swept000000` of each shard in a directory, visible when it is complete."""
 
     def __init__(self, folder: Path, order: int) -> None:
         self._folder, self._order = folder, order
 
     def write(self, shard: int) -> SweptWriter:
+        """A writer for the partitions of a shard."""
         return SweptWriter(self._path(shard))
 
     def read(self, shard: int, room: Room) -> Iterator[Swept]:
-        """Partition by partition, in the arrays of `room`.
+        """Read the partitions of a shard into the arrays of `room`.
 
         Raises StageError: the file ends early.
         """
@@ -135,17 +136,12 @@ class SweptFiles:
         return self._folder / f"swept{shard:06d}"
 
 
-class SweptWriter:
+class SweptWriter(StreamWriter):
     """Takes the partitions of a shard in order. `close` makes the file visible."""
 
-    def __init__(self, path: Path) -> None:
-        self._file = StreamWriter(path)
-
-    def put(self, swept: Swept) -> None:
+    def put_partition(self, swept: Swept) -> None:
+        """Write a partition."""
         wide = swept.positions.dtype == np.int64
         sizes = [len(swept.positions), wide, len(swept.kept.nodes), len(swept.kept.grams)]
         for array in (np.concatenate([sizes, swept.tally.reshape(-1)]), swept.windows, swept.positions, *swept.kept):
-            self._file.put(array)
-
-    def close(self) -> None:
-        self._file.close()
+            self.put(array)

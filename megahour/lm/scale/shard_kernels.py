@@ -1,4 +1,4 @@
-"""Rows of positions on their way to shards: scattered, grouped, their words listed; and what shards share."""
+"""Compiled loops that distribute rows of positions to shards and compute what shards share."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from megahour.lm.estimate.smooth import GOLDEN, log_probability
 
 @compiled
 def count_words(tokens, end, counts):  # type: ignore[no-untyped-def]
-    """Add to counts (V,) how often each word is among tokens[:end]."""
+    """Add the occurrences of each word in tokens[:end] to counts (V,)."""
     for i in range(end):
         counts[tokens[i]] += 1
 
 
 @compiled
 def scatter_windows(tokens, base, begin, end, order, shard_of, cursors, rows):  # type: ignore[no-untyped-def]
-    """Rows (m, order + 2) of positions begin .. end-1 of `tokens`, by the shard of their history's last word.
+    """Write rows (m, order + 2) of positions begin .. end-1 of `tokens`, by the shard of their history's last word.
 
-    Columns: T[p], T[p-1], …, then p + base as two halves. shard_of (V,); cursors (S,): where a shard's rows begin; they
-    move on. begin ≥ order - 1.
+    Columns: T[p], T[p-1], …, then p + base in two halves. shard_of (V,). cursors (S,): where a shard's next row goes;
+    they are advanced. begin ≥ order - 1.
     """
     for p in range(begin, end):
         shard = shard_of[tokens[p - 1]]
@@ -35,7 +35,7 @@ def scatter_windows(tokens, base, begin, end, order, shard_of, cursors, rows):  
 
 @compiled
 def scatter_rows(rows, column, shard_of, cursors, out):  # type: ignore[no-untyped-def]
-    """Rows (m, W) by the shard of the word in a column; cursors (S,) as in `scatter_windows`."""
+    """Copy rows (m, W) to `out` by the shard of the word in a column; cursors as in `scatter_windows`."""
     for i in range(len(rows)):
         shard = shard_of[rows[i, column]]
         row = cursors[shard]
@@ -46,9 +46,9 @@ def scatter_rows(rows, column, shard_of, cursors, out):  # type: ignore[no-untyp
 
 @compiled
 def group_rows(rows, order, base, cursors, windows, positions):  # type: ignore[no-untyped-def]
-    """Take rows (m, order + 2) apart into windows (m, order) and positions (m,) int64, by their word T[p-1].
+    """Split rows (m, order + 2) into windows (m, order) and positions (m,) int64, grouped by their word T[p-1].
 
-    cursors (W,): where the rows of words base, base + 1, … go; they move on.
+    cursors (W,): where the next row of words base, base + 1, … goes; they are advanced.
     """
     for i in range(len(rows)):
         word = rows[i, 1] - base
@@ -61,7 +61,10 @@ def group_rows(rows, order, base, cursors, windows, positions):  # type: ignore[
 
 @compiled
 def move_children(tokens, positions, distance, slots, cursors, out):  # type: ignore[no-untyped-def]
-    """Positions (m,) to out (m,), by slots (V,) of the word so far before each; cursors as in `scatter_windows`."""
+    """Copy positions (m,) to out (m,) by the slot (V,) of the word `distance` tokens before each.
+
+    cursors as in `scatter_windows`.
+    """
     for i in range(len(positions)):
         slot = slots[tokens[positions[i] - distance]]
         out[cursors[slot]] = positions[i]
@@ -70,7 +73,7 @@ def move_children(tokens, positions, distance, slots, cursors, out):  # type: ig
 
 @compiled
 def _count(word, counts, words, known):  # type: ignore[no-untyped-def]
-    """Counts a word, and lists it when it is new; how many are listed now."""
+    """Count a word, and list it if it is new. Returns the number of listed words."""
     counts[word] += 1
     if counts[word] > 1:
         return known
@@ -80,7 +83,7 @@ def _count(word, counts, words, known):  # type: ignore[no-untyped-def]
 
 @compiled
 def appearances_before(tokens, positions, distance, counts, words):  # type: ignore[no-untyped-def]
-    """`appearances` of the words so far before positions (m,) of a text."""
+    """`appearances` of the words `distance` tokens before positions (m,) of a text."""
     known = 0
     for i in range(len(positions)):
         known = _count(tokens[positions[i] - distance], counts, words, known)
@@ -89,9 +92,9 @@ def appearances_before(tokens, positions, distance, counts, words):  # type: ign
 
 @compiled
 def appearances(rows, column, counts, words, known):  # type: ignore[no-untyped-def]
-    """Count the words of a column in counts (V,), and list them in words (V,) in order of appearance, after `known`.
+    """Count the words of a column in counts (V,), and append new ones to the `known` first of words (V,).
 
-    Returns how many are listed.
+    Returns the number of listed words.
     """
     for i in range(len(rows)):
         known = _count(rows[i, column], counts, words, known)
@@ -100,9 +103,9 @@ def appearances(rows, column, counts, words, known):  # type: ignore[no-untyped-
 
 @compiled
 def shared_probabilities(adjusted, sums, discount, lower, out):  # type: ignore[no-untyped-def]
-    """p(w|h) (n,) of a shared context from adjusted (n,), its sums (5,), the order's discounts (4,) and p(w|h') (n,).
+    """p(w|h) (n,) of a shared context from adjusted counts (n,), sums (5,), discounts (4,) and p(w|h') (n,).
 
-    The arithmetic of `smooth`, operation by operation, so that results are the same to the bit.
+    Repeats the arithmetic of `smooth` operation by operation, so that the results have the same bits.
     """
     total = 1.0 / sums[0]
     gamma = discount[1] * sums[1] + discount[2] * sums[2] + discount[3] * sums[3]
@@ -115,10 +118,9 @@ def shared_probabilities(adjusted, sums, discount, lower, out):  # type: ignore[
 def take_contexts(  # type: ignore[no-untyped-def]
     nodes, n, sums, first, windows, shard_of, words, word_sums, names, targets, rows
 ):
-    """Take a sweep's n nodes apart: contexts of one word to words (N,), word_sums (N, SUMS); others to names (N, 7),
-    the columns of `shard_types.NAME`, with the target (N,) of their last but one word and a row (N,) of windows.
-
-    Returns how many of each.
+    """Sort the n nodes of a sweep by length. Contexts of one word go to words (N,) and word_sums (N, SUMS). Longer ones
+    go to names (N, 7), the columns of `shard_types.NAME`, with targets (N,) of their last but one word and rows (N,) of
+    windows. Returns the number of each.
     """
     short = long = 0
     for node in range(n):
@@ -140,7 +142,7 @@ def take_contexts(  # type: ignore[no-untyped-def]
 
 @compiled
 def place_names(names, targets, cursors, out):  # type: ignore[no-untyped-def]
-    """Names (N, 7) to out (N, 7) by target (N,); cursors as in `scatter_windows`."""
+    """Copy names (N, 7) to out (N, 7) by target (N,); cursors as in `scatter_windows`."""
     for i in range(len(names)):
         row = cursors[targets[i]]
         cursors[targets[i]] = row + 1
@@ -150,7 +152,7 @@ def place_names(names, targets, cursors, out):  # type: ignore[no-untyped-def]
 
 @compiled
 def fill_gammas(names, discounts, keys, values):  # type: ignore[no-untyped-def]
-    """log10 γ of names (N, 7) into a table of `fill_names`, whose keys are emptied; discounts (order + 2, 4)."""
+    """Fill a hash table, as of `smooth.fill_names`, with log10 γ of names (N, 7); discounts (order + 2, 4)."""
     mask = np.uint64(len(keys) - 1)
     keys[:] = -1
     for i in range(len(names)):
@@ -166,7 +168,7 @@ def fill_gammas(names, discounts, keys, values):  # type: ignore[no-untyped-def]
 
 @compiled
 def look_up(wanted, keys, values, out):  # type: ignore[no-untyped-def]
-    """Values of the keys wanted (n,) in a table of `fill_names`, which must hold them."""
+    """out (n,): values of the keys `wanted` (n,) in a table of `smooth.fill_names`, which must have them."""
     mask = np.uint64(len(keys) - 1)
     for i in range(len(wanted)):
         slot = (np.uint64(wanted[i]) * GOLDEN >> np.uint64(32)) & mask
@@ -177,6 +179,6 @@ def look_up(wanted, keys, values, out):  # type: ignore[no-untyped-def]
 
 @compiled
 def log_probabilities(p, out):  # type: ignore[no-untyped-def]
-    """log10 of p (n,) as ARPA files have it."""
+    """out (n,): log10 of p (n,), at least NEVER and at most 0."""
     for i in range(len(p)):
         out[i] = log_probability(p[i])

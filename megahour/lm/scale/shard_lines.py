@@ -1,4 +1,4 @@
-"""Lines of shards, the table of back-off weights that they are printed with, and the file that they go to."""
+"""Lines of shards, the table of their back-off weights, and the ARPA file that threads write together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from megahour.lm.text.tokenise import END
 
 
 class LineBlock(NamedTuple):
-    """Lines of `lines` k-grams, buffer[begin:end], and their place in a file: both are as far into a page."""
+    """The lines of `lines` k-grams: buffer[begin:end], and their place in the file, at the same offset in a page."""
 
     k: int
     lines: int
@@ -35,7 +35,7 @@ class LineBlock(NamedTuple):
 
 
 class LineSpeller:
-    """Spells lines into a buffer that is used again: a new one would cost as much as the lines, in pages touched."""
+    """Formats lines in a reused buffer; to touch the pages of a new one would take as long as the lines."""
 
     def __init__(self, text: Text) -> None:
         self._text = text
@@ -52,7 +52,7 @@ class LineSpeller:
         characters: int,
         place: int = 0,
     ) -> LineBlock:
-        """The text of `lines` k-grams, whose words have `characters` bytes; valid until the next call."""
+        """Format `lines` k-grams whose words have `characters` bytes. The result is valid until the next call."""
         highest = k == self._text.order
         size = line_bytes(k, highest, lines, characters)
         if len(self._out) < size + ROOM + PAGE:
@@ -66,7 +66,7 @@ class LineSpeller:
 
 
 def by_target(tree: ShardTree, names: list[Records], targets: list[Int32]) -> tuple[Records, Int64]:
-    """Names in order of their targets, and where each target's begin: shards, then splits."""
+    """Names sorted by target, and edges: those of target t are edges[t] .. edges[t + 1] - 1, splits after shards."""
     shards, number = len(tree.shards), len(tree.shards) + len(tree.splits)
     slots = [np.where(to < 0, shards + ~to, to) for to in targets]
     edges = np.zeros(number + 1, np.int64)
@@ -80,12 +80,12 @@ def by_target(tree: ShardTree, names: list[Records], targets: list[Int32]) -> tu
 
 
 def columns(names: Records) -> Int32:
-    """Names (N,) as they lie in memory, (N, 7) int32: the halves of the key, the sums."""
+    """A view of names (N,) as int32 (N, 7): the halves of the key, then the sums."""
     return names.view(np.int32).reshape(len(names), NAME.itemsize // 4)
 
 
 def name_table(names: Records, discounts: Float64) -> tuple[Int64, Float32]:
-    """keys, values of `smooth.fill_names` from names and discounts (order + 2, 4)."""
+    """The hash table (keys, values) of `smooth.fill_names` from names and discounts (order + 2, 4)."""
     room = 1 << int(2 * len(names) + 2).bit_length()
     keys, values = np.empty(room, np.int64), np.empty(room, np.float32)
     fill_gammas(columns(names), discounts, keys, values)
@@ -93,14 +93,17 @@ def name_table(names: Records, discounts: Float64) -> tuple[Int64, Float32]:
 
 
 class ModelFile:
-    """A file that threads write at once. Targets are shards by number, then splits."""
+    """An ARPA file that threads write together. Targets are numbered: shards, then splits."""
 
     def __init__(self, path: Path, *, resumed: bool) -> None:
         self._file = DirectFile(path, keep=resumed)
         self._places: Int64 = np.zeros((0, 0), np.int64)
 
     def begin(self, order: int, tree: ShardTree, tallies: Int64, sizes: list[int], unigrams: bytes) -> None:
-        """Header, unigrams, and what is between sections. tallies (targets, order + 1, TALLIES), sizes: by order."""
+        """Write the header, the unigrams and the heads of sections, and compute the places of all other lines.
+
+        tallies (targets, order + 1, TALLIES). sizes: n-grams by order.
+        """
         size = self._text(header(sizes) + section(1) + unigrams, 0)
         self._places = np.zeros((len(tallies), order + 1), np.int64)
         for k in range(2, order + 1):
@@ -112,11 +115,12 @@ class ModelFile:
         self._text(END_OF_MODEL, size)
 
     def places(self, target: int) -> list[int]:
-        """Where a target's lines go, by order."""
+        """The places of a target's lines, by order."""
         result: list[int] = self._places[target].tolist()
         return result
 
     def write(self, pieces: Iterable[LineBlock]) -> None:
+        """Write lines at their places. Any thread may call it."""
         for piece in pieces:
             self._file.write(piece.buffer, piece.begin, piece.end, piece.place)
 
@@ -124,6 +128,6 @@ class ModelFile:
         self._file.close()
 
     def _text(self, text: bytes, place: int) -> int:
-        """Write text; the place behind it."""
+        """Write text; return the place after it."""
         self._file.write(np.frombuffer(text, np.uint8), 0, len(text), place)
         return place + len(text)

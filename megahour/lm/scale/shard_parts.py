@@ -1,4 +1,4 @@
-"""Positions of a shard, partition by partition, sorted by history."""
+"""The positions of a shard, by partition, and their sort by history."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from megahour.lm.text.arrays import Int32, Int64
 
 @dataclass(frozen=True)
 class Part:
-    """Positions (m,) of one partition, or of one shared history, and their windows (m, order) or the tokens to take
-    them from."""
+    """Positions (m,) of one partition or of one shared history, with windows (m, order) or the tokens (T,) for them."""
 
     positions: Int32 | Int64
     windows: Int32 | None = None
@@ -26,14 +25,14 @@ class Part:
 
 
 class Rows(Protocol):
-    """Where the positions of shards are: `row_files.RowFiles` or `memory_rows.MemoryRows`."""
+    """The positions of shards: `row_files.RowFiles`, `memory_rows.MemoryRows` or `distributed.Cluster`."""
 
     def parts(self, shard: HistoryShard) -> Iterator[Part]:
-        """The partitions of a shard in order; what they hold is used before the next is asked for."""
+        """The partitions of a shard in order. A part is valid until the next one is requested."""
 
 
 def parts_of_rows(tree: ShardTree, shard: HistoryShard, rows: Int32) -> Iterator[Part]:
-    """Partitions of a shard's rows (m, order + 2), m > 0, whose words follow each other by number as in memory."""
+    """The partitions of a shard, in order of their words, from its rows (m, order + 2), m > 0."""
     windows, positions = np.empty((len(rows), tree.order), np.int32), np.empty(len(rows), np.int64)
     base = int(rows[0, 1])
     words, bounds = 1, np.array([0, len(rows)])
@@ -50,7 +49,7 @@ def parts_of_rows(tree: ShardTree, shard: HistoryShard, rows: Int32) -> Iterator
 
 
 class Sorter:
-    """One thread's scratch for partitions of up to `room` positions."""
+    """Sorts partitions of up to `room` positions, in the scratch arrays of one thread."""
 
     def __init__(self, order: int, vocabulary: int, room: int) -> None:
         self._order = order
@@ -64,11 +63,11 @@ class Sorter:
         self._places = np.empty(room, np.int32)
 
     def sorted_room(self, m: int, kind: npt.DTypeLike) -> tuple[Int32, Int32 | Int64]:
-        """Windows (m, order) and positions (m,) of a type, for what is sorted."""
+        """The arrays for sorted windows (m, order) and positions (m,) of a type."""
         return self._sorted[:m], (self._places if kind == np.int32 else self._positions)[:m]
 
     def sort(self, shard: HistoryShard, part: Part) -> tuple[Int32, Int32 | Int64]:
-        """Sorted windows (m, order) and positions (m,) of a part."""
+        """Sort a part by history; return windows (m, order) and positions (m,)."""
         m, windows = len(part.positions), part.windows
         if windows is None:
             assert part.tokens is not None
@@ -87,7 +86,7 @@ class Sorter:
         if not shard.floor or len(index) > SMALL:
             self._sort(windows, index)
             return
-        begin = 0  # the large node that it was a part of goes by appearance, not by number
+        begin = 0  # as in the unsharded corpus, children of a large node are in order of appearance, not of number
         words = windows[:, shard.floor + 1]
         for word in words[np.sort(np.unique(words, return_index=True)[1])]:
             own = np.flatnonzero(words == word)

@@ -1,4 +1,4 @@
-"""What shards are counted and smoothed with, and what they tell each other."""
+"""Types of the data that shards are counted and smoothed with, and of what they exchange."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from megahour.lm.estimate.sweep import SUMS
 from megahour.lm.text.arrays import Bytes, Float64, Int32, Int64, Records
 
 NAME = np.dtype([("key", "<i8"), ("sums", "<i4", (SUMS,))])
-"""A context that occurs more than once: 8 × position where it first ends + its words; its sums."""
+"""A context that occurs more than once. key: 8 × the position where it first ends + its length in words."""
 SHARE = np.dtype([("word", "<i4"), ("adjusted", "<i4"), ("raw", "<i4"), ("first", "<i8")])
-"""An n-gram of a shared context: its last word, counts, and the position that ends its first occurrence."""
+"""An n-gram of a shared context: its last word, its counts, and the position where it first ends."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """What all shards know: model order, thresholds (order + 2,) of pruning, spelling, and lengths (V,) of words."""
+    """Data for all shards: order of the model, cutoffs (order + 2,), spelling and lengths (V,) in bytes of words."""
 
     order: int
     cutoffs: Int64
@@ -28,8 +28,13 @@ class Text:
 
     @staticmethod
     def of(order: int, cutoffs: Int64, arena: Bytes, starts: Int64) -> Text:
-        """arena, starts: as of `tokenise.WordTable`."""
+        """arena, starts: as in `tokenise.WordTable`."""
         return Text(order, cutoffs, spelling(arena, starts), np.diff(starts).astype(np.int32))
+
+    def spell(self, number: int) -> str:
+        """A word, for messages."""
+        begin, end = self.spelling.starts[number : number + 2]
+        return self.spelling.arena[begin:end].tobytes().decode("utf-8", "replace")
 
     @property
     def size(self) -> int:
@@ -39,12 +44,13 @@ class Text:
 
 @dataclass(frozen=True)
 class Counted:
-    """What counting a shard found.
+    """The counts of a shard.
 
-    tally: (order + 1, TALLIES). words, word_sums: contexts of one word. unigrams, adjusted: shares of words' adjusted
-    counts. names: by target, those of target t in edges[t] .. edges[t + 1], splits after shards. share: n-grams of the
-    shared context, empty at floor 0. dropped (order + 1, 2): by order, contexts that occur more than once and lose
-    n-grams to pruning, i.e. have a wildcard entry, and the sum of these entries.
+    tally: (order + 1, TALLIES). words, word_sums: contexts of one word and their sums. unigrams, adjusted: words, and
+    this shard's part of their adjusted counts. names: contexts by target, those of target t from edges[t] to
+    edges[t + 1], splits after shards. share: n-grams of the shared context, empty at floor 0. dropped (order + 1, 2):
+    by order, the contexts that occur more than once and lose n-grams to pruning (have a wildcard entry), and the sum
+    of these entries.
     """
 
     tally: Int64
@@ -59,7 +65,7 @@ class Counted:
 
 
 class Shared(NamedTuple):
-    """p(w|h) of the context that a shard's histories share: words (n,), p (n,)."""
+    """p(w|h) of the context h that the histories of a shard share: words (n,), probability (n,)."""
 
     words: Int32
     probability: Float64
@@ -67,7 +73,7 @@ class Shared(NamedTuple):
 
 @dataclass(frozen=True)
 class Smoothing:
-    """discounts (order + 2, 4); unigram (V,), `</s>` under BOUNDARY."""
+    """discounts (order + 2, 4): by order. unigram (V,): probabilities, that of `</s>` under BOUNDARY."""
 
     discounts: Float64
     unigram: Float64

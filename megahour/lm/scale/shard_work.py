@@ -1,4 +1,4 @@
-"""One shard's work: count it, and later, with everybody's discounts, write its lines."""
+"""The work on one shard: its counts, and later, with the discounts from all shards, its lines."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from megahour.lm.estimate.smooth import smooth
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT, SUMS, TALLIES, open_contexts, store, sweep_from
 from megahour.lm.scale.shard_files import Swept, SweptFiles
 from megahour.lm.scale.shard_kernels import take_contexts
-from megahour.lm.scale.shard_lines import LineBlock, LineSpeller, by_target, columns
+from megahour.lm.scale.shard_lines import LineBlock, LineSpeller, by_target, columns, name_table
 from megahour.lm.scale.shard_parts import Rows, Sorter
 from megahour.lm.scale.shard_types import NAME, SHARE, Counted, Shared, Smoothing, Text
 from megahour.lm.scale.shards import HistoryShard, ShardTree
+from megahour.lm.scale.shared_context import Closed, split_lines
 from megahour.lm.text.arrays import Float32, Float64, Int32, Int64, Records
 
 
 class ShardWorker:
-    """Scratch of one thread, grown to the largest partition that it meets.
+    """Counts and smooths shards in the scratch arrays of one thread.
 
-    swept: keeps what `count` finds for `smooth`, which otherwise finds it again.
+    swept: files in which `count` keeps its partitions for `smooth`. Without them `smooth` computes them a second time.
     """
 
     def __init__(self, text: Text, tree: ShardTree, swept: SweptFiles | None = None) -> None:
@@ -30,7 +31,7 @@ class ShardWorker:
         self._room = 0
         self._chain: Float64 = np.empty((text.order, 0))
         self._unigrams = np.zeros(text.size, np.int64)
-        self._no_tokens = np.empty(0, np.int32)  # `smooth` asks for the text where words are not allowed
+        self._no_tokens = np.empty(0, np.int32)  # `smooth` reads the text only if some words are not allowed
         self._lines = LineSpeller(text)
 
     def count(self, shard: HistoryShard, rows: Rows) -> Counted:
@@ -53,7 +54,7 @@ class ShardWorker:
             targets.append(to)
             share = self._share(shard.floor, positions)
             if keeping is not None:
-                keeping.put(Swept(windows, positions, self._keep(n, grams, windows), tally))
+                keeping.put_partition(Swept(windows, positions, self._keep(n, grams, windows), tally))
         if keeping is not None:
             keeping.close()
         self._open.sizes[:] = 0
@@ -74,11 +75,10 @@ class ShardWorker:
         table: tuple[Int64, Float32],
         places: Sequence[int],
     ) -> Iterator[LineBlock]:
-        """A shard's n-grams, in the order of their lines within each order; a piece is there until the next is asked
-        for.
+        """The lines of a shard, in the order of the file within each order. A block is valid until the next one.
 
-        table: of `smooth.fill_names`, with log10 γ of the contexts that the shard prints. places: where its lines go,
-        by order.
+        table: of `smooth.fill_names`, with log10 γ of the contexts that the shard prints. places: of its lines in the
+        file, by order.
         """
         text, order, place = self._text, self._text.order, list(places)
         sizes = np.zeros(order + 1, np.int64)
@@ -99,6 +99,25 @@ class ShardWorker:
                 place[k] += piece.end - piece.begin
                 yield piece
 
+    def lines(
+        self,
+        target: int,
+        rows: Rows,
+        closed: Sequence[Closed],
+        smoothing: Smoothing,
+        shared: Sequence[Shared],
+        names: Records,
+        places: Sequence[int],
+    ) -> Iterator[LineBlock]:
+        """The lines of a target, a shard or a split (numbered after the shards). closed, shared: of all splits."""
+        table, shards = name_table(names, smoothing.discounts), self._tree.shards
+        if target < len(shards):
+            shard = shards[target]
+            yield from self.smooth(shard, rows, smoothing, shared[shard.parent] if shard.floor else None, table, places)
+        else:
+            split, own = self._tree.splits[target - len(shards)], target - len(shards)
+            yield split_lines(self._text, split, closed[own], shared[own], smoothing.discounts, table, places)
+
     def _sweep(self, floor: int, windows: Int32, positions: Int64 | Int32, tally: Int64) -> tuple[int, int]:
         text = self._text
         n, grams = sweep_from(
@@ -108,7 +127,7 @@ class ShardWorker:
         return int(n), int(grams)
 
     def _swept_parts(self, shard: HistoryShard, rows: Rows) -> Iterator[Swept]:
-        """Partitions as `count` left them, or found again."""
+        """The partitions that `count` kept, or computed again."""
         if self._swept is not None:
             yield from self._swept.read(shard.number, self._room_of)
             return
@@ -128,7 +147,7 @@ class ShardWorker:
         return *self._sorter.sorted_room(m, kind), self._kept
 
     def _contexts(self, n: int, windows: Int32) -> tuple[Int32, Int64, Records, Int32]:
-        """Words and sums of n contexts of one word; names of the others, and their targets."""
+        """Of n contexts: words and sums of those of one word; names and targets of the longer ones."""
         words, word_sums = np.empty(n, np.int32), np.empty((n, SUMS), np.int64)
         names, targets, rows = np.empty(n, NAME), np.empty(n, np.int32), np.empty(n, np.int32)
         store = self._store
@@ -161,7 +180,7 @@ class ShardWorker:
         if m <= self._room:
             return
         order, size = self._text.order, self._text.size
-        # At once for the largest shard: pages that are not touched take nothing, those of a smaller array are lost.
+        # For the largest shard at once: untouched pages take no memory, but to grow would waste the touched ones.
         self._room = room = max([m, *(shard.rows for shard in self._tree.shards)])
         self._sorter = Sorter(order, size, room)
         self._open = open_contexts(order, size, room)
@@ -173,7 +192,7 @@ class ShardWorker:
 
 
 def _dropped(order: int, word_sums: Int64, names: Records) -> Int64:
-    """`Counted.dropped` of contexts of one word, by their sums, and of longer ones."""
+    """`Counted.dropped`, from the sums of contexts of one word and the names of longer ones."""
     result = np.zeros((order + 1, 2), np.int64)
     lengths, held = names["key"] & 7, names["sums"][:, -1]
     result[1:, 0] = np.bincount(lengths[held > 0], minlength=order)[:order]

@@ -1,21 +1,22 @@
-"""Progressive sharding: which shard holds a history, however skewed the corpus (Patil & Zheng 2017).
+"""Progressive sharding (Patil & Zheng 2017): assigns histories to shards of limited size, even in skewed corpora.
 
     round 1   by the last word of the history, neighbouring words together; only unigrams are shared by all shards
-    round 2   a word with more positions than a shard may hold: by the word before it; its bigrams are shared
-    round 3   a pair that is still too large: by the word before that; its trigrams are shared; and so on
+    round 2   a word with more positions than a shard may have: by the word before it; its bigrams are shared
+    round 3   a pair of words that is still too large: by the word before that; its trigrams are shared; and so on
 
-A *split* is a history that was split up; its n-grams are shared by its children. A history that is complete (it begins
-its sentence, or is as long as the model allows) is cut anywhere: its children hold occurrences, which add up. So every
-shard stays below the limit, in at most `order` rounds, and what is shared is as large as the left-over histories.
+A *split* is a history that is divided; its children share its n-grams. A complete history, which begins its sentence or
+is as long as the model allows, is divided at arbitrary positions, and the counts of its children add up. So no shard
+exceeds the limit after at most `order` rounds, and only n-grams of split histories are shared.
 
-Children are in order of appearance, as `sort_histories` leaves large nodes: shards, gone through in order, are the
-sorted positions of the unsharded corpus.
+Children are in order of appearance, as `sort_histories` leaves large nodes: the shards in order are the sorted
+positions of the unsharded corpus.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -28,8 +29,11 @@ Target = int  # a shard's number, or ~number of a split
 
 @dataclass(frozen=True)
 class HistoryShard:
-    """Positions that one task holds. begin, rows: its place in the file of its round; parts: the partitions (of
-    `history.buckets`) that it holds, when `floor` is 0; floor: words that its histories have in common."""
+    """A shard: `rows` positions, from `begin` on in the file of its round.
+
+    floor: number of last words that its histories share, those of split `parent`. parts: its range of partitions (of
+    `history.buckets`) if floor is 0. leaf: whether it is a part of one complete history.
+    """
 
     number: int
     round: int
@@ -43,8 +47,8 @@ class HistoryShard:
 
 @dataclass
 class Split:
-    """A history, its last word first, with more rows than a shard may have. child_of (V,): target by the next word;
-    None where the history is complete and was cut anywhere. children: targets in order."""
+    """A history, last word first, with more rows than a shard may have. child_of (V,): target by the word before it;
+    None for a complete history. children: targets in order."""
 
     number: int
     history: tuple[int, ...]
@@ -56,14 +60,13 @@ class Split:
 
     @property
     def floor(self) -> int:
-        """Words of the history, which all its children share."""
+        """Length of the history in words."""
         return len(self.history)
 
 
 @dataclass(frozen=True)
 class Sharding:
-    """What progressive sharding came to. shards, splits by round; largest and median rows of a shard; shared: n-grams
-    of split histories, the part of the 0-shard above unigrams."""
+    """Statistics of progressive sharding. shards, splits, left_over (rows): by round. largest, median: in rows."""
 
     rounds: int
     shards: list[int]
@@ -74,18 +77,22 @@ class Sharding:
 
     @property
     def skew(self) -> float:
-        """Largest over median shard."""
+        """Size of the largest shard over that of the median one."""
         return self.largest / max(1, self.median)
+
+    def stats(self) -> dict[str, Any]:
+        """The numbers for receipts and summaries."""
+        return {**vars(self), "skew": round(self.skew, 3)}
 
 
 class ShardTree:
-    """Shards and splits of a corpus; grows by a round at a time.
+    """The shards and splits of a corpus, extended round by round.
 
     Parameters
     ----------
     counts: (V,) how often each word ends a history.
-    edges: (B + 1,) words where partitions begin, of `history.buckets`; a shard holds whole partitions.
-    limit: rows of a shard.
+    edges: (B + 1,) first words of partitions, from `history.buckets`; a shard of round 1 has whole partitions.
+    limit: largest number of rows in a shard.
     order: longest n-gram.
     """
 
@@ -113,7 +120,7 @@ class ShardTree:
             part = stop
 
     def grow(self, split: Split, words: Int32, counts: Int64) -> None:
-        """Give a split its children: words in order of appearance, and their counts (V,), of the next word."""
+        """Give a split its children. words: those before its history, in order of appearance; counts (V,): of them."""
         split.child_of = np.full(self.vocabulary, np.iinfo(np.int32).max, np.int32)
         sizes = counts[words]
         first, ends = 0, np.cumsum(sizes)
@@ -130,11 +137,11 @@ class ShardTree:
             first = last
 
     def left_over(self) -> list[Split]:
-        """Splits that still want children."""
+        """Splits without children, for the next round."""
         return [split for split in self.splits if not split.children]
 
     def next_round(self) -> None:
-        """Shards and splits made from here on are in new files."""
+        """Begin a round: new shards and splits go to new files."""
         self.rounds += 1
         self._kept = self._left = 0
 
@@ -162,9 +169,9 @@ class ShardTree:
         return bool(split.children) and split.child_of is None
 
     def route(self, windows: Int32, words: Int64) -> Int32:
-        """Targets (n,) that print contexts as n-grams: contexts of words (n,) ≥ 2 words, windows[:, 1:] last first.
+        """(n,) the targets that print contexts as n-grams. Context i is windows[i, 1 : words[i] + 1], last word first.
 
-        A split stands for itself: the n-grams of its history.
+        words (n,) ≥ 2. A split prints the n-grams of its history.
         """
         targets = self.shard_of[windows[:, 2]]
         for depth in range(1, self.order - 2):
@@ -176,7 +183,7 @@ class ShardTree:
         return targets
 
     def printed(self) -> Iterator[Target]:
-        """Targets in the order of their lines: `smooth` goes through a partition backwards, and so through a split."""
+        """Targets in the order of the file. `smooth` walks partitions backwards, so the children of a split reverse."""
         yield from self._down(self.root)
 
     def _down(self, targets: list[Target]) -> Iterator[Target]:
@@ -186,7 +193,7 @@ class ShardTree:
                 yield from self._down(self.splits[~target].children[::-1])
 
     def report(self) -> Sharding:
-        """Raises nothing; sizes are in rows, one a position."""
+        """The statistics so far."""
         rounds = range(1, self.rounds + 1)
         rows = np.array([shard.rows for shard in self.shards] or [0])
         splits = [[split for split in self.splits if split.floor == r] for r in rounds]
@@ -200,13 +207,21 @@ class ShardTree:
         )
 
 
-def check_rounds(tree: ShardTree, rounds: int, spell: list[str]) -> None:
-    """Raises StageError when histories are still larger than a shard may be and no round is left."""
+def slots_of(slots: list[Target], target_of: Int32) -> Int32:
+    """(V,) the index in `slots` of each target (V,); arbitrary for words that do not occur."""
+    targets = np.array(slots, np.int64)
+    order = np.argsort(targets)
+    result = np.searchsorted(targets[order], target_of)
+    return order[np.minimum(result, len(slots) - 1)].astype(np.int32)
+
+
+def check_rounds(tree: ShardTree, rounds: int, spell: Callable[[int], str]) -> None:
+    """Raises StageError: after the last round a history has more positions than a shard may have."""
     if tree.rounds < rounds or not (left := tree.left_over()):
         return
     worst = max(left, key=lambda split: split.rows)
-    history = " ".join(spell[word] for word in reversed(worst.history))
+    history = " ".join(spell(word) for word in reversed(worst.history))
     raise StageError(
-        f'{worst.rows} positions have the history "{history}" and a shard holds {tree.limit}; {rounds} rounds are over',
+        f'after {rounds} rounds {worst.rows} positions have the history "{history}"; a shard has at most {tree.limit}',
         remedy="allow more rounds, or more memory",
     )

@@ -1,7 +1,7 @@
-"""Contexts that several shards share: adding up the shards' n-grams, closing, smoothing and printing them.
+"""Contexts that several shards share: sums of the shards' counts, probabilities and lines.
 
-These are the histories that progressive sharding has split. Their n-grams, with the unigrams, are the 0-shard: what
-every shard below a split must know, and nothing else of the corpus.
+These are the histories that progressive sharding has split. Their n-grams and the unigrams are the *0-shard*: the only
+part of the corpus that the shards below a split need besides their own.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from megahour.lm.estimate.smooth import log_probability
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT, SUMS, TALLIES
@@ -18,22 +17,20 @@ from megahour.lm.scale.shard_kernels import log_probabilities, look_up, shared_p
 from megahour.lm.scale.shard_lines import LineBlock, LineSpeller
 from megahour.lm.scale.shard_types import NAME, SHARE, Shared, Smoothing, Text
 from megahour.lm.scale.shards import ShardTree, Split
-from megahour.lm.text.arrays import Float32, Float64, Int32, Int64
+from megahour.lm.text.arrays import Float32, Float64, Int32, Int64, Records
 from megahour.lm.text.tokenise import BOUNDARY, END
-
-Shares = npt.NDArray[np.void]
 
 
 class Closed(NamedTuple):
-    """A split's n-grams (`SHARE`, in order of their lines), the sums of its context, and its tally."""
+    """The complete counts of a split: its n-grams (`SHARE`) in the order of their lines, sums (SUMS,), and tally."""
 
-    grams: Shares
+    grams: Records
     sums: Int64
     tally: Int64
 
 
-def add_up(shares: list[Shares]) -> Shares:
-    """One share from those of all shards of a split, given in order: words by appearance, counts added up."""
+def add_up(shares: list[Records]) -> Records:
+    """Merge the shares of a split's children, given in order: words by appearance, sums of their counts."""
     joined = np.concatenate([np.empty(0, SHARE), *shares])
     words, first, group = np.unique(joined["word"], return_index=True, return_inverse=True)
     appeared = np.argsort(first)
@@ -50,8 +47,8 @@ def add_up(shares: list[Shares]) -> Shares:
     return total
 
 
-def close(text: Text, split: Split, grams: Shares) -> Closed:
-    """Sums and tally of a split whose n-grams are all there."""
+def close(text: Text, split: Split, grams: Records) -> Closed:
+    """Compute the sums and the tally of a split from all its n-grams."""
     k = split.floor + 1
     adjusted = grams["adjusted"].astype(np.int64)
     kept = grams["raw"] > text.cutoffs[k]
@@ -68,8 +65,8 @@ def close(text: Text, split: Split, grams: Shares) -> Closed:
     return Closed(grams, sums, tally)
 
 
-def close_all(text: Text, tree: ShardTree, share_of: Callable[[int], Shares]) -> list[Closed]:
-    """All splits closed, by number, from the shares of shards: the longest histories first."""
+def close_all(text: Text, tree: ShardTree, share_of: Callable[[int], Records]) -> list[Closed]:
+    """Close all splits, the longest histories first; share_of: the share of a shard. The result is by number."""
     closed: dict[int, Closed] = {}
     for split in reversed(tree.splits):
         parts = [contribution(closed[~child]) if child < 0 else share_of(child) for child in split.children]
@@ -77,15 +74,15 @@ def close_all(text: Text, tree: ShardTree, share_of: Callable[[int], Shares]) ->
     return [closed[number] for number in range(len(tree.splits))]
 
 
-def contribution(closed: Closed) -> Shares:
-    """What a closed split adds to the context that is shorter by a word: one more word before each n-gram."""
+def contribution(closed: Closed) -> Records:
+    """The share of a closed split in the context without its first word: one more predecessor for each n-gram."""
     share = closed.grams.copy()
     share["adjusted"] = 1
     return share
 
 
-def names_of(tree: ShardTree, closed: list[Closed]) -> tuple[list[Shares], list[Int32]]:
-    """Names of splits of two words or more, and their targets, as `shard_work.by_target` takes them."""
+def names_of(tree: ShardTree, closed: list[Closed]) -> tuple[list[Records], list[Int32]]:
+    """Names of splits of two words or more, and their targets, for `shard_lines.by_target`."""
     names, targets = [], []
     for split, result in zip(tree.splits, closed, strict=True):
         if split.floor < 2:
@@ -99,7 +96,7 @@ def names_of(tree: ShardTree, closed: list[Closed]) -> tuple[list[Shares], list[
 
 
 def smooth_all(tree: ShardTree, closed: list[Closed], smoothing: Smoothing) -> list[Shared]:
-    """p(w|h) of all splits, by number: the shortest histories first."""
+    """Compute p(w|h) of all splits, the shortest histories first. The result is by number."""
     result: list[Shared] = []
     lower = np.empty(len(smoothing.unigram))
     for split, own in zip(tree.splits, closed, strict=True):
@@ -126,7 +123,7 @@ def split_lines(
     table: tuple[Int64, Float32],
     places: Sequence[int],
 ) -> LineBlock:
-    """A split's n-grams; table, places as in `ShardWorker.smooth`."""
+    """The lines of a split; table, places: as in `ShardWorker.smooth`."""
     k = split.floor + 1
     kept = closed.grams["raw"] > text.cutoffs[k]
     grams = closed.grams[kept]
@@ -148,7 +145,7 @@ def split_lines(
 
 
 def _window(order: int, split: Split, words: Int32) -> Int32:
-    """windows (n, order) of words that follow a split's history."""
+    """Windows (n, order) of words (n,) after a split's history."""
     windows = np.zeros((len(words), max(order, 3)), np.int32)
     windows[:, 0] = words
     windows[:, 1 : split.floor + 1] = split.history

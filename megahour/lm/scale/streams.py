@@ -1,6 +1,6 @@
-"""Scratch files that are written and read once, from begin to end, in large pieces past the page cache.
+"""Scratch files that are written once and read once, sequentially, in large pieces past the page cache.
 
-What is read once gains nothing from the cache, and copying it there costs the kernel more than the job's own loops.
+Data that are read once do not profit from the cache, and the copy to it takes longer than the estimator's own loops.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Array = npt.NDArray[Any]
 
 
 class StreamWriter:
-    """Arrays one after the other, in a file that is visible under its name when `close` has been called."""
+    """Writes arrays one after the other. The file gets its name on `close`."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._scratch = path, path.with_name(f"{path.name}.part")
@@ -87,7 +87,7 @@ class StreamReader:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            os.close(self._file)  # the file system has other ideas of pages
+            os.close(self._file)  # the file system needs another alignment
             self._file = _open(self._path, 0)
             got = os.preadv(self._file, [self._buffer.data], self._place)
         self._at, self._end, self._place = 0, got, self._place + got
@@ -95,7 +95,7 @@ class StreamReader:
 
 
 def short_file(path: Path) -> StageError:
-    """To be raised."""
+    """An error for a scratch file that is cut short."""
     return StageError("a scratch file ends early", where=str(path), remedy="remove the scratch directory and run again")
 
 

@@ -1,4 +1,4 @@
-"""A text as numbers on disk, with its vocabulary: what estimation in bounded memory reads instead of the text."""
+"""A text as word numbers on disk, with its vocabulary, for estimation in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.errors import MegahourError
-from megahour.lm.estimate.estimate import Progress
-from megahour.lm.scale.row_files import CHUNK, LEAD, lead
+from megahour.lm.arpa.read import Progress
+from megahour.lm.scale.row_files import CHUNK, LEAD, LEADING
 from megahour.lm.scale.shard_kernels import count_words
 from megahour.lm.text.arrays import Bytes, Int64, Tokens
 from megahour.lm.text.cut import WordCut, cut_words, renumber
@@ -24,9 +24,9 @@ Blocks = Callable[[], Iterable[Block]]
 
 
 @dataclass(frozen=True)
-class Numbered:
-    """tokens: a file of int32, LEAD BOUNDARYs first; total: how many, those included; arena, starts: spelling, as of
-    `tokenise.WordTable`; counts (V,): how often each word ends a history."""
+class NumberedText:
+    """tokens: file of int32, LEAD BOUNDARYs first; total: number of tokens in it. arena, starts: spelling, as in
+    `tokenise.WordTable`. counts (V,): how often each word ends a history."""
 
     tokens: Path
     total: int
@@ -37,8 +37,8 @@ class Numbered:
 
 def number_text(
     blocks: Blocks, folder: Path, vocabulary: WordTable | None, cut: WordCut, skip_symbols: bool, progress: Progress
-) -> Numbered:
-    """Number the words of a text, unless `folder` has it from an earlier run. cut: by count, without a vocabulary.
+) -> NumberedText:
+    """Write the word numbers of a text to `folder`, unless an earlier run did. cut: applies without a vocabulary.
 
     Raises
     ------
@@ -55,14 +55,14 @@ def number_text(
         starts, arena = table.starts[: size + 1], table.arena[: int(table.starts[size]) + PADDING]
         save(done, {"arena": arena, "starts": starts, "counts": counts[:size], "total": np.array(total)})
     with np.load(done) as saved:
-        result = Numbered(file, int(saved["total"]), saved["arena"], saved["starts"], saved["counts"])
-    if result.total - LEAD <= result.counts[BOUNDARY]:  # every sentence, an empty one too, begins behind a BOUNDARY
+        result = NumberedText(file, int(saved["total"]), saved["arena"], saved["starts"], saved["counts"])
+    if result.total - LEAD <= result.counts[BOUNDARY]:  # every sentence begins after a BOUNDARY, also an empty one
         raise MegahourError("the text has no words", remedy="give other text")
     return result
 
 
 def save(path: Path, arrays: dict[str, npt.NDArray[Any]]) -> None:
-    """Write arrays; a reader sees all of them or no file."""
+    """Write arrays to an `.npz` file, which gets its name when it is complete."""
     scratch = path.with_suffix(".part")
     with scratch.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
@@ -74,7 +74,7 @@ def _renumber_file(path: Path, numbers: Tokens) -> None:
         while len(tokens := np.fromfile(file, np.int32, CHUNK)):
             renumber(tokens, numbers)
             file.seek(-tokens.nbytes, os.SEEK_CUR)
-            file.write(tokens.data)  # not `tofile`: its errors do not say that a disk is full
+            file.write(tokens.data)  # not `tofile`, whose errors hide that a disk is full
 
 
 def _encode(
@@ -83,7 +83,7 @@ def _encode(
     table, total, previous = WordTable() if vocabulary is None else vocabulary, LEAD, BOUNDARY
     counts, tokens = np.zeros(max(1 << 16, len(table)), np.int64), np.empty(0, np.int32)
     with path.open("wb") as file:
-        file.write(lead())
+        file.write(LEADING)
         for block in blocks():
             if len(tokens) <= block.end:
                 tokens = np.empty(block.end + 1, np.int32)
@@ -97,6 +97,6 @@ def _encode(
             file.write(tokens[:count].data)
             total += count
             progress("read", total, 0)
-    counts[BOUNDARY] += 1  # the first history; the last token ends no history
+    counts[BOUNDARY] += 1  # for the first history; the last token ends no history
     counts[previous] -= 1
     return table, counts, total

@@ -1,4 +1,4 @@
-"""What all shards found together: the 0-shard, from which discounts and the probabilities of unigrams follow."""
+"""Sums over all shards, the 0-shard, which give the discounts and the probabilities of unigrams."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from megahour.lm.arpa.lines import ROOM, line_bytes, spell_lines
 from megahour.lm.estimate.discounts import USUAL, Discount, KneserNey, discounts, unigram_probabilities
@@ -15,32 +14,35 @@ from megahour.lm.estimate.sweep import KEPT, SUMS, TALLIES
 from megahour.lm.scale.shard_lines import by_target
 from megahour.lm.scale.shard_types import Counted, Smoothing, Text
 from megahour.lm.scale.shards import ShardTree
-from megahour.lm.scale.shared_context import Closed, Shares, close_all, names_of
-from megahour.lm.text.arrays import Int64
+from megahour.lm.scale.shared_context import Closed, close_all, names_of
+from megahour.lm.text.arrays import Int64, Records
 from megahour.lm.text.tokenise import BOUNDARY, END
 
 
 @dataclass(frozen=True)
 class Totals:
-    """unigrams (V,): adjusted counts of words; contexts (V, SUMS): of one word, zero where it occurs once; tallies
-    (targets, order + 1, TALLIES): of shards, then splits; closed: splits; names, edges: of splits, by target; dropped
-    (order + 1, 2): see `Counted`."""
+    """Sums over all shards.
+
+    unigrams (V,): adjusted counts of words. contexts (V, SUMS): sums of contexts of one word, zero for words that occur
+    once. tallies (targets, order + 1, TALLIES): of shards, then splits. closed: counts of splits. names, edges: of
+    splits, by target. dropped (order + 1, 2): see `Counted`.
+    """
 
     unigrams: Int64
     contexts: Int64
     tallies: Int64
     closed: list[Closed]
-    names: npt.NDArray[np.void]
+    names: Records
     edges: Int64
     dropped: Int64
 
     @staticmethod
     def of(
-        tree: ShardTree, text: Text, counted: Iterable[Counted], share_of: Callable[[int], Shares], counts: Int64
+        tree: ShardTree, text: Text, counted: Iterable[Counted], share_of: Callable[[int], Records], counts: Int64
     ) -> Totals:
-        """From what was found in each shard, in order, names not needed, and their shares of split histories.
+        """Add up the counts of all shards, given in order; they need no names. share_of: the share of a shard.
 
-        counts (V,): occurrences of words, which order 1 goes by.
+        counts (V,): occurrences of words, for order 1.
         """
         unigrams, contexts = np.zeros(text.size, np.int64), np.zeros((text.size, SUMS), np.int64)
         if text.order == 1:
@@ -64,7 +66,7 @@ class Totals:
         closed: list[Closed],
         dropped: Int64,
     ) -> Totals:
-        """From sums over shards, to which split histories add theirs. unigrams, contexts and dropped are changed."""
+        """Add the counts of splits to the sums over shards. Changes unigrams, contexts and dropped in place."""
         for split, own in zip(tree.splits, closed, strict=True):
             if split.floor == 1:
                 contexts[split.history[0]] = own.sums
@@ -75,7 +77,7 @@ class Totals:
         every = np.concatenate([tallies, *(own.tally[None] for own in closed)])
         return Totals(unigrams, contexts, every, closed, names, edges, dropped)
 
-    def names_of(self, target: int) -> npt.NDArray[np.void]:
+    def names_of(self, target: int) -> Records:
         """Names of splits that a target prints."""
         return self.names[self.edges[target] : self.edges[target + 1]]
 
@@ -84,11 +86,11 @@ class Totals:
         return [len(self.unigrams), *self.tallies.sum(axis=0)[2:, KEPT].tolist()]
 
     def wildcards(self) -> list[tuple[int, int]]:
-        """By order, from 1: contexts with a wildcard entry, and what these entries hold."""
+        """By order, from 1: the number of contexts with a wildcard entry, and the sum of the entries."""
         return [(int(entries), int(held)) for entries, held in self.dropped[1:]]
 
     def smoothing(self, how: KneserNey = USUAL) -> tuple[Smoothing, list[Discount], dict[int, str]]:
-        """Discounts as tables, as of `discounts.discounts`, and its fallbacks."""
+        """Discounts and unigram probabilities as arrays; discounts and fallbacks as `discounts.discounts` has them."""
         order = self.tallies.shape[1] - 1
         ones = np.bincount(self.unigrams[self.unigrams < 5], minlength=5)
         result, fallbacks = discounts([ones, *self.tallies.sum(axis=0)[2:, :5]], how.fallback)
@@ -100,7 +102,7 @@ class Totals:
 
 
 def unigram_lines(text: Text, counts: Int64, contexts: Int64, smoothing: Smoothing) -> bytes:
-    """counts (V,): how often each word ends a history; contexts (V, SUMS): of words that do so more than once."""
+    """The lines of unigrams. counts (V,): how often each word ends a history; contexts (V, SUMS): see `Totals`."""
     size, highest = text.size, text.order == 1
     unigram = smoothing.unigram.copy()
     unigram[BOUNDARY] = 1.0

@@ -8,15 +8,17 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from megahour.core.stage import Inputs
 from megahour.lm.combine.interpolate import merge
 from megahour.lm.combine.trie import Trie, grams_of
 from megahour.lm.combine.walk import Unknown, encode_sentences
 from megahour.lm.sharded.local import LocalWords, local_walker
-from megahour.lm.sharded.models import Inputs, Piece, parse_lines, read_piece
+from megahour.lm.sharded.models import parse_lines, read_piece
 from megahour.lm.sharded.ranges import SAMPLES, Ranges, context_keys, history_keys, reversed_words
 from megahour.lm.sharded.rows import CONTEXT, NGRAM, NO_WORD, batches_by_place, make_rows
 from megahour.lm.sharded.union import Union
 from megahour.lm.text.arrays import Float64, Int32, Records
+from megahour.lm.text.pieces import Piece
 from megahour.lm.text.tokenise import UNKNOWN
 from megahour.lm.text.vocabulary import BOS, EOS
 

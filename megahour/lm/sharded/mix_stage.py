@@ -83,7 +83,7 @@ class CutRanges(OfModels[RangesParams]):
         return {"by_suffix": by_suffix["partitions"], "by_prefix": by_prefix["partitions"], "ngrams": sizes["ngrams"]}
 
 
-class Weigh(Stage[WeightsParams]):
+class TuneWeights(Stage[WeightsParams]):
     """The summary has the weights, and perplexities of the held-out text."""
 
     name = "lm-weights"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -11,17 +11,17 @@ import numpy as np
 
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.kinds import kind_of
+from megahour.core.stage import Inputs
 from megahour.lm.arpa import parse
+from megahour.lm.arpa.read import shown
 from megahour.lm.text.arrays import Float64, Int32
 from megahour.lm.text.compression import unpacked
-from megahour.lm.text.pieces import MAGIC, ByteRange
-from megahour.lm.text.tokenise import PADDING, WordTable
+from megahour.lm.text.pieces import MAGIC, ByteRange, Piece
+from megahour.lm.text.tokenise import WordTable, padded
 
 if TYPE_CHECKING:
-    from megahour.core.store import Artifact
+    pass
 
-Inputs = Mapping[str, "Artifact"]
-Piece = Mapping[str, Any]
 BLOCK_BYTES = 1 << 23
 _BINARY = (b"MHNGRA", b"mmap l")  # the mapped form, KenLM's
 REMEDY = "check that it is a whole ARPA file"
@@ -126,7 +126,7 @@ def sections(file: BinaryIO, name: str) -> Iterator[tuple[int, int, bytes]]:
             elif begun and not ended and line == b"\\%d-grams:" % (order + 1):
                 order += 1
             else:
-                raise MegahourError(f"an unexpected line {_shown(line)}", where=name, remedy=REMEDY)
+                raise MegahourError(f"an unexpected line {shown(line)}", where=name, remedy=REMEDY)
             place = stop + 1
         at += cut
         if not data:
@@ -179,18 +179,9 @@ def parse_lines(order: int, data: bytes, table: WordTable, name: str) -> tuple[I
     return grams[:found], logp[:found], weight[:found]
 
 
-def padded(data: bytes) -> Any:
-    """Text as compiled code reads it."""
-    return np.frombuffer(data + bytes(PADDING), np.uint8)
-
-
 def check_code(code: int, data: bytes, at: int, name: str) -> None:
     """Raises MegahourError: parsing did not end at the end of the text."""
     if code not in (parse.MORE, parse.DONE):
         line = data[at:].lstrip().partition(b"\n")[0]
         what = _WRONG.get(code, "expected an n-gram with its probability, found")
-        raise MegahourError(f"{what} {_shown(line)}", where=name, remedy=REMEDY)
-
-
-def _shown(line: bytes) -> str:
-    return repr(line[:60].decode("utf-8", "replace"))
+        raise MegahourError(f"{what} {shown(line)}", where=name, remedy=REMEDY)

@@ -1,4 +1,4 @@
-"""Models mixed and pruned on an engine from beginning to end: the stages `lm-union` … `lm-join`."""
+"""Interpolation and pruning on an engine: runs the stages `lm-union` … `lm-join` one after the other."""
 
 from __future__ import annotations
 
@@ -11,19 +11,7 @@ from megahour.engine.base import Engine
 from megahour.lm.params import InterpolateParams, PruneParams
 from megahour.lm.scale.on_engine import Cost, Steps
 from megahour.lm.sharded import mix_stage, prune_stage
-from megahour.lm.sharded.params import (
-    GatherParams,
-    HistoryCountsParams,
-    JoinParams,
-    LossesParams,
-    MixParams,
-    RangesParams,
-    RenormaliseParams,
-    SortParams,
-    ThresholdParams,
-    UnionParams,
-    WeightsParams,
-)
+from megahour.lm.sharded.params import RangesParams
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,24 +22,21 @@ Models = Sequence[Artifact | str]
 def mix_on(
     engine: Engine, folder: str, models: Models, p: InterpolateParams, ranges: RangesParams, *, work: Path | None = None
 ) -> tuple[Artifact, list[Cost]]:
-    """The artifact with `.arpa` of models mixed, in `folder`/arpa, and what each stage took; models: artifacts of
-    lines or of ARPA files, then files. What is finished is not made again.
+    """Interpolate models by stages in `folder`; return the artifact with `.arpa`, `folder`/arpa, and the stages' costs.
 
-    Raises MegahourError as the stages do.
+    models: artifacts of lines or of ARPA files, then files. Finished stages do not run again. Raises MegahourError as
+    the stages do.
     """
     job = Steps(engine, folder, work)
     given = _given(models)
     _open(job, given, models, ranges, p.unknown)
-    job.run("gathered", prune_stage.Gather(), GatherParams.model_validate({}), {**job.made("union", "ranges"), **given})
+    job.run("gathered", prune_stage.Gather(), {**job.made("union", "ranges"), **given})
     inputs = ["gathered", "union", "ranges"]
-    weights = list(p.weights)
     if p.heldout:
-        judged = WeightsParams.model_validate({"weights": weights, "heldout": p.heldout})
-        job.run("weights", mix_stage.Weigh(), judged, job.made(*inputs))
-        weights = []
+        job.run("weights", mix_stage.TuneWeights(), job.made(*inputs), weights=p.weights, heldout=p.heldout)
     tuned = {"tuned": Artifact(f"{folder}/weights")} if p.heldout else {}
-    job.run("lines", mix_stage.Mix(), MixParams.model_validate({"weights": weights}), {**job.made(*inputs), **tuned})
-    job.run("arpa", mix_stage.JoinLines(), JoinParams.model_validate({}), job.made("lines", "union"))
+    job.run("lines", mix_stage.Mix(), {**job.made(*inputs), **tuned}, weights=[] if p.heldout else p.weights)
+    job.run("arpa", mix_stage.JoinLines(), job.made("lines", "union"))
     return Artifact(f"{folder}/arpa"), job.costs
 
 
@@ -64,34 +49,31 @@ def prune_on(
     *,
     work: Path | None = None,
 ) -> tuple[Artifact, list[Cost]]:
-    """The artifact with `.arpa` of a model pruned, as `mix_on`; contexts by the model, or counted in
-    `p.history_text`."""
+    """Prune a model by stages, as `mix_on`. Contexts have the model's probabilities, or counts in `p.history_text`."""
     job = Steps(engine, folder, work)
     given = _given([model])
     _open(job, given, [model], ranges, "zero")
     shared = ("union", "ranges")
-    job.run("sorted_ngrams", prune_stage.SortNgrams(), SortParams.model_validate({}), {**job.made(*shared), **given})
-    job.run("gathered", prune_stage.Gather(), GatherParams.model_validate({}), job.made(*shared, "sorted_ngrams"))
+    job.run("sorted_ngrams", prune_stage.SortNgrams(), {**job.made(*shared), **given})
+    job.run("gathered", prune_stage.Gather(), job.made(*shared, "sorted_ngrams"))
     inputs = ["gathered", *shared, "sorted_ngrams"]
     if p.history_text:
-        counted = HistoryCountsParams.model_validate({"source": p.history_text})
-        job.run("history_counts", prune_stage.CountHistories(), counted, job.made(*shared))
+        job.run("history_counts", prune_stage.CountHistories(), job.made(*shared), source=p.history_text)
         inputs.append("history_counts")
-    job.run("losses", prune_stage.Lose(), LossesParams.model_validate({"shortest": p.shortest}), job.made(*inputs))
-    size = ThresholdParams.model_validate({"threshold": p.threshold, "ngrams": p.ngrams})
-    job.run("threshold", prune_stage.Choose(), size, job.made("losses", *shared))
-    chosen = (*shared, "sorted_ngrams", "losses", "threshold")
-    job.run("kept", prune_stage.Gather(), GatherParams.model_validate({}), job.made(*chosen))
+    job.run("losses", prune_stage.ComputeLosses(), job.made(*inputs), shortest=p.shortest)
+    judged = job.made("losses", *shared)
+    job.run("threshold", prune_stage.ChooseThreshold(), judged, threshold=p.threshold, ngrams=p.ngrams)
+    job.run("kept", prune_stage.Gather(), job.made(*shared, "sorted_ngrams", "losses", "threshold"))
     left = {"gathered": Artifact(f"{folder}/kept"), **job.made(*shared, "threshold")}
-    job.run("lines", prune_stage.Renormalise(), RenormaliseParams.model_validate({}), left)
-    job.run("arpa", mix_stage.JoinLines(), JoinParams.model_validate({}), job.made("lines", "union"))
+    job.run("lines", prune_stage.Renormalise(), left)
+    job.run("arpa", mix_stage.JoinLines(), job.made("lines", "union"))
     return Artifact(f"{folder}/arpa"), job.costs
 
 
 def model_table(folder: str) -> Table:
-    """A line for each model of a mixture in `folder`: its n-grams by order, weight, perplexity of the held-out text.
+    """A row for each model of a mixture in `folder`, and for the mixture: n-grams, weight, perplexity of held-out text.
 
-    Perplexities are over the tokens that all models allow, so that they compare; the last line is the mixture's.
+    Perplexities are over the tokens that all models allow, so they can be compared.
     """
     from rich.table import Table
 
@@ -119,6 +101,5 @@ def _given(models: Models) -> dict[str, Artifact]:
 
 def _open(job: Steps, given: dict[str, Artifact], models: Models, ranges: RangesParams, unknown: str) -> None:
     files = [model for model in models if isinstance(model, str)]
-    union = UnionParams.model_validate({"files": files, "unknown": unknown})
-    job.run("union", mix_stage.MakeUnion(), union, given)
-    job.run("ranges", mix_stage.CutRanges(), ranges, {**job.made("union"), **given})
+    job.run("union", mix_stage.MakeUnion(), given, files=files, unknown=unknown)
+    job.run("ranges", mix_stage.CutRanges(), {**job.made("union"), **given}, ranges)

@@ -139,7 +139,7 @@ class CountHistories(Stage[HistoryCountsParams]):
         return {"tokens": receipts[-1].stats["occurrences"]}
 
 
-class Lose(Stage[LossesParams]):
+class ComputeLosses(Stage[LossesParams]):
     """Writes `.bounds.npy`, what each n-gram of `lm-sort` is kept for, and the same by order and size."""
 
     name = "lm-losses"
@@ -175,7 +175,7 @@ class Lose(Stage[LossesParams]):
         write_bounds(union_of(inputs), ranges_of(inputs, 1), rows, p.shortest, partition, batches, out)
 
 
-class Choose(SingleShard[ThresholdParams]):
+class ChooseThreshold(SingleShard[ThresholdParams]):
     """Writes `.json`: the least loss that stays, and where n-grams that equal it do."""
 
     name = "lm-threshold"

@@ -12,11 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from megahour.core.errors import MegahourError
+from megahour.core.stage import Inputs
 from megahour.lm.arpa import parse
 from megahour.lm.arpa.read import UNSEEN
-from megahour.lm.sharded.models import Inputs, Piece, check_code, padded, pieces_of, read_piece
-from megahour.lm.text.arrays import Bytes, Float64, Int64
-from megahour.lm.text.tokenise import PADDING, RESERVED, UNKNOWN, WordTable, encode
+from megahour.lm.sharded.models import check_code, pieces_of, read_piece
+from megahour.lm.text.arrays import Bytes, Float64, Int64, save_array, spellings
+from megahour.lm.text.pieces import Piece
+from megahour.lm.text.tokenise import RESERVED, UNKNOWN, WordTable, padded
 from megahour.lm.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -43,8 +45,7 @@ def write_union(names: Sequence[str], inputs: Inputs, piece_bytes: int, out: Sha
     for own, order in zip(values, orders, strict=True):
         if order == 1:  # some programs write weights where there is nothing to back off from
             own[~np.isnan(own[:, 1]), 1] = 0.0
-    with out.open(".values.npy") as file:
-        np.save(file, values)
+    save_array(out, ".values.npy", values)
     out.table(pa.table({"word": pa.array(table.words(), pa.binary())}), ".arrow")
     out.json(pieces, PIECES)
     out.stats.update(models=list(names), words=len(table), orders=orders, capital_unknown=capitals)
@@ -93,10 +94,8 @@ def _read_words(model: int, name: str, pieces: Sequence[Piece], inputs: Inputs, 
 
 
 def _capital(values: Float64, table: WordTable) -> int:
-    """The number of `<UNK>` where it stands for a model's `<unk>`, which then has its values; else 0."""
-    number = np.zeros(2, np.int32)
-    encode(padded(b"<UNK>\n"), 6, table, number, frozen=True)
-    capital = int(number[0])
+    """If a model has `<UNK>` instead of `<unk>`, copy its values to `<unk>` and return its number; else 0."""
+    capital = table.number(b"<UNK>")
     if capital == UNKNOWN or np.isnan(values[capital, 0]) or values[UNKNOWN, 0] != UNSEEN:
         return 0
     values[UNKNOWN] = values[capital]
@@ -150,12 +149,8 @@ class Union:
         return [int(count) + 1 for count in lacks]
 
     def spelled(self) -> tuple[Bytes, Int64]:
-        """arena, starts: the bytes of all words, with PADDING behind them, and where each begins."""
-        column = self.artifact.read_table(0, ".arrow")["word"].combine_chunks().cast(pa.large_binary())
-        _, offsets, data = column.buffers()
-        starts = np.frombuffer(offsets, np.int64)[: len(column) + 1]
-        arena = np.concatenate([np.frombuffer(data, np.uint8)[: starts[-1]], np.zeros(PADDING, np.uint8)])
-        return arena, starts
+        """arena, starts: the bytes of all words, and where each begins, as in `tokenise.WordTable`."""
+        return spellings(self.artifact.read_table(0, ".arrow")["word"])
 
     def table(self) -> WordTable:
         """The words for compiled code that looks them up."""

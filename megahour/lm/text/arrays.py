@@ -8,6 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
 
@@ -20,6 +22,17 @@ Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
 Records = npt.NDArray[np.void]
 Tokens = Int32  # word numbers
+PADDING = 16  # bytes after the end of text and arena that compiled code may read or write
+
+
+def spellings(column: pa.ChunkedArray) -> tuple[Bytes, Int64]:
+    """arena, starts (V + 1,) of a column of words, as in `tokenise.WordTable`."""
+    import pyarrow as pa
+
+    words = column.combine_chunks().cast(pa.large_binary())
+    _, offsets, data = words.buffers()
+    starts = np.frombuffer(offsets, np.int64)[: len(words) + 1]
+    return np.concatenate([np.frombuffer(data, np.uint8)[: starts[-1]], np.zeros(PADDING, np.uint8)]), starts
 
 
 def save_array(out: ShardWriter, suffix: str, array: npt.NDArray[Any]) -> None:

@@ -16,12 +16,12 @@ from itertools import pairwise
 import numpy as np
 
 from megahour.core.compiled import compiled
+from megahour.lm.text.arrays import PADDING as PADDING
 from megahour.lm.text.arrays import Bytes, Tokens
 from megahour.lm.text.machine import lines64, load8, parts64, prefetch, store8, trailing_zeros
 
 UNKNOWN, BOUNDARY, END = 0, 1, 2
 RESERVED = ("<unk>", "<s>", "</s>")
-PADDING = 16  # bytes after the end of text and arena that compiled code may read or write
 BLOCK = 1 << 16  # bytes of text between two checks of the table's room
 BATCH = 64  # words hashed before the first of them is looked up
 

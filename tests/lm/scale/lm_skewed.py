@@ -39,7 +39,7 @@ def least_memory(text: Path, order: int, folder: Path) -> int:
     try:
         estimate_bounded(reader(text), order, folder / "none.arpa", folder / "least", memory_bytes=1)
     except StageError as error:
-        return (int(error.message.split("the least is ")[1].split(" ")[0]) + 1) * 1_000_000
+        return (int(error.message.split("need at least ")[1].split(" ")[0]) + 1) * 1_000_000
     raise AssertionError("one byte of memory was enough")
 
 

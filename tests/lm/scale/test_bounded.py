@@ -141,23 +141,23 @@ def test_what_another_job_left_is_not_taken_up(text: Path, tmp_path: Path) -> No
     assert model == in_memory(text, 3, tmp_path / "whole.arpa")
     (tmp_path / "scratch").mkdir()
     (tmp_path / "scratch" / "thesis.tex").write_text("\\title{…}")
-    with pytest.raises(StageError, match="not empty, and not of an earlier run"):
+    with pytest.raises(StageError, match="has files of another program"):
         bounded(text, 3, tmp_path)
     assert (tmp_path / "scratch" / "thesis.tex").exists()
 
 
 def test_memory_and_disk_that_are_too_small_are_refused_with_numbers(text: Path, tmp_path: Path) -> None:
-    with pytest.raises(StageError, match=r"memory of 100 MB is too little for \d+ tokens, .* the least is \d+ MB"):
+    with pytest.raises(StageError, match=r"\d+ tokens, .* need at least \d+ MB of memory, 100 MB are given"):
         bounded(text, 5, tmp_path, memory_bytes=100_000_000)
     least = least_memory(text, 5, tmp_path)
     assert bounded(text, 5, tmp_path / "least", memory_bytes=least, on_disk=False)[1].in_memory, "it has few tokens"
     need = Need(spill_bytes=61 * 10**15, model_bytes=10**15, ngrams=[1])
-    with pytest.raises(StageError, match=r"order 5 needs about 61000000 GB of spill in .*, .* free") as caught:
+    with pytest.raises(StageError, match=r"order 5 needs about 61000000 GB in .*, .* are free") as caught:
         check_disk(need, 5, tmp_path, tmp_path)
     assert "more room (--scratch)" in caught.value.remedy
-    with pytest.raises(StageError, match=r"the model will take about 1000000 GB in "):
+    with pytest.raises(StageError, match=r"the model needs about 1000000 GB in "):
         check_disk(Need(0, 10**15, [1]), 5, tmp_path, tmp_path)
-    with pytest.raises(StageError, match=r"order 5 needs about .* of spill"):
+    with pytest.raises(StageError, match=r"order 5 needs about .* in .*, .* are free"):
         bounded(text, 5, tmp_path, expected_bytes=10**16)
 
 

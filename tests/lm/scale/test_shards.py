@@ -13,7 +13,7 @@ from lm_skewed import bounded, in_memory, write_skewed
 
 from megahour.core.errors import StageError
 from megahour.lm.scale.memory_rows import MemoryRows
-from megahour.lm.scale.row_files import LEAD, RowFiles, lead
+from megahour.lm.scale.row_files import LEAD, LEADING, RowFiles
 from megahour.lm.scale.shards import ShardTree
 from megahour.lm.text.tokenise import BOUNDARY
 
@@ -25,9 +25,11 @@ def skewed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_one_and_two_words_are_not_enough_for_a_skewed_corpus_and_three_are(skewed: Path, tmp_path: Path) -> None:
     """A shard holds 33,000 positions; 44,000 lines begin with "how to"."""
-    with pytest.raises(StageError, match=r'positions have the history ".*" and a shard holds \d+; 1 rounds are over'):
+    with pytest.raises(
+        StageError, match=r'after 1 rounds \d+ positions have the history ".*"; a shard has at most \d+'
+    ):
         bounded(skewed, 4, tmp_path / "one", rounds=1)
-    with pytest.raises(StageError, match=r'positions have the history "how to" and a shard holds \d+; 2 rounds'):
+    with pytest.raises(StageError, match=r'after 2 rounds \d+ positions have the history "how to"; a shard has'):
         bounded(skewed, 4, tmp_path / "two", rounds=2)
     model, found = bounded(skewed, 4, tmp_path / "free")
     assert model == in_memory(skewed, 4, tmp_path / "whole.arpa")
@@ -50,7 +52,7 @@ def test_every_position_is_in_one_shard_with_all_that_share_its_history(
 ) -> None:
     tokens = np.array([token for sentence in sentences for token in [*sentence, BOUNDARY]], np.int32)
     with tempfile.TemporaryDirectory() as name:
-        (Path(name) / "tokens").write_bytes(lead() + tokens.tobytes())
+        (Path(name) / "tokens").write_bytes(LEADING + tokens.tobytes())
         padded = np.concatenate([np.full(LEAD, BOUNDARY, np.int32), tokens])
         counts = np.bincount(padded[LEAD - 1 : -1], minlength=7)
         tree = ShardTree(counts, np.arange(8), limit, order)
