@@ -8,7 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -45,6 +45,7 @@ class Asked:
     form: str
     out: str
     resume: bool
+    overwrite: bool
     ends: EndRules
     whole: bool
     rate_hz: int
@@ -59,6 +60,7 @@ class Asked:
     "--out", default="", help="Folder for one output file per recording. Without it, text goes to standard output."
 )
 @click.option("--resume", is_flag=True, help="Skip recordings whose output is in --out already.")
+@click.option("--overwrite", is_flag=True, help="Replace outputs that are in --out already.")
 @click.option("--stream", "live", is_flag=True, help="Show words while the audio arrives, for a single input.")
 @chunk_options
 @click.option("--rate-hz", default=0, help="Standard input is raw 16-bit mono audio at this sampling rate.")
@@ -78,46 +80,55 @@ def command(audio: tuple[str, ...], live: bool, **values: Any) -> None:
     which, chunks, ends = recogniser_values(values), chunks_of(values), ends_of(values)
     asked = Asked(ends=ends, chunks=chunks if live or chunks.ms else None, **values)
     inputs = list(_inputs(audio))
+    if asked.rate_hz and any(path != PIPE for path, _ in inputs):
+        remedy = f"send it to standard input: megahour transcribe {PIPE} --rate-hz {asked.rate_hz} < FILE"
+        raise ConfigError("--rate-hz is of raw samples, not of a file", where="transcribe", remedy=remedy)
     if live and (len(inputs) != 1 or asked.out):
         raise ConfigError(f"--stream with {len(inputs)} inputs", where="transcribe", remedy="give one, without --out")
+    targets = _targets(inputs, asked)
     recogniser = recogniser_of(**which)
     if live:
         _stream(recogniser, inputs[0], asked)
-    elif failed := _transcribe_all(recogniser, inputs, asked):
+    elif failed := _transcribe_all(recogniser, inputs, targets, asked):
         log.say("failed", f"{failed} of {len(inputs)} inputs failed", {"failed": failed}, level=logging.ERROR)
         sys.exit(1)
 
 
 def _inputs(audio: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """(file, its name relative to the given folder) of each input, those of a folder sorted by name."""
-    from megahour.corpus.media.folders import files_below
+    from megahour.corpus.media.folders import HIDDEN, files_below
     from megahour.corpus.transcripts.pairing import MEDIA
 
     for each in audio:
         if each != PIPE and Path(each).is_dir():
-            found = [path for path in sorted(files_below(each).entries) if path.lower().endswith(MEDIA)]
-            if not found:
+            names = {path: str(Path(path).relative_to(each)) for path in sorted(files_below(each).entries)}
+            found = [(path, name) for path, name in names.items() if name.lower().endswith(MEDIA)]
+            shown = [(path, name) for path, name in found if not HIDDEN.search(name)]  # macOS leaves ._talk.mp3
+            if not shown:
                 raise ConfigError("no audio files in this folder", where=each, remedy=f"it needs {', '.join(MEDIA)}")
-            yield from ((path, str(Path(path).relative_to(each))) for path in found)
+            yield from shown
         elif each != PIPE and Path(each).exists() and not Path(each).is_file():
             raise ConfigError(
                 "no file, but a pipe or a device", where=each, remedy=f"send it to standard input: {PIPE}"
             )
         elif each != PIPE and not Path(each).is_file():
-            raise ConfigError("no such file or folder", where=each, remedy="check the path")
+            remedy = "copy it to this machine, or `megahour ingest` it" if "://" in each else "check the path"
+            raise ConfigError("no such file or folder", where=each, remedy=remedy)
         else:
             yield each, "stdin" if each == PIPE else Path(each).name
 
 
-def _transcribe_all(recogniser: Recogniser, inputs: list[tuple[str, str]], asked: Asked) -> int:
+def _transcribe_all(
+    recogniser: Recogniser, inputs: list[tuple[str, str]], targets: Sequence[Path | None], asked: Asked
+) -> int:
     """Each input's transcript, written or printed; returns how many failed, each with a line that says why."""
     from megahour.runner.console import duration
     from megahour.transcribe.formats import FORMATS as WRITERS
 
-    failed, heard_s, began_s = 0, 0.0, time.monotonic()
-    targets = _targets(inputs, asked) if asked.out else [None] * len(inputs)
+    failed, skipped, heard_s, began_s = 0, 0, 0.0, time.monotonic()
     for number, ((path, _), target) in enumerate(zip(inputs, targets, strict=True), 1):
         if target is not None and asked.resume and target.exists():
+            skipped += 1
             continue
         started_s = time.monotonic()
         try:
@@ -140,7 +151,8 @@ def _transcribe_all(recogniser: Recogniser, inputs: list[tuple[str, str]], asked
         )
     if asked.out:
         took = f"{duration(heard_s)} of audio in {duration(time.monotonic() - began_s)}"
-        log.say_last(f"{len(inputs) - failed} of {len(inputs)} transcripts in {asked.out}: {took}")
+        before = f", {skipped} of them from before" if skipped else ""
+        log.say_last(f"{len(inputs) - failed} of {len(inputs)} transcripts in {asked.out}{before}: {took}")
     return failed
 
 
@@ -149,13 +161,24 @@ def _say_done(line: str, path: str, inputs: int) -> None:
         log.say("transcribed", line, {"path": path})
 
 
-def _targets(inputs: list[tuple[str, str]], asked: Asked) -> list[Path]:
-    """Where each transcript goes: talk.srt, or talk.mp3.srt where there is talk.wav too."""
+def _targets(inputs: list[tuple[str, str]], asked: Asked) -> Sequence[Path | None]:
+    """Where each transcript goes: talk.srt, or talk.mp3.srt where there is talk.wav too; None: to standard output.
+
+    Raises ConfigError: files are there already, which may be transcripts by people, and no option says what to do.
+    """
+    if not asked.out:
+        if asked.resume or asked.overwrite:
+            raise ConfigError("--resume or --overwrite without --out", where="transcribe", remedy="name a folder: --out")
+        return [None] * len(inputs)
     plain = [Path(asked.out) / Path(name).with_suffix(f".{asked.form}") for _, name in inputs]
     whole = [Path(asked.out) / f"{name}.{asked.form}" for _, name in inputs]
     targets = [one if plain.count(one) == 1 else other for one, other in zip(plain, whole, strict=True)]
     if twice := sorted({str(target) for target in targets if targets.count(target) > 1}):
         raise ConfigError(f"two inputs would become {twice[0]}", where=asked.out, remedy="transcribe them one by one")
+    if not (asked.resume or asked.overwrite) and (there := [target for target in targets if target.exists()]):
+        what = f"{len(there)} of {len(targets)} outputs are there already, such as {there[0].name}"
+        remedy = "choose another --out; or --resume to make only the missing ones, or --overwrite to replace them"
+        raise ConfigError(what, where=asked.out, remedy=remedy)
     return targets
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -12,8 +13,9 @@ from megahour.cli.main import app
 from megahour.core.errors import ConfigError
 
 
-def refused(*words: str) -> ConfigError:
-    error = CliRunner().invoke(app, ["transcribe", *words]).exception
+def refused(*words: str, cwd: Path | None = None) -> ConfigError:
+    with contextlib.chdir(cwd or Path.cwd()):
+        error = CliRunner().invoke(app, ["transcribe", *words]).exception
     assert isinstance(error, ConfigError), error
     return error
 
@@ -33,3 +35,37 @@ def test_a_pipe_in_place_of_a_file_is_sent_to_standard_input(tmp_path: Path) -> 
     assert "a pipe or a device" in str(error)
     assert "standard input" in error.remedy
     assert "no such file" in str(refused(str(tmp_path / "none.wav"), "--model", "demo"))
+
+
+def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
+    """In a corpus the text beside a recording is what people wrote."""
+    (tmp_path / "talk.wav").write_bytes(b"")
+    (tmp_path / "talk.txt").write_text("by people", "utf-8")
+    error = refused(str(tmp_path), "--model", "demo", "--out", str(tmp_path))
+    assert "1 of 1 outputs are there already, such as talk.txt" in str(error)
+    assert {"--resume", "--overwrite"} <= set(error.remedy.split())
+    for option in ("--resume", "--overwrite"):  # goes on to the model, which is not there
+        assert "demo was not run here" in str(
+            refused(str(tmp_path), "--model", "demo", "--out", str(tmp_path), option, cwd=tmp_path)
+        )
+        assert "without --out" in str(refused(str(tmp_path), "--model", "demo", option))
+    assert (tmp_path / "talk.txt").read_text("utf-8") == "by people"
+
+
+def test_hidden_files_of_a_folder_are_left_out(tmp_path: Path) -> None:
+    """macOS puts `._talk.wav` beside talk.wav on disks of others; it is no audio."""
+    (tmp_path / "._talk.wav").write_bytes(b"\0\5\x16\7")
+    assert "no audio files in this folder" in str(refused(str(tmp_path), "--model", "demo"))
+    assert "demo was not run" in str(refused(str(tmp_path / "._talk.wav"), "--model", "demo", cwd=tmp_path))
+
+
+def test_a_rate_is_of_raw_samples_on_standard_input(tmp_path: Path) -> None:
+    """It was left unused for files, or took an MP3's bytes for samples with --stream."""
+    (tmp_path / "talk.mp3").write_bytes(b"")
+    for live in ([], ["--stream"]):
+        error = refused(str(tmp_path / "talk.mp3"), "--model", "demo", "--rate-hz", "16000", *live)
+        assert error.remedy == "send it to standard input: megahour transcribe - --rate-hz 16000 < FILE"
+
+
+def test_an_address_is_not_read_from_elsewhere() -> None:
+    assert "copy it to this machine" in refused("s3://bucket/talk.wav", "--model", "demo").remedy

@@ -18,6 +18,7 @@ from typing import BinaryIO, NamedTuple, Protocol
 from megahour.core.errors import BadRecord
 
 UNKNOWN_SIZE = 0xFFFFFFFF  # what a program writes that cannot seek back, such as a pipe of ffmpeg
+UNKNOWN_SIZES = range(0x7FFFF000 - 256, 0x80000001)  # the same of SoX, which rounds down to whole frames, and arecord
 OGG_TAIL = 1 << 17  # two of the largest possible pages (65,307 bytes)
 MAX_TRAILER = 4096  # padding and tags that careless writers leave after the last chunk
 END_OF_STREAM = 0x04
@@ -145,7 +146,7 @@ def _check_wave(file: BinaryIO, size: int, magic: bytes) -> None:
         if name == b"ds64":
             riff_64, data_bytes_64 = struct.unpack("<QQ", file.read(16).ljust(16, b"\0"))
             riff_end = riff_64 + 8
-        if name == b"data" and length == UNKNOWN_SIZE:
+        if name == b"data" and (length == UNKNOWN_SIZE or (length in UNKNOWN_SIZES and position + 8 + length > size)):
             if data_bytes_64 is None:
                 return  # a stream of unknown length: whatever is there is the recording
             length = data_bytes_64
