@@ -168,7 +168,8 @@ def _targets(inputs: list[tuple[str, str]], asked: Asked) -> Sequence[Path | Non
     """
     if not asked.out:
         if asked.resume or asked.overwrite:
-            raise ConfigError("--resume or --overwrite without --out", where="transcribe", remedy="name a folder: --out")
+            what = "--resume or --overwrite without --out"
+            raise ConfigError(what, where="transcribe", remedy="name a folder with --out")
         return [None] * len(inputs)
     plain = [Path(asked.out) / Path(name).with_suffix(f".{asked.form}") for _, name in inputs]
     whole = [Path(asked.out) / f"{name}.{asked.form}" for _, name in inputs]

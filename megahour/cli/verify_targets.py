@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def verify_targets(target: str, overrides: Sequence[str], *, repairing: bool) ->
 
 
 def verify_bundle(url: str, digest: str) -> None:
-    """Check a bundle against its manifest, and its digest against `digest` unless that is empty.
+    """Check a bundle against its manifest, a recogniser by its golden clips, too, and the digest unless that is empty.
 
     Raises StoreError: it differs. An attacker could change the manifest along with a file, but the digest would change.
     """
@@ -66,10 +67,16 @@ def verify_bundle(url: str, digest: str) -> None:
     if digest and digest.lower() != bundle.digest:
         what = f"the bundle has the digest {bundle.digest}, not {digest[:80]}"
         raise StoreError(what, where=url, remedy="do not use it; copy the bundle again from its source")
-    if problems := bundle.problems():
+    problems, played = bundle.problems(), ""
+    if isinstance(bundle, Bundle) and not problems and find_spec("onnxruntime") and find_spec("torch"):
+        from megahour.export.replay import replayed
+
+        problems = [f"{url}/{problem}" for problem in replayed(bundle)]
+        played = f", {len(bundle.manifest.golden)} golden clips agree"
+    if problems:
         more = f", and {len(problems) - 1} more" if problems[1:] else ""
         raise StoreError(problems[0] + more, where=url, remedy="copy the bundle again, or export it again")
-    click.echo(f"ok  {url}, digest {bundle.digest}")
+    click.echo(f"ok  {url}{played}, digest {bundle.digest}")
 
 
 def _of_recipe(recipe: Recipe) -> list[_Target]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 import soundfile
@@ -25,6 +28,7 @@ from megahour.export.clips import SpokenClip, clips_of_files
 from megahour.export.model import TrainedModel
 from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
+from megahour.export.sherpa import tokens_text
 from megahour.export.write import write_bundle
 from megahour.features.params import FeaturesParams
 from megahour.models import onnx_session
@@ -236,13 +240,51 @@ def test_a_digest_tells_a_bundle_whose_manifest_was_changed_with_its_files(sound
         return CliRunner().invoke(app, ["verify", str(folder), *words])
 
     digest = Bundle.open(str(sound)).digest
-    assert verified(sound, "--digest", digest.upper()).output == f"ok  {sound}, digest {digest}\n"
+    clips = len(Bundle.open(str(sound)).manifest.golden)
+    expected = f"ok  {sound}, {clips} golden clips agree, digest {digest}\n"
+    assert verified(sound, "--digest", digest.upper()).output == expected
     changed = shutil.copytree(sound, tmp_path / "bundle")
     (changed / "tokens.txt").write_bytes(b"x" * (changed / "tokens.txt").stat().st_size)
     assert "tokens.txt: its SHA-256 is another one" in str(verified(changed).exception)
-    put(changed, "tokens.txt", b"other")
+    put(changed, "tokens.txt", (sound / "tokens.txt").read_bytes())
+    change(changed, licences=[{"licence": "CC0", "attribution": "me", "utterances": 1, "hours": 1.0}])
     assert verified(changed).exit_code == 0
     assert f"not {digest}" in str(verified(changed, "--digest", digest).exception)
+
+
+def swapped(folder: Path) -> None:
+    """Tokens in another order, in both places: each checksum is right, and every word wrong."""
+    tokens = json.loads((folder / MANIFEST).read_text())["tokens"]
+    change(folder, tokens=[*tokens[:2], *reversed(tokens[2:])])
+    put(folder, "tokens.txt", tokens_text(json.loads((folder / MANIFEST).read_text())["tokens"]).encode())
+
+
+def pickled(folder: Path) -> None:
+    """What unpickling would run."""
+    data = io.BytesIO()
+    np.save(data, np.array([Path("x")], dtype=object), allow_pickle=True)
+    put(folder, Bundle.open(str(folder)).manifest.golden[0].log_probs, data.getvalue())
+
+
+@pytest.mark.parametrize(
+    ("change_it", "message"),
+    [
+        (swapped, 'is "[^"]+" by these tokens, and "[^"]+" in the manifest'),
+        (lambda folder: put(folder, "tokens.txt", b"other"), "tokens.txt: not the tokens of the manifest"),
+        (lambda folder: front_end(folder, low_hz=300.0), "what the graph gives is .* from golden/"),
+        (lambda folder: put(folder, Bundle.open(str(folder)).manifest.golden[0].file, b"RIFF"), "cannot be read"),
+        (pickled, "cannot be read: Object arrays cannot be loaded"),
+    ],
+)
+def test_golden_clips_tell_a_bundle_whose_parts_do_not_belong_together(
+    change_it: Callable[[Path], None], message: str, sound: Path, tmp_path: Path
+) -> None:
+    """Where the checksums are right, because the manifest was changed too."""
+    changed = shutil.copytree(sound, tmp_path / "bundle")
+    change_it(changed)
+    error = CliRunner().invoke(app, ["verify", str(changed)]).exception
+    assert isinstance(error, StoreError)
+    assert re.search(message, str(error)), error
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,52 @@
+"""A bundle's golden clips played once more: whether its graph, front end, tokens and texts belong together."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.core.errors import BadRecord
+from megahour.corpus.media.audio import AudioLimits, decode
+from megahour.export.model import greedy, text_of
+from megahour.export.sherpa import tokens_text
+from megahour.transcribe.bundle import Bundle, GoldenClip
+from megahour.transcribe.parts import parts_of
+from megahour.transcribe.recogniser import Recogniser
+
+MOST_APART = 0.01  # of the largest value: other machines round differently
+LIMITS = AudioLimits(max_clipped=1.0, silent_peak=0.0)
+
+
+def replayed(bundle: Bundle) -> list[str]:
+    """What is wrong with each clip, by the fp32 graph for whole utterances; [] if all is as it was exported.
+
+    Checksums cannot say this of files that were changed with the manifest: tokens in another order, another front end.
+
+    Raises
+    ------
+    StoreError: onnxruntime cannot read or run the graph.
+    """
+    if bundle.read("tokens.txt").decode("utf-8", "replace") != tokens_text(bundle.manifest.tokens):
+        return ["tokens.txt: not the tokens of the manifest"]
+    recogniser = Recogniser(greedy(parts_of(bundle.url)))
+    return [f"{clip.file}: {what}" for clip in bundle.manifest.golden if (what := _wrong(bundle, recogniser, clip))]
+
+
+def _wrong(bundle: Bundle, recogniser: Recogniser, clip: GoldenClip) -> str:
+    """What is wrong with a clip; "" of a good one."""
+    try:
+        expected: NDArray[np.float32] = np.load(io.BytesIO(bundle.read(clip.log_probs)), allow_pickle=False)
+        samples = decode(io.BytesIO(bundle.read(clip.file)), recogniser.front.rate_hz, limits=LIMITS)[:, 0]
+    except (BadRecord, EOFError, MemoryError, OverflowError, ValueError) as error:
+        return f"it, or {clip.log_probs}, cannot be read: {error}"
+    rows = list(recogniser.front.rows_of(iter([samples.astype(np.float32)]), []))
+    found = recogniser.log_posteriors(np.concatenate(rows))
+    if found.shape != expected.shape or expected.dtype != np.float32:
+        return f"the graph gives {found.shape}, {clip.log_probs} has {expected.shape} of {expected.dtype}"
+    apart = float(np.abs(found - expected).max(initial=0.0))
+    if not apart <= MOST_APART * max(1.0, float(np.abs(expected).max(initial=0.0))):
+        return f"what the graph gives is {apart:.2g} from {clip.log_probs}"
+    text, kept = text_of(recogniser, expected), clip.texts.get("offline", {}).get("fp32")
+    return "" if text == kept else f'{clip.log_probs} is "{text}" by these tokens, and "{kept}" in the manifest'
