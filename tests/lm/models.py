@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from megahour.lm.arpa.model import NgramModel, read_arpa
 from megahour.lm.estimate.discounts import Discount
-from megahour.lm.estimate.estimate import STORE_BYTES, Smoothing, estimate
+from megahour.lm.estimate.estimate import STORE_BYTES, Method, estimate
 from megahour.lm.estimate.reading import allowed_words, read_corpus, vocabulary_of
 from megahour.lm.text.cut import WordCut
 from megahour.lm.text.sources import line_blocks
@@ -33,7 +33,7 @@ def estimate_text(
     threads: int = 1,
     listed: Iterable[str] | None = None,
     store_bytes: int = STORE_BYTES,
-    smoothing: Smoothing = "kneser-ney",
+    smoothing: Method = "kneser-ney",
 ) -> Estimate:
     """listed: n-grams with other words are dropped after counting."""
     corpus = read_corpus(line_blocks(lines, "lines"), cut=WordCut(limit)).corpus

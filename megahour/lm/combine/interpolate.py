@@ -16,8 +16,9 @@ import numpy as np
 from megahour.core.compiled import compiled
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa.model import NgramModel
+from megahour.lm.arpa.parse import NEVER
 from megahour.lm.combine.mixture import Fit, check_weights, fit
-from megahour.lm.combine.renormalise import NEVER, renormalise
+from megahour.lm.combine.renormalise import renormalise
 from megahour.lm.combine.trie import MAX_NODES, Trie, build, link, sort_rows
 from megahour.lm.combine.walk import Unknown, Walker, encode_sentences, union, walker
 from megahour.lm.text.arrays import Float64, Int32, Int64

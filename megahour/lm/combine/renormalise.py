@@ -10,9 +10,9 @@ from __future__ import annotations
 import numpy as np
 
 from megahour.core.compiled import compiled
+from megahour.lm.arpa.parse import NEVER
 from megahour.lm.combine.trie import Trie
 
-NEVER = -99.0  # log10 of a probability of zero, as in ARPA files
 LN10 = float(np.log(10.0))
 SPENT = 1e-9
 """Probability below which nothing is left for words that a context does not list: rounding of float64, not words."""

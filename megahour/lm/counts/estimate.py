@@ -19,7 +19,8 @@ import numpy as np
 
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa.model import NgramModel
-from megahour.lm.combine.renormalise import NEVER, renormalise
+from megahour.lm.arpa.parse import NEVER
+from megahour.lm.combine.renormalise import renormalise
 from megahour.lm.combine.trie import Links, Trie, link, unpack
 from megahour.lm.combine.trie import build as trie_of
 from megahour.lm.counts.table import NgramCounts

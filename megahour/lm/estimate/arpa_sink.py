@@ -1,4 +1,4 @@
-"""An ARPA file that threads write at once: every partition's lines have their places before any are written."""
+"""The sink for ARPA files. Threads write it together: the places of all lines are known before the first is written."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from megahour.lm.estimate.sweep import CHARACTERS, KEPT
 from megahour.lm.text.arrays import Float32, Int32, Int64
 from megahour.lm.text.tokenise import BOUNDARY, END
 
-LINES = 1 << 15  # spelled at a time
+LINES = 1 << 15  # formatted at a time
 
 
 class ArpaSink:
-    """Takes a model from `estimate` and writes it to a new file; a context, which closes the file."""
+    """An `estimate.Sink` that writes a new ARPA file. A context manager, which closes the file."""
 
     spelled = True
 
@@ -37,7 +37,7 @@ class ArpaSink:
         self._file.__exit__()
 
     def begin(self, parts: Partitions, tallies: Int64, sizes: list[int], logp: Float32, backoff: Float32) -> None:
-        """Header, unigrams, and the places of everything else. See `estimate.Sink`."""
+        """Write the header and the unigrams, and compute the places of all other lines. See `estimate.Sink`."""
         self._order, self._tallies = parts.order, tallies
         self._spelling = spelling(parts.corpus.arena, parts.corpus.starts)
         self._longest = int(parts.lengths.max())
@@ -52,7 +52,7 @@ class ArpaSink:
         self._text(END_OF_MODEL, size)
 
     def partition(self, number: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32, sizes: Int64) -> None:
-        """The lines of a partition. See `estimate.Sink`."""
+        """Write the lines of a partition. See `estimate.Sink`."""
         for k in range(2, self._order + 1):
             tally, highest = self._tallies[number, k], k == self._order
             length = line_bytes(k, highest, int(tally[KEPT]), int(tally[CHARACTERS]))
@@ -62,13 +62,13 @@ class ArpaSink:
                 raise AssertionError(f"partition {number}: {sizes[k]} {k}-grams in {used} bytes, not {length}")
 
     def end(self) -> None:
-        """Write what threads still hold, and wait for all of it."""
+        """Write the remaining data of all threads."""
         self._file.close()
 
     def _lines(
         self, k: int, length: int, place: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32
     ) -> int:
-        """Lines of k-grams to a place of the file, `length` bytes; how many they were."""
+        """Write lines of k-grams, expected to have `length` bytes, at `place`; return their size in bytes."""
         end = END if k > 1 else BOUNDARY  # as a unigram, BOUNDARY is `<s>`
         used, highest = 0, k == self._order
         for first in range(0, len(at), LINES):
@@ -84,12 +84,12 @@ class ArpaSink:
         return used
 
     def _text(self, text: bytes, place: int) -> int:
-        """Write text at a place; where it ends."""
+        """Write text at a place; return the place after it."""
         self._file.write(text, place)
         return place + len(text)
 
     def _unigrams(self, corpus: Corpus, place: int, logp: Float32, backoff: Float32) -> int:
-        """The lines of words to a place of the file; how many bytes they were."""
+        """Write the lines of unigrams at a place; return their size in bytes."""
         used, lengths = 0, np.diff(corpus.starts)
         for first in range(0, corpus.size, LINES):  # a part at a time: little memory, and its bytes are known
             part = slice(first, first + LINES)

@@ -1,7 +1,7 @@
-"""What partitions exchange: log γ of contexts of two words or more that occur more than once.
+"""The exchange between partitions: log γ of contexts of two words or more that occur more than once.
 
-γ(h) is made in the partition of h's last word and printed with the n-gram h, in the partition of the word before it.
-The corpus position of the last word of h's first occurrence, with h's length, is its name in both.
+γ(h) is computed in the partition of h's last word, and printed with the n-gram h in the partition of the word before.
+In both, h is identified by its *name*: its length, and the position of its last word in its first occurrence.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from megahour.lm.text.arrays import Float32, Int32, Int64
 from megahour.lm.text.machine import prefetch
 
 MOST = 255
-AHEAD = 8  # contexts between asking for a word's partition and reading it
+AHEAD = 8  # contexts between the prefetch of a word's partition and its use
 
 
 class Names(NamedTuple):
-    """Contexts that one partition made: first position, words, partition that prints them, and their sums.
+    """The names (first, length) of one partition's contexts, the partitions that print them, and their sums.
 
-    small: (N, SUMS) uint8; zeros where the sum of all is above MOST: those are the next row of large, (L, SUMS) int32.
-    Few are, and memory that is touched for the first time takes longer than the sums themselves.
+    small: (N, SUMS) uint8. Where the first sum is above MOST, the row is zero and the sums are the next row of large,
+    (L, SUMS) int32. Few contexts need this, and less memory is faster: to touch new pages costs more than the sums.
     """
 
     first: Int32
@@ -38,17 +38,17 @@ class Names(NamedTuple):
 
     @staticmethod
     def shelves() -> tuple[Arena, ...]:
-        """For the names of one partition after the other."""
+        """Arenas for the names of successive partitions."""
         return Arena(np.int32), Arena(np.int8), Arena(np.uint16), Arena(np.uint8, SUMS), Arena(np.int32, SUMS)
 
     @staticmethod
     def room(shelves: tuple[Arena, ...], size: int, positions: int, order: int) -> Names:
-        """Room for at most `size` contexts of `positions` positions."""
-        most = min(size, positions // MOST * order)  # contexts of the same length share no position
+        """Arrays for at most `size` contexts of `positions` positions."""
+        most = min(size, positions // MOST * order)  # contexts of equal length share no position
         return Names(*(shelf.room(most if shelf is shelves[-1] else size) for shelf in shelves))
 
     def taken(self, shelves: tuple[Arena, ...], size: int, large: int) -> Names:
-        """The first `size` rows of `room`, which are kept."""
+        """Keep the first `size` rows, and `large` rows of large sums; the arenas reuse the rest."""
         *each, last = shelves
         for shelf in each:
             shelf.take(size)
@@ -59,7 +59,7 @@ class Names(NamedTuple):
 def exchange(
     names: Sequence[Names], discounts: npt.NDArray[np.float64], partitions: int
 ) -> tuple[Int32, npt.NDArray[np.int8], Float32, Int64]:
-    """first, length and log10 γ of all names by target, those of partition i in edges[i] .. edges[i + 1], and edges.
+    """first, length and log10 γ of all names, sorted by target, and edges: those of partition i begin at edges[i].
 
     discounts (order + 2, 4): by order.
     """
@@ -78,12 +78,11 @@ def exchange(
 def take_names(  # type: ignore[no-untyped-def]
     nodes, n, sums, first, windows, owner, contexts, wildcards, first_out, length_out, target_out, small, large
 ):
-    """From a sweep's n nodes: sums of one-word contexts to contexts (V, SUMS), all others to the arrays of `Names`; how
-    many these are, and how many of them are large. Contexts whose n-grams are all dropped have γ = 1, which need not be
-    exchanged.
+    """Sort the n nodes of a sweep by length: sums of one-word contexts go to contexts (V, SUMS), longer contexts to the
+    arrays of `Names`. Returns (names, large names). Contexts whose n-grams are all dropped are left out: their γ is 1.
 
-    windows (m, order): of the partition. owner (V,): partition of a word. Adds to wildcards (order + 1, 2), by the
-    order of what is dropped: contexts with a wildcard entry, and what these entries hold.
+    windows (m, order): of the partition. owner (V,): partition of each word. Adds to wildcards (order + 1, 2), by the
+    order of the dropped n-grams: contexts with a wildcard entry, and the sum of the entries.
     """
     held = most = 0
     for node in range(n):

@@ -1,31 +1,35 @@
-"""Modified Kneser-Ney discounts from numbers of n-grams (Chen & Goodman 1998, equation 26), and unigrams.
+"""Modified Kneser-Ney: discounts (Chen & Goodman 1998, equation 26) and unigram probabilities.
 
     D(j) = j - (j+1) · n_1/(n_1 + 2 n_2) · n_(j+1)/n_j          j = 1, 2, 3+;  D(0) = 0
 
-Where lmplz gives up or wants `--discount_fallback`, an order that cannot be estimated gets D = 0.5, 1, 1.5, unless
-`KneserNey` says otherwise.
+n_j is the number of n-grams with adjusted count j. An order whose counts give no valid discounts, where lmplz stops
+without `--discount_fallback`, gets D = 0.5, 1, 1.5, unless `KneserNey` sets other values.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from megahour.core.errors import MegahourError
-from megahour.lm.text.arrays import Float64, Int64
+from megahour.lm.text.arrays import Bytes, Float64, Int64
+from megahour.lm.text.tokenise import BOUNDARY, END, UNKNOWN
 
-UNKNOWN = 0  # the number of `<unk>`
 Discount = tuple[float, float, float]
 FALLBACK: Discount = (0.5, 1.0, 1.5)
 
 
 class KneserNey(NamedTuple):
-    """What lmplz lets one change. fallback: D of orders that cannot be estimated; None: these are an error.
-    interpolated: unigrams share what is freed evenly; else `<unk>` has it all, as SRILM does it. least_words: share it
-    among at least so many words, those that the text lacks being `<unk>`."""
+    """Options of Kneser-Ney smoothing, as in lmplz.
+
+    fallback: discounts of orders whose counts give none; None makes such an order an error. interpolated: distribute
+    the mass freed from unigrams evenly over all words; False: give it to `<unk>`, as SRILM does. least_words: assume a
+    vocabulary of at least this many words.
+    """
 
     fallback: Discount | None = FALLBACK
     interpolated: bool = True
@@ -36,10 +40,14 @@ USUAL = KneserNey()
 
 
 def discounts(tallies: Sequence[Int64], fallback: Discount | None = FALLBACK) -> tuple[list[Discount], dict[int, str]]:
-    """D(1), D(2), D(3+) of each order from its numbers (5,) of n-grams with adjusted counts 0 … 4.
+    """D(1), D(2), D(3+) of each order; and the orders that got the fallback, with the reason.
 
-    Also the orders that got the fallback, each with the reason. Raises MegahourError: an order that needs one when
-    there is none.
+    tallies: for each order the numbers (5,) of n-grams with adjusted counts 0 … 4. Raises MegahourError: an order needs
+    the fallback, which is None.
+
+    >>> values, fallbacks = discounts([np.array([0, 40, 20, 12, 8])])
+    >>> [round(value, 3) for value in values[0]], fallbacks
+    ([0.5, 1.1, 1.667], {})
     """
     result: list[Discount] = []
     fallbacks: dict[int, str] = {}
@@ -72,9 +80,10 @@ def unigram_probabilities(
     allowed: npt.NDArray[np.uint8] | None = None,
     how: KneserNey = USUAL,
 ) -> Float64:
-    """p(w) (V,) from adjusted counts (V,), interpolated with 1/(V-1) as in lmplz; word `bos` is never predicted: 1.
+    """p(w) (V,) from adjusted counts (V,), interpolated with 1/(V-1) as in lmplz. Word `bos` is never predicted: 1.
 
-    allowed (V,): V counts these only; the counts of other words go to the interpolation, and their p is of no use.
+    allowed (V,): V is the number of these words; the counts of all others go to the interpolation, and their p is
+    meaningless.
     """
     taken = np.array([0.0, *discount])[np.minimum(adjusted, 3)]
     freed = taken if allowed is None else np.where(allowed, taken, adjusted)
@@ -88,3 +97,28 @@ def unigram_probabilities(
         probability[UNKNOWN] += freed.sum() / total
     probability[bos] = 1.0
     return np.asarray(probability, np.float64)
+
+
+@dataclass(frozen=True)
+class Smoothing:
+    """discounts (order + 2, 4): by order. unigram (V,): probabilities, that of `</s>` also under BOUNDARY."""
+
+    discounts: Float64
+    unigram: Float64
+
+
+def smoothing_of(
+    unigrams: Int64, tallies: Int64, how: KneserNey = USUAL, allowed: Bytes | None = None
+) -> tuple[Smoothing, list[Discount], dict[int, str]]:
+    """Discounts and unigram probabilities as arrays, and the discounts and fallbacks of `discounts`.
+
+    unigrams (V,): adjusted counts of words. tallies (order - 1, 5): of the longer n-grams, as for `discounts`. allowed:
+    as for `unigram_probabilities`. Raises MegahourError as `discounts`.
+    """
+    ones = np.array([np.count_nonzero(unigrams == adjusted) for adjusted in range(5)])
+    result, fallbacks = discounts([ones, *tallies], how.fallback)
+    table = np.zeros((len(result) + 2, 4))
+    table[1:-1, 1:] = result
+    unigram = unigram_probabilities(unigrams, result[0], BOUNDARY, allowed, how)
+    unigram[BOUNDARY] = unigram[END]
+    return Smoothing(table, unigram), result, fallbacks

@@ -1,10 +1,10 @@
-"""Positions of a corpus by their history: partitioned by its last word, sorted by the words before it.
+"""Positions of a corpus by history: partitioned by the last word, sorted by the words before it.
 
-A position p stands for the predicted token T[p] and its history T[p-1], T[p-2], …, which ends at the BOUNDARY before
-the sentence. With the last word of the history as the key, all that Kneser-Ney smoothing needs above unigrams is in one
-partition: n(h w), the sums over w, the number of different words before a suffix, and the suffix's own probability, for
-a suffix of two or more words ends in the same two (Heafield et al. 2013, section 3, sorts instead). Within a partition
-positions are sorted by T[p-1], then T[p-2], …: a context is a run of neighbours, and so is every shorter one.
+A position p stands for the predicted token T[p] and its history T[p-1], T[p-2], …, back to the BOUNDARY before the
+sentence. In partitions by the last word of the history, one partition has all that Kneser-Ney smoothing needs above
+unigrams: n(h w), the sums over w, the number of different words before a suffix, and the probability of the suffix,
+because a suffix of two words or more has the same last word (Heafield et al. 2013, section 3, sorts instead). Within a
+partition positions are sorted by T[p-1], then T[p-2], …, so every context is a run of neighbours.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from megahour.lm.text.arrays import Int64
 from megahour.lm.text.machine import prefetch
 from megahour.lm.text.tokenise import BOUNDARY
 
-AHEAD = 24  # rows between asking for a row and reading it; for what its word leads to, a third
-SMALL = 24  # nodes of up to this many positions are sorted by insertion
+AHEAD = 24  # rows between the prefetch of a row and its use; a third of it for the entries of its word
+SMALL = 24  # largest node that is sorted by insertion
 
 
 @compiled
@@ -29,7 +29,7 @@ def history_counts(tokens, begin, end, counts):  # type: ignore[no-untyped-def]
 
 @compiled
 def partition(tokens, begin, end, cursors, positions):  # type: ignore[no-untyped-def]
-    """Write each position to its word's next place in `positions`; cursors (V,) move on."""
+    """Write each position to the next place of its word in `positions`. cursors (V,) are advanced."""
     for p in range(begin, end):
         word = tokens[p - 1]
         positions[cursors[word]] = p
@@ -38,8 +38,7 @@ def partition(tokens, begin, end, cursors, positions):  # type: ignore[no-untype
 
 @compiled
 def partition_by_owner(tokens, begin, end, owner, cursors, positions):  # type: ignore[no-untyped-def]
-    """Write each position to the next place of its word's owner (V,); cursors, by owner, move on: a few streams, where
-    `partition` has one for each word."""
+    """`partition` by the owner (V,) of the word instead, with one cursor per owner: fewer streams of writes."""
     for p in range(begin, end):
         part = owner[tokens[p - 1]]
         positions[cursors[part]] = p
@@ -48,9 +47,9 @@ def partition_by_owner(tokens, begin, end, owner, cursors, positions):  # type: 
 
 @compiled
 def order_by_word(windows, first, cursors, index):  # type: ignore[no-untyped-def]
-    """index (m,) of the rows of windows (m, order) by the history's last word, equal ones in their order.
+    """index (m,): the rows of windows (m, order) in stable order of the history's last word.
 
-    cursors: places of the words `first`, first + 1, …; they move on.
+    cursors: next places of the words `first`, first + 1, …; they are advanced.
     """
     for i in range(len(index)):
         word = windows[i, 1] - first
@@ -59,7 +58,7 @@ def order_by_word(windows, first, cursors, index):  # type: ignore[no-untyped-de
 
 
 def buckets(counts: Int64, largest: int) -> Int64:
-    """Edges (in words, B+1) of ranges of neighbouring words that hold at most `largest` positions or a single word."""
+    """Divide the words into ranges of at most `largest` positions, or of one word; return their edges (B + 1,)."""
     edges = np.empty(len(counts) + 1, np.int64)
     size = _buckets(counts, largest, edges)
     edges[size] = len(counts)
@@ -68,7 +67,7 @@ def buckets(counts: Int64, largest: int) -> Int64:
 
 @compiled
 def _buckets(counts, largest, edges):  # type: ignore[no-untyped-def]
-    """Write where ranges begin; how many."""
+    """Write the first word of each range; return the number of ranges."""
     size, held = 1, 0
     edges[0] = 0
     for word in range(len(counts)):
@@ -81,10 +80,10 @@ def _buckets(counts, largest, edges):  # type: ignore[no-untyped-def]
 
 @compiled
 def gather(tokens, positions, order, windows):  # type: ignore[no-untyped-def]
-    """windows (m, order): column j has T[p-j], p ≥ order - 1; words before the sentence's BOUNDARY mean nothing."""
+    """windows (m, order): column j is T[p-j], p ≥ order - 1. Words before the sentence's BOUNDARY have no meaning."""
     m = len(positions)
     for i in range(m):
-        # Neighbours in a partition are far apart in the corpus: each row is a cache miss, unless asked for early.
+        # Neighbours in a partition are far apart in the corpus: without the prefetch each row is a cache miss.
         if i + AHEAD < m:
             prefetch(tokens, np.int64(positions[i + AHEAD]))
             prefetch(tokens, np.int64(positions[i + AHEAD]) - order + 1)
@@ -95,7 +94,7 @@ def gather(tokens, positions, order, windows):  # type: ignore[no-untyped-def]
 
 @compiled
 def permute(windows, positions, index, windows_out, positions_out):  # type: ignore[no-untyped-def]
-    """Rows of windows (m, order) and positions (m,) in the order of index (m,)."""
+    """Copy rows of windows (m, order) and positions (m,) in the order of index (m,)."""
     for i in range(len(index)):
         row = index[i]
         positions_out[i] = positions[row]
@@ -105,12 +104,12 @@ def permute(windows, positions, index, windows_out, positions_out):  # type: ign
 
 @compiled
 def sort_histories(windows, order, index, scratch, seat, keys, sizes, stack):  # type: ignore[no-untyped-def]
-    """Sort index (m,), in which equal histories keep their order; distances 1 .. order-1 of `windows` are compared.
+    """Sort index (m,) by columns 1 .. order-1 of windows; equal histories keep their order.
 
     Scratch: scratch (m,) int32; seat (V,) int32; keys, sizes (≥ min(m, V) + 1,) int32; stack (≥ 3 m + 3,) int32. Nodes
-    are split by the next word, seats being given in order of appearance, so that nothing is cleared between nodes.
+    are split by the next word. Seats are assigned in order of appearance, so nothing is cleared between nodes.
     """
-    # as unsigned numbers, an index needs no test whether it is negative
+    # unsigned: indexing needs no test for negative numbers
     windows, index, scratch = windows.view(np.uint32), index.view(np.uint32), scratch.view(np.uint32)
     seat, keys, sizes = seat.view(np.uint32), keys.view(np.uint32), sizes.view(np.uint32)
     pairs = np.empty(SMALL, np.uint64)
@@ -183,9 +182,9 @@ def sort_histories(windows, order, index, scratch, seat, keys, sizes, stack):  #
 
 @compiled
 def history_words(windows, order, floor):  # type: ignore[no-untyped-def]
-    """Words of each history (m,), at most order - 1; and how many it shares with the one before it (m + 1,).
+    """(m,) the length of each history, at most order - 1; (m + 1,) the number of words shared with the one before it.
 
-    windows (m, order): sorted. floor: shared by all of them, and with what comes before the first and after the last.
+    windows (m, order): sorted. floor: number of words that all share, also with the ones before and after them.
     """
     m = len(windows)
     words, shared = np.empty(m, np.uint8), np.empty(m + 1, np.uint8)

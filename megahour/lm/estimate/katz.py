@@ -5,9 +5,9 @@
     d(r)   = (r*/r - A) / (1 - A),  r* = (r+1) n_(r+1)/n_r,  A = (K+1) n_(K+1)/n_1      1 ≤ r ≤ K;  1 above
     α(h)   = (1 - Σ P(w|h)) / (1 - Σ P(w|h'))                    sums over the w that are listed after h
 
-n_r is how many n-grams of an order occur r times. As SRILM's `ngram-count` does: where n_r is zero, K is lowered below
-it; a d(r) outside of (0, 1] becomes 1; a history that discounts nothing has one added to n(h); mass that unigrams leave
-goes to words that do not occur, in equal shares, or to all where there is none.
+n_r is the number of n-grams of an order that occur r times. As in SRILM's `ngram-count`: if n_r is zero, K is less than
+r; a d(r) outside (0, 1] becomes 1; if a history frees no mass, n(h) is increased by one; the mass freed from unigrams
+is shared equally by words that do not occur, or by all words if there are none.
 """
 
 from __future__ import annotations
@@ -15,23 +15,26 @@ from __future__ import annotations
 import numpy as np
 
 from megahour.core.compiled import compiled
+from megahour.lm.arpa.parse import NEVER
 from megahour.lm.estimate.history import history_words
-from megahour.lm.estimate.smooth import NEVER, log_probability
+from megahour.lm.estimate.smooth import log_probability
 from megahour.lm.text.arrays import Float64, Int64
 from megahour.lm.text.tokenise import BOUNDARY, END
 
-MOST = 5  # K: counts above it are taken as they are
-FULL = 1e-9  # probability that is left over, or not listed, at least
+MOST = 5  # K: larger counts are not discounted
+FULL = 1e-9  # smallest probability that counts as left for back-off
 
 
 def good_turing(n: Int64) -> tuple[Float64, str]:
-    """d(r) (MOST + 2,), d(0) = 0, d(MOST + 1) = 1, from numbers n (MOST + 2,) of n-grams that occur r times; and why
-    some are not as the formula has them, or ""."""
+    """d(r) (MOST + 2,), with d(0) = 0 and d(MOST + 1) = 1, and the reason for deviations from the formula, or "".
+
+    n (MOST + 2,): numbers of n-grams that occur r times.
+    """
     ratios = np.ones(MOST + 2)
     ratios[0] = 0.0
     missing = next((r for r in range(1, MOST + 2) if n[r] == 0), 0)
-    most = missing - 2 if missing else MOST  # K; n of K + 1 is not zero
-    if most < 2:  # d(1) of K = 1 is 0
+    most = missing - 2 if missing else MOST  # K: n[K + 1] is not zero
+    if most < 2:  # with K = 1, d(1) is 0
         return ratios, f"no n-gram occurs {missing} times: nothing is discounted"
     above = (most + 1) * n[most + 1] / n[1]
     out_of_range = []
@@ -44,12 +47,12 @@ def good_turing(n: Int64) -> tuple[Float64, str]:
             out_of_range.append(str(r))
     why = f"no n-gram occurs {missing} times: counts up to {most} are discounted" if missing else ""
     if out_of_range:
-        why += "; " * bool(why) + f"no discount of counts {', '.join(out_of_range)}: the formula's is out of range"
+        why += "; " * bool(why) + f"no discount for counts {', '.join(out_of_range)}: the formula's is out of range"
     return ratios, why
 
 
 def unigram_katz(occurrences: Int64, ratios: Float64) -> Float64:
-    """P(w) (V,) from the tokens of a corpus by number, where BOUNDARY stands for `</s>`; that of `<s>` is 1."""
+    """P(w) (V,) from the occurrences (V,) of tokens, where BOUNDARY is `</s>`. P of `<s>` is 1."""
     counts = occurrences.astype(np.float64)
     counts[END], counts[BOUNDARY] = counts[BOUNDARY], 0.0
     predicted = np.ones(len(counts), bool)
@@ -68,9 +71,9 @@ def unigram_katz(occurrences: Int64, ratios: Float64) -> Float64:
 
 @compiled
 def count_counts(windows, order, grams, nodes, n, out):  # type: ignore[no-untyped-def]
-    """Add to out (order + 1, MOST + 2) how many k-grams of a partition occur r times: r = 1 … MOST + 1.
+    """Add to out (order + 1, MOST + 2) the numbers of k-grams of a partition that occur r times, r = 1 … MOST + 1.
 
-    windows (m, order): sorted; grams, nodes: all of `sweep.Store` of n contexts.
+    windows (m, order): sorted. grams, nodes: of `sweep.SweepStore`, n contexts.
     """
     for node in range(n):
         for g in range(nodes[node, 1], nodes[node, 2]):
@@ -87,11 +90,11 @@ def count_counts(windows, order, grams, nodes, n, out):  # type: ignore[no-untyp
 def katz(  # type: ignore[no-untyped-def]
     windows, positions, order, cutoffs, ratios, unigram, grams, nodes, n, seats, chain, alpha, at, logp, backoff, sizes
 ):
-    """Like `smooth.smooth`, from all n-grams of n contexts, dropped ones too.
+    """Like `smooth.smooth`, from all n-grams of n contexts, also dropped ones.
 
-    ratios (order + 1, MOST + 2): d(r) by order. alpha (order, T) float32: log10 α of a context by its words and the
-    position where it first ends; those of the partition's contexts are written, and those of its n-grams read: they
-    are right once all partitions have been gone through.
+    ratios (order + 1, MOST + 2): d(r) by order. alpha (order, T) float32: log10 α of a context by its length and the
+    position where it first ends. It is written for the contexts of the partition and read for its n-grams, so it is
+    complete after a pass over all partitions.
     """
     sizes[:] = 0
     words, shared_words = history_words(windows, order, 0)
@@ -112,11 +115,11 @@ def katz(  # type: ignore[no-untyped-def]
                     discounted += ratios[k, min(raw, MOST + 1)] * raw
                     listed += lower
             if discounted == 0.0:
-                continue  # no n-gram is listed, nor any longer one that ends in it
+                continue  # no n-gram is listed, nor any longer one that ends with it
             if total - discounted < FULL * total:
                 total += 1
             scale, weight = 1.0 / total, (1.0 - discounted / total) / max(1.0 - listed, FULL)
-            if 1.0 - listed < FULL:  # every word is listed: nothing to back off to
+            if 1.0 - listed < FULL:  # every word is listed, none is left for back-off
                 scale, weight = 1.0 / discounted, 1.0
             alpha[length, earliest - 1] = np.log10(weight)
             size = sizes[k]
@@ -146,5 +149,5 @@ def katz(  # type: ignore[no-untyped-def]
 
 
 def unigram_logs(probability: Float64) -> Float64:
-    """log10 of P(w) (V,) as ARPA files have it."""
+    """log10 of P(w) (V,), at least NEVER."""
     return np.asarray(np.log10(np.maximum(probability, 10.0**NEVER)), np.float64)

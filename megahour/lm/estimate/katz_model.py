@@ -1,23 +1,24 @@
-"""Katz's back-off from a corpus: counts of counts, then α of all contexts, then lines. Module `katz` has the formulas.
+"""Estimation of Katz's back-off from a corpus: counts of counts, then α of all contexts, then lines (formulas: `katz`).
 
-α(h) follows from probabilities of shorter histories, and is printed with the n-gram h, which is in another partition:
-so partitions are gone through three times, and α crosses over in an array by h's words and the position where it first
-ends, 4 bytes a token for each order but the highest.
+α(h) depends on probabilities of shorter histories, and is printed with the n-gram h, in another partition. So there are
+three passes over the partitions, which exchange α by an array indexed by the length of h and the position where it
+first ends: 4 bytes per token for each order but the highest.
 """
 
 from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, Self
 
 import numpy as np
 
+from megahour.lm.arpa.read import Progress
 from megahour.lm.arpa.write import END_OF_MODEL, format_lines, header, room_for, section
-from megahour.lm.estimate.estimate import Estimated, Progress, Sink, thresholds
+from megahour.lm.estimate.estimate import Estimated, Sink, thresholds
 from megahour.lm.estimate.katz import MOST, count_counts, good_turing, katz, unigram_katz, unigram_logs
 from megahour.lm.estimate.partitions import PADDING, Corpus, Partitions
 from megahour.lm.estimate.sweep import KEPT, TALLIES
@@ -34,7 +35,7 @@ def estimate_katz(
     threads: int = 1,
     progress: Progress = lambda phase, done, total: None,
 ) -> Estimated:
-    """Like `estimate.estimate`, by Katz's back-off with Good-Turing discounts; the model's discounts are d(1) … d(K).
+    """Like `estimate.estimate`, for Katz's back-off with Good-Turing discounts, whose discounts are d(1) … d(K).
 
     Raises ValueError: the corpus is empty, or `order` or `cutoffs` is out of range.
     """
@@ -53,7 +54,7 @@ def _estimate(parts: Partitions, sink: Sink, progress: Progress) -> Estimated:
     tallies, counts = _count(parts, progress)
     result = [good_turing(counts[k]) for k in range(1, order + 1)]
     ratios = np.stack([np.zeros(MOST + 2), *(each for each, _ in result)])
-    unigram = unigram_katz(_occurrences(corpus), ratios[1])
+    unigram = unigram_katz(corpus.occurrences(), ratios[1])
     logp = unigram_logs(unigram).astype(np.float32)
     unigram[BOUNDARY] = unigram[END]
     alpha = np.zeros((order, len(corpus.tokens)), np.float32)
@@ -68,11 +69,11 @@ def _estimate(parts: Partitions, sink: Sink, progress: Progress) -> Estimated:
             sink.partition(number, windows, s.at, s.logp, s.backoff, s.sizes)
 
     writing = False
-    _each(parts, score, "weigh", progress)
+    parts.each(score, "weigh", progress)
     sizes = [corpus.size, *tallies.sum(axis=0)[2:, KEPT].tolist()]
     sink.begin(parts, tallies, sizes, logp, _unigram_backoff(parts, alpha))
     writing = True
-    _each(parts, score, "write", progress)
+    parts.each(score, "write", progress)
     sink.end()
     return Estimated(
         order, sizes, [tuple(each[1:-1].tolist()) for each, _ in result],
@@ -90,18 +91,14 @@ def _count(parts: Partitions, progress: Progress) -> tuple[Int64, Int64]:
         s, windows, n = parts.count(number, tallies[number])
         count_counts(windows, parts.order, s.store.grams, s.store.nodes, n, counts[number])
 
-    _each(parts, count, "count", progress)
-    words = _occurrences(parts.corpus)
+    parts.each(count, "count", progress)
+    words = parts.corpus.occurrences()
     counts[-1, 1, : MOST + 2] = np.bincount(words[words < MOST + 2], minlength=MOST + 2)
     return tallies, counts.sum(axis=0)
 
 
-def _occurrences(corpus: Corpus) -> Int64:
-    return np.bincount(corpus.tokens[PADDING:], minlength=corpus.size)
-
-
 def _unigram_backoff(parts: Partitions, alpha: Float32) -> Float32:
-    """log10 α (V,) of contexts of one word, which first end where the word first is."""
+    """log10 α (V,) of contexts of one word; such a context first ends where the word first occurs."""
     backoff = np.zeros(parts.corpus.size, np.float32)
     if parts.order > 1:
         words, first = np.unique(parts.corpus.tokens[PADDING - 1 : -1], return_index=True)
@@ -109,14 +106,11 @@ def _unigram_backoff(parts: Partitions, alpha: Float32) -> Float32:
     return backoff
 
 
-def _each(parts: Partitions, call: Callable[[int], None], phase: str, progress: Progress) -> None:
-    for done, _ in enumerate(parts.each(call), 1):
-        progress(phase, done, len(parts))
-
-
 class TextSink:
-    """An `estimate.Sink` that writes an ARPA file whose numbers may be of any size and sign, as back-off weights of
-    Katz's are. A context; sections grow in files of their own beside the model's, partition by partition."""
+    """An `estimate.Sink` for ARPA files with numbers of any size and sign, such as Katz's back-off weights.
+
+    It collects the sections in one temporary file each, beside the model's file. A context manager.
+    """
 
     spelled = False
 

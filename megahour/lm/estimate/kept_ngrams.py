@@ -1,8 +1,8 @@
-"""What the first sweep of a partition leaves for the second pass: n-grams that are kept, by context.
+"""The data that the first sweep of a partition keeps for the second pass: the kept n-grams, by context.
 
-n-grams that pruning drops are collapsed into one wildcard entry a context, the sum of their counts: of "how to *"
-remains a single number. The other sums over a context are made again from its n-grams, which the second pass reads
-anyway, and words from the windows: memory that is touched for the first time costs more than that.
+Dropped n-grams of a context are merged into one wildcard entry, the sum of their counts: "how to *" becomes a single
+number. The second pass computes the other sums of a context from its n-grams, and takes words from the windows, because
+that costs less than to touch more memory.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from megahour.lm.estimate.sweep import SweepStore, Words
 from megahour.lm.text.arrays import Int32, Int64
 
 GRAM_BYTES, NODE_BYTES = 8, 12
-CHUNK = 1 << 22  # rows of an array that rows are kept in, or more
+CHUNK = 1 << 22  # rows of an array of an arena, at least
 
 
 class Kept(NamedTuple):
-    """grams: (G, 2) int32, an n-gram in a row: index i of a position that ends its first occurrence, ~i where it occurs
-    more than once; adjusted count. nodes: (N, 3) int32, a context in a row: words; the n-gram after its last, its first
-    being the one after the last of the context before; wildcard entry."""
+    """grams: (G, 2) int32, one row per n-gram: index i of the position that ends its first occurrence, ~i if it occurs
+    more than once; adjusted count. nodes: (N, 3) int32, one row per context: length; end of its n-grams, which begin
+    where those of the previous context end; wildcard entry."""
 
     grams: Int32
     nodes: Int32
 
     @staticmethod
     def room(grams: int, nodes: int) -> Kept:
-        """Room for this many n-grams and contexts."""
+        """Arrays for this many n-grams and contexts."""
         return Kept(np.empty((grams, 2), np.int32), np.empty((nodes, 3), np.int32))
 
     @staticmethod
     def shelves() -> tuple[Arena, Arena]:
-        """For the kept of one partition after the other."""
+        """Arenas for the n-grams and contexts of successive partitions."""
         return Arena(np.int32, 2), Arena(np.int32, 3)
 
     @property
@@ -44,27 +44,27 @@ class Kept(NamedTuple):
 
 
 class Arena:
-    """Rows of a kind one after the other, in large arrays: what is taken stays where it is, and the next go behind it.
+    """Allocates rows of one type from large arrays. Rows that are taken stay in place, and the next ones follow them.
 
-    Large arrays have huge pages, and pages that are never written take nothing; an array goes with its last view.
+    Large arrays use huge pages, and untouched pages take no memory. An array is freed with its last view.
     """
 
     def __init__(self, kind: npt.DTypeLike, *columns: int) -> None:
         self._free: npt.NDArray[Any] = np.empty((0, *columns), kind)
 
     def room(self, rows: int) -> npt.NDArray[Any]:
-        """(rows, columns) to be written, the same ones until some are taken."""
+        """(rows, columns) free rows; the same ones until some are taken."""
         if len(self._free) < rows:
             self._free = np.empty((max(rows, CHUNK), *self._free.shape[1:]), self._free.dtype)
         return self._free[:rows]
 
     def take(self, rows: int) -> None:
-        """Leave the first rows of the room alone."""
+        """Reserve the first free rows."""
         self._free = self._free[rows:]
 
 
 def keep(store: SweepStore, nodes: int, grams: int, windows: Int32, cutoffs: Int64, allowed: Words, room: Kept) -> Kept:
-    """What a sweep stored, without dropped n-grams, in `room` for all of it. cutoffs, allowed: as in `sweep`."""
+    """Copy the n-grams of a sweep that are not dropped, and their contexts, to `room`. cutoffs, allowed: of `sweep`."""
     held = int(_pack(store.grams, store.nodes, store.sums, nodes, windows, cutoffs, allowed, *room))
     return Kept(room.grams[:held], room.nodes[:nodes])
 
@@ -83,7 +83,7 @@ def _pack(grams, nodes, sums, n, windows, cutoffs, allowed, grams_out, nodes_out
             kept = whole and raw > most
             if allowed is not None:
                 kept = kept and allowed[grams[g, 0]] != 0
-            grams_out[held, 0] = ~grams[g, 1] if raw > 1 else grams[g, 1]  # written over where it is dropped
+            grams_out[held, 0] = ~grams[g, 1] if raw > 1 else grams[g, 1]  # overwritten by the next if it is dropped
             grams_out[held, 1] = grams[g, 2]
             held += kept
         nodes_out[node, 0], nodes_out[node, 1], nodes_out[node, 2] = length, held, sums[node, 4]

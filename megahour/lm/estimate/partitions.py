@@ -1,16 +1,16 @@
-"""A corpus in partitions of the history's last word: what threads share, and the scratch that each has."""
+"""A corpus in memory, partitioned by the last word of the history, and the scratch arrays of threads."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
+from megahour.lm.arpa.read import Progress
 from megahour.lm.estimate.context_keys import Names
 from megahour.lm.estimate.history import (
     buckets,
@@ -21,19 +21,19 @@ from megahour.lm.estimate.history import (
     permute,
     sort_histories,
 )
-from megahour.lm.estimate.kept_ngrams import Arena, Kept, keep
-from megahour.lm.estimate.sweep import TALLIES, Open, SweepStore, Words, open_contexts, store, sweep
-from megahour.lm.text.arrays import Bytes, Float64, Int32, Int64, Tokens
+from megahour.lm.estimate.kept_ngrams import Kept, keep
+from megahour.lm.estimate.sweep import TALLIES, Words, open_contexts, store, sweep
+from megahour.lm.text.arrays import Bytes, Int32, Int64, Tokens
 
 R = TypeVar("R")
-PADDING = 8  # BOUNDARY tokens in front of a corpus, so that every position has a window
-BUCKET = 1 << 15  # positions of a partition, so that it stays in the cache
+PADDING = 8  # BOUNDARY tokens before a corpus, so that every position has a window
+BUCKET = 1 << 15  # positions in a partition, which should fit into the cache
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """tokens: int32, PADDING times BOUNDARY, then sentences that end in BOUNDARY. words: spelling by number, after
-    `<unk>`, `<s>`, `</s>`, as `arena` and `starts` (V + 1,) of `tokenise.WordTable`."""
+    """tokens: PADDING times BOUNDARY, then sentences that end in BOUNDARY. arena, starts (V + 1,): the words by number,
+    as in `tokenise.WordTable`."""
 
     tokens: Tokens
     arena: Bytes
@@ -45,84 +45,55 @@ class Corpus:
         return len(self.starts) - 1
 
     def spell(self, number: int) -> bytes:
-        """The word of a number."""
+        """The word with this number."""
         return self.arena[self.starts[number] : self.starts[number + 1]].tobytes()
 
+    def occurrences(self) -> Int64:
+        """(V,) how often each token occurs."""
+        return np.bincount(self.tokens[PADDING:], minlength=self.size)
 
-@dataclass(eq=False)
+
 class ThreadScratch:
-    """What one thread needs for partitions of up to `room` positions; arrays as the kernels want them."""
+    """The arrays of one thread, as the kernels take them, for partitions of up to `room` positions."""
 
-    room: int
-    windows: Int32
-    sorted: Int32
-    positions: Int32
-    index: Int32
-    seat: Int32
-    stack: Int32
-    contexts: Open
-    store: SweepStore
-    kept: tuple[Arena, Arena]
-    names: tuple[Arena, ...]
-    chain: Float64
-    at: Int32
-    logp: npt.NDArray[np.float32]
-    backoff: npt.NDArray[np.float32]
-    sizes: Int64
-    unigrams: Int64
-
-    @staticmethod
-    def make(order: int, vocabulary: int, room: int) -> ThreadScratch:
-        rows = order + 1
-        return ThreadScratch(
-            room,
-            np.empty((room, order), np.int32),
-            np.empty((room, order), np.int32),
-            np.empty(room, np.int32),
-            np.empty(room, np.int32),
-            np.zeros((3, max(vocabulary, min(vocabulary, room) + 1)), np.int32),
-            np.empty(3 * room + 3, np.int32),
-            open_contexts(order, vocabulary, room),
-            store(order, room),
-            Kept.shelves(),
-            Names.shelves(),
-            np.empty((order, min(vocabulary, room) + 1)),
-            np.empty((rows, room + 1), np.int32),
-            np.empty((rows, room + 1), np.float32),
-            np.empty((rows, room + 1), np.float32),
-            np.zeros(rows, np.int64),
-            np.zeros(vocabulary, np.int64),
-        )
+    def __init__(self, order: int, vocabulary: int, room: int) -> None:
+        shape, words = (order + 1, room + 1), min(vocabulary, room) + 1
+        self.room = room
+        self.windows, self.sorted = (np.empty((room, order), np.int32) for _ in range(2))
+        self.positions, self.index = (np.empty(room, np.int32) for _ in range(2))
+        self.seat = np.zeros((3, max(vocabulary, words)), np.int32)
+        self.stack = np.empty(3 * room + 3, np.int32)
+        self.contexts, self.store = open_contexts(order, vocabulary, room), store(order, room)
+        self.kept, self.names = Kept.shelves(), Names.shelves()
+        self.chain = np.empty((order, words))
+        self.at = np.empty(shape, np.int32)
+        self.logp, self.backoff = (np.empty(shape, np.float32) for _ in range(2))
+        self.sizes, self.unigrams = np.zeros(order + 1, np.int64), np.zeros(vocabulary, np.int64)
 
 
-@dataclass
 class Partitions:
-    """The positions of a corpus by partition. counts (V,): how often each word ends a history; owner (V,): its
-    partition; lengths (V,): its bytes. cutoffs, allowed: see `sweep`. store_bytes: for what `count` keeps; partitions
-    that it does not hold are swept again, which gives the same. spelled: whether tallies have the bytes of lines."""
+    """The positions of a corpus by partition.
 
-    corpus: Corpus
-    order: int
-    cutoffs: Int64
-    threads: int
-    allowed: Words = None
-    store_bytes: int = 0
-    spelled: bool = True
-    counts: Int64 = field(init=False)
-    owner: npt.NDArray[np.uint16] = field(init=False)
-    lengths: Int32 = field(init=False)
-    _words: Int64 = field(init=False)
-    _edges: Int64 = field(init=False)
-    _positions: Int32 = field(init=False)
-    _own: threading.local = field(default_factory=threading.local)
-    _all: list[ThreadScratch] = field(default_factory=list)
-    _kept: dict[int, Kept] = field(default_factory=dict)
+    cutoffs, allowed: see `sweep`. store_bytes: memory for the n-grams that `count` keeps; other partitions are swept
+    again, with the same result. spelled: whether tallies have the sizes of lines.
 
-    def __post_init__(self) -> None:
-        tokens, size = self.corpus.tokens, self.corpus.size
+    Attributes: counts (V,): how often each word ends a history; owner (V,): the partition of each word; lengths (V,):
+    its bytes.
+    """
+
+    def __init__(
+        self, corpus: Corpus, order: int, cutoffs: Int64, threads: int, allowed: Words = None, store_bytes: int = 0,
+        spelled: bool = True,
+    ) -> None:  # fmt: skip
+        self.corpus, self.order, self.cutoffs, self.threads = corpus, order, cutoffs, threads
+        self.allowed, self.store_bytes, self.spelled = allowed, store_bytes, spelled
+        self._own = threading.local()
+        self._all: list[ThreadScratch] = []
+        self._kept: dict[int, Kept] = {}
+        tokens, size = corpus.tokens, corpus.size
         self.counts = np.zeros(size, np.int64)
         history_counts(tokens, PADDING, len(tokens), self.counts)
-        words = self._words = buckets(self.counts, max(BUCKET, len(tokens) >> 14))  # partitions have 16-bit numbers
+        words = self._words = buckets(self.counts, max(BUCKET, len(tokens) >> 14))  # numbers of partitions have 16 bits
         self._edges = np.append(0, np.cumsum(self.counts)[words[1:] - 1])
         self.owner = np.repeat(np.arange(len(words) - 1, dtype=np.uint16), np.diff(words))
         self._positions = np.empty(len(tokens) - PADDING, np.int32)
@@ -131,40 +102,37 @@ class Partitions:
         np.subtract(self.corpus.starts[1:], self.corpus.starts[:-1], out=self.lengths, casting="unsafe")
 
     def __len__(self) -> int:
-        """Number of partitions; none for unigrams."""
+        """Number of partitions, 0 for order 1."""
         return len(self._edges) - 1 if self.order > 1 else 0
 
     @property
-    def sizes(self) -> Int64:
-        """(P,) positions of each partition."""
-        return np.diff(self._edges)
-
-    @property
     def spread(self) -> tuple[int, int, int]:
-        """How many partitions, and positions of the largest and of the middle one."""
-        sizes = np.sort(self.sizes)
-        middle = sizes[(len(sizes) - 1) // 2 : len(sizes) // 2 + 1]  # `np.median` would load masked arrays
+        """The number of partitions, and the positions of the largest and the median one."""
+        sizes = np.sort(np.diff(self._edges))
+        middle = sizes[(len(sizes) - 1) // 2 : len(sizes) // 2 + 1]  # `np.median` would import masked arrays
         return len(sizes), int(sizes[-1]), int(middle.sum()) // len(middle)
 
     @property
     def unigrams(self) -> Int64:
-        """(V,) adjusted counts of words, once all partitions have been swept with their threads' own counts."""
+        """(V,) adjusted counts of words: the sum over all threads, complete when all partitions are counted."""
         total, *others = [scratch.unigrams for scratch in self._all]
         for other in others:
             total += other
         return total
 
-    def each(self, call: Callable[[int], R]) -> Iterator[R]:
-        """call(partition) of each, in order, by `threads` threads."""
-        if self.threads == 1:
-            yield from map(call, range(len(self)))
-            return
+    def each(self, call: Callable[[int], R], phase: str, progress: Progress) -> list[R]:
+        """call(partition) for each partition, in `threads` threads; the results are in order."""
+        results: list[R] = []
         with ThreadPoolExecutor(self.threads) as pool:
-            yield from pool.map(call, range(len(self)))
+            calls = map(call, range(len(self))) if self.threads == 1 else pool.map(call, range(len(self)))
+            for result in calls:
+                results.append(result)
+                progress(phase, len(results), len(self))
+        return results
 
     def count(self, number: int, tally: Int64) -> tuple[ThreadScratch, Int32, int]:
-        """Sort a partition's positions by history, which they stay, and sweep them: scratch with the store and the
-        thread's unigrams; windows; nodes. What the second pass needs is kept while there is room for it."""
+        """Sort the positions of a partition by history, in place, and sweep them. The n-grams for the second pass are
+        kept if there is room. Returns the scratch with the store, the windows, and the number of nodes."""
         positions = self._part(number)
         m = len(positions)
         s = self._scratch(m)
@@ -179,14 +147,14 @@ class Partitions:
         nodes, grams = self._sweep(s, windows, positions, tally)
         if self.store_bytes > 0:
             kept = self._keep(s, windows, nodes, grams)
-            self.store_bytes -= kept.nbytes  # threads may both see room for the last one
+            self.store_bytes -= kept.nbytes  # several threads may see room for the last one
             self._kept[number] = kept
             for shelf, rows in zip(s.kept, kept, strict=True):
                 shelf.take(len(rows))
         return s, windows, nodes
 
     def kept(self, number: int) -> tuple[ThreadScratch, Int32, Int32, Kept]:
-        """Scratch, windows, positions, and n-grams of a partition that has been counted; once only."""
+        """Scratch, windows, positions, and n-grams of a counted partition. May be called once per partition."""
         kept = self._kept.pop(number, None)
         if kept is None:
             s, windows, nodes, grams = self._again(number)
@@ -195,13 +163,13 @@ class Partitions:
         return s, windows, self._part(number), kept
 
     def swept(self, number: int) -> tuple[ThreadScratch, Int32, Int32, int]:
-        """Scratch with the store, windows, positions, and nodes of a partition that has been counted: dropped n-grams
-        are there too."""
+        """Scratch with the store, windows, positions, and number of nodes of a counted partition, dropped n-grams
+        included."""
         s, windows, nodes, _ = self._again(number)
         return s, windows, self._part(number), nodes
 
     def _sorted(self, number: int) -> tuple[ThreadScratch, Int32]:
-        """Windows of a partition that has been counted."""
+        """Scratch and windows of a counted partition."""
         positions = self._part(number)
         s = self._scratch(len(positions))
         windows = s.sorted[: len(positions)]
@@ -225,10 +193,10 @@ class Partitions:
         return self._positions[self._edges[number] : self._edges[number + 1]]
 
     def _scratch(self, positions: int) -> ThreadScratch:
-        """This thread's, grown if need be."""
+        """The scratch of this thread, enlarged where needed."""
         held: ThreadScratch | None = getattr(self._own, "scratch", None)
         if held is None or held.room < positions:
-            grown = ThreadScratch.make(self.order, self.corpus.size, max(positions, 2 * BUCKET))
+            grown = ThreadScratch(self.order, self.corpus.size, max(positions, 2 * BUCKET))
             if held is not None:
                 grown.unigrams, grown.kept, grown.names = held.unigrams, held.kept, held.names
                 self._all.remove(held)

@@ -1,6 +1,6 @@
-"""Blocks of text → the numbered corpus that `estimate` takes, with a vocabulary that is built, given or cut by count.
+"""Reads blocks of text to the numbered corpus for `estimate`, with a vocabulary that is built, given or cut by count.
 
-As in `lmplz`, every line, an empty one too, is a sentence; words outside the vocabulary are `<unk>`.
+As in `lmplz`, every line is a sentence, also an empty one; words outside the vocabulary are `<unk>`.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from megahour.lm.estimate.partitions import PADDING, Corpus
 from megahour.lm.text.arrays import Bytes, Tokens
 from megahour.lm.text.cut import ALL_WORDS, WordCut, cut_words, renumber
 from megahour.lm.text.sources import Block
-from megahour.lm.text.tokenise import BOUNDARY, RESERVED, UNKNOWN, WordTable, encode
-from megahour.lm.text.tokenise import PADDING as PADDING_BYTES
+from megahour.lm.text.tokenise import BOUNDARY, RESERVED, UNKNOWN, WordTable, encode, padded
 
 MOST_EXPECTED = 1 << 23  # words of a vocabulary: with more, the table of words takes what growing costs
 MAX_TOKENS = 2**31 - 1 - PADDING
@@ -26,8 +25,8 @@ MAX_TOKENS = 2**31 - 1 - PADDING
 
 @dataclass(frozen=True)
 class CountedCorpus:
-    """A corpus, and counts of it: running words (unknown ones too, sentence ends not), different words of the text,
-    words outside the vocabulary, reserved words left out, sentences, and those of them without a word."""
+    """A corpus with its counts. words: without sentence ends; types: different words; unknown: words outside the
+    vocabulary; reserved: skipped reserved words; sentences; empty: sentences without words."""
 
     corpus: Corpus
     words: int
@@ -39,7 +38,7 @@ class CountedCorpus:
 
 
 def vocabulary_of(text: Iterable[Block]) -> WordTable:
-    """The words of a word list, one or several a line; `<unk>`, `<s>` and `</s>` may be among them."""
+    """Read a word list, with one or more words per line; it may have `<unk>`, `<s>` and `</s>`."""
     table = WordTable()
     for block in text:
         encode(block.text, block.end, table, np.empty(block.end + 1, np.int32))
@@ -56,15 +55,15 @@ def read_corpus(
     max_tokens: int = MAX_TOKENS,
     room: int = 1 << 20,
 ) -> CountedCorpus:
-    """Number all words of the text.
+    """Number all words of a text.
 
-    vocabulary: words to keep, with their numbers; without one, words are numbered in order of appearance, and `cut`
-    chooses among them. skip_symbols: skip `<s>`, `</s>` and `<unk>`, which are errors otherwise. utf8: refuse other
-    encodings. room: tokens to allocate for; a good guess saves copying.
+    vocabulary: words to keep, with their numbers; without it words are numbered in order of appearance and limited by
+    `cut`. skip_symbols: skip `<s>`, `</s>` and `<unk>` instead of refusing them. utf8: refuse other encodings. room:
+    expected number of tokens; a good guess saves copies.
 
     Raises
     ------
-    MegahourError: more than `max_tokens`; a reserved word; not UTF-8. Naming file and line.
+    MegahourError with file and line: more than `max_tokens`; a reserved word; not UTF-8.
     """
     table = WordTable(min(room, MOST_EXPECTED)) if vocabulary is None else vocabulary
     tokens: Tokens = np.empty(PADDING + room, np.int32)
@@ -92,19 +91,17 @@ def read_corpus(
 
 
 def allowed_words(corpus: Corpus, listed: WordTable) -> Bytes:
-    """(V,) 1 for the words of a corpus that a list has too, and for `<unk>`, `<s>`, `</s>`: for `estimate`."""
+    """`allowed` (V,) for `estimate`: 1 for the words of a corpus that are listed, and for `<unk>`, `<s>`, `</s>`."""
     text = b"\n".join(corpus.spell(number) for number in range(len(RESERVED), corpus.size))
-    buffer: Bytes = np.zeros(len(text) + PADDING_BYTES, np.uint8)
-    buffer[: len(text)] = np.frombuffer(text, np.uint8)
     numbers = np.empty(2 * corpus.size, np.int32)
-    result, _ = encode(buffer, len(text), listed, numbers, frozen=True)
+    result, _ = encode(padded(text), len(text), listed, numbers, frozen=True)
     allowed = np.ones(corpus.size, np.uint8)
     allowed[len(RESERVED) :] = numbers[:result:2] != UNKNOWN  # every other token is a BOUNDARY
     return allowed
 
 
 def lines_of(text: Iterable[Block]) -> Iterator[str]:
-    """Lines of blocks as strings, without their ends.
+    """Lines of blocks as strings, without their line breaks.
 
     Raises MegahourError: not UTF-8.
     """
@@ -130,13 +127,13 @@ def _too_many(block: Block, limit: int) -> MegahourError:
     return MegahourError(
         f"more than {limit} words and sentence ends, the limit for a corpus in memory",
         where=f"{block.name}:{block.line}",
-        remedy="give less text or raise the limit; a corpus that memory does not hold is estimated on disk (`memory`)",
+        remedy="give less text, raise the limit, or estimate on disk, with the option `memory`",
     )
 
 
 @compiled
 def _tally(tokens, begin):  # type: ignore[no-untyped-def]
-    """Sentences, those without words, and unknown words from `begin` on; tokens[begin-1] is a BOUNDARY."""
+    """(sentences, sentences without words, unknown words) from `begin` on; tokens[begin-1] is a BOUNDARY."""
     sentences, empty, unknown = 0, 0, 0
     for i in range(begin, len(tokens)):
         if tokens[i] == BOUNDARY:

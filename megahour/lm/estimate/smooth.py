@@ -3,10 +3,10 @@
     γ(h)   = (Σ_j D(j) · #{w kept: a(h w) = j} + Σ_(w dropped) a(h w)) / Σ_w a(h w)
     p(w|h) = (a(h w) - D(a(h w))) / Σ_w a(h w) + γ(h) · p(w|h')
 
-A context is met before its children when the positions are gone through backwards, so p(w|h') is at hand. γ(h) is
-computed in the partition of h's last word, but printed with the n-gram h, in the partition of the word before it: that
-is all that partitions exchange. The corpus position where h first ends is h's name there. An n-gram that occurs
-once is followed once, so its γ is D(1) and is not exchanged; any other that is missing has γ = 1.
+The positions are visited backwards, so a context comes before its children, and p(w|h') is known. γ(h) is computed in
+the partition of h's last word, but printed with the n-gram h, in the partition of the word before it; partitions
+exchange nothing else. There h is identified by its length and the position where it first ends. An n-gram that occurs
+once is followed by one word, so its γ is D(1) and is not exchanged; other missing ones have γ = 1.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from __future__ import annotations
 import numpy as np
 
 from megahour.core.compiled import compiled
+from megahour.lm.arpa.parse import NEVER
 from megahour.lm.estimate.history import history_words
 from megahour.lm.text.machine import prefetch
 from megahour.lm.text.tokenise import BOUNDARY
 
-NEVER = -99.0  # log10 of a probability of zero, as in ARPA files
-BLOCK = 64  # probabilities whose logarithms are taken together
-AHEAD = 8  # rows, or n-grams, between prefetching a word's entries and reading them
+BLOCK = 64  # probabilities whose logarithms are computed together
+AHEAD = 8  # rows, or n-grams, between the prefetch of a word's entries and their use
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 @compiled
 def log10(x):  # type: ignore[no-untyped-def]
-    """log10 of a positive normal number to 1e-9, without a call of the C library."""
+    """log10 of a positive normal number, with an error of 1e-9, without a call of the C library."""
     bits = np.float64(x).view(np.int64)
     exponent = (bits >> 52) - 1023
     m = np.int64((bits & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000).view(np.float64)
     large = m > 1.4142135623730951
     m, exponent = m * 0.5 if large else m, exponent + large
-    s = np.divide(m - 1.0, m + 1.0)  # unlike `/` without a test for zero, which would keep loops from being vectorised
+    s = np.divide(m - 1.0, m + 1.0)  # not `/`, whose test for zero would keep loops from being vectorised
     t = s * s
     series = 1.0 + t * (1 / 3 + t * (1 / 5 + t * (1 / 7 + t * (1 / 9))))
     return exponent * 0.30102999566398120 + 0.86858896380650366 * s * series
@@ -48,8 +48,10 @@ def log_probability(p):  # type: ignore[no-untyped-def]
 
 @compiled
 def gammas(sums, discount, out):  # type: ignore[no-untyped-def]
-    """log10 γ of contexts from their sums (N, 5), with the discounts (4,) of the order above; where these are zeros,
-    `out` is left as it is."""
+    """out (N,): log10 γ of contexts from their sums (N, 5) and the discounts (4,) of the next order.
+
+    Where the sums are zero, `out` does not change.
+    """
     for i in range(len(sums)):
         if sums[i, 0] == 0:
             continue
@@ -59,14 +61,14 @@ def gammas(sums, discount, out):  # type: ignore[no-untyped-def]
 
 @compiled
 def _logs(p, k, begin, end, logp):  # type: ignore[no-untyped-def]
-    """log10 of p[k, : end - begin] to logp[k, begin:end]: many at once, so that the compiler does eight at a time."""
+    """log10 of p[k, : end - begin] to logp[k, begin:end], in a loop that the compiler vectorises."""
     for i in range(begin, end):
         logp[k, i] = log_probability(p[k, i - begin])
 
 
 @compiled
 def fill_names(first, length, gamma, keys, values):  # type: ignore[no-untyped-def]
-    """A hash table of γ by (first position, length): keys (2^b,) are emptied and filled, values go with them."""
+    """Fill the hash table (keys, values) (2^b,) of γ by name: 8 × first position + length. Old keys are deleted."""
     mask = np.uint64(len(keys) - 1)
     keys[:] = -1
     for i in range(len(first)):
@@ -100,21 +102,21 @@ def smooth(  # type: ignore[no-untyped-def]
     backoff,
     sizes,
 ):
-    """Fill at, logp, backoff (order + 1, room): by order k, a position that ends the n-gram, log10 p and log10 γ.
+    """Fill at, logp, backoff (order + 1, room): by order k, the row that ends an n-gram, its log10 p and log10 γ.
 
-    floor: of `sweep_from`; above 0, p(w|h) of the shared context is in chain[floor, seats[w, floor - 1]], and only
+    floor: see `sweep_from`. Above 0, p(w|h) of the shared context is in chain[floor, seats[w, floor - 1]], and only
     orders above floor + 1 are filled.
 
     tokens (T,): of the corpus. cutoffs, allowed: of `sweep`. unigram (V,): p(w). grams, nodes: of `kept_ngrams.keep`, n
-    contexts. seats (V, order - 1), chain (order, room): scratch. keys, values: of `fill_names`. sizes (order + 1,)
-    becomes the number of n-grams of each order that pruning keeps.
+    contexts. seats (V, order - 1), chain (order, room): scratch. keys, values: of `fill_names`. sizes (order + 1,): set
+    to the number of kept n-grams of each order.
     """
-    # as unsigned numbers, an index needs no test whether it is negative
+    # unsigned: indexing needs no test for negative numbers
     windows, nodes, seats = windows.view(np.uint32), nodes.view(np.uint32), seats.view(np.uint32)
     mask, width = np.uint64(len(keys) - 1), seats.shape[1]
     sizes[:] = 0
-    held = np.empty((order + 1, BLOCK))  # p of n-grams that have no logarithm yet
-    once = np.zeros(order + 2)  # log10 γ of a context that occurred once, by its length + 1
+    held = np.empty((order + 1, BLOCK))  # p of n-grams whose logarithms are still to be computed
+    once = np.zeros(order + 2)  # log10 γ of a context that occurs once, by its length + 1
     for k in range(2, order + 1):
         once[k] = log_probability(discounts[k, 1]) if cutoffs[k] < 1 else 0.0
     words, shared_words = history_words(windows, order, floor)
@@ -128,7 +130,7 @@ def smooth(  # type: ignore[no-untyped-def]
             n -= 1
             k, begin, end = length + 1, np.int64(nodes[n - 1, 1]) if n else np.int64(0), np.int64(nodes[n, 1])
             if begin == end:
-                continue  # no n-gram is kept, nor any longer one that ends in it
+                continue  # no n-gram is kept, nor any longer one that ends with it
             size, total, ones, twos = sizes[k], np.int64(nodes[n, 2]), np.int64(0), np.int64(0)
             gamma = np.float64(total)
             for g in range(begin, end):
@@ -138,7 +140,7 @@ def smooth(  # type: ignore[no-untyped-def]
             share = 1.0 / total
             freed = discounts[k, 1] * ones + discounts[k, 2] * twos + discounts[k, 3] * (end - begin - ones - twos)
             gamma = (freed + gamma) * share
-            if n and nodes[n - 1, 0] + 1 < order:  # the context that comes next: γ of its n-grams
+            if n and nodes[n - 1, 0] + 1 < order:  # prefetch γ of the n-grams of the next context
                 first = np.int64(nodes[n - 2, 1]) if n > 1 else np.int64(0)
                 for g in range(first, min(first + AHEAD, begin)):
                     if grams[g, 0] < 0:
@@ -186,7 +188,7 @@ def smooth(  # type: ignore[no-untyped-def]
         if allowed is not None:
             for j in range(have + 1):
                 if allowed[windows[i, j]] == 0:
-                    have = np.int64(j - 1)  # only the n-grams to the right of it are kept
+                    have = np.int64(j - 1)  # only n-grams to the right of this word are kept
                     break
         for k in range(shared + 2, have + 2):
             if cutoffs[k] >= 1:

@@ -1,9 +1,9 @@
-"""Stupid back-off (Brants et al. 2007, equation 5): relative frequencies, and a constant for each step back.
+"""Stupid back-off (Brants et al. 2007, equation 5): relative frequencies, and a constant factor per back-off step.
 
-    S(w|h) = n(h w) / n(h) where h w was seen, else 0.4 · S(w|h')
+    S(w|h) = n(h w) / n(h) if h w occurs, else 0.4 · S(w|h')
 
-These are scores: they do not sum to one. As an ARPA file has weights only for contexts that it lists, a context that
-was never seen costs nothing here.
+These are scores, which do not sum to one. An ARPA file has weights only for listed contexts, so to back off from a
+context that does not occur costs nothing here.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import math
 import numpy as np
 
 from megahour.core.compiled import compiled
+from megahour.lm.arpa.parse import NEVER
 from megahour.lm.estimate.history import history_words
-from megahour.lm.estimate.smooth import NEVER, log_probability
+from megahour.lm.estimate.smooth import log_probability
 from megahour.lm.text.arrays import Float64, Int64
 from megahour.lm.text.tokenise import BOUNDARY, END
 
@@ -22,7 +23,7 @@ LOG10_ALPHA = math.log10(0.4)
 
 
 def unigram_scores(occurrences: Int64) -> tuple[Float64, Float64]:
-    """log10 S(w) and log10 weights (V,) from the tokens of a corpus by number, where BOUNDARY stands for `</s>`."""
+    """log10 S(w) and log10 weights (V,) from the occurrences (V,) of tokens, where BOUNDARY is `</s>`."""
     counts = occurrences.astype(np.float64)
     counts[END], counts[BOUNDARY] = counts[BOUNDARY], 0.0
     score = np.full(len(counts), NEVER)
@@ -36,7 +37,7 @@ def unigram_scores(occurrences: Int64) -> tuple[Float64, Float64]:
 
 @compiled
 def stupid(windows, order, cutoffs, grams, nodes, n, at, logp, backoff, sizes):  # type: ignore[no-untyped-def]
-    """Like `smooth.smooth`, from windows (m, order) and all n-grams of n contexts, dropped ones too."""
+    """Like `smooth.smooth`, from windows (m, order) and all n-grams of n contexts, also dropped ones."""
     sizes[:] = 0
     for node in range(n):
         k, begin, end = nodes[node, 0] + 1, nodes[node, 1], nodes[node, 2]
@@ -57,6 +58,6 @@ def stupid(windows, order, cutoffs, grams, nodes, n, at, logp, backoff, sizes): 
             if cutoffs[k] >= 1:
                 break
             size = sizes[k]
-            at[k, size], logp[k, size] = i, 0.0  # all that followed this context once
+            at[k, size], logp[k, size] = i, 0.0  # the only word after this context
             backoff[k, size] = LOG10_ALPHA if k < order and windows[i, 0] != BOUNDARY else 0.0
             sizes[k] = size + 1

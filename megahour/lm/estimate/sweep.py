@@ -1,12 +1,12 @@
-"""One pass over sorted histories: every n-gram, its counts and the sums over its context.
+"""One pass over sorted histories, which counts every n-gram and computes the sums of its context.
 
 The positions of a partition, sorted by history, are the leaves of a trie whose nodes are contexts of c = 1 … n-1 words.
-A node that holds a single position is not stored: its only (c+1)-gram occurs once, and so do the longer ones behind it.
-Nodes of several positions are open while the pass goes through them, and stored when it leaves them, children first:
+A node with a single position is not stored: its only (c+1)-gram occurs once, and so do longer n-grams through it. Nodes
+with several positions are open while the pass is inside them, and are stored when it leaves them, children first:
 
-    raw(h w)  occurrences: of a node's own single positions, and of its children's
-    a(h w)    adjusted count (Heafield et al. 2013, equation 1): children, i.e. different words before h, that have w;
-              occurrences where h is the longest or begins the sentence
+    raw(h w)  occurrences, from single positions and children of the node
+    a(h w)    adjusted count (Heafield et al. 2013, equation 1): number of different words before h w, i.e. of children
+              with w; number of occurrences if h has the greatest length or begins the sentence
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from megahour.lm.text.arrays import Int32, Int64
 from megahour.lm.text.machine import prefetch
 from megahour.lm.text.tokenise import BOUNDARY, END
 
-AHEAD = 8  # rows, or n-grams, between prefetching a word's entries and reading them
+AHEAD = 8  # rows, or n-grams, between the prefetch of a word's entries and their use
 KEPT, CHARACTERS = 5, 6
-TALLIES = 7  # columns of `tally`: n-grams with a = 0 … 4, then those that pruning keeps, and the bytes of their words
-SUMS = 5  # of a context: Σ a, kept n-grams with a = 1, 2, ≥ 3, and Σ a of those that pruning drops (its wildcard entry)
+TALLIES = 7  # columns of `tally`: n-grams with a = 0 … 4; KEPT: n-grams not dropped; CHARACTERS: bytes of their words
+SUMS = 5  # of a context: Σ a, kept n-grams with a = 1, 2, ≥ 3, and Σ a of the dropped n-grams (its wildcard entry)
 Words = npt.NDArray[np.uint8] | None  # (V,) whether n-grams with the word are kept; None: all are
 
 
 class SweepStore(NamedTuple):
-    """What a sweep leaves behind.
+    """The result of a sweep.
 
-    grams: (G, 4) int32, an n-gram of a stored node in a row: its last word; index of a position that ends its first
-    occurrence; adjusted count; raw count. nodes: (N, 4) int32, a stored context in a row: words; its first n-gram; the
-    n-gram after its last; index of a position that it holds. sums: (N, SUMS) int32. first: (N,) int64 corpus position
-    of the last word of the context's first occurrence.
+    grams: (G, 4) int32, one row per n-gram of a stored node: last word; index of the position that ends its first
+    occurrence; adjusted count; raw count. nodes: (N, 4) int32, one row per stored context: length; first n-gram; end of
+    its n-grams; index of one of its positions. sums: (N, SUMS) int32. first: (N,) int64 corpus position where the
+    context first ends.
     """
 
     grams: Int32
@@ -45,8 +45,8 @@ class SweepStore(NamedTuple):
 
 
 class Open(NamedTuple):
-    """Open contexts by their length. seats: (V, order - 1) int32 place of a word among a context's n-grams; sets:
-    (order, room, 4) int32, rows as of Store.grams; sizes: (order,) int64."""
+    """Open contexts by length. seats: (V, order - 1) int32 place of a word among a context's n-grams; sets:
+    (order, room, 4) int32, rows as in SweepStore.grams; sizes: (order,) int64."""
 
     seats: Int32
     sets: Int32
@@ -54,7 +54,7 @@ class Open(NamedTuple):
 
 
 def store(order: int, positions: int) -> SweepStore:
-    """Room for `positions` positions; only what is written takes memory."""
+    """Arrays for the sweep of `positions` positions. Untouched pages take no memory."""
     grams, nodes = positions * (order - 1), positions * (order - 1) // 2 + 1  # a stored context has two or more
     return SweepStore(
         np.empty((grams, 4), np.int32),
@@ -65,7 +65,7 @@ def store(order: int, positions: int) -> SweepStore:
 
 
 def open_contexts(order: int, vocabulary: int, positions: int) -> Open:
-    """Scratch of one thread, for partitions of at most `positions` positions."""
+    """Scratch for one thread, for partitions of at most `positions` positions."""
     room = min(vocabulary, positions) + 1
     return Open(
         np.zeros((vocabulary, max(order - 1, 1)), np.int32),
@@ -86,10 +86,10 @@ def sweep(
     unigrams: Int64,
     tally: Int64,
 ) -> tuple[int, int]:
-    """Number of nodes stored, and of their n-grams, for sorted windows (m, order) and their positions (m,).
+    """Sweep sorted windows (m, order) with their positions (m,); return the numbers of stored nodes and n-grams.
 
     cutoffs (order + 1,): k-grams with raw ≤ cutoffs[k] are dropped, and those with a word that is not `allowed`.
-    lengths (V,): bytes of words; None: CHARACTERS are not counted. Adds to unigrams (V,), the adjusted counts of words,
+    lengths (V,): bytes of words; None: do not count CHARACTERS. Adds to unigrams (V,), the adjusted counts of words,
     and to tally (order + 1, TALLIES).
     """
     result: tuple[int, int] = sweep_from(
@@ -98,8 +98,8 @@ def sweep(
     return result
 
 
-# Arrays are plain arguments and nothing is factored out: numba counts references to arrays, by atomic additions,
-# wherever they are fields or go to a function; that made this loop ten times slower.
+# All arrays are plain arguments, and there are no helper functions: numba counts references, by atomic additions, to
+# arrays that are fields or arguments of a call, which made this loop ten times slower.
 @compiled
 def sweep_from(  # type: ignore[no-untyped-def]
     floor,
@@ -119,11 +119,11 @@ def sweep_from(  # type: ignore[no-untyped-def]
     unigrams,
     tally,
 ):
-    """`sweep` of positions whose histories share their last `floor` words: the rest of such a context is elsewhere.
+    """`sweep` of a part of the positions of one context, that of their last `floor` words (0: whole partitions).
 
-    It is left open, its n-grams of these positions in sets[floor, :sizes[floor]]; `floor` is 0 for whole partitions.
+    The context stays open; its n-grams in these positions are in sets[floor, : sizes[floor]].
     """
-    # as unsigned numbers, an index needs no test whether it is negative
+    # unsigned: indexing needs no test for negative numbers
     windows, seats, sets = windows.view(np.uint32), seats.view(np.uint32), sets.view(np.uint32)
     grams, nodes, sums = grams.view(np.uint32), nodes.view(np.uint32), sums.view(np.uint32)
     m, width = len(positions), seats.shape[1]
@@ -133,7 +133,7 @@ def sweep_from(  # type: ignore[no-untyped-def]
         ahead = np.int64(min(i + AHEAD, m - 1))  # tables by word do not fit into the cache
         prefetch(unigrams, np.int64(windows[ahead, 0]))
         prefetch(seats, width * np.int64(windows[ahead, 0]))
-        if lengths is not None:  # decided when the function is compiled
+        if lengths is not None:  # decided at compile time
             for j in range(order):
                 prefetch(lengths, np.int64(windows[ahead, j]))
         have, before, after = np.int64(words[i]), np.int64(shared_words[i]), np.int64(shared_words[i + 1])
@@ -165,12 +165,8 @@ def sweep_from(  # type: ignore[no-untyped-def]
                     sets[shared, seat, 1] = i
             else:
                 seats[word, shared - 1] = size
-                sets[shared, size, 0], sets[shared, size, 1], sets[shared, size, 2], sets[shared, size, 3] = (
-                    word,
-                    i,
-                    1,
-                    1,
-                )
+                sets[shared, size, 0], sets[shared, size, 1] = word, i
+                sets[shared, size, 2], sets[shared, size, 3] = 1, 1
                 sizes[shared] = size + 1
         for length in range(shared, after, -1):
             k, begin, up = length + 1, held, length - 1

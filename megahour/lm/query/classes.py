@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from megahour.core.errors import ConfigError
+from megahour.lm.arpa.parse import NEVER
 from megahour.lm.query.batch import SentenceScores, spelled
 from megahour.lm.query.model_files import lines_of
 from megahour.lm.query.scorer import NgramScorer
@@ -27,8 +28,6 @@ from megahour.lm.text.tokenise import BOUNDARY, END, UNKNOWN
 
 Hypotheses = dict[tuple[int, tuple[str, ...]], tuple[float, int]]
 """log10 P of what was said, and the n-gram length of the best way, by state and words that are left to say."""
-
-NEVER = -99.0
 
 
 @dataclass(frozen=True)

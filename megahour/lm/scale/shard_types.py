@@ -69,11 +69,3 @@ class Shared(NamedTuple):
 
     words: Int32
     probability: Float64
-
-
-@dataclass(frozen=True)
-class Smoothing:
-    """discounts (order + 2, 4): by order. unigram (V,): probabilities, that of `</s>` under BOUNDARY."""
-
-    discounts: Float64
-    unigram: Float64

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from megahour.lm.estimate.discounts import Smoothing
 from megahour.lm.estimate.kept_ngrams import Kept, keep
 from megahour.lm.estimate.smooth import smooth
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT, SUMS, TALLIES, open_contexts, store, sweep_from
@@ -14,7 +15,7 @@ from megahour.lm.scale.shard_files import Swept, SweptFiles
 from megahour.lm.scale.shard_kernels import take_contexts
 from megahour.lm.scale.shard_lines import LineBlock, LineSpeller, by_target, columns, name_table
 from megahour.lm.scale.shard_parts import Rows, Sorter
-from megahour.lm.scale.shard_types import NAME, SHARE, Counted, Shared, Smoothing, Text
+from megahour.lm.scale.shard_types import NAME, SHARE, Counted, Shared, Text
 from megahour.lm.scale.shards import HistoryShard, ShardTree
 from megahour.lm.scale.shared_context import Closed, split_lines
 from megahour.lm.text.arrays import Float32, Float64, Int32, Int64, Records

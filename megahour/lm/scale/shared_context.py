@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from megahour.lm.estimate.discounts import Smoothing
 from megahour.lm.estimate.smooth import log_probability
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT, SUMS, TALLIES
 from megahour.lm.scale.shard_kernels import log_probabilities, look_up, shared_probabilities
 from megahour.lm.scale.shard_lines import LineBlock, LineSpeller
-from megahour.lm.scale.shard_types import NAME, SHARE, Shared, Smoothing, Text
+from megahour.lm.scale.shard_types import NAME, SHARE, Shared, Text
 from megahour.lm.scale.shards import ShardTree, Split
 from megahour.lm.text.arrays import Float32, Float64, Int32, Int64, Records
 from megahour.lm.text.tokenise import BOUNDARY, END

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from megahour.lm.arpa.lines import ROOM, line_bytes, spell_lines
-from megahour.lm.estimate.discounts import USUAL, Discount, KneserNey, discounts, unigram_probabilities
-from megahour.lm.estimate.smooth import NEVER, gammas
+from megahour.lm.arpa.parse import NEVER
+from megahour.lm.estimate.discounts import USUAL, Discount, KneserNey, Smoothing, smoothing_of
+from megahour.lm.estimate.smooth import gammas
 from megahour.lm.estimate.sweep import KEPT, SUMS, TALLIES
 from megahour.lm.scale.shard_lines import by_target
-from megahour.lm.scale.shard_types import Counted, Smoothing, Text
+from megahour.lm.scale.shard_types import Counted, Text
 from megahour.lm.scale.shards import ShardTree
 from megahour.lm.scale.shared_context import Closed, close_all, names_of
 from megahour.lm.text.arrays import Int64, Records
@@ -90,15 +91,8 @@ class Totals:
         return [(int(entries), int(held)) for entries, held in self.dropped[1:]]
 
     def smoothing(self, how: KneserNey = USUAL) -> tuple[Smoothing, list[Discount], dict[int, str]]:
-        """Discounts and unigram probabilities as arrays; discounts and fallbacks as `discounts.discounts` has them."""
-        order = self.tallies.shape[1] - 1
-        ones = np.bincount(self.unigrams[self.unigrams < 5], minlength=5)
-        result, fallbacks = discounts([ones, *self.tallies.sum(axis=0)[2:, :5]], how.fallback)
-        table = np.zeros((order + 2, 4))
-        table[1 : order + 1, 1:] = result
-        unigram = unigram_probabilities(self.unigrams, result[0], BOUNDARY, how=how)
-        unigram[BOUNDARY] = unigram[END]
-        return Smoothing(table, unigram), result, fallbacks
+        """See `discounts.smoothing_of`."""
+        return smoothing_of(self.unigrams, self.tallies.sum(axis=0)[2:, :5], how)
 
 
 def unigram_lines(text: Text, counts: Int64, contexts: Int64, smoothing: Smoothing) -> bytes:

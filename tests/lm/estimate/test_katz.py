@@ -131,7 +131,7 @@ def test_counts_of_counts_that_do_not_do_are_named() -> None:
     assert good_turing(np.array([0, 9, 4, 2, 0, 1, 1]))[1] == "no n-gram occurs 4 times: counts up to 2 are discounted"
     assert good_turing(np.array([0, 0, 3, 1, 1, 1, 1]))[1] == "no n-gram occurs 1 times: nothing is discounted"
     ratios, why = good_turing(np.array([0, 10, 10, 10, 2, 2, 1]))
-    assert why.startswith("no discount of counts 1, 2")
+    assert why.startswith("no discount for counts 1, 2")
     assert ratios[1] == 1.0
 
 
