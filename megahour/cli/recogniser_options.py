@@ -135,7 +135,7 @@ def _searched(search: DecodeParams, hot_words: str, settings: Sequence[str]) -> 
         values[name.replace("-", "_")] = parse_yaml(value, f"--set {name}")
     if hot_words:
         try:
-            values["hot_words"] = Path(hot_words).read_text("utf-8").splitlines()
+            values["hot_words"] = Path(hot_words).read_text("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read hot words: {error}", where=hot_words, remedy="give a UTF-8 file") from None
     return parse(type(search), values, where="transcribe", remedy="see `megahour decode --help`")

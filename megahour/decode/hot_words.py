@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-_WEIGHT = re.compile(r"(.*\S)\s+:(-?[0-9.]+)")
+_WEIGHT = re.compile(r"(.*\S)\s+:(-?(?:[0-9]+\.?[0-9]*|\.[0-9]+))")
 
 
 class HotWord(NamedTuple):

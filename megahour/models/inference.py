@@ -119,7 +119,8 @@ def load(
         what = "a transducer has no posteriors of single frames"
         raise ConfigError(what, where=url, remedy="train it with criterion_options: {ctc: 0.2}, which adds some")
     if outputs == "encoded" and not heads:
-        raise ConfigError("the model has no heads that search what its encoder gives", where=url)
+        remedy = "leave attention_weight at 0, or train with criterion_options: {attention: 0.3}"
+        raise ConfigError("the model has no attention decoder", where=url, remedy=remedy)
     if config.get("kind") in SUFFIX:
         tag_number(config, tell, where=url)
         if outputs == "top_k" or outputs == "encoded":

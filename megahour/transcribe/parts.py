@@ -60,6 +60,8 @@ def parts_of(address: str, step: str = "") -> RecogniserParts:
         if home.manifest.stage not in ("train", "import-aligner"):
             message = f"an artifact of stage {home.manifest.stage}, not a model"
             raise ConfigError(message, where=home.url, remedy="give a model, or the folder of a run")
+        if step:
+            raise ConfigError(f'a model, which has no step "{step}"', where=home.url, remedy="leave --step out")
         return RecogniserParts(home.url, model_name=home.url)
     if not home.fs.exists(home.path(RECIPE)):
         raise ConfigError(

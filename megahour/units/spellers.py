@@ -85,4 +85,6 @@ def _characters(labels: list[str]) -> bytes:
     spelled = [" " if label in ("|", "\u2581", "<space>") else label.lower() for label in plain]
     if longer := next((label for label in spelled if len(label) > 1), None):
         raise ValueError(f"label {longer!r} is not one character")
+    if not spelled:
+        raise ValueError("no label that is a character")
     return json.dumps([BLANK, *dict.fromkeys(spelled)], ensure_ascii=False).encode()

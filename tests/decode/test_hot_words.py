@@ -46,6 +46,8 @@ def test_without_spaces_phrases_are_found_anywhere() -> None:
 
 def test_lines_have_weights_of_their_own() -> None:
     assert parse([" new  york :2.5", "", "a", "a :3"], 0.5) == [HotWord("new york", 2.5), HotWord("a", 3.0)]
+    assert parse(["a :-.5", "b :1."], 0.5) == [HotWord("a", -0.5), HotWord("b", 1.0)]
+    assert parse(["a :1.2.3", "b :.", "c :-"], 0.5) == [HotWord(text, 0.5) for text in ("a :1.2.3", "b :.", "c :-")]
 
 
 def test_the_most_that_a_token_adds() -> None:

@@ -76,3 +76,17 @@ def test_what_cannot_be_is_named(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ConfigError, match="(?s)" + message):
             recogniser(tmp_path, *settings, hot_words=hot_words)
+
+
+def test_hot_words_of_an_editor_that_marks_utf_8_are_read(tmp_path: Path) -> None:
+    (tmp_path / "hot.txt").write_text("bag :2\n", "utf-8-sig")
+    assert recogniser(tmp_path, hot_words=str(tmp_path / "hot.txt")).parts.search.hot_words == ["bag :2"]
+
+
+def test_attention_of_a_model_that_has_none_and_a_step_of_a_model_are_named(tmp_path: Path) -> None:
+    address = model(tmp_path / "plain", "tdnn").url
+    with pytest.raises(ConfigError, match="no attention decoder") as caught:
+        recogniser_of(address, "", 1, "cpu", settings=["attention_weight=0.5"])
+    assert "leave attention_weight at 0" in caught.value.remedy
+    with pytest.raises(ConfigError, match='a model, which has no step "int8"'):
+        recogniser_of(address, "int8", 1, "cpu")

@@ -99,6 +99,8 @@ def test_files_that_are_something_else_or_mark_ends_of_words_are_refused(tmp_pat
         ("a.json", b"3", "no tokens"),
         ("b.json", b'{"a": "x", "b": 1}', "no tokens"),
         ("c.txt", b"\xff", "no tokens"),
+        ("d.json", b"{}", "no label that is a character"),
+        ("e.txt", b"<pad>\n\n", "no label that is a character"),
         ("d.txt", b"-\nth\n", "label 'th' is not one character"),
     ]:
         (tmp_path / name).write_bytes(content)
