@@ -261,8 +261,9 @@ def _decoded(file: BinaryIO, recogniser: Recogniser) -> Iterator[NDArray[np.floa
 def _samples(samples: NDArray[Any], rate_hz: int, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:
     import soxr
 
-    if samples.ndim != 1 or rate_hz < 1:
-        raise BadRecord("sample-rate", f"samples of shape {samples.shape} at {rate_hz} Hz; give mono ones and rate_hz")
+    if samples.ndim != 1 or not LIMITS.min_rate_hz <= rate_hz <= LIMITS.max_rate_hz:  # 16 for 16000 would take hours
+        allowed = f"give mono ones, and rate_hz from {LIMITS.min_rate_hz} to {LIMITS.max_rate_hz}"
+        raise BadRecord("sample-rate", f"samples of shape {samples.shape} at {rate_hz} Hz; {allowed}")
     yield soxr.resample(_in_int16_scale(samples), rate_hz, recogniser.front.rate_hz)
 
 

@@ -73,5 +73,12 @@ def test_samples_in_no_scale_are_refused(recogniser: Recogniser, audio: Any) -> 
     assert caught.value.reason == "sample-scale"
 
 
+@pytest.mark.parametrize(("audio", "rate_hz"), [(SAMPLES, 0), (SAMPLES, 16), (SAMPLES[:, None], 8000)])
+def test_a_rate_in_kilohertz_none_or_two_axes_are_refused(recogniser: Recogniser, audio: Any, rate_hz: int) -> None:
+    """At 16 Hz half a minute of samples would be eight hours of audio."""
+    with pytest.raises(BadRecord, match="give mono ones, and rate_hz from 4000 to 384000"):
+        transcribe(audio, recogniser, rate_hz=rate_hz)
+
+
 def test_no_samples_are_no_words(recogniser: Recogniser) -> None:
     assert transcribe(np.zeros(0), recogniser, rate_hz=8000).text == ""
