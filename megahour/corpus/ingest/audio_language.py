@@ -1,7 +1,7 @@
-"""A hook for language identification on audio: a function of the user's, given the head of each recording.
+"""A user's function that identifies the language of the beginning of each recording.
 
-``package.module:function`` is called as ``function(samples, rate_hz)`` with int16 [T], mono, and gives
-``(language, probability)``; language is a BCP 47 tag, or "" when it is unsure. It must be deterministic.
+``package.module:function`` is called as ``function(samples, rate_hz)`` with mono int16 [T], and returns
+``(language, probability)``: a BCP 47 tag, or "" if it is unsure. It must be deterministic.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ Identify = Callable[[Int16, int], tuple[str, float]]
 
 
 def load_hook(address: str) -> Identify:
-    """The function at `address`. Raises ConfigError as `load_function`."""
+    """Import the function at `address`. Raises ConfigError as `load_function` does."""
     return load_function(address, "audio_language")
 
 
 class Head:
-    """The first `seconds` of a recording as they pass by, mixed to one channel."""
+    """Collects the first `seconds` of a recording from its blocks, mixed to one channel."""
 
     def __init__(self, seconds: float, rate_hz: int) -> None:
         self.rate_hz = rate_hz
@@ -31,7 +31,7 @@ class Head:
         self._parts: list[Int16] = []
 
     def add(self, block: Int16) -> None:
-        """int16 [T, C]."""
+        """Add a block, int16 [T, C]."""
         if self._missing > 0 and len(block):
             part = block[: self._missing]
             mono = part[:, 0] if part.shape[1] == 1 else np.rint(part.mean(axis=1)).astype(np.int16)
@@ -39,7 +39,7 @@ class Head:
             self._missing -= len(part)
 
     def language(self, address: str) -> tuple[str, float]:
-        """(BCP 47 tag or "", probability) by the hook at `address`."""
+        """Call the function at `address`: (BCP 47 tag or "", probability)."""
         samples = np.concatenate(self._parts) if self._parts else np.zeros(0, np.int16)
         language, probability = load_hook(address)(samples, self.rate_hz)
         return canonical(language) if language else "", float(probability)

@@ -1,8 +1,8 @@
-"""The transcripts that may be a recording's own: read, checked one by one, and those that contradict it left out.
+"""Read and check the candidate transcripts of a recording, and reject those that cannot belong to it.
 
-Checks need no audio model: markup and encoding (corpus.transcripts), endless words, the script and the language of the
-text against the declared language, and cue times against the length of the audio. What remains is numbered from 0 and
-goes to `align`, which hears which one is right.
+The checks need no audio model: markup and encoding (corpus.transcripts), endless words, the script and language of the
+text against the declared language, and cue times against the length of the audio. The candidates that pass are numbered
+from 0; `align` decides between them by the audio.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from megahour.corpus.text import language_id
 from megahour.corpus.text.language_id import UNDETERMINED, UNSURE, TextLanguage
 from megahour.corpus.text.normalise import Normalised, normalise
 from megahour.corpus.transcripts.cues import Cue, fit_to_length, untimed
-from megahour.corpus.transcripts.pairing import language_tag, split_suffix
+from megahour.corpus.transcripts.pairing import language_tag
 from megahour.corpus.transcripts.read import Transcript, read_recognised, read_transcript
 
 MAX_WORD = 1000  # characters; the longest words of any language with spaces have below 200
 MIN_SCRIPT_SHARE = 0.5  # of the letters; names and quotations in another script are far below
-MAX_EXPECTED = 0.05  # probability of the declared language above which a text is not another language's
-FAR_SHARE, FAR_S = 0.1, 30.0  # a last cue so far behind the audio's end speaks against one of several candidates
+MAX_EXPECTED = 0.05  # with a higher probability of the declared language, a text does not count as another language
+FAR_SHARE, FAR_S = 0.1, 30.0  # of several candidates, reject one whose last cue starts this far past the audio's end
+MAX_CUES = 4000  # more than `language_id.MAX_CHARACTERS` of text in any language
 
 
 @dataclass(frozen=True)
-class Written:
-    """A transcript before it is read: bytes, suffix (".srt" …), and a language tag from its name ("" without one)."""
+class RawTranscript:
+    """A transcript before parsing: bytes, suffix (".srt" …), and the language tag of its name ("" if none)."""
 
     data: bytes
     suffix: str
@@ -37,46 +38,49 @@ class Written:
 
 @dataclass
 class Candidate:
-    """A transcript that nothing speaks against: cues with words, their spoken forms, and the language of the text."""
+    """A transcript that passed the checks: cues with words, their spoken forms, its language and the detected one."""
 
     cues: list[Cue]
     spoken: list[Normalised]
     language: str
-    found: TextLanguage
+    detected: TextLanguage
 
 
 @dataclass
 class Candidates:
-    """What remains, in order; `counts` says what was repaired, and left out, by reason.
+    """The candidates of a recording, in order, and the counts of repairs and rejections by reason.
 
-    recognised: what a recogniser wrote, which is no one's transcript unless `align` makes it one.
+    recognised: a recogniser's text, kept apart from people's transcripts.
     """
 
     kept: list[Candidate] = field(default_factory=list)
     recognised: Candidate | None = None
     counts: Counter[str] = field(default_factory=Counter)
-    problem: BadRecord | None = None  # of the first that was left out
+    first_problem: BadRecord | None = None  # of the first rejected candidate
 
     @property
     def best(self) -> Candidate | None:
-        """The first transcript; without one, the recogniser's."""
+        """The first transcript, else the recogniser's."""
         return self.kept[0] if self.kept else self.recognised
 
-    def leave_out(self, bad: BadRecord) -> None:
-        """Count a candidate that cannot be the recording's transcript."""
+    def reject(self, bad: BadRecord) -> None:
+        """Count a rejected candidate by its reason."""
         self.counts[f"candidates_{bad.reason}"] += 1
-        self.problem = self.problem or bad
+        self.first_problem = self.first_problem or bad
 
-    def need_one(self) -> None:
-        """Raise the first candidate's problem when none remains."""
-        if not self.best and self.problem:
-            raise self.problem
+    def require_one(self) -> None:
+        """Raise the first problem if no candidate is left."""
+        if not self.best and self.first_problem:
+            raise self.first_problem
 
 
 def choose_by_tag(paths: Sequence[str], declared: str) -> list[int]:
-    """Places of the transcripts whose names have the declared language's tag; all of them when none has.
+    """Positions of the transcripts whose names have the tag of the declared language; all if none has.
 
-    ``talk.pt-BR.srt`` serves "pt-BR" before ``talk.pt.srt`` does.
+    For "pt-BR", ``talk.pt-BR.srt`` comes before ``talk.pt.srt``.
+
+    >>> choose_by_tag(["talk.en.srt", "talk.pt.srt", "talk.pt-BR.srt"], "pt-BR")
+    [2]
     """
     tags = [language_id.canonical(tag) if (tag := language_tag(path)) else "" for path in paths]
     exact = [position for position, tag in enumerate(tags) if tag and tag == declared]
@@ -85,23 +89,23 @@ def choose_by_tag(paths: Sequence[str], declared: str) -> list[int]:
 
 
 def read_candidates(
-    written: Iterable[Written], declared: str, p: IngestParams, recognised: Written | None = None
+    raw: Iterable[RawTranscript], declared: str, p: IngestParams, recognised: RawTranscript | None = None
 ) -> Candidates:
-    """Read all candidates of a recording, and what a recogniser wrote of it.
+    """Read all candidate transcripts of a recording, and a recogniser's text of it.
 
-    A recogniser's times are hints at best: where they contradict each other they go, and its words stay.
+    A recogniser's times are only hints: if they contradict each other, its words stay without times.
 
     Raises
     ------
-    BadRecord: the first one's problem, when each has one: those of `read_transcript`, ``endless-word``,
-    ``script-mismatch``, ``language-mismatch``.
+    BadRecord: the problem of the first candidate if all fail: those of `read_transcript`, ``endless-word``,
+    ``empty-transcript``, ``script-mismatch``, ``language-mismatch``.
     """
     candidates = Candidates()
-    for each in written:
+    for each in raw:
         try:
             candidate, repairs = _read(each, declared, p)
         except BadRecord as bad:
-            candidates.leave_out(bad)
+            candidates.reject(bad)
         else:
             candidates.kept.append(candidate)
             candidates.counts.update(repairs)
@@ -110,25 +114,23 @@ def read_candidates(
             candidates.recognised, _ = _read(recognised, declared, p, read_recognised)
         except BadRecord as bad:
             candidates.counts[f"recognised_{bad.reason}"] += 1
-            candidates.problem = candidates.problem or (bad if p.require_transcript else None)
-    candidates.need_one()
+            candidates.first_problem = candidates.first_problem or (bad if p.require_transcript else None)
+    candidates.require_one()
     return candidates
 
 
-Reader = Callable[..., Transcript]
-
-
 def _read(
-    written: Written, declared: str, p: IngestParams, read: Reader = read_transcript
+    raw: RawTranscript, declared: str, p: IngestParams, read: Callable[..., Transcript] = read_transcript
 ) -> tuple[Candidate, dict[str, int]]:
-    language = declared if declared != UNDETERMINED else language_id.canonical(written.tag) or UNDETERMINED
-    transcript = read(written.data, written.suffix, p.rate_hz, language=language)
+    language = declared if declared != UNDETERMINED else language_id.canonical(raw.tag) or UNDETERMINED
+    transcript = read(raw.data, raw.suffix, p.rate_hz, language=language)
     for cue in transcript.cues:
         if length := language_id.endless_word(cue.raw, MAX_WORD):
             raise BadRecord("endless-word", f"a word of {length} characters, the limit is {MAX_WORD}")
     guess = UNSURE
     if language == UNDETERMINED:
-        guess = _identify(transcript, language, p)
+        text = " ".join(" ".join(normalise(cue.raw, language).tokens) for cue in transcript.cues[:MAX_CUES])
+        guess = language_id.identify(text, among=p.text_languages, sure=p.min_language_probability)
         language = guess.language or UNDETERMINED
     cues, spoken = [], []
     for cue in transcript.cues:
@@ -147,70 +149,42 @@ def _read(
     return Candidate(cues, spoken, language, guess), {name: n for name, n in repairs.items() if n}
 
 
-MAX_CUES = 4000  # more than `language_id.MAX_CHARACTERS` of text in any language
-
-
-def _identify(transcript: Transcript, language: str, p: IngestParams) -> TextLanguage:
-    text = " ".join(" ".join(normalise(cue.raw, language).tokens) for cue in transcript.cues[:MAX_CUES])
-    return language_id.identify(text, among=p.text_languages, sure=p.min_language_probability)
-
-
-def _check_language(text: str, language: str, found: TextLanguage) -> None:
+def _check_language(text: str, language: str, detected: TextLanguage) -> None:
     share = language_id.script_share(text, language)
     if share < MIN_SCRIPT_SHARE:
-        raise BadRecord("script-mismatch", f"{share:.2f} of the letters are of a script that {language} is written in")
-    mismatch = found.language and not language_id.same_language(found.language, language)
-    if mismatch and found.expected < MAX_EXPECTED and (language == UNDETERMINED or language_id.knows(language)):
-        detail = f"the text is {found.language} (probability {found.probability:.2f}), declared is {language}"
+        raise BadRecord("script-mismatch", f"only {share:.2f} of the letters are in a script of {language}")
+    mismatch = detected.language and not language_id.same_language(detected.language, language)
+    if mismatch and detected.expected < MAX_EXPECTED and (language == UNDETERMINED or language_id.knows(language)):
+        detail = f"the text is {detected.language} (probability {detected.probability:.2f}), declared is {language}"
         raise BadRecord("language-mismatch", detail)
 
 
-def fit_candidates(found: Candidates, samples: int, rate_hz: int) -> None:
-    """Leave out candidates whose times lie behind the end of the recording, and cut those of the others to it.
+def fit_candidates(candidates: Candidates, samples: int, rate_hz: int) -> None:
+    """Reject candidates with times far past the end of the recording, and cut the times of the others to it.
 
     Raises
     ------
-    BadRecord: ``transcript-too-long`` when all are another recording's.
+    BadRecord: ``transcript-too-long`` if no candidate is left.
     """
     limit = samples * (1 + FAR_SHARE) + FAR_S * rate_hz
-    far = [_last_start(candidate) > limit for candidate in found.kept]
+    last_starts = [max((cue.start_samples for cue in candidate.cues), default=-1) for candidate in candidates.kept]
     kept = []
-    for candidate, is_far in zip(found.kept, far, strict=True):
+    for candidate, last in zip(candidates.kept, last_starts, strict=True):
         try:
-            if is_far and not all(far):
-                last_s = _last_start(candidate) / rate_hz
-                raise BadRecord(
-                    "transcript-too-long", f"the last cue starts at {last_s:.0f} s of {samples / rate_hz:.0f} s"
-                )
+            if last > limit and min(last_starts) <= limit:
+                detail = f"the last cue starts at {last / rate_hz:.0f} s of {samples / rate_hz:.0f} s"
+                raise BadRecord("transcript-too-long", detail)
             fitted = fit_to_length(candidate.cues, samples)
         except BadRecord as bad:
-            found.leave_out(bad)
+            candidates.reject(bad)
         else:
-            found.counts["cues_past_end"] += sum(cue.start_samples >= samples for cue in candidate.cues)
+            candidates.counts["cues_past_end"] += sum(cue.start_samples >= samples for cue in candidate.cues)
             kept.append(replace(candidate, cues=fitted))
-    found.kept = kept
-    if found.recognised:
-        found.recognised = replace(found.recognised, cues=_within(found.recognised.cues, samples))
-    found.need_one()
-
-
-def _within(cues: list[Cue], samples: int) -> list[Cue]:
-    """Cues of a recogniser, without times where most of these lie behind the recording's end."""
-    try:
-        return fit_to_length(cues, samples)
-    except BadRecord:
-        return untimed(cues)
-
-
-def _last_start(candidate: Candidate) -> int:
-    return max((cue.start_samples for cue in candidate.cues), default=-1)
-
-
-def inline(text: str) -> Written:
-    """A transcript that stands in a table."""
-    return Written(text.encode(), ".txt")
-
-
-def from_file(path: str, data: bytes) -> Written:
-    """A transcript that is a file."""
-    return Written(data, split_suffix(path)[1], language_tag(path))
+    candidates.kept = kept
+    if recognised := candidates.recognised:
+        try:
+            cues = fit_to_length(recognised.cues, samples)
+        except BadRecord:  # most of its times are past the end
+            cues = untimed(recognised.cues)
+        candidates.recognised = replace(recognised, cues=cues)
+    candidates.require_one()

@@ -1,4 +1,4 @@
-"""Stage `copies`: recordings whose sound another one has, in whatever shard."""
+"""Stage `copies`: recordings with the same samples as another one, of any shard."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 class Copies(Stage[CopiesParams]):
-    """An exchange by the samples' digest: a recording costs one read of its header, and no process holds the corpus.
+    """Exchange recordings by the digest of their samples; only headers are read.
 
-    `ingest` finds copies within a shard itself. Sound that is nearly the same is found by `duplicates`, by utterances.
+    `ingest` already drops copies within a shard. `duplicates` finds utterances that sound nearly the same.
     """
 
     name = "copies"
@@ -45,5 +45,5 @@ class Copies(Stage[CopiesParams]):
     def finish(self, p: CopiesParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         listed = sum(receipt.counts.dropped.get("same-audio", 0) for receipt in receipts)
         other = int(sum(receipt.stats.get("with_another_transcript", 0) for receipt in receipts))
-        remark = f"{listed:,} copies, {other:,} of them with another transcript: give the list to align --copies"
+        remark = f"{listed:,} copies, {other:,} of them with a different transcript: pass this list to align --copies"
         return {"copies": listed, "with_another_transcript": other, "remark": remark}

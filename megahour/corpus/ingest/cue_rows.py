@@ -1,4 +1,4 @@
-"""Candidate transcripts as rows of the table of cues, and which of two transcripts says more."""
+"""Rows of the cue table from candidate transcripts, and the order in which transcripts are preferred."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from megahour.core.schemas import BY_RECOGNISER
 from megahour.corpus.ingest.candidates import Candidates
 
 
-def cue_rows(key: int, found: Candidates) -> Iterator[dict[str, Any]]:
-    """Rows of the cue table; numbers go through all of the recording's transcripts, the recogniser's last."""
+def cue_rows(key: int, candidates: Candidates) -> Iterator[dict[str, Any]]:
+    """Rows of `CUES` of one recording, numbered over all of its transcripts, the recogniser's last."""
     numbers = count()
-    every = [*enumerate(found.kept), *((BY_RECOGNISER, each) for each in (found.recognised,) if each)]
-    for transcript, candidate in every:
+    numbered = [
+        *enumerate(candidates.kept),
+        *([(BY_RECOGNISER, candidates.recognised)] if candidates.recognised else []),
+    ]
+    for transcript, candidate in numbered:
         for cue, spoken in zip(candidate.cues, candidate.spoken, strict=True):
             yield {
                 "key": key,
@@ -31,12 +34,14 @@ def cue_rows(key: int, found: Candidates) -> Iterator[dict[str, Any]]:
 
 
 def count_words(cues: Iterable[dict[str, Any]]) -> int:
-    """Words of such rows."""
+    """Number of words in rows of `CUES`."""
     return sum(len(cue["offsets"]) for cue in cues)
 
 
-def worth(found: Candidates) -> tuple[int, int, int]:
-    """How good the best transcript is: whether it is no recogniser's, whether its cues have times, and its words."""
-    best = found.best
-    timed = any(cue.start_samples >= 0 for cue in best.cues) if best else False
-    return int(bool(found.kept)), int(timed), sum(len(spoken.tokens) for spoken in best.spoken) if best else 0
+def transcript_rank(candidates: Candidates) -> tuple[bool, bool, int]:
+    """Sort key of the best transcript: written by people, has times, number of words. Higher is better."""
+    best = candidates.best
+    if best is None:
+        return False, False, 0
+    timed = any(cue.start_samples >= 0 for cue in best.cues)
+    return bool(candidates.kept), timed, sum(len(spoken.tokens) for spoken in best.spoken)

@@ -1,4 +1,4 @@
-"""The items of one task of `ingest`: of a raw shard, an archive, rows of a table, or a run of files."""
+"""The items of one task of `ingest`, from a raw shard, an archive, rows of a table, or files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Items = Iterator[Item | BadRecord | NotRead | None]
 
 @contextmanager
 def task_items(p: IngestParams, raw: Artifact | None, spec: Mapping[str, Any], work: Path) -> Iterator[Items]:
-    """The items of one task: of a shard of the raw artifact, of an archive, or of a run of files."""
+    """Open the items of one task. spec: a shard of `raw`, rows of a table, an archive, or files, as planned."""
     with ExitStack() as stack:
         if raw is not None:
             file = stack.enter_context(raw.open(spec["shard"], ".tar", folder=work))
@@ -41,7 +41,7 @@ def _with_unread(items: Items, spec: Mapping[str, Any]) -> Items:
     yield from items
     for path in spec.get("broken", ()):
         target = Path(f"{spec['root']}/{path}").readlink()
-        yield BadRecord("broken-link", f"it leads to {target}, which cannot be read", record=path)
+        yield BadRecord("broken-link", f"it points to {target}, which cannot be read", record=path)
     yield NotRead(spec.get("not_read", {}))
 
 

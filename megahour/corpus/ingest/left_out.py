@@ -1,4 +1,4 @@
-"""All that a shard of `ingest` or `import` left out, as a table: who asks why it is not there finds it by name."""
+"""The table of what a shard of `ingest` or `import` left out, with the reason for each name."""
 
 from __future__ import annotations
 
@@ -26,26 +26,23 @@ class LeftOut:
         self._rows: list[dict[str, Any]] = []
 
     def add(self, item: Item | None, bad: BadRecord, *, is_bad: bool) -> None:
-        """An item of `ingest`, or none where something could not become one."""
+        """Add an item of `ingest`; None if there was an error before it became an item."""
         name, source = (item.name, item.source) if item else (bad.record, bad.record)
         self.record(name, source, bad, is_bad=is_bad, length_s=seconds_of(item) if item else nan)
 
     def record(self, name: str, source: str, bad: BadRecord, *, is_bad: bool, length_s: float = nan) -> None:
-        """Anything by its name, with its length where that is known."""
-        self._row(name, source, bad.reason, bad.detail, is_bad, length_s)
-        self._rows[-1]["licence"] = bad.licence if isinstance(bad, LicenceRefused) else ""
+        """Add anything that has a name. length_s: NaN if unknown."""
+        texts = {"name": name, "source": source, "reason": bad.reason, "detail": bad.detail}
+        row = {key: shown(value) for key, value in texts.items()}
+        licence = bad.licence if isinstance(bad, LicenceRefused) else ""
+        self._rows.append({**row, "bad": is_bad, "seconds": length_s, "licence": licence})
 
     def channel(self, item: Item, channel: int, reason: str, length_s: float) -> None:
-        """A channel of a recording of which others may stay."""
-        self._row(item.name, item.source, reason, f"channel {channel}", False, length_s)
-
-    def _row(self, name: str, source: str, reason: str, detail: str, is_bad: bool, length_s: float) -> None:
-        texts = {"name": name, "source": source, "reason": reason, "detail": detail}
-        row = {key: shown(value) for key, value in texts.items()}
-        self._rows.append({**row, "bad": is_bad, "seconds": length_s, "licence": ""})
+        """Add one channel of a recording."""
+        self.record(item.name, item.source, BadRecord(reason, f"channel {channel}"), is_bad=False, length_s=length_s)
 
     def write(self, out: ShardWriter) -> None:
-        """The shard's `.left_out.parquet`."""
+        """Write the shard's `.left_out.parquet`."""
         out.table(pa.Table.from_pylist(self._rows, LEFT_OUT), SUFFIX)
 
 
@@ -53,18 +50,17 @@ DURATIONS = ("duration", "duration_s", "seconds", "length_s")  # columns of tabl
 
 
 def seconds_of(item: Item) -> float:
-    """Length of a recording, by its row of a table or by its header; NaN where neither says it.
+    """Length of a recording in seconds, from its row of a table or its header; NaN if neither has it.
 
-    Of media elsewhere that a table names, the header is not asked for: a request for each that is not wanted would cost
-    more than it tells.
+    The header of a remote medium is not read: a request for each would cost more than the length is worth.
     """
     for name in DURATIONS:
-        if 0 <= (said := seconds(item.fields.get(name))) < inf:  # NaN is not
-            return said
+        if 0 <= (length_s := seconds(item.fields.get(name))) < inf:  # false for NaN
+            return length_s
     if item.is_far:
         return nan
     try:
         with item.media.open() as file:
             return Decoder(file, 16_000).declared_s
-    except Exception:  # whatever is wrong with it, it has been told
+    except Exception:  # the row already has the reason
         return nan

@@ -2,8 +2,8 @@
 
     expression = term {OR term};  term = factor {AND factor};  factor = "(" expression ")" | licence [WITH exception]
 
-Read leniently, as people write them: operators in any case, free names of licences ("CC BY 4.0 and MIT"), and Cargo's
-old ``MIT/Apache-2.0``. Written strictly.
+Reading is lenient: operators in any case, free names of licences ("CC BY 4.0 and MIT"), and Cargo's old
+``MIT/Apache-2.0``. Writing is strict.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 MAX_PARTS = 50
-_OPERATOR = r"(?<![\w-])(?:and|or|with)(?![\w-])"  # not that of GPL-3.0-or-later
+_OPERATOR = r"(?<![\w-])(?:and|or|with)(?![\w-])"  # not the "or" of GPL-3.0-or-later
 _TOKEN = re.compile(rf"\s*(\(|\)|{_OPERATOR})\s*", re.IGNORECASE)
 _SLASHED = re.compile(r"[A-Za-z0-9.+-]+(?:/[A-Za-z0-9.+-]+)+")
 _EXCEPTION = re.compile(r"[A-Za-z0-9.-]+-[A-Za-z0-9.-]*(?:exception|note|linking)[A-Za-z0-9.-]*", re.IGNORECASE)
 
 
 class NoExpressionError(ValueError):
-    """A text is no licence expression, or names a licence that is not known."""
+    """The text is not a licence expression, or names an unknown licence."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Expression:
         return f" {self.operator} ".join(inner)
 
     def allows(self, is_allowed: Callable[[str], bool]) -> bool:
-        """Whether the whole may be used: any part of an OR, all of an AND; an exception only adds permissions."""
+        """Whether the expression is allowed: any part of an OR, all parts of an AND, the licence before a WITH."""
         if not self.parts:
             return is_allowed(self.licence)
         if self.operator == "WITH":
@@ -53,16 +53,16 @@ class Expression:
 
 
 def looks_like_one(text: str) -> bool:
-    """Whether there is an operator in it, so that it must not be read as one name."""
+    """Whether the text has an operator, and so is not the name of one licence."""
     return bool(re.search(_OPERATOR, text, re.IGNORECASE)) or bool(_SLASHED.fullmatch(text) and "//" not in text)
 
 
 def parse(text: str, identify: Callable[[str], str], unknown: str) -> Expression:
-    """The expression that `text` is; `identify` gives the identifier of one licence, or `unknown`.
+    """Parse an expression. `identify` returns the identifier of one licence, or `unknown`.
 
     Raises
     ------
-    NoExpressionError: unbalanced, empty, longer than 50 parts, or with a licence that is not known.
+    NoExpressionError: unbalanced brackets, no licence, more than `MAX_PARTS` parts, or an unknown licence.
     """
     if _SLASHED.fullmatch(text):
         text = text.replace("/", " OR ")
@@ -72,7 +72,7 @@ def parse(text: str, identify: Callable[[str], str], unknown: str) -> Expression
     parser = _Parser(tokens, identify, unknown)
     expression = parser.joined("OR")
     if parser.place != len(tokens):
-        raise NoExpressionError(f"{tokens[parser.place]!r} is left over")
+        raise NoExpressionError(f"{tokens[parser.place]!r} is unexpected")
     return expression
 
 
@@ -87,7 +87,7 @@ class _Parser:
         return matches
 
     def joined(self, operator: Literal["AND", "OR"]) -> Expression:
-        """Terms joined by one operator; those of an OR are joined by AND first."""
+        """Terms joined by `operator`; AND binds tighter than OR."""
         parts = [self._term(operator)]
         while self._take(operator):
             parts.append(self._term(operator))
@@ -120,7 +120,7 @@ class _Parser:
         later = name.endswith("+")  # "or any later version"
         identifier = self._identify(name.removesuffix("+"))
         if identifier == self._unknown:
-            raise NoExpressionError(f"{name!r} is no licence known here")
+            raise NoExpressionError(f"{name!r} is not a known licence")
         if later and identifier.endswith("-only"):
             return Expression(identifier.removesuffix("-only") + "-or-later")
         return Expression(identifier + "+" if later else identifier)

@@ -1,7 +1,7 @@
-"""Licence names, addresses and expressions as people write them → SPDX, and the policy of what may be used.
+"""Map licence names, URLs and expressions to SPDX identifiers, and check them against a policy.
 
-Identifiers: SPDX License List 3.27. Terms without an identifier get a ``LicenseRef-`` name, as SPDX 2.3, annex D, says;
-expressions with AND, OR and WITH are those of annex D as well (`corpus.ingest.licence_expressions`).
+Identifiers are those of the SPDX License List 3.27. Terms without one get a ``LicenseRef-`` name (SPDX 2.3, annex D).
+Expressions with AND, OR and WITH follow annex D too (`corpus.ingest.licence_expressions`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from megahour.corpus.ingest import licence_expressions as expressions
 PUBLIC_DOMAIN = "LicenseRef-public-domain"
 RESERVED = "LicenseRef-all-rights-reserved"
 UNKNOWN = "NOASSERTION"
-MAX_CHARACTERS = 300  # longer texts are prose, and what else they say may matter
-# A name without a version allows every version of that licence, and nothing that only begins like it.
+MAX_CHARACTERS = 300  # longer texts are prose, and may restrict what the name allows
+# A name without a version allows every version of that licence, but no other licence with that prefix.
 DEFAULT_ALLOWED = ("CC0", "public-domain", "CC-PDM", "CC-PDDC", "CC-BY", "CC-BY-SA", "Apache-2.0", "MIT",
     "BSD-2-Clause", "BSD-3-Clause")  # fmt: skip
 
@@ -53,7 +53,6 @@ _EXACT = {
     "isc": "ISC",
     "proprietary": RESERVED,
 }
-# Phrases and addresses, in the order of what they would be mistaken for.
 _PHRASES = tuple(
     (re.compile(pattern, re.IGNORECASE), identifier)
     for pattern, identifier in (
@@ -78,7 +77,7 @@ _PHRASES = tuple(
 _SPDX = re.compile(r"(?:LicenseRef-[A-Za-z0-9.-]+|[A-Z][A-Za-z]*(?:-[A-Za-z0-9.]+)*-\d+(?:\.\d+)*(?:-[A-Za-z]+)*)")
 _SPDX_PAGE = re.compile(r"spdx\.org/licenses/([A-Za-z0-9.-]+?)(?:\.html|\.json|\.txt)?/?$")
 _TERMS = (("nc", r"nc|non-?\s?commercial"), ("nd", r"nd|no-?\s?deriv"), ("sa", r"sa|share-?\s?alike"))
-# Beside a licence's name these take back what it gives, or say more than it does.
+# Words beside a licence's name that restrict or extend it.
 _RESTRICTED = re.compile(
     r"(?<![a-z])(?:nc|nd|sa|non-?\s?commercial\w*|no-?\s?deriv\w*|share-?\s?alike|only|"
     r"(?:research|academic|educational|personal|private|evaluation)[\s-]+(?:use|purposes?))(?![a-z])",
@@ -86,7 +85,8 @@ _RESTRICTED = re.compile(
 )
 _DASHES = str.maketrans("‐‑‒–—−", "-" * 6)
 _NEGATED = re.compile(r"\b(?:not|no|never|isn't|without|except|unless|other than)\b", re.IGNORECASE)
-# Licences that were adapted to a country's law and have an identifier of their own.
+_PHRASES_WITH_NO = re.compile(r"no known copyright|^not (?:in )?(?:the )?public domain|\bno-?\s?deriv", re.IGNORECASE)
+# Licences adapted to a country's law that have their own identifier.
 _PORTED_NAMES = (
     "CC-BY-2.5-AU CC-BY-3.0-AT CC-BY-3.0-AU CC-BY-3.0-DE CC-BY-3.0-IGO CC-BY-3.0-NL CC-BY-3.0-US CC-BY-NC-3.0-DE"
     " CC-BY-NC-ND-3.0-DE CC-BY-NC-ND-3.0-IGO CC-BY-NC-SA-2.0-DE CC-BY-NC-SA-2.0-FR CC-BY-NC-SA-2.0-UK"
@@ -97,17 +97,17 @@ _PORTED = frozenset(_PORTED_NAMES.split())
 
 
 def spdx(written: str) -> str:
-    """SPDX identifier or expression of what is written; ``NOASSERTION`` when it is not known.
+    """The SPDX identifier or expression for a licence as people write it; ``NOASSERTION`` if unknown.
 
-    Examples: ``https://creativecommons.org/licenses/by-sa/4.0/`` → ``CC-BY-SA-4.0``; ``CC BY 3.0`` → ``CC-BY-3.0``;
-    ``Public Domain`` → ``LicenseRef-public-domain``; ``MIT or CC BY 4.0`` → ``MIT OR CC-BY-4.0``. A Creative Commons
-    name without version keeps none (``LicenseRef-CC-BY``): SPDX has no identifier for it, and no version may be
-    invented. A text with a negation ("not for commercial use") is not understood, rather than understood wrongly.
+    A Creative Commons name without a version becomes ``LicenseRef-CC-BY``, as SPDX has no identifier for it. A text
+    with a negation ("not for commercial use") counts as unknown, because guessing could allow too much.
 
-    >>> spdx("https://creativecommons.org/licenses/by/4.0/")
-    'CC-BY-4.0'
-    >>> spdx("CC BY-SA 3.0")
-    'CC-BY-SA-3.0'
+    >>> spdx("https://creativecommons.org/licenses/by-sa/4.0/")
+    'CC-BY-SA-4.0'
+    >>> spdx("CC BY 3.0"), spdx("Public Domain")
+    ('CC-BY-3.0', 'LicenseRef-public-domain')
+    >>> spdx("MIT or CC BY 4.0")
+    'MIT OR CC-BY-4.0'
     """
     name = " ".join(written.split()).strip(" .")
     if (single := _single(name)) != UNKNOWN:
@@ -137,18 +137,13 @@ def _single(name: str) -> str:
         return _from_url(name)
     name = name.translate(_DASHES).replace("_", " ")
     identifiers = {identifier for pattern, identifier in _PHRASES if pattern.search(name)}
-    if "CC0-1.0" in identifiers:
+    if identifiers & {"CC0-1.0", "CC-PDM-1.0"}:
         identifiers.discard(PUBLIC_DOMAIN)  # "CC0 1.0 Universal Public Domain Dedication"
-    if "CC-PDM-1.0" in identifiers:
-        identifiers.discard(PUBLIC_DOMAIN)
     identifiers |= {_cc(match[1] or "", match[2] or "") for match in _CC_NAME.finditer(name)}
     if _RESTRICTED.search(_CC_NAME.sub(" ", name)):
         return UNKNOWN
-    # Two different licences in one sentence are a puzzle for a human.
+    # A text that names two licences needs a human.
     return identifiers.pop() if len(identifiers) == 1 else UNKNOWN
-
-
-_PHRASES_WITH_NO = re.compile(r"no known copyright|^not (?:in )?(?:the )?public domain|\bno-?\s?deriv", re.IGNORECASE)
 
 
 def _from_url(address: str) -> str:
@@ -182,10 +177,10 @@ def _cc(terms: str, version: str) -> str:
 
 
 def is_allowed(identifier: str, allowed: Iterable[str]) -> bool:
-    """Whether a policy names this licence, by its identifier or by its name without a version.
+    """Whether a policy allows this licence, named by its identifier or by its name without a version.
 
-    Of an expression: one side of an OR is enough, both sides of an AND are needed; an exception (WITH) only permits
-    more, so its licence decides, unless the policy has the whole of it.
+    An expression with OR needs one allowed side, one with AND both. An exception (WITH) only adds permissions, so the
+    licence before it decides, unless the policy names the whole.
 
     >>> is_allowed("CC-BY-4.0", ["CC-BY"])
     True
@@ -198,13 +193,13 @@ def is_allowed(identifier: str, allowed: Iterable[str]) -> bool:
 
 
 def _names(identifier: str) -> set[str]:
-    """What a policy may call a licence: its identifier, with or without ``LicenseRef-``, version and country."""
+    """The names by which a policy may allow a licence: with or without ``LicenseRef-``, version and country."""
     bare = identifier.removeprefix("LicenseRef-").removesuffix("+")
     return {identifier, bare, re.sub(r"-\d+(\.\d+)*(-[A-Za-z]+)*$", "", bare)}
 
 
 class LicenceRefused(BadRecord):
-    """A licence that may not be used; `licence` is its identifier, or what was written where there is none."""
+    """A licence that the policy forbids or that is unknown; `licence` is its identifier, else the text as written."""
 
     def __init__(self, reason: str, detail: str, licence: str) -> None:
         super().__init__(reason, detail)
@@ -212,43 +207,41 @@ class LicenceRefused(BadRecord):
 
 
 def check_licence(written: str, allowed: Iterable[str]) -> str:
-    """The SPDX identifier of a licence that may be used.
+    """The SPDX identifier of a licence, if the policy allows it.
 
     Raises
     ------
-    LicenceRefused: ``licence-unknown`` for none or one that is not understood, ``licence-forbidden`` for one that the
-    policy does not name.
+    LicenceRefused: ``licence-unknown`` if it is missing or not recognised, ``licence-forbidden`` if the policy does not
+    allow it.
     """
     identifier = spdx(written)
     if identifier == UNKNOWN:
-        detail = f"{written!r} is no licence known here" if written.strip() else "no licence is given"
+        detail = f"{written!r} is not a known licence" if written.strip() else "no licence is given"
         detail += "; set `licence` when all recordings share one"
         raise LicenceRefused("licence-unknown", detail, " ".join(written.split())[:80] or UNKNOWN)
     if not is_allowed(identifier, allowed):
-        detail = f"{identifier} is not among the allowed: {', '.join(allowed)}"
+        detail = f"{identifier} is not an allowed licence; allowed: {', '.join(allowed)}"
         raise LicenceRefused("licence-forbidden", detail, identifier)
     return identifier
 
 
 def licence_remedies(refused: Iterable[str]) -> dict[str, str]:
-    """What lets refused recordings in, by reason. refused: licences as a tally counts them, the most frequent first."""
+    """How to admit refused recordings, by reason. refused: the refused licences, the most frequent first."""
     known = [name for name in refused if spdx(name) != UNKNOWN]
-    add = f"add {', '.join(known[:5])} to --licences" if known else "--licences names what is allowed"
+    add = f"add {', '.join(known[:5])} to --licences" if known else "--licences lists the allowed ones"
     return {
-        "licence-unknown": "--licence NAME is the licence of recordings that name none; it must be one of --licences",
+        "licence-unknown": "--licence NAME sets the licence of recordings that name none; it must be one of --licences",
         "licence-forbidden": f"{add}, if you may use it",
     }
 
 
 def check_policy(allowed: Iterable[str]) -> None:
-    """Raise ConfigError for an entry of an allow-list that can match no identifier, such as "cc by"."""
+    """Raise ConfigError for an entry of an allow-list that matches no identifier, such as "cc by"."""
     for entry in allowed:
         known = spdx(entry)
-        if known == UNKNOWN and not re.fullmatch(r"[A-Za-z][A-Za-z0-9.+-]*", entry):
-            raise ConfigError(
-                f'"{entry}" is not an SPDX identifier', where="licences", remedy="e.g. CC-BY, CC-BY-SA-4.0, CC0"
-            )
-        if known != UNKNOWN and not is_allowed(known, [entry]):
-            raise ConfigError(
-                f'"{entry}" is not an SPDX identifier', where="licences", remedy=f'did you mean "{known}"?'
-            )
+        if known == UNKNOWN:
+            valid, remedy = bool(re.fullmatch(r"[A-Za-z][A-Za-z0-9.+-]*", entry)), "e.g. CC-BY, CC-BY-SA-4.0, CC0"
+        else:
+            valid, remedy = is_allowed(known, [entry]), f'did you mean "{known}"?'
+        if not valid:
+            raise ConfigError(f'"{entry}" is not an SPDX identifier', where="licences", remedy=remedy)

@@ -1,4 +1,4 @@
-"""What a user may set of `ingest`: parameters, their defaults and what they change."""
+"""The parameters of `ingest` and `copies`."""
 
 from __future__ import annotations
 
@@ -95,22 +95,22 @@ class IngestParams(Params):
     shard_rows: int = Field(16, ge=1, description="Rows per task of a table without a column `bytes`.")
 
     def identity(self) -> dict[str, Any]:
-        """A changed source is another job: files that came, went or were written again make `ingest` run again."""
-        from megahour.corpus.ingest.sources import media_digest, source_digest
+        """With digests of the sources: added, removed and rewritten files make `ingest` run again."""
+        from megahour.corpus.ingest.sources import source_digest
 
-        digests = [media_digest(self.source, self.pairing)] if self.source else []
+        digests = [source_digest(self.source, self.pairing)] if self.source else []
         digests += [source_digest(each) for each in (self.transcripts, self.recognised) if each]
         return {**super().identity(), "digests": digests}
 
 
 class TranscriptTableParams(Params):
-    """Lay out the file of all transcripts for the tasks of `ingest`."""
+    """Sort the file of all transcripts by name, so that each task of `ingest` reads only its own."""
 
     transcripts: str = Field("", description="As in `ingest`.")
-    language: str = Field("en", description="As in `ingest`. It says which encodings are likely.")
+    language: str = Field("en", description="As in `ingest`. It tells which encodings are likely.")
 
     def identity(self) -> dict[str, Any]:
-        """A file that was written again is another."""
+        """With a digest of the file: a rewritten one is laid out again."""
         from megahour.corpus.ingest.sources import source_digest
 
         return {**super().identity(), "digest": source_digest(self.transcripts)}

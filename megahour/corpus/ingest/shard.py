@@ -1,8 +1,8 @@
 """One shard of `ingest`: check, decode, resample and encode each recording, read its cues, and index them.
 
-Keys are `key_of("recording", corpus, path, channel)`, where `path` is the place inside the source (for archives
-``archive!member``): two recordings of different shards cannot share a key unless they share a path. Within a shard
-equal names are quarantined as ``duplicate-id``; of equal audio the first stays, with the better transcript of them.
+A key is `key_of("recording", corpus, path, channel)`, where `path` is relative to the source (``archive!member`` for
+archives), so recordings of different shards have different keys. Within a shard, a repeated name is quarantined as
+``duplicate-id``, and of recordings with equal samples the first stays, with the best of their transcripts.
 """
 
 from __future__ import annotations
@@ -27,23 +27,21 @@ from megahour.core.writer import ShardWriter
 from megahour.corpus.ingest.audio_language import Head
 from megahour.corpus.ingest.candidates import Candidates, fit_candidates, read_candidates
 from megahour.corpus.ingest.counts import IngestCounts
-from megahour.corpus.ingest.cue_rows import count_words, cue_rows, worth
+from megahour.corpus.ingest.cue_rows import count_words, cue_rows, transcript_rank
 from megahour.corpus.ingest.items import Items
 from megahour.corpus.ingest.left_out import LeftOut
 from megahour.corpus.ingest.licences import LicenceRefused
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.side_information import SideInfo, side_info
 from megahour.corpus.ingest.sources import Item, NotRead
-from megahour.corpus.ingest.written import WrittenTexts, no_transcript
+from megahour.corpus.ingest.transcript_sources import TranscriptSources, no_transcript
 from megahour.corpus.media.audio import AudioLimits, AudioStats, Decoder, FlacEncoder
 from megahour.corpus.media.tar import TarWriter, tar_writer
 from megahour.corpus.text.language_id import UNDETERMINED, UNSURE, same_language
 
 SPOOL_BYTES = 16 << 20  # a recording's FLAC stays in memory up to this size
-# Reasons of good records that may not or cannot be used: dropped, not bad.
-POLICY = (
-    *("licence-", "no-transcript", "language-mismatch", "script-mismatch", "audio-language-mismatch", "same-audio"),
-)
+# Reasons for which a good record is dropped; all others quarantine it.
+POLICY = ("licence-", "no-transcript", "language-mismatch", "script-mismatch", "audio-language-mismatch", "same-audio")
 
 
 def ingest_shard(
@@ -51,10 +49,10 @@ def ingest_shard(
 ) -> None:
     """Write one shard of recordings: `.tar`, `.parquet`, `.cues.parquet`, `.left_out.parquet`.
 
-    transcripts: the file of all transcripts as it was laid out for all tasks.
+    transcripts: the artifact of `LayOutTranscripts`.
     """
     with out.open(".tar") as file, tar_writer(file) as tar:
-        shard = _Shard(p, out, tar, work, WrittenTexts.of(p, transcripts))
+        shard = _Shard(p, out, tar, work, TranscriptSources.of(p, transcripts))
         for item in items:
             if item is None:
                 out.stat("transcripts_without_audio", 1)
@@ -81,7 +79,7 @@ def ingest_shard(
                     out.quarantine(name, bad.reason, bad.detail, source)
     shard.tally.write(out)
     out.table(pa.Table.from_pylist(shard.index, schema=RECORDINGS))
-    cues = [cue for own in shard.cues.values() for cue in own]
+    cues = [cue for rows in shard.cues.values() for cue in rows]
     out.table(pa.Table.from_pylist(cues, schema=CUES), ".cues.parquet")
     shard.left_out.write(out)
 
@@ -97,11 +95,11 @@ class _Encoded:
 
 
 class _Kept(NamedTuple):
-    """A recording that is in the shard: its name, its rows of the index, and how much its transcript says."""
+    """A recording of the shard: its name, its rows of the index (one a channel), and the rank of its transcript."""
 
     name: str
     rows: list[dict[str, Any]]
-    worth: tuple[int, int, int]
+    rank: tuple[bool, bool, int]
 
 
 @dataclass
@@ -110,16 +108,16 @@ class _Shard:
     out: ShardWriter
     tar: TarWriter
     work: Path
-    written: WrittenTexts
+    texts: TranscriptSources
     index: list[dict[str, Any]] = field(default_factory=list)
-    cues: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  # by the key of the recording
+    cues: dict[int, list[dict[str, Any]]] = field(default_factory=dict)  # by key
     tally: IngestCounts = field(default_factory=IngestCounts)
     left_out: LeftOut = field(default_factory=LeftOut)
     names: set[str] = field(default_factory=set)
-    by_sound: dict[str, _Kept] = field(default_factory=dict)
+    by_samples: dict[str, _Kept] = field(default_factory=dict)  # by the digests of all channels
 
     def add(self, item: Item) -> None:
-        """Ingest one recording, cheapest checks first. Raises BadRecord with nothing written."""
+        """Ingest one recording, cheapest checks first. Raises BadRecord, before anything is written."""
         p = self.p
         if item.name in self.names:
             raise BadRecord("duplicate-id", f"another file of this shard is named {item.name}")
@@ -134,11 +132,11 @@ class _Shard:
                 whole = "".join(encoded.digests)
                 fit_candidates(candidates, stats.samples_out, p.rate_hz)
                 language = self._language(info, candidates, head)
-                if whole in self.by_sound:
+                if whole in self.by_samples:
                     self._same_audio(whole, language, candidates)
                 first = len(self.index)
                 self._write(item, replace(info, language=language), candidates, encoded)
-                self.by_sound[whole] = _Kept(item.name, self.index[first:], worth(candidates))
+                self.by_samples[whole] = _Kept(item.name, self.index[first:], transcript_rank(candidates))
         finally:
             for name, n in candidates.counts.items():
                 self.out.stat(name, n)
@@ -148,43 +146,40 @@ class _Shard:
         self.out.stat("dates_not_read", int(info.has_odd_date))
         self.tally.media(stats.format, stats.subtype)
 
-    def _same_audio(self, whole: str, language: str, found: Candidates) -> NoReturn:
-        """Raises BadRecord ``same-audio``, once the recording that is there has the better one of both transcripts."""
-        kept = self.by_sound[whole]
+    def _same_audio(self, whole: str, language: str, candidates: Candidates) -> NoReturn:
+        """Give the kept recording the better of both transcripts, and raise BadRecord ``same-audio``."""
+        kept, rank = self.by_samples[whole], transcript_rank(candidates)
         detail = f"the same samples as {kept.name}"
         fits = all(same_language(row["language"], language) for row in kept.rows)
-        if found.best and kept.rows and fits and worth(found) > kept.worth:
+        if candidates.best and kept.rows and fits and rank > kept.rank:
             for row in kept.rows:
-                before, cues = self.cues[row["key"]], list(cue_rows(row["key"], found))
+                before, cues = self.cues[row["key"]], list(cue_rows(row["key"], candidates))
                 check_rows(cues, CUES)
                 self.cues[row["key"]] = cues
-                row["text_language"] = found.best.found.language
-                row["text_language_probability"] = found.best.found.probability
-                for name, more in (
-                    ("cues", len(cues) - len(before)),
-                    ("words", count_words(cues) - count_words(before)),
-                ):
-                    self.out.stat(name, more)
+                row["text_language"] = candidates.best.detected.language
+                row["text_language_probability"] = candidates.best.detected.probability
+                self.out.stat("cues", len(cues) - len(before))
+                self.out.stat("words", count_words(cues) - count_words(before))
             self.out.stat("transcripts_of_same_audio", len(kept.rows))
-            self.by_sound[whole] = kept._replace(worth=worth(found))
-            detail += ", which got this one's transcript: it has times, or more words"
+            self.by_samples[whole] = kept._replace(rank=rank)
+            detail += ", which now has this one's transcript, as it has times or more words"
         raise BadRecord("same-audio", detail)
 
     def _candidates(self, item: Item, info: SideInfo) -> Candidates:
-        """An item's candidate transcripts, read, and what a recogniser wrote of it."""
-        written = self.written.beside(item, info.language)
-        recognised = self.written.by_recogniser(item)
-        if not written and recognised is None and self.p.require_transcript:
+        """Read an item's candidate transcripts and a recogniser's text of it."""
+        raw = self.texts.by_people(item, info.language)
+        recognised = self.texts.by_recogniser(item)
+        if not raw and recognised is None and self.p.require_transcript:
             raise no_transcript(item)
-        candidates = read_candidates(written, info.language, self.p, recognised)
+        candidates = read_candidates(raw, info.language, self.p, recognised)
         candidates.counts["not_recognised"] += int(bool(self.p.recognised) and recognised is None)
         return candidates
 
-    def _language(self, info: SideInfo, found: Candidates, head: Head | None) -> str:
-        """The recording's language: as declared, else as its text or its sound says."""
+    def _language(self, info: SideInfo, candidates: Candidates, head: Head | None) -> str:
+        """The recording's language: the declared one, else that of its text, else that of its sound."""
         language = info.language
-        if language == UNDETERMINED and found.best:
-            language = found.best.language
+        if language == UNDETERMINED and candidates.best:
+            language = candidates.best.language
         heard, probability = head.language(self.p.audio_language) if head else ("", 0.0)
         if not heard or probability < self.p.min_language_probability:
             return language
@@ -193,12 +188,12 @@ class _Shard:
         if not same_language(heard, language):
             self.out.stat("heard_in_another_language", 1)
             if self.p.on_language_mismatch == "drop":
-                detail = f"heard is {heard} (probability {probability:.2f}), expected {language}"
+                detail = f"the audio is {heard} (probability {probability:.2f}), declared is {language}"
                 raise BadRecord("audio-language-mismatch", detail)
         return language
 
     def _encode(self, item: Item, stack: ExitStack, head: Head | None) -> _Encoded:
-        """Decode, check and encode in one pass; long recordings spill to scratch files that have no name."""
+        """Decode, check and encode in one pass; long recordings spill to anonymous scratch files."""
         p = self.p
         file = stack.enter_context(item.media.open())
         decoder = Decoder(file, p.rate_hz, channels=p.channels, limits=_limits(p))
@@ -221,18 +216,20 @@ class _Shard:
             self.tally.example("decoder-message", item.name, str(decoder.complaints))
         return _Encoded(decoder.stats, flacs, [digest.hexdigest() for digest in digests], peaks)
 
-    def _write(self, item: Item, info: SideInfo, found: Candidates, encoded: _Encoded) -> None:
+    def _write(self, item: Item, info: SideInfo, candidates: Candidates, encoded: _Encoded) -> None:
         channels = len(encoded.flacs)
         self.out.came_in(channels - 1)
-        written = found.best.found if found.best else UNSURE
+        detected = candidates.best.detected if candidates.best else UNSURE
         for channel, flac in enumerate(encoded.flacs):
             if encoded.peaks[channel] < self.p.silent_peak * 32768:
-                self.out.drop("silent-channel")
-                self.left_out.channel(item, channel, "silent-channel", encoded.stats.seconds_in)
-                continue
-            if encoded.digests[channel] in encoded.digests[:channel]:
-                self.out.drop("identical-channel")
-                self.left_out.channel(item, channel, "identical-channel", encoded.stats.seconds_in)
+                reason = "silent-channel"
+            elif encoded.digests[channel] in encoded.digests[:channel]:
+                reason = "identical-channel"
+            else:
+                reason = ""
+            if reason:
+                self.out.drop(reason)
+                self.left_out.channel(item, channel, reason, encoded.stats.seconds_in)
                 continue
             key = key_of("recording", self.p.corpus, item.source, channel)
             row = {
@@ -248,10 +245,10 @@ class _Shard:
                 "source": info.source,
                 "condition": info.condition,
                 "created_s": info.created_s,
-                "text_language": written.language,
-                "text_language_probability": written.probability,
+                "text_language": detected.language,
+                "text_language_probability": detected.probability,
             }
-            cues = list(cue_rows(key, found))
+            cues = list(cue_rows(key, candidates))
             check_rows([row], RECORDINGS)
             check_rows(cues, CUES)
             row["offset"], row["size"] = self.tar.add(f"{key}.flac", flac)
@@ -259,7 +256,7 @@ class _Shard:
             self.cues[key] = cues
             self.out.stat("words", count_words(cues))
             self.out.stat("cues", len(cues))
-            self.out.stat("transcripts", len(found.kept))
+            self.out.stat("transcripts", len(candidates.kept))
             if n := sum(map(replaced, (row, *cues))):
                 self.out.stat("replaced_characters", n)
             self.out.kept()
@@ -269,7 +266,7 @@ class _Shard:
 
 @contextmanager
 def _scratch(folder: Path) -> Iterator[BinaryIO]:
-    folder.mkdir(parents=True, exist_ok=True)  # a worker on another machine may be the first to need it
+    folder.mkdir(parents=True, exist_ok=True)  # no other task on this machine may have made it
     with tempfile.SpooledTemporaryFile(SPOOL_BYTES, dir=str(folder)) as file:
         yield cast(BinaryIO, file)
 

@@ -1,4 +1,4 @@
-"""Side information of a recording: what its row of a table says, its `.json`, the parameters, and what may be used."""
+"""Side information of a recording, from its row of a table, its `.json` file and the parameters."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ ALIASES = {
 
 @dataclass(frozen=True)
 class SideInfo:
-    """Who speaks what language under which licence (SPDX), and where it came from.
+    """Speaker, language, licence and origin of a recording.
 
-    `language` is a BCP 47 tag; `source` is what the side file says, else the path; `created_s` is Unix time, 0 when
-    unknown, and `has_odd_date` when something is written that is no date; `fields` is the table's row and the file.
+    `language` is a BCP 47 tag and `licence` an SPDX identifier. `source` is that of the side file, else the path.
+    `created_s` is Unix time, 0 if unknown; `has_odd_date` is set if a date is given that cannot be parsed.
     """
 
     speaker: str
@@ -42,13 +42,12 @@ class SideInfo:
     source: str
     created_s: int
     has_odd_date: bool
-    fields: dict[str, Any]
 
 
 def side_info(item: Item, p: IngestParams) -> SideInfo:
-    """Read, complete and check an item's side information.
+    """Read an item's side information, fill gaps from the parameters, and check its licence.
 
-    A recording without a named speaker is a speaker of its own: two unknown voices must not count as one.
+    A recording without a named speaker gets its path as speaker: two unknown voices must not count as one.
 
     Raises
     ------
@@ -60,8 +59,8 @@ def side_info(item: Item, p: IngestParams) -> SideInfo:
     try:
         licence = check_licence(_text(values["licence"]) or p.licence, p.licences)
     except LicenceRefused as refused:
-        if item.info and not values["licence"]:  # as in what a recogniser wrote: it is looked at, and says nothing
-            has = ", ".join(list(fields)[:8]) or "nothing"
+        if item.info and not values["licence"]:  # e.g. a recogniser's output, which has no licence
+            has = ", ".join(list(fields)[:8]) or "no fields"
             refused.detail += f"; {item.info.path} has {has}, and none of {', '.join(ALIASES['licence'])}"
         raise
     return SideInfo(
@@ -76,7 +75,6 @@ def side_info(item: Item, p: IngestParams) -> SideInfo:
         source=masked(_text(fields.get("source", ""))) or item.source,
         created_s=created_s or 0,
         has_odd_date=created_s is None,
-        fields=fields,
     )
 
 
@@ -89,12 +87,12 @@ def _fields(item: Item) -> dict[str, Any]:
         raise BadRecord("unreadable-side-information", f"{item.info.path}: {error}") from error
     if not isinstance(value, dict):
         return {}
-    nested = value.get("metadata")  # archive.org's answers
+    nested = value.get("metadata")  # as archive.org writes it
     return {**nested, **value} if isinstance(nested, dict) else value
 
 
 def _text(value: Any) -> str:
-    """One line of a value, or of a list of them."""
+    """A value, or a list of values, as one line."""
     if isinstance(value, list):
         return ", ".join(filter(None, (_text(each) for each in value)))
     return " ".join(str(value).split()) if isinstance(value, str | int) else ""
@@ -106,9 +104,9 @@ def _speaker_in_path(source: str, pattern: str) -> str:
 
 
 def _unix_time(value: Any) -> int | None:
-    """Seconds of a number or an ISO 8601 date (UTC unless it says otherwise); None of what is no date, 0 of nothing."""
+    """Unix time of a number or an ISO 8601 date (UTC by default); 0 of an empty value, None if it is not a date."""
     if isinstance(value, int | float):
-        return int(value) if abs(value) < MAX_UNIX_S else None  # NaN is not; an integer may be too long for a float
+        return int(value) if abs(value) < MAX_UNIX_S else None  # false for NaN; a long integer may not fit a float
     if not (text := str(value).strip()):
         return 0
     if re.fullmatch(r"\d{4}(?:-\d\d)?", text):  # a year or a month, as archives have them

@@ -1,4 +1,4 @@
-"""Where raw media come from: directories, globs and URLs of files, tables of addresses, and tar archives."""
+"""List and plan raw media: directories, globs, URLs and archives."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ ZIP = ".zip"
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ZIP)
 WANTED = (*MEDIA, *TRANSCRIPTS, *ARCHIVES)
 MAX_NAMED = 5
-UNKNOWN_BYTES = 16_000_000  # a web server's listing has no sizes: about twenty minutes of MP3
+UNKNOWN_BYTES = 16_000_000  # where a web server's listing has no sizes: about twenty minutes of MP3
 HIDDEN = "hidden"
 
 
 @dataclass(frozen=True)
 class Item:
-    """One medium and what lies beside it, before anything of it is read. `name` is its path without the suffix.
+    """One medium and the files beside it, none of them read yet. `name` is its path without the suffix.
 
-    `fields` is what a table says of it; `text` its transcript, where the table itself has it; `is_far` a row's medium
-    that is not of this machine.
+    `fields` is its row of a table, and `text` the transcript in that row. `is_far` marks a remote medium of a table.
     """
 
     name: str
@@ -53,34 +52,35 @@ class Item:
 
 @dataclass(frozen=True)
 class NotRead:
-    """Files of a source that are neither media nor beside one: their number by suffix."""
+    """Number of files of a source that belong to no item, by suffix."""
 
     counts: dict[str, int]
 
 
 @dataclass(frozen=True)
 class SourceListing:
-    """What a source holds: paths relative to `root` with their sizes, sorted; `hidden` others are not looked at.
+    """The files of a source: sizes by path relative to `root`, sorted, and the number of `hidden` ones.
 
-    `broken` are links that lead nowhere; `unread` is the number of what else cannot be read, by kind.
+    `broken` lists links without a target; `unread` counts other entries that cannot be read, by kind.
     """
 
     fs: Any
     root: str
     sizes: dict[str, int]
-    versions: dict[str, str]  # changes when a file is written again: its time or, on object stores, its ETag
+    versions: dict[str, str]  # modification time or, on object stores, ETag
     hidden: int = 0
     broken: tuple[str, ...] = ()
     unread: Mapping[str, int] = field(default_factory=dict)
 
     def blob(self, path: str) -> Blob:
+        """The file at `path`, to be opened later."""
         return Blob(path, lambda: open_at(self.fs, f"{self.root}/{path}"))
 
 
 def open_source(source: str) -> tuple[Any, str, str]:
     """(file system, root, pattern) of a directory, file, glob or fsspec URL; the pattern is empty for a directory.
 
-    What is there by exactly that name is no glob: "Talks [2019]" is a folder.
+    A name that exists is not a glob, even with brackets: "Talks [2019]" is a folder.
     """
     fs, path = file_system(source)
     path = path.rstrip("/")
@@ -88,39 +88,28 @@ def open_source(source: str) -> tuple[Any, str, str]:
         magic = re.search(r"[*?\[]", path)
         if magic and not fs.exists(path):
             return fs, path[: magic.start()].rpartition("/")[0], path
-        is_file = _is_web(fs) and path.lower().endswith(WANTED)  # a server would send the file to say that it is one
+        is_file = _is_web(fs) and path.lower().endswith(WANTED)  # `isdir` would download the file
         return (fs, path, "") if not is_file and fs.isdir(path) else (fs, path.rpartition("/")[0], path)
 
 
-def list_source(source: str) -> SourceListing:
-    """List a source's files, hidden ones left out.
+def list_source(source: str, pairing: Pairing | None = None) -> SourceListing:
+    """List a source's files without the hidden ones.
+
+    pairing: for a glob or a file, add the transcripts and side files beside the media it names.
 
     Raises
     ------
-    ConfigError: there is nothing, or no way to it.
+    ConfigError: the source has no files, or cannot be reached.
     """
     fs, root, pattern = open_source(source)
     with reaching(source):
-        files = _found(fs, root, pattern)
-    return _listing(fs, root, files, source)
-
-
-def list_media(source: str, pairing: Pairing = "name") -> SourceListing:
-    """`list_source`, and where that is a glob or a file, the transcripts and side files beside the media it names.
-
-    Raises
-    ------
-    ConfigError: as `list_source`.
-    """
-    fs, root, pattern = open_source(source)
-    with reaching(source):
-        files = _found(fs, root, pattern)
-        if pattern and not _is_web(fs):  # a server need not list what lies beside a file
+        files = _matching(fs, root, pattern)
+        if pairing and pattern and not _is_web(fs):  # a web server need not list folders
             files.entries.update(_beside(fs, files.entries, pairing))
     return _listing(fs, root, files, source)
 
 
-def _found(fs: Any, root: str, pattern: str) -> Found:
+def _matching(fs: Any, root: str, pattern: str) -> Found:
     if is_local(fs):
         return found_here(root, pattern)
     if not pattern:
@@ -132,10 +121,10 @@ def _found(fs: Any, root: str, pattern: str) -> Found:
     return Found({path: entry for path, entry in entries.items() if entry["type"] == "file"})
 
 
-def _beside(fs: Any, found: dict[str, dict[str, Any]], pairing: Pairing) -> dict[str, dict[str, Any]]:
-    """Entries of the files that may belong to the media of `found`."""
+def _beside(fs: Any, media: Iterable[str], pairing: Pairing) -> dict[str, dict[str, Any]]:
+    """Entries of the files that may belong to these media."""
     by_folder: dict[str, list[str]] = {}
-    for path in found:
+    for path in media:
         by_folder.setdefault(path.rpartition("/")[0], []).append(path)
     beside = {}
     for folder, paths in by_folder.items():
@@ -160,19 +149,19 @@ def _listing(fs: Any, root: str, files: Found, source: str) -> SourceListing:
     links = sorted(path[prefix:] for path in files.broken if not HIDDEN_PATH.search(path[prefix:]))
     if not visible:
         remedy = "give a directory, a glob, a .tar, a .zip or a URL"
-        raise ConfigError(f"no files at {source}{lead_nowhere(links)}", where="source", remedy=remedy)
+        raise ConfigError(f"no files at {source}{broken_links(links)}", where="source", remedy=remedy)
     versions = {path: _version(entries[f"{root}/{path}"]) for path in visible}
     return SourceListing(fs, root, visible, versions, len(sizes) - len(visible), tuple(links), dict(files.unread))
 
 
-def lead_nowhere(links: Sequence[str]) -> str:
-    """The end of a message that names broken links; empty without any."""
+def broken_links(links: Sequence[str]) -> str:
+    """The end of a message that names broken links; empty if there are none."""
     more = f" and {len(links) - MAX_NAMED} more" if len(links) > MAX_NAMED else ""
-    return f"; links that lead nowhere: {', '.join(links[:MAX_NAMED])}{more}" if links else ""
+    return f"; broken links: {', '.join(links[:MAX_NAMED])}{more}" if links else ""
 
 
 def _artifacts(paths: Collection[str]) -> list[str]:
-    """Folders of artifacts below the root: an output that is put among its sources must not become one of them."""
+    """Folders of artifacts below the root: an output that lies among the sources must not be read as a source."""
     claims = (path.removesuffix("claim.txt") for path in paths if path.endswith("/claim.txt"))
     receipts = {path[: path.index("/receipts/") + 1] for path in paths if "/receipts/" in path}
     return [folder for folder in claims if folder in receipts or f"{folder}manifest.json" in paths]
@@ -184,31 +173,23 @@ def _version(entry: dict[str, Any]) -> str:
     )
 
 
-def source_digest(source: str) -> str:
-    """Changes when a file of the source comes, goes or is written again; reads no file."""
-    return _digest(list_source(source))
-
-
-def media_digest(source: str, pairing: Pairing = "name") -> str:
-    """`source_digest` of the media and of what lies beside them."""
-    return _digest(list_media(source, pairing))
-
-
-def _digest(listing: SourceListing) -> str:
+def source_digest(source: str, pairing: Pairing | None = None) -> str:
+    """A digest of the names, sizes and versions of the files in `list_source(source, pairing)`; reads no file."""
+    listing = list_source(source, pairing)
     files = [[path, size, listing.versions[path]] for path, size in listing.sizes.items()]
     return fingerprint([*files, *([["broken links", *listing.broken]] if listing.broken else [])])
 
 
 def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name") -> list[dict[str, Any]]:
-    """Task specs: one for each archive, and runs of groups of about `shard_bytes` of media, in the order of names.
+    """Task specs: one for each archive, and one for every `shard_bytes` of media, in the order of names.
 
-    The first one says how many files of which kind no task reads (`not_read`).
+    The first spec has `not_read`, the number of files that no task reads, by kind, and `broken`, the broken links.
 
     Raises
     ------
     ConfigError: no media and no archives.
     """
-    listing = list_media(source, pairing)
+    listing = list_source(source, pairing)
     archives = [path for path in listing.sizes if path.lower().endswith(ARCHIVES)]
     groups = group_files(listing.sizes, pairing)
     specs: list[dict[str, Any]] = [{"archive": path} for path in archives]
@@ -227,7 +208,7 @@ def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name") -> list
         groups = []  # orphans only
     if not specs:
         raise ConfigError(
-            f"{len(listing.sizes)} files at {source}, none of them audio, tar or zip{lead_nowhere(listing.broken)}",
+            f"{len(listing.sizes)} files at {source}, none of them audio, tar or zip{broken_links(listing.broken)}",
             where="source",
             remedy=f"audio has one of the suffixes {' '.join(MEDIA)}",
         )
@@ -236,7 +217,7 @@ def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name") -> list
     others = {BROKEN: len(listing.broken) - len(broken)} if len(broken) < len(listing.broken) else {}
     if unread or listing.unread or others:
         specs[0]["not_read"] = {**unread, **listing.unread, **others}
-    if broken:  # of recordings, or of folders, whose disk may be missing
+    if broken:  # recordings or folders, perhaps on a disk that is missing
         specs[0]["broken"] = broken
     return specs
 
@@ -246,7 +227,7 @@ def _files(run: list[FileGroup]) -> dict[str, Any]:
 
 
 def _not_read(paths: Iterable[str], groups: Iterable[FileGroup], hidden: int = 0) -> dict[str, int]:
-    """Number of files that are in no group, by suffix."""
+    """Number of files that belong to no group, by suffix."""
     read = {path for group in groups for path in (group.media, *group.transcripts, group.info)}
     counts = Counter(split_suffix(path)[1] or "no suffix" for path in paths if path not in read)
     counts.update({HIDDEN: hidden} if hidden else {})
@@ -254,7 +235,7 @@ def _not_read(paths: Iterable[str], groups: Iterable[FileGroup], hidden: int = 0
 
 
 def file_items(source: str, root: str, groups: Iterable[tuple[str, list[str], str]]) -> Iterator[Item | None]:
-    """Items of one task below a source's root; None for a transcript without a medium."""
+    """Items of one task; None for a transcript without a medium."""
     listing = SourceListing(file_system(source)[0], root, {}, {})
     for media, transcripts, info in groups:
         yield _item(FileGroup(media, tuple(transcripts), info), listing.blob, media) if media else None
@@ -263,28 +244,28 @@ def file_items(source: str, root: str, groups: Iterable[tuple[str, list[str], st
 def archive_items(
     file: BinaryIO, label: str, *, max_bytes: int, pairing: Pairing = "name"
 ) -> Iterator[Item | BadRecord | NotRead | None]:
-    """Items of a tar in a seekable file, and a BadRecord for each member that must not be used."""
+    """Items of a tar in a seekable file, and a BadRecord for each refused member."""
     from megahour.corpus.media.archives import read_members, window
 
-    found = read_members(file, max_bytes=max_bytes)
-    yield from _member_items(found, lambda member: window(file, member), label, pairing)
+    members = read_members(file, max_bytes=max_bytes)
+    return _member_items(members, lambda member: window(file, member), label, pairing)
 
 
 def zip_items(
     file: BinaryIO, label: str, *, max_bytes: int, pairing: Pairing, folder: Path
 ) -> Iterator[Item | BadRecord | NotRead | None]:
-    """`archive_items` of a zip. folder: for members that are unpacked."""
+    """`archive_items` of a zip. folder: for members that are unpacked to disk."""
     from megahour.corpus.media.zips import open_member, read_zip
 
-    found = read_zip(file, max_bytes=max_bytes)
-    yield from _member_items(found, lambda member: open_member(file, member, folder), label, pairing)
+    members = read_zip(file, max_bytes=max_bytes)
+    return _member_items(members, lambda member: open_member(file, member, folder), label, pairing)
 
 
 def _member_items(
-    found: Iterable[AnyMember | BadRecord], open_: Callable[[AnyMember], BinaryIO], label: str, pairing: Pairing
+    listed: Iterable[AnyMember | BadRecord], open_: Callable[[AnyMember], BinaryIO], label: str, pairing: Pairing
 ) -> Iterator[Item | BadRecord | NotRead | None]:
     members: dict[str, AnyMember] = {}
-    for member in found:
+    for member in listed:
         if isinstance(member, BadRecord):
             yield member
         else:

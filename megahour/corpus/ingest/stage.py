@@ -1,4 +1,4 @@
-"""The `ingest` stage: raw audio and transcripts from anywhere → the *recordings* artifact."""
+"""The stage `ingest`: raw audio and transcripts → the *recordings* artifact."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from megahour.core.errors import ConfigError
 from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
 from megahour.corpus.ingest.counts import replaced_remark
 from megahour.corpus.ingest.licences import check_policy, licence_remedies
-from megahour.corpus.ingest.params import IngestParams
+from megahour.corpus.ingest.params import IngestParams, TranscriptTableParams
 from megahour.corpus.media.networks import parse_networks
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Ingest(Stage[IngestParams]):
-    """One task per shard of the raw input; from a source, one per archive and per `shard_mb` of files or rows."""
+    """One task per shard of the raw input, or per archive, `shard_mb` of files and rows of the source."""
 
     name = "ingest"
     version = 7
@@ -36,23 +36,26 @@ class Ingest(Stage[IngestParams]):
             check_languages(p.text_languages)
         if bool(p.source) == ("raw" in roles):
             raise ConfigError(
-                "both a source and the raw input" if p.source else "neither a source nor the raw input",
+                "both a source and the raw input are given"
+                if p.source
+                else "neither a source nor the raw input is given",
                 where=self.name,
                 remedy="give --source FOLDER (in a recipe `source`), or the artifact of synthesise as the input raw",
             )
 
     def layouts(self, p: IngestParams, inputs: Inputs) -> Mapping[str, LaidOut]:
-        from megahour.corpus.ingest.transcript_table import LayOutTranscripts, table_params
+        from megahour.corpus.ingest.transcript_table import LayOutTranscripts
 
-        return {"transcripts": LaidOut(LayOutTranscripts(), table_params(p), {})} if p.transcripts else {}
+        params = TranscriptTableParams.model_validate({"transcripts": p.transcripts, "language": p.language})
+        return {"transcripts": LaidOut(LayOutTranscripts(), params, {})} if p.transcripts else {}
 
     def plan(self, p: IngestParams, inputs: Inputs) -> list[Task]:
-        if p.audio_language:  # here, as only the machine that runs needs its package
+        if p.audio_language:  # not in `check`: only a machine that runs the stage needs the package
             from megahour.corpus.ingest.audio_language import load_hook
 
             load_hook(p.audio_language)
         if p.recognised:
-            from megahour.corpus.ingest.written import recognised_folder
+            from megahour.corpus.ingest.transcript_sources import recognised_folder
 
             recognised_folder(p.recognised)
         if "raw" in inputs:
@@ -63,7 +66,7 @@ class Ingest(Stage[IngestParams]):
         shard_bytes = int(p.shard_mb * 1e6)
         if is_table(p.source):
             return [Task(spec) for spec in plan_table(p.source, shard_bytes, p.shard_rows)]
-        root = open_source(p.source)[1]  # here: tasks that each asked for it would each list the source
+        root = open_source(p.source)[1]  # once here, as it may list the source
         return [Task({**spec, "root": root}) for spec in plan_files(p.source, shard_bytes, p.pairing)]
 
     def run(self, p: IngestParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
@@ -77,13 +80,13 @@ class Ingest(Stage[IngestParams]):
 
     def remedies(self, p: IngestParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         licences = _added_up(receipt.stats.get("licences", {}) for receipt in receipts)
-        spoken = f"--language says what is spoken (now {p.language}), --on-language-mismatch keep asks no more"
+        spoken = f"--language sets the spoken language (now {p.language}), --on-language-mismatch keep accepts others"
         return {
             **licence_remedies(name for name, numbers in licences.items() if numbers.get("dropped")),
             "no-transcript": "--transcripts FILE or --pairing folder finds more transcripts, "
             "--no-require-transcript keeps recordings without one",
             **dict.fromkeys(("language-mismatch", "script-mismatch", "audio-language-mismatch"), spoken),
-            "silent-channel": "--silent-peak says what is silent",
+            "silent-channel": "--silent-peak sets the limit",
         }
 
     def finish(self, p: IngestParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
@@ -102,13 +105,13 @@ class Ingest(Stage[IngestParams]):
 
 
 def _not_read(receipt: Receipt) -> Counter[str]:
-    """Files of a shard's source that nothing was made of, by kind; transcripts whose medium is missing are some."""
+    """Files of a shard's source that belong to no recording, by kind, with transcripts whose medium is missing."""
     orphans = receipt.stats.get("transcripts_without_audio", 0)
     return Counter(receipt.stats.get("not_read", {})) + Counter({"transcript without audio": orphans})
 
 
 def _added_up(parts: Iterable[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
-    """Numbers by name and key, those of all shards together; the most frequent names come first."""
+    """Sums over all shards by name and key, the most frequent names first."""
     total: dict[str, dict[str, float]] = {}
     for part in parts:
         for name, numbers in part.items():

@@ -1,7 +1,7 @@
-"""Tables of recordings: CSV, TSV, JSON Lines and Parquet with the addresses of media and what is known of them.
+"""Tables of recordings: CSV, TSV, JSON Lines and Parquet with the addresses of media and their metadata.
 
-A task reads only its own rows: text files are cut at byte offsets that the plan has found in one pass, Parquet at row
-groups. Addresses may be URLs, absolute paths, or paths relative to the table's folder.
+A task reads only its own rows: the plan notes byte offsets of text files in one pass, and rows of Parquet files.
+Addresses are URLs, absolute paths, or paths relative to the table's folder.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ TRANSCRIPT_COLUMNS = ("transcripts", "transcript", "subtitles", "srt", "vtt", "t
 TEXT_COLUMNS = ("text", "sentence")
 NAME_COLUMNS = ("name", "id", "utt_id")
 SIZE_COLUMNS = ("bytes", "size")
-STRETCH = {"offset", "duration"}  # columns of a manifest of NeMo
-SEPARATOR = "|"  # of several addresses in one field of a CSV; it must be escaped in a URL
+STRETCH = {"offset", "duration"}  # columns of a NeMo manifest
+SEPARATOR = "|"  # between several addresses in one field of a CSV; URLs must escape it
 _PROBLEM = "\0"  # the column of a row that cannot be read
 MAX_LINE = 16 << 20
 
@@ -42,9 +42,9 @@ def is_table(source: str) -> bool:
 
 
 def plan_table(source: str, shard_bytes: int, shard_rows: int) -> list[dict[str, Any]]:
-    """Task specs of about `shard_bytes` of media where the table has a column `bytes`, and of `shard_rows` elsewhere.
+    """Task specs of about `shard_bytes` of media if the table has a column `bytes`, else of `shard_rows` rows.
 
-    `repeated` of a task are its rows that have the name or the address of an earlier row, of whatever task.
+    `repeated` lists the task's rows that have the name or the address of an earlier row of any task.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def plan_table(source: str, shard_bytes: int, shard_rows: int) -> list[dict[str,
             filled = 0.0
         address = str(_first(fields, AUDIO_COLUMNS)).strip()
         named = named or bool(address)
-        # A row without an address is like no other.
+        # A row without an address repeats no other.
         addresses.append(key_of("address", address) if address else -1 - row)
         names.append(key_of("name", _name(fields, address)) if address else -1 - row)
         size = _first(fields, SIZE_COLUMNS)
@@ -67,7 +67,7 @@ def plan_table(source: str, shard_bytes: int, shard_rows: int) -> list[dict[str,
         specs[-1]["table"][1] += 1
     if not named:
         raise ConfigError(
-            f"no addresses of media in {source}", where="source", remedy=f"name a column {', '.join(AUDIO_COLUMNS)}"
+            f"no addresses of media in {source}", where="source", remedy=f"name a column {' or '.join(AUDIO_COLUMNS)}"
         )
     _mark_repeated(specs, addresses, names)
     return specs
@@ -95,19 +95,18 @@ def table_items(
     repeated: Collection[int] = (),
     allow_private: Sequence[str] = (),
 ) -> Iterator[Item | BadRecord]:
-    """Items of `count` rows from `offset` (of bytes, or in Parquet of rows); `row` is the first one's number.
+    """Items of `count` rows from `offset`, in bytes, or in rows for Parquet; `row` is the number of the first.
 
-    A row without an address, or with one that it must not name (`listed.Listing`), comes as a BadRecord
-    (``no-audio-address``, ``unreadable-row``, …), and so does one of `repeated` (``duplicate-id``).
+    A row that cannot be used comes as a BadRecord: ``unreadable-row``, ``no-audio-address``, ``duplicate-id`` for those
+    in `repeated`, and the reasons of `listed.Listing` for addresses that a table may not name.
     """
-    seen_before = frozenset(repeated)
-    listing = Listing(source, tuple(allow_private))
+    repeated, listing = frozenset(repeated), Listing(source, tuple(allow_private))
     for number, (_, fields) in zip(range(row, row + count), _rows(source, offset), strict=False):
         try:
             item = _item(fields, listing)
-            if number in seen_before:
+            if number in repeated:
                 detail = f"an earlier row has the name {item.name} or the address {item.source}"
-                detail += "; for stretches of files there is `import`" if fields.keys() >= STRETCH else ""
+                detail += "; `import` reads stretches of files" if fields.keys() >= STRETCH else ""
                 raise BadRecord("duplicate-id", detail)
             yield item
         except RECORD_FAULTS as error:
@@ -136,7 +135,7 @@ def _item(fields: dict[str, Any], listing: Listing) -> Item:
 
 
 def _name(fields: dict[str, Any], address: str) -> str:
-    """A row's own name, else its address without the suffix; in "/download?id=3" the query distinguishes the rows."""
+    """The row's name, else its address without the suffix; addresses such as "/download?id=3" keep the query."""
     if given := _first(fields, NAME_COLUMNS):
         return str(given)
     shown = masked(address)
@@ -153,7 +152,7 @@ def _first(fields: dict[str, Any], names: Iterable[str]) -> Any:
 
 
 def _rows(source: str, offset: int | None = None) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(offset, fields) of the rows from an offset; column names in lower case, values as they are."""
+    """(offset, fields) of each row from an offset, with column names in lower case."""
     fs, path = file_system(source)
     suffix = split_suffix(source)[1]
     with reaching(source), open_at(fs, path) as file:
@@ -185,17 +184,17 @@ def _parquet_rows(source: str, file: BinaryIO, first: int) -> Iterator[tuple[int
                         number += 1
             start += rows
     except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the file system's, not the format's
+        if isinstance(error, OSError) and error.errno is not None:  # an error of the file system, not of the format
             raise
         raise ConfigError(
             f"{source} is not a complete Parquet file: {str(error)[:300]}",
             where="source",
-            remedy="copy or write it again; a table of another format needs its own suffix",
+            remedy="copy or write it again; give a table of another format its own suffix",
         ) from None
 
 
 def _check_utf8(source: str, file: BinaryIO) -> None:
-    """Tasks begin at byte offsets: what spreadsheets write as "Unicode text" is refused by its name."""
+    """Raise ConfigError for UTF-16 and UTF-32, the "Unicode text" of spreadsheets: tasks start at byte offsets."""
     encoding = marked_encoding(file.read(4096)) or "utf-8"
     if not encoding.startswith("utf-8"):
         raise ConfigError(
@@ -206,7 +205,7 @@ def _check_utf8(source: str, file: BinaryIO) -> None:
 
 
 class _Lines:
-    """Lines of a UTF-8 file from `offset`; `position` is where the next one begins."""
+    """Lines of a UTF-8 file from `offset`; `position` is the offset of the next one."""
 
     def __init__(self, file: BinaryIO, offset: int) -> None:
         file.seek(offset)
@@ -226,7 +225,7 @@ def _json_rows(file: BinaryIO, offset: int) -> Iterator[tuple[int, dict[str, Any
             try:
                 value = load_json(line)
             except (ValueError, RecursionError) as error:
-                value = {_PROBLEM: f"no JSON: {error}"}
+                value = {_PROBLEM: f"not JSON: {error}"}
             fields = value if isinstance(value, dict) else {_PROBLEM: f"a JSON {type(value).__name__}, not an object"}
             yield start, {name.lower(): each for name, each in fields.items()}
         start = lines.position
@@ -242,10 +241,10 @@ def _csv_rows(file: BinaryIO, suffix: str, offset: int | None) -> Iterator[tuple
     try:
         for values in csv.reader(lines, delimiter=delimiter):
             if values:
-                extra = (
-                    {_PROBLEM: f"{len(values)} fields, the header has {len(names)}"} if len(values) > len(names) else {}
-                )
-                yield start, {**dict(zip(names, values, strict=False)), **extra}
+                fields = dict(zip(names, values, strict=False))
+                if len(values) > len(names):
+                    fields[_PROBLEM] = f"{len(values)} fields, the header has {len(names)}"
+                yield start, fields
             start = lines.position
     except csv.Error as error:
         raise ConfigError(

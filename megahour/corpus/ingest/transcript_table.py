@@ -1,7 +1,7 @@
-"""The file of all transcripts (`transcripts`) as an artifact, in which a task finds its own without the rest.
+"""The file of all transcripts (`transcripts`) as an artifact from which each task reads only its part.
 
-Each task used to parse the whole file, and the file grows with the corpus. Here it is parsed once and sorted by name;
-a task reads the index, a name for each block, and the blocks that its recordings' names are in.
+The file is parsed once and sorted by name, in blocks. A task reads the index, which has the first name of each block,
+and the blocks with its recordings' names.
 """
 
 from __future__ import annotations
@@ -14,25 +14,25 @@ from typing import TYPE_CHECKING
 from megahour.core.errors import ConfigError
 from megahour.core.stage import Context, Inputs, SingleShard, Task
 from megahour.core.store import Artifact
-from megahour.corpus.ingest.params import IngestParams, TranscriptTableParams
+from megahour.corpus.ingest.params import TranscriptTableParams
 from megahour.corpus.transcripts.read import read_table
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
 
 BLOCK_ROWS = 256
-BLOCKS = 64  # kept by a task: recordings of a folder or an archive have names side by side
+BLOCKS = 64  # cached by a task; the recordings of a folder or an archive have neighbouring names
 INDEX, TEXTS = ".index.parquet", ".texts"
-MAX_BYTES = 1 << 30  # of the file, which is in memory while it is laid out
+MAX_BYTES = 1 << 30  # of the file, which is read into memory
 
 
 class LayOutTranscripts(SingleShard[TranscriptTableParams]):
-    """`.texts`: blocks of names and texts, sorted by name; `.index.parquet`: the first name and the end of each."""
+    """`.texts` has blocks of names and texts, sorted by name; `.index.parquet` the first name and the end of each."""
 
     name = "lay-out-transcripts"
     params = TranscriptTableParams
     inputs = ()
-    local = True  # what is wrong with the file is the driver's to say
+    local = True  # the driver reports errors of the file
 
     def run(self, p: TranscriptTableParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         import pyarrow as pa
@@ -52,7 +52,7 @@ class LayOutTranscripts(SingleShard[TranscriptTableParams]):
 
 
 def read_transcripts(url: str, language: str) -> dict[str, str]:
-    """Transcripts by name. Raises ConfigError: the file is too large."""
+    """Transcripts by name. Raises ConfigError if the file is larger than `MAX_BYTES`."""
     import fsspec
 
     with fsspec.open(url, "rb", compression="infer") as file:
@@ -64,7 +64,7 @@ def read_transcripts(url: str, language: str) -> dict[str, str]:
 
 
 class TranscriptsByName:
-    """Finds the transcript of a name in what `LayOutTranscripts` wrote."""
+    """Looks up transcripts by name in the artifact of `LayOutTranscripts`."""
 
     def __init__(self, artifact: Artifact) -> None:
         index = artifact.read_table(0, INDEX)
@@ -73,7 +73,7 @@ class TranscriptsByName:
         self._block = lru_cache(maxsize=BLOCKS)(self._read)
 
     def get(self, name: str) -> str | None:
-        """The text, None where the file has none."""
+        """The transcript of a name, None if there is none."""
         at = bisect_right(self._first, name) - 1
         return self._block(at).get(name) if at >= 0 else None
 
@@ -85,7 +85,3 @@ class TranscriptsByName:
         (data,) = self._artifact.read_ranges([(0, start, end - start)], TEXTS)
         table = pa.parquet.read_table(pa.BufferReader(data))
         return dict(zip(table["name"].to_pylist(), table["text"].to_pylist(), strict=True))
-
-
-def table_params(p: IngestParams) -> TranscriptTableParams:
-    return TranscriptTableParams.model_validate({"transcripts": p.transcripts, "language": p.language})

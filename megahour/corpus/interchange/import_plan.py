@@ -10,7 +10,7 @@ from typing import Any, BinaryIO, cast
 
 from megahour.core.errors import RECORD_FAULTS, BadRecord, ConfigError, bad_record
 from megahour.core.records import key_of
-from megahour.corpus.ingest.sources import lead_nowhere, list_source
+from megahour.corpus.ingest.sources import broken_links, list_source
 from megahour.corpus.interchange.kaldi import read_kaldi
 from megahour.corpus.interchange.lhotse import audio_of, read_cuts, recording_of, supervision_entry
 from megahour.corpus.interchange.nemo import read_nemo
@@ -63,7 +63,7 @@ def _files(source: str, suffixes: tuple[str, ...], kind: str) -> list[str]:
     files = [path for path in listing.sizes if path.endswith(suffixes)]
     if broken := [path for path in listing.broken if path.endswith(suffixes)]:
         remedy = "mend or remove them"
-        raise ConfigError(f"{kind} files at {source}{lead_nowhere(broken)}", where="source", remedy=remedy)
+        raise ConfigError(f"{kind} files at {source}{broken_links(broken)}", where="source", remedy=remedy)
     if not files:
         raise ConfigError(f"no {kind} file at {source}", where="source", remedy=f"they end in {' or '.join(suffixes)}")
     return files

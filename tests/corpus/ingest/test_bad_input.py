@@ -169,7 +169,7 @@ def test_of_equal_sound_the_better_transcript_stays(tmp_path: Path, engine: Loca
     assert (out.summary["cues"], out.summary["words"], out.manifest.counts.bad) == (1, 2, 0)
     b, c = left_out(out)
     assert (b["name"], b["reason"], b["seconds"], b["bad"]) == ("b", "same-audio", 1.0, False)
-    assert b["detail"] == "the same samples as a, which got this one's transcript: it has times, or more words"
+    assert b["detail"] == "the same samples as a, which now has this one's transcript, as it has times or more words"
     assert c["detail"] == "the same samples as a"
 
 

@@ -14,7 +14,7 @@ from made_media import encode, murmur, put
 
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.store import Artifact
-from megahour.corpus.ingest.candidates import Written, choose_by_tag, fit_candidates, read_candidates
+from megahour.corpus.ingest.candidates import RawTranscript, choose_by_tag, fit_candidates, read_candidates
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.stage import Ingest
 from megahour.corpus.text.language_id import MIN_LETTERS, canonical, endless_word, identify, same_language, script_share
@@ -45,7 +45,7 @@ def srt(*cues: tuple[float, str]) -> str:
 
 def read(*texts: str, declared: str = "en", **params: Any) -> Any:
     """Candidates of plain texts."""
-    return read_candidates([Written(text.encode(), ".txt") for text in texts], declared, IngestParams(**params))
+    return read_candidates([RawTranscript(text.encode(), ".txt") for text in texts], declared, IngestParams(**params))
 
 
 def reason_of(*texts: str, declared: str = "en", **params: Any) -> str:
@@ -139,7 +139,7 @@ def test_texts_in_another_language_or_script_are_left_out() -> None:
     assert reason_of(RUSSIAN) == "script-mismatch"
     assert reason_of("Привет") == "script-mismatch", "a script needs less text than a language"
     found = read(FRENCH, ENGLISH, RUSSIAN)
-    assert [candidate.found.language for candidate in found.kept] == ["en"]
+    assert [candidate.detected.language for candidate in found.kept] == ["en"]
     assert found.counts == {"candidates_language-mismatch": 1, "candidates_script-mismatch": 1}
     assert len(read(FRENCH, on_language_mismatch="keep").kept) == 1
     assert reason_of(SPANISH, declared="fr", text_languages=["en", "es"]) == "language-mismatch"
@@ -162,8 +162,8 @@ def test_one_endless_word() -> None:
     assert endless_word("x" * 1001, 1000) == 1001
 
 
-def of_times(*starts: float) -> Written:
-    return Written(srt(*((start, f"line at {start}") for start in starts)).encode(), ".srt")
+def of_times(*starts: float) -> RawTranscript:
+    return RawTranscript(srt(*((start, f"line at {start}") for start in starts)).encode(), ".srt")
 
 
 def test_times_far_behind_the_end_speak_against_a_candidate() -> None:

@@ -13,7 +13,7 @@ from made_media import encode, murmur, put
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.corpus.ingest.params import IngestParams
-from megahour.corpus.ingest.sources import list_media, list_source, plan_files, source_digest
+from megahour.corpus.ingest.sources import list_source, plan_files, source_digest
 from megahour.corpus.ingest.stage import Ingest
 from megahour.corpus.interchange.import_plan import plan_source
 from megahour.corpus.interchange.params import ImportParams
@@ -73,7 +73,7 @@ def test_a_linked_root_and_a_linked_file(root: Path, disk: Path, tmp_path: Path)
     assert len(list_source(str(tmp_path / "here")).sizes) == 4
     link(root / "x.wav", disk / "talks/0.wav")
     link(root / "x.txt", disk / "talks/0.txt")
-    assert list(list_media(str(root / "x.wav")).sizes) == ["x.txt", "x.wav"]
+    assert list(list_source(str(root / "x.wav"), "name").sizes) == ["x.txt", "x.wav"]
 
 
 def test_circles_end_and_are_counted(root: Path) -> None:
@@ -115,21 +115,21 @@ def test_broken_links_are_bad_records_by_name(tmp_path: Path, root: Path, engine
     assert names(out) == ["own"]
     bad = {record["id"]: (record["reason"], record["detail"]) for record in out.bad_records()}
     assert sorted(bad) == ["disk3", "gone.srt", "gone.wav", "pack.tar.gz"]
-    assert bad["disk3"] == ("broken-link", "it leads to /mnt/missing/disk3, which cannot be read")
+    assert bad["disk3"] == ("broken-link", "it points to /mnt/missing/disk3, which cannot be read")
     assert out.summary["not_read"] == {"broken link": 1}
 
 
 def test_a_source_of_broken_links_says_so(tmp_path: Path) -> None:
     link(tmp_path / "in/a.wav", "/mnt/missing/a.wav")
     for source in (tmp_path / "in", tmp_path / "in/*.wav", tmp_path / "in/a.wav"):
-        with pytest.raises(ConfigError, match=r"links that lead nowhere: a\.wav"):
+        with pytest.raises(ConfigError, match=r"broken links: a\.wav"):
             list_source(str(source))
     put(tmp_path / "in", "notes.pdf", "x")
-    with pytest.raises(ConfigError, match=r"none of them audio, tar or zip; links that lead nowhere: a\.wav"):
+    with pytest.raises(ConfigError, match=r"none of them audio, tar or zip; broken links: a\.wav"):
         plan_files(str(tmp_path / "in"), 1000)
     link(tmp_path / "m/a.jsonl", "/mnt/missing/a.jsonl")
     put(tmp_path / "m", "b.jsonl", "{}")
-    with pytest.raises(ConfigError, match=r"links that lead nowhere: a\.jsonl"):
+    with pytest.raises(ConfigError, match=r"broken links: a\.jsonl"):
         plan_source(ImportParams(format="nemo", source=str(tmp_path / "m")))
 
 

@@ -94,5 +94,5 @@ def test_one_that_cannot_be_read_costs_no_recording(tmp_path: Path) -> None:
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
     talk(tmp_path, "talk", 1)
     put(tmp_path, "whisper", b"")
-    with pytest.raises(ConfigError, match="no folder"):
+    with pytest.raises(ConfigError, match="not a folder"):
         ingest(tmp_path)

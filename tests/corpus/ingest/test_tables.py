@@ -116,7 +116,7 @@ def test_a_manifest_of_stretches_is_pointed_to_import(tmp_path: Path) -> None:
     first, second = table_items(table, *spec["table"], 0, spec["repeated"])
     assert not isinstance(first, BadRecord)
     assert isinstance(second, BadRecord)
-    assert "there is `import`" in second.detail
+    assert "`import` reads stretches" in second.detail
 
 
 def test_addresses_that_differ_in_their_query_only(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where the transcripts of a recording are found: beside it, in a table, and in what a recogniser wrote of it."""
+"""Find the transcripts of a recording: files beside it, a table, and a recogniser's folder."""
 
 from __future__ import annotations
 
@@ -9,53 +9,54 @@ from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.filesystems import file_system
 from megahour.core.store import Artifact
 from megahour.core.unicode import load_json
-from megahour.corpus.ingest.candidates import Written, choose_by_tag, from_file, inline
+from megahour.corpus.ingest.candidates import RawTranscript, choose_by_tag
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.sources import Item, SourceListing
 from megahour.corpus.ingest.transcript_table import TranscriptsByName, read_transcripts
 from megahour.corpus.transcripts.json_cues import find
-from megahour.corpus.transcripts.pairing import INFO, split_suffix
+from megahour.corpus.transcripts.pairing import INFO, language_tag, split_suffix
 from megahour.corpus.transcripts.read import MAX_BYTES
 
 MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
 @dataclass(frozen=True)
-class WrittenTexts:
-    """table: transcripts by name, from the file `transcripts`, if any. recognised: the recogniser's folder, if any."""
+class TranscriptSources:
+    """table: transcripts by name, from the file `transcripts`. recognised: the recogniser's folder. Both optional."""
 
     table: TranscriptsByName | Mapping[str, str] = field(default_factory=dict)
     recognised: SourceListing | None = None
 
     @classmethod
-    def of(cls, p: IngestParams, table: Artifact | None = None) -> WrittenTexts:
-        """By the parameters `transcripts`, of which `table` is what was laid out for all tasks, and `recognised`.
+    def of(cls, p: IngestParams, table: Artifact | None = None) -> TranscriptSources:
+        """The sources that `p` names. table: the artifact of `LayOutTranscripts`, if one was made.
 
-        Raises ConfigError where `recognised` is no folder.
+        Raises ConfigError if `recognised` is not a folder.
         """
         texts = TranscriptsByName(table) if table else _table(p)
         return cls(texts, recognised_folder(p.recognised) if p.recognised else None)
 
-    def beside(self, item: Item, language: str) -> list[Written]:
-        """An item's transcripts of `language`, unread: files beside it, else what a table has."""
-        written = []
+    def by_people(self, item: Item, language: str) -> list[RawTranscript]:
+        """An item's transcripts in `language`: the files beside it, else the line of its table."""
+        raw = []
         for number in choose_by_tag([blob.path for blob in item.transcripts], language):
             blob = item.transcripts[number]
             data = blob.read(MAX_BYTES)
-            if split_suffix(blob.path)[1] != INFO or _is_transcript(data):
-                written.append(from_file(blob.path, data))
+            suffix = split_suffix(blob.path)[1]
+            if suffix != INFO or _is_transcript(data):
+                raw.append(RawTranscript(data, suffix, language_tag(blob.path)))
         line = item.text or self.table.get(item.name) or self.table.get(item.name.rpartition("/")[2])
-        return written or ([inline(line)] if line else [])
+        return raw or ([RawTranscript(line.encode(), ".txt")] if line else [])
 
-    def by_recogniser(self, item: Item) -> Written | None:
-        """What the recogniser wrote: NAME.json of its folder, by the item's whole name or the last part of it."""
+    def by_recogniser(self, item: Item) -> RawTranscript | None:
+        """The recogniser's NAME.json, by the item's whole name or the last part of it."""
         if self.recognised is None:
             return None
         for name in dict.fromkeys((item.name, item.name.rpartition("/")[2])):
             if "//" in name or ".." in name.split("/"):  # a table's names may be addresses
                 continue
             try:
-                return Written(self.recognised.blob(f"{name}{INFO}").read(MAX_BYTES), INFO)
+                return RawTranscript(self.recognised.blob(f"{name}{INFO}").read(MAX_BYTES), INFO)
             except MISSING:
                 continue
             except BadRecord as bad:
@@ -65,17 +66,17 @@ class WrittenTexts:
 
 
 def no_transcript(item: Item) -> BadRecord:
-    """That an item has none, and what was found instead."""
+    """The error for an item without a transcript; it names the files beside the item that have no text."""
     beside = ", ".join(blob.path.rpartition("/")[2] for blob in item.transcripts)
-    detail = f"{beside} holds no cues and no text" if beside else "no .srt, .vtt, .txt or .json beside it"
+    detail = f"{beside} has no cues and no text" if beside else "no .srt, .vtt, .txt or .json beside it"
     return BadRecord("no-transcript", detail)
 
 
 def recognised_folder(url: str) -> SourceListing:
-    """The folder of the recogniser's files, unlisted. Raises ConfigError where there is none."""
+    """The recogniser's folder, not listed. Raises ConfigError if it does not exist."""
     fs, root = file_system(url)
     if not fs.isdir(root):
-        raise ConfigError(f"{url} is no folder", where="recognised", remedy="give the folder of the JSON files")
+        raise ConfigError(f"{url} is not a folder", where="recognised", remedy="give the folder of the JSON files")
     return SourceListing(fs, root.rstrip("/"), {}, {})
 
 
@@ -84,7 +85,7 @@ def _table(p: IngestParams) -> dict[str, str]:
 
 
 def _is_transcript(data: bytes) -> bool:
-    """Whether a JSON file holds cues, besides or instead of side information; broken JSON is left to its reader."""
+    """Whether a JSON file has cues, not only side information. Broken JSON counts: its reader will report it."""
     try:
         value = load_json(data)
     except (ValueError, RecursionError):
