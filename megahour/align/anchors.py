@@ -142,7 +142,7 @@ def _piecewise(
             raise _NoPathInPiece(error, i) from error
         states[frame:next_frame] = np.where(piece.states >= 0, piece.states + token, piece.states - token)
         score += piece.score
-    _silence(states, problem, refused)
+    silence(states, problem, refused)
     return AlignmentPath(states, *spans(states, len(problem.tokens)), score), refused
 
 
@@ -152,14 +152,14 @@ def _cues_between(problem: Problem, begin: int, end: int) -> slice:
     return slice(first, int(np.searchsorted(problem.boundaries, end)))
 
 
-def _silence(states: NDArray[np.int32], problem: Problem, refused: NDArray[np.bool_]) -> None:
-    """Turn all frames inside refused cues into rest before the cue, since an anchor may have cut a cue in two."""
-    if not refused.any():
+def silence(states: NDArray[np.int32], problem: Problem, cues: NDArray[np.bool_]) -> None:
+    """Turn all frames inside `cues` (J,) into rest before the cue; an anchor may have cut one in two."""
+    if not cues.any():
         return
     token = np.where(states >= 0, states, ~states)
-    cue = np.minimum(np.searchsorted(problem.boundaries, token, "right") - 1, len(refused) - 1)
+    cue = np.minimum(np.searchsorted(problem.boundaries, token, "right") - 1, len(cues) - 1)
     before = problem.boundaries[cue]
-    inside = refused[cue] & ((states >= 0) | (token > before)) & (token < problem.boundaries[-1])
+    inside = cues[cue] & ((states >= 0) | (token > before)) & (token < problem.boundaries[-1])
     states[inside] = ~before[inside]
 
 

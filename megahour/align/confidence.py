@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 from megahour.align.anchors import Anchoring, align_pieces, anchors_of
 from megahour.align.ctc import AlignmentPath, Problem, cue_frames, scale_of
 from megahour.align.document import BLANK, Document
-from megahour.align.evidence import dearer
-from megahour.align.hints import heed_hints
-from megahour.align.partial_cues import leave_out_unsaid
-from megahour.align.recover_cues import look_again
+from megahour.align.edges import runs
+from megahour.align.evidence import extra_cost_of_others
+from megahour.align.hints import apply_hints
+from megahour.align.partial_cues import drop_unspoken_words
+from megahour.align.recover_cues import recover_cues
 from megahour.align.time_cuts import with_cuts
 
 
@@ -93,11 +94,11 @@ def align_document(
     if not fits or free != anchors:
         path, refused = align_pieces(posteriors, problem, free, anchoring)
     if hint_frames is not None:
-        path = heed_hints(posteriors, problem, path, hint_frames, hint_tolerance)
+        path = apply_hints(posteriors, problem, path, hint_frames, hint_tolerance)
     if path is not aligned.path:
         aligned = _aligned(posteriors, problem, path, skip_token, refused)
-    path = leave_out_unsaid(posteriors, problem, path, aligned.frame_loss)
-    path = look_again(posteriors, problem, path, refused, hint_frames, hint_tolerance, said_chance)
+    path = drop_unspoken_words(posteriors, problem, path, aligned.frame_loss)
+    path = recover_cues(posteriors, problem, path, refused, hint_frames, hint_tolerance, said_chance)
     return aligned if path is aligned.path else _aligned(posteriors, problem, path, skip_token, refused)
 
 
@@ -106,7 +107,7 @@ def _fitted(posteriors: NDArray[Any], aligned: Aligned, costs: Costs) -> float:
     usual = aligned.median_loss
     if not np.isfinite(usual):
         return costs.skip_token
-    most = usual + costs.toward_wrong * dearer(posteriors, aligned.problem, aligned.path)
+    most = usual + costs.toward_wrong * extra_cost_of_others(posteriors, aligned.problem, aligned.path)
     most = most if np.isfinite(most) else costs.skip_token
     return float(np.clip(costs.skip_ratio * usual, costs.least_token, max(costs.least_token, most)))
 
@@ -166,40 +167,40 @@ def cue_losses(path: AlignmentPath, problem: Problem, frame_loss: NDArray[np.flo
     """(J,) loss per spoken token over each cue's frames, from first to last; NaN for skipped cues."""
     first, last = cue_frames(path, problem.boundaries)
     total = np.concatenate([[0.0], np.cumsum(frame_loss, dtype=np.float64)])
-    said = np.add.reduceat((path.start_frames >= 0).astype(np.int32), problem.boundaries[:-1])
-    losses = (total[last] - total[first]) / np.maximum(said, 1)
+    spoken = np.add.reduceat((path.start_frames >= 0).astype(np.int32), problem.boundaries[:-1])
+    losses = (total[last] - total[first]) / np.maximum(spoken, 1)
     return np.where(first >= 0, losses, np.nan)
 
 
 def word_frames(path: AlignmentPath, document: Document) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """(W,) first frame and frame after the last of each word; -1 for words of skipped cues."""
+    first, _, _, last = _word_tokens(document)
+    return path.start_frames[first], path.end_frames[last]
+
+
+def _word_tokens(document: Document) -> tuple[NDArray[np.intp], ...]:
+    """(W,) index of each word's first, second, second-to-last and last token."""
     letters = np.flatnonzero(document.token_word >= 0)
-    _, first = np.unique(document.token_word[letters], return_index=True)
-    last = np.append(first[1:], len(letters)) - 1
-    return path.start_frames[letters[first]], path.end_frames[letters[last]]
+    _, first, counts = np.unique(document.token_word[letters], return_index=True, return_counts=True)
+    last = first + counts - 1
+    return letters[first], letters[np.minimum(first + 1, last)], letters[np.maximum(last - 1, first)], letters[last]
 
 
 def inner_frames(path: AlignmentPath, document: Document) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """(W,) first frame of each word's second token, and frame after the last of its last but one; -1 if skipped.
+    """(W,) frame at which each word's second token starts, and at which its second-to-last one ends; -1 if skipped.
 
-    For words of one token: the frame after its last, and its first one.
+    A word of one token gives its end and its start.
     """
-    letters = np.flatnonzero(document.token_word >= 0)
-    _, first, counts = np.unique(document.token_word[letters], return_index=True, return_counts=True)
-    last, single = first + counts - 1, counts == 1
-    second = np.where(single, path.end_frames[letters[first]], path.start_frames[letters[np.minimum(first + 1, last)]])
-    inner = np.where(single, path.start_frames[letters[first]], path.end_frames[letters[np.maximum(last - 1, first)]])
-    return second, inner
+    first, second, inner, last = _word_tokens(document)
+    start, end = path.start_frames, path.end_frames
+    return np.where(first == last, end[first], start[second]), np.where(first == last, start[first], end[inner])
 
 
 def outer_doubts(aligned: Aligned, document: Document) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """(W,) whether each word's first token is less probable than its second, and its last than its second-to-last."""
-    letters = np.flatnonzero(document.token_word >= 0)
-    path = aligned.path
-    sure = mean_between(aligned.frame_posterior, path.start_frames[letters], path.end_frames[letters])
-    _, first, counts = np.unique(document.token_word[letters], return_index=True, return_counts=True)
-    last = first + counts - 1
-    return sure[first] < sure[np.minimum(first + 1, last)], sure[last] < sure[np.maximum(last - 1, first)]
+    sure = mean_between(aligned.frame_posterior, aligned.path.start_frames, aligned.path.end_frames)
+    first, second, inner, last = _word_tokens(document)
+    return sure[first] < sure[second], sure[last] < sure[inner]
 
 
 def mean_between(values: NDArray[np.float32], start: NDArray[np.int32], end: NDArray[np.int32]) -> NDArray[np.float32]:
@@ -220,9 +221,8 @@ def untranscribed(
     at_star[problem.boundaries[problem.star]] = True
     resting = (path.states < 0) & at_star[np.maximum(~path.states, 0)]
     starred = resting & (frame_loss >= problem.star_nats)
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], resting, [False]]).astype(np.int8)))
     regions = []
-    for begin, end in edges.reshape(-1, 2):
+    for begin, end in runs(resting):
         inside = begin + np.flatnonzero(starred[begin:end])
         if len(inside) >= least_frames:
             regions.append((inside[0], inside[-1] + 1))

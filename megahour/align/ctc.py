@@ -22,7 +22,7 @@ otherwise it is doubled. Posteriors of 8 bits (1/16 nat) make every sum exact in
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ class NoPathError(MegahourError):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A text to be found in a stretch of audio.
+    """A text to align with a stretch of audio, and what deviations cost.
 
     tokens: (U,) int32 unit of each token, never the blank. boundaries: (J+1,) int32, rising from 0 to U.
     skip_nats: (J,) float32 cost of leaving out cue j (inf: it must be spoken). star: (J+1,) bool, where untranscribed
@@ -104,6 +104,14 @@ def scale_of(posteriors: NDArray[Any]) -> np.float32:
     raise TypeError(f"posteriors are float32 (nats) or uint8 (1/16 nat), not {posteriors.dtype}")
 
 
+def frame_costs(posteriors: NDArray[Any], problem: Problem) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """(T, V) nats by which each unit is below its frame's best, and (T,) cost of each frame at a star boundary."""
+    costs = posteriors.astype(np.float32) * -scale_of(posteriors)
+    costs -= costs.min(axis=1, keepdims=True)
+    star = np.minimum(costs[:, problem.blank], problem.star_nats)
+    return costs, np.minimum(star, costs[:, problem.free]) if problem.free >= 0 else star
+
+
 def align(posteriors: NDArray[Any], problem: Problem, checkpoint_frames: int = 0) -> AlignmentPath:
     """The best path of `problem` through posteriors (T, V), float32 log posteriors or uint8 costs of 1/16 nat.
 
@@ -134,6 +142,34 @@ def align(posteriors: NDArray[Any], problem: Problem, checkpoint_frames: int = 0
     )
 
 
+def align_tokens(
+    posteriors: NDArray[Any],
+    problem: Problem,
+    tokens: NDArray[np.int32],
+    lengths: NDArray[np.int32],
+    skip_nats: NDArray[np.float32],
+    rests: tuple[int, int],
+) -> NDArray[np.int32] | None:
+    """States (T,) of frames that speak only these `tokens` of `problem`; None if they do not fit.
+
+    posteriors: (T, V) of the frames. lengths, skip_nats: (J,) tokens of each cue, and the cost of skipping it. rests:
+    tokens of `problem` before which the frames at the beginning and at the end rest.
+    """
+    bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    star = np.ones(len(bounds), bool)
+    piece = replace(problem, tokens=problem.tokens[tokens], boundaries=bounds, skip_nats=skip_nats, star=star)
+    try:
+        aligned = align(posteriors, piece).states
+    except NoPathError:  # too few frames
+        return None
+    resting = np.append(tokens, rests[1]).astype(np.int32)
+    resting[0] = rests[0]
+    states: NDArray[np.int32] = np.where(
+        aligned >= 0, tokens[np.maximum(aligned, 0)], ~resting[np.maximum(~aligned, 0)]
+    )
+    return states
+
+
 def spans(states: NDArray[np.int32], tokens: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """First frame and frame after the last of each token of a path's `states` (T,); -1 where a token is not spoken."""
     start_frames, end_frames = np.full(tokens, -1, np.int32), np.full(tokens, -1, np.int32)
@@ -144,7 +180,7 @@ def spans(states: NDArray[np.int32], tokens: int) -> tuple[NDArray[np.int32], ND
 
 
 def cue_frames(path: AlignmentPath, boundaries: NDArray[np.int32]) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """(J,) first frame and frame after the last of what is said of each cue; -1 of a cue that is skipped."""
+    """(J,) first frame of each cue, and the frame after its last; -1 for skipped cues."""
     late = np.where(path.start_frames < 0, np.iinfo(np.int32).max, path.start_frames)
     last = np.maximum.reduceat(path.end_frames, boundaries[:-1])
     return np.where(last < 0, -1, np.minimum.reduceat(late, boundaries[:-1])).astype(np.int32), last
@@ -161,7 +197,7 @@ def _trellis(problem: Problem) -> Trellis:
 
 
 def _table(posteriors: NDArray[Any], every: int) -> NDArray[Any]:
-    """Space for the costs of a block's frames, as `kernels.forward` wants it."""
+    """Space for the costs of a block's frames: the argument `table` of `kernels.forward`."""
     units = posteriors.shape[1]
     if posteriors.dtype == np.uint8:
         return np.empty((-(-every // GROUP), units), np.int32)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.anchors import kmers
-from megahour.align.ctc import Problem, scale_of
+from megahour.align.ctc import Problem, frame_costs
 from megahour.core.compiled import compiled
 
 DECOYS = 100
@@ -55,11 +55,7 @@ class CuePlace:
 
     @classmethod
     def of(cls, posteriors: NDArray[Any], problem: Problem, low: int, high: int, *, timed: bool) -> CuePlace:
-        costs = posteriors[low:high].astype(np.float32) * scale_of(posteriors)
-        costs = costs.max(axis=1, keepdims=True) - costs
-        star = np.minimum(costs[:, problem.blank], problem.star_nats)
-        if problem.free >= 0:
-            star = np.minimum(star, costs[:, problem.free])
+        costs, star = frame_costs(posteriors[low:high], problem)
         return cls(low, high, timed, costs, costs[:, problem.blank].copy(), star)
 
     def excess(self, texts: Ints, begin: int = 0, end: int | None = None) -> Floats:
@@ -108,8 +104,7 @@ def decoys(text: Ints, own: Ints) -> Ints:
     texts: Ints = text[starts[:, None] + np.arange(length)]
     alike = np.isin(kmers(texts.reshape(-1), k), kmers(own, k))
     alike = np.append(alike, np.zeros(k - 1, bool)).reshape(texts.shape)[:, : length - k + 1]
-    texts = texts[alike.mean(axis=1) <= SHARED]
-    return texts
+    return np.asarray(texts[alike.mean(axis=1) <= SHARED])
 
 
 @compiled

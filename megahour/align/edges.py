@@ -65,6 +65,11 @@ def levels_around(level: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDAr
     return np.interp(frames, middles, local_quiet), np.interp(frames, middles, local_loud)
 
 
+def runs(mask: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """(R, 2) first index, and index after the last, of each run of true values in `mask` (T,)."""
+    return np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8))).reshape(-1, 2)
+
+
 def long_runs(mask: NDArray[np.bool_], shortest: int) -> NDArray[np.bool_]:
     """`mask` (T,) where it is true at least `shortest` times in a row."""
     turns = np.concatenate([[0], np.flatnonzero(mask[1:] != mask[:-1]) + 1, [len(mask)]])
@@ -100,12 +105,7 @@ def widen(words: EdgeWords, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
     near; without a pause between two words the earlier one takes the frames.
     """
     start, end = narrow(words, loud)
-    quiet = np.flatnonzero(~loud)
-    limit = np.append(start[1:], len(loud))
-    following = np.append(quiet, len(loud))[np.searchsorted(quiet, end)]
-    new_end = np.maximum(end, np.minimum(np.minimum(following, end + LONGEST_TAIL), limit))
-    floor = np.insert(new_end[:-1], 0, 0)
-    preceding = np.insert(quiet, 0, -1)[np.searchsorted(quiet, start)] + 1
+    new_end, floor, preceding = _outward(start, end, loud, LONGEST_TAIL)
     head = np.where(words.inner <= words.start, LONGEST_LETTER, LONGEST_HEAD)
     near = (preceding >= floor) & (start - preceding <= head)
     return np.where(near, np.minimum(preceding, start), start), new_end
@@ -116,13 +116,20 @@ def fade(start: Frames, end: Frames, audible: NDArray[np.bool_]) -> tuple[Frames
 
     In noise and in rooms a word's last sounds are no longer loud: without this its end is some 100 ms early there.
     """
-    silent = np.flatnonzero(~audible)
-    limit = np.append(start[1:], len(audible))
-    following = np.append(silent, len(audible))[np.searchsorted(silent, end)]
-    new_end = np.maximum(end, np.minimum(np.minimum(following, end + FADE_OUT), limit))
-    floor = np.insert(new_end[:-1], 0, 0)
-    preceding = np.insert(silent, 0, -1)[np.searchsorted(silent, start)] + 1
+    new_end, floor, preceding = _outward(start, end, audible, FADE_OUT)
     return np.minimum(start, np.maximum(np.maximum(preceding, start - FADE_IN), floor)), new_end
+
+
+def _outward(start: Frames, end: Frames, sound: NDArray[np.bool_], longest: int) -> tuple[Frames, Frames, Frames]:
+    """(W,) ends moved out over `sound` (T,), where the previous word then ends, and where each start's sound begins.
+
+    An end moves to the next silence, by at most `longest` frames and never into the next word.
+    """
+    silent = np.flatnonzero(~sound)
+    limit = np.append(start[1:], len(sound))
+    following = np.append(silent, len(sound))[np.searchsorted(silent, end)]
+    new_end = np.maximum(end, np.minimum(np.minimum(following, end + longest), limit))
+    return new_end, np.insert(new_end[:-1], 0, 0), np.insert(silent, 0, -1)[np.searchsorted(silent, start)] + 1
 
 
 def main_parts(
@@ -157,8 +164,7 @@ def narrow(words: EdgeWords, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
     second, inner = np.clip(words.second, start, end), np.clip(words.inner, start, end)
     sounding = ~long_runs(~loud, SHORTEST_PAUSE)
     sounds = np.flatnonzero(sounding)
-    turns = np.flatnonzero(np.diff(np.concatenate([[False], sounding, [False]]).astype(np.int8)))
-    onsets, offsets = turns[::2], turns[1::2]
+    onsets, offsets = runs(sounding).T
     if not len(sounds):
         return start, end
     # The sound at or after the second token.

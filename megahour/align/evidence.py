@@ -1,8 +1,8 @@
 """Tests which cues of a path the audio supports, by the costs of other texts at the same places.
 
-Posteriors and losses are not comparable between models: one that reads half of all letters wrong is unsure even of
-clear speech. So a cue's cost D (see `decoys`) is measured in standard deviations of the costs of other texts of the
-document, of the same length, at its place:
+Posteriors and losses are not comparable between models: a model that reads half of all letters wrong is unsure
+even of clear speech. So a cue's cost D (see `decoys`) is measured in standard deviations of the costs of other texts
+of the document, of the same length, at its place:
 
     z = (D(cue) - mean D(others)) / deviation D(others)
 
@@ -36,9 +36,7 @@ FEWEST_CUES = 12  # of a document, for its own weights to be used
 FEWEST_TOKENS = 4  # of a cue that contributes a weight
 SURE = -4.0  # deviations; an unspoken text gets there by chance one time in ten, whatever the model
 CHANCE = 0.1
-MOSTLY = (
-    0.5  # at 0.3 right texts of a weak model pass (0.39 and more of them sure), but wrong ones of a better one, too
-)
+MOSTLY = 0.5  # at 0.3 right texts of a weak model pass (0.39 and more are sure), but also wrong ones of a better model
 BEYOND_CHANCE = 3.0
 SAMPLED = 40  # cues sampled for the cost of other texts
 MOST_CELLS = 4e5  # frames x tokens, for a cue to be tested
@@ -59,7 +57,7 @@ def deviations(posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, 
     return z
 
 
-def dearer(posteriors: NDArray[Any], problem: Problem, path: AlignmentPath) -> float:
+def extra_cost_of_others(posteriors: NDArray[Any], problem: Problem, path: AlignmentPath) -> float:
     """Extra cost of other texts at the places of some cues of the path: median, in nats per token."""
     placed = int((path.start_frames[problem.boundaries[:-1]] >= 0).sum())
     lengths = np.diff(problem.boundaries)
@@ -79,8 +77,8 @@ def _compared(
     for i in range(0, len(placed), every):
         cue = int(placed[i])
         low, high = max(int(ends[i]), int(first[cue]) - around), min(int(starts[i + 1]), int(last[cue]) + around)
-        said = path.start_frames[bounds[cue] : bounds[cue + 1]] >= 0
-        own = problem.tokens[bounds[cue] : bounds[cue + 1]][said]
+        spoken = path.start_frames[bounds[cue] : bounds[cue + 1]] >= 0
+        own = problem.tokens[bounds[cue] : bounds[cue + 1]][spoken]
         if high - low < len(own) or (high - low) * len(own) > MOST_CELLS:
             continue
         place = CuePlace.of(posteriors, problem, low, high, timed=False)

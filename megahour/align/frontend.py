@@ -97,7 +97,8 @@ class FrontEnd:
             raise misfit(config["outputs"], len(config["tokens"]))
         rate_hz = int(audio["rate_hz"])
         stacked = kind == "stacked"
-        shift_s = _shift_s(config) if stacked else audio["frame_shift_samples"] / rate_hz
+        trained_s = config.get("stack", 1) * config.get("subsample", 1) * SHIFT_S
+        shift_s = trained_s if stacked else audio["frame_shift_samples"] / rate_hz
         rows = 1 if kind == "waveform" else round(shift_s / SHIFT_S)
         inputs = rows // config["stack"] if stacked else rows
         margin = round(margin_s / shift_s)
@@ -193,14 +194,7 @@ class FrontEnd:
         axis = None if self.kind == "waveform" else 0
         spread = rows.std(axis=axis, dtype=np.float64, keepdims=True)
         centred = rows - rows.mean(axis=axis, dtype=np.float64, keepdims=True)
-        result: Rows = (centred / np.maximum(spread, 1e-7)).astype(np.float32)
-        return result
-
-
-def _shift_s(config: Mapping[str, Any]) -> float:
-    """Seconds from one output frame of a trained model to the next."""
-    seconds: float = config["stack"] * config.get("subsample", 1) * SHIFT_S
-    return seconds
+        return np.asarray(centred / np.maximum(spread, 1e-7), np.float32)
 
 
 def misfit(outputs: int, tokens: int) -> ConfigError:

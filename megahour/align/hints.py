@@ -12,14 +12,14 @@ not at every cue, so only runs of `IN_STEP` cues that agree with their neighbour
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.anchors import part
-from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align, cue_frames, spans
+from megahour.align.anchors import part, silence
+from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align_tokens, cue_frames, spans
 from megahour.align.timed import align_timed, time_costs
 
 NEIGHBOURS = 21  # cues whose median is the drift
@@ -76,7 +76,7 @@ def _in_step(residual: Floats, tolerance: float) -> NDArray[np.bool_]:
     return np.repeat(lengths >= IN_STEP, lengths)
 
 
-def heed_hints(
+def apply_hints(
     posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, hints: Floats, least_frames: float
 ) -> AlignmentPath:
     """`path` with short cues that are off their hints moved to where they are expected, or left out.
@@ -99,7 +99,7 @@ def heed_hints(
         if off[run[0]]:
             _search(posteriors, problem, path, states, run, expected, pace)
     narrowed = _path(states, path)
-    _leave_out(states, problem, expected.off(narrowed.start_frames[first], problem) & off)
+    silence(states, problem, expected.off(narrowed.start_frames[first], problem) & off)
     return _path(states, path)
 
 
@@ -157,37 +157,18 @@ def _search(
     pace: float,
 ) -> None:
     """Realign the cues of `run`, neighbours among the spoken ones, where they are expected; writes `states`."""
-    bounds = problem.boundaries
+    bounds, lengths = problem.boundaries, np.diff(problem.boundaries)[run]
     left = int(path.end_frames[: bounds[run[0]]].max(initial=0))
     after = path.start_frames[bounds[run[-1] + 1] :]
     right = int(after[after >= 0].min(initial=len(states)))
-    room = pace * np.diff(bounds)[run]
     low = int(np.clip(np.min(expected.start[run] - expected.tolerance), left, right))
-    high = int(np.clip(np.max(expected.start[run] + expected.tolerance + room), low, right))
-    tokens = np.concatenate([np.arange(bounds[cue], bounds[cue + 1]) for cue in run])
+    high = int(np.clip(np.max(expected.start[run] + expected.tolerance + pace * lengths), low, right))
+    tokens = np.concatenate([np.arange(bounds[cue], bounds[cue + 1], dtype=np.int32) for cue in run])
     states[left:low], states[low:right] = ~tokens[0], ~bounds[run[-1] + 1]
-    piece = replace(
-        problem,
-        tokens=problem.tokens[tokens],
-        boundaries=np.concatenate([[0], np.cumsum(np.diff(bounds)[run])]).astype(np.int32),
-        skip_nats=problem.skip_nats[run],
-        star=np.ones(len(run) + 1, bool),
-    )
-    try:
-        aligned = align(posteriors[low:high], piece).states
-    except NoPathError:  # too few frames there
-        return
-    whole = np.append(tokens, bounds[run[-1] + 1]).astype(np.int32)
-    states[low:high] = np.where(aligned >= 0, whole[np.maximum(aligned, 0)], ~whole[np.maximum(~aligned, 0)])
-
-
-def _leave_out(states: NDArray[np.int32], problem: Problem, cues: NDArray[np.bool_]) -> None:
-    """Turn the frames of `cues` (J,) into rest."""
-    token = np.where(states >= 0, states, ~states)
-    cue = np.minimum(np.searchsorted(problem.boundaries, token, "right") - 1, len(cues) - 1)
-    first = problem.boundaries[cue]
-    inside = cues[cue] & ((states >= 0) | (token > first)) & (token < problem.boundaries[-1])
-    states[inside] = ~first[inside]
+    rests = int(tokens[0]), int(bounds[run[-1] + 1])
+    placed = align_tokens(posteriors[low:high], problem, tokens, lengths, problem.skip_nats[run], rests)
+    if placed is not None:
+        states[low:high] = placed
 
 
 def _path(states: NDArray[np.int32], path: AlignmentPath) -> AlignmentPath:

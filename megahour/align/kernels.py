@@ -20,8 +20,10 @@ LANES = 64  # columns of an unrolled vector loop, at most
 
 
 class Trellis(NamedTuple):
-    """A `ctc.Problem` as the kernels want it. repeat (U,): what it costs to go on to each token from the one before
-    without silence, which is UNREACHABLE where they are the same."""
+    """A `ctc.Problem` as arguments of the kernels.
+
+    repeat: (U,) score of entering each token directly from the one before: 0, or UNREACHABLE if the two are the same.
+    """
 
     blank: int
     free: int
@@ -35,7 +37,7 @@ class Trellis(NamedTuple):
 
 @compiled
 def _frame(frame, scale, blank, free, star_nats, t, table):  # type: ignore[no-untyped-def]
-    """Put frame t into `table`; return a[blank] and the score of a frame at a star boundary."""
+    """Store the costs of frame t in `table`; return a[blank] and the score of a frame at a star boundary."""
     best = frame.min() if scale < 0 else frame.max()
     costs = frame - best
     _pack(costs, t, table)  # type: ignore[no-untyped-call]
@@ -47,15 +49,15 @@ def _frame(frame, scale, blank, free, star_nats, t, table):  # type: ignore[no-u
 
 
 def _pack(costs, t, table):  # type: ignore[no-untyped-def]
-    """Put a frame's `costs` (V,), in units of the posteriors below its best, where `_gather` looks for frame t."""
+    """Store a frame's `costs` (V,), in units of the posteriors below its best, where `_gather` reads frame t."""
     raise NotImplementedError("compiled code only")
 
 
 def _gather(table, group, tokens, scale, costs):  # type: ignore[no-untyped-def]
     """Fill `costs` (GROUP, n) with a[y[u]] in nats of the group's frames.
 
-    Looking up a unit a cell costs more than the cell, and keeps LLVM from vectorising what is around it. So tokens are
-    looked up apart from the recursion, and 8-bit costs four frames at a time.
+    Looking up the unit of each cell is slower than the recursion itself and keeps LLVM from vectorising it. So tokens
+    are looked up beforehand, 8-bit costs for four frames at a time.
     """
     raise NotImplementedError("compiled code only")
 

@@ -1,9 +1,9 @@
-"""Drops the unspoken words of cues that were only partly spoken, and keeps the rest.
+"""Drops the unspoken words of partly spoken cues, and keeps the spoken ones.
 
 A transcript may end a sentence differently from the speaker, or repeat a part of it; a clip may be cut off. The skip
 arc of `ctc` keeps or skips a whole cue. Here each word of a doubtful cue may be dropped, at the cue's own cost per
-token, and the rest is realigned. At least `FEWEST_LEFT` tokens in a row are dropped, since a few prove nothing; none
-that were spoken but badly recognised (`decoys`); and at least `LEAST_SAID` of the cue stays.
+token, and the remaining words are realigned. Runs of fewer than `FEWEST_DROPPED` tokens stay, since a few prove
+nothing, and so do words that were spoken but badly recognised (`decoys`) and at least `LEAST_KEPT` of the cue.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align, spans
+from megahour.align.ctc import AlignmentPath, Problem, align_tokens, spans
 from megahour.align.decoys import CuePlace
+from megahour.align.edges import runs
 from megahour.align.timed import align_timed
 
-FEWEST_LEFT = 12
-LEAST_SAID = 0.5
-DEAR = 2.0  # a cue is checked if `FEWEST_LEFT` tokens in a row cost this many times their price
+FEWEST_DROPPED = 12
+LEAST_KEPT = 0.5
+DEAR = 2.0  # a cue is checked if `FEWEST_DROPPED` tokens in a row cost this many times their price
 
 Ints = NDArray[np.int32]
 
 
-def leave_out_unsaid(
+def drop_unspoken_words(
     posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, frame_loss: NDArray[np.float32]
 ) -> AlignmentPath:
     """`path` without the unspoken words of its cues. The score is that of the old path.
@@ -36,30 +37,32 @@ def leave_out_unsaid(
     states = path.states
     for cue in _doubtful(problem, path, frame_loss).tolist():
         low, high = int(path.start_frames[bounds[cue]]), int(path.end_frames[bounds[cue + 1] - 1])
-        tokens = said_tokens(posteriors[low:high], problem, cue, float(problem.skip_nats[cue]))
+        tokens = spoken_tokens(posteriors[low:high], problem, cue, float(problem.skip_nats[cue]))
         if len(tokens) == lengths[cue]:
             continue
         window = CuePlace.of(posteriors, problem, low, high, timed=True)  # where its neighbours leave it
         placed = align_part(posteriors, problem, cue, window, tokens)
-        if placed is not None and not _rest_said(problem, cue, window, placed):
+        if placed is not None and not _dropped_are_spoken(problem, cue, window, placed):
             states = states.copy() if states is path.states else states
             states[low:high] = placed
     return path if states is path.states else AlignmentPath(states, *spans(states, len(problem.tokens)), path.score)
 
 
 def _doubtful(problem: Problem, path: AlignmentPath, frame_loss: NDArray[np.float32]) -> NDArray[np.intp]:
-    """Cues on the path, long enough, any `FEWEST_LEFT` tokens in a row of which cost `DEAR` times their price."""
+    """Cues on the path, long enough, any `FEWEST_DROPPED` tokens in a row of which cost `DEAR` times their price."""
     lengths = np.diff(problem.boundaries)
-    first = np.arange(max(0, len(problem.tokens) - FEWEST_LEFT + 1))
+    first = np.arange(max(0, len(problem.tokens) - FEWEST_DROPPED + 1))
     cue = np.repeat(np.arange(len(lengths)), lengths)
     total = np.concatenate([[0.0], np.cumsum(frame_loss, dtype=np.float64)])
-    begin, end = path.start_frames[first], path.end_frames[first + FEWEST_LEFT - 1]
-    inside = (cue[first] == cue[first + FEWEST_LEFT - 1]) & (begin >= 0) & (lengths[cue[first]] >= 2 * FEWEST_LEFT)
-    dear = total[end] - total[begin] > (DEAR * FEWEST_LEFT * problem.skip_nats / lengths)[cue[first]]
+    begin, end = path.start_frames[first], path.end_frames[first + FEWEST_DROPPED - 1]
+    inside = (
+        (cue[first] == cue[first + FEWEST_DROPPED - 1]) & (begin >= 0) & (lengths[cue[first]] >= 2 * FEWEST_DROPPED)
+    )
+    dear = total[end] - total[begin] > (DEAR * FEWEST_DROPPED * problem.skip_nats / lengths)[cue[first]]
     return np.unique(cue[first][inside & dear])
 
 
-def said_tokens(posteriors: NDArray[Any], problem: Problem, cue: int, nats: float) -> Ints:
+def spoken_tokens(posteriors: NDArray[Any], problem: Problem, cue: int, nats: float) -> Ints:
     """Tokens of `cue` (as in `problem`) that are worth their price in posteriors (T, V); all if hardly any are.
 
     nats: price of the whole cue.
@@ -74,48 +77,30 @@ def said_tokens(posteriors: NDArray[Any], problem: Problem, cue: int, nats: floa
     star[[0, -1]] = True
     by_word = replace(problem, tokens=own, boundaries=words, skip_nats=price, star=star)
     states, _ = align_timed(posteriors, by_word)
-    said = np.isin(np.arange(len(price)), np.searchsorted(words, states[states >= 0], "right") - 1)
+    spoken = np.isin(np.arange(len(price)), np.searchsorted(words, states[states >= 0], "right") - 1)
     stays = np.ones(len(own), bool)
-    for first, last in _runs(~said):
-        if words[last] - words[first] >= FEWEST_LEFT:
-            ends = last == len(said)
+    for first, last in runs(~spoken).tolist():
+        if words[last] - words[first] >= FEWEST_DROPPED:
+            ends = last == len(spoken)
             stays[words[first] - int(ends and first > 0) : words[last]] = False  # with the space before an end
-    return every[stays] if stays.sum() >= LEAST_SAID * len(own) else every
+    return every[stays] if stays.sum() >= LEAST_KEPT * len(own) else every
 
 
 def align_part(posteriors: NDArray[Any], problem: Problem, cue: int, place: CuePlace, tokens: Ints) -> Ints | None:
     """States (T,) of the frames of `place`, with these `tokens` of `cue` spoken; None if they do not fit."""
-    piece = replace(
-        problem,
-        tokens=problem.tokens[tokens],
-        boundaries=np.array([0, len(tokens)], np.int32),
-        skip_nats=np.array([np.inf], np.float32),
-        star=np.ones(2, bool),
-    )
-    try:
-        aligned = align(posteriors[place.low : place.high], piece).states
-    except NoPathError:  # more repeated tokens than frames
-        return None
-    resting = np.append(tokens, problem.boundaries[cue + 1])
-    resting[0] = problem.boundaries[cue]
-    states: Ints = np.where(aligned >= 0, tokens[np.maximum(aligned, 0)], ~resting[np.maximum(~aligned, 0)])
-    return states
+    lengths, skip_nats = np.array([len(tokens)], np.int32), np.array([np.inf], np.float32)
+    rests = int(problem.boundaries[cue]), int(problem.boundaries[cue + 1])
+    return align_tokens(posteriors[place.low : place.high], problem, tokens, lengths, skip_nats, rests)
 
 
-def _rest_said(problem: Problem, cue: int, place: CuePlace, states: Ints) -> bool:
+def _dropped_are_spoken(problem: Problem, cue: int, place: CuePlace, states: Ints) -> bool:
     """Whether words of `cue` that `states` (T,) leave out are nevertheless spoken where they would be."""
     begin, end = int(problem.boundaries[cue]), int(problem.boundaries[cue + 1])
     missing = ~np.isin(np.arange(begin, end), states[states >= 0])
-    for first, last in _runs(missing):
+    for first, last in runs(missing).tolist():
         before = np.flatnonzero((states >= 0) & (states < begin + first))
         after = np.flatnonzero(states >= begin + last)
         start, stop = int(before[-1]) + 1 if len(before) else 0, int(after[0]) if len(after) else len(states)
         if place.says(problem.tokens[begin + first : begin + last], problem.tokens, start, stop):
             return True
     return False
-
-
-def _runs(mask: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """(first index, index after the last) of each run of true values."""
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], mask, [False]]).astype(np.int8)))
-    return [(int(first), int(last)) for first, last in edges.reshape(-1, 2)]

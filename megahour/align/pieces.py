@@ -41,10 +41,8 @@ def _cut(word: str, known: dict[str, str], longest: int) -> str:
             name = known.get(word[begin:end])
             if name is not None and best[begin][0] + 1 < best[end][0]:
                 best[end] = (best[begin][0] + 1, begin, name)
-    names: list[str] = []
-    end = len(word)
+    names, end = "", len(word)
     while end:
-        _, begin, name = best[end]
-        names.append(name)
-        end = begin
-    return "".join(reversed(names))
+        _, end, name = best[end]
+        names = name + names
+    return names

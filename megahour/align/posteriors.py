@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -64,8 +65,7 @@ def listen(sources: Iterable[Source], front: FrontEnd, session: Session, burst: 
 
     def windows() -> Iterator[Window]:
         for number, source in enumerate(sources):
-            plan = _Plan(front.outputs(source.samples, source.rate_hz))
-            plans[number] = plan
+            plan = plans[number] = _Plan(front.outputs(source.samples, source.rate_hz))
             for i, features in enumerate(_windows(source, front, plan)):
                 yield number << 32 | i, features
 
@@ -87,13 +87,9 @@ def listen(sources: Iterable[Source], front: FrontEnd, session: Session, burst: 
 
 def in_bursts(windows: Iterable[Window], size: int) -> Iterator[Window]:
     """The same windows, computed in groups of `size` before the first of a group is yielded."""
-    burst: list[Window] = []
-    for window in windows:
-        burst.append(window)
-        if len(burst) >= size:
-            yield from burst
-            burst.clear()
-    yield from burst
+    waiting = iter(windows)
+    while burst := list(islice(waiting, size)):
+        yield from burst
 
 
 def _place(plan: _Plan, window: int, costs: NDArray[Any], front: FrontEnd) -> None:
@@ -104,15 +100,15 @@ def _place(plan: _Plan, window: int, costs: NDArray[Any], front: FrontEnd) -> No
     if plan.posteriors is None:
         plan.posteriors = np.full((plan.frames, front.units), SILENCE, np.uint8)
         plan.posteriors[:, 0] = 0
-    there = costs[first:last]
-    plan.missing += last - first - len(there)
+    counted = costs[first:last]
+    plan.missing += last - first - len(counted)
     # Unpadded convolutions give a frame or two less than their input has, which does not matter in the margin.
-    if len(there) < last - first and (left + last < plan.frames or plan.missing > max(3, front.margin)):
+    if len(counted) < last - first and (left + last < plan.frames or plan.missing > max(3, front.margin)):
         raise ConfigError(
             f"the model gives {len(costs)} frames for a window, but {last} are expected",
             remedy="check the model's frame_shift_samples, or raise margin_s",
         )
-    plan.posteriors[left + first : left + first + len(there)] = there
+    plan.posteriors[left + first : left + first + len(counted)] = counted
 
 
 def _heard(plan: _Plan, front: FrontEnd) -> Heard:
@@ -132,18 +128,14 @@ def _windows(source: Source, front: FrontEnd, plan: _Plan) -> Iterator[NDArray[n
         parts = [waiting[(left - held_from) * size :]]
         rows = len(parts[0])
         while rows < (right - left) * size:
-            parts.append(next(stream, _repeated(parts[-1], (right - left) * size - rows)))
+            # Resampling may give a sample less than the ratio of the rates implies: repeat the last row.
+            parts.append(next(stream, np.repeat(parts[-1][-1:], (right - left) * size - rows, axis=0)))
             rows += len(parts[-1])
         waiting, held_from = np.concatenate(parts), left
         plan.windows.append((left, first, last))
         yield front.shape(waiting[: (right - left) * size])
     for _ in stream:  # for the energy of a last partial output frame
         pass
-
-
-def _repeated(rows: NDArray[np.float32], count: int) -> NDArray[np.float32]:
-    """Repeat the last row, since resampling may give a sample less than the ratio of the rates implies."""
-    return np.repeat(rows[-1:], count, axis=0)
 
 
 def spans(frames: int, window: int, margin: int) -> Iterator[tuple[int, int, int]]:

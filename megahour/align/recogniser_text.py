@@ -1,4 +1,4 @@
-"""Uses a recogniser's text of a recording as its second reading and, if no other holds, as its transcript.
+"""Uses a recogniser's text of a recording as its second reading and, if no other fits, as its transcript.
 
 Sequence-to-sequence recognisers such as Whisper write good text, but their times may be seconds off. So their text is
 aligned to the audio like any transcript, which gives its words times and refuses a text of another recording. Where it
@@ -32,48 +32,43 @@ def in_turn(
     Each comes with whether the greedy reading `units` shows hardly anything of it.
     """
     written = [each for each in transcripts if not why_nothing([each])]
-    people = [each for each in written if each.number != BY_RECOGNISER]
-    groups = [people, [each for each in written if each.number == BY_RECOGNISER]]
-    if p.recognised == "reading":
-        groups = groups[:1]
-    best = [_best(group, units, p.anchor_length) for group in groups if group]
+    groups = [[each for each in written if each.number != BY_RECOGNISER]]
+    if p.recognised != "reading":
+        groups.append([each for each in written if each.number == BY_RECOGNISER])
+    best: list[tuple[SpelledTranscript, Evidence]] = []
+    for group in filter(None, groups):
+        at, score = choose([each.document for each in group], units, p.anchor_length)
+        best.append((group[at], score))
     if p.recognised == "better":
         best.sort(key=lambda each: -each[1].score)
     return [(transcript, not score.sure) for transcript, score in best]
 
 
-def _best(
-    group: Sequence[SpelledTranscript], units: NDArray[np.int32], length: int
-) -> tuple[SpelledTranscript, Evidence]:
-    at, score = choose([each.document for each in group], units, length)
-    return group[at], score
-
-
 def reading_of(document: Document, timed: Timed, clock: Clock) -> pa.Table:
-    """HEARD (without the key) of one recording: one row with the recogniser's words that were found in the audio."""
-    said = np.flatnonzero(timed.start >= 0)
-    words = [f" {document.words[word]}" for word in said.tolist()]
-    starts = np.maximum.accumulate(clock.of_energy_frames(timed.start[said]))
+    """HEARD (without the key) of one recording: one row with the recogniser's words that are in the audio."""
+    spoken = np.flatnonzero(timed.start >= 0)
+    words = [f" {document.words[word]}" for word in spoken.tolist()]
+    starts = np.maximum.accumulate(clock.of_energy_frames(timed.start[spoken]))
     columns = [pa.array([words], pa.list_(pa.string())), pa.array([starts], pa.list_(pa.int64()))]
     return pa.table(columns, schema=pa.schema([HEARD.field("tokens"), HEARD.field("start_samples")]))
 
 
-def borne_out(document: Document, timed: Timed, other: Document, other_timed: Timed) -> NDArray[np.bool_]:
+def confirmed_cues(document: Document, timed: Timed, other: Document, other_timed: Timed) -> NDArray[np.bool_]:
     """(J,) cues of `document` that the recogniser's text `other` has word for word at the same place.
 
     Two texts that agree outweigh a weak aligner's doubts.
     """
-    said = np.flatnonzero(other_timed.start >= 0)
-    starts = np.maximum.accumulate(other_timed.start[said])
+    spoken = np.flatnonzero(other_timed.start >= 0)
+    starts = np.maximum.accumulate(other_timed.start[spoken])
     first = np.searchsorted(document.word_cue, document.cues)
     stop = np.searchsorted(document.word_cue, document.cues, "right")
-    found = np.zeros(len(document.cues), bool)
+    confirmed = np.zeros(len(document.cues), bool)
     for cue, (a, b) in enumerate(zip(first.tolist(), stop.tolist(), strict=True)):
         own, placed = " ".join(document.words[a:b]), timed.start[a:b] >= 0
         if len(own) < FEWEST_LETTERS or not placed.any():
             continue
         low = np.searchsorted(starts, timed.start[a:b][placed].min() - BESIDE_FRAMES)
         high = np.searchsorted(starts, timed.end[a:b].max() + BESIDE_FRAMES)
-        there = " ".join(other.words[word] for word in said[low:high].tolist())
-        found[cue] = f" {own} " in f" {there} "
-    return found
+        there = " ".join(other.words[word] for word in spoken[low:high].tolist())
+        confirmed[cue] = f" {own} " in f" {there} "
+    return confirmed

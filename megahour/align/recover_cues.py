@@ -20,7 +20,7 @@ from megahour.align.anchors import greedy_path
 from megahour.align.ctc import AlignmentPath, Problem, cue_frames, spans
 from megahour.align.decoys import PLACES, CuePlace, decoys, deviation
 from megahour.align.hints import Expected, expect, slow_pace
-from megahour.align.partial_cues import LEAST_SAID, align_part, said_tokens
+from megahour.align.partial_cues import LEAST_KEPT, align_part, spoken_tokens
 
 FEWEST_TOKENS = 4  # of a cue without a time: shorter ones fit anywhere
 FEWEST_TIMED = 2
@@ -101,7 +101,7 @@ class Look:
         self.states[place.low : place.high] = placed
 
 
-def look_again(
+def recover_cues(
     posteriors: NDArray[Any],
     problem: Problem,
     path: AlignmentPath,
@@ -113,7 +113,7 @@ def look_again(
     """`path` with skipped cues put back that are spoken. The score is that of the old path.
 
     posteriors: (T, V) as for `ctc.align`. refused: (J,) cues not to search for. hints, least_frames: as for
-    `hints.heed_hints`. said_chance: false-accept rate for unspoken cues whose time and length of speech fit.
+    `hints.apply_hints`. said_chance: false-accept rate for unspoken cues whose time and length of speech fit.
     """
     first, last = cue_frames(path, problem.boundaries)
     expected = None if hints is None else expect(first, hints, least_frames)
@@ -139,7 +139,7 @@ def _said(look: Look, cue: int, place: CuePlace) -> Ints | None:
     own, text = problem.tokens[problem.boundaries[cue] : problem.boundaries[cue + 1]], problem.tokens
     long = len(own) >= 2 * PART_TOKENS
     heard = look.heard(place.low, place.high)
-    if heard < LEAST_HEARD * len(own) * (LEAST_SAID if long else 1):
+    if heard < LEAST_HEARD * len(own) * (LEAST_KEPT if long else 1):
         return None
     if len(own) < FEWEST_TOKENS or not place.says(own, text):
         fits = place.timed and not long and heard <= MOST_HEARD * len(own)
@@ -149,7 +149,7 @@ def _said(look: Look, cue: int, place: CuePlace) -> Ints | None:
     tokens = np.arange(begin, end, dtype=np.int32)
     if long:  # its words are expensive, or it would be on the path; unspoken words cost as much as any text
         any_text = DEAR * float(np.median(place.excess(decoys(text, own))))
-        tokens = said_tokens(posteriors, problem, cue, max(any_text, float(problem.skip_nats[cue])))
+        tokens = spoken_tokens(posteriors, problem, cue, max(any_text, float(problem.skip_nats[cue])))
     if heard < LEAST_HEARD * len(tokens):
         return None
     placed = align_part(look.posteriors, problem, cue, place, tokens)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from megahour.align.anchors import greedy_path
 from megahour.align.choice import PlacedTranscript, Refused, best_transcript, recognised
 from megahour.align.frontend import FrontEnd
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard, listen
-from megahour.align.recogniser_text import borne_out, reading_of
+from megahour.align.recogniser_text import confirmed_cues, reading_of
 from megahour.align.recording_audio import Recordings
 from megahour.align.stored import SUFFIX, PosteriorWriter, open_posteriors
-from megahour.align.tables import Clock, Trust, heard_of, joined, keyed, refusal, segments_of, words_of
+from megahour.align.tables import Clock, heard_of, joined, keyed, refusal, segments_of, words_of
 from megahour.align.transcripts import COLUMNS, SpelledTranscript, Speller, by_recording, why_nothing
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, BY_RECOGNISER, HEARD
 from megahour.core.stage import Context
@@ -83,7 +84,9 @@ def align_shard(
         else:
             reader = stack.enter_context(open_posteriors(posteriors, shard, front, digest))
             every = (reader.read(row["key"]) for row in rows)
-        writer = stack.enter_context(_writing(out, front, digest)) if p.write_posteriors else None
+        writer = None
+        if p.write_posteriors:
+            writer = stack.enter_context(closing(PosteriorWriter(out.path(SUFFIX), front, digest)))
         for done, (row, heard) in enumerate(zip(rows, every, strict=True), start=1):
             _count_heard(work, row, heard, writer)
             if heard is not None and not heard.failed:
@@ -123,18 +126,14 @@ def _to_hear(
     for row in index.sort_by("key").to_pylist():
         work.out.came_in()
         work.front.check_rate(row["rate_hz"])
-        if row["key"] not in cues:
-            _refuse(work, row, "no-transcript")
-            continue
-        spelled = speller.read(cues[row["key"]], row["rate_hz"], row["samples"], work.p.max_hint_error_s)
-        reason = why_nothing(spelled)
-        if not reason and work.front.outputs(row["samples"], row["rate_hz"]) < LEAST_FRAMES:
-            reason = "too-short"
-        if reason:
+        key, rate_hz, samples = row["key"], row["rate_hz"], row["samples"]
+        spelled = speller.read(cues[key], rate_hz, samples, work.p.max_hint_error_s) if key in cues else []
+        short = work.front.outputs(samples, rate_hz) < LEAST_FRAMES
+        if reason := why_nothing(spelled) or ("too-short" if short else ""):
             _refuse(work, row, reason)
-            continue
-        rows.append(row)
-        transcripts[row["key"]] = spelled
+        else:
+            rows.append(row)
+            transcripts[key] = spelled
     return rows, transcripts
 
 
@@ -142,15 +141,6 @@ def _refuse(work: Shard, row: Row, reason: str) -> None:
     """Drop a whole recording; its row in the segments tells `cut` and the user the reason."""
     work.out.drop(reason)
     work.segments.append(keyed(row["key"], refusal(reason, row["samples"]), ALIGNED_SEGMENTS))
-
-
-@contextmanager
-def _writing(out: ShardWriter, front: FrontEnd, digest: str) -> Iterator[PosteriorWriter]:
-    writer = PosteriorWriter(out.path(SUFFIX), front, digest)
-    try:
-        yield writer
-    finally:
-        writer.finish()
 
 
 def _count_heard(work: Shard, row: Row, heard: Heard | None, writer: PosteriorWriter | None) -> None:
@@ -182,24 +172,23 @@ def _align_row(work: Shard, row: Row, transcripts: list[SpelledTranscript], hear
     unsure = chosen.unsure
     if not by_recogniser and (other := recognised(p, transcripts, units, heard, clock)):
         reading = reading_of(other.transcript.document, other.timed, clock)
-        agree = borne_out(chosen.transcript.document, chosen.timed, other.transcript.document, other.timed)
+        agree = confirmed_cues(chosen.transcript.document, chosen.timed, other.transcript.document, other.timed)
         unsure = unsure & ~agree
         out.stat("read_by_recogniser", 1)
     work.heard.append(keyed(row["key"], reading, HEARD))
     out.stat("transcripts_left_out", people - (not by_recogniser))
     out.stat("transcripts_by_recogniser", int(by_recogniser))
-    trust = Trust(unsure, p.min_confidence, p.max_cue_loss_nats, p.longest_word_s, p.min_untranscribed_s)
-    _write_row(work, row, chosen, trust, clock)
+    _write_row(work, row, chosen, unsure, clock)
 
 
-def _write_row(work: Shard, row: Row, chosen: PlacedTranscript, trust: Trust, clock: Clock) -> None:
+def _write_row(work: Shard, row: Row, chosen: PlacedTranscript, unsure: NDArray[np.bool_], clock: Clock) -> None:
     """Write an aligned recording's words and segments, and count them."""
     out, document, aligned = work.out, chosen.transcript.document, chosen.aligned
     out.kept()
     out.stat("audio_samples", row["samples"])
     out.stat("cues", len(document.cues) + len(chosen.transcript.left_out))
     out.stat("token_loss_sum", round(aligned.median_loss, 4))
-    segments = segments_of(document, aligned, chosen.timed, chosen.transcript.left_out, clock, trust)
+    segments = segments_of(document, aligned, chosen.timed, chosen.transcript.left_out, clock, work.p, unsure)
     words = words_of(document, aligned, chosen.timed, segments, clock)
     work.segments.append(keyed(row["key"], segments, ALIGNED_SEGMENTS))
     work.words.append(keyed(row["key"], words, ALIGNED_WORDS))

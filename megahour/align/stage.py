@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -68,6 +67,7 @@ class Align(Stage[AlignParams]):
 
 
 FEW_CUES, FEW_KEPT = 20, 0.05
+UNFIT = ("wrong-transcript", "text-mismatch", "no-speech", "no-anchors", "no-path")
 
 
 def doubts(summary: dict[str, Any], receipts: Sequence[Receipt]) -> str:
@@ -76,12 +76,8 @@ def doubts(summary: dict[str, Any], receipts: Sequence[Receipt]) -> str:
     A model that recognises nothing, or whose outputs do not match its token list, gives posteriors like any other; the
     only symptom is that no transcript fits them.
     """
-    dropped = Counter[str]()
-    for receipt in receipts:
-        dropped.update(receipt.counts.dropped)
-    unfit = sum(
-        dropped[reason] for reason in ("wrong-transcript", "text-mismatch", "no-speech", "no-anchors", "no-path")
-    )
+    dropped = summed(receipt.counts.dropped for receipt in receipts)
+    unfit = sum(dropped.get(reason, 0) for reason in UNFIT)
     kept, looked_for = summary.get("cues_kept", 0), summary.get("cues", 0) + unfit
     if (looked_for < FEW_CUES and not (unfit and not kept)) or kept > FEW_KEPT * looked_for:
         return ""

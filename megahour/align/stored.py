@@ -1,8 +1,9 @@
 """Stores posteriors on disk, in the order of their keys, so that `align` need not run the model again.
 
-`.posteriors.arrow` is an Arrow file with a record batch a recording and a row a piece: ``key, piece, frames, costs``
-(T, V) uint8 in 1/16 nat, and ``level``, the mean log-mel energy of the piece's stretch of 10 ms frames, float16. The
-schema's metadata name the aligner: ``aligner`` (digest), ``units`` V, ``frame_shift_samples``, ``rate_hz``.
+`.posteriors.arrow` is an Arrow file with one record batch per recording and one row per piece: ``key``, ``piece``,
+``frames``, ``costs`` (T, V) uint8 in 1/16 nat, and ``level``, the mean log-mel energy of the piece's 10 ms frames,
+float16. The schema's metadata name the aligner: ``aligner`` (digest), ``units`` V, ``frame_shift_samples`` and
+``rate_hz``.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ COLUMNS = [
 
 
 class PosteriorWriter:
-    """Appends recordings to a binary file; close it with `finish`."""
+    """Appends recordings to a binary file; close it with `close`."""
 
     def __init__(self, path: Path, front: FrontEnd, aligner_digest: str) -> None:
         self._schema = pa.schema(COLUMNS).with_metadata(_labels(front, aligner_digest))
         self._writer = pa.ipc.new_file(path, self._schema)
 
     def add(self, key: int, heard: Heard) -> None:
-        """One recording."""
+        """Append a recording."""
         frames = len(heard.posteriors)
         edges = np.append(np.arange(0, max(frames, 1), PIECE_FRAMES), frames)
         level_edges = np.rint(edges * (len(heard.level) / max(frames, 1))).astype(np.int64)
@@ -54,7 +55,8 @@ class PosteriorWriter:
         ]
         self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
 
-    def finish(self) -> None:
+    def close(self) -> None:
+        """Write the end of the file."""
         self._writer.close()
 
 

@@ -1,9 +1,10 @@
-"""Builds the rows of the *alignment* tables with arrays: ten hours have 90,000 words and 400,000 tokens."""
+"""Builds the *alignment* tables from arrays, without loops over words: ten hours have 90,000 words."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,7 @@ from megahour.align.confidence import (
 from megahour.align.ctc import cue_frames
 from megahour.align.document import Document
 from megahour.align.edges import EdgeWords, audible_frames, fade, loud_frames, main_parts, widen
+from megahour.align.params import AlignParams
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, HEARD
 from megahour.features.fbank import SHIFT_S
 
@@ -50,20 +52,6 @@ class Clock:
         """Samples at which frames of 10 ms begin; -1 stays -1."""
         at = np.minimum(np.rint(frames * (SHIFT_S * self.rate_hz)).astype(np.int64), self.samples)
         return np.where(frames < 0, -1, at)
-
-
-@dataclass(frozen=True)
-class Trust:
-    """Limits for keeping a cue, and for reporting speech between cues (`AlignParams`).
-
-    unsure: (J,) cues that the audio does not support at their place (`evidence`).
-    """
-
-    unsure: NDArray[np.bool_]
-    min_confidence: float
-    max_loss_nats: float
-    longest_word_s: float
-    min_untranscribed_s: float
 
 
 @dataclass(frozen=True)
@@ -100,9 +88,13 @@ def segments_of(
     timed: Timed,
     left_out: Mapping[int, str],
     clock: Clock,
-    trust: Trust,
+    p: AlignParams,
+    unsure: NDArray[np.bool_],
 ) -> pa.Table:
-    """ALIGNED_SEGMENTS (without the key) of one recording: its cues by number, then untranscribed speech."""
+    """ALIGNED_SEGMENTS (without the key) of one recording: its cues by number, then untranscribed speech.
+
+    unsure: (J,) cues that the audio does not support at their place (`evidence`).
+    """
     bounds, cues = document.boundaries, document.cues.astype(np.int64)
     first, last = cue_frames(aligned.path, bounds)
     confidence = mean_between(aligned.frame_posterior, first, last)
@@ -110,10 +102,10 @@ def segments_of(
     reasons = refusals(
         aligned,
         document,
-        max_loss_nats=trust.max_loss_nats,
-        longest_word_frames=round(trust.longest_word_s / clock.shift_s),
+        max_loss_nats=p.max_cue_loss_nats,
+        longest_word_frames=round(p.longest_word_s / clock.shift_s),
     )
-    doubtful = trust.unsure | (confidence < trust.min_confidence)
+    doubtful = unsure | (confidence < p.min_confidence)
     reasons = np.where((reasons == "") & doubtful, "low-confidence", reasons)
     start = np.minimum.reduceat(np.where(timed.start < 0, NEVER, timed.start), first_word)
     end = np.maximum.reduceat(timed.end, first_word)
@@ -124,7 +116,7 @@ def segments_of(
     absent = _segments(others, np.array([left_out[cue] for cue in others.tolist()], "U"), nowhere, nowhere, clock)
     both = pa.concat_tables([own, absent])
     both = both.take(np.argsort(both["cue"].to_numpy(), kind="stable"))
-    least = max(1, round(trust.min_untranscribed_s / clock.shift_s))
+    least = max(1, round(p.min_untranscribed_s / clock.shift_s))
     gaps = untranscribed(aligned.path, aligned.problem, aligned.frame_loss, least)
     begin, stop = clock.energy_frames(gaps[:, 0]), clock.energy_frames(gaps[:, 1])
     return pa.concat_tables(
@@ -134,9 +126,14 @@ def segments_of(
 
 def refusal(reason: str, samples: int) -> pa.Table:
     """ALIGNED_SEGMENTS (without the key) of a recording of `samples` that is refused whole: one row, cue -1."""
-    names = [field for field in ALIGNED_SEGMENTS if field.name != "key"]
+    fields = [field for field in ALIGNED_SEGMENTS if field.name != "key"]
     values = [[-1], [False], [reason], [0.0], [0], [samples], [float("nan")]]
-    return pa.table(values, schema=pa.schema(names))
+    return pa.table(values, schema=pa.schema(fields))
+
+
+def _table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
+    """Columns in the order and types of `schema`, whose other fields are left out."""
+    return pa.table(columns, schema=pa.schema([field for field in schema if field.name in columns]))
 
 
 def _segments(
@@ -158,7 +155,7 @@ def _segments(
         "end_samples": clock.of_energy_frames(end),
         "loss": np.full(len(cues), np.nan, np.float32) if loss is None else loss.astype(np.float32),
     }
-    return pa.table(columns, schema=pa.schema([field for field in ALIGNED_SEGMENTS if field.name in columns]))
+    return _table(columns, ALIGNED_SEGMENTS)
 
 
 def words_of(document: Document, aligned: Aligned, timed: Timed, segments: pa.Table, clock: Clock) -> pa.Table:
@@ -184,7 +181,7 @@ def words_of(document: Document, aligned: Aligned, timed: Timed, segments: pa.Ta
         "token_start_samples": pa.ListArray.from_arrays(offsets, starts),
         "token_confidence": pa.ListArray.from_arrays(offsets, mean_between(aligned.frame_posterior, first, last)),
     }
-    return pa.table(columns, schema=pa.schema([field for field in ALIGNED_WORDS if field.name in columns]))
+    return _table(columns, ALIGNED_WORDS)
 
 
 def heard_of(units: NDArray[np.int32], frames: NDArray[np.int32], tokens: Sequence[str], clock: Clock) -> pa.Table:

@@ -2,7 +2,7 @@
 
 A text with repeated sentences, or a model that recognises too little for a whole k-mer, leaves stretches without an
 anchor. Every `EVERY_S` of such a stretch, the cues with nearby times are aligned on their own, using their times
-(`timed`). A cue in the middle becomes a cut if most of its neighbours are found too and are equally far from their
+(`timed`). A cue in the middle becomes a cut if the audio has most of its neighbours too, equally far from their
 times. So a time alone is never trusted: without support in the audio, nothing is cut.
 """
 
@@ -15,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.anchors import Anchoring, part
-from megahour.align.ctc import NoPathError, Problem
+from megahour.align.ctc import NoPathError, Problem, spans
 from megahour.align.timed import align_timed, time_costs
 
 CELLS = 5e8  # frames x tokens up to which a stretch needs no cuts
 EVERY_S, WINDOW_S, SIGMA_S = 300.0, 45.0, 5.0  # between cuts; window of cues on either side; deviation of their times
 FEWEST = 6  # cues in a window
-LEAST_FOUND = 0.6  # share of them that must be found
+LEAST_FOUND = 0.6  # share of them that the audio must have
 MOST_CELLS = 2e7  # of a window
 MOST_TRIES = 6  # windows for one cut
 
@@ -36,13 +36,13 @@ def with_cuts(
     posteriors: (T, V) as for `ctc.align`. hints: (J,) frame at which each cue starts by its time, NaN unknown.
     """
     edges = [(0, 0), *anchors, (len(problem.tokens), len(posteriors))]
-    found = list(anchors)
+    points = list(anchors)
     for (token, frame), (next_token, next_frame) in pairwise(edges):
         if (next_frame - frame) * (next_token - token) > min(CELLS, settings.max_cells):
             first = int(np.searchsorted(problem.boundaries, token))
             last = int(np.searchsorted(problem.boundaries, next_token))
-            found += _cuts(posteriors, problem, hints, (first, last), (frame, next_frame), settings)
-    return sorted(found)
+            points += _cuts(posteriors, problem, hints, (first, last), (frame, next_frame), settings)
+    return sorted(points)
 
 
 def _cuts(
@@ -56,18 +56,18 @@ def _cuts(
     """Cuts among `cues` [first, last) in `frames` [begin, end)."""
     second = settings.second_frames
     timed = cues[0] + np.flatnonzero(np.isfinite(hints[cues[0] : cues[1]]))
-    found: Anchors = []
+    cuts: Anchors = []
     due, tries = frames[0] + EVERY_S * second, 0
     while due < frames[1] - WINDOW_S * second:
         near = timed[np.abs(hints[timed] - due) <= WINDOW_S * second]
         cut = _cut(posteriors, problem, hints, near, frames, second) if len(near) >= FEWEST else None
         tries += 1
-        if cut is not None and (not found or (cut[0] > found[-1][0] and cut[1] > found[-1][1])):
-            found.append(cut)
+        if cut is not None and (not cuts or (cut[0] > cuts[-1][0] and cut[1] > cuts[-1][1])):
+            cuts.append(cut)
             due, tries = cut[1] + EVERY_S * second, 0
         else:
             due += (WINDOW_S if tries < MOST_TRIES else EVERY_S) * second
-    return found
+    return cuts
 
 
 def _cut(
@@ -78,7 +78,7 @@ def _cut(
     frames: tuple[int, int],
     second: float,
 ) -> tuple[int, int] | None:
-    """(token, frame) at which a cue in the middle of the cues `near` begins; None if they are not found."""
+    """(token, frame) at which a cue in the middle of the cues `near` begins; None if the audio lacks them."""
     bounds = problem.boundaries
     first, last = int(near[0]), int(near[-1]) + 1
     low = int(np.clip(hints[near].min() - WINDOW_S * second, *frames))
@@ -91,20 +91,14 @@ def _cut(
         states, _ = align_timed(posteriors[low:high], part(problem, int(bounds[first]), int(bounds[last])), entry)
     except NoPathError:
         return None
-    starts = np.array([_first(states, int(token - bounds[first])) for token in bounds[first:last]])
-    said = np.flatnonzero((starts >= 0) & np.isfinite(hints[first:last]))
-    if len(said) < max(FEWEST, LEAST_FOUND * len(near)):
+    starts = spans(states, int(bounds[last] - bounds[first]))[0][bounds[first:last] - bounds[first]]
+    spoken = np.flatnonzero((starts >= 0) & np.isfinite(hints[first:last]))
+    if len(spoken) < max(FEWEST, LEAST_FOUND * len(near)):
         return None
-    off = starts[said] + low - hints[first + said]
+    off = starts[spoken] + low - hints[first + spoken]
     usual = np.abs(off - np.median(off)) <= SIGMA_S * second
-    middle = said[usual & (np.abs(said - (last - first) / 2) <= (last - first) / 4)]
+    middle = spoken[usual & (np.abs(spoken - (last - first) / 2) <= (last - first) / 4)]
     if usual.sum() < LEAST_FOUND * len(near) or not len(middle):
         return None
-    cue = int(middle[np.argmin(np.abs(off[np.searchsorted(said, middle)] - np.median(off)))])
+    cue = int(middle[np.argmin(np.abs(off[np.searchsorted(spoken, middle)] - np.median(off)))])
     return int(bounds[first + cue]), low + int(starts[cue])
-
-
-def _first(states: NDArray[np.int32], token: int) -> int:
-    """First frame of `token`, -1 if it is not spoken."""
-    at = np.flatnonzero(states == token)
-    return int(at[0]) if len(at) else -1

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.ctc import NoPathError, Problem, scale_of
+from megahour.align.ctc import NoPathError, Problem, frame_costs
 from megahour.core.compiled import compiled
 
 MOST_NATS = 24.0
@@ -38,19 +38,15 @@ def time_costs(expected: Times, room: Times, sigma: float, frames: int) -> Float
 def align_timed(
     posteriors: NDArray[Any], problem: Problem, entry: Floats | None = None
 ) -> tuple[NDArray[np.int32], float]:
-    """States (T,) of the best path, as in `ctc.Path`, and its cost in nats.
+    """States (T,) of the best path, as in `ctc.AlignmentPath`, and its cost in nats.
 
     posteriors: (T, V) as for `ctc.align`. entry: (2, J, T) nats of `time_costs`, or none. Memory 2 T U bytes. Raises
     NoPathError.
     """
     if entry is None:
         entry = np.zeros((2, len(problem.skip_nats), len(posteriors)), np.float32)
-    costs = posteriors.astype(np.float32) * -scale_of(posteriors)
-    costs -= costs.min(axis=1, keepdims=True)
+    costs, star = frame_costs(posteriors, problem)
     rest = costs[:, problem.blank].copy()
-    star = np.minimum(rest, problem.star_nats)
-    if problem.free >= 0:
-        star = np.minimum(star, costs[:, problem.free])
     around = np.where(problem.star, star[:, None], rest[:, None]).astype(np.float32)
     tokens, bounds = problem.tokens.astype(np.int32), problem.boundaries.astype(np.int64)
     states = np.empty(len(costs), np.int32)

@@ -55,7 +55,9 @@ class Speller:
         for row in cues.select(COLUMNS[1:]).to_pylist():
             number, start = row["transcript"], row["start_samples"]
             cues_of.setdefault(number, [])
-            reason = "past-end" if start > late else self._unfit(row["text"])
+            reason = "past-end" if start > late else ""
+            if not reason and max(map(len, row["text"].split()), default=0) > LONGEST_WORD:
+                reason = "endless-word"
             if reason:
                 left_out.setdefault(number, {})[row["cue"]] = reason
             else:
@@ -72,15 +74,11 @@ class Speller:
         left_out = left_out | dict.fromkeys(document.unspellable, "unspellable")
         return SpelledTranscript(number, document, known / letters if letters else 0.0, left_out)
 
-    def _unfit(self, text: str) -> str:
-        longest = max(map(len, text.split()), default=0)
-        return "endless-word" if longest > LONGEST_WORD else ""
-
 
 def why_nothing(transcripts: list[SpelledTranscript]) -> str:
     """Why a recording is refused if none of its transcripts can be spelled; "" if one can.
 
-    Less than half of a transcript in another script can be spelled; the rest would match anywhere.
+    Of a transcript in another script less than half can be spelled, and those few letters would match anywhere.
     """
     if any(len(each.document.tokens) and each.known >= LEAST_KNOWN for each in transcripts):
         return ""

@@ -31,7 +31,10 @@ def belongs(posteriors: NDArray[Any], problem: Problem, anchoring: Anchoring, ma
     if decoy is None:
         return True
     star = _star(posteriors, problem)
-    own, other = (_cost(posteriors, each, anchoring) - star for each in (problem, decoy))
+    own, other = (
+        -align_pieces(posteriors, each, anchors_of(posteriors, each, anchoring), anchoring)[0].score - star
+        for each in (problem, decoy)
+    )
     return bool(own <= other - margin * abs(other))
 
 
@@ -43,10 +46,6 @@ def decoy_of(problem: Problem) -> Problem | None:
         if len(tokens) >= FEWEST_TOKENS and np.mean(other != tokens) >= LEAST_OTHER:
             return replace(problem, tokens=np.ascontiguousarray(other))
     return None
-
-
-def _cost(posteriors: NDArray[Any], problem: Problem, anchoring: Anchoring) -> float:
-    return -align_pieces(posteriors, problem, anchors_of(posteriors, problem, anchoring), anchoring)[0].score
 
 
 def _star(posteriors: NDArray[Any], problem: Problem) -> float:

@@ -10,7 +10,8 @@ from megahour.align.anchors import Anchoring, NoAnchorsError, find_anchors, gree
 from megahour.align.confidence import Costs, align_document, mean_between, untranscribed, word_frames
 from megahour.align.ctc import AlignmentPath, Problem, quantise
 from megahour.align.document import Document, spell
-from megahour.align.tables import Clock, Trust, segments_of, time_words
+from megahour.align.params import AlignParams
+from megahour.align.tables import Clock, segments_of, time_words
 
 EXACT = Anchoring(every_frames=10**9)
 ANCHORED = Anchoring(every_frames=500)
@@ -134,7 +135,13 @@ def test_speech_without_text_counts_from_its_smallest_length_on(rng: np.random.G
 
     def found(least_s: float) -> list[tuple[int, int]]:
         rows = segments_of(
-            text, aligned, timed, {}, clock, Trust(np.zeros(len(text.cues), bool), 0.0, 100.0, 60.0, least_s)
+            text,
+            aligned,
+            timed,
+            {},
+            clock,
+            AlignParams(longest_word_s=60.0, min_untranscribed_s=least_s),
+            np.zeros(len(text.cues), bool),
         ).to_pylist()
         return [(row["start_samples"], row["end_samples"]) for row in rows if row["reason"] == "untranscribed"]
 

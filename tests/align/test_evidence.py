@@ -11,7 +11,7 @@ from megahour.align.choice import Refused, trusted
 from megahour.align.confidence import Aligned, Costs, align_document
 from megahour.align.ctc import quantise
 from megahour.align.document import Document, spell
-from megahour.align.evidence import SURE, dearer, deviations, is_of_another, unheard
+from megahour.align.evidence import SURE, deviations, extra_cost_of_others, is_of_another, unheard
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard
 
@@ -39,7 +39,7 @@ def test_said_and_unsaid_cues_lie_apart_whatever_the_model(errors: float) -> Non
     foreign, _, _ = made(lines(1), lines(2), errors)
     z = deviations(heard.posteriors, foreign.problem, foreign.path, 8)
     assert np.nanmedian(z) > SURE / 2
-    assert dearer(heard.posteriors, right.problem, right.path) > 0.5
+    assert extra_cost_of_others(heard.posteriors, right.problem, right.path) > 0.5
 
 
 @pytest.mark.parametrize("errors", ERRORS)

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from megahour.align.anchors import silence
 from megahour.align.ctc import Problem, align, cue_frames
-from megahour.align.hints import Expected, _leave_out, expect, heed_hints, slow_pace
+from megahour.align.hints import Expected, apply_hints, expect, slow_pace
 
 EVERY, LENGTH = 200, 60  # frames from cue to cue, and of its speech
 UNITS = 12
@@ -133,7 +134,7 @@ def test_a_cue_that_is_left_out_rests_and_its_neighbours_stay() -> None:
 
     def left(*cues: bool) -> list[int]:
         states = np.array(path, np.int32)
-        _leave_out(states, problem, np.array(cues))
+        silence(states, problem, np.array(cues))
         return states.tolist()
 
     assert left(False, False, False) == path
@@ -145,7 +146,7 @@ def test_a_short_cue_is_looked_for_where_its_time_says() -> None:
     log_probs, problem, starts = heard_elsewhere()
     path = align(log_probs, problem)
     assert path.start_frames[60] > starts[10] + 150, "without times the better sound wins"
-    heeded = heed_hints(log_probs, problem, path, starts + 7, 50.0)
+    heeded = apply_hints(log_probs, problem, path, starts + 7, 50.0)
     assert abs(heeded.start_frames[60] - starts[10]) <= 3
     others = np.delete(np.arange(30), 10) * 6
     assert np.array_equal(heeded.start_frames[others], path.start_frames[others])
@@ -156,7 +157,7 @@ def test_a_short_cue_that_is_not_there_is_left_out() -> None:
     hush(log_probs, starts[10])
     path = align(log_probs, problem)
     assert path.start_frames[60] > starts[10] + 150
-    heeded = heed_hints(log_probs, problem, path, starts + 7, 50.0)
+    heeded = apply_hints(log_probs, problem, path, starts + 7, 50.0)
     assert (heeded.start_frames[60:66] == -1).all()
     assert heeded.start_frames[66] == path.start_frames[66]
 
@@ -172,11 +173,11 @@ def test_a_long_cue_stays_where_its_text_is() -> None:
     path = align(log_probs, long)
     hints = path.start_frames[long.boundaries[:-1]].astype(float)
     hints[8] += 500
-    assert np.array_equal(heed_hints(log_probs, long, path, hints, 50.0).states, path.states)
+    assert np.array_equal(apply_hints(log_probs, long, path, hints, 50.0).states, path.states)
 
 
 def test_cues_on_their_hints_keep_the_path() -> None:
     log_probs, problem, starts = talk(30, seed=3)
     path = align(log_probs, problem)
     jitter = np.random.default_rng(2).normal(0, 20, 30)
-    assert heed_hints(log_probs, problem, path, starts + jitter, 50.0) is path
+    assert apply_hints(log_probs, problem, path, starts + jitter, 50.0) is path

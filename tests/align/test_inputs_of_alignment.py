@@ -256,7 +256,7 @@ def test_stored_posteriors_are_those_that_were_heard(tmp_path: Path) -> None:
         writer = PosteriorWriter(out.path(".posteriors.arrow"), front, "digest")
         for key, heard in made.items():
             writer.add(key, heard)
-        writer.finish()
+        writer.close()
         close(artifact, out)
     with open_posteriors(artifact, 0, front, "digest") as stored:
         assert stored.read(7) is None

@@ -10,7 +10,8 @@ from speech import UNITS, say, sentences
 from megahour.align.confidence import Aligned, Costs, align_document
 from megahour.align.ctc import cue_frames, quantise
 from megahour.align.document import Document, spell
-from megahour.align.tables import Clock, Trust, segments_of, time_words, words_of
+from megahour.align.params import AlignParams
+from megahour.align.tables import Clock, segments_of, time_words, words_of
 
 OTHER, PLACE = 40, 20
 MORE = "and please try once more now"
@@ -32,7 +33,13 @@ def said_words(document: Document, found: Aligned, cue: int) -> list[str]:
     level = np.zeros(len(found.frame_loss), np.float32)
     timed = time_words(document, found, level, clock)
     segments = segments_of(
-        document, found, timed, {}, clock, Trust(np.zeros(len(document.cues), bool), 0.1, 20.0, 60.0, 0.3)
+        document,
+        found,
+        timed,
+        {},
+        clock,
+        AlignParams(min_confidence=0.1, max_cue_loss_nats=20.0, longest_word_s=60.0, min_untranscribed_s=0.3),
+        np.zeros(len(document.cues), bool),
     )
     row = segments.to_pylist()[cue]
     words = [word for word in words_of(document, found, timed, segments, clock).to_pylist() if word["cue"] == cue]

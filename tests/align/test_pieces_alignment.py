@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from speech import UNITS, say, sentences
 
-from megahour.align.anchors import Anchoring, NoAnchorsError, _silence, align_pieces, anchors_of
+from megahour.align.anchors import Anchoring, NoAnchorsError, align_pieces, anchors_of, silence
 from megahour.align.confidence import Costs, align_document, inner_frames, word_frames
 from megahour.align.ctc import NoPathError, Problem, align, quantise
 from megahour.align.document import Document, spell
@@ -101,7 +101,7 @@ def test_frames_inside_a_refused_cue_rest_before_it() -> None:
 
     def silenced(*refused: bool) -> list[int]:
         states = np.array(path, np.int32)
-        _silence(states, problem, np.array(refused))
+        silence(states, problem, np.array(refused))
         return states.tolist()
 
     assert silenced(False, False, False) == path

@@ -13,7 +13,7 @@ from tone_models import onnx_model
 from tones import RATE_HZ, write
 
 from megahour.align.document import Document, spell
-from megahour.align.recogniser_text import BESIDE_FRAMES, borne_out
+from megahour.align.recogniser_text import BESIDE_FRAMES, confirmed_cues
 from megahour.align.tables import Timed
 from megahour.core.stage import Context, Task
 from megahour.core.store import Artifact
@@ -131,12 +131,14 @@ def placed(*texts: str, starts: list[int]) -> tuple[Document, Timed]:
 def test_both_have_the_same_words_at_one_place() -> None:
     own = placed("good night", "all", "alpha", "never", starts=[100, 140, 200, 300, 900])
     other = placed("and good night to all", "alpha", starts=[60, 95, 150, 180, 210, 300 + 30 + BESIDE_FRAMES])
-    assert borne_out(*own, *other).tolist() == [True, False, False, False], "short, too late by a frame, and not there"
+    assert confirmed_cues(*own, *other).tolist() == [True, False, False, False], (
+        "short, too late by a frame, and not there"
+    )
     near = placed("alpha", starts=[300 + 29 + BESIDE_FRAMES])
-    assert borne_out(*own, *near).tolist() == [False, False, True, False]
+    assert confirmed_cues(*own, *near).tolist() == [False, False, True, False]
 
 
 def test_other_words_or_words_that_the_path_leaves_out_bear_nothing_out() -> None:
     own = placed("good night", "alpha", starts=[100, 140, -1])
-    assert borne_out(*own, *placed("good knight", "alpha", starts=[100, 140, 300])).tolist() == [False, False]
-    assert borne_out(*own, *placed("good night", starts=[100, -1])).tolist() == [False, False]
+    assert confirmed_cues(*own, *placed("good knight", "alpha", starts=[100, 140, 300])).tolist() == [False, False]
+    assert confirmed_cues(*own, *placed("good night", starts=[100, -1])).tolist() == [False, False]

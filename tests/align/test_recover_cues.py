@@ -10,7 +10,7 @@ from speech import UNITS, say, sentences
 from megahour.align.confidence import Costs, align_document
 from megahour.align.ctc import Problem, align, quantise
 from megahour.align.document import Document, spell
-from megahour.align.recover_cues import look_again
+from megahour.align.recover_cues import recover_cues
 
 WRONG, OTHER = 0.65, 60  # errors of a badly heard sentence; sentences of a document
 PLACE = 30
@@ -45,7 +45,7 @@ def test_a_badly_heard_sentence_comes_back(seed: int) -> None:
     posteriors = heard(texts, rng, badly=PLACE)
     problem, before = path_without_second_look(posteriors, texts)
     assert not before[PLACE]
-    path = look_again(posteriors, problem, align(posteriors, problem), np.zeros(OTHER, bool))
+    path = recover_cues(posteriors, problem, align(posteriors, problem), np.zeros(OTHER, bool))
     after = path.start_frames[problem.boundaries[:-1]] >= 0
     assert after[PLACE]
     assert (after >= before).all()
@@ -74,9 +74,9 @@ def test_a_word_that_the_model_never_learned_comes_back_in_its_time() -> None:
         problem, before = path_without_second_look(posteriors, texts)
         assert not before[PLACE]
         path, nothing, cue = align(posteriors, problem), np.zeros(OTHER, bool), problem.boundaries[PLACE]
-        with_places = look_again(posteriors, problem, path, nothing, starts, 30.0)
+        with_places = recover_cues(posteriors, problem, path, nothing, starts, 30.0)
         back += abs(with_places.start_frames[cue] - starts[PLACE]) < 15
-        never = look_again(posteriors, problem, path, nothing, starts, 30.0, said_chance=0.0)
+        never = recover_cues(posteriors, problem, path, nothing, starts, 30.0, said_chance=0.0)
         others_enough += never.start_frames[cue] >= 0
     assert back == 6
     assert others_enough < 4, "decoys of the text alone"
