@@ -21,7 +21,7 @@ from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
 from megahour.export.play import SherpaVoice
 from megahour.export.voice_files import licences_of, sherpa_metadata, write_graphs, write_words
-from megahour.features.distortion import distortion, heard
+from megahour.features.distortion import analyse, distortion
 from megahour.transcribe.bundle_files import MANIFEST, VOICE
 from megahour.tts.data_shard import forbids_derivatives
 from megahour.tts.exported import ExportedSpeaker
@@ -220,7 +220,7 @@ def _smaller_ones(draft: _Draft, bundle: VoiceBundle) -> None:
         apart, frames = [], []
         for golden, piece, samples in draft.golden:
             said = exported.spoken(piece, Manner(golden.voice, spread=0.0))
-            apart.append(distortion(*(heard(each, exported.rate_hz) for each in (samples, said.samples))).mcd_db)
+            apart.append(distortion(*(analyse(each, exported.rate_hz) for each in (samples, said.samples))).mcd_db)
             frames.append(sum(abs(a - b) for a, b in zip(golden.frames, said.frames, strict=True)) / sum(golden.frames))
         mcd_db = draft.found.mcd_db[key] = round(float(np.mean(apart)), 4)
         found = {"mcd_db": mcd_db, "largest_mcd_db": round(max(apart), 4), "moved_frames": round(max(frames), 4)}

@@ -1,7 +1,7 @@
-"""Features that others computed: Sphinx cepstra and transcriptions, checked and normalised like our own.
+"""Imports published Sphinx cepstra and transcriptions, with the checks and the normalisation of stage `features`.
 
-A cepstra file is an int32 count of floats, then that many float32, frames one after the other, in the byte order of the
-machine that wrote it. Nothing says which: it is the order in which the count agrees with the size of the file.
+A cepstra file is an int32 count of floats, then the float32 values, frame after frame, in the byte order of the machine
+that wrote it. The file does not record its byte order; the reader takes the one in which the count matches the size.
 A transcription file has lines `WORD WORD (utterance)`, with fillers such as `<s>`, `<sil>` and `++noise++`.
 """
 
@@ -32,7 +32,7 @@ FRAME_S = 0.01
 
 
 class CepstraUtterance(NamedTuple):
-    """One line of a transcription file, and where its cepstra are or the `reason` why they cannot be read."""
+    """A line of a transcription file, with the path of its cepstra or the `reason` why they cannot be read."""
 
     name: str
     text: str
@@ -42,25 +42,32 @@ class CepstraUtterance(NamedTuple):
 
 
 def read_cepstra(data: bytes, dims: int) -> NDArray[np.float32]:
-    """(T, dims) of one file.
+    """Cepstra (T, dims) from the bytes of one file.
 
     Raises
     ------
-    BadRecord: `truncated-cepstra` when the count does not agree with the size in either byte order, `wrong-dims` when
-        it is no multiple of `dims`.
+    BadRecord: `truncated-cepstra` when the count matches the size in neither byte order, `wrong-dims` when the count is
+        not a multiple of `dims`.
+
+    >>> read_cepstra(np.array([2], "<i4").tobytes() + np.array([0.5, 1], "<f4").tobytes(), dims=2)
+    array([[0.5, 1. ]], dtype=float32)
     """
-    floats, rest = divmod(len(data) - 4, 4)
+    floats, remainder = divmod(len(data) - 4, 4)
     counts = {order: int(np.frombuffer(data[:4], f"{order}i4")[0]) for order in "<>"} if len(data) >= 4 else {}
     order = next((order for order, count in counts.items() if count == floats), None)
-    if order is None or rest:
+    if order is None or remainder:
         raise BadRecord("truncated-cepstra", f"{len(data)} bytes, count {' or '.join(map(str, counts.values()))}")
     if floats % dims:
-        raise BadRecord("wrong-dims", f"{floats} floats are no whole frames of {dims}")
+        raise BadRecord("wrong-dims", f"{floats} floats are not whole frames of {dims}")
     return np.frombuffer(data, f"{order}f4", offset=4).astype(np.float32).reshape(-1, dims)
 
 
 def clean_transcript(text: str) -> str:
-    """Words in lower case, without fillers and without the numbers of pronunciations, `READ(2)`."""
+    """Words in lower case, without fillers and pronunciation numbers.
+
+    >>> clean_transcript("<s> READ(2) IT ++noise++ </s>")
+    'read it'
+    """
     words = (_VARIANT.sub("", word) for word in text.split() if not _FILLER.match(word))
     return " ".join(words).lower()
 
@@ -70,7 +77,10 @@ def parse_transcription(lines: Iterable[str], where: str) -> list[tuple[str, str
 
     Raises
     ------
-    ConfigError: naming a line without an utterance, or an utterance that came before.
+    ConfigError: a line names no utterance, or an utterance is listed twice.
+
+    >>> parse_transcription(["<s> GO (speaker1/a)"], where="train.transcription")
+    [('speaker1/a', 'go')]
     """
     texts: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
@@ -88,11 +98,13 @@ def parse_transcription(lines: Iterable[str], where: str) -> list[tuple[str, str
 
 
 def plan_import(p: ImportFeaturesParams) -> list[tuple[str, list[CepstraUtterance]]]:
-    """(set, utterances) of each shard: speakers whole, in a seeded order; a speaker's utterances as they are listed.
+    """(set, utterances) of each shard.
+
+    A shard holds whole speakers, in a seeded order; a speaker's utterances keep the order of the list.
 
     Raises
     ------
-    ConfigError: nothing at the source, a path in which the pattern finds no speaker, or a speaker in both lists.
+    ConfigError: the source is empty, the speaker pattern does not match a path, or a speaker is in both lists.
     """
     paths: dict[str, list[str]] = {}
     for path in list_source(p.source).sizes:
@@ -110,7 +122,7 @@ def plan_import(p: ImportFeaturesParams) -> list[tuple[str, list[CepstraUtteranc
         )
     speakers = [speaker for speaker in train if speaker]
     if not speakers and not any(test):
-        raise ConfigError(f"no {p.extension} file of the lists is there", where=p.source, remedy="check `extension`")
+        raise ConfigError(f"none of the listed {p.extension} files exists", where=p.source, remedy="check `extension`")
     tune, count = (round(share * len(speakers)) or int(share > 0) for share in (p.tune, p.labelled))
     shards = _shards("test", list(test), test, p.shards)
     shards += _shards("tune", speakers[:tune], train, p.shards)
@@ -139,12 +151,12 @@ def _listed(url: str, paths: dict[str, list[str]], p: ImportFeaturesParams) -> l
 def _speaker(p: ImportFeaturesParams, path: str) -> str:
     match = re.search(p.speaker_pattern, path)
     if match is None:
-        raise ConfigError(f"speaker_pattern {p.speaker_pattern!r} finds no speaker in {path!r}", where=p.source)
+        raise ConfigError(f"speaker_pattern {p.speaker_pattern!r} does not match {path!r}", where=p.source)
     return match[1]
 
 
 def _by_speaker(p: ImportFeaturesParams, utterances: Sequence[CepstraUtterance]) -> dict[str, list[CepstraUtterance]]:
-    """Utterances by speaker, in a seeded order; several spellings of a name are one speaker, the first of them."""
+    """Utterances by speaker, in a seeded order. Spellings of one name are merged under the first."""
     grouped: dict[str, list[CepstraUtterance]] = {}
     spelling: dict[str, str] = {}
     for utterance in utterances:

@@ -1,4 +1,4 @@
-"""Cepstra as log mel energies."""
+"""Converts cepstra to log mel energies."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ def are_cepstra(features: Artifact) -> bool:
 
 
 def mel_matrix(dims: int, mels: int) -> NDArray[np.float32]:
-    """(dims, mels): cepstra (T, dims) @ matrix are log mel energies without the detail that higher cepstra would have.
+    """The matrix (dims, mels) that turns cepstra into smooth log mel energies: cepstra (T, dims) @ matrix.
 
-    The inverse of Sphinx's transform, c_k = 1/M · Σ x_j cos(π k (j + ½) / M) over M mels.
+    It inverts Sphinx's transform, c_k = 1/M · Σ x_j cos(π k (j + ½) / M) over M mels. The detail of the cepstra above
+    `dims` is missing.
     """
     angles = np.pi * np.arange(dims)[:, None] * (np.arange(mels)[None, :] + 0.5) / mels
     matrix = 2 * np.cos(angles)

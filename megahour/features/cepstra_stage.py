@@ -1,4 +1,4 @@
-"""Stage `import-features`: published cepstra take the place of `ingest` … `features`."""
+"""Stage `import-features`: published cepstra replace the stages `ingest` to `features`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class ImportFeatures(Stage[ImportFeaturesParams]):
-    """One task per shard, which names its utterances; sets are made by speaker."""
+    """One task per shard. Its spec lists the utterances; a speaker is in one set only."""
 
     name = "import-features"
     version = 1

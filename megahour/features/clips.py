@@ -1,6 +1,6 @@
-"""Stretches of audio drawn from any artifact of recordings or utterances: noises, and impulse responses of rooms.
+"""Draws random clips of noise and room impulse responses from any artifact of recordings or utterances.
 
-In memory is where each clip lies, 32 bytes a clip; of the audio what is asked for is decoded from the mapped shard.
+Memory holds an index of 32 bytes per clip. Audio is decoded on demand from memory-mapped shards.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.corpus.media.tar import MappedAudio
-from megahour.features.codecs import fitted, resampled
+from megahour.features.codecs import fit_length, resampled
 
 Audio = NDArray[np.float32]
 COLUMNS = ["offset", "size", "samples", "rate_hz"]
@@ -22,11 +22,11 @@ FULL_SCALE = np.float32(32768)
 
 
 class Clips:
-    """The clips of an artifact, in its order. Threads may draw at a time.
+    """The clips of an artifact, in its order. It is safe to use from several threads.
 
     Raises
     ------
-    ConfigError: there is none; `role` is the input that it was given as.
+    ConfigError: the artifact holds no audio. `role` is the name of the stage's input, for the message.
     """
 
     def __init__(self, artifact: Artifact, role: str) -> None:
@@ -38,22 +38,22 @@ class Clips:
             for name in COLUMNS
         )
         if not self._samples.any():
-            remedy = "look at what the stage that made it dropped; `ingest` wants `require_transcript: false` for these"
+            remedy = "see what the stage that made it dropped; `ingest` of noises needs `require_transcript: false`"
             raise ConfigError(f"{artifact.url} holds no audio", where=f"input {role}", remedy=remedy)
         self._usable = np.flatnonzero(self._samples)
         self._open = lru_cache(OPEN_SHARDS)(lambda shard: MappedAudio(artifact, shard))
 
-    def drawn(self, samples: int, rate_hz: int, rng: np.random.Generator) -> Audio:
-        """(samples,) at `rate_hz` in ±1, from any place of any clip; one that is too short is repeated."""
+    def excerpt(self, samples: int, rate_hz: int, rng: np.random.Generator) -> Audio:
+        """(samples,) at `rate_hz` in ±1, from a random position in a random clip. A clip that is too short repeats."""
         clip = int(rng.choice(self._usable))
         own_hz, length = int(self._rate_hz[clip]), int(self._samples[clip])
         wanted = -(-samples * own_hz // rate_hz)
         first = int(rng.integers(0, max(1, length - wanted + 1)))
-        found = resampled(self._read(clip, first, min(length, first + wanted)), own_hz, rate_hz)
-        return fitted(found, samples) if length >= wanted else np.resize(found, samples)
+        audio = resampled(self._read(clip, first, min(length, first + wanted)), own_hz, rate_hz)
+        return fit_length(audio, samples) if length >= wanted else np.resize(audio, samples)
 
-    def whole(self, most_s: float, rate_hz: int, rng: np.random.Generator) -> Audio:
-        """(N,) at `rate_hz` in ±1: a clip from its beginning, `most_s` of it at most."""
+    def beginning(self, most_s: float, rate_hz: int, rng: np.random.Generator) -> Audio:
+        """(N,) at `rate_hz` in ±1: the first `most_s` seconds of a random clip, or all of it."""
         clip = int(rng.choice(self._usable))
         own_hz, length = int(self._rate_hz[clip]), int(self._samples[clip])
         return resampled(self._read(clip, 0, min(length, round(most_s * own_hz))), own_hz, rate_hz)

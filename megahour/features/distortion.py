@@ -1,7 +1,7 @@
-"""How far one recording of speech is from another that says the same: mel-cepstra, pitch and voicing along one path.
+"""Compares two recordings of the same text: mel-cepstral distortion, pitch and voicing along a time-warping path.
 
-The mel-cepstral distortion is that of pymcd: WORLD's envelope every 5 ms at 22,050 Hz, 14 mel-cepstra (warped by 0.65,
-the 0th among them), a path of FastDTW over those but the 0th, decibels.
+The mel-cepstral distortion (MCD) equals pymcd's: WORLD's envelope every 5 ms at 22,050 Hz, 14 mel-cepstra (c_0 to c_13,
+warped by 0.65), aligned by FastDTW over c_1 to c_13, in decibels.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ DECIBELS = 10 / np.log(10) * np.sqrt(2)
 Float64 = NDArray[np.float64]
 
 
-class HeardSpeech(NamedTuple):
-    """One recording: mel-cepstra (T, 14) and pitch (T,) in Hz, 0 where nothing is voiced, every 5 ms."""
+class SpeechAnalysis(NamedTuple):
+    """Mel-cepstra (T, 14) and pitch (T,) in Hz, 0 where unvoiced, every 5 ms of one recording."""
 
     cepstra: Float64
     pitch_hz: Float64
@@ -32,8 +32,11 @@ class HeardSpeech(NamedTuple):
 
 @dataclass(frozen=True)
 class Distortion:
-    """mcd_db; pitch_cents: root mean square where both are voiced (NaN: nowhere); voicing: share of frames where one
-    is voiced and the other is not; slower: length of the second over that of the first."""
+    """Distances between two recordings.
+
+    mcd_db: mel-cepstral distortion. pitch_cents: root mean square difference where both are voiced (NaN: nowhere).
+    voicing: share of frames where only one is voiced. slower: length of the second divided by that of the first.
+    """
 
     mcd_db: float
     pitch_cents: float
@@ -41,25 +44,25 @@ class Distortion:
     slower: float
 
 
-def heard(signal: NDArray[np.float32], rate_hz: int) -> HeardSpeech:
-    """(samples,) in -1 … 1."""
+def analyse(signal: NDArray[np.float32], rate_hz: int) -> SpeechAnalysis:
+    """Mel-cepstra and pitch of a signal (samples,) in -1 … 1, by WORLD."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it imports the deprecated pkg_resources
+        warnings.simplefilter("ignore")  # pyworld imports the deprecated pkg_resources
         import pyworld  # type: ignore[import-untyped]
     wave = resampled(signal, rate_hz, RATE_HZ)
     pitch_hz, envelope, _ = pyworld.wav2world(wave.astype(np.float64), RATE_HZ, fft_size=SIZE, frame_period=SHIFT_MS)
-    return HeardSpeech(mel_cepstra(envelope), pitch_hz)
+    return SpeechAnalysis(mel_cepstra(envelope), pitch_hz)
 
 
 def mel_cepstra(envelope: Float64) -> Float64:
-    """(T, SIZE / 2 + 1) → (T, ORDER + 1): cepstra of the logarithm, on a frequency axis that is warped by ALPHA.
+    """Power envelope (T, SIZE / 2 + 1) → cepstra (T, ORDER + 1) of its logarithm, on a frequency axis warped by ALPHA.
 
-    Like pymcd, which takes the envelope's power for an amplitude: its floor of 1e-8 is then at -40 dB of full scale.
+    As in pymcd, the power is treated as an amplitude, which puts the floor of 1e-8 at -40 dB of full scale.
     """
     cepstra = np.fft.irfft(np.log(envelope**2 + 1e-8), axis=1)[:, : SIZE // 2 + 1]
     cepstra[:, [0, -1]] /= 2
-    found: Float64 = cepstra @ _warp()
-    return found
+    warped: Float64 = cepstra @ _warp()
+    return warped
 
 
 @lru_cache(maxsize=1)
@@ -68,19 +71,18 @@ def _warp() -> Float64:
     matrix = np.zeros((SIZE // 2 + 1, ORDER + 1))
     beta = 1 - ALPHA * ALPHA
     for i in range(SIZE // 2 + 1):
-        found = np.zeros(ORDER + 1)
+        row = matrix[i]
         for n in range(i, -1, -1):
-            before = found.copy()
-            found[0] = (n == i) + ALPHA * before[0]
-            found[1] = beta * before[0] + ALPHA * before[1]
+            before = row.copy()
+            row[0] = (n == i) + ALPHA * before[0]
+            row[1] = beta * before[0] + ALPHA * before[1]
             for k in range(2, ORDER + 1):
-                found[k] = before[k - 1] + ALPHA * (before[k] - found[k - 1])
-        matrix[i] = found
+                row[k] = before[k - 1] + ALPHA * (before[k] - row[k - 1])
     return matrix
 
 
-def distortion(one: HeardSpeech, other: HeardSpeech) -> Distortion:
-    """Of `other` from `one`, along the path that pymcd would take."""
+def distortion(one: SpeechAnalysis, other: SpeechAnalysis) -> Distortion:
+    """How far `other` is from `one`, along the path that pymcd takes."""
     i, j = coarse_to_fine_path(one.cepstra[:, 1:], other.cepstra[:, 1:])
     apart = np.sqrt(((one.cepstra[i] - other.cepstra[j]) ** 2).sum(axis=1))
     first, second = one.pitch_hz[i], other.pitch_hz[j]
@@ -95,18 +97,18 @@ def distortion(one: HeardSpeech, other: HeardSpeech) -> Distortion:
 
 
 Path = tuple[NDArray[np.int64], NDArray[np.int64]]
-"""Rows of two recordings that go together, from both beginnings to both ends."""
+"""Aligned frames (rows) of two recordings, from the beginning of both to the end of both."""
 
 
 def warping_path(x: Float64, y: Float64) -> Path:
-    """Of `x` (N, D) and `y` (M, D): the path with the least sum of distances."""
+    """Dynamic time warping: the path through `x` (N, D) and `y` (M, D) with the least sum of distances."""
     return _within(x, y, np.zeros(len(x), np.int64), np.full(len(x), len(y)))
 
 
 def coarse_to_fine_path(x: Float64, y: Float64) -> Path:
-    """The path that is best near that of both at half the rate (FastDTW, Salvador and Chan, 2007; radius 1).
+    """FastDTW (Salvador and Chan, 2007; radius 1): searches near the path of both signals at half their rate.
 
-    Its distances are some per cent above the least: figures of others are made with it.
+    Its sum of distances is a few percent above that of `warping_path`. Published figures use it.
     """
     if min(len(x), len(y)) < RADIUS + 2:
         return warping_path(x, y)
@@ -126,7 +128,7 @@ def _within(x: Float64, y: Float64, first: NDArray[np.int64], end: NDArray[np.in
 
 @compiled
 def _near(i: NDArray[np.int64], j: NDArray[np.int64], n: int, m: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Of each of `n` rows the first column, and the one after the last, within RADIUS of a path at half the rate."""
+    """First and end column for each of `n` rows, within RADIUS of a path at half the rate."""
     first, end = np.full(n, m), np.zeros(n, np.int64)
     for k in range(len(i)):
         for row in range(max(0, 2 * (i[k] - RADIUS)), min(n, 2 * (i[k] + RADIUS) + 2)):

@@ -1,4 +1,4 @@
-"""Worker side of `features`: one selection shard, speaker after speaker in order of time."""
+"""Computes the features of one selection shard, speaker by speaker in time order (work of stage `features`)."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def extract(p: FeaturesParams, selection: Artifact, utterances: Artifact, shard:
     write_statistics(out, moments, audio_s)
     out.stats["rates_hz"] = sorted(rates_hz)
     if name := set_of(selection, shard):
-        out.tags["set"] = name  # of an empty shard too
+        out.tags["set"] = name  # empty shards need it too
 
 
 def _features(
     p: FeaturesParams, table: pa.Table, utterances: Artifact, out: ShardWriter
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any], NDArray[np.float32]]]:
-    """Rows, the running mean before each, and the features."""
+    """Yields each row, the running mean before it, and its features."""
     speaker, mean = None, CausalMean(np.full(p.mels, p.scaled_prior, np.float32))
     with OpenShards(utterances) as audio:
         for row in audio.ahead(table.to_pylist()):
@@ -78,7 +78,7 @@ def _starts_again(p: FeaturesParams, key: int) -> bool:
 
 
 def energies(p: FeaturesParams, samples: NDArray[Any], rate_hz: int) -> NDArray[np.float32]:
-    """(samples,) int16, or float in the int16 scale → (T, mels) log energies, no mean taken off."""
+    """(samples,) int16, or float in the int16 scale → (T, mels) log energies, without mean subtraction."""
     signal = samples.astype(np.float32) * np.float32(p.unit)
     if p.edges == "mirrored":
         signal = with_mirrored_ends(signal, rate_hz)
@@ -86,7 +86,7 @@ def energies(p: FeaturesParams, samples: NDArray[Any], rate_hz: int) -> NDArray[
 
 
 def check_features(features: NDArray[np.float32], key: object) -> None:
-    """Raises BadRecord for features that a model cannot use."""
+    """Raises BadRecord for features (T, F) that are too short or not finite. `key` names the utterance."""
     if features.shape[0] < MIN_FRAMES:
         raise BadRecord("too-short", f"{features.shape[0]} frames, at least {MIN_FRAMES}", record=str(key))
     if not np.isfinite(features).all():
@@ -94,7 +94,7 @@ def check_features(features: NDArray[np.float32], key: object) -> None:
 
 
 def features_table(rows: list[dict[str, Any]], arrays: list[NDArray[np.float16]]) -> pa.Table:
-    """A *features* table from its small columns and (T, F) arrays."""
+    """A *features* table from the rows of its small columns and the features (T, F) of each."""
     offsets = np.zeros(len(arrays) + 1, np.int64)
     np.cumsum([array.size for array in arrays], out=offsets[1:])
     flat = np.concatenate([array.reshape(-1) for array in arrays]) if arrays else np.empty(0, np.float16)
@@ -104,7 +104,7 @@ def features_table(rows: list[dict[str, Any]], arrays: list[NDArray[np.float16]]
 
 
 def write_statistics(out: ShardWriter, moments: Moments, audio_s: float) -> None:
-    """Put a shard's moments and seconds of audio into its receipt."""
+    """Record a shard's moments and seconds of audio in its receipt."""
     out.stat("audio_s", round(audio_s, 4))
     out.stats["frames"] = moments.frames
     out.stats["total"] = moments.total.tolist()

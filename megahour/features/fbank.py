@@ -1,4 +1,4 @@
-"""Log-mel filter banks: Kaldi's algorithm, 25 ms windows every 10 ms, no dither, with and without `snip_edges`.
+"""Log-mel filter banks by Kaldi's algorithm: 25 ms windows every 10 ms, no dither, with or without `snip_edges`.
 
 Per frame: remove the mean, pre-emphasise (0.97), apply the "povey" window (Hann^0.85), zero-pad to a power of two,
 power spectrum, triangular filters equally spaced in mel(f) = 1127 ln(1 + f/700), natural logarithm.
@@ -18,13 +18,13 @@ from megahour.features import kernels
 
 WINDOW_S, SHIFT_S = 0.025, 0.010
 PREEMPHASIS = kernels.PREEMPHASIS_PERCENT / 100
-BLOCK_FRAMES = 512  # frames a pass: 1 MB of float32, stays in cache
+BLOCK_FRAMES = 512  # frames per pass: 1 MB of float32, which stays in cache
 FLOOR = np.float32(np.finfo(np.float32).eps)
 
 
 @dataclass(frozen=True)
 class Bank:
-    """Constants of one configuration."""
+    """Precomputed window and filters of one configuration."""
 
     window: NDArray[np.float32]  # (L,)
     filters: NDArray[np.float32]  # (N/2, F)
@@ -33,7 +33,7 @@ class Bank:
 
     @cached_property
     def fast(self) -> tuple[Any, ...]:
-        """What the fast path wants: the window over 100, the FFT's rotations, and the filters without their zeros."""
+        """Arguments of the fast path: the window divided by 100, the FFT's rotations, the filters without zeros."""
         bands, weights = np.zeros((self.filters.shape[1], 3), np.uint64), []
         start = 0
         for f, column in enumerate(self.filters.T):
@@ -47,7 +47,7 @@ class Bank:
 
 
 def frame_count(samples: int, rate_hz: int, *, mirrored: bool = False) -> int:
-    """T for a signal of `samples`: whole windows only, or with `mirrored` ends one every 10 ms.
+    """T for a signal of `samples`: whole windows only, or one every 10 ms with `mirrored` ends.
 
     >>> frame_count(16_000, 16_000), frame_count(16_000, 16_000, mirrored=True)
     (98, 100)
@@ -57,12 +57,12 @@ def frame_count(samples: int, rate_hz: int, *, mirrored: bool = False) -> int:
 
 
 def lead_samples(rate_hz: int) -> int:
-    """How far the first window of a signal with mirrored ends begins before its first sample."""
+    """Samples by which the first window starts before the signal when its ends are mirrored."""
     return round(WINDOW_S * rate_hz) // 2 - round(SHIFT_S * rate_hz) // 2
 
 
 def with_mirrored_ends(signal: NDArray[np.float32], rate_hz: int) -> NDArray[np.float32]:
-    """The signal with its ends reflected, so that its whole windows are Kaldi's frames without `snip_edges`.
+    """The signal with its ends reflected, so that whole windows give the frames of Kaldi with `snip_edges=false`.
 
     >>> len(with_mirrored_ends(np.zeros(16_000, np.float32), 16_000))
     16240
@@ -80,7 +80,11 @@ def log_mel(
 ) -> NDArray[np.float32]:
     """(samples,) int16, or float in the int16 scale → (T, mels) float32.
 
-    `high_hz` ≤ 0 counts from the Nyquist frequency. Equal to kaldi-native-fbank to 1e-3 on speech.
+    `high_hz` ≤ 0 is relative to the Nyquist frequency. On speech the result is within 1e-3 of kaldi-native-fbank.
+
+    Raises
+    ------
+    ValueError: the filters do not fit under the Nyquist frequency.
 
     >>> log_mel(np.zeros(16_000, np.int16)).shape
     (98, 64)
@@ -95,7 +99,7 @@ def log_mel(
 
 
 def plain_log_mel(signal: NDArray[np.float32], bank: Bank) -> NDArray[np.float32]:
-    """(samples,) → (T, F) float32 with SciPy's FFT, for any window."""
+    """(samples,) → (T, F) float32 with SciPy's FFT, for windows of any length."""
     length = bank.window.size
     frames = max(0, 1 + (signal.size - length) // bank.shift)
     result = np.empty((frames, bank.filters.shape[1]), np.float32)
@@ -126,10 +130,10 @@ def _bank(rate_hz: int, mels: int, low_hz: float, high_hz: float) -> Bank:
 
 
 def _filters(rate_hz: int, size: int, mels: int, low_hz: float, high_hz: float) -> NDArray[np.float32]:
-    """(N/2, F) triangles, in single precision like Kaldi's.
+    """Triangular filters (N/2, F), in single precision like Kaldi's.
 
-    A filter's weight near its edge is a small difference of large mel values: where a loud tone falls on an edge, exact
-    weights would be 1e-3 away from Kaldi's features.
+    A filter's weight near its edge is a small difference of large mel values. If a loud tone falls on an edge, exact
+    weights would move the features by 1e-3 from Kaldi's.
     """
     one = np.float32
     low, high = _mel(one(low_hz)), _mel(one(high_hz))
@@ -142,6 +146,6 @@ def _filters(rate_hz: int, size: int, mels: int, low_hz: float, high_hz: float) 
 
 
 def _mel(hz: Any) -> Any:
-    """Single precision; the logarithm in double and then rounded, which is the same on every machine."""
+    """Mel value in single precision. The logarithm is computed in double and rounded, so all machines agree."""
     ratio = (np.float32(1) + np.asarray(hz, np.float32) / np.float32(700)).astype(np.float64)
     return np.float32(1127) * np.log(ratio).astype(np.float32)

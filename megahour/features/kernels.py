@@ -1,15 +1,15 @@
-"""The fast path of `fbank`: 512-point frames, LANES of them side by side, so that each instruction serves many frames.
+"""The fast path of `fbank`: LANES frames of 512 points side by side, so that vector instructions serve many frames.
 
-A block of LANES frames is kept as rows of LANES values: row i holds sample (bin, filter) i of every frame. Loops then
-run over neighbours, and the compiler turns most of them into vector instructions:
+A block of LANES frames is stored as rows of LANES values: row i holds sample (bin, filter) i of every frame. Loops run
+over neighbouring values, and the compiler vectorises most of them:
 
 1. gather the windows, mean removed, pre-emphasised and weighted, as 256 complex rows z_i = x_{2i} + j x_{2i+1};
 2. four radix-4 Stockham passes (Cooley and Tukey 1965; self-sorting order after Stockham, see Van Loan 1992, 1.7);
-3. unpack the real spectrum and its power, apply the filters, take the logarithm, turn the block round.
+3. unpack the real spectrum and its power, apply the filters, take the logarithm, transpose the block.
 
-Frames do not touch each other's lanes: a frame's values do not depend on its place in a block.
+Lanes never mix: a frame's values do not depend on its position in a block.
 
-Indices are unsigned: signed ones may be negative in Python's sense, and the test for that keeps loops scalar.
+Indices are unsigned: a signed index could be negative, and the check that Python then needs would keep loops scalar.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from megahour.core.compiled import compiled, put
 
 Float32 = NDArray[np.float32]
 
-LANES = 32  # two complex buffers of 64 KB and the samples stay in the second-level cache
+LANES = 32  # two complex buffers of 64 KB and the samples fit the second-level cache
 SIZE = 512
 HALF = SIZE // 2
 PAD = 48  # keeps real and imaginary rows out of the same cache sets
@@ -33,7 +33,7 @@ ROWS = 2 * (HALF * LANES + PAD)
 PREEMPHASIS_PERCENT = 97
 
 _LANES, _HALF, _IMAGINARY = uint64(LANES), uint64(HALF), uint64(HALF * LANES + PAD)
-# Multiplying and adding in one rounding is allowed; changing the order of sums is not: results must not depend on it.
+# Fused multiply-add is allowed. Reordering sums is not: the result would depend on the compiler.
 _FAST = {"contract"}
 _LN2_HIGH, _LN2_LOW = np.float32(0.693359375), np.float32(-2.12194440e-4)
 
@@ -73,7 +73,7 @@ def log_mel_512(
     samples: (N,) in the int16 scale, with at least (T − 1) · shift + length values.
     window: (length,), length even and at most SIZE, divided by 100 (pre-emphasis works in whole percents).
     lanes: LANES.
-    bands: (F, 3): first bin, end bin and place in `weights` of each filter.
+    bands: (F, 3): first bin, end bin and start in `weights` of each filter.
     out: (T, F).
     """
     length, frames, mels = window.size, out.shape[0], out.shape[1]
@@ -105,15 +105,15 @@ def log_mel_512(
 def _emphasise(samples: Float32, plain: Float32, sharp: Float32, size: Any) -> None:
     """sharp = 100 x_i − 97 x_{i−1}: exact for 16-bit samples, so that silence with an offset becomes exactly zero."""
     now, before = samples[1:], samples[:-1]
-    rest = sharp[1:]
+    later = sharp[1:]
     put(plain, samples)
     for i in range(size - uint64(1)):
-        rest[i] = np.float32(100) * now[i] - np.float32(PREEMPHASIS_PERCENT) * before[i]
+        later[i] = np.float32(100) * now[i] - np.float32(PREEMPHASIS_PERCENT) * before[i]
 
 
 @compiled(fastmath={"reassoc", "nsz"})
 def _means(plain: Float32, shift: Any, length: Any, count: Any, means: Float32) -> None:
-    """Mean of each frame. Sums of 16-bit samples stay below 2^24: they are exact in any order."""
+    """Mean of each frame. Sums of 16-bit samples stay below 2^24, so they are exact in any order."""
     for t in range(count):
         frame = plain[t * shift : t * shift + length]
         total = np.float32(0)
@@ -146,8 +146,8 @@ def _gather(plain: Float32, sharp: Float32, means: Float32, shift: Any, window: 
 def _radix4(x: Float32, y: Float32, rotations: Float32, place: Any, n: Any, stride: Any) -> None:
     """One pass over sequences of `n`: y[4p + k] = w^{kp} Σ_m (−j)^{km} x[p + m n/4], for `stride` sequences at once.
 
-    Inlined with constant `n` and `stride`: distances between rows are then constants, and two range checks are enough
-    to prove that rows do not overlap.
+    It is inlined with constant `n` and `stride`. Distances between rows are then constants, and two range checks prove
+    that rows do not overlap.
     """
     run = stride * _LANES
     step = run * (n // uint64(4))
@@ -173,7 +173,7 @@ def _radix4(x: Float32, y: Float32, rotations: Float32, place: Any, n: Any, stri
             y[o + uint64(3) * run], y[o + uint64(3) * run + _IMAGINARY] = c3 * tr - s3 * ti, c3 * ti + s3 * tr
 
 
-# The number of lanes is an argument below: loops of a constant length would be unrolled before they are vectorised.
+# Below, the number of lanes is an argument: the compiler would unroll loops of constant length before vectorising them.
 
 
 @compiled(fastmath=_FAST)
@@ -210,10 +210,10 @@ def _filter(power: Float32, bands: NDArray[np.uint64], weights: Float32, lanes: 
 def _log(
     values: Float32, value_bits: NDArray[np.int32], floor: np.float32, scratch: Float32, bits: NDArray[np.int32]
 ) -> None:
-    """Natural logarithm in place, of max(value, floor); the bits are the memory of the floats before them.
+    """Natural logarithm of max(value, floor), in place. `value_bits` and `bits` view the memory of the floats.
 
     value = m 2^e with m in [√½, √2); ln m by the polynomial of Cephes' logf (relative error 1e-7). Each loop reads one
-    array and writes the other, or the compiler would have to take the two views of one memory in turn.
+    array and writes the other; otherwise the two views of the same memory would prevent vectorisation.
     """
     size = uint64(values.size)
     for i in range(size):
@@ -221,7 +221,7 @@ def _log(
     for i in range(size):
         bits[i] = ((value_bits[i] - 0x3F3504F3) & 0x007FFFFF) + 0x3F3504F3  # m, from √½ up
     for i in range(size):
-        # What the exponent field counts from √½ on.
+        # the exponent, counted from √½
         e = np.float32((value_bits[i] - 0x3F3504F3) >> 23)
         x = scratch[i] - np.float32(1)
         y = np.float32(7.0376836292e-2)

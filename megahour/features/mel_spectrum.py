@@ -1,7 +1,7 @@
-"""Log-mel spectra that can be made into sound again: what voices are trained on (stage `tts-data`).
+"""Log-mel spectra that can be inverted to audio. Voices are trained on them (stage `tts-data`).
 
-Unlike `fbank` there is no pre-emphasis and no window of Kaldi's: a frame every 10 ms, centred on its time, of a Hann
-window long enough that phases can be found from neighbouring frames (Griffin and Lim, 1984).
+Unlike `fbank`, there is no pre-emphasis, and frames every 10 ms are centred on their times. The Hann window is long
+enough to recover phases from neighbouring frames (Griffin and Lim, 1984).
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 FLOOR = 1e-4
-"""Of the magnitudes of a mel filter, samples in -1 … 1: below the noise of 16 bits."""
+"""Smallest magnitude of a mel filter, for samples in -1 … 1. It is below the quantisation noise of 16 bits."""
 
 
 @dataclass(frozen=True)
 class MelSpectrum:
-    """One analysis: `rate_hz`, `mels` filters from `low_hz` to `high_hz`, windows of `window_s`, frames 10 ms apart.
+    """Spectra at `rate_hz` with `mels` filters from `low_hz` to `high_hz`, windows of `window_s`, a frame every 10 ms.
+
+    `high_hz` ≤ 0 is relative to the Nyquist frequency.
 
     >>> spectrum = MelSpectrum(rate_hz=16_000, mels=80)
     >>> spectrum.shift, spectrum.size, spectrum.of(np.zeros(16_000, np.float32)).shape
@@ -43,17 +45,17 @@ class MelSpectrum:
 
     @property
     def length(self) -> int:
-        """Samples of a window."""
+        """Samples per window."""
         return round(self.window_s * self.rate_hz)
 
     @property
     def size(self) -> int:
-        """Samples of the FFT: the next power of two."""
+        """Points of the FFT: the next power of two."""
         return 1 << (self.length - 1).bit_length()
 
     @cached_property
     def window(self) -> NDArray[np.float32]:
-        """(size,): periodic Hann, zeros on both sides."""
+        """(size,): periodic Hann window, padded with zeros on both sides."""
         hann = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(self.length) / self.length)
         padded = np.zeros(self.size, np.float32)
         start = (self.size - self.length) // 2
@@ -62,7 +64,7 @@ class MelSpectrum:
 
     @cached_property
     def filters(self) -> NDArray[np.float32]:
-        """(mels, size / 2 + 1): triangles, equally spaced in mel(f) = 1127 ln(1 + f / 700)."""
+        """(mels, size / 2 + 1): triangular filters, equally spaced in mel(f) = 1127 ln(1 + f / 700)."""
         high_hz = self.high_hz if self.high_hz > 0 else self.rate_hz / 2 + self.high_hz
         low, high = (1127 * np.log1p(hz / 700) for hz in (self.low_hz, high_hz))
         edges = np.linspace(low, high, self.mels + 2)[:, None]
@@ -72,11 +74,11 @@ class MelSpectrum:
         return np.maximum(0, np.minimum(rising, falling)).astype(np.float32)  # type: ignore[no-any-return]
 
     def frames(self, samples: int) -> int:
-        """T of a signal of `samples`."""
+        """T for a signal of `samples`."""
         return 1 + samples // self.shift
 
     def of(self, signal: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(samples,) in -1 … 1 → (T, mels): logarithms of the filters' magnitudes; the ends are reflected."""
+        """(samples,) in -1 … 1 → (T, mels): log magnitudes of the filters. The ends of the signal are reflected."""
         half = self.size // 2
         padded = np.pad(signal, half, mode="reflect" if len(signal) > half else "constant")
         count = self.frames(len(signal))

@@ -4,8 +4,8 @@ The causal mean of a speaker's frames x_1, x_2, … in order of time, over all o
 
     m_t = m_{t−1} + (x_t − m_{t−1}) / min(t + N0, N1)        m_0 = PRIOR
 
-a cumulative mean that starts at a prior worth N0 frames and turns into an exponential window of N1 frames, so that it
-follows a speaker who moves to another room. x_t − m_t goes on; no frame depends on a later one.
+It starts as a cumulative mean, with a prior worth N0 frames, and becomes an exponential window of N1 frames, so that it
+follows a speaker who moves to another room. The output is x_t − m_t; no frame depends on a later one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ WINDOW_FRAMES = 3_000  # N1: 30 s
 
 @dataclass
 class CausalMean:
-    """Running mean of one speaker; `apply` carries it from utterance to utterance."""
+    """Running mean (F,) of one speaker, which `apply` carries from utterance to utterance.
+
+    >>> CausalMean(np.zeros(1, np.float32)).apply(np.ones((2, 1), np.float32)).round(4)
+    array([[0.9901],
+           [0.9804]], dtype=float32)
+    """
 
     prior: NDArray[np.float32]
     count: int = 0
@@ -34,13 +39,13 @@ class CausalMean:
 
     @staticmethod
     def after(count: int, mean: NDArray[np.float64]) -> CausalMean:
-        """As it was after `count` frames, at `mean`."""
+        """Resume at `mean` (F,), after `count` frames."""
         running = CausalMean(mean.astype(np.float32), count)
         running.mean = mean.copy()
         return running
 
     def apply(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
-        """(T, F) → (T, F) with the mean up to each frame taken off."""
+        """Subtract the running mean at each frame: (T, F) → (T, F)."""
         result = np.empty_like(features)
         self.count = _run(features, self.mean, self.count, PRIOR_FRAMES, WINDOW_FRAMES, result)
         return result
@@ -66,7 +71,7 @@ def _run(
 
 @dataclass
 class Moments:
-    """Zeroth, first and second order statistics of frames, in float64; they add up over shards."""
+    """Zeroth, first and second order statistics of frames, in float64. Those of shards can be added."""
 
     frames: int
     total: NDArray[np.float64]

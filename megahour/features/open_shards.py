@@ -1,4 +1,4 @@
-"""The audio of utterances that lie in any number of shards, as a speaker's do."""
+"""Reads the audio of utterances from many shards; a speaker's utterances may be in any of them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from megahour.corpus.media.tar import WHOLE_BYTES, ShardAudio, read_flac
 
 Row = dict[str, Any]
 
-AHEAD_BYTES = 16 << 20  # of utterances that are fetched at a time
-GAP_BYTES = 4 << 10  # between two utterances that are fetched by one request: their tar headers, and little more
+AHEAD_BYTES = 16 << 20  # of utterances per remote fetch
+GAP_BYTES = 4 << 10  # largest gap between utterances of one request: tar headers and little more
 
 
 class OpenShards:
-    """The `most` shards read last stay open. Use it as a context manager.
+    """A context manager that keeps open the `most` shards that were read last.
 
     ``with OpenShards(utterances) as audio: for row in audio.ahead(rows): samples = audio.read(row)``
     """
@@ -46,7 +46,7 @@ class OpenShards:
         return self._open[number]
 
     def read(self, row: Row) -> Int16:
-        """int16 [T] of a row with shard, offset and size. Raises StoreError as `ShardAudio.read` does."""
+        """int16 (samples,) of a row with shard, offset and size. Raises StoreError as `ShardAudio.read` does."""
         shard, offset, size = row["shard"], row["offset"], row["size"]
         data = self._fetched.get((shard, offset))
         if data is None:
@@ -54,7 +54,7 @@ class OpenShards:
         return read_flac(io.BytesIO(data), offset, size, f"{self._utterances.url} shard {shard}")
 
     def ahead(self, rows: Iterable[Row]) -> Iterator[Row]:
-        """The rows as they come. What is not on this machine is fetched for many of them at a time, to be `read`."""
+        """Yields the rows unchanged. Remote audio is fetched ahead, for many rows at once, and then `read`."""
         if is_local(self._utterances.fs):
             yield from rows
             return
@@ -69,8 +69,8 @@ class OpenShards:
             places[row["shard"]].append((row["offset"], row["offset"] + row["size"]))
         spans = [(s, start, end) for s in sorted(places) for start, end in merged(places[s], 1 << 62, GAP_BYTES)]
         self._fetched.clear()
-        found = self._utterances.read_ranges([(s, start, end - start) for s, start, end in spans], ".tar")
-        for (shard, first, _), data in zip(spans, found, strict=True):
+        fetched = self._utterances.read_ranges([(s, start, end - start) for s, start, end in spans], ".tar")
+        for (shard, first, _), data in zip(spans, fetched, strict=True):
             for start, end in places[shard]:
                 if first <= start < first + len(data):
                     self._fetched[shard, start] = memoryview(data)[start - first : end - first]

@@ -1,4 +1,4 @@
-"""What a user may set of `features`: parameters, their defaults and what they change."""
+"""Parameters of stages `features` and `import-features`, and of the augmentation of audio."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler
 from megahour.core.config import LATER, Params, Share
 
 UNIT = 1 / 32768
-"""Of int16 samples in -1 … 1; a power of two, so features change by a constant and nothing is rounded."""
+"""Scales int16 samples to -1 … 1. A power of two, so that features shift by a constant without rounding."""
 
 
 class FeaturesParams(Params):
@@ -66,12 +66,12 @@ class FeaturesParams(Params):
 
     @property
     def unit(self) -> float:
-        """What int16 samples are multiplied by."""
+        """Factor by which int16 samples are multiplied."""
         return UNIT if self.scale == "unit" else 1.0
 
     @property
     def scaled_prior(self) -> float:
-        """`prior` of energies in `scale`."""
+        """`prior` for energies in `scale`."""
         return round(self.prior + 2 * math.log(self.unit), 6)
 
 
@@ -125,11 +125,11 @@ class WaveformParams(BaseModel):
     volume_db: Range = Field((-12.0, 6.0), description="Range of that change of level, in dB.")
 
     @model_serializer(mode="wrap")
-    def _what_is_set(self, given: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What finished runs have in their identity stays as it is when there are more options."""
-        found: dict[str, Any] = given(self)
+    def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out defaults, so that a new option does not change the identity of finished runs."""
+        options: dict[str, Any] = handler(self)
         fields = type(self).model_fields
-        return {name: value for name, value in found.items() if getattr(self, name) != fields[name].default}
+        return {name: value for name, value in options.items() if getattr(self, name) != fields[name].default}
 
     @property
     def changes(self) -> bool:
@@ -140,11 +140,11 @@ class WaveformParams(BaseModel):
         for name in ("snr_db", "rt60_s", "direct_db", "volume_db"):
             low, high = getattr(self, name)
             if low > high:
-                raise ValueError(f"{name} goes from {low} to {high}: the lower one comes first")
+                raise ValueError(f"{name} goes from {low} to {high}: give the lower end first")
         if wrong := [speed for speed in self.speeds if not 0.5 <= speed <= 2]:
-            raise ValueError(f"speeds {wrong}: they are from 0.5 to 2")
+            raise ValueError(f"speeds {wrong} are not from 0.5 to 2")
         if self.rt60_s[0] <= 0.05 or self.rt60_s[1] >= 5:
-            raise ValueError(f"rt60_s {self.rt60_s}: it is between 0.05 and 5 seconds")
+            raise ValueError(f"rt60_s {self.rt60_s} is not between 0.05 and 5 seconds")
         return self
 
 
@@ -205,7 +205,7 @@ class ImportFeaturesParams(Params):
                 f"mels = {self.mels} is below dims, {self.dims}: cepstra have no more dimensions than mels"
             )
         if self.folds == 1 or self.fold >= max(1, self.folds):
-            raise ValueError(f"fold {self.fold} of {self.folds}: there are two folds at least, counted from 0")
+            raise ValueError(f"fold {self.fold} of {self.folds}: use at least two folds, counted from 0")
         try:
             groups = re.compile(self.speaker_pattern).groups
         except re.error as error:
@@ -215,7 +215,7 @@ class ImportFeaturesParams(Params):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """A changed source is another job, as for `ingest`."""
+        """Includes digests of the sources, so that a changed source is a new job, as for `ingest`."""
         from megahour.corpus.ingest.sources import source_digest
 
         paths = [path for path in (self.source, self.train, self.test) if path]

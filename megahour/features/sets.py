@@ -1,4 +1,4 @@
-"""Tasks for the shards of some sets: asking for a missing set is an error, never a silent no-op."""
+"""Plans tasks for the shards of named sets. A missing set is an error, never a silent no-op."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ def need_frames(artifact: Artifact, *, where: str) -> None:
         raise ConfigError(
             f"{artifact.url} holds means, not features",
             where=where,
-            remedy="make features with `keep: both`; train can do with means and its input `audio`",
+            remedy="make features with `keep: both`; only train can use means, with its input `audio`",
         )
 
 
 def tasks_of_sets(artifact: Artifact, sets: Sequence[str], *, where: str, beside: Artifact | None = None) -> list[Task]:
     """One task ``{"shard": i}`` for each shard whose tag `set` is in `sets`, in the order of the shards.
 
-    beside: another artifact of these utterances, whose `shard_beside` is the task's ``beside``.
+    beside: another artifact of the same utterances. The task's ``beside`` is its shard number there (`shard_beside`).
+    where: name of the stage, for messages.
 
     Raises
     ------
-    ConfigError: one of `sets` has no shard, or it holds no frames; `where` is the stage that wants it. Or a set has
-        another number of shards in `beside`.
+    ConfigError: one of `sets` has no shard, the artifact holds means only, or `beside` has another number of shards.
     """
     need_frames(artifact, where=where)
     by_set, present = _shards(artifact.url, artifact.manifest.digest), names_of_sets(artifact)
     if missing := sorted(set(sets) - set(present)):
         raise ConfigError(
-            f"no shard of {artifact.url} is in sets {missing}; there are {present}",
+            f"no shard of {artifact.url} is in sets {missing}; its sets are {present}",
             where=where,
             remedy="set `sets` to some of them",
         )
@@ -45,23 +45,23 @@ def tasks_of_sets(artifact: Artifact, sets: Sequence[str], *, where: str, beside
 
 
 def names_of_sets(artifact: Artifact) -> list[str]:
-    """The sets that have shards."""
+    """Names of the sets that have shards, sorted."""
     return sorted(_shards(artifact.url, artifact.manifest.digest))
 
 
 def set_of(artifact: Artifact, shard: int) -> str:
-    """The set of a shard, "" without one."""
+    """The name of a shard's set, or "" if it has none."""
     return artifact.receipt_of(shard).tags.get("set", "")
 
 
 def shard_beside(features: Artifact, shard: int, other: Artifact) -> int | None:
-    """The shard of `other` with the utterances of features shard `shard`; None where it has none of their set.
+    """The shard of `other` with the utterances of features shard `shard`; None if `other` lacks their set.
 
-    Stages that go shard by shard through a selection or through features keep the order within each set.
+    Stages that work shard by shard keep the order of shards within each set, so the n-th shards of a set correspond.
 
     Raises
     ------
-    ConfigError: the set has another number of shards there.
+    ConfigError: `other` has another number of shards of the set.
     """
     name, position = _places(features.url, features.manifest.digest)[shard]
     mine, theirs = (_shards(each.url, each.manifest.digest).get(name, []) for each in (features, other))
@@ -69,12 +69,12 @@ def shard_beside(features: Artifact, shard: int, other: Artifact) -> int | None:
         raise ConfigError(
             f"set {name} has {len(theirs)} shards, {len(mine)} in the features",
             where=other.url,
-            remedy="give what was made of these features, or what they were made of",
+            remedy="give an artifact made from these features, or the one they were made from",
         )
     return theirs[position] if theirs else None
 
 
-# One pass over the receipts of an artifact for all of its shards; the digest says which artifact is at the address.
+# Cached, so that an artifact's receipts are read once for all of its shards. The digest identifies the artifact.
 
 
 @lru_cache(maxsize=8)
@@ -88,5 +88,5 @@ def _shards(url: str, digest: str) -> dict[str, list[int]]:
 
 @lru_cache(maxsize=8)
 def _places(url: str, digest: str) -> dict[int, tuple[str, int]]:
-    """The set of each shard, and its place there."""
+    """Set of each shard, and its position in the set."""
     return {shard: (name, at) for name, own in _shards(url, digest).items() for at, shard in enumerate(own)}

@@ -1,4 +1,4 @@
-"""Stage `features`: log-mel features of a selection, with the causal mean of each speaker and global statistics."""
+"""Stage `features`: computes log-mel features of a selection, with a causal mean per speaker and global statistics."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
 
 _LATER = ("mirrored", "unit")
-"""What a summary says of; artifacts that were made before these choices are what they were."""
+"""Values of `edges` and `scale` that the summary records. The defaults are left out, as in artifacts of old runs."""
 
 
 class Features(Stage[FeaturesParams]):
-    """One task per shard of the selection. A speaker is in one shard and sorted by time: nothing is shuffled."""
+    """One task per shard of the selection, which already holds whole speakers in time order."""
 
     name = "features"
     version = 4
@@ -37,7 +37,7 @@ class Features(Stage[FeaturesParams]):
     def finish(self, p: FeaturesParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         rates_hz = {rate_hz for receipt in receipts for rate_hz in receipt.stats["rates_hz"]}
         audio = {"rate_hz": rates_hz.pop() if len(rates_hz) == 1 else 0, "low_hz": p.low_hz, "high_hz": p.high_hz}
-        audio |= {"prior": p.scaled_prior}
+        audio["prior"] = p.scaled_prior
         audio |= {name: value for name, value in (("edges", p.edges), ("scale", p.scale)) if value in _LATER}
         audio |= {"restarts": p.restarts} if p.restarts else {}
         kept = {} if p.keep == "frames" else {"keep": p.keep}
@@ -45,7 +45,10 @@ class Features(Stage[FeaturesParams]):
 
 
 def global_statistics(receipts: Sequence[Receipt], sets: list[str]) -> dict[str, Any]:
-    """Frame shift, frames, and the global `mean` and `inv_std` (F,) from the shards' moments, added in shard order."""
+    """Frame shift, number of frames, and global `mean` and `inv_std` (F,), from the moments in the shards' receipts.
+
+    sets: names of the sets that count; empty: all but test*.
+    """
     import numpy as np
 
     from megahour.features.normalise import Moments

@@ -18,7 +18,7 @@ from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import to_int16
 from megahour.corpus.text.normalise import normalise
-from megahour.features.distortion import HeardSpeech, distortion, heard
+from megahour.features.distortion import SpeechAnalysis, analyse, distortion
 from megahour.features.open_shards import OpenShards
 from megahour.score.wer import Bootstrap, character_edits, interval, word_edits
 from megahour.tts.params import ScoreSpeechParams
@@ -117,14 +117,14 @@ class Nearest:
     def __exit__(self, *error: object) -> None:
         self.audio.__exit__(*error)
 
-    def mcd_db(self, text: str, true: HeardSpeech) -> float:
+    def mcd_db(self, text: str, true: SpeechAnalysis) -> float:
         """From `true`, which says `text`, to the recording of the nearest other text; NaN: there is none."""
         others = [row for row in self.rows if row["text"] != text]
         if not others:
             return float("nan")
         near = min(others, key=lambda row: character_edits(text, row["text"]).errors)
         said = self.audio.shard(near["shard"]).read(near["offset"], near["size"]).astype(np.float32) / FULL_SCALE
-        return distortion(true, heard(said, near["rate_hz"])).mcd_db
+        return distortion(true, analyse(said, near["rate_hz"])).mcd_db
 
 
 def _compared(
@@ -133,9 +133,9 @@ def _compared(
     """Measures of `said` beside `true`. Raises BadRecord: one of them is too short, or silent."""
     if min(len(true) / true_hz, len(said) / said_hz) < 0.1 or not true.any() or not said.any():
         raise BadRecord("nothing-to-compare", "less than a tenth of a second, or silence")
-    own = heard(true, true_hz)
+    own = analyse(true, true_hz)
     near = {} if nearest is None else {"nearest_mcd_db": nearest.mcd_db(text, own)}
-    return {**vars(distortion(own, heard(said, said_hz))), **pesq_and_stoi(true, true_hz, said, said_hz), **near}
+    return {**vars(distortion(own, analyse(said, said_hz))), **pesq_and_stoi(true, true_hz, said, said_hz), **near}
 
 
 def _heard(row: Row, text: str | None) -> Row:

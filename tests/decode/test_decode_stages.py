@@ -435,7 +435,7 @@ def test_mismatched_inputs_are_refused_before_anything_runs(
     for change, params, message in [
         ({"model": made["ctc_model"]}, DecodeParams(), "10 outputs, the graph reads 9 labels"),
         ({"model": other}, DecodeParams(), "different units"),
-        ({}, DecodeParams(sets=["best"]), r"is in sets \['best'\]; there are \['test', 'tune'\]"),
+        ({}, DecodeParams(sets=["best"]), r"is in sets \['best'\]; its sets are \['test', 'tune'\]"),
     ]:
         with pytest.raises(ConfigError, match=message):
             run_stage(Decode(), params, {**good, **change}, output, engine, work=tmp_path / "work")

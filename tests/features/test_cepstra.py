@@ -264,7 +264,7 @@ def test_a_speaker_of_both_lists_is_an_error(corpus: Path) -> None:
 
 
 def test_wrong_parameters_are_named(corpus: Path) -> None:
-    with pytest.raises(ConfigError, match="finds no speaker in"):
+    with pytest.raises(ConfigError, match="does not match"):
         ImportFeatures().plan(params(corpus, speaker_pattern="-([a-z]+)-"), {})
     with pytest.raises(ConfigError, match="check `extension`"):
         ImportFeatures().plan(params(corpus, extension=".cep"), {})

@@ -7,7 +7,14 @@ from itertools import product
 import numpy as np
 import pytest
 
-from megahour.features.distortion import HeardSpeech, coarse_to_fine_path, distortion, heard, mel_cepstra, warping_path
+from megahour.features.distortion import (
+    SpeechAnalysis,
+    analyse,
+    coarse_to_fine_path,
+    distortion,
+    mel_cepstra,
+    warping_path,
+)
 
 pytest.importorskip("pyworld", reason="needs the extra tts")
 
@@ -59,7 +66,7 @@ def tone(hz: float, seconds: float, rate_hz: int) -> np.ndarray:
 
 
 def test_of_itself_and_of_a_higher_voice() -> None:
-    low, high = heard(tone(120, 0.6, 16_000), 16_000), heard(tone(240, 0.9, 8_000), 8_000)
+    low, high = analyse(tone(120, 0.6, 16_000), 16_000), analyse(tone(240, 0.9, 8_000), 8_000)
     same, other = distortion(low, low), distortion(low, high)
     assert (same.mcd_db, same.pitch_cents, same.voicing, same.slower) == (0.0, 0.0, 0.0, 1.0)
     assert other.mcd_db > 1
@@ -68,5 +75,5 @@ def test_of_itself_and_of_a_higher_voice() -> None:
 
 
 def test_nothing_voiced() -> None:
-    silent = HeardSpeech(np.zeros((3, 14)), np.zeros(3))
+    silent = SpeechAnalysis(np.zeros((3, 14)), np.zeros(3))
     assert np.isnan(distortion(silent, silent).pitch_cents)

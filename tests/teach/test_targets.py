@@ -160,7 +160,7 @@ def test_targets_and_students_that_do_not_fit_are_refused(tmp_path, made, featur
         make(Train(), SMALL, {"features": features, "units": units, "targets": targets}, tmp_path / "b", engine)
     with pytest.raises(MegahourError, match="stacks 3"):
         make(Targets(), {"offsets": [5]}, {"features": features, "teacher": teacher}, tmp_path / "c", engine)
-    with pytest.raises(MegahourError, match=r"is in sets \['all'\]; there are \['labelled', 'unlabelled'\]"):
+    with pytest.raises(MegahourError, match=r"is in sets \['all'\]; its sets are \['labelled', 'unlabelled'\]"):
         make(Targets(), {"sets": ["all"]}, {"features": features, "teacher": teacher}, tmp_path / "d", engine)
     inputs = {"features": features, "units": units, "targets": targets}
     values = {**SMALL, "offsets": [0, 2], "unlabelled_sets": ["labelled"]}

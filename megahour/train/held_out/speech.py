@@ -16,7 +16,7 @@ from megahour.models.griffin_lim import GriffinLim
 from megahour.models.voice import VoiceModel
 
 if TYPE_CHECKING:
-    from megahour.features.distortion import HeardSpeech
+    from megahour.features.distortion import SpeechAnalysis
 
 UTTERANCES = 4
 LONGEST_FRAMES = 800
@@ -31,7 +31,7 @@ class _Utterance(NamedTuple):
     voice: Tensor
     language: Tensor
     sound: Sound
-    heard: HeardSpeech
+    heard: SpeechAnalysis
 
 
 class HeldOutSpeech:
@@ -55,7 +55,7 @@ class HeldOutSpeech:
 
         batches: the held-out pass; only the first call reads from it.
         """
-        from megahour.features.distortion import distortion, heard
+        from megahour.features.distortion import analyse, distortion
 
         assert isinstance(module, VoiceModel)
         first = not self._utterances
@@ -65,7 +65,7 @@ class HeldOutSpeech:
         rows = []
         for number, each in enumerate(self._utterances):
             sound = self._sound(self._spoken(module, each, number))
-            found = distortion(each.heard, heard(sound, self.rate_hz))
+            found = distortion(each.heard, analyse(sound, self.rate_hz))
             rows.append([found.mcd_db, found.pitch_cents, found.voicing])
             sounds[f"spoken/{each.key}"] = sound
             if first:
@@ -89,7 +89,7 @@ class HeldOutSpeech:
         return sound.clip(-1, 1)
 
     def _chosen(self, batches: Iterable[Batch]) -> Iterator[_Utterance]:
-        from megahour.features.distortion import heard
+        from megahour.features.distortion import analyse
 
         for batch in batches:
             for b, (key, frames) in enumerate(zip(batch.keys, batch.lengths.tolist(), strict=True)):
@@ -99,4 +99,4 @@ class HeldOutSpeech:
                 voice, language = (torch.from_numpy(batch.targets[name][b : b + 1]) for name in ("voices", "languages"))
                 sound = self._sound(torch.from_numpy(np.array(batch.features[b, :frames], np.float32)))
                 said = torch.from_numpy(phones[phones > 0])[None]
-                yield _Utterance(int(key), said, voice, language, sound, heard(sound, self.rate_hz))
+                yield _Utterance(int(key), said, voice, language, sound, analyse(sound, self.rate_hz))
