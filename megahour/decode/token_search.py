@@ -198,7 +198,7 @@ class _TransducerParts:
         self._found = transducer.start(1, choice)
 
     def advance(self, output: Float32) -> None:
-        self._found = self._transducer.heard(self._found, output)
+        self._found = self._transducer.advanced_by(self._found, output)
 
     def readings(self) -> list[TokenReading]:
         return _of_paths(self._choice, self._found.paths())[0]

@@ -1,4 +1,4 @@
-"""An attention decoder (Vaswani et al., 2017): a transformer that writes tokens in view of an encoder's frames."""
+"""An attention decoder (Vaswani et al., 2017): a transformer that predicts tokens from an encoder's frames."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 EDGE = 0
-"""What comes before the first token of a text, and after the last one."""
+"""The token that begins and ends every text."""
 
 
 class AttentionDecoder(nn.Module):
-    """A transformer that reads what the encoder gives and writes token after token, token 0 after the last."""
+    """A transformer that attends to the encoder's output and predicts token after token, then EDGE."""
 
     def __init__(self, outputs: int, units: int, layers: int, smoothing: float) -> None:
         super().__init__()
@@ -27,9 +27,9 @@ class AttentionDecoder(nn.Module):
         self.norm, self.out = nn.LayerNorm(units), nn.Linear(units, outputs)
 
     def forward(self, tokens: Tensor, encoded: Tensor, lengths: Tensor, first: Tensor | None = None) -> Tensor:
-        """Logits (B, U + 1, V) of what follows 0 … U of `tokens` (B, U); `encoded` (B, T, D) of `lengths` (B,).
+        """Logits (B, U + 1, V) of the next token after 0 … U of `tokens` (B, U), given `encoded` (B, T, D).
 
-        first: (B, D) that is added to what comes before the first token.
+        lengths: (B,) real frames of `encoded`. first: (B, D), added to the embedding of the initial EDGE.
         """
         x = self.embedding(functional.pad(tokens, (1, 0), value=EDGE))
         if first is not None:
@@ -50,7 +50,7 @@ class AttentionDecoder(nn.Module):
         smoothing: float = 0.0,
         first: Tensor | None = None,
     ) -> Tensor:
-        """(B,): log probability of each row of `tokens` and of its end, in nats; `first` as of `forward`."""
+        """(B,): log probability in nats of each row of `tokens` (B, U) and of its end. `first` as in `forward`."""
         logits = self(tokens, encoded, lengths, first).float()
         u = torch.arange(logits.shape[1], device=tokens.device)[None, :]
         ended = functional.pad(tokens, (0, 1)).masked_fill(u >= token_lengths[:, None], EDGE)
@@ -59,6 +59,6 @@ class AttentionDecoder(nn.Module):
 
 
 def _positions(length: int, units: int) -> Tensor:
-    """(L, D): sines and cosines (Vaswani et al., 2017)."""
+    """Positional encoding (L, D): sines and cosines (Vaswani et al., 2017)."""
     angles = torch.arange(length)[:, None] * 10_000.0 ** (-torch.arange(0, units, 2) / units)
     return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)[:, :units]

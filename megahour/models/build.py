@@ -1,4 +1,4 @@
-"""A model from its configuration: what a `.model.json` holds, checked before anything is allocated."""
+"""Builds a model from its configuration (`.model.json`), which is checked before anything is allocated."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ KINDS: dict[str, Any] = {
     "vocoder": VocoderModel,
 }
 WITH_LOOKAHEAD = ("lstm", "mlp")
-# name: (smallest, largest). The upper bounds refuse a hostile file; outputs fit the uint16 indices of targets.
+# name: (smallest, largest). The upper bounds reject hostile files; `outputs` fits the uint16 indices of targets.
 LIMITS = {"inputs": (1, 65_536), "outputs": (2, 65_535), "layers": (1, 64), "units": (1, 8_192), "lookahead": (0, 64)}
-MORE = ("smoothing", "intermediate", "tag_weight", "tag_told")  # weights that are of no head
+MORE = ("smoothing", "intermediate", "tag_weight", "tag_told")  # weights that belong to no head
 MOST_TAGS = 1000
 MOST_NAMES = 65_535
 VOCODER_LIMITS = {"rounds": (0, 100), "judge_units": (1, 512)}
@@ -38,15 +38,19 @@ HEAD_LIMITS = {"join": (1, 8_192), "context": (1, 16), "decoder_layers": (1, 64)
 
 
 def build(config: Mapping[str, Any], *, seed: int = 0) -> nn.Module:
-    """The freshly initialised module of `config`: kind, inputs F, outputs V, layers, units, lookahead, dropout.
+    """A freshly initialised module. `config`: kind, inputs F, outputs V, layers, units, lookahead, dropout.
 
-    With `heads`, weights by name, it is an `EndToEnd` model of this encoder: `join` D, `predictor`, `context`,
-    `decoder_layers`, `smoothing`. Keys that say something else about the model (statistics, tokens, …) are ignored.
-    Parameters are drawn from `seed` alone and leave torch's global generator as it was.
+    If `config` has `heads`, a map from head to weight, the result is an `EndToEnd` model with this encoder; more keys
+    are then `join` (D), `predictor`, `context`, `decoder_layers` and `smoothing`. Other keys (statistics, tokens, …)
+    are ignored. Parameters are drawn from `seed` alone, and torch's global generator does not change.
 
     Raises
     ------
-    ConfigError: unknown kind, or a size that is missing, no integer or out of bounds.
+    ConfigError: an unknown kind, or a size that is missing, not an integer or out of bounds.
+
+    >>> sizes = {"inputs": 40, "outputs": 10, "layers": 1, "units": 8}
+    >>> build({"kind": "tdnn", **sizes})(torch.zeros(1, 50, 40), torch.tensor([50])).shape
+    torch.Size([1, 50, 10])
     """
     kind = config.get("kind")
     if kind not in KINDS:
@@ -83,9 +87,10 @@ def _heads(config: Mapping[str, Any]) -> dict[str, Any]:
     if predictor not in PREDICTORS:
         raise ConfigError(f"predictor {predictor!r}", remedy=f"use one of {', '.join(PREDICTORS)}")
     units, context, layers = (_size(config, name, HEAD_LIMITS) for name in HEAD_LIMITS)
-    tags = _tags(config.get("tags", []))
+    names = config.get("tags", [])
+    tags = 0 if names == [] else _count(names, "model tags", 2, MOST_TAGS)
     if config.get("tag_told") and not tags:
-        raise ConfigError("tag_told of a model without tags", remedy="give it tags")
+        raise ConfigError("tag_told for a model without tags", remedy="add tags, or remove tag_told")
     prune = _size({"prune": 0, **config}, "prune", {"prune": (0, 1_000)})
     return {
         "units": units,
@@ -100,20 +105,16 @@ def _heads(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _voice(config: Mapping[str, Any]) -> dict[str, int]:
-    """What a voice has besides; its names are checked."""
+    """Further sizes of a voice. Its lists of names are checked."""
     for name, low in (("symbols", 3), ("voices", 1), ("languages", 1)):
-        names = config.get(name)
-        if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
-            raise ConfigError(f"voice {name} {str(names)[:80]!r}", remedy="use a list of names")
-        if len(set(names)) != len(names) or not low <= len(names) <= MOST_NAMES:
-            raise ConfigError(f"{len(names)} {name} of a voice", remedy=f"use {low} to {MOST_NAMES:,} different names")
+        _count(config.get(name), f"voice {name}", low, MOST_NAMES)
     if config.get("decoder") not in DECODERS:
         raise ConfigError(f"decoder {config.get('decoder')!r} of a voice", remedy=f"use one of {', '.join(DECODERS)}")
     return {"decoder_layers": _size(config, "decoder_layers", HEAD_LIMITS)}
 
 
 def _vocoder(config: Mapping[str, Any]) -> dict[str, int]:
-    """What a vocoder has besides; its spectrum and statistics are checked."""
+    """Further sizes of a vocoder. Its spectrum and statistics are checked."""
     mels = config.get("outputs")
     try:
         spectrum = MelSpectrum.from_config(config["spectrum"])
@@ -127,12 +128,12 @@ def _vocoder(config: Mapping[str, Any]) -> dict[str, int]:
     return {name: _size(config, name, VOCODER_LIMITS) for name in VOCODER_LIMITS}
 
 
-def _tags(names: Any) -> int:
-    """How many different ones there are."""
+def _count(names: Any, what: str, low: int, high: int) -> int:
+    """Number of `names`, after a check that they are a list of `low` to `high` different strings."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"model tags {str(names)[:80]!r}", remedy="use a list of names")
-    if names and (len(set(names)) != len(names) or not 2 <= len(names) <= MOST_TAGS):
-        raise ConfigError(f"{len(names)} model tags", remedy=f"use 2 to {MOST_TAGS} different names")
+        raise ConfigError(f"{what} {str(names)[:80]!r}", remedy="use a list of names")
+    if len(set(names)) != len(names) or not low <= len(names) <= high:
+        raise ConfigError(f"{len(names)} {what}", remedy=f"use {low} to {high:,} different names")
     return len(names)
 
 
@@ -145,7 +146,7 @@ def _size(config: Mapping[str, Any], name: str, limits: Mapping[str, tuple[int, 
 
 
 class _Undrawn(TorchFunctionMode):
-    """`torch.nn.init` does nothing. Of tensors without values it would import all of torch._dynamo, for seconds."""
+    """Skips `torch.nn.init`, which for tensors without values would import torch._dynamo and take seconds."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__module__", "") == "torch.nn.init":
@@ -154,11 +155,11 @@ class _Undrawn(TorchFunctionMode):
 
 
 def skeleton(config: Mapping[str, Any]) -> nn.Module:
-    """The module of `config` on the `meta` device: names and shapes without values."""
+    """The module of `config` on the `meta` device, with names and shapes but no values."""
     with torch.device("meta"), _Undrawn():
         return build(config)
 
 
 def shapes(config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Shape of every parameter of `build(config)`, without allocating any."""
+    """Shape of every parameter of `build(config)`, by name, without allocating any."""
     return {name: tuple(tensor.shape) for name, tensor in skeleton(config).state_dict().items()}

@@ -1,4 +1,4 @@
-"""What a `.model.json` says, checked before a stage believes it; no torch is needed for that."""
+"""Reads and checks the configuration of a model (`.model.json`), without torch."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 MAX_CONFIG_BYTES = 16 << 20
 MOST_STACKED = 16
 RECOGNISED = "recognised"
-"""In place of a tag that the model is told: the one that it hears, utterance by utterance."""
+"""Given in place of a tag, it tells the model the tag that it recognises in each utterance."""
 DAMAGED = "the file is damaged or not a model: `megahour verify` it, then train or copy it again"
 
 
 def parse_config(data: bytes, *, where: str) -> dict[str, Any]:
-    """The dictionary of a `.model.json`; its sizes are checked when a module is built from it."""
+    """The dictionary of a `.model.json`. `build` checks its sizes later.
+
+    Raises StoreError: it is too large, not JSON, or not an object. `where` names the file.
+    """
     if len(data) > MAX_CONFIG_BYTES:
         raise StoreError(f"model configuration of {len(data)} bytes, at most {MAX_CONFIG_BYTES}", where=where)
     try:
@@ -36,16 +39,16 @@ def parse_config(data: bytes, *, where: str) -> dict[str, Any]:
 
 
 def read_config(model: Artifact, shard: int = 0) -> dict[str, Any]:
-    """Of a *model* artifact.
+    """The configuration of a *model* artifact.
 
-    Raises StoreError: no JSON object, tokens that are not one for each output, or tags without heads.
+    Raises StoreError: it is not a JSON object, the number of tokens differs from the outputs, or tags have no heads.
     """
     config = parse_config(model.read_bytes(shard, ".model.json"), where=model.url)
     tokens, outputs = config.get("tokens", []), config.get("outputs")
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise StoreError(f"model tokens {str(tokens)[:80]!r}, not names", where=model.url, remedy=DAMAGED)
+        raise StoreError(f"model tokens {str(tokens)[:80]!r} are not names", where=model.url, remedy=DAMAGED)
     if tokens and len(tokens) != outputs:
-        what = f"the model gives {outputs} values a frame, and its list has {len(tokens)} tokens"
+        what = f"the model has {outputs} outputs, but {len(tokens)} tokens"
         raise StoreError(what, where=model.url, remedy=DAMAGED)
     heads = config.get("heads", {})
     if not isinstance(heads, dict) or (config.get("tags") and not heads):
@@ -54,11 +57,14 @@ def read_config(model: Artifact, shard: int = 0) -> dict[str, Any]:
 
 
 def tag_number(config: Mapping[str, Any], tell: str, *, where: str) -> int | None:
-    """The number of the tag `tell`; None where it is "", or RECOGNISED.
+    """The number of the tag `tell`; None for "" and RECOGNISED.
 
     Raises
     ------
-    ConfigError: the model was not trained to be told a tag, or not this one.
+    ConfigError: the model was trained without told tags, or without this one.
+
+    >>> tag_number({"tags": ["de", "en"], "tag_told": 0.5}, "en", where="model")
+    1
     """
     if not tell:
         return None
@@ -67,7 +73,7 @@ def tag_number(config: Mapping[str, Any], tell: str, *, where: str) -> int | Non
         return int(names.index(tell))
     if tell == RECOGNISED and names:
         return None
-    remedy = "train it with criterion_options: {tag: language, tag_told: 0.5}, or tell it nothing"
+    remedy = "train it with criterion_options: {tag: language, tag_told: 0.5}, or leave the tag out"
     if names:
         shown = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
         remedy = f"it was trained with {config.get('tag', 'tags')} {shown}"
@@ -75,23 +81,23 @@ def tag_number(config: Mapping[str, Any], tell: str, *, where: str) -> int | Non
 
 
 def normalisation(config: Mapping[str, Any], *, where: str) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
-    """Mean and inv_std (F,) of the frames that the model takes, and how many of these it takes together.
+    """Mean and inv_std (F,) of the model's input frames, and the number of frames that it stacks.
 
     Raises
     ------
-    ConfigError: a model from elsewhere, which hears audio and no features. StoreError: they are damaged.
+    ConfigError: an imported model, which takes audio instead of features. StoreError: the values are damaged.
     """
     if "stats" not in config:
         remedy = "use a model of stage train, or `megahour transcribe` for this one"
-        raise ConfigError("a model that was not trained on features", where=where, remedy=remedy)
+        raise ConfigError("the model was not trained on features", where=where, remedy=remedy)
     size = config.get("stack")
     try:
         mean, inv_std = (np.asarray(config["stats"][name], np.float32) for name in ("mean", "inv_std"))
     except (LookupError, TypeError, ValueError):
-        raise StoreError("the model's mean and inv_std are no numbers", where=where, remedy=DAMAGED) from None
+        raise StoreError("the model's mean and inv_std are not numbers", where=where, remedy=DAMAGED) from None
     finite = mean.ndim == 1 and mean.shape == inv_std.shape and bool(np.isfinite([mean, inv_std]).all())
     stacks = isinstance(size, int) and 1 <= size <= MOST_STACKED
     if not finite or not stacks or len(mean) * int(size or 0) != config.get("inputs"):
-        what = f"the model takes {config.get('inputs')} values, which its stack, {size}, and statistics do not make"
+        what = f"the model has {config.get('inputs')} inputs, which does not match its stack, {size}, and statistics"
         raise StoreError(what, where=where, remedy=DAMAGED)
     return mean, inv_std, int(config["stack"])

@@ -1,15 +1,15 @@
-"""A Conformer that streams: one set of weights for whole utterances and for chunks as they come.
+"""A streaming Conformer: one set of weights serves whole utterances and streams in chunks.
 
-Gulati et al., "Conformer: convolution-augmented transformer for speech recognition", 2020, and what streams need: every
+Gulati et al., "Conformer: convolution-augmented transformer for speech recognition", 2020, adapted to streams: every
 convolution is causal, norms are of single frames, and attention sees whole chunks only (Zhang et al., "Unified
-streaming and non-streaming two-pass end-to-end speech recognition", 2020). In training the chunk's length and how many
-chunks to the left it sees are drawn for every batch, the whole utterance among them; so the weights work with any.
+streaming and non-streaming two-pass end-to-end speech recognition", 2020). Training draws the length of a chunk and the
+number of chunks to its left for every batch, or takes whole utterances, so the weights work with any chunk.
 
     features (B, T, F) → subsampling by 4 → blocks of (½ feed-forward, attention, convolution, ½ feed-forward) → logits
 
-`forward` computes a whole batch with a mask, `step` the next frames with what earlier ones left in a `StreamState`; a
-test holds that both give the same. Positions are rotations of queries and keys (Su et al., "RoFormer", 2021): attention
-depends on the distance of frames alone, so a stream has no last position.
+`forward` computes a whole batch with a mask; `step` computes the next frames from a `StreamState`. A test checks that
+both give the same result. Positions are rotations of queries and keys (Su et al., "RoFormer", 2021): attention depends
+only on the distance between frames, so streams may be of any length.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from megahour.models.encoders import Drop, Encoder, masked
 
 SUBSAMPLE = 4
 KERNEL = 15  # frames of a block's convolution: 0.6 s at 40 ms
-HEAD_UNITS = 64  # of an attention head, about
-WHOLE_SHARE = 0.5  # of the batches in training see whole utterances
-LONGEST_CHUNK, MOST_LEFT = 25, 8  # of the others: output frames of a chunk, and chunks to the left
+HEAD_UNITS = 64  # units of an attention head, about
+WHOLE_SHARE = 0.5  # share of training batches with whole utterances
+LONGEST_CHUNK, MOST_LEFT = 25, 8  # in the other batches: output frames of a chunk, chunks to its left
 
 
 class AttentionContext(NamedTuple):
-    """What attention sees: chunks of `chunk` output frames, and `left` chunks before; chunk 0: everything."""
+    """The context of attention: chunks of `chunk` output frames, and `left` earlier chunks. chunk 0: everything."""
 
     chunk: int = 0
     left: int = -1  # all
 
     def mask(self, lengths: Tensor, frames: int) -> Tensor:
-        """(B, 1, T, T), true where the query (row) sees the key (column)."""
+        """(B, 1, T, T), true where the query (row) sees the key (column). `lengths` (B,), `frames` T."""
         t = torch.arange(frames, device=lengths.device)
         seen = (t[None, :] < lengths[:, None])[:, None, :].expand(-1, frames, -1)
         if self.chunk:
@@ -52,11 +52,11 @@ class AttentionContext(NamedTuple):
 
 
 STREAMED = AttentionContext(16, 4)
-"""Of a stream for which nothing else was chosen: chunks of 0.64 s, and 2.56 s before."""
+"""The default of streams: chunks of 0.64 s, and 2.56 s of earlier context."""
 
 
 def drawn(generator: torch.Generator | None) -> AttentionContext:
-    """The context of a training batch, from the seed of its generator; none: whole utterances."""
+    """Draw the context of a training batch from the seed of `generator`. None: whole utterances."""
     if generator is None:
         return AttentionContext()
     chance = random.Random(generator.initial_seed())
@@ -67,8 +67,8 @@ def drawn(generator: torch.Generator | None) -> AttentionContext:
 
 @dataclass
 class StreamState:
-    """What a stream remembers, for B streams: of each block the keys and values (B, L, D) and the convolution's last
-    frames (B, K - 1, D), and of the subsampling its last inputs.
+    """The state of B streams: keys and values (B, L, D) and the convolution's last frames (B, K - 1, D) of each block,
+    and the last inputs of the subsampling (`tails`).
     """
 
     tails: list[Tensor] = field(default_factory=list)
@@ -76,15 +76,15 @@ class StreamState:
     values: list[Tensor] = field(default_factory=list)
     convolved: list[Tensor] = field(default_factory=list)
     mask: Tensor | None = None
-    """(B, 1, 1 or C, L + C), true where keys are of frames that have come: for states of a fixed length L, and for
-    streams that end in different frames of a chunk."""
+    """(B, 1, 1 or C, L + C), true for keys of received frames. It is needed for states of fixed length L, and for
+    streams that end at different frames of a chunk."""
     context: AttentionContext = STREAMED
     waiting: Tensor | None = None
-    """(B, W, F), features of a chunk that is not whole yet."""
+    """(B, W, F), features of an incomplete chunk."""
 
 
 class Causal(nn.Module):
-    """A 1-D convolution over (B, T, D) that sees no later frame; output t ends at input `stride` · t + `stride` - 1."""
+    """A causal 1-D convolution over (B, T, D). The window of output t ends at input `stride` · t + `stride` - 1."""
 
     def __init__(self, inputs: int, outputs: int, kernel: int, *, stride: int = 1, groups: int = 1) -> None:
         super().__init__()
@@ -92,14 +92,14 @@ class Causal(nn.Module):
         self.conv = nn.Conv1d(inputs, outputs, kernel, stride=stride, groups=groups)
 
     def forward(self, x: Tensor, tail: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Outputs (B, T // stride, D), and the last inputs, which are the next call's `tail`; None: zeros."""
+        """Outputs (B, T // stride, D), and the last inputs: the `tail` of the next call. None: zeros."""
         tail = x.new_zeros(x.shape[0], self.past, x.shape[2]) if tail is None else tail
         joined = torch.cat((tail, x), dim=1)
         return self.conv(joined.transpose(1, 2)).transpose(1, 2), joined[:, joined.shape[1] - self.past :]
 
 
 class Attention(nn.Module):
-    """Multi-head attention whose positions are rotations."""
+    """Multi-head attention with rotary positions."""
 
     def __init__(self, units: int, heads: int) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Attention(nn.Module):
     def step(
         self, x: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, C, D) that sees itself and the frames (B, L, D) before; also all keys and values, (B, L + C, D)."""
+        """Output (B, C, D) for a chunk `x` that also sees L earlier frames; and all keys and values (B, L + C, D)."""
         query, key, value = self.inputs(x).chunk(3, dim=2)
         keys, values = torch.cat((keys, key), dim=1), torch.cat((values, value), dim=1)
         return self._attend(query, keys, values, mask), keys, values
@@ -130,7 +130,7 @@ class Attention(nn.Module):
 
 
 def _rotated(x: Tensor, first: int) -> Tensor:
-    """(B, H, T, D) with its halves turned by angles that grow with the position, from `first` on."""
+    """Rotary position encoding of (B, H, T, D), whose first frame has position `first`."""
     half = x.shape[3] // 2
     speeds = 10_000.0 ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
     angles = torch.arange(first, first + x.shape[2], device=x.device, dtype=torch.float32)[:, None] * speeds
@@ -140,7 +140,7 @@ def _rotated(x: Tensor, first: int) -> Tensor:
 
 
 class ConformerBlock(nn.Module):
-    """½ feed-forward, attention, convolution, ½ feed-forward, each added to its input, and a norm."""
+    """½ feed-forward, attention, convolution, ½ feed-forward, each with a residual connection; then a norm."""
 
     def __init__(self, units: int, heads: int) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class ConformerBlock(nn.Module):
         return self.norm(x + 0.5 * self.second(x))  # type: ignore[no-any-return]
 
     def step(self, x: Tensor, state: StreamState, number: int, left: int) -> Tensor:
-        """(B, C, D) of the next chunk; block `number` of `state` moves on and keeps at most `left` frames."""
+        """(B, C, D) of the next chunk. Updates block `number` of `state`, which keeps at most `left` frames."""
         x = x + 0.5 * self.first(x)
         keys, values = state.keys[number], state.values[number]
         seen, keys, values = self.attention.step(self.attention_norm(x), keys, values, state.mask)
@@ -178,8 +178,9 @@ class ConformerBlock(nn.Module):
 
 
 def _ending(left: Tensor, part: Tensor, before: int) -> Tensor | None:
-    """What a chunk of features sees of `before` frames before it and of itself where streams have `left` (B,) to come,
-    (B, 1, C, before + C); None: all of it.
+    """The mask (B, 1, C, before + C) of a chunk in which streams end; None if none ends.
+
+    left: (B,) feature frames until each stream ends. before: number of earlier frames in the state.
     """
     if int(left.min()) >= part.shape[1]:
         return None
@@ -193,9 +194,9 @@ def _feed_forward(units: int) -> nn.Sequential:
 
 
 class Conformer(Encoder):
-    """The stack, and a linear head. Logits are one row for four rows of features: `output_lengths` says how many.
+    """A stack of `ConformerBlock`s and a linear head, with one row of logits per four of features (`output_lengths`).
 
-    Rows of an utterance never depend on other utterances of the batch, nor on padding.
+    Rows of an utterance depend neither on other utterances of the batch nor on padding.
     """
 
     subsample = SUBSAMPLE
@@ -206,18 +207,18 @@ class Conformer(Encoder):
         super().__init__()
         self.inputs, self.dropout = inputs, dropout
         self.context = AttentionContext()
-        """Of `forward` without a generator: set it to try the model as a stream would see it."""
+        """Context of `forward` without a generator. Set it to evaluate the model as a stream."""
         self.entries = nn.ModuleList(Causal(size, units, 3, stride=2) for size in (inputs, units))
         self.blocks = nn.ModuleList(ConformerBlock(units, max(1, units // HEAD_UNITS)) for _ in range(layers))
         self.head = nn.Linear(units, outputs)
 
     @property
     def heads(self) -> int:
-        """Of the attention of each block."""
+        """Number of attention heads of each block."""
         return max(1, self.head.in_features // HEAD_UNITS)
 
     def share_heads(self, workers: int) -> None:
-        """From now on each attention's matrices have every `workers`-th part of the heads."""
+        """Tell each attention that its matrices hold 1 / `workers` of the heads."""
         for block in self.blocks:
             block.attention.heads = self.heads // workers  # type: ignore[union-attr]
 
@@ -250,7 +251,7 @@ class Conformer(Encoder):
         return self.head(drop(x))  # type: ignore[no-any-return]
 
     def state(self, streams: int = 1, context: AttentionContext = STREAMED) -> StreamState:
-        """Of `streams` streams that have heard nothing, and hear in chunks of `context`, whose `chunk` is above 0."""
+        """The initial state of `streams` streams with chunks of `context`, whose `chunk` is above 0."""
         units, blocks, zeros = self.head.in_features, len(self.blocks), self.head.weight.new_zeros
         none = [zeros(streams, 0, units) for _ in range(blocks)]
         past = [zeros(streams, KERNEL - 1, units) for _ in range(blocks)]
@@ -272,9 +273,9 @@ class Conformer(Encoder):
         return torch.cat(logits, dim=1), lengths.clamp(max=end) // SUBSAMPLE, state
 
     def chunk(self, features: Tensor, state: StreamState, context: AttentionContext) -> Tensor:
-        """Logits (B, C, V) of the next 4 C frames of features, C = `context.chunk`; the last chunk may be shorter.
+        """Logits (B, C, V) of the next 4 C frames of features, C = `context.chunk`. The last chunk may be shorter.
 
-        `state` moves on. With the same `context`, all chunks together are `forward`'s rows.
+        Updates `state`. With the same `context`, all chunks together equal the rows of `forward`.
         """
         x = features
         for number, entry in enumerate(self.entries):

@@ -1,12 +1,12 @@
 """Acoustic encoders: features (B, T, F) and lengths (B,) to logits (B, T, V), one row per input frame.
 
-Rows at or after an utterance's length never influence the rows before it: inputs are masked, the backward direction of
-a `Blstm` starts at each utterance's own last frame, and feed-forward encoders mask what they look at.
-Dropout draws from a generator that the caller passes in (none: no dropout), so that a training step is a pure function
-of its position, also when several threads run the same module.
+Padding never influences an utterance's rows: inputs are masked, the backward direction of a `Blstm` starts at each
+utterance's last frame, and feed-forward encoders mask their context.
+Dropout draws from a generator that the caller passes (None: no dropout). A training step is therefore a pure function
+of its position, even when several threads run the same module.
 
-An encoder that `streams` also takes utterances in parts, as they come: (features, lengths, state) to (logits, lengths,
-state). All parts together give what `forward` gives for the whole.
+An encoder that `streams` also takes utterances in parts: (features, lengths, state) to (logits, lengths, state). All
+parts together give the result of `forward` for the whole.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def masked(x: Tensor, lengths: Tensor) -> Tensor:
 
 
 def dropped_out(x: Tensor, p: float, generator: torch.Generator | None) -> Tensor:
-    """Inverted dropout of whole (utterance, unit) rows: one mask for all frames, which suits recurrent layers.
+    """Inverted dropout of units of each utterance in `x` (B, T, D): one mask for all frames, for recurrent layers.
 
     Source: Gal and Ghahramani, "A theoretically grounded application of dropout in recurrent neural networks", 2016.
     """
@@ -43,14 +43,14 @@ def dropped_out(x: Tensor, p: float, generator: torch.Generator | None) -> Tenso
 
 
 def run_layer(module: nn.Module, x: Tensor, recompute: bool) -> Any:
-    """`module` of `x`; with `recompute` backward runs it again instead of keeping what it held. It draws nothing."""
+    """`module(x)`. With `recompute`, backward runs it again instead of storing activations. It must draw nothing."""
     if recompute and torch.is_grad_enabled():
         return checkpoint(_call, module, x, use_reentrant=False, preserve_rng_state=False)
     return _call(module, x)
 
 
 def _call(module: nn.Module, x: Tensor, *more: Any) -> Any:
-    """In the precision of the context; LSTMs on a CPU in fp32, as only some CPUs have kernels of less for them."""
+    """Run `module` in the precision of the context, but LSTMs on CPUs in fp32: few CPUs have kernels for less."""
     if isinstance(module, nn.LSTM) and x.device.type == "cpu":
         with torch.autocast("cpu", enabled=False):
             return module(x.float(), *more)
@@ -69,24 +69,24 @@ def recurrent(inputs: int, units: int) -> nn.LSTM:
 
 
 Drop = Callable[[Tensor], Tensor]
-"""Dropout with its share and its generator; a layer calls it once."""
+"""Dropout with a fixed share and generator. Each layer calls it once."""
 
 
 class Encoder(nn.Module):
-    """What the encoders share: an entry, a chain of layers and a head, of which a worker may hold and run only some.
+    """Base class: an entry, a chain of layers and a head. A worker may hold and run only some of them.
 
-    `recompute`: layers run twice in training, and keep nothing in between.
+    recompute: training runs layers twice instead of storing their activations.
     """
 
     dropout: float
     head: nn.Linear
     recompute = False
     subsample = 1
-    """Frames of the input for one of the output."""
+    """Input frames per output frame."""
     draws = False
-    """Whether training draws something besides dropout."""
+    """Whether training draws random values other than dropout."""
     streams = False
-    """Whether there are `state` and `step`."""
+    """Whether `state` and `step` are implemented."""
 
     def forward(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None) -> Tensor:
         """Logits (B, T // subsample, V) of `features` (B, T, F) with `lengths` (B,) real frames each."""
@@ -95,16 +95,16 @@ class Encoder(nn.Module):
     def outputs(
         self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None, *, also: Sequence[int] = ()
     ) -> list[Tensor]:
-        """Logits as of `forward`, last; before them those that the head gives of the layers `also`, counted from 1."""
+        """The head's logits for each of the layers `also`, counted from 1, and last those of `forward`."""
         x = self.enter(features, lengths)
         around = self.around(lengths, x.shape[1], generator)
         drop = partial(dropped_out, p=self.dropout, generator=generator)
-        found = []
+        early = []
         for i in range(self.depth):
             x = self.layer(i, x, around, drop)
             if i + 1 in also:
-                found.append(self.leave(x, drop))
-        return [*found, self.leave(x, drop)]
+                early.append(self.leave(x, drop))
+        return [*early, self.leave(x, drop)]
 
     def chain(self) -> list[list[nn.Module]]:
         """The modules of the entry, of each layer, and of the head."""
@@ -112,15 +112,15 @@ class Encoder(nn.Module):
 
     @property
     def depth(self) -> int:
-        """Layers."""
+        """Number of layers."""
         return len(self.chain()) - 2
 
     def enter(self, features: Tensor, lengths: Tensor) -> Tensor:
-        """What the first layer takes, (B, T', D)."""
+        """The input of the first layer, (B, T', D)."""
         raise NotImplementedError
 
     def around(self, lengths: Tensor, frames: int, generator: torch.Generator | None) -> Tensor:
-        """What every layer takes beside the T' = `frames` frames of the layer before."""
+        """The second input of every layer, such as a mask, for T' = `frames`."""
         return lengths
 
     def layer(self, i: int, x: Tensor, around: Tensor, drop: Drop) -> Tensor:
@@ -128,25 +128,27 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
     def leave(self, x: Tensor, drop: Drop) -> Tensor:
-        """Logits of what the last layer gives."""
+        """Logits from the last layer's output."""
         return self.head(x)  # type: ignore[no-any-return]
 
     def state(self, streams: int = 1) -> Any:
-        """Of `streams` streams that have heard nothing, for `step`."""
+        """The initial state of `streams` streams, for `step`."""
         raise NotImplementedError
 
     def step(self, features: Tensor, lengths: Tensor, state: Any, *, last: bool = False) -> tuple[Tensor, Tensor, Any]:
-        """Logits (B, T', V) that the next frames (B, T, F) of B streams make certain, their rows (B,), and the state.
+        """Process the next frames (B, T, F) of B streams, without dropout.
 
-        Without dropout. The state that was given is not to be used again. T' may be 0: rows come when what they depend
-        on has come. last: the streams end here; `lengths` (B,) may differ only now, before they are all T.
+        last: the streams end here. Only then may `lengths` (B,) be below T.
+
+        Returns the logits (B, T', V) whose whole context has arrived (T' may be 0), their number for each stream (B,),
+        and the new state. Do not use the old state again.
         """
         raise NotImplementedError
 
 
 @dataclass
 class LstmState:
-    """Of each layer its output and its cell (1, B, D), and how many frames come before the first row is read."""
+    """Output and cell (1, B, D) of each layer, and the frames still to skip before the first row (`ahead`)."""
 
     layers: list[tuple[Tensor, Tensor]]
     ahead: int
@@ -155,8 +157,8 @@ class LstmState:
 class Lstm(Encoder):
     """Unidirectional LSTM stack with look-ahead (Parthasarathi et al., section II-B: 5 × 768 units, 3 frames).
 
-    The logits of frame t are read after the network has seen frame t + `lookahead`; frames past the end are zeros,
-    which is the global mean of normalised features.
+    The logits of frame t are read after the network has seen frame t + `lookahead`. Frames past the end are zeros, the
+    global mean of normalised features.
     """
 
     streams = True
@@ -182,11 +184,11 @@ class Lstm(Encoder):
     def parts(
         self, features: Tensor, lengths: Tensor, frames: int, seeded: Callable[[], torch.Generator | None]
     ) -> Iterator[tuple[Tensor, int]]:
-        """Logits of `forward` in parts of about `frames` frames, each with the frame it begins at.
+        """Yields the logits of `forward` in parts of about `frames` frames, each with its first frame.
 
-        The state goes on from part to part, gradients do not: back-propagation through time is truncated there, and a
-        part can be worked off before the next is computed. `seeded`: the generator, in the same state for each part, as
-        dropout leaves out the same units throughout.
+        Parts share the state but not gradients: this truncates back-propagation through time, and the caller can run
+        backward on each part before the next is computed. `seeded` returns the generator, in the same state for each
+        part, so that dropout masks the same units throughout.
         """
         x = self.enter(features, lengths)
         nothing = x.new_zeros(1, len(x), self.head.in_features, dtype=torch.float32)
@@ -248,7 +250,7 @@ class Blstm(Encoder):
 
 
 def _turned(lengths: Tensor, frames: int) -> Tensor:
-    """Index (B, T) that reverses each utterance's real frames and leaves its padding in place; its own inverse."""
+    """Index (B, T) that reverses each utterance's real frames and keeps its padding. It is its own inverse."""
     t = torch.arange(frames, device=lengths.device)[None, :]
     return torch.where(t < lengths[:, None], lengths[:, None] - 1 - t, t)
 

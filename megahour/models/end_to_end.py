@@ -1,12 +1,12 @@
-"""An encoder and heads that spell: a transducer (Graves, 2012), CTC and an attention decoder, in any mixture.
+"""An encoder with any mixture of three heads: a transducer (Graves, 2012), CTC and an attention decoder.
 
     features (B, T, F) → encoder → encoded (B, T', D) ┬ transducer: tanh(encoded + predictor(tokens)) → V
                                                       ├ ctc: linear → V
                                                       └ attention: decoder(tokens, encoded) → V
 
-The encoder is one of `encoders` or a `Conformer` whose head gives D values. Token 0 is the blank of transducer and CTC;
-to predictor and decoder it is what comes before the first token, and to the decoder what comes after the last one.
-A head is there when its weight in the loss is above 0.
+The encoder is one of `encoders` or a `Conformer`, with D outputs. Token 0 is the blank of transducer and CTC; for
+predictor and decoder it begins a text, and for the decoder it also ends it. A head exists if its weight in the loss is
+above 0.
 """
 
 from __future__ import annotations
@@ -28,24 +28,25 @@ from megahour.models.encoders import Encoder, dropped_out, recurrent
 HEADS = ("transducer", "ctc", "attention")
 BLANK = 0
 SIMPLE_WEIGHT = 0.05
-"""Of the loss that tells the pruned one where to look. Kuang et al. have 0.5, which held a small encoder back: on
-strings of digits, three passes, the held-out loss of all symbols was 0.57 with it, 0.36 with 0.05, 0.32 with 0."""
+"""Weight of the simple loss, which selects the region of the pruned loss. Kuang et al. use 0.5, which slowed a small
+encoder: on strings of digits after three passes, the held-out loss of all symbols was 0.57 with 0.5, 0.36 with 0.05 and
+0.32 with 0."""
 State = tuple[Tensor, ...]
-"""What a predictor remembers of N hypotheses; the first axis of each tensor is N."""
+"""A predictor's state of N hypotheses; the first axis of each tensor is N."""
 
 
 class SteppingPredictor(Protocol):
-    """What a transducer knows of the tokens so far, token by token."""
+    """Encodes a transducer's tokens so far, one token at a time."""
 
     def start(self, hypotheses: int) -> tuple[Tensor, State]:
-        """(N, D) before any token, and the state of `hypotheses` beginnings."""
+        """Output (N, D) before any token, and the initial state, for N = `hypotheses`."""
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """(N, D) after one more of `tokens` (N,), and the new state."""
+        """Output (N, D) after one more token (N,), and the new state."""
 
 
 class Predictor(nn.Module):
-    """A `SteppingPredictor` that also takes whole texts: (B, U + 1, D) after 0 … U of `tokens` (B, U)."""
+    """A `SteppingPredictor` that also encodes whole texts: outputs (B, U + 1, D) after 0 … U of `tokens` (B, U)."""
 
     def start(self, hypotheses: int) -> tuple[Tensor, State]:
         raise NotImplementedError
@@ -55,7 +56,7 @@ class Predictor(nn.Module):
 
 
 class StatelessPredictor(Predictor):
-    """The last `context` tokens (Ghodsi et al., "Rnn-transducer with stateless prediction network", 2020)."""
+    """Sees the last `context` tokens (Ghodsi et al., "Rnn-transducer with stateless prediction network", 2020)."""
 
     def __init__(self, outputs: int, units: int, context: int) -> None:
         super().__init__()
@@ -85,7 +86,7 @@ class StatelessPredictor(Predictor):
 
 
 class LstmPredictor(Predictor):
-    """All tokens so far, through one LSTM layer."""
+    """Sees all earlier tokens, through one LSTM layer. `context` is unused."""
 
     def __init__(self, outputs: int, units: int, context: int) -> None:
         super().__init__()
@@ -110,19 +111,20 @@ PREDICTORS: dict[str, Callable[[int, int, int], Predictor]] = {"stateless": Stat
 
 
 class EndToEnd(nn.Module):
-    """Encoder and heads. `weights`: each head's in the loss, those of `HEADS` that are above 0.
+    """An encoder and heads. `weights`: the weight of each head of `HEADS` in the loss, those above 0.
 
-    tags: how many the `tagger` tells apart, with `tag_weight` in the loss; 0: there is none. tag_told: share of the
-    utterances whose heads are told the tag in training, by a vector on each encoded frame and on what the attention
-    decoder begins with (as Whisper's prefix tokens, Radford et al., 2023, and the prompts of multilingual transducers).
-    intermediate: weight of CTC, by the same head, on the encoder's middle layer (Lee and Watanabe, "Intermediate loss
-    regularization for CTC-based speech recognition", 2021). It and `prune` count in training alone.
+    tags: number of classes of the `tagger`, which has `tag_weight` in the loss; 0: no tagger. tag_told: share of the
+    training utterances whose heads are given the tag, as a vector added to each encoded frame and to the first input
+    of the attention decoder (like Whisper's prefix tokens, Radford et al., 2023, and the prompts of multilingual
+    transducers). intermediate: weight of CTC, with the same head, on the encoder's middle layer (Lee and Watanabe,
+    "Intermediate loss regularization for CTC-based speech recognition", 2021). `intermediate` and `prune` matter in
+    training only.
     """
 
     joint = True
-    """Loss is made here, not of logits."""
+    """The model computes the loss itself, not the caller from logits."""
     tells_itself = False
-    """Whether inference tells the heads the tag that the tagger hears (`told`); they wait for the whole utterance."""
+    """Whether inference gives the heads the recognised tag (`told`). They then wait for the whole utterance."""
 
     def __init__(
         self,
@@ -176,23 +178,24 @@ class EndToEnd(nn.Module):
         self.encoder.recompute = value
 
     def encode(self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        """(B, T', D) of `features` (B, T, F) with `lengths` (B,) real frames each."""
+        """Encoded frames (B, T', D) of `features` (B, T, F), with `lengths` (B,) real frames each."""
         return self.encoder(features, lengths, generator)  # type: ignore[no-any-return]
 
     def tagged(self, encoded: Tensor, lengths: Tensor) -> Tensor:
-        """Logits (B, N) of what each utterance is: of the mean of its `lengths` (B,) frames of `encoded` (B, T', D)."""
+        """Tag logits (B, N) of each utterance, from the mean of its `lengths` (B,) frames of `encoded` (B, T', D)."""
         valid = torch.arange(encoded.shape[1], device=encoded.device)[None, :] < lengths[:, None]
         mean = (encoded * valid[:, :, None]).sum(1) / lengths[:, None].clamp(min=1)
         return self.tagger(mean)  # type: ignore[no-any-return]
 
     def told(self, encoded: Tensor, tags: Tensor) -> Tensor:
-        """`encoded` (B, T', D), told the tag that is highest among each utterance's `tags` (B, N)."""
+        """`encoded` (B, T', D) plus the vector of the highest of each utterance's `tags` (B, N)."""
         return encoded + self.tag_prompt(tags.argmax(1))[:, None]  # type: ignore[no-any-return]
 
     def tell(self, tag: int) -> None:
-        """From now on every utterance is of `tag`, and the model as if it had been trained for this one alone.
+        """Fix the tag of all utterances to `tag`, for good.
 
-        The vectors go into biases, so that searches, streams and exports need not know of it; `tagged` stays as it was.
+        The tag's vectors are added to biases, so searches, streams and exports work unchanged. The result of `tagged`
+        does not change.
         """
         with torch.no_grad():
             prompt = self.tag_prompt.weight[tag]
@@ -202,13 +205,13 @@ class EndToEnd(nn.Module):
                 self.decoder.embedding.weight[EDGE].add_(self.tag_start.weight[tag])
 
     def _told(self, tags: Tensor, generator: torch.Generator | None) -> Tensor:
-        """(B,): whether the heads are told each utterance's tag; none is without a generator, as of held-out data."""
+        """(B,): whether the heads are given each utterance's tag. Without a generator (held-out data), none is."""
         if generator is None:
             return torch.zeros_like(tags, dtype=torch.bool)
         return (tags >= 0) & (torch.rand(len(tags), generator=generator, device=tags.device) < self.tag_told)
 
     def joined(self, encoded: Tensor, predicted: Tensor) -> Tensor:
-        """The transducer's logits (…, V) of frames (…, D) and what the predictor says (…, D)."""
+        """The transducer's logits (…, V) from encoded frames (…, D) and the predictor's outputs (…, D)."""
         return self.joiner(torch.tanh(encoded + predicted))  # type: ignore[no-any-return]
 
     def forward(
@@ -219,17 +222,17 @@ class EndToEnd(nn.Module):
         targets: Mapping[str, Tensor] | None = None,
         keys: Sequence[object] | None = None,
     ) -> Tensor:
-        """Loss (B,) in nats towards `targets`; without them logits (B, T', V) of CTC, or `encode` if it has none.
+        """Loss (B,) in nats for `targets`. Without them: logits (B, T', V) of CTC, or `encode` if there is no CTC head.
 
-        A transducer's is pruned where gradients are made and `prunes` is true, and whole where not.
+        A transducer's loss is pruned when gradients are enabled and `prunes` is true; otherwise it is complete.
 
-        targets: `tokens` (B, U), `token_lengths` (B,) and `lengths` (B,) of the encoded frames; on the host, where they
-        are checked. With a tagger also `tags` (B,), of which those below 0 do not count. keys: names of the utterances
-        for errors.
+        targets: `tokens` (B, U), `token_lengths` (B,) and `lengths` (B,) of the encoded frames, on the host, where they
+        are checked. With a tagger also `tags` (B,); those below 0 are ignored. keys: names of the utterances, for
+        errors.
 
         Raises
         ------
-        ValueError: tokens that do not fit, with the utterance.
+        ValueError: an utterance's tokens do not fit its frames.
         """
         if targets is None:
             encoded = self.encode(features, lengths, generator)
@@ -244,7 +247,7 @@ class EndToEnd(nn.Module):
             return loss
 
     def shortest(self) -> dict[str, Tensor]:
-        """Targets of the shortest utterance that there is."""
+        """Targets of the shortest possible utterance."""
         one = torch.ones(1, dtype=torch.int64)
         return {"lengths": one, "tokens": one[None], "token_lengths": one, "tags": -one}
 
@@ -261,8 +264,8 @@ class EndToEnd(nn.Module):
         loss, first = encoded.new_zeros(len(encoded)), None
         if self.tags:
             wanted, frames = (targets[name].to(encoded.device, non_blocking=True) for name in ("tags", "lengths"))
-            found = self.tagged(encoded, frames)
-            loss = self.tag_weight * functional.cross_entropy(found, wanted, reduction="none", ignore_index=-1)
+            logits = self.tagged(encoded, frames)
+            loss = self.tag_weight * functional.cross_entropy(logits, wanted, reduction="none", ignore_index=-1)
             if self.tag_told:
                 told, rows = self._told(wanted, generator)[:, None], wanted.clamp(min=0)
                 encoded = encoded + (self.tag_prompt(rows) * told)[:, None]
@@ -270,18 +273,7 @@ class EndToEnd(nn.Module):
         for head, weight in self.weights.items():
             if head == "transducer":
                 predicted = dropped_out(self.predictor(here), self.dropout, generator)
-                spelled = lengths, tokens, token_lengths
-                given = (encoded, predicted, self.joiner.weight, self.joiner.bias)
-                if not (self.prune and torch.is_grad_enabled()):
-                    each = fused_transducer_loss(*given, *spelled, keys=keys)
-                else:
-                    adding = self.simple_encoder(encoded), self.simple_predictor(predicted)
-                    if self.prunes:
-                        each, simple = pruned_transducer_loss(*given, *adding, *spelled, span=self.prune, keys=keys)
-                    else:
-                        each = fused_transducer_loss(*given, *spelled, keys=keys)
-                        simple = simple_transducer_loss(*adding, *spelled)
-                    each = each + SIMPLE_WEIGHT * simple
+                each = self._transducer_loss(encoded, predicted, lengths, tokens, token_lengths, keys)
             elif head == "ctc":
                 each = ctc_loss(self.ctc(encoded), lengths, tokens, token_lengths, keys=keys)
             else:
@@ -290,9 +282,30 @@ class EndToEnd(nn.Module):
             loss = loss + weight * each.to(loss)
         return loss
 
+    def _transducer_loss(
+        self,
+        encoded: Tensor,
+        predicted: Tensor,
+        lengths: Tensor,
+        tokens: Tensor,
+        token_lengths: Tensor,
+        keys: Sequence[object] | None,
+    ) -> Tensor:
+        spelled = lengths, tokens, token_lengths
+        given = (encoded, predicted, self.joiner.weight, self.joiner.bias)
+        if not (self.prune and torch.is_grad_enabled()):
+            return fused_transducer_loss(*given, *spelled, keys=keys)
+        adding = self.simple_encoder(encoded), self.simple_predictor(predicted)
+        if self.prunes:
+            each, simple = pruned_transducer_loss(*given, *adding, *spelled, span=self.prune, keys=keys)
+        else:
+            each = fused_transducer_loss(*given, *spelled, keys=keys)
+            simple = simple_transducer_loss(*adding, *spelled)
+        return each + SIMPLE_WEIGHT * simple
+
 
 def _zeros(tags: int, units: int) -> nn.Embedding:
-    """A vector for each tag, at first of a model that is told nothing."""
+    """A vector for each tag, initially zero, so that the tag has no effect."""
     made = nn.Embedding(tags, units)
     nn.init.zeros_(made.weight)
     return made

@@ -12,8 +12,8 @@ from megahour.models.encoders import Drop, Encoder, masked, run_layer
 class Tdnn(Encoder):
     """Time-delay network: residual 1-D convolutions of width 3 with growing dilation, each with layer norm.
 
-    Layer i (from 0) has dilation 2^(i mod 4), so L layers see a fixed number of frames to either side and nothing
-    depends on the other utterances of a batch. All frames are computed at once: fast on CPUs, made for the CTC aligner.
+    Layer i (from 0) has dilation 2^(i mod 4), so L layers see a fixed number of frames to either side. All frames are
+    computed at once, which is fast on CPUs. It is the model of the CTC aligner.
     """
 
     def __init__(self, inputs: int, outputs: int, layers: int, units: int, dropout: float) -> None:
@@ -42,10 +42,10 @@ class Tdnn(Encoder):
 
 
 class Mlp(Encoder):
-    """Feed-forward network on a window of `lookahead` frames to either side, each layer with layer norm and ReLU.
+    """Feed-forward network on a window of `lookahead` frames to either side; each layer has layer norm and ReLU.
 
-    The light model of hybrids: Hinton et al., "Deep neural networks for acoustic modeling in speech recognition", 2012.
-    Frames are independent of each other, so dropout draws for each frame.
+    The small model of hybrids: Hinton et al., "Deep neural networks for acoustic modeling in speech recognition", 2012.
+    Frames are independent, so dropout draws a mask for each frame.
     """
 
     def __init__(self, inputs: int, outputs: int, layers: int, units: int, lookahead: int, dropout: float) -> None:

@@ -1,7 +1,7 @@
-"""Acoustic models from elsewhere, run by their own libraries: ONNX, TorchScript, Hugging Face's checkpoints. No pickle.
+"""Runs imported acoustic models with their own libraries: ONNX, TorchScript, Hugging Face checkpoints. No pickle.
 
-Such a model may look at its whole input (normalisation over time, attention without a mask), so each sequence runs by
-itself at its own length: what shares its batch cannot matter, and padding is never computed.
+Such a model may use its whole input (normalisation over time, attention without a mask). Each sequence therefore runs
+alone at its own length: neither the batch nor padding can change its result.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SUFFIX = {"onnx": ".onnx", "torchscript": ".pt", "huggingface": ".safetensors"}
-COST_STEPS = 16  # 8-bit costs are in steps of 1/16 nat, as `align.ctc.quantise` makes them
+COST_STEPS = 16  # 8-bit costs are in steps of 1/16 nat, as in `align.ctc.quantise`
 Call = Callable[["NDArray[np.float32]"], "NDArray[np.float32]"]  # input of one sequence → (T', V)
 
 
 class ForeignModel:
-    """A model of `import-aligner`, called with a padded batch like any other (`engine.accelerator.spec.Model`).
+    """A model of `import-aligner`. It takes padded batches, as `serve.spec.Model` requires.
 
-    `config` is the artifact's `.model.json`: `audio` says what the frames are, `run` how the file is called, `order`
-    which of its outputs are the tokens (the blank first). `data` is the file. bounded: as `onnx_session` has it.
+    config: the artifact's `.model.json`, where `audio` describes the input, `run` the call, and `order` lists the
+    output of each token, the blank first. data: the model file. bounded: limit memory and time (`onnx_session`).
 
     Raises
     ------
-    ConfigError: the library is missing. StoreError: it cannot read the file.
+    ConfigError: the library is missing. StoreError: the library cannot read the file.
     """
 
     def __init__(
@@ -63,23 +63,23 @@ class ForeignModel:
     ) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
         """(B, T, F) with `lengths` (B,) → {"log_probs": (B, T', V) float32} or {"costs": … uint8}, and lengths T'.
 
-        F is the samples of a frame for a model of waveforms. Unused rows (all zero, of length 1) are not run.
+        For a waveform model, F is the number of samples per frame. Unused rows (all zero, of length 1) are skipped.
         """
-        found: dict[int, NDArray[Any]] = {}
+        results: dict[int, NDArray[Any]] = {}
         for row, length in enumerate(np.asarray(lengths).tolist()):
             sequence = features[row, :length]
             if length > 1 or sequence.any():
                 log_probs = log_softmax(self.run(sequence), normal=self.config["run"]["log_probs"])[:, self._order]
-                found[row] = log_probs if self._outputs == "log_probs" else quantised(log_probs)
-        frames = np.array([len(found.get(row, ())) for row in range(len(features))], np.int64)
+                results[row] = log_probs if self._outputs == "log_probs" else quantised(log_probs)
+        frames = np.array([len(results.get(row, ())) for row in range(len(features))], np.int64)
         kind = np.float32 if self._outputs == "log_probs" else np.uint8
         padded = np.zeros((len(features), int(frames.max(initial=0)), len(self._order)), kind)
-        for row, values in found.items():
+        for row, values in results.items():
             padded[row, : len(values)] = values
         return {self._outputs: padded}, frames
 
     def run(self, sequence: NDArray[np.float32]) -> NDArray[np.float32]:
-        """What the file gives for one sequence (T, F): (T', V), all of its outputs in its own order."""
+        """The file's outputs (T', V) for one sequence (T, F), all of them, in the file's order."""
         one = np.ascontiguousarray(sequence.reshape(-1) if self._waveform else sequence, np.float32)
         if not self._waveform and self.config["run"]["layout"] == "mels-first":
             one = np.ascontiguousarray(one.T)
@@ -90,7 +90,7 @@ class ForeignModel:
             values = values[:, 0]
         if values.ndim != 2:
             raise ConfigError(
-                f"the model gives values of shape {values.shape} for one sequence, not (1, frames, tokens)",
+                f"the model's output has shape {values.shape} for one sequence, not (1, frames, tokens)",
                 where=self._where,
                 remedy="name the right output with output_name",
             )
@@ -98,7 +98,7 @@ class ForeignModel:
 
 
 def log_softmax(values: NDArray[np.float32], *, normal: bool = False) -> NDArray[np.float32]:
-    """Log posteriors of logits (T, V) in nats; `normal`: they are log posteriors already."""
+    """Log posteriors in nats of logits (T, V). normal: the values are log posteriors already."""
     values = values.astype(np.float32, copy=False)
     if normal:
         return values
@@ -108,7 +108,11 @@ def log_softmax(values: NDArray[np.float32], *, normal: bool = False) -> NDArray
 
 
 def quantised(log_probs: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Log posteriors in nats as uint8 costs in steps of 1/16 nat; below -15.9 nats they saturate."""
+    """Log posteriors in nats as uint8 costs in steps of 1/16 nat. They saturate at -15.9 nats.
+
+    >>> quantised(np.array([[0.0, -1.0, -20.0]], np.float32))
+    array([[  0,  16, 255]], dtype=uint8)
+    """
     costs: NDArray[np.uint8] = np.clip(np.rint(log_probs * -np.float32(COST_STEPS)), 0, 255).astype(np.uint8)
     return costs
 
@@ -120,7 +124,7 @@ def _open_onnx(data: bytes, run: Mapping[str, Any], threads: int, device: str, w
     output_name = run["output_name"] or names[0]
     for name, known in ((input_name, inputs), (run["length_name"], inputs), (output_name, names)):
         if name and name not in known:
-            raise ConfigError(f'the model has no "{name}"; it has {", ".join(sorted(known))}', where=where)
+            raise ConfigError(f'the model has no "{name}", only {", ".join(sorted(known))}', where=where)
 
     def call(one: NDArray[np.float32]) -> NDArray[np.float32]:
         feed: dict[str, Any] = {input_name: one}
@@ -139,8 +143,8 @@ def _open_onnx(data: bytes, run: Mapping[str, Any], threads: int, device: str, w
 def _run(session: Any, output: str, feed: Mapping[str, Any], options: Any, where: str) -> Any:
     try:
         return session.run([output], feed, options)
-    except Exception as error:  # as above
-        remedy = "take a shorter piece of audio; of any, the model is damaged or was changed: get it again"
+    except Exception as error:  # onnxruntime's classes share no base
+        remedy = "use shorter audio; if no audio works, the model is damaged: get it again"
         raise StoreError(f"the graph does not run: {in_a_line(error)}", where=where, remedy=remedy) from None
 
 
@@ -150,7 +154,7 @@ def _open_torchscript(data: bytes, run: Mapping[str, Any], threads: int, device:
     if threads:
         torch.set_num_threads(threads)
     try:
-        with warnings.catch_warnings(category=DeprecationWarning, action="ignore"):  # torch prefers its own export
+        with warnings.catch_warnings(category=DeprecationWarning, action="ignore"):  # torch recommends torch.export
             module = torch.jit.load(io.BytesIO(data), map_location=device).eval()  # type: ignore[no-untyped-call]
     except (RuntimeError, ValueError) as error:
         raise StoreError(f"torch.jit cannot read the model: {str(error).splitlines()[0]}", where=where) from error

@@ -1,6 +1,6 @@
-"""A log-mel spectrum made into sound without anything learnt: fast Griffin-Lim (Perraudin et al., 2013).
+"""Turns a log-mel spectrum into audio without training: fast Griffin-Lim (Perraudin et al., 2013).
 
-Its transforms are convolutions, so that it goes into an exported graph as it is.
+Its Fourier transforms are convolutions, so that it can be exported as part of a graph.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from torch.nn import functional
 from megahour.features.mel_spectrum import MelSpectrum
 
 MOMENTUM = 0.99
-SHARPER = 1.1  # power of the magnitudes that the filters blurred
+SHARPER = 1.1  # exponent of the magnitudes, which sharpens what the mel filters blurred
 SOFT = 0.03
-"""Share of a magnitude below which what was found there has no say in the phase: it is what rounding made of it, and 32
-rounds would enlarge that until two machines give different samples."""
+"""Share of a magnitude below which an estimate no longer determines the phase. Such an estimate is mostly rounding
+error, which 32 rounds would amplify until two machines give different samples."""
 
 
 class GriffinLim(nn.Module):
-    """(B, T, mels) → (B, (T − 1) · shift) samples, as `MelSpectrum.of` had them. Nothing is drawn at random."""
+    """Inverse of `MelSpectrum.of`: (B, T, mels) → (B, (T − 1) · shift) samples. It is deterministic."""
 
     analysis: Tensor
     synthesis: Tensor
@@ -42,16 +42,16 @@ class GriffinLim(nn.Module):
         self.register_buffer("unfilter", inverse, persistent=False)
 
     def sound(self, parts: Tensor, weight: Tensor | None = None) -> Tensor:
-        """(B, 2 · bins, T) real and imaginary parts → (B, (T − 1) · shift); `weight`: `overlap` of them, if known."""
+        """Real and imaginary parts (B, 2 · bins, T) → samples (B, (T − 1) · shift). weight: their `overlap`."""
         summed = functional.conv_transpose1d(parts, self.synthesis, stride=self.shift)
         weight = self.overlap(parts) if weight is None else weight
         half = self.size // 2
         return (summed / weight)[:, 0, half : summed.shape[2] - half]
 
     def overlap(self, parts: Tensor) -> Tensor:
-        """(B, 1, samples): squares of the windows that cover each sample."""
-        found = functional.conv_transpose1d(torch.ones_like(parts[:, :1]), self.envelope, stride=self.shift)
-        return found.clamp(min=1e-3)
+        """(B, 1, samples): sum of the squared windows over each sample."""
+        weight = functional.conv_transpose1d(torch.ones_like(parts[:, :1]), self.envelope, stride=self.shift)
+        return weight.clamp(min=1e-3)
 
     def parts(self, sound: Tensor) -> Tensor:
         """Inverse of `sound`: (B, samples) → (B, 2 · bins, T)."""
@@ -73,7 +73,7 @@ class GriffinLim(nn.Module):
         return self.sound(parts, weight)
 
     def _first_phases(self, magnitudes: Tensor) -> Tensor:
-        """Cosines and sines of phases that go on at the bins' own frequencies, each from another one."""
+        """Cosines and sines of initial phases that advance at the bins' frequencies, from different starts."""
         bins = torch.arange(magnitudes.shape[1], device=magnitudes.device)[:, None]
         frames = torch.cumsum(torch.ones_like(magnitudes[:1, :1]), dim=2)[0] - 1
         turns = torch.remainder(bins * (self.shift / self.size) * frames + 0.618034 * bins * bins, 1.0)

@@ -1,7 +1,7 @@
-"""CTC checkpoints of Hugging Face's transformers (wav2vec 2.0, MMS, HuBERT, WavLM, Parakeet …) as aligners.
+"""Reads CTC checkpoints of Hugging Face's transformers (wav2vec 2.0, MMS, HuBERT, WavLM, Parakeet …).
 
-A checkpoint is a folder: `config.json`, weights as safetensors, the tokens, and the settings of its feature extractor.
-transformers builds the architecture from these; no code and no pickle of the folder is run.
+A checkpoint is a folder with `config.json`, weights as safetensors, the tokens, and the settings of the feature
+extractor. transformers builds the model from these; no code or pickle in the folder is run.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
+from megahour.models.token_list import by_number
 
 if TYPE_CHECKING:
     import torch
@@ -22,15 +23,16 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 MAX_JSON_BYTES, MAX_WEIGHT_BYTES = 64 << 20, 16 << 30
-OPTIONAL_WEIGHTS = ("masked_spec_embed",)  # of training alone; checkpoints leave it out
+OPTIONAL_WEIGHTS = ("masked_spec_embed",)  # used in training only; checkpoints leave it out
 SEVERAL = "it has adapters for several languages"
 
 
 @dataclass(frozen=True)
 class CtcCheckpoint:
-    """architecture: `config.json`. extractor: settings of the feature extractor. tokens: in the order of the outputs.
+    """Contents of a checkpoint.
 
-    blank: the number of the blank. weights: a safetensors file.
+    architecture: `config.json`. extractor: settings of the feature extractor. tokens: in the order of the outputs.
+    blank: number of the blank token. weights: a safetensors file.
     """
 
     architecture: dict[str, Any]
@@ -41,7 +43,7 @@ class CtcCheckpoint:
 
     @property
     def rate_hz(self) -> int:
-        """Of the audio that it hears."""
+        """Sampling rate of the model's audio."""
         return int(self.extractor.get("sampling_rate", 16_000))
 
 
@@ -60,7 +62,7 @@ class Folder:
         return bytes(self._fs.cat_file(path))
 
     def json(self, *names: str) -> dict[str, Any]:
-        """The object in the first of these files that is there; {} without any."""
+        """The object in the first of these files that exists; {} if none does."""
         for name in names:
             try:
                 values = json.loads(self.read(name))
@@ -69,27 +71,27 @@ class Folder:
             except (ValueError, RecursionError) as error:
                 raise ConfigError(f"not JSON: {error}", where=self.of(name)) from None
             if not isinstance(values, dict):
-                raise ConfigError(f"a {type(values).__name__}, not an object", where=self.of(name))
+                raise ConfigError(f"JSON {type(values).__name__}, not an object", where=self.of(name))
             return values
         return {}
 
     def of(self, name: str) -> str:
-        """Its address."""
+        """The file's address."""
         return f"{self.url}/{name}"
 
 
 def is_checkpoint(url: str) -> bool:
-    """Whether it is a folder with a `config.json`, and no file."""
+    """Whether `url` is a folder with a `config.json`."""
     fs, inner = file_system(url)
     return bool(fs.isdir(inner)) and bool(fs.exists(f"{inner.rstrip('/')}/{CONFIG}"))
 
 
 def read_checkpoint(url: str, language: str = "") -> CtcCheckpoint:
-    """All of a checkpoint's folder. language: which of its adapters, for one that has several (MMS: `deu`).
+    """Read a checkpoint's folder. language: name of the adapter, if there are several (MMS: `deu`).
 
     Raises
     ------
-    ConfigError: a file is missing or damaged, or the checkpoint is no CTC model, with what to do.
+    ConfigError: a file is missing or damaged, or the checkpoint is not a CTC model.
     """
     folder = Folder(url)
     architecture = folder.json(CONFIG)
@@ -97,15 +99,15 @@ def read_checkpoint(url: str, language: str = "") -> CtcCheckpoint:
     settings = folder.json("preprocessor_config.json", "processor_config.json")
     extractor = settings.get("feature_extractor", settings)
     if not isinstance(extractor, dict) or not extractor:
-        remedy = "copy preprocessor_config.json beside it: it has the sampling rate and the normalisation"
-        raise ConfigError("the folder does not say how the model hears audio", where=url, remedy=remedy)
+        remedy = "copy preprocessor_config.json into it, which has the sampling rate and the normalisation"
+        raise ConfigError("the folder has no settings of the feature extractor", where=url, remedy=remedy)
     tokens = _tokens(folder, language)
     weights = _weights(folder, language)
     rows = architecture.get("vocab_size", len(tokens)) if not language else len(tokens)
     if not isinstance(rows, int) or not len(tokens) <= rows <= len(tokens) + 1000:
         what = f"{len(tokens)} tokens, but the model has {str(rows)[:20]} outputs"
-        raise ConfigError(what, where=url, remedy="get the tokens and the model of one checkpoint")
-    tokens += [f"<unused-{i}>" for i in range(len(tokens), rows)]  # outputs that no token has
+        raise ConfigError(what, where=url, remedy="get the tokens and the model from one checkpoint")
+    tokens += [f"<unused-{i}>" for i in range(len(tokens), rows)]  # outputs without a token
     blank = architecture.get("pad_token_id")
     if not isinstance(blank, int) or not 0 <= blank < rows:
         raise ConfigError(f"pad_token_id {blank!r}: which output is the blank?", where=folder.of(CONFIG))
@@ -113,23 +115,23 @@ def read_checkpoint(url: str, language: str = "") -> CtcCheckpoint:
 
 
 def check_architecture(architecture: Mapping[str, Any], *, where: str) -> None:
-    """Raises ConfigError: transformers knows no CTC model of that `model_type`."""
+    """Raises ConfigError: transformers has no CTC model of that `model_type`."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CTC_MAPPING_NAMES
 
     if (kind := architecture.get("model_type")) not in MODEL_FOR_CTC_MAPPING_NAMES:
         known = ", ".join(sorted(MODEL_FOR_CTC_MAPPING_NAMES))
-        what = f"model_type {str(kind)[:50]!r} is no CTC model of transformers" if architecture else "no such file"
-        raise ConfigError(what, where=where, remedy=f"take one of {known}")
+        what = f"model_type {str(kind)[:50]!r} is not a CTC model of transformers" if architecture else "no such file"
+        raise ConfigError(what, where=where, remedy=f"use one of {known}")
 
 
 def open_checkpoint(config: Mapping[str, Any], data: bytes, device: str, where: str) -> Callable[..., Any]:
-    """A function from samples (1, n) in -1 … 1 to logits (1, T', V), as the checkpoint's own processor would call it.
+    """A function from samples (1, n) in -1 … 1 to logits (1, T', V), with the checkpoint's own feature extractor.
 
-    config: `architecture`, `extractor` and `audio` of the model artifact; data: its safetensors file.
+    config: `architecture`, `extractor` and `audio` of the model artifact. data: its safetensors file.
 
     Raises
     ------
-    ConfigError: transformers is missing, or has no such architecture or extractor. StoreError: damaged weights.
+    ConfigError: transformers is missing, or lacks the architecture or extractor. StoreError: damaged weights.
     """
     import torch
 
@@ -161,15 +163,14 @@ def _built(architecture: dict[str, Any], data: bytes, where: str) -> torch.nn.Mo
         module, notes = kind.from_pretrained(None, config=config, state_dict=load(data), output_loading_info=True)
     except SafetensorError as error:
         raise StoreError(f"the weights cannot be read: {error}", where=where, remedy="copy them again") from None
-    except Exception as error:  # whatever transformers raises for settings and shapes that do not fit
-        what = f"transformers does not build the model: {str(error).splitlines()[0] if str(error) else error!r}"
-        raise ConfigError(what, where=where, remedy="config.json and the weights must be of one checkpoint") from None
+    except Exception as error:  # transformers raises many classes for settings and shapes that do not fit
+        what = f"transformers cannot build the model: {str(error).splitlines()[0] if str(error) else error!r}"
+        raise ConfigError(what, where=where, remedy="take config.json and the weights from one checkpoint") from None
     missing = sorted(name for name in notes["missing_keys"] if not name.endswith(OPTIONAL_WEIGHTS))
     if missing or notes["mismatched_keys"]:
-        what = (
-            f"weights are missing or of another shape: {', '.join(map(str, [*missing, *notes['mismatched_keys']][:3]))}"
-        )
-        raise ConfigError(what, where=where, remedy="take a checkpoint that was fine-tuned with CTC, and all its files")
+        names = ", ".join(map(str, [*missing, *notes["mismatched_keys"]][:3]))
+        remedy = "use a checkpoint that was fine-tuned with CTC, with all its files"
+        raise ConfigError(f"weights are missing or have other shapes: {names}", where=where, remedy=remedy)
     return cast("torch.nn.Module", module.eval())
 
 
@@ -181,8 +182,8 @@ def _extractor(settings: Mapping[str, Any], where: str) -> Any:
         raise ConfigError(f"transformers has no feature extractor {str(name)[:80]!r}", where=where)
     try:
         return class_of(name).from_dict(dict(settings))
-    except Exception as error:  # settings that do not fit, or a package that this extractor needs
-        raise ConfigError(f"the feature extractor cannot be made: {error}", where=where) from None
+    except Exception as error:  # settings that do not fit, or a missing package
+        raise ConfigError(f"transformers cannot build the feature extractor: {error}", where=where) from None
 
 
 def _tokens(folder: Folder, language: str) -> list[str]:
@@ -192,17 +193,14 @@ def _tokens(folder: Folder, language: str) -> list[str]:
     if numbers and all(isinstance(each, dict) for each in numbers.values()):
         if language not in numbers:
             some = ", ".join(sorted(numbers)[:12])
-            remedy = f"say with `language` which: {some}{' …' if len(numbers) > 12 else ''}"
-            raise ConfigError(f"{SEVERAL}, and {language!r} is none", where=folder.of(name), remedy=remedy)
+            remedy = f"set `language` to one of them: {some}{' …' if len(numbers) > 12 else ''}"
+            raise ConfigError(f"{SEVERAL}, none for {language!r}", where=folder.of(name), remedy=remedy)
         numbers = numbers[language]
     elif language:
         raise ConfigError(f"language {language!r}, but the checkpoint has tokens of one language", where=folder.url)
     if not numbers:
         numbers, name = _of_tokenizer(folder), "tokenizer.json"
-    numbers = {**numbers, **folder.json("added_tokens.json")}
-    if sorted(map(str, numbers.values())) != sorted(map(str, range(len(numbers)))):
-        raise ConfigError(f"{len(numbers)} tokens are not numbered 0 … {len(numbers) - 1}", where=folder.of(name))
-    return sorted(numbers, key=lambda token: numbers[token])
+    return by_number({**numbers, **folder.json("added_tokens.json")}, where=folder.of(name))
 
 
 def _of_tokenizer(folder: Folder) -> dict[str, int]:
@@ -212,13 +210,13 @@ def _of_tokenizer(folder: Folder) -> dict[str, int]:
         return dict(Tokenizer.from_buffer(folder.read("tokenizer.json")).get_vocab(with_added_tokens=True))
     except FileNotFoundError:
         what = "no vocab.json and no tokenizer.json"
-        raise ConfigError(what, where=folder.url, remedy="copy the tokens' file beside config.json") from None
-    except Exception as error:  # the library raises Exception itself
+        raise ConfigError(what, where=folder.url, remedy="copy one of them into the folder") from None
+    except Exception as error:  # tokenizers raises plain Exception
         raise ConfigError(f"cannot be read: {error}", where=folder.of("tokenizer.json")) from None
 
 
 def _weights(folder: Folder, language: str) -> bytes:
-    """One safetensors file: of all parts, and of the language's adapter in place of the checkpoint's own."""
+    """All parts as one safetensors file, with the adapter of `language` instead of the checkpoint's own."""
     parts = sorted(set(_parts(folder)))
     if language:
         parts.append(f"adapter.{language}.safetensors")
@@ -227,8 +225,8 @@ def _weights(folder: Folder, language: str) -> bytes:
         try:
             files.append(folder.read(name, MAX_WEIGHT_BYTES))
         except FileNotFoundError:
-            remedy = "copy all files of the checkpoint; weights as pickle (pytorch_model.bin) are not read: save them "
-            remedy += "with transformers' save_pretrained, which writes safetensors"
+            remedy = "copy all files of the checkpoint; convert pickled weights (pytorch_model.bin) to safetensors "
+            remedy += "with transformers' save_pretrained"
             raise ConfigError("no such file", where=folder.of(name), remedy=remedy) from None
     if len(files) == 1:
         return files[0]
@@ -245,12 +243,13 @@ def _weights(folder: Folder, language: str) -> bytes:
 
 
 def _parts(folder: Folder) -> list[str]:
-    """Names of the files of the weights; those that an index names lie beside it."""
+    """Names of the files of weights. An index may only name files in its own folder."""
     named = folder.json(INDEX).get("weight_map")
     if named is None:
         return [WEIGHTS]
     names = list(named.values()) if isinstance(named, dict) else [named]
     for name in names:
         if not isinstance(name, str) or "/" in name or "\\" in name or not name.endswith(".safetensors"):
-            raise ConfigError(f"weights in {str(name)[:80]!r}", where=folder.of(INDEX), remedy="files beside the index")
+            what = f"the index names {str(name)[:80]!r}, not a safetensors file in its folder"
+            raise ConfigError(what, where=folder.of(INDEX), remedy="get the checkpoint again")
     return names

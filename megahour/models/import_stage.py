@@ -1,4 +1,4 @@
-"""Stage `import-aligner`: a CTC model trained elsewhere becomes a *model* artifact that `align` can use."""
+"""Stage `import-aligner`: imports a CTC model trained elsewhere as a *model* artifact for `align`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class ImportAligner(Stage[ImportAlignerParams]):
-    """One task; the model is run on noise before it is accepted."""
+    """One task. The model must run on noise before it is accepted."""
 
     name = "import-aligner"
     version = 1

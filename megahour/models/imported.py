@@ -1,4 +1,4 @@
-"""Worker side of `import-aligner`: a model is read with its tokens, tried on noise, and stored as data."""
+"""Imports a CTC model (work of stage `import-aligner`): reads it and its tokens, tries it on noise and stores it."""
 
 from __future__ import annotations
 
@@ -22,29 +22,29 @@ NOISE_S = (1, 3)
 
 
 def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:
-    """Write a *model* artifact's only shard: the file itself and `.model.json`.
+    """Write the only shard of a *model* artifact: the model file and `.model.json`.
 
     Raises
     ------
-    ConfigError: what is missing, does not fit or fails on noise, with the numbers.
+    ConfigError: a parameter or file is missing, the tokens do not fit, or the model fails on noise.
     """
     if not p.model:
         raise ConfigError("model is empty", where="import-aligner", remedy="give the path of the model")
     kind = _kind(p)
     own: dict[str, Any] = {}
     if kind in ("huggingface", "nemo"):
-        found = _checkpoint(p, kind)
+        checkpoint = _checkpoint(p, kind)
         kind = "huggingface"
-        tokens, data = found.tokens, found.weights
-        own = {"architecture": found.architecture, "extractor": found.extractor}
-        p = _as_checkpoint_says(p, {"rate_hz": found.rate_hz, "blank": tokens[found.blank]})
+        tokens, data = checkpoint.tokens, checkpoint.weights
+        own = {"architecture": checkpoint.architecture, "extractor": checkpoint.extractor}
+        p = _with_checkpoint(p, {"rate_hz": checkpoint.rate_hz, "blank": tokens[checkpoint.blank]})
     elif p.tokens:
         tokens, data = read_tokens(p.tokens), read_file(p.model, MAX_MODEL_BYTES)
     else:
         raise ConfigError("tokens is empty", where="import-aligner", remedy="give the path of the tokens file")
 
     if kind == "onnx":
-        p = _as_graph_says(p, graph_facts(data, where=p.model))
+        p = _with_graph(p, graph_facts(data, where=p.model))
     own |= {"format": 1, "kind": kind, "criterion": "ctc", **ordered(p, tokens), **_run(p)}
     shift = try_on_noise(ForeignModel({**own, **_audio(p)}, data, where=p.model), p, len(tokens))
     p = p.model_copy(update={"frame_shift_samples": shift})
@@ -57,9 +57,13 @@ def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:
 
 
 def try_on_noise(model: ForeignModel, p: ImportAlignerParams, tokens: int) -> int:
-    """Run noise of one second and of three: outputs must fit the list, be finite, and advance at the stated shift.
+    """Run the model on one and on three seconds of noise.
 
-    Returns the samples from one output frame to the next: the stated ones, or where none are, the measured ones.
+    Returns the samples between output frames: `frame_shift_samples` if it is set, else the measured number.
+
+    Raises
+    ------
+    ConfigError: the model fails, or its outputs do not match the tokens, are not finite or have another frame shift.
     """
     frames = []
     for seconds in NOISE_S:
@@ -67,19 +71,19 @@ def try_on_noise(model: ForeignModel, p: ImportAlignerParams, tokens: int) -> in
             values = model.run(_noise(p, seconds))
         except MegahourError:
             raise
-        except Exception as error:  # whatever the library raises says that the file is called wrongly
+        except Exception as error:  # libraries raise many classes when the model is called wrongly
             remedy = "check input, layout, mels, input_name and length_name"
             raise ConfigError(
                 f"the model fails on {seconds} s of noise: {error}", where=p.model, remedy=remedy
             ) from None
         if values.shape[1] != tokens:
             raise ConfigError(
-                f"the model gives {values.shape[1]} values a frame, the list has {tokens} tokens",
+                f"the model has {values.shape[1]} outputs, but the list has {tokens} tokens",
                 where=p.tokens,
-                remedy="give the token list that the model was trained with, its blank included",
+                remedy="give the token list that the model was trained with, including the blank",
             )
         if not np.isfinite(values).all():
-            raise ConfigError(f"the model gives NaN or infinity for {seconds} s of noise", where=p.model)
+            raise ConfigError(f"the model returns NaN or infinity for {seconds} s of noise", where=p.model)
         frames.append(len(values))
     due = (NOISE_S[1] - NOISE_S[0]) * p.rate_hz / p.frame_shift_samples
     shift = p.frame_shift_samples
@@ -87,23 +91,23 @@ def try_on_noise(model: ForeignModel, p: ImportAlignerParams, tokens: int) -> in
         shift = likely_shift((NOISE_S[1] - NOISE_S[0]) * p.rate_hz, frames[1] - frames[0], p.rate_hz)
     if shift != p.frame_shift_samples and _given(p, "frame_shift_samples"):
         raise ConfigError(
-            f"frame_shift_samples = {p.frame_shift_samples}, but two more seconds give {frames[1] - frames[0]} frames",
+            f"frame_shift_samples = {p.frame_shift_samples}, but two more seconds add {frames[1] - frames[0]} frames",
             where=p.model,
-            remedy=f"it looks like {shift} samples, or the rate is not {p.rate_hz} Hz",
+            remedy=f"the shift is probably {shift} samples, or the rate is not {p.rate_hz} Hz",
         )
     if p.input == "log-mel" and shift * 100 % p.rate_hz:
-        what = f"{frames[1] - frames[0]} frames in two more seconds: not one for some log-mel frames of 10 ms"
-        raise ConfigError(what, where=p.model, remedy="give the rate_hz of the audio that it hears")
+        what = f"two more seconds add {frames[1] - frames[0]} frames: not a whole number of 10 ms log-mel frames each"
+        raise ConfigError(what, where=p.model, remedy="set rate_hz to the rate of the model's audio")
     sums = np.exp(log_softmax(values, normal=True).astype(np.float64)).sum(axis=1)
     if p.output == "log-probs" and np.abs(sums - 1).max() > 0.01:
         raise ConfigError(
-            f"the outputs are no log posteriors: they add up to {sums[0]:.3g}", where=p.model, remedy="output: logits"
+            f"the outputs are not log posteriors: they sum to {sums[0]:.3g}", where=p.model, remedy="output: logits"
         )
     return shift
 
 
 def likely_shift(samples: int, frames: int, rate_hz: int) -> int:
-    """Samples from one output frame to the next, where `samples` give `frames`: the roundest that fits within a frame.
+    """Samples between output frames if `samples` give `frames`: the roundest number that fits to within a frame.
 
     >>> likely_shift(32_000, 67, 16_000)  # 32000 / 67 = 477.6
     480
@@ -122,21 +126,21 @@ def _checkpoint(p: ImportAlignerParams, kind: str) -> CtcCheckpoint:
     return read_nemo(p.model) if kind == "nemo" else read_checkpoint(p.model, p.language)
 
 
-def _as_checkpoint_says(p: ImportAlignerParams, found: Mapping[str, Any]) -> ImportAlignerParams:
-    """The parameters with what a checkpoint says itself. Raises ConfigError: the user says something else."""
-    fixed = {**found, "input": "waveform", "scale": "unit", "normalise": False, "output": "logits"}
+def _with_checkpoint(p: ImportAlignerParams, values: Mapping[str, Any]) -> ImportAlignerParams:
+    """The parameters with the values that the checkpoint fixes. Raises ConfigError: the user set another value."""
+    fixed = {**values, "input": "waveform", "scale": "unit", "normalise": False, "output": "logits"}
     for name, value in fixed.items():
         if _given(p, name) and getattr(p, name) != value:
             what = f"{name} = {getattr(p, name)!r}, but the checkpoint has {value!r}"
-            raise ConfigError(what, where=p.model, remedy=f"leave {name} out: a checkpoint says it itself")
+            raise ConfigError(what, where=p.model, remedy=f"leave {name} out: the checkpoint defines it")
     return p.model_copy(update=fixed)
 
 
-def _as_graph_says(p: ImportAlignerParams, graph: GraphFacts) -> ImportAlignerParams:
-    """The parameters with what an ONNX graph's inputs show, where the user has said nothing else.
+def _with_graph(p: ImportAlignerParams, graph: GraphFacts) -> ImportAlignerParams:
+    """The parameters with values from an ONNX graph's inputs, for those that the user did not set.
 
-    A graph with an input of three axes hears log-mel, and one of integers beside it is the length. icefall's models
-    have filters up to 400 Hz below Nyquist, and a sign of their makers.
+    An input with three axes is log-mel, and an integer input is the length. icefall's models, which their metadata
+    name, have filters up to 400 Hz below the Nyquist frequency.
     """
     audio = graph.inputs.get(p.input_name) if p.input_name else next(iter(graph.inputs.values()), None)
     seen: dict[str, Any] = {}
@@ -153,12 +157,12 @@ def _as_graph_says(p: ImportAlignerParams, graph: GraphFacts) -> ImportAlignerPa
 
 
 def _given(p: ImportAlignerParams, name: str) -> bool:
-    """Whether the user has set a parameter to something else than its default."""
+    """Whether the user set a parameter to another value than its default."""
     return bool(getattr(p, name) != type(p).model_fields[name].default)
 
 
 def _noise(p: ImportAlignerParams, seconds: int) -> Any:
-    """(T, F) frames of noise as the model is fed: samples by the output frame, or log-mel frames of 10 ms."""
+    """Noise (T, F) as input of the model: log-mel frames of 10 ms, or the samples of each output frame."""
     rng = np.random.Generator(np.random.PCG64(seconds))
     if p.input == "log-mel":
         return rng.normal(0.0 if p.normalise else 8.0, 1.0, (100 * seconds, p.mels)).astype(np.float32)
@@ -182,7 +186,7 @@ def _kind(p: ImportAlignerParams) -> str:
     if is_checkpoint(p.model):
         return "huggingface"
     remedy = "format: onnx or torchscript; or a folder with the config.json of a Hugging Face checkpoint"
-    raise ConfigError("the file's name does not say what it is", where=p.model, remedy=remedy)
+    raise ConfigError("the file's name does not show its format", where=p.model, remedy=remedy)
 
 
 def _audio(p: ImportAlignerParams) -> dict[str, Any]:

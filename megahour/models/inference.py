@@ -1,4 +1,4 @@
-"""Reading a *model* artifact and running it on batches. No pickle: safetensors and JSON, both checked before use."""
+"""Loads a *model* artifact and runs it on batches. Files are safetensors and JSON, checked before use; no pickle."""
 
 from __future__ import annotations
 
@@ -41,14 +41,19 @@ class Model:
     def __call__(
         self, features: NDArray[np.float32], lengths: NDArray[np.int64]
     ) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
-        """Run `features` (B, T, F), stacked and normalised, with `lengths` (B,) real frames each.
+        """Run the model on `features` (B, T, F), stacked and normalised, with `lengths` (B,) real frames each.
 
-        Returns the outputs and their lengths, which are `lengths` unless the model subsamples, as `serve.spec.Model`
-        asks: {"log_probs": (B, T, V) float32}, or {"indices": (B, T, k) uint16, "logits": (B, T, k) float16} with the k
-        largest logits of each frame in falling order (Parthasarathi et al., section V-C), or {"costs": (B, T, V)
-        uint8}, -log posteriors in 1/16 nat: a quarter of the bytes, for aligners, or {"encoded": (B, T, D) float32} of
-        an `EndToEnd` model. A model that tells tags adds to log_probs and encoded "tags": (B, T, N) float32, the log
-        probabilities of the whole utterance's, equal in all frames. Frames past a row's length are undefined.
+        Returns the arrays below and their lengths (B,), `lengths` divided by the model's subsampling. Frames past a
+        row's length are undefined.
+
+        log_probs: {"log_probs": (B, T, V) float32}.
+        top_k: {"indices": (B, T, k) uint16, "logits": (B, T, k) float16}, the k largest logits of each frame in falling
+            order (Parthasarathi et al., section V-C).
+        costs: {"costs": (B, T, V) uint8}, -log posteriors in 1/16 nat, a quarter of the bytes, for aligners.
+        encoded: {"encoded": (B, T, D) float32} of an `EndToEnd` model.
+
+        A model with a tagger adds to log_probs and encoded {"tags": (B, T, N) float32}, the log probabilities of the
+        utterance's tags, equal in all frames.
         """
         with torch.inference_mode():
             x = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32)).to(self.device)
@@ -72,7 +77,7 @@ class Model:
             return top, lengths
 
     def _run(self, x: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, dict[str, NDArray[np.float32]]]:
-        """Logits (B, T', V), or what the encoder gives (B, T', D); and `tags`, where the model says any."""
+        """Logits (B, T', V) or encoded frames (B, T', D); and `tags`, if the model has a tagger."""
         module = self.module
         if not isinstance(module, EndToEnd) or (self.outputs != "encoded" and not module.tags):
             return module(x, lengths), {}
@@ -97,36 +102,35 @@ def load(
     precision: str = "fp32",
     tell: str = "",
 ) -> Model | ForeignModel:
-    """The model of a *model* artifact, as the accelerator service loads it: loader ``megahour.models.inference:load``.
+    """Load a *model* artifact. The model service uses it as loader ``megahour.models.inference:load``.
 
-    `threads` sets torch's threads for the whole process (0 leaves them). k larger than V is lowered to V. An imported
-    model (`import-aligner`) is run by its own library and gives log_probs or costs. tell: a tag, as of `restore`.
+    threads: torch's threads for the whole process; 0 does not change them. k: number of outputs for top_k, at most V.
+    tell: a tag, as in `restore`. An imported model (`import-aligner`) has outputs log_probs and costs only.
 
     Raises
     ------
-    StoreError: a damaged, hostile or mismatched file, with what is wrong.
-    ConfigError: top_k or another precision of an imported model, or its library is missing; posteriors of a model that
-        is a transducer alone; a tag that it cannot be told.
+    StoreError: a file is damaged, hostile or does not match.
+    ConfigError: the model does not have such outputs or tag, or cannot compute in `precision`, or a library is missing.
     """
     artifact = Artifact(url)
     if threads:
         torch.set_num_threads(threads)
     config = read_config(artifact, shard)
     if config.get("kind") == "voice":
-        raise ConfigError("a voice, which speaks and does not hear", where=url, remedy="megahour say; or give another")
+        raise ConfigError("a voice, not a recogniser", where=url, remedy="use `megahour say`, or give another model")
     heads = config.get("heads", {})
     if outputs != "encoded" and heads and "ctc" not in heads:
         what = "a transducer has no posteriors of single frames"
-        raise ConfigError(what, where=url, remedy="train it with criterion_options: {ctc: 0.2}, which adds some")
+        raise ConfigError(what, where=url, remedy="train it with criterion_options: {ctc: 0.2}, which adds a CTC head")
     if outputs == "encoded" and not heads:
         remedy = "leave attention_weight at 0, or train with criterion_options: {attention: 0.3}"
         raise ConfigError("the model has no attention decoder", where=url, remedy=remedy)
     if config.get("kind") in SUFFIX:
         tag_number(config, tell, where=url)
         if outputs == "top_k" or outputs == "encoded":
-            raise ConfigError(f"an imported model gives no {outputs}", where=url, remedy="use a trained model")
+            raise ConfigError(f"an imported model has no {outputs}", where=url, remedy="use a trained model")
         if precision != "fp32":
-            what = f"precision {precision}: an imported model computes in what it was exported in"
+            what = f"precision {precision}: an imported model keeps the precision of its export"
             raise ConfigError(what, where=url, remedy="leave precision out")
         data = artifact.read_bytes(shard, SUFFIX[config["kind"]])
         return ForeignModel(config, data, threads=threads, device=device, outputs=outputs, where=url)
@@ -135,28 +139,33 @@ def load(
 
 
 def output_without_graph(config: Mapping[str, Any], *, attention: bool = False) -> Outputs:
-    """What a search without a graph needs of a model of tokens; `attention`: its decoder is asked too."""
+    """The output that a search without a graph needs. attention: the attention decoder rescores."""
     return "encoded" if attention or "transducer" in config.get("heads", {}) else "log_probs"
 
 
 def restore(config: Mapping[str, Any], data: bytes, *, where: str, tell: str = "") -> nn.Module:
-    """The module of `config` with the weights in `data` (a safetensors file); `tell`: a tag that it is told for good,
-    or RECOGNISED.
+    """The module of `config` with the weights in `data`, a safetensors file.
 
-    Names, shapes and dtypes in the file's header are compared with the configuration before any tensor is made.
+    tell: a tag to fix for all utterances (`EndToEnd.tell`), or RECOGNISED.
+
+    Raises
+    ------
+    StoreError: the configuration or the weights are damaged or do not match. Names, shapes and dtypes in the file's
+        header are checked before any tensor is made.
+    ConfigError: the model has no such tag.
     """
     try:
         expected = shapes(config)
     except MegahourError as error:
         raise StoreError(f"model configuration: {error.message}", where=where, remedy=error.remedy) from error
     header = _header(data, where=where)
-    found = {name: entry for name, entry in header.items() if name != "__metadata__"}
-    if missing := sorted(expected.keys() - found.keys()):
+    header.pop("__metadata__", None)
+    if missing := sorted(expected.keys() - header.keys()):
         raise StoreError(f"weights lack {missing[0]!r} ({len(missing)} missing)", where=where, remedy=DAMAGED)
-    if extra := sorted(found.keys() - expected.keys()):
+    if extra := sorted(header.keys() - expected.keys()):
         raise StoreError(f"weights hold unknown {extra[0]!r} ({len(extra)} unknown)", where=where, remedy=DAMAGED)
     for name, shape in expected.items():
-        entry = found[name]
+        entry = header[name]
         if not isinstance(entry, dict) or entry.get("dtype") != "F32" or entry.get("shape") != list(shape):
             raise StoreError(f"weight {name!r} is {entry}, expected F32 {list(shape)}", where=where, remedy=DAMAGED)
     if sum(4 * math.prod(shape) for shape in expected.values()) > len(data):

@@ -1,7 +1,7 @@
-"""NeMo's `.nemo` files of FastConformers with CTC, as checkpoints of transformers' Parakeet: the same network.
+"""Reads NeMo's `.nemo` files of FastConformers with CTC as checkpoints of transformers' Parakeet, the same network.
 
-A `.nemo` file is a tar of `model_config.yaml` and `model_weights.ckpt`. The weights are read by torch's restricted
-unpickler (`weights_only`), which makes tensors and runs nothing; NeMo is not needed.
+A `.nemo` file is a tar of `model_config.yaml` and `model_weights.ckpt`. torch's restricted unpickler (`weights_only`)
+reads the weights; it makes tensors and runs no code. NeMo is not needed.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NAMES = {
     ".linear_pos.": ".relative_k_proj.",
     ".pos_bias_": ".bias_",
 }
-"""Parts of NeMo's names of weights, and transformers'."""
+"""Parts of the names of weights in NeMo, and in transformers."""
 UNUSED = ("preprocessor.", "encoder.pos_enc.", "spec_augmentation.", "loss.", "_wer.", "wer.")
 ENCODER = {
     "d_model": "hidden_size",
@@ -43,7 +43,7 @@ ENCODER = {
     "pos_emb_max_len": "max_position_embeddings",
     "xscaling": "scale_input",
 }
-"""Keys of NeMo's encoder, and of ParakeetEncoderConfig."""
+"""Keys of the encoder's configuration in NeMo, and in ParakeetEncoderConfig."""
 ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
     "encoder": {
         "subsampling": ("dw_striding",),
@@ -56,28 +56,28 @@ ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "preprocessor": {"normalize": ("per_feature",), "window": ("hann",), "frame_splicing": (1,), "log": (True,)},
 }
-"""Values without which it would be another network, the first where the file does not say."""
+"""Supported values; others would be another network. The first is the default."""
 
 
 def read_nemo(url: str) -> CtcCheckpoint:
-    """A `.nemo` file as a checkpoint.
+    """Read a `.nemo` file as a checkpoint.
 
     Raises
     ------
-    ConfigError: no FastConformer with CTC, with the setting that is another. StoreError: a damaged file.
+    ConfigError: the model is not a FastConformer with CTC. StoreError: the file is damaged.
     """
     members = _members(url)
     try:
         config = yaml.safe_load(members[CONFIG])
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise StoreError(f"{CONFIG} is no YAML: {error}", where=url) from None
+        raise StoreError(f"{CONFIG} is not YAML: {error}", where=url) from None
     if not isinstance(config, dict) or not all(isinstance(config.get(part), dict) for part in ("encoder", "decoder")):
-        raise ConfigError(f"{CONFIG} has no encoder and decoder: no CTC model", where=url)
+        raise ConfigError(f"{CONFIG} has no encoder and decoder: not a CTC model", where=url)
     _check(config, url)
     tokens = config["decoder"].get("vocabulary")
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
-        what = "decoder.vocabulary of its configuration is no list of tokens"
-        raise ConfigError(what, where=url, remedy="take a CTC model; of a hybrid one, save the CTC part")
+        what = f"decoder.vocabulary of {CONFIG} is not a list of tokens"
+        raise ConfigError(what, where=url, remedy="use a CTC model; save the CTC part of a hybrid one")
     try:
         architecture, extractor = _architecture(config["encoder"], len(tokens) + 1), _extractor(config)
     except (KeyError, TypeError, ValueError) as error:
@@ -87,7 +87,7 @@ def read_nemo(url: str) -> CtcCheckpoint:
 
 def _members(url: str) -> dict[str, bytes]:
     fs, inner = file_system(url)
-    found = {}
+    members = {}
     try:
         with fs.open(inner, "rb") as file, tarfile.open(fileobj=file) as tar:
             for member in tar:
@@ -99,14 +99,14 @@ def _members(url: str) -> dict[str, bytes]:
                     raise ConfigError(f"{name}: {member.size} bytes, at most {limit}", where=url)
                 part = tar.extractfile(member)
                 assert part is not None, "it is a file"
-                found[name] = part.read()
+                members[name] = part.read()
     except FileNotFoundError:
         raise ConfigError("no such file", where=url) from None
     except (tarfile.TarError, EOFError, OSError) as error:
-        raise StoreError(f"no .nemo file: {error}", where=url, remedy="copy it again") from None
-    if lacking := {CONFIG, WEIGHTS} - found.keys():
+        raise StoreError(f"not a .nemo file: {error}", where=url, remedy="copy it again") from None
+    if lacking := {CONFIG, WEIGHTS} - members.keys():
         raise StoreError(f"no {' and no '.join(sorted(lacking))} in it", where=url, remedy="copy it again")
-    return found
+    return members
 
 
 def _check(config: Mapping[str, Any], url: str) -> None:
@@ -115,16 +115,16 @@ def _check(config: Mapping[str, Any], url: str) -> None:
         for name, allowed in settings.items():
             value = given.get(name, allowed[0]) if isinstance(given, dict) else None
             if value not in allowed:
-                what = f"{part}.{name} is {str(value)[:60]!r}, not {allowed[0]!r}: no offline FastConformer"
-                raise ConfigError(what, where=url, remedy="export it to ONNX, and import that with its tokens")
+                what = f"{part}.{name} is {str(value)[:60]!r}, not {allowed[0]!r}: not an offline FastConformer"
+                raise ConfigError(what, where=url, remedy="export the model to ONNX, and import that with its tokens")
 
 
 def _architecture(encoder: Mapping[str, Any], outputs: int) -> dict[str, Any]:
-    found = {name: encoder[key] for key, name in ENCODER.items() if key in encoder}
-    found["intermediate_size"] = int(encoder["d_model"]) * int(encoder.get("ff_expansion_factor", 4))
-    found["attention_bias"] = found["convolution_bias"] = bool(encoder.get("use_bias", True))
+    config = {name: encoder[key] for key, name in ENCODER.items() if key in encoder}
+    config["intermediate_size"] = int(encoder["d_model"]) * int(encoder.get("ff_expansion_factor", 4))
+    config["attention_bias"] = config["convolution_bias"] = bool(encoder.get("use_bias", True))
     kind = {"model_type": "parakeet_ctc", "vocab_size": outputs, "pad_token_id": outputs - 1}
-    return {**kind, "encoder_config": found}
+    return {**kind, "encoder_config": config}
 
 
 def _extractor(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,13 +147,12 @@ def _weights(data: bytes, url: str) -> bytes:
 
     try:
         tensors = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a damaged or hostile file raises
-        what = f"{WEIGHTS} holds something else than tensors: {str(error).splitlines()[0]}"
-        raise StoreError(
-            what, where=url, remedy="copy it again; a file that needs a full unpickler is not read"
-        ) from None
+    except Exception as error:  # a damaged or hostile file may raise anything
+        what = f"{WEIGHTS} does not hold tensors only: {str(error).splitlines()[0]}"
+        remedy = "copy it again; files that need a full unpickler are not supported"
+        raise StoreError(what, where=url, remedy=remedy) from None
     if not isinstance(tensors, dict) or not all(torch.is_tensor(each) for each in tensors.values()):
-        raise StoreError(f"{WEIGHTS} is no mapping of names to tensors", where=url)
+        raise StoreError(f"{WEIGHTS} is not a map from names to tensors", where=url)
     kept = {_renamed(name): each.contiguous() for name, each in tensors.items() if not name.startswith(UNUSED)}
     return save(kept, {"format": "pt"})
 

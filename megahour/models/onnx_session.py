@@ -1,7 +1,7 @@
-"""ONNX graphs in onnxruntime, with bounds on memory and time for files from outside.
+"""Runs ONNX graphs in onnxruntime, with limits on memory and time for untrusted files.
 
-A graph is a program. One of a few hundred bytes can ask for all memory, or loop for ever, so what comes from outside
-runs `bounded`: its tensors have a share of memory, and each run has a time limit.
+A graph is a program: a few hundred bytes can allocate all memory or loop for ever. Untrusted graphs therefore run
+`bounded`: their tensors share a memory limit, and each run has a time limit.
 """
 
 from __future__ import annotations
@@ -19,16 +19,18 @@ from megahour.core.errors import ConfigError, StoreError
 from megahour.core.extras import install
 
 MAX_TENSOR_BYTES = 8 << 30
-"""Of all bounded graphs of a process together, and at most half of the machine's memory."""
+"""Memory limit of all bounded graphs of a process together. Half of the machine's memory, if that is less."""
 RUN_S, AUDIO_TIMES = 60.0, 10.0
-"""A run may take this many seconds, and beside them this many times the length of its audio."""
-FATAL = 4  # onnxruntime writes errors to stderr beside raising them
+"""Time limit of a run: RUN_S seconds plus AUDIO_TIMES times the length of its audio."""
+FATAL = 4  # log level: onnxruntime would also write the errors that it raises to stderr
 
 
 def open_session(data: bytes, *, threads: int = 1, device: str = "cpu", bounded: bool = False) -> Any:
     """The `onnxruntime.InferenceSession` of a graph, whose weights must be inside `data`.
 
-    Raises ConfigError: onnxruntime is missing; and its own classes, which share no base: it cannot read the graph.
+    Raises
+    ------
+    ConfigError: onnxruntime is missing. Exception: onnxruntime cannot read the graph; its classes share no base.
     """
     try:
         import onnxruntime
@@ -37,7 +39,7 @@ def open_session(data: bytes, *, threads: int = 1, device: str = "cpu", bounded:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = max(1, threads), 1
     options.log_severity_level = FATAL
-    # Weights in other files would be looked for in the current folder, where no checksum covers them.
+    # onnxruntime would look for external weights in the current folder, where no checksum covers them.
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
     if bounded:
         _bound_memory()
@@ -52,14 +54,14 @@ def read_session(data: bytes, *, where: str, **options: Any) -> Any:
         return open_session(data, **options)
     except ConfigError:
         raise
-    except Exception as error:  # onnxruntime raises classes of its own that share no base
+    except Exception as error:  # onnxruntime's classes share no base
         what = f"onnxruntime cannot read the model: {in_a_line(error)}"
         raise StoreError(what, where=where, remedy="get the model again, in one file with its weights") from error
 
 
 @cache
 def _bound_memory() -> None:
-    """onnxruntime knows one bound a process, set before the first session that keeps to it."""
+    """Set the memory limit of bounded sessions. onnxruntime allows one per process, before the first such session."""
     import onnxruntime
 
     most = min(MAX_TENSOR_BYTES, psutil.virtual_memory().total // 2)
@@ -71,7 +73,7 @@ def _bound_memory() -> None:
 
 @contextmanager
 def limited_run(audio_s: float = 0.0) -> Iterator[Any]:
-    """Options of a run that ends with an error when it takes more than `RUN_S` and `AUDIO_TIMES` of `audio_s`."""
+    """Options of a run that fails after `RUN_S` + `AUDIO_TIMES` · `audio_s` seconds."""
     import onnxruntime
 
     options = onnxruntime.RunOptions()
@@ -86,13 +88,16 @@ def limited_run(audio_s: float = 0.0) -> Iterator[Any]:
 
 
 def in_a_line(error: Exception) -> str:
-    """What onnxruntime says, without where in its sources."""
+    """onnxruntime's message in one line, without the place in its sources."""
     return " ".join(str(error).split()).rpartition("Stream*) ")[2][:500]
 
 
 class GraphFacts(NamedTuple):
-    """inputs: axes of the float ones, numbers or names. lengths: names of the integer ones with one axis. notes: the
-    metadata that its makers left."""
+    """Facts about an ONNX graph.
+
+    inputs: axes (numbers or names) of each float input. lengths: names of the integer inputs with one axis. notes:
+    metadata.
+    """
 
     inputs: dict[str, list[Any]]
     lengths: list[str]
@@ -100,7 +105,7 @@ class GraphFacts(NamedTuple):
 
 
 def graph_facts(data: bytes, *, where: str) -> GraphFacts:
-    """What a graph says of itself. Raises as `read_session`."""
+    """Inputs and metadata of a graph. Raises as `read_session`."""
     session = read_session(data, where=where)
     inputs = session.get_inputs()
     floats = {i.name: list(i.shape) for i in inputs if "float" in i.type}

@@ -1,4 +1,4 @@
-"""What a user may set of `models`: parameters, their defaults and what they change."""
+"""Parameters of stage `import-aligner`, and of inference with a model."""
 
 from __future__ import annotations
 
@@ -94,13 +94,13 @@ class ImportAlignerParams(Params):
     def _check(self) -> ImportAlignerParams:
         if self.input == "log-mel" and self.frame_shift_samples * 100 % self.rate_hz:
             raise ValueError(
-                f"frame_shift_samples = {self.frame_shift_samples} at {self.rate_hz} Hz is no multiple of the 10 ms "
+                f"frame_shift_samples = {self.frame_shift_samples} at {self.rate_hz} Hz is not a multiple of the 10 ms "
                 "between log-mel frames"
             )
         return self
 
     def identity(self) -> dict[str, Any]:
-        """A file that is written again is another job, as for `ingest`; of a folder any of its own files."""
+        """Includes versions of the files, so that a rewritten file is a new job, as for `ingest`."""
         from megahour.core.filesystems import file_system, version_of
 
         files = []

@@ -1,4 +1,4 @@
-"""What a search of tokens finds, and the likeliest path of CTC; without torch."""
+"""The result of a token search, and the best path of CTC; without torch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 Float32 = NDArray[np.float32]
-NOT_FINITE = "what the model gives is not finite; check it and its features"
+NOT_FINITE = "the model's output is not finite; check the model and its features"
 
 
 class TokenPath(NamedTuple):
-    """What was recognised.
+    """A recognised sequence of tokens.
 
-    labels: for each frame the token that it brought, or 0. chances: the probability of each where it was chosen.
-    score: the path's log probability in nats, with all other ways to the same tokens that the search kept.
+    labels: the token emitted at each frame, or 0. chances: the probability of each label when it was chosen. score: log
+    probability in nats, summed over all paths to the same tokens that the search kept.
     """
 
     labels: tuple[int, ...]
@@ -29,7 +29,7 @@ class TokenPath(NamedTuple):
 
 
 def confidence(labels: Sequence[int], chances: Sequence[float], *, blank: bool) -> float:
-    """Mean of a path's `chances`; with `blank`, of the frames whose label is not 0. 0.0 where there are none.
+    """Mean of a path's `chances`, without the frames of label 0 if the path has a `blank`. 0.0 if no frame counts.
 
     >>> confidence([0, 3, 3], [0.5, 0.75, 0.25], blank=True)
     0.5
@@ -39,7 +39,7 @@ def confidence(labels: Sequence[int], chances: Sequence[float], *, blank: bool) 
 
 
 def most_likely(tags: Float32, names: Sequence[str]) -> tuple[str | None, float | None]:
-    """The tag of an utterance and its probability; `tags` (T, N) log probabilities, equal in all frames."""
+    """The most likely tag of an utterance and its probability. `tags`: log probabilities (T, N), equal in all rows."""
     if not len(tags):
         return None, None
     best = int(tags[0].argmax())
@@ -47,6 +47,10 @@ def most_likely(tags: Float32, names: Sequence[str]) -> tuple[str | None, float 
 
 
 def best_path(log_probs: Float32) -> TokenPath:
-    """The likeliest label of each frame of CTC's (T, V)."""
+    """The most likely label of each frame of CTC log probabilities (T, V).
+
+    >>> best_path(np.log(np.array([[0.5, 0.5, 0.0], [0.0, 0.0, 1.0]], np.float32) + 1e-9)).tokens
+    (2,)
+    """
     labels, best = log_probs.argmax(axis=1), log_probs.max(axis=1, initial=-np.inf)
     return TokenPath(tuple(labels.tolist()), tuple(np.exp(best).tolist()), float(best.sum(dtype=np.float64)))

@@ -1,4 +1,4 @@
-"""How stages reach a trained model: what the accelerator service is to load, and a session with it."""
+"""Lets stages run a trained model: specifies it for the model service, and opens a session."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from megahour.serve.spec import ModelSpec, ServiceAddress, ServicePool
 
 
 def model_spec(model: Artifact, batch_frames: int, **arguments: Any) -> ModelSpec:
-    """A *model* artifact for the accelerator service, in batches of `batch_frames` stacked frames.
+    """Specify a *model* artifact for the model service, with batches of `batch_frames` stacked frames.
 
-    `arguments` go to `models.inference.load`: ``outputs="top_k", k=20`` for the largest logits instead of all log
-    posteriors.
+    arguments: those of `models.inference.load`, such as ``outputs="top_k", k=20``.
     """
-    url = model.root if is_local(model.fs) else model.url  # it may be loaded in another working directory
+    url = model.root if is_local(model.fs) else model.url  # the service may have another working directory
     return ModelSpec("megahour.models.inference:load", {"url": url, **arguments}, max_batch_frames=batch_frames)
 
 
 def open_session(service: ServiceAddress | ServicePool | None, spec: ModelSpec) -> Session:
-    """A session with the service or services, without one with the model in this process: the results are the same."""
+    """A session with the service or services. None runs the model in this process, with the same results."""
     if isinstance(service, ServicePool):
         from megahour.serve.spread import SpreadSession
 

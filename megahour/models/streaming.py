@@ -1,4 +1,4 @@
-"""One stream through a model that carries its state: features as they come, to what a search takes."""
+"""Runs a model on a stream of features, with its state between calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Float32 = NDArray[np.float32]
 
 
 def encoder_of(module: nn.Module) -> Encoder | None:
-    """The module's encoder if it streams; one that is told what whole utterances sound like does not."""
+    """The module's encoder if it streams. It does not if the heads wait for the tag of the whole utterance."""
     if getattr(module, "tells_itself", False):
         return None
     encoder = module.encoder if isinstance(module, EndToEnd) else module
@@ -27,18 +27,18 @@ def encoder_of(module: nn.Module) -> Encoder | None:
 
 
 def look_ahead(module: nn.Module) -> int:
-    """Rows of features after a row that its logits wait for, besides those of its chunk."""
+    """Number of later rows of features that a row of logits waits for, besides its chunk."""
     return int(getattr(encoder_of(module), "lookahead", 0))
 
 
 class ModelStream:
-    """What `model` gives for one utterance that comes in parts; all parts together are its output for the whole.
+    """Runs `model` on an utterance in parts. The outputs together equal the output for the whole utterance.
 
-    context: the chunks of a conformer, whose output is that of the masked pass; others have none.
+    context: chunks of a conformer, whose output equals a whole pass with the same context; other models ignore it.
     """
 
     def __init__(self, model: Model, context: AttentionContext = STREAMED) -> None:
-        """Raises ValueError: a model that does not stream, or gives the largest logits only."""
+        """Raises ValueError: the model does not stream, or has other outputs than log_probs and encoded."""
         encoder = encoder_of(model.module)
         if encoder is None or model.outputs not in ("log_probs", "encoded"):
             raise ValueError(f"a {model.config.get('kind')} with outputs {model.outputs} does not stream")
@@ -46,9 +46,9 @@ class ModelStream:
         self._state: Any = encoder.state(1, context) if isinstance(encoder, Conformer) else encoder.state(1)
 
     def __call__(self, features: Float32, *, last: bool = False) -> Float32:
-        """Rows (T', V) of log posteriors, or (T', D) of an encoder, that `features` (T, F) make certain; T' may be 0.
+        """Log posteriors (T', V) or encoded frames (T', D) that are final after `features` (T, F). T' may be 0.
 
-        last: the utterance ends with these.
+        last: the utterance ends here.
         """
         model = self._model
         with torch.inference_mode():

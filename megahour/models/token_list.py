@@ -1,4 +1,4 @@
-"""The token list of a model from elsewhere: read, and put into the order in which the aligner spells."""
+"""Reads the token list of an imported model and orders it for the aligner."""
 
 from __future__ import annotations
 
@@ -21,52 +21,64 @@ MAX_TOKENS_BYTES = 64 << 20
 def read_tokens(path: str) -> list[str]:
     """Tokens in the order of the model's outputs.
 
-    From JSON (a list, or a mapping token → number) or text: a token a line, and after a blank its number where every
-    line has one (`a 5`). A line that is only a blank is the token " ".
+    The file is JSON (a list, or a map from token to number) or text: a token per line, or if every line has one, a
+    token and its number after a space (`a 5`). A line of one space is the token " ".
+
+    Raises
+    ------
+    ConfigError: the file is missing, damaged or empty, or a token or number occurs twice.
     """
     text = read_file(path, MAX_TOKENS_BYTES).decode("utf-8-sig", errors="strict")
     if path.lower().endswith(".json"):
-        found = _parsed(text, path)
+        tokens = _parsed(text, path)
     else:
         lines = [line.rstrip("\r\n") for line in text.splitlines()]
         while lines and not lines[-1]:
             lines.pop()
         pairs = [line.rpartition(" ") for line in lines]
         numbered = all(token and number.isdigit() for token, _, number in pairs)
-        found = {token: int(number) for token, _, number in pairs} if numbered else lines
-    if isinstance(found, Mapping):
-        numbers = sorted(found.values())
-        if numbers != list(range(len(numbers))):
-            raise ConfigError(f"{len(numbers)} tokens are not numbered 0 … {len(numbers) - 1}", where=path)
-        found = sorted(found, key=lambda token: found[token])
-    doubled = {token for token in found if found.count(token) > 1} if len(set(found)) < len(found) else set()
-    if doubled or not found:
+        tokens = {token: int(number) for token, _, number in pairs} if numbered else lines
+    if isinstance(tokens, Mapping):
+        tokens = by_number(tokens, where=path)
+    doubled = {token for token in tokens if tokens.count(token) > 1} if len(set(tokens)) < len(tokens) else set()
+    if doubled or not tokens:
         what = f"the token {min(doubled)!r} occurs more than once" if doubled else "an empty token list"
         raise ConfigError(what, where=path)
-    return list(found)
+    return list(tokens)
+
+
+def by_number(numbers: Mapping[str, Any], *, where: str) -> list[str]:
+    """Tokens in the order of their `numbers`. Raises ConfigError: they are not 0 … N - 1.
+
+    >>> by_number({"b": 1, "a": 0}, where="vocab.json")
+    ['a', 'b']
+    """
+    if sorted(map(str, numbers.values())) != sorted(map(str, range(len(numbers)))):
+        raise ConfigError(f"{len(numbers)} tokens are not numbered 0 … {len(numbers) - 1}", where=where)
+    return sorted(numbers, key=lambda token: int(numbers[token]))
 
 
 def _parsed(text: str, path: str) -> Any:
     try:
-        found = json.loads(text)
+        tokens = json.loads(text)
     except ValueError as error:
         raise ConfigError(f"not JSON: {error}", where=path) from None
-    flat = isinstance(found, list) and all(isinstance(token, str) for token in found)
-    numbered = isinstance(found, dict) and all(type(number) is int for number in found.values())
+    flat = isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
+    numbered = isinstance(tokens, dict) and all(type(number) is int for number in tokens.values())
     if not flat and not numbered:
-        raise ConfigError("neither a list of tokens nor a mapping of tokens to numbers", where=path)
-    return found
+        raise ConfigError("neither a list of tokens nor a map from tokens to numbers", where=path)
+    return tokens
 
 
 def ordered(p: ImportAlignerParams, tokens: Sequence[str]) -> dict[str, Any]:
-    """`tokens` as the aligner spells with them, the blank first, and `order`: the model's output of each.
+    """`tokens` in the aligner's spelling, the blank first, and `order`: the model's output for each.
 
-    The separator becomes " ". Upper-case letters become lower-case ones, as in normalised text, where the list has no
-    lower-case letters of its own (or `case` says so).
+    The separator becomes " ". Letters become lower case, as in normalised text, if the list has upper-case letters only
+    or `case` is upper.
 
     Raises
     ------
-    ConfigError: no such token, or two tokens that are equal in lower case.
+    ConfigError: the blank or separator is missing, or two tokens are equal in lower case.
     """
     blank = _special(p.blank, tokens, BLANKS, "blank")
     separator = _special(p.separator, tokens, SEPARATORS, "separator")
@@ -85,23 +97,23 @@ def ordered(p: ImportAlignerParams, tokens: Sequence[str]) -> dict[str, Any]:
 
 
 def _is_sign(token: str) -> bool:
-    """`<unk>`, `[PAD]`: a sign for the model's own use, not text."""
+    """Whether a token is a special symbol such as `<unk>` or `[PAD]`, not text."""
     return len(token) > 2 and token[0] + token[-1] in ("<>", "[]")
 
 
 def _special(asked: str, tokens: Sequence[str], usual: Sequence[str], role: str) -> int:
-    """Index of a special token; -1 for a separator that the list does not have."""
+    """Index of a special token; -1 if the list has no separator."""
     for token in (asked,) if asked else usual:
         if token in tokens:
             return tokens.index(token)
     if asked or role == "blank":
         what = f"the list has no token {asked!r}" if asked else f"none of {', '.join(usual)} is in the list"
-        raise ConfigError(what, where="import-aligner", remedy=f"say with `{role}` which token it is")
+        raise ConfigError(what, where="import-aligner", remedy=f"set `{role}` to the right token")
     return -1
 
 
 def read_file(path: str, limit: int) -> bytes:
-    """A whole file. Raises ConfigError: there is none, or it has more bytes than `limit`."""
+    """Contents of a file. Raises ConfigError: it does not exist, or has more than `limit` bytes."""
     fs, inner = file_system(path)
     try:
         size = fs.size(inner)

@@ -1,10 +1,10 @@
-"""Tokens of a model without a graph: the best path of CTC, and beam search with a transducer.
+"""Token search without a graph: the best path of CTC, and beam search with a transducer.
 
-The transducer gives at most one token a frame. Of every utterance `beams` hypotheses live. At a frame each may stay
-(blank) or grow by a token; the best `beams` of all these stay, and those with the same tokens become one, with the sum
-of their probabilities (icefall's modified beam search, after Kim et al., "Accelerating RNN transducer inference via
-adaptive expansion search", 2020). Utterances of a batch and hypotheses of an utterance are rows of the same few tensor
-operations. With one beam it is the greedy search.
+The transducer emits at most one token per frame, and the search keeps `beams` hypotheses per utterance. At each frame,
+a hypothesis may stay (blank) or grow by a token. The search keeps the best `beams`, and merges those with the same
+tokens by adding their probabilities (icefall's modified beam search, after Kim et al., "Accelerating RNN transducer
+inference via adaptive expansion search", 2020). All utterances and hypotheses of a batch are rows of the same tensor
+operations. One beam is greedy search.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torch.nn import functional
 from megahour.models.end_to_end import BLANK, EndToEnd, State, SteppingPredictor
 from megahour.models.paths import NOT_FINITE, Float32, TokenPath, best_path
 
-PRIME = 1_000_003  # of the running hash that says which hypotheses have the same tokens
+PRIME = 1_000_003  # of the rolling hash that identifies hypotheses with the same tokens
 
 
 class Transducer(Protocol):
-    """What the search asks of a transducer: an `EndToEnd`, or the graphs of an exported one."""
+    """The transducer that the search needs: an `EndToEnd`, or the graphs of an exported one."""
 
     @property
     def predictor(self) -> SteppingPredictor: ...
@@ -36,31 +36,34 @@ class Transducer(Protocol):
 
 
 class HypothesisChoice(Protocol):
-    """Which hypotheses of each utterance go on, frame after frame."""
+    """Selects the hypotheses of each utterance at every frame."""
 
     @property
     def scores(self) -> Any:
-        """Their log probabilities (B, K), a tensor or an array; -inf: none."""
+        """Log probabilities (B, K) of the hypotheses, a tensor or an array; -inf: none."""
 
     def __call__(self, log_probs: Tensor, over: Tensor) -> tuple[Tensor, Tensor]:
-        """From `log_probs` (B, K, V) of a frame, of each hypothesis: the one that it was (B, K), and its label (B, K).
+        """Parent (B, K) and label (B, K) of each new hypothesis, from a frame's `log_probs` (B, K, V).
 
-        What is `over` (B,) stays as it is, with blanks.
+        over: (B,), true for utterances that have ended. Their hypotheses stay and get blanks.
         """
 
 
 class TransducerSearcher:
-    """Decodes what the encoder of `module` gives, with its predictor and joiner. `beams`: 1 is greedy."""
+    """Decodes encoded frames with the predictor and joiner of `module`. `beams`: 1 is greedy."""
 
     def __init__(self, module: Transducer, *, beams: int = 4) -> None:
         self.module, self.beams = module, beams
 
     def __call__(self, encoded: Sequence[Float32]) -> list[TokenPath]:
-        """The best path of each of `encoded`, (T, D) each, all finite."""
+        """The best path for each of `encoded`: (T, D) each, finite."""
         return [paths[0] for paths in self.n_best(encoded)]
 
     def n_best(self, encoded: Sequence[Float32], choice: HypothesisChoice | None = None) -> list[list[TokenPath]]:
-        """Up to `beams` paths of each of `encoded`, with different tokens, best first. None: the likeliest go on."""
+        """Up to `beams` paths for each of `encoded`, with different tokens, best first.
+
+        choice: how to select hypotheses. None: by probability.
+        """
         lengths = [len(each) for each in encoded]
         if not max(lengths, default=0):
             return [[TokenPath((), (), 0.0)] for _ in encoded]
@@ -71,15 +74,16 @@ class TransducerSearcher:
             return self.advanced(self.start(len(encoded), choice), rows.to(device), ends).paths(ends)
 
     def start(self, batch: int = 1, choice: HypothesisChoice | None = None) -> Hypotheses:
-        """Of `batch` utterances of which nothing has come. choice: as of `n_best`."""
+        """The initial hypotheses of `batch` utterances. choice: as in `n_best`."""
         device = self.module.device
         predicted, state = self.module.predictor.start(batch * self.beams)
         labels = torch.zeros(batch, self.beams, 0, dtype=torch.int64, device=device)
         return Hypotheses(predicted, state, choice or _Likeliest(batch, self.beams, device), labels, labels.double())
 
     def advanced(self, before: Hypotheses, encoded: Tensor, lengths: Tensor) -> Hypotheses:
-        """After the next frames (B, T, D), of which `lengths` (B,) are real; in an utterance's last part they may be
-        fewer than T. `before` cannot be used again.
+        """The hypotheses after the next frames (B, T, D). Do not use `before` again.
+
+        lengths: (B,) real frames. They may be below T only in an utterance's last part.
         """
         (batch, frames, _), beams = encoded.shape, self.beams
         predicted, state, choice, *_ = before
@@ -100,8 +104,8 @@ class TransducerSearcher:
         joined = (_extended(before.labels, parents, labels), _extended(before.chances, parents, chances))
         return Hypotheses(predicted, state, choice, *joined)
 
-    def heard(self, before: Hypotheses, output: Float32) -> Hypotheses:
-        """`advanced`, of one utterance, by rows (C, D)."""
+    def advanced_by(self, before: Hypotheses, output: Float32) -> Hypotheses:
+        """`advanced`, for one utterance and the encoded frames `output` (C, D)."""
         if not len(output):
             return before
         with torch.inference_mode():
@@ -110,8 +114,10 @@ class TransducerSearcher:
 
 
 class Hypotheses(NamedTuple):
-    """Those of B utterances, K each: what the predictor says and remembers (B · K, …), what chooses and has their log
-    probabilities, and of all T frames the labels and their chances (B, K, T).
+    """K hypotheses of each of B utterances.
+
+    predicted, state: the predictor's output and state (B · K, …). choice: selects hypotheses and has their scores.
+    labels, chances: label and its probability at each frame so far (B, K, T).
     """
 
     predicted: Tensor
@@ -121,7 +127,7 @@ class Hypotheses(NamedTuple):
     chances: Tensor
 
     def paths(self, lengths: Tensor | None = None) -> list[list[TokenPath]]:
-        """Paths of each utterance, of `lengths` (B,) frames, by their log probability, best first. None: all frames."""
+        """Paths of each utterance, best first. lengths: (B,) frames of each; None: all frames."""
         scores = torch.as_tensor(self.choice.scores).to(self.labels.device)
         order = scores.argsort(stable=True, dim=1, descending=True)
         whole = order[:, :, None].expand(-1, -1, self.labels.shape[2])
@@ -139,7 +145,7 @@ class Hypotheses(NamedTuple):
 
 
 class _Likeliest:
-    """The largest probabilities of all hypotheses with a blank or one token more; then equal ones become one."""
+    """Keeps the most probable of all hypotheses extended by a blank or a token, then merges equal ones."""
 
     def __init__(self, batch: int, beams: int, device: torch.device) -> None:
         self.scores = torch.full((batch, beams), -torch.inf, dtype=torch.float64, device=device)
@@ -159,7 +165,7 @@ class _Likeliest:
 
 
 def _joined(scores: Tensor, hashes: Tensor) -> Tensor:
-    """`scores` (B, K) where the best of hypotheses with one hash has their sum, and the others nothing."""
+    """Scores (B, K) in which the first hypothesis with a hash has the sum of all with this hash; the others -inf."""
     if scores.shape[1] == 1:
         return scores
     same = hashes[:, :, None] == hashes[:, None, :]
@@ -169,7 +175,7 @@ def _joined(scores: Tensor, hashes: Tensor) -> Tensor:
 
 
 def _extended(earlier: Tensor, parents: Sequence[Tensor], values: Sequence[Tensor]) -> Tensor:
-    """(B, K, T + C): what each hypothesis had, (B, K, T), and what C frames added; `parents`, `values`: (B, K) each."""
+    """Histories (B, K, T + C): `earlier` (B, K, T) and then `values` (B, K) of C frames, traced by `parents`."""
     back = torch.arange(earlier.shape[1], device=earlier.device).expand(earlier.shape[:2])
     added = []
     for parent, value in zip(reversed(parents), reversed(values), strict=True):
@@ -180,7 +186,7 @@ def _extended(earlier: Tensor, parents: Sequence[Tensor], values: Sequence[Tenso
 
 
 def ctc_log_probs(module: EndToEnd, encoded: Float32) -> Float32:
-    """What the CTC head says (T, V) of what the encoder gives (T, D)."""
+    """Log probabilities (T, V) of the CTC head for encoded frames (T, D)."""
     with torch.inference_mode():
         logits = module.ctc(torch.from_numpy(encoded).to(module.ctc.weight.device))
         values: Float32 = logits.log_softmax(1).cpu().numpy()
@@ -188,7 +194,7 @@ def ctc_log_probs(module: EndToEnd, encoded: Float32) -> Float32:
 
 
 def attention_scores(module: EndToEnd, texts: Sequence[Sequence[int]], encoded: Float32) -> list[float]:
-    """ln p of the tokens of each text, and of its end, by the attention decoder; `encoded` (T, D), T of 1 or more."""
+    """ln p of each text and its end by the attention decoder, given `encoded` (T, D), T ≥ 1."""
     device = module.decoder.out.weight.device
     tokens = [torch.tensor(text, dtype=torch.int64) for text in texts]
     lengths = torch.tensor([len(each) for each in tokens], device=device)
@@ -201,24 +207,24 @@ def attention_scores(module: EndToEnd, texts: Sequence[Sequence[int]], encoded: 
 
 
 class TokenStream:
-    """The search of one utterance that comes in parts: its path grows, and in the end is that of the whole."""
+    """Searches an utterance in parts. The final path equals that of the whole utterance."""
 
     def __init__(self, transducer: TransducerSearcher | None) -> None:
         self._transducer = transducer
         self._path = TokenPath((), (), 0.0)
-        self._found = None if transducer is None else transducer.start()
+        self._hypotheses = None if transducer is None else transducer.start()
 
     def advance(self, output: Float32) -> None:
-        """`output`: the next rows (C, V) or (C, D) of the model. Raises ValueError where they are not finite."""
+        """Take the model's next rows (C, V) or (C, D). Raises ValueError if they are not finite."""
         if not np.isfinite(output).all():
             raise ValueError(NOT_FINITE)
-        if self._transducer is None or self._found is None:
+        if self._transducer is None or self._hypotheses is None:
             (labels, chances, score), more = self._path, best_path(output)
             self._path = TokenPath(labels + more.labels, chances + more.chances, score + more.score)
         else:
-            self._found = self._transducer.heard(self._found, output)
+            self._hypotheses = self._transducer.advanced_by(self._hypotheses, output)
 
     @property
     def path(self) -> TokenPath:
-        """The best one so far."""
-        return self._path if self._found is None else self._found.paths()[0][0]
+        """The best path so far."""
+        return self._path if self._hypotheses is None else self._hypotheses.paths()[0][0]

@@ -1,13 +1,13 @@
-"""A trained vocoder: a few rounds of Griffin-Lim, and what convolutions make of the spectrum that these find.
+"""A trained vocoder: convolutions refine the spectrum that a few rounds of Griffin-Lim find.
 
     log mels (B, T, M) → Griffin-Lim, `rounds` → spectrum (B, bins, T) complex
     log mels, log magnitudes, advance of the phases → ConvNeXt blocks at frame rate → gain and turn of each bin
     spectrum · gain · turn → inverse transform → samples                      (Vocos; Siuzdak, 2024)
 
-Before training gains and turns do nothing, so it begins as Griffin-Lim (a first guess of the phases, as Masuyama et
-al., 2019, have it). It learns beside discriminators, which are a part of the model, as HiFi-GAN does (Kong et al.,
-2020): over the samples in periods, and over spectra of several resolutions. One backward pass trains both sides: each
-sees the other's weights as constants.
+Initially, gains and turns change nothing, so training starts from Griffin-Lim (a first guess of the phases; Masuyama et
+al., 2019). The vocoder is trained against discriminators, which are part of the model, like HiFi-GAN (Kong et al.,
+2020): on the samples at several periods, and on spectra of several resolutions. One backward pass trains both sides;
+each treats the other's weights as constants.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from megahour.models.voice import VoiceBlock
 
 PERIODS = (2, 3, 5)
 SIZES = (64, 128, 256, 512, 1024)
-"""Of the spectra that are compared; the discriminators judge those in between."""
-SEGMENT = 48  # frames that are learnt from an utterance in a step
-NOISE = 0.1  # of normalised mels: those of voices are less clear than those of recordings
+"""FFT sizes of the spectra in the loss. Discriminators use all but the first and the last."""
+SEGMENT = 48  # frames of each utterance per training step
+NOISE = 0.1  # added to normalised mels in training: mels of voices are less clear than those of recordings
 SPECTRA, FEATURES, FOOLED = 15.0, 1.0, 1.0  # weights of the losses
 LEAST = 1e-5
 
 
 class Vocoder(nn.Module):
-    """Log mels (B, T, M) → (B, (T − 1) · shift) samples, as `GriffinLim`. Nothing is drawn at random."""
+    """Log mels (B, T, M) → (B, (T − 1) · shift) samples, like `GriffinLim`. It is deterministic."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class Vocoder(nn.Module):
         rounds: int,
     ) -> None:
         super().__init__()
-        with torch.device("cpu"):  # tables, also where weights have no values
+        with torch.device("cpu"):  # tables need values even on the meta device
             self.first = GriffinLim(spectrum, rounds)
             for name in ("mean", "inv_std"):
                 self.register_buffer(name, torch.tensor(stats[name], dtype=torch.float32), persistent=False)
@@ -67,7 +67,7 @@ class Vocoder(nn.Module):
         return self.refined((mel - self.mean) * self.inv_std, parts)
 
     def refined(self, mel: Tensor, parts: Tensor) -> Tensor:
-        """Samples of normalised `mel` (B, T, M) and the spectrum (B, 2 · bins, T), real and imaginary, of the guess."""
+        """Samples from normalised `mel` (B, T, M) and the guessed spectrum (B, 2 · bins, T), real and imaginary."""
         real, imaginary = parts.transpose(1, 2).chunk(2, dim=2)
         power = real * real + imaginary * imaginary
         size = (power + LEAST).sqrt()
@@ -93,7 +93,7 @@ def _product(a: Tensor, b: Tensor, c: Tensor, d: Tensor) -> tuple[Tensor, Tensor
 
 
 class PeriodJudge(nn.Module):
-    """Whether samples are of a recording, from every `period`-th of them; and what its layers find."""
+    """Discriminator of every `period`-th sample. Returns the outputs of its layers; the last is the decision."""
 
     def __init__(self, period: int, units: int) -> None:
         super().__init__()
@@ -108,7 +108,7 @@ class PeriodJudge(nn.Module):
 
 
 class SpectrumJudge(nn.Module):
-    """Whether samples are of a recording, from a spectrum of windows of `size`; and what its layers find."""
+    """Discriminator of the spectrum with windows of `size`. Returns its layers' outputs; the last is the decision."""
 
     def __init__(self, size: int, units: int) -> None:
         super().__init__()
@@ -124,27 +124,27 @@ class SpectrumJudge(nn.Module):
 
 
 def _judged(x: Tensor, layers: nn.ModuleList, out: nn.Module) -> list[Tensor]:
-    found = []
+    outputs = []
     for layer in layers:
         x = functional.leaky_relu(layer(x), 0.1)
-        found.append(x)
-    return [*found, out(x)]
+        outputs.append(x)
+    return [*outputs, out(x)]
 
 
 def magnitudes(sound: Tensor, size: int) -> Tensor:
-    """(B, bins, frames) of `sound` (B, N), in Hann windows of `size` a quarter apart."""
+    """Magnitudes (B, bins, frames) of `sound` (B, N), with Hann windows of `size` every `size` / 4."""
     window = torch.hann_window(size, device=sound.device)
     parts = torch.view_as_real(torch.stft(sound, size, size // 4, window=window, return_complex=True))
     return (parts.square().sum(-1) + LEAST**2).sqrt()
 
 
 class VocoderModel(nn.Module):
-    """A vocoder and the discriminators that it learns from."""
+    """A vocoder and the discriminators that train it."""
 
     joint = True
-    """Loss is made here, not of logits."""
+    """The model computes the loss itself, not the caller from logits."""
     draws = True
-    """Which part of an utterance is learnt comes from a generator."""
+    """A generator draws the segment of each utterance and noise."""
     subsample = 1
     streams = recompute = False
 
@@ -164,9 +164,9 @@ class VocoderModel(nn.Module):
         targets: Mapping[str, Tensor] | None = None,
         keys: Sequence[object] | None = None,
     ) -> Tensor:
-        """Loss (B,) of normalised mels `features` (B, T, M): that of a frame, times `lengths` (B,).
+        """Loss (B,) of normalised mels `features` (B, T, M): the loss per frame, times `lengths` (B,).
 
-        targets: `sound` (B, T · shift). Without a generator it is the distance of the spectra alone.
+        targets: `sound` (B, T · shift). Without a generator, the loss is the distance of the spectra alone.
         """
         assert targets is not None
         mel, real = self._segments(features, lengths, targets["sound"], generator)
@@ -183,13 +183,13 @@ class VocoderModel(nn.Module):
         return each * lengths
 
     def shortest(self) -> dict[str, Tensor]:
-        """Targets of the shortest utterance that there is: one frame."""
+        """Targets of the shortest possible utterance: one frame."""
         return {"sound": torch.zeros((1, self.shift), device=self.vocoder.out.weight.device)}
 
     def _segments(
         self, features: Tensor, lengths: Tensor, sound: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, Tensor]:
-        """(B, SEGMENT, M) and (B, (SEGMENT − 1) · shift): a part of each utterance, silence where it is shorter."""
+        """A segment of each utterance, (B, SEGMENT, M) and (B, (SEGMENT − 1) · shift), padded with silence."""
         drawn = torch.Generator(features.device).manual_seed(0) if generator is None else generator
         at = torch.rand(len(features), generator=drawn, device=features.device)
         starts = (at * (lengths - SEGMENT + 1).clamp(min=1)).long()[:, None]
@@ -204,7 +204,7 @@ class VocoderModel(nn.Module):
 
 
 def spectral_distance(made: Tensor, real: Tensor) -> Tensor:
-    """(B,): how far spectra of (B, N) are apart in nats and amplitude, mean of `SIZES` (Yamamoto et al., 2020)."""
+    """Distance (B,) of the spectra of (B, N) in nats and amplitude, mean over `SIZES` (Yamamoto et al., 2020)."""
     total = torch.zeros(len(made), device=made.device)
     for size in SIZES:
         one, other = magnitudes(made, size).clamp(min=1e-3), magnitudes(real, size).clamp(min=1e-3)
@@ -213,7 +213,7 @@ def spectral_distance(made: Tensor, real: Tensor) -> Tensor:
 
 
 def _learnt(judge: nn.Module, made: Tensor, real: Tensor) -> Tensor:
-    """(B,): what the judge learns from both (least squares; Mao et al., 2017), and the vocoder from the judge."""
+    """(B,): losses of the discriminator (least squares; Mao et al., 2017), and of the vocoder against it."""
     constant = {name: weight.detach() for name, weight in judge.named_parameters()}
     of_real, of_made = judge(real), judge(made.detach())
     of_own = functional_call(judge, constant, (made,))
@@ -225,7 +225,7 @@ def _learnt(judge: nn.Module, made: Tensor, real: Tensor) -> Tensor:
 
 
 def build_vocoder(config: Mapping[str, Any], sizes: Mapping[str, int]) -> VocoderModel:
-    """The freshly initialised module of a configuration of kind vocoder, whose `sizes` are checked."""
+    """A freshly initialised module for a configuration of kind vocoder, whose `sizes` are checked."""
     spectrum = MelSpectrum.from_config(config["spectrum"])
     vocoder = Vocoder(spectrum, config["stats"], sizes["units"], sizes["layers"], sizes["rounds"])
     return VocoderModel(vocoder, sizes["judge_units"])

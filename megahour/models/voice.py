@@ -1,11 +1,11 @@
-"""A voice: from phones to a log-mel spectrum, with durations, pitch and energy that are learnt from an alignment.
+"""A voice: turns phones into a log-mel spectrum, with durations, pitch and energy learnt from an alignment.
 
     phones (B, U) → convolutions → h (B, C, U) ┬ durations, pitch, energy of each phone
-                                               └ h of each phone, as often as it has frames (B, C, T)
+                                               └ h of each phone, repeated for each of its frames (B, C, T)
         decoder fast:  convolutions → mels (B, M, T)                          (FastSpeech 2, Ren et al., 2021)
-        decoder flow:  a first guess μ, and a flow that leads noise to mels    (Matcha-TTS, Mehta et al., 2024)
+        decoder flow:  a first guess μ, and a flow from noise to mels          (Matcha-TTS, Mehta et al., 2024)
 
-Sizes: B utterances, U phones, T frames, C units, M mels. Values of mels, pitch and energy are normalised.
+Sizes: B utterances, U phones, T frames, C units, M mels. Mels, pitch and energy are normalised.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 DECODERS = ("fast", "flow")
-SIGMA = 1e-4  # of the noise that a flow leaves at its end
-USUAL = 2.0  # logarithm of a phone's frames, before anything is learnt
-LONGEST = 200  # most frames of a phone that is spoken
+SIGMA = 1e-4  # standard deviation of the noise at the end of a flow
+USUAL = 2.0  # initial prediction of the logarithm of a phone's frames
+LONGEST = 200  # longest duration of a spoken phone, in frames
 STEPS = 8
-"""Of the flow, where no other number is asked for."""
+"""Default number of steps of the flow."""
 
 
 class VoiceBlock(nn.Module):
-    """A depthwise convolution over time, then a layer on each frame (ConvNeXt; Liu et al., 2022)."""
+    """A depthwise convolution over time and a feed-forward layer, with a residual (ConvNeXt; Liu et al., 2022)."""
 
     def __init__(self, units: int, width: int, wider: int = 3) -> None:
         super().__init__()
@@ -44,14 +44,14 @@ class VoiceBlock(nn.Module):
 
 
 class PhoneReading(nn.Module):
-    """One value of each phone: (B, U, C) → (B, U)."""
+    """Predicts a value for each phone: (B, U, C) → (B, U)."""
 
     def __init__(self, units: int, usual: float = 0.0) -> None:
         super().__init__()
         self.first, self.second = (nn.Conv1d(units, units, 3, padding=1) for _ in range(2))
         self.norms = nn.ModuleList(nn.LayerNorm(units) for _ in range(2))
         out = nn.Linear(units, 1)
-        nn.init.constant_(out.bias, usual)  # before it is a part of the model, which may be made in parts
+        nn.init.constant_(out.bias, usual)  # before registration: `build_in_parts` may free it then
         self.out = out
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class PhoneReading(nn.Module):
 
 
 class MelDecoder(nn.Module):
-    """Frames from what is known of them (B, T, C): mels, or with `flow` where the flow leads a point (B, T, M)."""
+    """Decodes frames (B, T, C) to mels (B, T, M), or with `flow` to the velocity of the flow at a point."""
 
     def __init__(self, units: int, mels: int, layers: int, flow: bool) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ class MelDecoder(nn.Module):
             self.shifts = nn.ModuleList(nn.Linear(units, units) for _ in range(layers))
 
     def forward(self, known: Tensor, mask: Tensor, at: Tensor | None = None) -> Tensor:
-        """`at` (B,): how far along the flow the points are that `known` (B, T, C + 2 · M) ends with, 0 to 1."""
+        """known: (B, T, C), or (B, T, C + 2 · M) with the guess and the point of the flow. at: (B,) time, 0 to 1."""
         x = self.enter(known) * mask
         time = None if at is None else self.time(_waves(at))
         for i, block in enumerate(self.blocks):
@@ -82,13 +82,13 @@ class MelDecoder(nn.Module):
 
 
 def _waves(at: Tensor) -> Tensor:
-    """(B,) → (B, 64)."""
+    """Sinusoidal embedding (B, 64) of times (B,)."""
     angles = 1000.0 * at[:, None] * torch.exp(torch.arange(32, device=at.device) * (-math.log(10_000.0) / 31))
     return torch.cat((angles.sin(), angles.cos()), dim=1)
 
 
 class ReadPhones(NamedTuple):
-    """What the encoder says of phones: `h` (B, U, C), logarithms of `durations`, `pitch` and `energy` (B, U)."""
+    """Encoded phones `h` (B, U, C), and predicted log `durations`, `pitch` and `energy` (B, U)."""
 
     h: Tensor
     durations: Tensor
@@ -97,12 +97,12 @@ class ReadPhones(NamedTuple):
 
 
 class VoiceModel(nn.Module):
-    """`symbols` are what it reads, 0 padding; `voices` and `languages` how many it speaks with, and in."""
+    """A voice. symbols, voices, languages: number of each. Symbol 0 is padding. decoder: fast or flow."""
 
     joint = True
-    """Loss is made here, not of logits."""
+    """The model computes the loss itself, not the caller from logits."""
     draws = True
-    """Dropout, and the points of the flow, come from a generator."""
+    """A generator draws dropout and the points of the flow."""
     subsample = 1
     streams = recompute = False
 
@@ -133,21 +133,22 @@ class VoiceModel(nn.Module):
         self.decoder = MelDecoder(units, mels, decoder_layers, self.flow)
 
     def read(self, phones: Tensor, mask: Tensor, voices: Tensor, languages: Tensor) -> ReadPhones:
-        """`phones` (B, U), `mask` (B, U, 1), `voices` and `languages` (B,)."""
+        """Encode `phones` (B, U), with `mask` (B, U, 1), `voices` (B,) and `languages` (B,)."""
         x = self.symbol(phones)
         for table, which in ((self.voice, voices), (self.language, languages)):
             if table is not None:
                 x = x + table(which)[:, None]
         for block in self.blocks:
             x = block(x, mask)
-        aside = x.detach()  # what is easy to learn by heart must not bend the encoder to it
+        aside = x.detach()  # durations are easy to memorise; their gradient would distort the encoder
         return ReadPhones(x, self.durations(aside, mask), self.pitch(x, mask), self.energy(x, mask))
 
     def frames(self, h: Tensor, sounding: Tensor, durations: Tensor, count: int | Tensor) -> Tensor:
-        """(B, T, C) of `count` frames, of `h` (B, U, C), `sounding` (B, U, 2) and whole `durations` (B, U)."""
+        """Expand phones to T = `count` frames (B, T, C), from `h` (B, U, C), `sounding` (B, U, 2): pitch and energy,
+        and integer `durations` (B, U)."""
         ends = durations.cumsum(1)
         times = torch.arange(count, device=h.device)[None]  # type: ignore[arg-type]
-        # Phones that are over by then: as fast as a search, and it goes into an exported graph.
+        # The number of phones that have ended: as fast as a search, and exportable.
         own = (ends[:, None] <= times[:, :, None]).sum(2).clamp(max=h.shape[1] - 1)
         x = (h + self.sounding(sounding)).gather(1, own[:, :, None].expand(-1, -1, h.shape[2]))
         length = durations.gather(1, own).clamp(min=1).to(x.dtype)
@@ -163,10 +164,10 @@ class VoiceModel(nn.Module):
         targets: Mapping[str, Tensor] | None = None,
         keys: Sequence[object] | None = None,
     ) -> Tensor:
-        """Loss (B,) of mels `features` (B, T, M), each utterance's summed over its `lengths` (B,) frames.
+        """Loss (B,) of mels `features` (B, T, M), summed over each utterance's `lengths` (B,) frames.
 
         targets: `phones`, `durations`, `pitch` and `energy` (B, U), `voices` and `languages` (B,). Without a generator
-        the points of a flow are the same in every call, and nothing is dropped.
+        there is no dropout, and the points of the flow are the same in every call.
         """
         assert targets is not None
         phones, durations = targets["phones"], targets["durations"]
@@ -177,18 +178,17 @@ class VoiceModel(nn.Module):
         x = self.frames(read.h, sounding, durations, features.shape[1])
         of_phones = (read.durations - durations.clamp(min=1).log()) ** 2
         of_phones = of_phones + (read.pitch - targets["pitch"]) ** 2 + (read.energy - targets["energy"]) ** 2
-        each = (of_phones * said[:, :, 0]).float().sum(1) + self._of_frames(x, mask, features, generator)
-        return each
+        return (of_phones * said[:, :, 0]).float().sum(1) + self._mel_loss(x, mask, features, generator)
 
     def shortest(self) -> dict[str, Tensor]:
-        """Targets of the shortest utterance that there is: one phone of one frame."""
+        """Targets of the shortest possible utterance: one phone of one frame."""
         one = torch.ones((1, 1), dtype=torch.int64, device=self.symbol.weight.device)
         flat = torch.zeros((1, 1), device=one.device)
         none = torch.zeros(1, dtype=torch.int64, device=one.device)
         return {"phones": one, "durations": one, "pitch": flat, "energy": flat, "voices": none, "languages": none}
 
-    def _of_frames(self, x: Tensor, mask: Tensor, mel: Tensor, generator: torch.Generator | None) -> Tensor:
-        """(B,): the loss of the mels, summed over frames."""
+    def _mel_loss(self, x: Tensor, mask: Tensor, mel: Tensor, generator: torch.Generator | None) -> Tensor:
+        """Loss (B,) of the mels, summed over frames."""
         if generator is not None and self.dropout:
             keep = torch.rand(x.shape, generator=generator, device=x.device) >= self.dropout
             x = x * (keep / (1 - self.dropout)).to(x)
@@ -219,8 +219,8 @@ class VoiceModel(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         """Normalised mels (1, T, M) of `phones` (1, U), and the frames (1, U) of each phone.
 
-        pace: 2 is twice as fast. higher: added to the normalised pitch. spread: of the noise that a flow begins with;
-        less is clearer and more monotonous. durations: (1, U) frames, in place of those that it would choose.
+        pace: 2 is twice as fast. higher: added to the normalised pitch. spread: scale of the flow's initial noise; a
+        smaller one is clearer and more monotonous. durations: frames (1, U) instead of the predicted ones.
         """
         said = torch.ones((*phones.shape, 1), device=phones.device)
         read = self.read(phones, said, voice, language)
@@ -232,7 +232,7 @@ class VoiceModel(nn.Module):
         return self.decoded(x, None if noise is None else noise * spread, steps), durations
 
     def decoded(self, x: Tensor, noise: Tensor | None, steps: int) -> Tensor:
-        """Normalised mels (1, T, M) of frames `x` (1, T, C); `noise` (1, T, M): where a flow begins."""
+        """Normalised mels (1, T, M) of frames `x` (1, T, C). noise: (1, T, M), the start of a flow."""
         mask = torch.ones_like(x[:, :, :1])
         if noise is None:
             return self.decoder(x, mask)  # type: ignore[no-any-return]
@@ -244,7 +244,7 @@ class VoiceModel(nn.Module):
 
 
 def whole(frames: Tensor) -> Tensor:
-    """Durations of phones that are spoken, of at least one frame."""
+    """Durations rounded to whole frames, from 1 to LONGEST."""
     return frames.round().clamp(1, LONGEST).long()
 
 
@@ -253,7 +253,7 @@ def _mean_of_mels(error: Tensor, mask: Tensor) -> Tensor:
 
 
 def build_voice(config: Mapping[str, Any], sizes: Mapping[str, int], dropout: float) -> VoiceModel:
-    """The freshly initialised module of a configuration of kind voice, whose `sizes` are checked."""
+    """A freshly initialised module for a configuration of kind voice, whose `sizes` are checked."""
     return VoiceModel(
         len(config["symbols"]),
         sizes["outputs"],

@@ -97,7 +97,7 @@ def test_an_onnx_graph_says_itself_what_it_hears(tmp_path: Path, tokens: Path, a
     heard = {"input": "log-mel", "mels": 80, "frame_shift_samples": 640, "high_hz": high_hz}
     assert heard.items() <= config["audio"].items()
     assert config["run"]["length_name"] == "x_lens"
-    with pytest.raises(ConfigError, match=r"(?s)frame_shift_samples = 480.*looks like 640"):
+    with pytest.raises(ConfigError, match=r"(?s)frame_shift_samples = 480.*probably 640"):
         imported(tmp_path / "other", model=model, tokens=tokens, frame_shift_samples=480)
 
 
@@ -156,20 +156,20 @@ def test_8_bit_costs_are_those_of_the_aligner(tmp_path: Path, tokens: Path, corp
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"tokens": TOKENS[1:]}, "the model gives 9 values a frame, the list has 8 tokens"),
-        ({"frame_shift_samples": 160}, "it looks like 320 samples"),
-        ({"input_name": "audio"}, 'the model has no "audio"; it has waveform'),
-        ({"output_name": "posteriors"}, 'the model has no "posteriors"; it has logits'),
+        ({"tokens": TOKENS[1:]}, "the model has 9 outputs, but the list has 8 tokens"),
+        ({"frame_shift_samples": 160}, "the shift is probably 320 samples"),
+        ({"input_name": "audio"}, 'the model has no "audio", only waveform'),
+        ({"output_name": "posteriors"}, 'the model has no "posteriors", only logits'),
         ({"input": "log-mel", "frame_shift_samples": 320}, "fails on 1 s of noise"),
-        ({"output": "log-probs"}, "no log posteriors"),
+        ({"output": "log-probs"}, "not log posteriors"),
         ({"blank": "<nothing>"}, "no token '<nothing>'"),
-        ({"tokens": [*TOKENS[:-1], "q"]}, "say with `blank` which token it is"),
+        ({"tokens": [*TOKENS[:-1], "q"]}, "set `blank` to the right token"),
         ({"tokens": [*TOKENS[:-2], "A", "<pad>"]}, "'A' occurs more than once"),
         ({"tokens": [*TOKENS[:-2], "a", "<pad>"], "case": "upper"}, "two tokens are 'a' in lower case"),
         ({"tokens": {token: 2 * i for i, token in enumerate(TOKENS)}}, "not numbered 0 … 8"),
         ({"format": "torchscript"}, "torch.jit cannot read"),
         ({"model": "absent.onnx"}, "no such file"),
-        ({"frame_shift_samples": 200, "input": "log-mel"}, "no multiple of the 10 ms"),
+        ({"frame_shift_samples": 200, "input": "log-mel"}, "not a multiple of the 10 ms"),
     ],
 )
 def test_what_does_not_fit_is_said_on_the_spot(tmp_path: Path, values: dict[str, Any], message: str) -> None:

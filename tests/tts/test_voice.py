@@ -296,7 +296,7 @@ def test_a_speaker_that_is_not_there(made: Path) -> None:
 
 
 def test_a_voice_does_not_hear(made: Path) -> None:
-    with pytest.raises(ConfigError, match="speaks and does not hear"):
+    with pytest.raises(ConfigError, match="a voice, not a recogniser"):
         load(str(made / "model"))
 
 
