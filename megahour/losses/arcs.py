@@ -1,12 +1,12 @@
-"""Exact sums over the paths of a graph of senone arcs, one arc a frame: forward and backward, once for every criterion.
+"""Exact forward-backward sums over the paths of a graph of senone arcs, one arc per frame, for all sequence criteria.
 
-With scores l(t, v) of the acoustics, the weight of a path is the sum of its arcs' weights and scores, and of its ends'.
-`sums` gives the log sum over all paths of an utterance's length, how much of it goes through each senone at each frame
-(the occupation γ), the expected number of frames at which a path has a wanted senone (the gain F), and F's gradient by
-the scores, γ(t, v) · (F given v at t - F).
+With acoustic scores l(t, v), the weight of a path is the sum of its arcs' weights and scores, and of its initial and
+final weight. `sums` returns the log sum over all paths of an utterance's length, the share of it through each senone at
+each frame (the occupation γ), the expected number of frames at which a path has a wanted senone (the gain F), and the
+gradient of F by the scores, γ(t, v) · (F given v at t - F).
 
-On a CPU these are compiled loops over doubles that are scaled at each frame (`scaled_sums`). An utterance that those
-cannot hold is summed in logarithms, as all are on other devices: torch operations over a batch, without a wait.
+On a CPU, compiled loops use doubles that are scaled at each frame (`scaled_sums`). If these underflow, the utterance is
+summed in logarithms. Other devices sum in logarithms only, with torch operations on the batch that never synchronise.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ Int32 = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class ArcGraph:
-    """S states and A arcs, each of which takes a frame: an acceptor of senones without epsilons.
+    """An acceptor of senones without epsilons: S states and A arcs, each of which takes one frame.
 
     source, target, senone: int32 (A,). weight: float64 (A,), in nats, higher is likelier. initial, final: float64 (S,),
-    the weights of beginning and ending in a state, -inf where no path does.
+    weights of beginning and ending in a state, -inf if no path does.
 
     Raises
     ------
-    ValueError: unequal lengths, states or senones that there are not, or weights that are NaN or +inf.
+    ValueError: arrays of unequal length, states or senones out of range, or weights that are NaN or +inf.
     """
 
     source: Int32
@@ -61,7 +61,7 @@ class ArcGraph:
     def of(
         source: ArrayLike, target: ArrayLike, senone: ArrayLike, weight: ArrayLike, initial: ArrayLike, final: ArrayLike
     ) -> ArcGraph:
-        """From columns of any type."""
+        """Convert columns of any type."""
         source, target, senone = (np.asarray(each, np.int32) for each in (source, target, senone))
         weight, initial, final = (np.asarray(each, np.float64) for each in (weight, initial, final))
         return ArcGraph(source, target, senone, weight, initial, final)
@@ -77,11 +77,11 @@ class ArcGraph:
 
     @cached_property
     def scaled(self) -> ScaledGraph:
-        """The graph as CPUs sum over it."""
+        """The graph in the form for CPUs."""
         return ScaledGraph.of(self.source, self.target, self.senone, self.weight, self.initial, self.final)
 
     def on(self, device: torch.device) -> tuple[Tensor, ...]:
-        """Source, target, senone, weight, initial and final on a device, which keeps them."""
+        """Source, target, senone, weight, initial and final on a device, cached."""
         if device not in self._moved:
             whole = (torch.from_numpy(each).long() for each in (self.source, self.target, self.senone))
             real = (torch.from_numpy(each) for each in (self.weight, self.initial, self.final))
@@ -90,9 +90,9 @@ class ArcGraph:
 
 
 class PathSums(NamedTuple):
-    """Of B utterances: log sum (B,), gain (B,), occupation (B, T, V) and the gain's gradient (B, T, V), float64.
+    """Log sum (B,), gain (B,), occupation (B, T, V) and gradient of the gain (B, T, V) of B utterances, float64.
 
-    Without a path the log sum is -inf and all else 0; beyond an utterance's length all is 0.
+    Without a path, the log sum is -inf and everything else 0. Values beyond an utterance's length are 0.
     """
 
     log_sum: Tensor
@@ -107,7 +107,9 @@ def sums(graph: ArcGraph, scores: Tensor, lengths: Tensor, wanted: Tensor) -> Pa
     Parameters
     ----------
     scores (B, T, V): in nats, any precision; sums are in float64. lengths (B,): frames. wanted (B, T): the senone whose
-        arcs gain one at a frame, below 0 for none. On a CPU utterances are shared out over torch's threads.
+        arcs gain 1 at a frame, below 0 for none.
+
+    On a CPU, torch's threads share the utterances.
     """
     scores = scores.detach().double()
     lengths, wanted = lengths.to(scores.device), wanted.to(scores.device)
@@ -137,7 +139,7 @@ def sums(graph: ArcGraph, scores: Tensor, lengths: Tensor, wanted: Tensor) -> Pa
 
 
 def _scaled(graph: ScaledGraph, scores: Tensor, lengths: Tensor, wanted: Tensor) -> tuple[PathSums, Tensor]:
-    """Sums of utterances (B, T, V), the longest first, in scaled doubles, and which of them those could hold (B,)."""
+    """Sums of utterances (B, T, V), the longest first, in scaled doubles; and which did not underflow (B,)."""
     frames = int(lengths[0])
     highest = scores[:, :frames].amax(dim=2)
     shift = torch.where(highest.isfinite(), highest, 0.0)
@@ -154,7 +156,7 @@ def _scaled(graph: ScaledGraph, scores: Tensor, lengths: Tensor, wanted: Tensor)
 
 
 def _in_logarithms(graph: ArcGraph, scores: Tensor, lengths: Tensor, wanted: Tensor) -> PathSums:
-    """`sums` of float64 scores by torch operations on their device; gains are means over the paths so far."""
+    """`sums` of float64 scores with torch operations on their device. Gains are means over the paths so far."""
     source, target, senone, weight, initial, final = graph.on(scores.device)
     batch, frames, _ = scores.shape
     states = len(initial)
@@ -185,7 +187,7 @@ def _in_logarithms(graph: ArcGraph, scores: Tensor, lengths: Tensor, wanted: Ten
 
 
 def gathered(arcs: Tensor, gains: Tensor, ends: Tensor, states: int) -> tuple[Tensor, Tensor]:
-    """Log sums (B, S) of the arcs (B, A) that have an end in each state, and the mean of their gains."""
+    """Log sums (B, S) of the arcs (B, A) at each state, and the means of their gains. ends: states (A,)."""
     nothing = arcs.new_full((len(arcs), states), -torch.inf)
     highest = nothing.scatter_reduce(1, ends.expand_as(arcs), arcs, "amax")
     shift = torch.where(highest.isfinite(), highest, 0.0)
@@ -194,5 +196,5 @@ def gathered(arcs: Tensor, gains: Tensor, ends: Tensor, states: int) -> tuple[Te
 
 
 def share(part: Tensor, whole: Tensor) -> Tensor:
-    """exp(part - whole), 0 of no path even where there is none at all."""
+    """exp(part - whole), and 0 if `part` is -inf, even if `whole` is too."""
     return torch.where(part == -torch.inf, 0.0, (part - whole).exp())

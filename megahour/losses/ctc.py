@@ -1,7 +1,7 @@
-"""Connectionist temporal classification (Graves et al., 2006) around torch's `ctc_loss`, made safe.
+"""Connectionist temporal classification (Graves et al., 2006): torch's `ctc_loss` with checks.
 
-A path needs a frame per symbol and one more, a blank, between equal neighbours. With fewer frames the loss is infinite
-and one such utterance ends a training run (icefall issue 1352), so it is named here instead.
+A path needs a frame per symbol and one more, a blank, between equal neighbours. With fewer frames the loss is infinite,
+and one such utterance ends a training run (icefall issue 1352). The checks name the utterance instead.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ BLANK = 0
 def ctc_loss(
     logits: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor, *, keys: Sequence[object] | None = None
 ) -> Tensor:
-    """Negative log likelihood (B,) of each utterance, in nats; blank is unit 0.
+    """Negative log likelihood (B,) of each utterance, in nats. The blank is unit 0.
 
     Parameters
     ----------
-    logits (B, T, V) with `lengths` (B,) real frames; tokens (B, U) in 1 … V−1 with `token_lengths` (B,). With logits on
-        a GPU keep the other three on the CPU: they are checked there, and no one waits for the device.
-    keys: names of the utterances for errors.
+    logits (B, T, V) with `lengths` (B,) real frames; tokens (B, U) in 1 … V−1 with `token_lengths` (B,). If the logits
+        are on a GPU, keep the other three on the CPU: there they are checked without a synchronisation.
+    keys: names of the utterances, for errors.
 
     Raises
     ------
-    ValueError: an utterance has more symbols than its frames can hold, or a token outside 1 … V−1; of tokens on a GPU
-        nothing is checked.
+    ValueError: an utterance has more symbols than its frames can hold, or a token outside 1 … V−1. Tokens on a GPU are
+        not checked.
 
     >>> ctc_loss(torch.zeros(1, 2, 3), torch.tensor([2]), torch.tensor([[1]]), torch.tensor([1]))
     tensor([1.0986])
@@ -44,8 +44,8 @@ def ctc_loss(
 def ctc_consistency(one: Tensor, other: Tensor, lengths: Tensor) -> Tensor:
     """Distance (B,) between logits (B, T, V) of two views of the same utterances, in nats, over `lengths` (B,) frames.
 
-    Half the sum of both Kullback-Leibler divergences, each with its target held fixed: every view learns from what the
-    other one says. Source: Yao et al., "CR-CTC: Consistency regularization on CTC", 2024, equation 4.
+    Half the sum of both Kullback-Leibler divergences, each with a fixed target: every view learns from the output of
+    the other. Source: Yao et al., "CR-CTC: Consistency regularization on CTC", 2024, equation 4.
 
     >>> one, other = torch.zeros(1, 1, 2), torch.tensor([[[0.0, 1.0]]])
     >>> round(float(ctc_consistency(one, other, torch.tensor([1]))), 4)

@@ -1,4 +1,4 @@
-"""The transducer loss without all of its logits: made a few frames at a time, and again for their gradients."""
+"""The transducer loss without storing all logits: they are computed tile by tile, and again for the gradients."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch.nn import functional
 
 from megahour.losses.transducer import BLANK, arc_log_probs, arcs_loss, check_tokens
 
-TILE_LOGITS = 1 << 20  # at a time, 4 MB: about what caches hold
-LEAST_PASS = 0.01  # of the precision's step: less of the sum through a place adds nothing to a gradient
+TILE_LOGITS = 1 << 20  # logits per tile: 4 MB, about the size of caches
+LEAST_PASS = 0.01  # in units of machine epsilon: a place with a smaller share of the sum adds nothing to a gradient
 
 
 def fused_transducer_loss(
@@ -27,12 +27,12 @@ def fused_transducer_loss(
     blank: int = BLANK,
     keys: Sequence[object] | None = None,
 ) -> Tensor:
-    """`transducer_loss` (B,) of the logits tanh(encoded + predicted) · weightᵀ + bias, which are never held at once.
+    """`transducer_loss` (B,) of the logits tanh(encoded + predicted) · weightᵀ + bias, which are never stored at once.
 
     Parameters
     ----------
-    encoded (B, T, D) and predicted (B, U + 1, D): of the encoder, and of the predictor after 0 … U symbols.
-    weight (V, D), bias (V,): of the joiner. The others: as of `transducer_loss`.
+    encoded (B, T, D), predicted (B, U + 1, D): outputs of the encoder, and of the predictor after 0 … U symbols.
+    weight (V, D), bias (V,): the joiner's. The others are as in `transducer_loss`.
 
     Raises
     ------
@@ -46,9 +46,9 @@ def fused_transducer_loss(
 
 
 class _Fused(torch.autograd.Function):
-    """Arcs' log probabilities tile by tile, the lattice, and the logits' gradients tile by tile again.
+    """Computes the arcs' log probabilities tile by tile, then the lattice, then the logits' gradients tile by tile.
 
-    On a CPU the second time only where the sum goes: few places of a lattice are on likely ways through it.
+    On a CPU, gradients skip places without a share of the sum: likely paths pass few places of the lattice.
     """
 
     @staticmethod
@@ -83,7 +83,7 @@ class _Fused(torch.autograd.Function):
         encoded, predicted, weight, bias, tokens, of_down, of_across = ctx.saved_tensors
         each = grads[0][:, None, None].to(of_down.dtype)
         frames, positions = of_down.shape[1:]
-        passes = (of_down + of_across).flatten()  # minus how much of the sum goes through a place
+        passes = (of_down + of_across).flatten()  # minus the share of the sum through a place
         places = (
             torch.nonzero(passes < -LEAST_PASS * torch.finfo(passes.dtype).eps)[:, 0]
             if passes.device.type == "cpu"
@@ -110,6 +110,6 @@ class _Fused(torch.autograd.Function):
 
 
 def _tiles(frames: int, logits: int) -> list[slice]:
-    """Frames in pieces of about `TILE_LOGITS`, where each has `logits`."""
+    """Slices of frames with about `TILE_LOGITS` logits each. logits: number per frame."""
     step = max(1, TILE_LOGITS // logits)
     return [slice(first, min(frames, first + step)) for first in range(0, frames, step)]

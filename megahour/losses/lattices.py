@@ -1,9 +1,9 @@
-"""Exact sums over the paths of word lattices, one an utterance, as `arcs` has them over the paths of a graph.
+"""Exact sums over the paths of word lattices, one per utterance, like those of `arcs` over the paths of a graph.
 
-An arc of a lattice spans frames, each with a senone, so that the acoustics of an arc are the sum of its frames' scores,
-and its gain the number of its frames that have the wanted senone. Forward and backward then go over arcs, not frames:
-all lattices of a batch are one, whose arcs are taken level by level (the level of a state is the number of arcs on the
-longest way to it). All are torch operations, in logarithms, the same on every device, without a wait.
+An arc of a lattice spans several frames, each with a senone. Its acoustic score is the sum of its frames' scores, and
+its gain is the number of its frames with the wanted senone. Forward and backward pass over arcs, not frames: the
+lattices of a batch form one graph, which is processed level by level (the level of a state is the number of arcs on the
+longest path to it). All operations are torch's, in logarithms, the same on every device, and never synchronise.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ Int64 = NDArray[np.int64]
 
 
 class LatticeArcs(NamedTuple):
-    """One utterance's lattice; all paths lead from state 0 to the last state. Without arcs it has no path.
+    """One utterance's lattice. All paths lead from state 0 to the last state; without arcs there is no path.
 
-    source, target, begin, length: (A,), states, the first frame of each arc and how many it has. weight: (A,), in nats,
-    higher is likelier. senones: of the arcs' frames, in order of the arcs.
+    source, target: (A,), states. begin, length: (A,), first frame of each arc, and number of its frames. weight: (A,),
+    in nats, higher is likelier. senones: those of all arcs' frames, in the order of the arcs.
     """
 
     source: NDArray[Any]
@@ -39,7 +39,7 @@ class LatticeArcs(NamedTuple):
 
 @dataclass(frozen=True)
 class LevelOfArcs:
-    """Some arcs (K,), the states (S,) that they have at one end, and for each arc the number of its own among these."""
+    """The arcs (K,) of a level, the states (S,) at one of their ends, and each arc's index into these states (K,)."""
 
     arcs: Tensor
     states: Tensor
@@ -51,10 +51,12 @@ class LevelOfArcs:
 
 @dataclass(frozen=True)
 class FrameLattices:
-    """The lattices of B utterances. source, target, weight, utterance: (A,); first, last: (B,), states of all lattices.
+    """The lattices of B utterances as one graph.
 
-    arc, frame, senone: (N,), of each frame of each arc; `frame` counts within its utterance. states: of all lattices.
-    ahead, back: the levels, by the arcs' targets from the first on, and by their sources from the last.
+    source, target, weight, utterance: (A,), of each arc. first, last: (B,), initial and final state of each lattice.
+    arc, frame, senone: (N,), of each frame of each arc; `frame` counts within the utterance. states: number of states
+    of all lattices. ahead, back: levels in the order of the forward pass (by the arcs' targets) and of the backward
+    pass (by their sources).
     """
 
     source: Tensor
@@ -73,7 +75,7 @@ class FrameLattices:
 
     @staticmethod
     def of(lattices: Sequence[LatticeArcs]) -> FrameLattices:
-        """On the host. Raises ValueError: an arc that leads back, or lengths that do not fit."""
+        """Join lattices, on the host. Raises ValueError: an arc leads back, or frames and senones do not match."""
         sizes = [int(each.target.max()) + 1 if len(each.target) else 2 for each in lattices]
         first = np.cumsum([0, *sizes])
         source, target = (
@@ -107,7 +109,7 @@ class FrameLattices:
         )
 
     def to(self, device: torch.device) -> FrameLattices:
-        """On a device; the copies are queued."""
+        """Copy to a device, asynchronously."""
         moved = {
             name: each.to(device, non_blocking=True) for name, each in vars(self).items() if isinstance(each, Tensor)
         }
@@ -116,7 +118,7 @@ class FrameLattices:
 
 
 def lattice_sums(lattices: FrameLattices, scores: Tensor, wanted: Tensor) -> PathSums:
-    """As `arcs.sums`: scores (B, T, V) in nats, of any precision; wanted (B, T). Frames of a lattice are below T."""
+    """Sums like `arcs.sums`: scores (B, T, V) in nats, any precision; wanted (B, T). Lattices end within T."""
     scores = scores.detach().double()
     wanted = wanted.to(scores.device)
     source, target, utterance, arc = lattices.source, lattices.target, lattices.utterance, lattices.arc
@@ -138,7 +140,7 @@ def lattice_sums(lattices: FrameLattices, scores: Tensor, wanted: Tensor) -> Pat
 def _swept(
     logs: Tensor, levels: Sequence[LevelOfArcs], before: Tensor, weight: Tensor, right: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Log sums of the ways to each state, which begin as `logs` (S,), and the mean gains of these ways."""
+    """Log sums (S,) of the paths to each state, starting from `logs` (S,), and the mean gains of these paths."""
     gains = torch.zeros_like(logs)
     for level in levels:
         own, states = level.arcs, level.states
@@ -149,7 +151,7 @@ def _swept(
 
 
 def _levels(source: Int64, target: Int64, states: int) -> Int64:
-    """Arcs on the longest way to each state (S,)."""
+    """Number of arcs on the longest path to each state (S,)."""
     level = np.zeros(states, np.int64)
     while True:
         longer = level.copy()
@@ -160,10 +162,10 @@ def _levels(source: Int64, target: Int64, states: int) -> Int64:
 
 
 def _by_level(level: Int64, state: Int64) -> tuple[LevelOfArcs, ...]:
-    """Arcs with a `level` (A,) and a `state` (A,) each, together with those of their level, the lowest first."""
-    found = []
+    """Group arcs by their `level` (A,), lowest first. state: (A,), the state at the relevant end of each arc."""
+    levels = []
     for number in np.unique(level):
         arcs = np.flatnonzero(level == number)
         states, place = np.unique(state[arcs], return_inverse=True)
-        found.append(LevelOfArcs(*map(torch.from_numpy, (arcs, states, place.ravel()))))
-    return tuple(found)
+        levels.append(LevelOfArcs(*map(torch.from_numpy, (arcs, states, place.ravel()))))
+    return tuple(levels)

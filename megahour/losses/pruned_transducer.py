@@ -1,9 +1,9 @@
 """The transducer loss over a few symbols of each frame (Kuang et al., "Pruned RNN-T for fast, memory-efficient ASR
 training", 2022).
 
-A joiner that only adds, simple_encoded(t) + simple_predicted(u), has a loss whose logits are never made: its
-normaliser is one product of matrices. Where the paths of that loss go tells which `span` symbols of each frame are
-worth the real joiner: S of U + 1. Both losses are trained, so that the simple one learns to tell.
+A simple joiner that only adds, simple_encoded(t) + simple_predicted(u), has a loss without stored logits: one product
+of matrices is its normaliser. Its gradients show through which symbols the paths go. The real joiner is then evaluated
+on S = `span` of the U + 1 symbols of each frame. Both losses are trained, so that the simple one learns to select.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from megahour.losses.transducer import BLANK, arc_log_probs, arcs_loss, check_tokens
 
-NEVER = -1e30  # log probability of an arc outside; sums of it stay finite in float32
+NEVER = -1e30  # log probability of an arc outside the span; its sums stay finite in float32
 
 
 def pruned_transducer_loss(
@@ -33,15 +33,15 @@ def pruned_transducer_loss(
     span: int,
     keys: Sequence[object] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Losses (B,) in nats of the real joiner on `span` symbols a frame, and of the simple one on all.
+    """Losses (B,) in nats of the real joiner on `span` symbols per frame, and of the simple joiner on all.
 
-    The first is never below `transducer_loss` of the same logits, and the same when `span` is above U.
+    The first is never below `transducer_loss` of the same logits, and equal to it if `span` is above U.
 
     Parameters
     ----------
-    simple_encoded (B, T, V) and simple_predicted (B, U + 1, V): logits of the simple joiner, before they are added.
-    span: symbols of a frame; more where an utterance has too few frames for its text otherwise.
-    The others: as of `fused_transducer_loss`. Token 0 is the blank.
+    simple_encoded (B, T, V), simple_predicted (B, U + 1, V): logits of the simple joiner, before they are added.
+    span: symbols per frame. It is raised if an utterance has too few frames for its text.
+    The others are as in `fused_transducer_loss`. Token 0 is the blank.
 
     Raises
     ------
@@ -69,13 +69,13 @@ def pruned_transducer_loss(
 def simple_transducer_loss(
     simple_encoded: Tensor, simple_predicted: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor
 ) -> Tensor:
-    """Losses (B,) in nats of the joiner that adds (B, T, V) and (B, U + 1, V); the others as above, checked there."""
+    """Losses (B,) in nats of the simple joiner, from its logits (B, T, V) and (B, U + 1, V). It checks nothing."""
     arcs = _simple_arcs(simple_encoded, simple_predicted, tokens.to(simple_encoded.device))
     return arcs_loss(*arcs, lengths, token_lengths)
 
 
 def _simple_arcs(encoded: Tensor, predicted: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-    """Log probabilities of blank (B, T, U + 1) and of the next symbol (B, T, U) by the joiner that adds."""
+    """Log probabilities of blank (B, T, U + 1) and of the next symbol (B, T, U) by the simple joiner."""
     most = encoded.amax(2, keepdim=True).detach(), predicted.amax(2, keepdim=True).detach()
     products = (encoded - most[0]).exp() @ (predicted - most[1]).exp().transpose(1, 2)
     tiny = torch.finfo(products.dtype).tiny
@@ -87,10 +87,10 @@ def _simple_arcs(encoded: Tensor, predicted: Tensor, tokens: Tensor) -> tuple[Te
 
 
 def first_symbols(of_blank: Tensor, of_label: Tensor, lengths: Tensor, token_lengths: Tensor, span: int) -> Tensor:
-    """(B, T): the first of `span` symbols at each frame, those through which most of the sum goes.
+    """(B, T): the first symbol of the window of `span` symbols at each frame with the largest share of the sum.
 
-    of_blank (B, T, U + 1), of_label (B, T, U): gradients of the loss by the arcs. Windows never go back, overlap by one
-    symbol at least, and hold the beginning and the end of each utterance.
+    of_blank (B, T, U + 1), of_label (B, T, U): gradients of the loss by the arcs. Windows never move back, overlap by
+    at least one symbol, and cover the beginning and the end of each utterance.
     """
     device, frames = of_blank.device, of_blank.shape[1]
     through = functional.pad(-(of_blank + functional.pad(of_label, (0, 1))).double(), (1, 0)).cumsum(2)
@@ -98,14 +98,14 @@ def first_symbols(of_blank: Tensor, of_label: Tensor, lengths: Tensor, token_len
     last = (token_lengths.to(device) + 1 - span).clamp(min=0)[:, None]
     t = torch.arange(frames, device=device)
     first = torch.where(t >= lengths.to(device)[:, None] - 1, last, first.minimum(last)).cummax(1).values
-    # Not more than span - 1 further than the frame before: earlier windows begin later where they must.
+    # A window moves by at most span - 1 from frame to frame: earlier windows start later if necessary.
     reach = (span - 1) * t
     first = (first - reach).flip(1).cummax(1).values.flip(1) + reach
     return first.minimum(reach)
 
 
 def _least(lengths: Tensor, token_lengths: Tensor) -> int:
-    """Symbols of a frame without which a text cannot be reached; of lengths on a device 1, as the host would wait."""
+    """Smallest span with which every text fits its frames. 1 for lengths on a device, to avoid a synchronisation."""
     if lengths.device.type != "cpu" or token_lengths.device.type != "cpu" or not len(lengths):
         return 1
     pairs = zip(lengths.tolist(), token_lengths.tolist(), strict=True)

@@ -1,8 +1,8 @@
-"""Sums over the paths of a graph of senone arcs on a CPU: compiled loops over some utterances side by side.
+"""Sums over the paths of a graph of senone arcs on a CPU, by compiled loops over several utterances side by side.
 
-Arcs that lead to one state with one senone are a bundle: the acoustics of a frame are a factor of the bundle. So what
-is left for each arc is a product of a sparse matrix with the columns of all utterances, which suits the CPU's vector
-units. Doubles are scaled at each frame; what they cannot hold is noticed.
+Arcs that lead to the same state with the same senone form a bundle, and the acoustics of a frame are one factor per
+bundle. Each frame is then a product of a sparse matrix with the columns of all utterances, which vectorises well.
+Doubles are scaled at each frame, and underflow is detected.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from numpy.typing import NDArray
 from megahour.core.compiled import compiled
 
 HELD = 1e-200
-"""A frame's sum below this, in scaled doubles, may lack paths that count; above it those are less than 1e-100 of it."""
+"""A frame's scaled sum below this may have lost paths that matter. Above it, lost paths are below 1e-100 of the sum."""
 SIDE_BY_SIDE = 16
-"""Utterances at a time, at most; each holds two doubles for every bundle and frame."""
+"""Largest number of utterances at a time. Each stores two doubles per bundle and frame."""
 MOST_BYTES = 256 << 20
-"""Of these doubles, where that is enough for one utterance."""
+"""Largest size of these doubles, unless a single utterance needs more."""
 
 Float64 = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class ScaledGraph:
-    """S states and P bundles of arcs, of a `senone` (P,) and to a state (P,) each, in the order of these.
+    """S states and P bundles of arcs, each with a `senone` (P,) and a target `state` (P,), sorted by state and senone.
 
-    Arcs of bundle p are `into[p]` to `into[p + 1]`, from states `source` with factor `weight`; arcs out of state s are
-    `out[s]` to `out[s + 1]`, in bundles `target` with factor `ahead`. `initial`, `final` (S,): factors, at most 1;
-    `shift`: the log of what they lack.
+    Arcs `into[p]` to `into[p + 1]` are those of bundle p, from states `source` with factor `weight`. Arcs `out[s]` to
+    `out[s + 1]` leave state s, in bundles `target` with factor `ahead`. initial, final: (S,), factors scaled to at most
+    1. shift: log of that scaling.
     """
 
     senone: NDArray[np.int64]
@@ -56,7 +56,7 @@ class ScaledGraph:
         initial: Float64,
         final: Float64,
     ) -> ScaledGraph:
-        """From arcs and ends with weights in nats, -inf for none."""
+        """Build from arcs, and initial and final weights in nats (-inf: none)."""
         senones = int(senone.max(initial=0)) + 1
         bundles, bundle = np.unique(target.astype(np.int64) * senones + senone, return_inverse=True)
         factor, bundle = np.exp(weight), bundle.ravel()
@@ -77,7 +77,7 @@ class ScaledGraph:
         )
 
     def side_by_side(self, frames: int) -> int:
-        """How many utterances of that length go together."""
+        """Number of utterances of `frames` frames to process at a time."""
         return max(1, min(SIDE_BY_SIDE, MOST_BYTES // (16 * max(1, frames) * len(self.senone))))
 
     def sums(
@@ -88,11 +88,11 @@ class ScaledGraph:
         through: Float64,
         gained: Float64,
     ) -> tuple[Float64, Float64, NDArray[np.bool_]]:
-        """Log sums (B,), gains (B,), and whether doubles held them (B,).
+        """Log sums (B,), gains (B,), and whether there was no underflow (B,).
 
-        emission (T, V, B): factors of the acoustics. lengths (B,): frames, the longest first. wanted (T, B): the senone
-        that gains. through, gained (T, V, B), in any order in memory: are given the occupation and
-        the gain's gradient where utterances last.
+        emission (T, V, B): acoustic factors. lengths (B,): frames, the longest first. wanted (T, B): the senone that
+        gains. through, gained (T, V, B), in any memory order: receive the occupation and the gradient of the gain
+        within the utterances' lengths.
         """
         frames, _, batch = emission.shape
         log_sum, gain, held = np.full(batch, self.shift), np.zeros(batch), np.ones(batch, np.bool_)
@@ -108,16 +108,16 @@ class ScaledGraph:
         return log_sum, gain, held
 
 
-# Loops over the utterances are plain, short and index whole arrays: of these the compiler makes vectors.
+# Loops over the utterances are short and plain and index whole arrays, so that the compiler vectorises them.
 
 
 @compiled(fastmath={"contract"})
 def _forward(  # type: ignore[no-untyped-def]
     senone, state, into, source, weight, initial, final, emission, lengths, wanted, sums, gains, log_sum, gain, held
 ):
-    """`sums[t, p]`: over the paths of t + 1 frames that end with bundle p; `gains`: with their gains.
+    """Fill `sums[t, p]`, over the paths of t + 1 frames that end with bundle p, and `gains`, weighted by their gains.
 
-    They are of the size of a frame's factors: those of frame t are divided by the sum at t - 1, whose log is counted.
+    Each frame is scaled: the factors of frame t are divided by the sum at t - 1, whose log is added to `log_sum`.
     """
     states, batch, going = len(initial), len(lengths), len(lengths)
     old, old_gains = np.zeros((states, batch)), np.zeros((states, batch))
@@ -168,7 +168,7 @@ def _forward(  # type: ignore[no-untyped-def]
 
 @compiled
 def _end(sums, gains, final, b, log_sum, gain, held):  # type: ignore[no-untyped-def]
-    """Of utterance b, whose last frame the sums are of."""
+    """Finish utterance b, at its last frame."""
     end = 0.0
     for s in range(len(final)):
         end += sums[s, b] * final[s]
@@ -180,7 +180,7 @@ def _end(sums, gains, final, b, log_sum, gain, held):  # type: ignore[no-untyped
 
 @compiled
 def _acoustics(emission, scale, wanted, factor, gaining):  # type: ignore[no-untyped-def]
-    """Of a frame: the factors (V, B), and whether a senone gains in any utterance."""
+    """Fill a frame's scaled factors (V, B), and whether each senone gains in any utterance."""
     gaining[:] = False
     for b in range(len(scale)):
         if 0 <= wanted[b] < len(gaining):
@@ -194,7 +194,8 @@ def _acoustics(emission, scale, wanted, factor, gaining):  # type: ignore[no-unt
 def _backward(  # type: ignore[no-untyped-def]
     senone, state, out, target, ahead, final, emission, lengths, wanted, sums, gains, gain, held, through, gained
 ):
-    """Behind, `after[s]`: sums over what is left of the paths in s, the largest being 1; `after_gains`: with gains."""
+    """Fill `through` and `gained`. `after[s]` sums over the remaining paths from s, scaled to at most 1; `after_gains`
+    weights them by their gains."""
     states, batch, going = len(final), len(lengths), 0
     after, after_gains = np.zeros((states, batch)), np.zeros((states, batch))
     rest, rest_gains = np.zeros((len(senone), batch)), np.zeros((len(senone), batch))

@@ -1,17 +1,17 @@
 """Sequence criteria: MMI and state-level minimum Bayes risk (sMBR), over the paths of a denominator graph or lattices.
 
-With κ the acoustic scale, a_t the aligned senone and scores κ (logit - log prior), whose normaliser is the same for all
-paths:
+κ is the acoustic scale, a_t the aligned senone, and scores are κ (logit - log prior), whose normaliser is the same for
+all paths. The criteria and their gradients by the scores are:
 
-    MMI    -log (sum over the paths of the aligned senones / sum over all paths)      by the scores: γ - [v = a_t]
-    sMBR    expected number of frames that are not as aligned                         by the scores: -γ (F | v - F)
+    MMI    -log (sum over the paths of the aligned senones / sum over all paths)      gradient: γ - [v = a_t]
+    sMBR    expected number of frames that differ from the alignment                  gradient: -γ (F | v - F)
 
-A silence frame is not counted as right unless it is asked for, as in Kaldi (Veselý et al., "Sequence-discriminative
-training of deep neural networks", 2013): neither where silence is aligned. Where it is counted, there are fewer
-insertions in pauses, as with Kaldi's `one-silence-class`. Frame rejection is of the same paper. F-smoothing is of Su et
-al., "Error back propagation for sequence training of context-dependent deep networks", 2013. I-smoothing (Povey, 2003)
-backs the counts of Gaussians off to those of maximum likelihood; a network has no counts, and F-smoothing is its
-counterpart: cross entropy is its maximum likelihood.
+As in Kaldi (Veselý et al., "Sequence-discriminative training of deep neural networks", 2013), silence frames never
+count as correct by default, not even where silence is aligned. Counting them reduces insertions in pauses, like Kaldi's
+`one-silence-class`. Frame rejection is from the same paper. F-smoothing is from Su et al., "Error back propagation for
+sequence training of context-dependent deep networks", 2013. It replaces I-smoothing (Povey, 2003), which interpolates
+the counts of Gaussians with those of maximum likelihood; a network has no counts, and cross entropy is its maximum
+likelihood.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ Criterion = Literal["mmi", "smbr"]
 
 
 class SequenceLoss(NamedTuple):
-    """Losses (B,) with gradient, float64, and which utterances have a path (B,): the loss of others is 0, for no reason
-    but that they cannot be learnt from."""
+    """Losses (B,) with gradient, float64, and whether each utterance has a path (B,). Without one the loss is 0."""
 
     loss: Tensor
     has_path: Tensor
@@ -53,18 +52,21 @@ def sequence_loss(
 
     Parameters
     ----------
-    logits (B, T, V), any precision; sums are in float64. lengths (B,): frames. labels (B, T): aligned senones, -1 where
-        there is none: such a frame counts for nothing in sMBR and in smoothing, and is any senone's in MMI.
-    graph: what all utterances are against, or a lattice for each of them, on the logits' device.
-    log_priors (V,): taken off the logits; None for scores that are likelihoods already. scale: κ.
-    smoothing: H; the loss is (1 - H) times the criterion's and H times the cross entropy (nats).
-    silence: senone that is never right in sMBR; None to count it as any other.
-    reject: frames whose aligned senone has a smaller occupation have no gradient of the criterion; the alignment, or
-        the transcript, may be wrong there. The loss is that of all frames.
+    logits (B, T, V), any precision; sums are in float64. lengths (B,): frames. labels (B, T): aligned senones, or -1.
+        Frames of label -1 do not count in sMBR and smoothing, and match every senone in MMI.
+    graph: the denominator graph of all utterances, or a lattice for each, on the logits' device.
+    log_priors (V,): subtracted from the logits; None if the logits are scaled likelihoods already. scale: κ.
+    smoothing: H; the loss is (1 - H) times the criterion plus H times the cross entropy (nats).
+    silence: senone that is never correct in sMBR; None to treat it like others.
+    reject: the criterion has no gradient at frames whose aligned senone has a smaller occupation, because the alignment
+        or the transcript may be wrong there. The loss still covers all frames.
 
-    An utterance without a path has no loss and no gradient: too few frames for any sentence of the graph, or in MMI an
-    alignment that the graph does not have. It is False in `has_path`. Raises ValueError: shapes that do not fit, or a
-    graph with senones that the logits do not have.
+    An utterance has no path if it has too few frames for every sentence of the graph, or in MMI if the graph lacks its
+    alignment. It then has neither loss nor gradient, and is False in `has_path`.
+
+    Raises
+    ------
+    ValueError: shapes do not match, or the graph has senones beyond V.
     """
     batch, frames, units = logits.shape
     if labels.shape != (batch, frames) or lengths.shape != (batch,) or graph.senones > units:
@@ -92,7 +94,7 @@ def _sums(graph: ArcGraph | FrameLattices, scores: Tensor, lengths: Tensor, want
 
 
 class _Sequence(torch.autograd.Function):
-    """The criterion on scores; its gradient is made with the loss, and has the scores' dtype."""
+    """The criterion as a function of scores. The forward pass computes its gradient too, in the scores' dtype."""
 
     @staticmethod
     def forward(
@@ -107,22 +109,22 @@ class _Sequence(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         aligned = labels.clamp(min=0)[..., None]
         counted = labels if silence is None else labels.masked_fill(labels == silence, -1)
-        found = _sums(graph, scores, lengths, counted)
-        has_path = found.log_sum > -torch.inf
+        total = _sums(graph, scores, lengths, counted)
+        has_path = total.log_sum > -torch.inf
         if criterion == "smbr":
-            loss = (counted >= 0).sum(1) - found.gain
-            gradient = -found.gain_gradient
+            loss = (counted >= 0).sum(1) - total.gain
+            gradient = -total.gain_gradient
         else:
             others = torch.ones_like(scores, dtype=torch.bool).scatter_(2, aligned, False) & (labels >= 0)[..., None]
             numerator = _sums(graph, scores.masked_fill(others, -torch.inf), lengths, counted)
-            loss = found.log_sum - numerator.log_sum
-            gradient = found.occupation - numerator.occupation
+            loss = total.log_sum - numerator.log_sum
+            gradient = total.occupation - numerator.occupation
             has_path = has_path & (numerator.log_sum > -torch.inf)
-        # What is NaN, as of logits that are, stays so; training ends there. Only what has no path is left out.
-        has_path = has_path | found.log_sum.isnan()
+        # NaN, from NaN logits, stays NaN and ends the training. Only utterances without a path are left out.
+        has_path = has_path | total.log_sum.isnan()
         kept = has_path[:, None]
         if reject:
-            kept = kept & ((found.occupation.gather(2, aligned)[..., 0] >= reject) | (labels < 0))
+            kept = kept & ((total.occupation.gather(2, aligned)[..., 0] >= reject) | (labels < 0))
         ctx.save_for_backward(gradient.masked_fill_(~kept[..., None], 0.0).to(scores.dtype))
         ctx.mark_non_differentiable(has_path)
         return torch.where(has_path, loss, 0.0), has_path

@@ -1,9 +1,9 @@
-"""Cross-entropy between a teacher's posterior, kept as its k largest logits, and the student's (section V-C).
+"""Cross entropy between a teacher's posterior, stored as its k largest logits, and the student's (section V-C).
 
 With teacher logits z on the stored units K and a large negative fill on all others, the teacher's posterior is
     p_v = exp(z_v) / Z for v in K,   p_v = exp(fill) / Z otherwise,   Z = Σ_K exp(z_v) + (V − k) exp(fill),
 and with student logits s the loss of a frame is  −Σ_v p_v log q_v = log Σ_v exp(s_v) − Σ_v p_v s_v.
-The V-dimensional posterior is never made: Σ_v p_v s_v = Σ_K (p_v − p_fill) s_v + p_fill Σ_v s_v.
+The V-dimensional posterior is never stored: Σ_v p_v s_v = Σ_K (p_v − p_fill) s_v + p_fill Σ_v s_v.
 """
 
 from __future__ import annotations
@@ -21,10 +21,16 @@ def soft_cross_entropy(student: Tensor, indices: Tensor, logits: Tensor, *, fill
 
     Parameters
     ----------
-    student: logits (N, V). indices: units (N, k), int64, no unit twice in a row. logits: the teacher's (N, k).
+    student: logits (N, V). indices: units (N, k), int64, distinct within a row. logits: the teacher's (N, k).
     fill: the logit of the V − k missing units, below the stored ones.
 
+    Raises ValueError: shapes do not match, or k is above V.
+
     Source: Parthasarathi et al., "Realizing petabyte scale acoustic modeling", sections V-A and V-C.
+
+    >>> units, teacher = torch.tensor([[0, 1]]), torch.zeros(1, 2)
+    >>> round(float(soft_cross_entropy(torch.zeros(1, 3), units, teacher)), 4)
+    1.0986
     """
     if indices.shape != logits.shape or student.shape[0] != indices.shape[0]:
         raise ValueError(
@@ -39,7 +45,7 @@ def soft_cross_entropy(student: Tensor, indices: Tensor, logits: Tensor, *, fill
 
 
 def _posterior(logits: Tensor, missing: int, fill: float) -> tuple[Tensor, Tensor]:
-    """Teacher's probabilities of the stored units (N, k) and of each missing one (N, 1)."""
+    """The teacher's probabilities of the stored units (N, k), and of each missing one (N, 1)."""
     total = torch.logsumexp(logits, dim=1, keepdim=True)
     if not missing:
         return (logits - total).exp(), torch.zeros_like(total)

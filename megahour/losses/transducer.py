@@ -1,15 +1,15 @@
-"""Transducer loss (Graves, 2012): -log of the summed probability of all ways through a lattice of frames and symbols.
+"""Transducer loss (Graves, 2012): -log of the summed probability of all paths through a lattice of frames and symbols.
 
-At frame t, after u symbols, the model gives V log probabilities; blank goes on to frame t + 1, symbol y_{u+1} stays.
-With
+At frame t, after u symbols, the model gives V log probabilities. Blank moves on to frame t + 1; symbol y_{u+1} stays at
+frame t. With
 
     α(0, 0) = 0,   α(t, u) = logaddexp(α(t - 1, u) + blank(t - 1, u), α(t, u - 1) + label(t, u - 1))
 
-the loss is -(α(T - 1, U) + blank(T - 1, U)), and its gradient is minus how much of the sum goes through each arc. Sums
-are in log space and float64. On a CPU the lattice is a compiled loop, elsewhere torch operations over its diagonals.
+the loss is -(α(T - 1, U) + blank(T - 1, U)), and its gradient is minus the share of the sum through each arc. Sums are
+in log space and float64. The lattice is a compiled loop on a CPU, and torch operations over its diagonals elsewhere.
 
-`transducer_loss` takes all logits (B, T, U + 1, V), which is what makes transducers need memory: `fused_transducer` and
-`pruned_transducer` do without.
+`transducer_loss` takes all logits (B, T, U + 1, V), which need much memory; `fused_transducer` and `pruned_transducer`
+avoid them.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ def transducer_loss(
 
     Parameters
     ----------
-    logits (B, T, U + 1, V), any precision: sums are in float64. lengths (B,): frames, at least one each. tokens (B, U)
-        with `token_lengths` (B,), none of them `blank`. On the CPU these three are checked.
-    keys: names of the utterances for errors.
+    logits (B, T, U + 1, V), any precision; sums are in float64. lengths (B,): frames, at least one each. tokens (B, U)
+        with `token_lengths` (B,), none of them `blank`. If these three are on the CPU, they are checked.
+    keys: names of the utterances, for errors.
 
     Raises
     ------
-    ValueError: shapes, lengths or tokens that do not fit, with the utterance.
+    ValueError: shapes do not match, or an utterance's lengths or tokens are out of range.
 
     >>> lengths, tokens, none = torch.tensor([1]), torch.zeros(1, 0).long(), torch.tensor([0])
     >>> round(float(transducer_loss(torch.zeros(1, 1, 1, 2), lengths, tokens, none)), 4)
@@ -68,9 +68,9 @@ def check_tokens(
     blank: int = BLANK,
     keys: Sequence[object] | None = None,
 ) -> None:
-    """Raises ValueError, with the utterance, where logits of `shape` (B, T, U + 1, V) do not fit what is to be spelled.
+    """Check tokens against logits of `shape` (B, T, U + 1, V). The arguments are those of `transducer_loss`.
 
-    What lies on a device is not looked at: the host would wait for it.
+    Tensors on a device are not checked, to avoid a synchronisation. Raises ValueError, naming the utterance.
     """
     batch, frames, positions, units = shape
     if tokens.shape != (batch, positions - 1) or lengths.shape != (batch,) or token_lengths.shape != (batch,):
@@ -93,7 +93,7 @@ def check_tokens(
 
 
 def arcs_loss(blank: Tensor, label: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
-    """Loss (B,) in nats of the arcs' log probabilities, blank (B, T, U + 1) and label (B, T, U)."""
+    """Loss (B,) in nats from the arcs' log probabilities, blank (B, T, U + 1) and label (B, T, U)."""
     if blank.device.type != "cpu":
         return _by_diagonals(blank, label, lengths.to(blank.device), token_lengths.to(blank.device))
     loss: Tensor = _Lattice.apply(blank, label, lengths, token_lengths)  # type: ignore[no-untyped-call]
@@ -101,13 +101,13 @@ def arcs_loss(blank: Tensor, label: Tensor, lengths: Tensor, token_lengths: Tens
 
 
 def arc_log_probs(logits: Tensor, labels: Tensor, blank: int = BLANK) -> tuple[Tensor, Tensor]:
-    """Log probabilities (…) of blank and of the label (…) by logits (…, V), which are computed in fp32 at least."""
+    """Log probabilities (…) of blank and of `labels` (…) from logits (…, V), computed in fp32 or more."""
     of_blank, of_label = _ArcLogProbs.apply(logits, labels[..., None], blank)  # type: ignore[no-untyped-call]
     return of_blank, of_label
 
 
 class _ArcLogProbs(torch.autograd.Function):
-    """Autograd would make an array of all logits for each of the two; here one has both gradients."""
+    """Puts both gradients into one array; autograd would allocate one of the logits' size for each."""
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor, blank: int) -> tuple[Tensor, Tensor]:
@@ -125,7 +125,7 @@ class _ArcLogProbs(torch.autograd.Function):
 
 
 class _Lattice(torch.autograd.Function):
-    """The compiled lattice; gradients are made with the loss, and of the arcs' dtype."""
+    """The compiled lattice. The forward pass computes the gradients too, in the arcs' dtype."""
 
     @staticmethod
     def forward(ctx: Any, blank: Tensor, label: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ def _one(
     of_blank: NDArray[np.floating[Any]],
     of_label: NDArray[np.floating[Any]],
 ) -> float:
-    """Loss of one utterance; fills the gradients. An impossible one is infinite, with a gradient of zero."""
+    """Loss of one utterance; fills the gradients. Without a path the loss is infinite and the gradient zero."""
     for t in range(frames):
         for u in range(symbols + 1):
             if t == 0 and u == 0:
@@ -176,7 +176,7 @@ def _one(
     total: float = forward[frames - 1, symbols] + blank[frames - 1, symbols]
     if total == -np.inf or total != total:
         return -total
-    behind = np.full(symbols + 2, -np.inf)  # what is left from (t + 1, u) to the end
+    behind = np.full(symbols + 2, -np.inf)  # log sum of the paths from (t + 1, u) to the end
     for t in range(frames - 1, -1, -1):
         right = -np.inf
         for u in range(symbols, -1, -1):
@@ -192,15 +192,15 @@ def _one(
 
 
 def _by_diagonals(blank: Tensor, label: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
-    """Loss (B,), by torch's operations alone: all places (t, u) with t + u = d at once, d after d.
+    """Loss (B,) with torch operations only, over all places (t, u) with t + u = d at once, for each d in turn.
 
-    Nothing waits for the device; gradients are autograd's.
+    It never synchronises with the device; autograd computes the gradients.
     """
     batch, frames, positions = blank.shape
     down, across = blank.double(), functional.pad(label.double(), (0, 1), value=-torch.inf)
     rows = torch.arange(positions, device=blank.device)
     nothing = torch.full((batch, positions), -torch.inf, dtype=torch.float64, device=blank.device)
-    at = torch.where(rows == 0, 0.0, nothing)  # of the diagonal, by u
+    at = torch.where(rows == 0, 0.0, nothing)  # log sums on the diagonal, by u
     ends = (lengths - 1 + token_lengths)[:, None]
     total = nothing[:, 0]
     for diagonal in range(frames + positions - 1):
@@ -217,6 +217,6 @@ def _by_diagonals(blank: Tensor, label: Tensor, lengths: Tensor, token_lengths: 
 
 
 def _logaddexp(x: Tensor, y: Tensor) -> Tensor:
-    """torch's has a gradient of NaN where both are -∞."""
+    """torch.logaddexp, whose gradient would be NaN where both are -∞."""
     both = torch.maximum(x, y) == -torch.inf
     return torch.where(both, x, torch.logaddexp(x.masked_fill(both, 0.0), y.masked_fill(both, 0.0)))
