@@ -11,11 +11,14 @@ have the same:
    worker that is not on it came too late and gets an error. The others sum along the list, each writes the digest of
    its result, and returns the result once all digests are present and equal. Otherwise all get an error.
 
+4. Who has all it needs meets the others once more, before its process may end: it may host the ledger that they read.
+
 Workers whose ledger does not respond (its host is lost) get an error: they cannot know what the others do.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import time
@@ -68,6 +71,8 @@ class Ending:
             lost, found_by = lost | set(error.ranks), "survivors"
             LOG.warning("the mean of all workers is not known to be theirs: %s", error.message)
         if self._ledger.first(f"{end}/mean", found_by) == "all":
+            with contextlib.suppress(WorkerLostError):  # see the module, 4
+                self._group.all_gather(torch.zeros(1)).wait()
             return means
         members = self._members(end, lost)
         LOG.warning("the final model is the mean of those that are left: %s", self._named(members))
@@ -114,7 +119,7 @@ class Ending:
         """The mean over `members`, confirmed to be the same on each of them."""
         rank, ledger = self._group.rank, self._ledger
         try:
-            tag = _TAG + 2 * end * len(own)
+            tag = _TAG + 2 * end * (len(own) + 1)
             sums = [self._sum_along(members, vector, tag + 2 * i) for i, vector in enumerate(own)]
             means = [total / len(members) for total in sums]
         except WorkerLostError as error:
@@ -136,6 +141,8 @@ class Ending:
                 where=self._names[rank],
                 remedy=_REMEDY,
             )
+        with contextlib.suppress(WorkerLostError):  # see the module, 4
+            self._sum_along(members, torch.zeros(1), tag + 2 * len(own))
         return means
 
     def _sum_along(self, members: list[int], vector: Tensor, tag: int) -> Tensor:

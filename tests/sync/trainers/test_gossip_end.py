@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from gloo import run_workers
+import torch.distributed as dist
+from gloo import run_workers, torchrun
 from torch import Tensor, nn
 
 from megahour.sync import gossip
@@ -137,3 +139,26 @@ def test_one_that_stands_still_for_too_long_never_ends_with_a_model_of_its_own(p
         if rank not in ended:
             assert isinstance(result, WorkerLostError)
             assert result.remedy
+
+
+def ends_at_once() -> None:
+    """A script without torchrun, whose worker 0 hosts the store and ends first; the others are slow to read it."""
+    dist.init_process_group("gloo")
+    group = TorchGroup(timeout_s=20)
+    model = Net(group.rank)
+    worker: Any = gossip(model, torch.optim.SGD(model.parameters(), lr=0.1), group=group)
+    ledger = worker._ending._ledger
+    first = ledger.first
+
+    def slowly(key: str, word: str) -> str:
+        time.sleep(0.5 * group.rank)
+        return first(key, word)  # type: ignore[no-any-return]
+
+    ledger.first = slowly
+    worker.step()
+    worker.finish()
+    os._exit(0)
+
+
+def test_the_worker_that_hosts_the_store_ends_when_the_others_have_read_it() -> None:
+    torchrun(ends_at_once, 3)
