@@ -39,11 +39,17 @@ def with_a_nan(folder: Path, count: int) -> dict[str, Artifact]:
     return training_data(folder, made, shards=1)
 
 
-def trained(folder: Path, inputs: dict[str, Artifact], settings: dict[str, Any], durable: str = "") -> Trained:
+def trained(
+    folder: Path,
+    inputs: dict[str, Artifact],
+    settings: dict[str, Any],
+    durable: str = "",
+    progress: Callable[..., None] = lambda *args, **fields: None,
+) -> Trained:
     """Trains in `folder`/work into `folder`/model, with checkpoints at the URL `durable`."""
     output = Artifact(folder / "model")
     with ShardWriter(output, 0, "made") as out:
-        train(TrainParams(**settings), inputs, out, Context(work=folder / "work", durable=durable))
+        train(TrainParams(**settings), inputs, out, Context(folder / "work", durable=durable, progress=progress))
         out.commit()
     rows = [json.loads(line) for line in output.read_bytes(0, ".curves.jsonl").splitlines()]
     return output.read_bytes(0, ".safetensors"), rows

@@ -112,7 +112,8 @@ class Saving:
 
     def __init__(self, saver: Checkpoints, fingerprint: str, alarm: Alarm | None) -> None:
         self._saver, self._fingerprint, self._alarm = saver, fingerprint, alarm
-        self._failed = False
+        self.unwritten = 0
+        """Checkpoints that could not be written since the last one that was."""
 
     def save(
         self, done: int, at: Position, tensors: Mapping[str, Tensor], offsets: Mapping[str, Sequence[int]]
@@ -145,8 +146,8 @@ class Saving:
             save()
         except StoreError as error:
             LOG.error("%s", error)
-            if self._alarm is not None and not self._failed:
+            if self._alarm is not None and not self.unwritten:
                 self._alarm.call(str(error))
-            self._failed = True
+            self.unwritten += 1
         else:
-            self._failed = False
+            self.unwritten = 0

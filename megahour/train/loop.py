@@ -251,7 +251,8 @@ class Run:
                     lacking,
                 )
             values = {"learning_rate": step.learning_rate, **values}
-            self.meters.step(step.number, step.done, self.total, step.phase, step.frames, loss, values)
+            unwritten = self.saving.unwritten
+            self.meters.step(step.number, step.done, self.total, step.phase, step.frames, loss, values, unwritten)
 
     def _rate(self, number: int) -> float:
         p = self.job.params

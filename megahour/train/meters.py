@@ -125,14 +125,20 @@ class RunMeters:
         frames: int,
         loss: float | None,
         values: Mapping[str, float],
+        unwritten: int = 0,
     ) -> None:
-        """Record a step, after which `done` of `total` batches are done; `loss` None: this worker had no batch."""
+        """Record a step, after which `done` of `total` batches are done.
+
+        loss: None: this worker had no batch. unwritten: checkpoints that could not be written since the last one.
+        """
         kind = f"{phase.data}, {'in chunks' if phase.chunk else 'whole utterances'}"
         known = {} if loss is None else {"loss": loss}
         self._meter.step(step=step, kind=kind, frames=float(frames), **values, **known)
         if self._log is not None:
             self._log.frames(frames * self._workers)
-        self._progress(done, total, "batches", **{name: round(value, 3) for name, value in known.items()})
+        shown: dict[str, float] = {name: round(value, 3) for name, value in known.items()}
+        shown |= {"checkpoints_not_written": unwritten} if unwritten else {}
+        self._progress(done, total, "batches", **shown)
 
     def row(self, row: dict[str, Any]) -> None:
         """Record a row of the curves."""

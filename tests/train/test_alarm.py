@@ -72,9 +72,15 @@ def test_checkpoints_that_cannot_be_written_are_told_of_once_and_the_model_is_no
     undisturbed = trained(tmp_path / "undisturbed", inputs, settings)
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "checkpoints").touch()  # a file where the folder should be: nothing can be written below
-    assert trained(tmp_path, inputs, settings | {"alarm": command}) == undisturbed
+    shown: list[dict[str, Any]] = []
+    ended = trained(
+        tmp_path, inputs, settings | {"alarm": command}, progress=lambda *place, **fields: shown.append(fields)
+    )
+    assert ended == undisturbed
     until(told.exists)
     assert told.read_text().count("not written") == 1
+    assert "checkpoints_not_written" not in shown[0]
+    assert shown[-1]["checkpoints_not_written"] > 1
 
 
 def test_checkpoints_and_evaluations_have_columns_of_their_own(tmp_path: Path) -> None:
