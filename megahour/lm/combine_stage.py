@@ -1,4 +1,4 @@
-"""Stages `lm-interpolate`, `lm-prune`, `lm-perplexity`, `lm-convert`: models of models."""
+"""Stages `lm-interpolate`, `lm-prune`, `lm-perplexity` and `lm-convert`, which work on finished models."""
 
 from __future__ import annotations
 

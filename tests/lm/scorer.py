@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from megahour.lm.arpa.model import NgramModel
-from megahour.lm.query.score import TextScore
+from megahour.lm.query.batch import TextScore
 from megahour.lm.text.vocabulary import BOS, EOS, UNK
 
 

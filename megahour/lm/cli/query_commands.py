@@ -114,8 +114,8 @@ def score(
     MODEL: mapped, ARPA, or KenLM's binary form (through the kenlm package).
     """
     from megahour.lm.cli import score_output
+    from megahour.lm.query.batch import TextScore
     from megahour.lm.query.model_files import lines_of
-    from megahour.lm.query.score import TextScore
 
     shown = [show for given, show in zip((sentences, words, srilm), SHOWN, strict=True) if given]
     if len(shown) > 1:

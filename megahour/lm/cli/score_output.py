@@ -12,8 +12,7 @@ from megahour.lm.query.batch import spelled
 from megahour.lm.text.tokenise import UNKNOWN
 
 if TYPE_CHECKING:
-    from megahour.lm.query.batch import SentenceScores
-    from megahour.lm.query.score import TextScore
+    from megahour.lm.query.batch import SentenceScores, TextScore
 
 Words = list[tuple[bytes, int, int, float]]  # as written; number, n-gram length, log10 p
 

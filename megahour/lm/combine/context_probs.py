@@ -1,8 +1,9 @@
-"""How probable the contexts of a model are, p(h): what entropy pruning weighs losses by.
+"""Probabilities p(h) of the contexts of a model, by which entropy pruning weights losses. They can come from
 
-From the model itself, the product of its probabilities along h; but Kneser-Ney's shorter contexts have probabilities
-made for backing off to, which say how many different words precede h, not how often it occurs. From another model, as
-SRILM's `-prune-history-lm`. Or counted in a text, best the training text: c(h) over the number of predicted words.
+- the model itself: the product of its probabilities along h. Short contexts of Kneser-Ney models have unsuitable
+  probabilities, which reflect the number of different words before h, not its frequency.
+- another model, as with SRILM's `-prune-history-lm`.
+- a text, best the training text: c(h) over the number of predicted words.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from megahour.lm.text.vocabulary import BOS, EOS, Vocabulary
 
 
 def from_model(trie: Trie, history: Walker | None = None) -> Float64:
-    """(N,) log10 p(h) of each n-gram h by `history`, a model that is asked about the trie's words, or by itself.
+    """(N,) log10 p(h) of each n-gram h by `history`, a model over the trie's words, or by the trie's own model.
 
-    p(`<s>`), which is never predicted, is p(`</s>`).
+    `<s>`, which is never predicted, gets the probability of `</s>`.
     """
     steps = history.nodes(trie) if history else trie.log10_prob.copy()
     steps[BOS + 1] = steps[EOS + 1]
@@ -34,8 +35,10 @@ def from_model(trie: Trie, history: Walker | None = None) -> Float64:
 
 
 def from_text(trie: Trie, texts: Iterable[Int32]) -> Float64:
-    """(N,) log10 of each n-gram's share of the contexts in texts, tokens (T,) of sentences that end in EOS; -inf for
-    those that do not occur."""
+    """(N,) log10 of the relative frequency of each n-gram among the contexts in texts; -inf if it does not occur.
+
+    texts: tokens (T,) of sentences, each ending in EOS.
+    """
     counts = np.zeros(len(trie.links.word), np.int64)
     for tokens in texts:
         _count_contexts(tokens, *trie.links, counts)
@@ -43,14 +46,16 @@ def from_text(trie: Trie, texts: Iterable[Int32]) -> Float64:
 
 
 def add_histories(trie: Trie, keys: Int32, often: Int64, counts: Int64) -> None:
-    """Add how `often` (n,) histories occur to counts (N,) of the n-grams that they end in; keys (n, D): last word
-    first, up to the first -1; a word that the trie lacks is any number from V on."""
+    """Add the counts `often` (n,) of histories to counts (N,) of the n-grams with which they end.
+
+    keys (n, D): histories, last word first, up to the first -1. Numbers ≥ V are words that the trie lacks.
+    """
     _count_histories(keys, often, *trie.links, trie.words, counts)
     _add_suffixes(trie.links.fail, counts)
 
 
 def contexts_of_model(trie: Trie, vocabulary: Vocabulary, history: NgramModel) -> Float64:
-    """`from_model` of another model's file; vocabulary: of `trie`."""
+    """`from_model` by another model; vocabulary: of `trie`."""
     return from_model(trie, walker(build(history), history.vocabulary, vocabulary, "share"))
 
 
@@ -89,7 +94,7 @@ def _count_contexts(tokens, word, parent, first, fail, counts):  # type: ignore[
 
 @compiled
 def _add_suffixes(fail, counts):  # type: ignore[no-untyped-def]
-    """Where a context occurs, its suffixes do."""
+    """Add the count of each context to its suffixes."""
     for node in range(len(counts) - 1, 0, -1):
         counts[fail[node]] += counts[node]
 

@@ -1,9 +1,9 @@
-"""A class n-gram model as one of words (SRILM's -expand-classes): what other tools and `graph` can read.
+"""Expansion of a class n-gram model to a model of words (SRILM's -expand-classes), for other tools and `graph`.
 
-Its n-grams are the words that the class model's n-grams spell, cut to the order, from any word of the first class to
-any of the last. Each has its P(w|h) by the class model (`query.classes`), where nothing is known of what was before h;
-back-off weights make contexts sum to one. With classes of single words, each word in one class at most, that is the
-class model itself, word for word; else a history that says more than the n-gram does helps the class model alone.
+The n-grams are all word sequences of the class model's n-grams, cut to the order, from any word of the first class to
+any word of the last. Each gets P(w|h) by the class model (`query.classes`) after an unknown history; back-off weights
+make contexts sum to one. If classes have single words, and each word is in at most one class, the result is equal to
+the class model. Otherwise the class model can use histories that are longer than the n-gram.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ MOST = 20_000_000
 
 
 def expand(model: NgramModel, scorer: ClassScorer, order: int = 0, most: int = MOST) -> NgramModel:
-    """The model of words. model: of classes and words, which `scorer` scores; order: of the new one, 0 for the same.
+    """Expand a model of classes and words. scorer: of the same model; order: of the result, 0 for the same.
 
-    Raises MegahourError: more than `most` n-grams would be spelled.
+    Raises MegahourError: the result would have more than `most` n-grams.
     """
     order = order or model.order
     ways = _ways(model, scorer)
@@ -42,7 +42,7 @@ def expand(model: NgramModel, scorer: ClassScorer, order: int = 0, most: int = M
 
 
 def _ways(model: NgramModel, scorer: ClassScorer) -> list[list[Gram]]:
-    """By number in the model: the words that it may be."""
+    """By number in the model: the word sequences of a class, or the word."""
     ways: list[list[Gram]] = [[(word,)] for word in model.vocabulary.words]
     for number in scorer.names.values():
         ways[number] = []
@@ -62,13 +62,13 @@ def _check_size(model: NgramModel, ways: Sequence[Sequence[Gram]], most: int) ->
     total = sum(float(many[grams].prod(axis=1).sum()) for grams in model.grams)
     if total > most:
         raise MegahourError(
-            f"{total:,.0f} n-grams of words would be spelled, at most {most:,}",
+            f"the expansion would have {total:,.0f} n-grams, the limit is {most:,}",
             remedy="prune the class model; `lm score --classes` needs no expansion",
         )
 
 
 def _spelled(ways: Sequence[Sequence[Gram]], order: int) -> Iterator[Gram]:
-    """n-grams from each word of the first to each of the last, at most `order` words, the last ones."""
+    """The last `order` words of all sequences from a word of the first class to a word of the last."""
     for choice in product(*ways):
         words = tuple(word for each in choice for word in each)
         for begin in range(len(choice[0])):
@@ -78,7 +78,7 @@ def _spelled(ways: Sequence[Sequence[Gram]], order: int) -> Iterator[Gram]:
 
 
 def _close(gram: Gram, listed: set[Gram]) -> None:
-    """Add an n-gram, and all n-grams in it."""
+    """Add an n-gram, and all n-grams that it contains."""
     if gram not in listed:
         listed.add(gram)
         _close(gram[:-1], listed)
@@ -86,7 +86,7 @@ def _close(gram: Gram, listed: set[Gram]) -> None:
 
 
 def _estimated(scorer: ClassScorer, listed: Iterable[Gram], order: int) -> NgramModel:
-    """listed: sorted, so that an n-gram comes after its first words."""
+    """Estimate the listed n-grams, which are sorted, so that an n-gram comes after its first words."""
     levels: list[list[tuple[Gram, float]]] = [[] for _ in range(order)]
     start = _anywhere(scorer)
     path: list[tuple[str, Hypotheses]] = []
@@ -103,7 +103,7 @@ def _estimated(scorer: ClassScorer, listed: Iterable[Gram], order: int) -> Ngram
 
 
 def _anywhere(scorer: ClassScorer) -> Hypotheses:
-    """Where nothing is known: a class or word begins, or one of several words goes on; the sum is that of words."""
+    """The hypotheses after an unknown history: a class or word begins, or a class of several words continues."""
     lm = scorer.scorer
     nothing = lm.begin(bos=False)
     found: Hypotheses = {(nothing, ()): (0.0, 0)}

@@ -1,8 +1,8 @@
-"""Several models merged into one back-off model, as SRILM's `ngram -mix-lm` with weights `-lambda`.
+"""Interpolation of several models to one back-off model, as by SRILM's `ngram -mix-lm` with weights `-lambda`.
 
-Every n-gram that any model lists gets p(w|h) = Σ_i λ_i p_i(w|h), each p_i by that model's own back-off; then back-off
-weights are recomputed, so that each context sums to one. The merged model equals the mixture on the n-grams that it
-lists; where it backs off, it takes the mixture's shorter context.
+Every n-gram that any model lists gets p(w|h) = Σ_i λ_i p_i(w|h), where each model backs off by itself; then back-off
+weights are recomputed, so that each context sums to one. The result equals the mixture for all listed n-grams. For
+others it backs off to the mixture's shorter context.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from megahour.lm.text.vocabulary import BOS, Vocabulary
 
 @dataclass(frozen=True)
 class Members:
-    """Models that are asked about the union of their words. own_words: of each, the union's numbers of its words."""
+    """Models over the union of their vocabularies. own_words: for each model the union's numbers of its words."""
 
     vocabulary: Vocabulary
     walkers: list[Walker]
     own_words: list[Int32]
 
     def log10_probs(self, sentences: list[list[str]]) -> Float64:
-        """(M, T) log10 p of each token, words and `</s>`; tokens that no vocabulary has are impossible for all."""
+        """(M, T) log10 p of each token, words and `</s>`; -inf for tokens that no vocabulary has."""
         tokens = encode_sentences(sentences, self.vocabulary)
         result = np.stack([member.tokens(tokens) for member in self.walkers])
         result[:, tokens == 0] = -np.inf
@@ -42,7 +42,7 @@ class Members:
 
 
 def gather(models: Sequence[NgramModel], unknown: Unknown = "zero") -> Members:
-    """Tries of models over the union of their vocabularies; `unknown` as in `walk.walker`."""
+    """Prepare models for interpolation; `unknown`: as in `walk.walker`."""
     vocabulary = union([model.vocabulary for model in models])
     return Members(
         vocabulary,
@@ -52,13 +52,12 @@ def gather(models: Sequence[NgramModel], unknown: Unknown = "zero") -> Members:
 
 
 def tune(members: Members, sentences: list[list[str]], weights: Sequence[float] | None = None) -> Fit:
-    """Weights for a held-out text, or what it says of given ones; unknown words are left out of it."""
+    """Tune weights on held-out text, or evaluate given ones on it. Unknown words are skipped."""
     return fit(members.log10_probs(sentences), weights)
 
 
 def interpolate(members: Members, weights: Sequence[float]) -> Trie:
-    """The static mixture, over the union's word numbers. A model of weight 0
-    brings its words only, and they are impossible.
+    """Interpolate models to a trie over the union's words. A model of weight 0 only adds its words, with p = 0.
 
     Raises MegahourError as `mixture.check_weights`.
     """
@@ -66,7 +65,7 @@ def interpolate(members: Members, weights: Sequence[float]) -> Trie:
 
 
 def merge(walkers: Sequence[Walker], own_words: Sequence[Int32], words: int, weights: Sequence[float]) -> Trie:
-    """`interpolate` of walkers over a union of `words` words; own_words: as of `Members`."""
+    """`interpolate` for walkers over a union of `words` words; own_words: as in `Members`."""
     lambdas = check_weights(weights, len(walkers))
     used = np.flatnonzero(lambdas).tolist()
     merged = _union_trie([walkers[i] for i in used], [own_words[i] for i in used], words)
@@ -75,7 +74,7 @@ def merge(walkers: Sequence[Walker], own_words: Sequence[Int32], words: int, wei
         _add_weighted(walkers[i].nodes(merged), lambdas[i], total)
     with np.errstate(divide="ignore"):
         merged.log10_prob[1:] = np.maximum(np.log10(total[1:]), NEVER)
-    merged.log10_prob[BOS + 1] = NEVER  # a history only; models disagree on what to print
+    merged.log10_prob[BOS + 1] = NEVER  # never predicted; models have different values here
     renormalise(merged)
     return merged
 
@@ -87,9 +86,9 @@ def _add_weighted(logp, weight, total):  # type: ignore[no-untyped-def]
 
 
 def _union_trie(members: Sequence[Walker], own_words: Sequence[Int32], size: int) -> Trie:
-    """All `size` words, and the longer n-grams of all members, without probabilities; own_words: as of `Members`.
+    """The trie of all `size` words and of the longer n-grams of all members, without probabilities.
 
-    Level by level. A node's key is its context's place in the level above, and its word.
+    It is built level by level. The key of a node is the index of its context in the level above, and its word.
     """
     places = [np.zeros(1, np.int32)] * len(members)
     levels, word, parent = [0, 1], [np.zeros(1, np.int32)], [np.zeros(1, np.int32)]
@@ -111,7 +110,7 @@ def _union_trie(members: Sequence[Walker], own_words: Sequence[Int32], size: int
 
 
 def _level_keys(trie: Trie, k: int, places: Int32, numbers: Int32) -> tuple[Int64, Int32]:
-    """Sorted keys (n,) of a member's k-grams, and which of them each is."""
+    """Sorted keys (n,) of a member's k-grams, and the index (n,) of each k-gram."""
     if k > trie.order:
         return np.zeros(0, np.int64), np.zeros(0, np.int32)
     level = slice(trie.levels[k], trie.levels[k + 1])
@@ -122,13 +121,13 @@ def _level_keys(trie: Trie, k: int, places: Int32, numbers: Int32) -> tuple[Int6
 
 
 def _union(a: Int64, b: Int64) -> Int64:
-    """Sorted keys that are in `a` or `b`, each sorted; np.unique is forty times slower."""
+    """The sorted union of sorted keys. np.unique is forty times slower."""
     merged = np.empty(len(a) + len(b), np.int64)
     return merged[: _merge(a, b, merged)]
 
 
 def _places(keys: Int64, own: Int64, origin: Int32) -> Int32:
-    """(n,) the place of each of a member's n-grams among the union's sorted `keys`."""
+    """(n,) the index of each n-gram of a member in the union's sorted `keys`."""
     result = np.empty(len(own), np.int32)
     _locate(keys, own, origin, result)
     return result

@@ -1,10 +1,10 @@
-"""Log-linear mixing at query time (Klakow 1998).
+"""Log-linear mixture of models at query time (Klakow 1998).
 
     s(w|h) = Σ_i λ_i log10 p_i(w|h)                      any λ_i ≥ 0
     log10 p(w|h) = s(w|h) - log10 Σ_v 10^s(v|h)          over all words v but `<s>`
 
-s alone is no probability. It ranks, but its perplexity means nothing, and sentences of different lengths compare badly;
-normalising costs a pass over the vocabulary in every context that is met for the first time.
+The score s is not a probability. It can rank hypotheses, but has no meaningful perplexity, and scores of sentences of
+different lengths are not comparable. To normalise takes one pass over the vocabulary for every new context.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ States = tuple[int, ...]
 
 
 class LogLinear:
-    """Models with exponents. Words that a model lacks are its `<unk>`: gather `members` with unknown="share".
+    """A log-linear mixture. Words that a model lacks are its `<unk>`: gather `members` with unknown="share".
 
-    Raises MegahourError: not one exponent ≥ 0 of each model, or words that a model makes impossible.
+    Raises MegahourError: the exponents are not one number ≥ 0 per model, or a word is impossible in a model.
     """
 
     def __init__(self, members: Members, exponents: Sequence[float]) -> None:
         self.members, self.exponents = members, np.array(exponents, np.float64)
         if len(self.exponents) != len(members.walkers) or not (self.exponents >= 0).all():
             raise MegahourError(
-                f"exponents {list(exponents)} for {len(members.walkers)} models", remedy="give one ≥ 0 of each model"
+                f"exponents {list(exponents)} for {len(members.walkers)} models", remedy="give one ≥ 0 for each model"
             )
         if not all(np.isfinite(walker.added).all() for walker in members.walkers):
             raise MegahourError("a word is impossible in a model", remedy='gather the models with unknown="share"')
         self._sums: dict[States, float] = {}
 
     def sentence(self, words: Sequence[str], *, normalised: bool = False) -> float:
-        """Σ log10 over `words` and `</s>` after `<s>`: scores, or log10 probabilities where `normalised`."""
+        """Σ of scores, or of log10 probabilities if `normalised`, of `words` and `</s>` after `<s>`."""
         tokens = np.array([*self.members.vocabulary.encode(words), EOS], np.int32)
         scores = self.exponents @ np.stack([walker.tokens(tokens) for walker in self.members.walkers])
         if not normalised:
@@ -53,12 +53,12 @@ class LogLinear:
         return total
 
     def scores(self, states: States) -> Float64:
-        """(U,) s(w|h) of every word, in one state of each model."""
+        """(U,) s(w|h) of every word; states: one for each model."""
         rows = [walker.distribution(state) for walker, state in zip(self.members.walkers, states, strict=True)]
         return np.asarray(self.exponents @ np.stack(rows), np.float64)
 
     def log10_sum(self, states: States) -> float:
-        """log10 of the context's sum; remembered."""
+        """log10 of the sum over the vocabulary in a context; results are cached."""
         if states not in self._sums:
             values = np.delete(self.scores(states), BOS)
             top = float(values.max())

@@ -1,9 +1,9 @@
-"""Weights of a linear mixture that fit a held-out text best, by expectation maximisation (SRILM's `compute-best-mix`).
+"""Weights of a linear mixture for a held-out text, by expectation maximisation (as SRILM's `compute-best-mix`).
 
     p(w_t|h_t) = Σ_i λ_i p_i(w_t|h_t)        λ_i ← λ_i · 1/T Σ_t p_i(w_t|h_t) / p(w_t|h_t)
 
-The likelihood is concave in λ, and max_i 1/T Σ_t p_i/p - 1 bounds how much log-likelihood per token is still missing:
-the iteration stops when that is below a tolerance, wherever it began.
+The likelihood is concave in λ, and max_i 1/T Σ_t p_i/p - 1 is an upper bound of the log-likelihood per token that is
+still to gain. The iteration stops when it is below a tolerance, so the result does not depend on the start.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ MAX_ITERATIONS = 10_000
 
 @dataclass(frozen=True)
 class Fit:
-    """Weights, and what the tokens of a text say of them.
+    """Weights, and the perplexities of a text.
 
-    perplexities (M,): of each model over the tokens that it allows; impossible (M,): the others, so that models of
-    different vocabularies are not to be compared by these. perplexity: of the mixture over `tokens` tokens; left_out:
-    tokens impossible for all models. shared_perplexities (M,), shared_perplexity: over the `shared` tokens that every
-    model allows. gap: log-likelihood per token, in nats, that no other weights could gain more than.
+    perplexities (M,): of each model over the tokens that it allows; impossible (M,): number of all other tokens. Do not
+    compare these perplexities between models of different vocabularies. perplexity: of the mixture on `tokens` tokens;
+    left_out: tokens that are impossible for all models. shared_perplexities (M,), shared_perplexity: over the `shared`
+    tokens that every model allows. gap: upper bound of the log-likelihood per token, in nats, that other weights gain.
     """
 
     weights: list[float]
@@ -50,9 +50,13 @@ def fit(
     tolerance: float = TOLERANCE,
     max_iterations: int = MAX_ITERATIONS,
 ) -> Fit:
-    """Tune the weights of M models on log10_probs (M, T), or judge `weights` where they are given.
+    """Tune the weights of M models on log10_probs (M, T), or evaluate `weights` if they are given.
 
-    Raises MegahourError when no token is possible, or the iteration does not end.
+    Raises MegahourError: no token is possible, or the iteration does not converge.
+
+    >>> fitted = fit(np.log10([[0.5, 0.1], [0.1, 0.5]]))
+    >>> [round(weight, 3) for weight in fitted.weights], round(fitted.perplexity, 3)
+    ([0.5, 0.5], 3.333)
     """
     models = len(log10_probs)
     possible = np.isfinite(log10_probs)
@@ -83,9 +87,9 @@ def fit(
 
 
 def check_weights(weights: Sequence[float], models: int) -> Float64:
-    """Weights as an array (M,) that sums to one.
+    """Weights as an array (M,), scaled to sum to one.
 
-    Raises MegahourError: there are not as many as models, one is negative, or they do not sum to one within 1 %.
+    Raises MegahourError: the number of weights is wrong, one is negative, or the sum differs from one by more than 1 %.
     """
     result = np.array(weights, np.float64)
     remedy = "give one weight ≥ 0 for each model, summing to 1, or none and a held-out text"
@@ -109,7 +113,7 @@ def _expectation_maximisation(
         weights = weights * gains
         weights /= weights.sum()
     raise MegahourError(
-        f"after {max_iterations} iterations the weights may still gain {gap:.1e} nats a token, above {tolerance:.1e}",
+        f"after {max_iterations} iterations the weights can still gain {gap:.1e} nats per token, above {tolerance:.1e}",
         remedy="raise the tolerance or the limit",
     )
 

@@ -1,17 +1,17 @@
 """Entropy pruning of back-off models (Stolcke 1998, equations 1–5, as SRILM's `ngram -prune`).
 
-What leaving out the n-gram h w alone would cost, all others kept:
+The cost of removing the n-gram h w alone:
 
     D = -p(h) { p(w|h) [log p(w|h') + log α'(h) - log p(w|h)] + [log α'(h) - log α(h)] (1 - Σ_v p(v|h)) }
     α'(h) = (1 - Σ_(v≠w) p(v|h)) / (1 - Σ_(v≠w) p(v|h'))
     score = e^D - 1, the relative change of the model's perplexity
 
-Sums run over the words v that the model lists after h. An n-gram that is the context of a kept one is kept, so what
-counts is the highest score among an n-gram and all that begin with it: with that, every threshold and every size is
-one comparison, and the models of falling thresholds contain each other.
+Sums run over the words v that the model lists after h. The context of a kept n-gram is kept, so each n-gram is compared
+by its *bound*, the highest score among it and all n-grams that begin with it. Models pruned with rising thresholds are
+subsets of each other.
 
-p(h) is of `context_probs`. Kneser-Ney models prune badly by their own (Chelba et al. 2010): contexts counted in the
-training text do better.
+p(h) is from `context_probs`. For Kneser-Ney models their own p(h) are unsuitable (Chelba et al. 2010), and contexts
+counted in the training text are better.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from megahour.lm.text.arrays import Float64
 
 @dataclass(frozen=True)
 class Pruned:
-    """A smaller model. threshold: n-grams with a lower score were left out, inf where all that can be were; before,
+    """A pruned model. threshold: the lowest bound of a kept n-gram, inf if all possible ones are removed. before,
     after: n-grams by order."""
 
     trie: Trie
@@ -43,12 +43,12 @@ class Pruned:
 def prune(
     trie: Trie, *, threshold: float = 0.0, size: int = 0, shortest: int = 2, contexts: Float64 | None = None
 ) -> Pruned:
-    """Remove n-grams whose loss changes the perplexity by less than `threshold`; or as many as `size` asks for.
+    """Remove the n-grams whose loss changes the perplexity by less than `threshold`, or all but the best `size` ones.
 
-    size: keep at most this many n-grams of all orders (not with `threshold`). shortest: n-grams shorter than this
-    stay, words always do. contexts (N,): log10 p(h) as of `context_probs`; without, the model's own.
+    size: number of n-grams of all orders (not with `threshold`). shortest: keep all n-grams shorter than this, and all
+    words. contexts (N,): log10 p(h) from `context_probs`; by default the model's own.
 
-    Raises MegahourError: not one of `threshold` and `size` is given, or `size` is less than what must stay.
+    Raises MegahourError: not exactly one of `threshold` and `size` is given, or `size` is below the n-grams to keep.
     """
     if (threshold > 0) == (size > 0):
         raise MegahourError(f"threshold {threshold} and size {size}", remedy="give one of them, above 0")
@@ -62,7 +62,7 @@ def prune(
 
 
 def scores(trie: Trie, contexts: Float64 | None = None) -> Float64:
-    """(N,) relative change of perplexity that leaving out each n-gram alone would bring; 0 for words and node 0."""
+    """(N,) relative change of the perplexity if each n-gram alone is removed; 0 for words and node 0."""
     result = np.zeros(len(trie.links.word))
     probable = from_model(trie) if contexts is None else contexts
     _scores(*trie.links, trie.levels, trie.log10_prob, trie.log10_backoff, probable, result)
@@ -70,7 +70,7 @@ def scores(trie: Trie, contexts: Float64 | None = None) -> Float64:
 
 
 def keep_scores(trie: Trie, scores: Float64, shortest: int = 2) -> Float64:
-    """(N,) the highest score among each n-gram and those that begin with it; inf where it must stay."""
+    """(N,) the bound of each n-gram: the highest score among it and those that begin with it; inf if it must stay."""
     bounds = scores.copy()
     bounds[: trie.levels[max(2, min(shortest, trie.order + 1))]] = np.inf
     _raise_contexts(trie.links.parent, bounds)
@@ -78,11 +78,11 @@ def keep_scores(trie: Trie, scores: Float64, shortest: int = 2) -> Float64:
 
 
 def _highest(bounds: Float64, size: int) -> tuple[npt.NDArray[np.bool_], float]:
-    """Node 0 and the `size` n-grams of highest bounds, and the lowest of these. Of equals, the first: contexts come
-    before what begins with them."""
+    """Which nodes to keep, node 0 and the `size` n-grams of highest bounds, and their lowest bound. Of equal ones the
+    first are kept, so that contexts come before longer n-grams."""
     fixed = int(np.count_nonzero(bounds == np.inf)) - 1
     if size < fixed:
-        raise MegahourError(f"{size} n-grams are asked for, {fixed} must stay", remedy=f"ask for {fixed} or more")
+        raise MegahourError(f"{size} n-grams are too few, {fixed} must stay", remedy=f"give {fixed} or more")
     leave = len(bounds) - 1 - size
     if leave <= 0:
         return np.ones(len(bounds), np.bool_), 0.0

@@ -2,7 +2,7 @@
 
     α(h) = (1 - Σ_w p(w|h)) / (1 - Σ_w p(w|h'))          over the words w that the model lists after h
 
-p(w|h') is that of the new model: by its own weights where it backs off itself, so short contexts come first.
+p(w|h') is that of the new model, which may back off by new weights itself, so short contexts come first.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from megahour.lm.combine.trie import Trie
 
 LN10 = float(np.log(10.0))
 SPENT = 1e-9
-"""Probability below which nothing is left for words that a context does not list: rounding of float64, not words."""
+"""A smaller probability left for unlisted words is a rounding error."""
 
 
 def renormalise(trie: Trie) -> None:
     """Set `trie.log10_backoff` in place; 0 for contexts without n-grams.
 
-    Where a context lists all words that its shorter context allows, there is nothing to back off to: then its
-    probabilities are scaled to sum to one, in place.
+    If a context lists all words that its shorter context allows, nothing is left for back-off; then its probabilities
+    are scaled in place to sum to one.
     """
     _renormalise(*trie.links, trie.levels, trie.log10_prob, trie.log10_backoff)
 

@@ -1,9 +1,9 @@
-"""n-grams as one trie in level order, with failure links: what pruning, mixing and scoring walk on.
+"""n-grams as a trie in level order, with failure links, for pruning, interpolation and scoring.
 
-Node 0 is the empty history, nodes 1 … V are the words by their numbers, then come the bigrams, the trigrams, …, each
-level sorted by its words. So a node's children are neighbours, sorted by their last word, and a parent comes before
-its children. The failure link of a node leads to the longest proper suffix of its words that is a node too (Aho &
-Corasick 1975): backing off is following it. SRILM's pruned models lack some suffixes; the links step over them.
+Node 0 is the empty history, nodes 1 … V are the words by number, then come the bigrams, the trigrams, …, each level
+sorted by words. So the children of a node are neighbours, sorted by their last word, and parents come before children.
+The failure link of a node leads to the longest proper suffix of its words that is a node (Aho & Corasick 1975): to back
+off is to follow it. SRILM's pruned models lack some suffixes, which the links skip.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ MAX_NODES = 2**31 - 2
 
 
 class Links(NamedTuple):
-    """The shape of a trie of N nodes. word (N,): last word; parent (N,): the n-gram without its last word; first
-    (N + 1,): first child, the children of i are first[i] … first[i + 1] - 1; fail (N,): longest proper suffix."""
+    """The structure of a trie of N nodes. word (N,): last word; parent (N,): the n-gram without its last word; first
+    (N + 1,): the children of node i are first[i] … first[i + 1] - 1; fail (N,): longest proper suffix."""
 
     word: Int32
     parent: Int32
@@ -38,8 +38,7 @@ class Links(NamedTuple):
 
 @dataclass(frozen=True)
 class Trie:
-    """levels (order + 2,): the first node of each length 0 … order, and N. log10_prob, log10_backoff (N,), of node 0
-    both 0."""
+    """levels (order + 2,): first node of each length 0 … order, and N. log10_prob, log10_backoff (N,): 0 for node 0."""
 
     levels: Int64
     links: Links
@@ -75,10 +74,9 @@ def build(model: NgramModel) -> Trie:
 def trie_of(
     grams: Sequence[Int32], log10_prob: Sequence[Float64], log10_backoff: Sequence[Float64], spell: Spell
 ) -> Trie:
-    """The trie of n-grams by order, (n, k) each; unigram i is word i.
+    """The trie of n-grams by order, (n, k) each; unigram i is word i. spell: for messages.
 
-    Raises MegahourError when an n-gram is listed twice, when the context of an n-gram is not listed, or when there are
-    more n-grams than 32-bit numbers count.
+    Raises MegahourError: an n-gram is listed twice, its context is not listed, or there are over MAX_NODES n-grams.
     """
     levels = np.cumsum([0, 1, *map(len, grams)]).astype(np.int64)
     if levels[-1] > MAX_NODES:
@@ -98,7 +96,7 @@ def trie_of(
 
 
 def misfit(rows: Int32, at: int, spell: Spell) -> MegahourError:
-    """What is wrong with a sorted row (n, k): it occurs twice, or its context is not."""
+    """An error for a row of sorted rows (n, k): it is listed twice, or its context is not listed."""
     text = spell(rows[at])
     if at and np.array_equal(rows[at], rows[at - 1]):
         return MegahourError(f"the {rows.shape[1]}-gram {text!r} is listed twice")
@@ -108,7 +106,7 @@ def misfit(rows: Int32, at: int, spell: Spell) -> MegahourError:
 
 
 def link(levels: Int64, word: Int32, parent: Int32) -> Links:
-    """The links of nodes in level order, from their last words and parents."""
+    """Compute the links of nodes in level order from their last words and parents."""
     links = Links(word, parent, np.empty(len(word) + 1, np.int32), np.zeros(len(word), np.int32))
     _find_children(*links)
     _find_suffixes(*links, levels[2])
@@ -116,7 +114,7 @@ def link(levels: Int64, word: Int32, parent: Int32) -> Links:
 
 
 def unpack(trie: Trie, vocabulary: Vocabulary) -> NgramModel:
-    """The model of a trie; n-grams come sorted by their words' numbers."""
+    """The model of a trie, with n-grams sorted by word numbers."""
     edges = trie.levels[2:-1]
     return NgramModel(
         vocabulary,
@@ -138,9 +136,9 @@ def grams_of(trie: Trie) -> list[Int32]:
 
 
 def sort_rows(rows: Int32, size: int) -> tuple[Int32, Int32]:
-    """Rows (n, k) of numbers below `size` in lexicographic order, and where each came from (n,).
+    """Sort rows (n, k) of numbers below `size` lexicographically; also return the old index (n,) of each.
 
-    One pass of counting a column, the last one first; whole rows move, so that reading is sequential.
+    A radix sort with one counting pass per column, the last first. Whole rows move, so that reads are sequential.
     """
     rows, origin = np.ascontiguousarray(rows), np.arange(len(rows), dtype=np.int32)
     if _sorted(rows):
@@ -155,7 +153,7 @@ def sort_rows(rows: Int32, size: int) -> tuple[Int32, Int32]:
 
 @compiled(inline=True)
 def child(word, first, node, asked):  # type: ignore[no-untyped-def]
-    """(the node's child by a word, whether it has one)."""
+    """(the child of a node by a word, whether it exists)."""
     low, end = first[node], first[node + 1]
     high = end
     while low < high:
@@ -195,8 +193,10 @@ def _counting_pass(rows, origin, column, starts, out, out_origin):  # type: igno
 
 @compiled
 def _attach(rows, above, base, parent):  # type: ignore[no-untyped-def]
-    """Parents of sorted rows (n, k), base + their index among sorted rows (m, k - 1); or the first row that repeats
-    the one before it or whose context is missing, -1 if none."""
+    """Fill parent (n,) of sorted rows (n, k): base + the index of their contexts in sorted rows `above` (m, k - 1).
+
+    Returns the first row that equals the one before it or lacks its context, else -1.
+    """
     at, m, k = 0, len(above), rows.shape[1]
     for i in range(len(rows)):
         same = i > 0

@@ -1,7 +1,7 @@
-"""Walking a trie with the words of something else: a text, or the n-grams of another model.
+"""Walks through a trie with the words of a text, or with the n-grams of another model.
 
-The state after some words is the node of their longest suffix that the model lists. A word w that the state's context
-does not list is looked for after ever shorter contexts, adding their back-off weights:
+The state after some words is the node of their longest suffix that the model lists. If its context does not list a word
+w, shorter and shorter contexts are tried, and their back-off weights are added:
 
     log p(w|h) = log α(h) + log α(h') + … + log p(w|h'…')
 """
@@ -30,9 +30,9 @@ Unknown = Literal["zero", "share"]
 
 @dataclass(frozen=True)
 class Walker:
-    """A model that is asked about the words of a larger vocabulary of U words.
+    """A model that scores the words of a larger vocabulary of U words.
 
-    number (U,): its number of each word, UNK for words that it lacks. added (U,): what is added to log10 p of each
+    number (U,): the model's number of each word, UNK for words that it lacks. added (U,): added to log10 p of each
     word; -inf makes it impossible.
     """
 
@@ -41,7 +41,7 @@ class Walker:
     added: Float64
 
     def nodes(self, other: Trie) -> Float64:
-        """(N,) log10 p(w|h) by this model of each n-gram h w of `other`, whose words are the U; of node 0, 0."""
+        """(N,) log10 p(w|h) of each n-gram h w of `other`, a trie over the U words; 0 for node 0."""
         result, states = np.zeros(len(other.links.word)), np.zeros(len(other.links.word), np.int32)
         _walk_nodes(
             other.links.word, other.links.parent, self.number, self.added, *self._arrays(), states, result
@@ -49,14 +49,14 @@ class Walker:
         return result
 
     def tokens(self, tokens: Int32) -> Float64:
-        """(T,) log10 p by this model of each token of sentences that end in EOS; each begins after BOS."""
+        """(T,) log10 p of each token of sentences, which end in EOS; each begins after BOS."""
         result = np.empty(len(tokens))
         begin = int(self.number[BOS]) + 1
         _walk_tokens(tokens, begin, self.number, self.added, *self._arrays(), result)
         return result
 
     def after(self, histories: Int32, words: Int32) -> Float64:
-        """(n,) log10 p by this model of words (n,) after histories (n, D), which are of words up to the first -1."""
+        """(n,) log10 p of words (n,) after histories (n, D), whose words end before the first -1."""
         result = np.empty(len(words))
         _walk_histories(histories, words, self.number, self.added, *self._arrays(), result)
         return result
@@ -75,7 +75,7 @@ class Walker:
         return np.asarray(own[self.number] + self.added, np.float64)
 
     def advance(self, state: int, word: int) -> int:
-        """The state after one more word of the U."""
+        """The state after one more of the U words."""
         links, number = self.trie.links, int(self.number[word])
         while state:
             results, there = child(links.word, links.first, state, number)
@@ -90,7 +90,7 @@ class Walker:
 
 
 def own_walker(trie: Trie) -> Walker:
-    """A model that is asked about its own words."""
+    """A walker over the model's own words."""
     return Walker(trie, np.arange(trie.words, dtype=np.int32), np.zeros(trie.words))
 
 
@@ -100,11 +100,10 @@ def union(vocabularies: list[Vocabulary]) -> Vocabulary:
 
 
 def walker(trie: Trie, own: Vocabulary, asked: Vocabulary, unknown: Unknown) -> Walker:
-    """`trie`, whose vocabulary is `own`, for the words of `asked`, which has all of `own`.
+    """A walker of `trie`, with vocabulary `own`, over the words of `asked`, which contains `own`.
 
-    unknown: the model's probability of the n words that only `asked` has. "zero": 0, as in SRILM, and `<unk>` keeps
-    its probability. "share": `<unk>`'s probability is shared equally by `<unk>` and the n words. Both ways the
-    probabilities of `asked` sum to what those of `own` did.
+    unknown: the probability of the n words that only `asked` has. "zero": 0, as in SRILM, and `<unk>` keeps its own.
+    "share": `<unk>` and the n words share the probability of `<unk>` equally. Both preserve the sum over all words.
     """
     number = np.array([own.ids.get(word, UNK) for word in asked.words], np.int32)
     missing = number == UNK
@@ -112,7 +111,7 @@ def walker(trie: Trie, own: Vocabulary, asked: Vocabulary, unknown: Unknown) -> 
 
 
 def log10_added(missing: npt.NDArray[np.bool_], unknown: Unknown, count: int) -> Float64:
-    """`Walker.added` of words of which some are missing, `<unk>` among them; count: how many of all words are."""
+    """`Walker.added` of words, some of which are missing, `<unk>` included; count: number of all missing words."""
     added = np.zeros(len(missing))
     added[missing] = -np.inf if unknown == "zero" else -np.log10(count)
     if unknown == "zero":
@@ -126,9 +125,9 @@ def encode_sentences(lines: list[list[str]], vocabulary: Vocabulary) -> Int32:
 
 
 def sentences(sources: Sequence[str], lines: Iterable[str] = ()) -> Iterator[list[str]]:
-    """Words of `lines`, then of the lines of text files, URLs or globs, without empty lines.
+    """The words of each line of `lines`, then of text files, URLs or globs. Empty lines are skipped.
 
-    Raises MegahourError when there is no sentence.
+    Raises MegahourError: there is no sentence.
     """
     empty = True
     for line in chain(lines, lines_of(blocks(sources)) if sources else ()):
@@ -137,11 +136,11 @@ def sentences(sources: Sequence[str], lines: Iterable[str] = ()) -> Iterator[lis
             yield words
     if empty:
         where = ", ".join(sources) or "the input `text`"
-        raise MegahourError("no sentences", where=where, remedy="give text, one sentence a line")
+        raise MegahourError("no sentences", where=where, remedy="give text, one sentence per line")
 
 
 def perplexity(model: NgramModel, text: list[list[str]]) -> dict[str, Any]:
-    """Perplexity of the tokens that the model knows, and how many; the same of all, `unknown` of them being `<unk>`."""
+    """Perplexity and number of the known tokens; perplexity of all tokens, and the number of unknown ones."""
     tokens = encode_sentences(text, model.vocabulary)
     log10_probs, known = own_walker(build(model)).tokens(tokens), tokens != UNK
     return {
@@ -154,7 +153,7 @@ def perplexity(model: NgramModel, text: list[list[str]]) -> dict[str, Any]:
 
 @compiled
 def _follow(word, first, fail, backoff, state, asked, total):  # type: ignore[no-untyped-def]
-    """The node of `asked` after a state or its longest suffix that lists it, and `total` with the weights of others."""
+    """(node of `asked` after the longest suffix of the state that lists it, total + weights of the longer suffixes)."""
     while state:
         node, there = child(word, first, state, asked)
         if there:

@@ -1,12 +1,11 @@
-"""Class n-gram models: scored as they are, summing over the ways in which classes may spell a sentence.
+"""Scores by class n-gram models: sums over all sequences of classes that spell a sentence.
 
-A file of classes has lines `CLASS [p] word …`, as SRILM's; without p it is 1. A model of classes, and of words beside
-them, gives
+A file of classes has lines `CLASS [p] word …`, as in SRILM; p is 1 by default. A model of classes and words gives
 
-    P(w1 … wn) = Σ over sequences c1 c2 … that spell them of Π p(c_i | c_(i-1), …) · p(its words | c_i)
+    P(w1 … wn) = Σ over sequences c1 c2 … that spell the words of Π p(c_i | c_(i-1), …) · p(words of c_i | c_i)
 
-A hypothesis is a state of the model and what is left to be said of its last class; P(w|h) is the quotient of two such
-sums (SRILM's prefix probabilities). What neither the model nor a class knows is `<unk>`.
+A hypothesis is a state of the model and the remaining words of its last class; P(w|h) is the quotient of two such sums
+(SRILM's prefix probabilities). A word that neither the model nor a class has is `<unk>`.
 """
 
 from __future__ import annotations
@@ -20,19 +19,18 @@ import numpy as np
 
 from megahour.core.errors import ConfigError
 from megahour.lm.arpa.parse import NEVER
-from megahour.lm.query.batch import SentenceScores, spelled
+from megahour.lm.query.batch import SentenceScores, spelled, summed
 from megahour.lm.query.model_files import lines_of
 from megahour.lm.query.scorer import NgramScorer
-from megahour.lm.query.scoring import sum_sentences
 from megahour.lm.text.tokenise import BOUNDARY, END, UNKNOWN
 
 Hypotheses = dict[tuple[int, tuple[str, ...]], tuple[float, int]]
-"""log10 P of what was said, and the n-gram length of the best way, by state and words that are left to say."""
+"""By state and remaining words: log10 P of the words so far, and the n-gram length of the best sequence."""
 
 
 @dataclass(frozen=True)
 class Expansion:
-    """What a class may be: its number in the model, its words, and log10 of their probability."""
+    """An expansion of a class: the number of the class in the model, the words, and their log10 probability."""
 
     number: int
     words: tuple[str, ...]
@@ -40,9 +38,9 @@ class Expansion:
 
 
 def read_classes(path: str | Path) -> dict[str, list[tuple[tuple[str, ...], float]]]:
-    """By class, its expansions and their probabilities.
+    """Read a file of classes: for each class its expansions and their probabilities.
 
-    Raises ConfigError: no such file, or a line that is none, with its number.
+    Raises ConfigError: no such file, or, with its number, an invalid line.
     """
     classes: dict[str, list[tuple[tuple[str, ...], float]]] = {}
     for number, line in enumerate((line for lines in lines_of(str(path)) for line in lines), 1):
@@ -90,8 +88,8 @@ class ClassScorer:
         return {(self.scorer.begin(), ()): (0.0, 0)}
 
     def step(self, before: Hypotheses, word: str) -> tuple[float, int, Hypotheses]:
-        """log10 p of a word, or of `</s>`; the n-gram length of its best way, 0 where it is unknown; and what is after
-        it, of which the sum of probabilities is 1."""
+        """log10 p of a word or `</s>`; the n-gram length of its best sequence, 0 if it is unknown; and the hypotheses
+        after it, whose probabilities sum to one."""
         after: Hypotheses = {}
         number = END if word == "</s>" else self.scorer.number(word)
         listed = self._by_first.get(word, ())
@@ -117,7 +115,7 @@ class ClassScorer:
         return (_sum(ways) if ways else NEVER), 0
 
     def _lost(self, before: Hypotheses) -> Hypotheses:
-        """After an unknown word: no class is being said any more."""
+        """The hypotheses after an unknown word, which ends all classes."""
         after: Hypotheses = {}
         for (state, _), (logp, _) in before.items():
             _add(after, (self.scorer.score(state, UNKNOWN)[2], ()), logp, 0)
@@ -131,7 +129,7 @@ class ClassScorer:
             yield logp, length
 
     def score_lines(self, lines: bytes) -> SentenceScores:
-        """As `batch.score_lines`; tokens are words' numbers in the model, a class's for a word that it alone has."""
+        """Like `batch.score_lines`. The token of a word that only a class has is the number of the class."""
         tokens, logps, lengths = [], [], []
         for line in lines.splitlines():
             words = [word.decode("utf-8", "surrogateescape") for word in spelled(line)]
@@ -141,15 +139,7 @@ class ClassScorer:
                 lengths.append(length)
                 if word and not length:
                     tokens[-1] = UNKNOWN
-        sentences = tokens.count(BOUNDARY)
-        numbers, values = np.array(tokens, np.int32), np.array(logps, np.float64)
-        total, lost = np.empty(sentences), np.empty(sentences)
-        count, missing = np.empty(sentences, np.int32), np.empty(sentences, np.int32)
-        if sentences:
-            sum_sentences(numbers, 0, len(numbers), values, UNKNOWN, total, count, missing, lost)
-        return SentenceScores(
-            total, count - 1, missing, lost, numbers, values.astype(np.float32), np.array(lengths, np.int8)
-        )
+        return summed(np.array(tokens, np.int32), np.array(logps, np.float64), np.array(lengths, np.int8))
 
     def _token(self, word: str) -> int:
         number = self.scorer.number(word)
@@ -165,6 +155,6 @@ def _add(to: Hypotheses, key: tuple[int, tuple[str, ...]], logp: float, length: 
 
 
 def _sum(logs: list[float]) -> float:
-    """log10 of a sum of probabilities."""
+    """log10 of a sum of probabilities, from their log10."""
     best = max(logs)
     return best + math.log10(sum(10.0 ** (each - best) for each in logs))

@@ -1,4 +1,4 @@
-"""A model's file in another form."""
+"""Conversion of models between file formats."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def convert(
     progress: Progress = lambda phase, done, total: None,
     to: KenlmForm | None = None,
 ) -> list[int]:
-    """Write the model `source` to `out`; the numbers of n-grams by order. A mapped file of an earlier version becomes
-    one whose states are minimised (see `states`).
+    """Convert the model `source` to `out`; return the numbers of n-grams by order.
 
-    to: kenlm-probing or kenlm-trie, whatever the name of `out`; None: the form that its name says.
+    to: kenlm-probing or kenlm-trie; None: the format that the name of `out` implies. A mapped file of an earlier
+    version becomes one with minimised states (see `states`).
 
     Raises
     ------
-    ConfigError: no such file or directory, a form that cannot be read or written. MegahourError: damaged.
+    ConfigError: no such file or directory, or a format that cannot be read or written. MegahourError: a damaged file.
     """
     given = refuse_kenlm(source)
     if to:
@@ -61,7 +61,10 @@ def convert(
 
 
 def write_model(model: NgramModel, out: str | Path) -> None:
-    """Write a model to `out` in the form that its name says; there when whole. Raises ConfigError as `convert`."""
+    """Write a model in the format that the name `out` implies. The file appears when it is complete.
+
+    Raises ConfigError as `convert`.
+    """
     wanted = form_to_write(out)
     with replacing(out) as making:
         if wanted == "arpa":
@@ -78,13 +81,13 @@ def write_model(model: NgramModel, out: str | Path) -> None:
 
 
 def read_model(source: str | Path, progress: Progress = lambda phase, done, total: None) -> NgramModel:
-    """A model's n-grams as arrays, from the mapped form or an ARPA file. Raises MegahourError as `convert`."""
+    """Read a mapped or an ARPA file to arrays. Raises MegahourError as `convert`."""
     mapped = refuse_kenlm(source) == "mapped"
     return to_arrays(open_mapped(source), progress) if mapped else read_arpa(source, progress)
 
 
 def read_lm(artifact: Artifact) -> NgramModel:
-    """The model of an *lm* artifact, in whichever form it is."""
+    """Read the model of an *lm* artifact, in any format."""
     with lm_file(artifact) as path:
         return read_model(path)
 

@@ -1,10 +1,10 @@
-"""A model as other decoders want it: pyctcdecode, and flashlight's and TorchAudio's beam search.
+"""Adapters of a model for other decoders: pyctcdecode, and the beam search of flashlight and TorchAudio.
 
 from pyctcdecode import Alphabet, BeamSearchDecoderCTC
 BeamSearchDecoderCTC(Alphabet.build_alphabet(labels), PyctcdecodeModel(NgramScorer.open("lm.mlm")))
 
 from torchaudio.models.decoder import ctc_decoder        # or flashlight.lib.text.decoder.LexiconDecoder
-words = Path("words.txt").read_text().split("\\n")       # a word a line, <unk> too: the numbers of the decoder
+words = Path("words.txt").read_text().split("\\n")       # one word per line, with <unk>, in the decoder's order
 lm = flashlight_model(NgramScorer.open("lm.mlm"), words)
 ctc_decoder(lexicon="lexicon.txt", tokens="tokens.txt", lm=lm, lm_dict="words.txt", unk_word="<unk>")
 """
@@ -20,17 +20,17 @@ from megahour.lm.query.scorer import NgramScorer
 from megahour.lm.text.tokenise import END, RESERVED, UNKNOWN
 
 LN10 = math.log(10.0)
-MOST_STATES = 1 << 20  # that are remembered when a sentence begins
-USUAL_LETTERS = 6  # pyctcdecode: unknown words that are longer cost more
+MOST_STATES = 1 << 20  # states above which all are forgotten when a sentence begins
+USUAL_LETTERS = 6  # pyctcdecode: longer unknown words cost more
 
 
 class PyctcdecodeModel:
-    """A language model of pyctcdecode's, with the scores and defaults of its own class on a KenLM model. States are
-    numbers, so hypotheses go to other processes as they are.
+    """A language model for pyctcdecode, with the scores and defaults of its own class for KenLM models. States are
+    numbers, so hypotheses can be sent to other processes.
 
-    words: those that are known, all of the model's when None. alpha: weight of ln p. beta: added for each word.
-    unk_score_offset: added to log10 p of an unknown word, and of what begins none. score_boundary: `<s>` and `</s>`
-    count.
+    words: known words; None: all words of the model. alpha: weight of ln p. beta: added for each word.
+    unk_score_offset: added to log10 p of unknown words, and of beginnings of words that are no prefix of a known word.
+    score_boundary: whether `<s>` and `</s>` are scored.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class PyctcdecodeModel:
         return self._scorer.order
 
     def reset_params(self, **params: Any) -> None:
-        """Change alpha, beta, unk_score_offset or score_boundary; None leaves one as it is."""
+        """Change alpha, beta, unk_score_offset or score_boundary; None keeps the old value."""
         for name in ("alpha", "beta", "unk_score_offset", "score_boundary"):
             if params.get(name) is not None:
                 setattr(self, name, params[name])
@@ -64,14 +64,14 @@ class PyctcdecodeModel:
         return self._scorer.begin(bos=self.score_boundary)
 
     def score_partial_token(self, partial_token: str) -> float:
-        """What is added while a word is being spelled: something where no word begins so."""
+        """The score of an incomplete word: 0 if a known word begins with it, else a penalty."""
         at = bisect_left(self._words, partial_token)
         if at < len(self._words) and self._words[at].startswith(partial_token):
             return 0.0
         return self.unk_score_offset * max(1.0, len(partial_token) / USUAL_LETTERS)
 
     def score(self, prev_state: int, word: str, is_last_word: bool = False) -> tuple[float, int]:
-        """alpha · ln p(word) + beta, and the state after it; of the last word with the sentence's end."""
+        """alpha · ln p(word) + beta, and the state after it. The last word includes the end of the sentence."""
         total, _, state = self._scorer.score(prev_state, word)
         if word not in self._known:
             total += self.unk_score_offset
@@ -81,12 +81,11 @@ class PyctcdecodeModel:
 
 
 def flashlight_model(scorer: NgramScorer, words: Sequence[str], *, merged: bool = False) -> Any:
-    """A `flashlight.lib.text.decoder.LM`, which TorchAudio's `ctc_decoder` takes too. Needs flashlight-text.
+    """A `flashlight.lib.text.decoder.LM`, also for TorchAudio's `ctc_decoder`. Needs flashlight-text.
 
-    words: by the number that the decoder gives them, those of its dictionary of words, or of tokens where it has no
-    lexicon. Scores are log10 p, as of its own KenLM class, and so are n-best lists. merged: hypotheses between which
-    no word that follows can make a difference are one, the best of them: the beam goes further, and n-best lists get
-    shorter. One sentence at a time: states of earlier ones are forgotten now and then.
+    words: the decoder's dictionary of words, or of tokens if it has no lexicon, in its order. Scores are log10 p, as in
+    flashlight's own KenLM class. merged: merge hypotheses that no later word can distinguish, which widens the beam and
+    shortens n-best lists. Decode one sentence at a time: states of earlier sentences may be forgotten.
     """
     from flashlight.lib.text.decoder import LM, LMState
 
@@ -99,7 +98,7 @@ def flashlight_model(scorer: NgramScorer, words: Sequence[str], *, merged: bool 
             self._states: dict[Any, int] = {}
 
         def _shown(self, before: Any, token: int, state: int) -> Any:
-            """The decoder's state for ours: one for each way that leads there, or for all ways."""
+            """The decoder's state for one of ours: one per path, or one for all paths if they are merged."""
             shown = self._of.setdefault(state, LMState()) if merged else before.child(token)
             self._states[shown] = state
             return shown
@@ -119,7 +118,7 @@ def flashlight_model(scorer: NgramScorer, words: Sequence[str], *, merged: bool 
 
         def finish(self, state: Any) -> tuple[Any, float]:
             log10_prob, _, after = scorer.score(self._states[state], END)
-            ended = state.child(-1)  # never one for all: these would be one hypothesis
+            ended = state.child(-1)  # never merged: that would leave a single hypothesis
             self._states[ended] = after
             return ended, log10_prob
 

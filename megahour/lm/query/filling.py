@@ -1,4 +1,4 @@
-"""Filling the segments of `lookup`: from n-grams in any order, or from an estimator's partition."""
+"""Fills the segments of `lookup`, with n-grams in any order, or with a partition of the estimator."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from megahour.lm.query.lookup import HALF, HIGH, LINE, home, matches
 from megahour.lm.text.machine import prefetch, trailing_zeros
 from megahour.lm.text.tokenise import BOUNDARY
 
-FULL, TWICE = -1, -2  # what went wrong
-BATCH = 64  # n-grams whose lines are asked for before the first is filled
+FULL, TWICE = -1, -2  # errors
+BATCH = 64  # n-grams whose lines are prefetched before the first is filled
 _NOTHING = np.uint64(0)
 _ENDS = np.float32(-0.0)
 
 
 @compiled(inline=True)
 def _place(keys, lines, key):  # type: ignore[no-untyped-def]
-    """Slot of a key, or of the free place where it goes, and whether it is there; there always is a free place."""
+    """(slot of a key, True), or (the free slot for it, False). At least one slot must be free."""
     line = home(key, lines)
     while True:
         result = matches(keys, 2 * LINE * line, key)

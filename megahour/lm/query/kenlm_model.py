@@ -1,4 +1,4 @@
-"""KenLM's binary models, scored through the kenlm package where it is installed."""
+"""Scores by KenLM's binary models, through the kenlm package."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from megahour.core.extras import install
 from megahour.lm.query.batch import SentenceScores, spelled
 from megahour.lm.text.tokenise import BOUNDARY, UNKNOWN
 
-KNOWN = -1  # in place of word numbers, which the package does not tell
+KNOWN = -1  # replaces word numbers, which the package does not return
 UNSEEN = b"<unk>"
 _REMEDY = "copy it whole, or write it again: megahour lm convert MODEL.arpa OUT --to kenlm-probing"
 _SPACES = re.compile(rb"[\v\f]")
 
 
 class KenlmModel:
-    """A model in one of KenLM's forms; `score_lines` as `batch.score_lines`."""
+    """A model in KenLM's binary format. Raises MegahourError: no kenlm package, or it cannot read the file."""
 
     def __init__(self, path: str | Path) -> None:
         try:
@@ -30,7 +30,7 @@ class KenlmModel:
             raise MegahourError(
                 "KenLM's binary form needs the kenlm package",
                 where=str(path),
-                remedy=f"{install('kenlm')}, or use the ARPA file that it was made of",
+                remedy=f"{install('kenlm')}, or use the ARPA file that it was made from",
             ) from None
         try:
             self._model = kenlm.Model(str(path))
@@ -39,7 +39,7 @@ class KenlmModel:
         self.order: int = self._model.order
 
     def score_lines(self, lines: bytes) -> SentenceScores:
-        """Scores of lines, a sentence each. Words are split as in all other forms, not as the package does it."""
+        """Like `batch.score_lines`. Words are separated as for all other formats, not as the package does."""
         sentences = lines.removesuffix(b"\n").split(b"\n") if lines else []
         result = [list(self._model.full_scores(_split(sentence))) for sentence in sentences]
         flat = [word for sentence in result for word in sentence]
@@ -62,8 +62,8 @@ class KenlmModel:
 
 
 def _split(line: bytes) -> bytes:
-    """The line as the package parts it into the words that all other forms see. It takes VT and FF for spaces, and so
-    cannot look up a word that has one."""
+    """A line that the package splits into the words of all other formats. It takes VT and FF for spaces, so words that
+    contain them become unknown."""
     return b" ".join(UNSEEN if _SPACES.search(word) else word for word in spelled(line))
 
 

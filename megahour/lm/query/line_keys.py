@@ -1,4 +1,4 @@
-"""A key against a whole cache line of slots at once, which numba cannot express; `lookup` uses it."""
+"""Comparison of a key with a whole cache line of slots at once, which numba lacks. `lookup` uses it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def matches(typingctx, keys, index, key):  # type: ignore[no-untyped-def]
 
 @intrinsic
 def matches_at(typingctx, address, key):  # type: ignore[no-untyped-def]
-    """The same of the line at an address."""
+    """The same for the line at an address."""
 
     def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
         return _compare(builder, builder.inttoptr(args[0], ir.IntType(64).as_pointer()), args[1])

@@ -1,17 +1,16 @@
-"""n-grams in hash tables that follow a sentence: how they are laid out, found and listed.
+"""The layout of n-grams in hash tables, their look-up and their listing.
 
-n-grams of two words and more whose last but one word is the same lie in one *segment* of the table, a hash table of its
-own (the estimator's partitions, see `history`: each is built where it is still in the cache). A slot has 16 bytes: a
-key, log10 p and log10 of the back-off weight; four slots are a cache line, whose keys are compared at once. Keys are
-exact, no n-gram is identified by a fingerprint alone:
+n-grams of two words and more with the same last but one word are in one *segment*, a hash table (one partition of the
+estimator, see `history`, so that it is built while it is in the cache). A slot has 16 bytes: a key, log10 p and log10
+of the back-off weight. Four slots are a cache line, whose keys are compared at once. Keys are exact, not fingerprints:
 
     w2 w1          key = (HIGH | w1,  w2)
     wk … w2 w1     key = (1 + slot of w(k-1) … w2 w1 in the segment,  wk)
 
-so a word and what stands before it is one walk through a segment, to the left, that ends with the longest n-gram that
-the model knows, and a slot spells its n-gram. A key lies in the line that a hash gives, or, where that was full, in the
-first one behind it that had room. What is on the way to a longer n-gram but is none of the model's (pruned models) is a
-*blank*: its log10 p is NaN.
+so the look-up of a word after a history walks through one segment, from right to left, and ends with the longest n-gram
+of the model; and the words of an n-gram can be read from its slot. A key is in the line given by its hash, or in the
+next one with room. A *blank* is an n-gram that a pruned model lacks, but that is a history of a longer one: its log10 p
+is NaN.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ matches_at: Any = Later("megahour.lm.query.line_keys", "matches_at")
 
 @compiled(inline=True)
 def home(key, lines):  # type: ignore[no-untyped-def]
-    """The line, 0 .. lines-1, where a key's search begins; lines < 2**29."""
+    """The line, 0 .. lines-1, where the search for a key begins; lines < 2**29."""
     mixed = key * _ODD
     mixed = (mixed ^ (mixed >> HALF)) * _ODD
     return np.int64((mixed >> HALF) * np.uint64(lines) >> HALF)
@@ -47,7 +46,7 @@ def home(key, lines):  # type: ignore[no-untyped-def]
 
 @compiled
 def spell(keys, values, base, capacity, order, windows, logp, backoff, sizes):  # type: ignore[no-untyped-def]
-    """List a segment's n-grams by order, in order of their slots; blanks are left out. Adds to sizes (order + 1,).
+    """List the n-grams of a segment by order, in order of their slots, without blanks. Adds to sizes (order + 1,).
 
     keys (2 E,) uint64, values (4 E,) float32: one memory; the segment's slots are base .. base+capacity-1. windows[k]
     (room, order): words from the first to the last; logp[k], backoff[k] (room,) in arrays (order + 1, room). With rooms
@@ -80,7 +79,7 @@ def spell(keys, values, base, capacity, order, windows, logp, backoff, sizes):  
 
 @compiled
 def checksum(words, first):  # type: ignore[no-untyped-def]
-    """Σ x_i (2 i + 1) modulo 2**64 over uint64 words whose numbers begin with `first`: parts can be summed up apart."""
+    """Σ x_i (2 i + 1) modulo 2**64 over uint64 words, numbered from `first` on, so that parts can be added up."""
     total = np.uint64(0)
     factor = np.uint64(2 * first + 1)
     for i in range(len(words)):

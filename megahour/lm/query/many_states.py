@@ -1,7 +1,7 @@
-"""`states.step` for many pairs of a state and a word: look-ups of a block wait for memory side by side.
+"""`states.step` for many pairs of a state and a word: the look-ups of a block wait for memory at the same time.
 
-Each pass over a block reads what the one before it asked for: the states' slots and those of their endings, which spell
-their words; then the n-grams of two words, of three, and so on, of the pairs that still have longer ones to look for.
+Each pass over a block reads the data that the previous pass prefetched: first the slots of the states and of their
+suffixes, which have their words; then the n-grams of two words, of three, and so on, of the pairs with longer ones.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from megahour.lm.query.lookup import HALF, HIGH, LINE, SLOT_BYTES, WORD, home, m
 from megahour.lm.query.states import LINE_BYTES, LOW, goes_on, is_state, word_weight
 from megahour.lm.text.machine import float32_at, int32_at, int64_at, prefetch_at, trailing_zeros, uint64_at
 
-BLOCK = 64  # pairs under way together
+BLOCK = 64  # pairs processed together
 _NOTHING, _ONE, _TWO = np.uint64(0), np.uint64(1), np.uint64(2)
 
 
 @compiled
 def step_pairs(lm, states, words, logp, length, after):  # type: ignore[no-untyped-def]
-    """`step` of states[i] and words[i], all arrays (N,); the first pair that is not of the model, or -1."""
+    """`step` of states[i] and words[i], all arrays (N,). Returns the first pair that the model lacks, or -1."""
     context = np.empty((BLOCK, lm.order + 1), np.int64)
     backs = np.empty((BLOCK, lm.order + 1), np.float32)
-    # As unsigned numbers, an index needs no test whether it is negative.
+    # unsigned: indexing needs no test for negative numbers
     count, owner, alive = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
     keys, at, where = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)
     for first in range(0, len(states), BLOCK):
@@ -44,8 +44,8 @@ def step_pairs(lm, states, words, logp, length, after):  # type: ignore[no-untyp
 
 @compiled
 def _unpack(lm, states, owner, count, context, backs, alive, slots, bases):  # type: ignore[no-untyped-def]
-    """`states.unpack` of a block. owner: the first of the block with this state, who unpacks it for all. alive: those
-    that are still read, with their slots and their segments' first ones as addresses."""
+    """`states.unpack` of a block. owner: the first pair of the block with the same state, which unpacks it for all.
+    alive: pairs that are still read, with addresses of their slots and of the first slots of their segments."""
     living = np.uint64(0)
     for i in range(len(states)):
         owner[i] = owner[i - 1] if i and states[i] == states[i - 1] else i
@@ -90,8 +90,8 @@ def _unpack(lm, states, owner, count, context, backs, alive, slots, bases):  # t
 
 @compiled
 def _look_up(lm, words, owner, count, context, alive, keys, at, where, logp, length, after):  # type: ignore[no-untyped-def]
-    """log10 p of the longest n-grams, without back-off weights. alive: pairs that are still looked for, with their key,
-    the address of its line, and the number of the segment."""
+    """log10 p of the longest n-grams, without back-off weights. alive: pairs that may have longer n-grams, with their
+    key, the address of its line, and the number of the segment."""
     living, block = np.uint64(0), np.uint64(len(words))
     for i in range(block):
         prefetch_at(lm.words_at + 16 * words[i])

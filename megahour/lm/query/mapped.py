@@ -1,10 +1,10 @@
-"""Models in a file that is mapped into memory as it is: vocabulary, unigrams, and the hash tables of `lookup`.
+"""Models in files that are mapped into memory: vocabulary, unigrams, and the hash tables of `lookup`.
 
     0       b"MHNGRAM\\n", version uint32, bytes of the JSON uint32, its SHA-256, JSON (order, sizes, arrays, …)
     HEADER  arrays, each at a multiple of ALIGN, little-endian; `entries` is the last
 
-The JSON names each array's type, place, length and checksum. Opening checks the header and that the file is as long as
-it says; `verify` reads everything. Nothing is unpacked, so opening takes milliseconds and processes share the pages.
+The JSON has the type, place, length and checksum of each array. To open a file checks the header and the length of the
+file; `verify` reads all of it. Nothing is unpacked, so opening takes milliseconds, and processes share the pages.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ ARRAYS = {"table": np.uint64, "arena": np.uint8, "starts": np.int64, "words": np
 
 @dataclass(frozen=True, eq=False)
 class MappedModel:
-    """sizes: n-grams by order. closed: see `scoring.score`. minimised: see `states.NgramArrays`; all files that are
-    written now are both. facts: what is known of its making (`discounts`, …).
+    """A mapped model. sizes: n-grams by order. closed: see `scoring.score`; minimised: see `states.Ngrams`; both hold
+    for all files that are written now. facts: about its estimation (`discounts`, …).
 
     vocabulary: words and their numbers. words (4 V,) int32: log10 p, log10 back-off (float32 bits), segment, 0.
     segments (2 P,) int64: first slot, slots. entries (2 E,) uint64: slots of 16 bytes.
@@ -79,7 +79,7 @@ class MappedModel:
         return sum(array.nbytes for array in arrays)
 
     def verify(self) -> None:
-        """Read everything. Raises MegahourError naming the array whose checksum is wrong."""
+        """Read the whole file. Raises MegahourError: the checksum of an array is wrong."""
         table = self.vocabulary
         arrays: dict[str, npt.NDArray[Any]] = {"table": table.table, "arena": table.arena, "starts": table.starts}
         arrays |= {"words": self.words, "segments": self.segments, "entries": self.entries}
@@ -88,12 +88,12 @@ class MappedModel:
                 raise damaged(self.name, f"the checksum of array {key!r} is wrong")
 
     def spelled(self) -> list[str]:
-        """Words by number; bytes that are not UTF-8 as surrogate escapes."""
+        """The words by number, with surrogate escapes for bytes that are not UTF-8."""
         return [word.decode("utf-8", "surrogateescape") for word in self.vocabulary.words()]
 
 
 def damaged(name: str, what: str) -> MegahourError:
-    """The error of a file that cannot be mapped."""
+    """An error for a file that cannot be mapped."""
     return MegahourError(what, where=name, remedy="make it again from the text or the ARPA file: megahour lm convert")
 
 
@@ -104,18 +104,18 @@ def is_mapped(path: str | Path) -> bool:
 
 
 def open_mapped(path: str | Path) -> MappedModel:
-    """Map a model's file into memory; nothing is read but the header.
+    """Map the file of a model into memory. Reads only the header.
 
     Raises
     ------
-    MegahourError: not a mapped model, another version, cut short, or its header is damaged.
+    MegahourError: not a mapped model, another version, a truncated file, or a damaged header.
     """
     path = Path(path)
     size = path.stat().st_size
     if size < HEADER:
         raise damaged(str(path), f"{size} bytes are too few for a mapped model")
     with path.open("rb") as file:
-        # Copy on write: compiled code wants arrays that could be written to; nothing writes to them.
+        # Copy on write, because compiled code takes writable arrays only. Nothing writes to them.
         view = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         with suppress(OSError):  # a kernel without huge pages
@@ -135,7 +135,7 @@ def from_bytes(data: Bytes, name: str) -> MappedModel:
         if place["items"] and stop > len(data):
             raise damaged(name, f"cut short: array {key!r} ends at byte {stop:,}, the file at {len(data):,}")
         arrays[key] = data[place["offset"] : stop].view(kind)
-    vocabulary = WordTable.__new__(WordTable)  # without its own arrays, for which compiled code would be loaded
+    vocabulary = WordTable.__new__(WordTable)  # without __init__, which would load compiled code
     vocabulary.table, vocabulary.arena, vocabulary.starts = arrays["table"], arrays["arena"], arrays["starts"]
     vocabulary.size = header["sizes"][0]
     return MappedModel(
@@ -167,7 +167,7 @@ def _header(data: Bytes, name: str) -> dict[str, Any]:
 
 
 def header_bytes(order: int, sizes: list[int], arrays: Mapping[str, Any], facts: Mapping[str, Any]) -> bytes:
-    """HEADER bytes for the front of a file. Raises ValueError when `facts` are too long."""
+    """The first HEADER bytes of a file. Raises ValueError: `facts` are too long."""
     header = {"order": order, "sizes": sizes, "closed": True, "minimised": True, "arrays": dict(arrays)}
     header["facts"] = dict(facts)
     text = json.dumps(header, sort_keys=True).encode()
@@ -177,7 +177,7 @@ def header_bytes(order: int, sizes: list[int], arrays: Mapping[str, Any], facts:
 
 
 def sum_of(array: npt.NDArray[Any]) -> int:
-    """Checksum of an array; a last word that is not whole is filled with zeros."""
+    """Checksum of an array, padded with zeros to whole words of eight bytes."""
     data = np.ascontiguousarray(array).view(np.uint8)
     whole = len(data) // 8 * 8
     rest = np.zeros(8, np.uint8)

@@ -1,4 +1,4 @@
-"""Building mapped models, segment by segment: from an estimator's partitions, or from arrays of n-grams."""
+"""Builds mapped models, segment by segment, from partitions of the estimator or from arrays of n-grams."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from megahour.lm.text.arrays import Float32, Int32, Int64, UInt64
 from megahour.lm.text.tokenise import PADDING, WordTable
 
 Level = tuple[Int32, Int32, Float32, Float32, int]
-"""windows, at, log10 p, log10 back-off, how many: n-grams of one order in a segment, as `filling.insert` takes them."""
+"""windows, at, log10 p, log10 back-off, count: the n-grams of one order in a segment, as for `filling.insert`."""
 PIECE = 1 << 21  # of a huge page: large tables begin where one may
 
 
 class DuplicateNgram(MegahourError):
-    """An n-gram occurs twice. order, item: which one, by its place in its level."""
+    """An n-gram occurs twice. item: its index in the level of its order."""
 
     def __init__(self, order: int, item: int) -> None:
         super().__init__(f"a {order}-gram occurs twice")
@@ -32,10 +32,10 @@ class DuplicateNgram(MegahourError):
 
 
 class Builder:
-    """Writes a mapped model: unigrams at once, segments as they come, the header last.
+    """Writes a mapped model: segments in any order, everything else at the end.
 
-    owner (V,): segment of the n-grams whose last but one word is this. ngrams (P,): n-grams of two words and more by
-    segment; blanks may come on top, a segment that they fill moves to the end. logp, backoff (V,): of the words.
+    owner (V,): the segment of the n-grams with this last but one word. ngrams (P,): n-grams of two words and more by
+    segment, without blanks; a segment that overflows with blanks moves to the end. logp, backoff (V,): of the words.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Builder:
         words = np.zeros((self.size, 4), np.int32)
         words[:, 0], words[:, 1], words[:, 2] = logp.view(np.int32), backoff.view(np.int32), owner
         vocabulary.table = np.zeros(2, np.uint64)
-        vocabulary.make_room(0)  # fills a table of the size that scoring wants, one that need not grow
+        vocabulary.make_room(0)  # builds a table of the size for scoring, which does not grow
         self._arrays: dict[str, npt.NDArray[Any]] = {
             "table": vocabulary.table,
             "arena": vocabulary.arena[: int(vocabulary.starts[self.size]) + PADDING],
@@ -75,7 +75,7 @@ class Builder:
         self._entries = -(-at // PIECE) * PIECE if huge else at
 
     def fill(self, number: int, levels: Iterable[Level]) -> None:
-        """Build segment `number` from its n-grams of order 2, 3, …; threads may do so together. Raises Duplicate."""
+        """Build segment `number` from its n-grams of order 2, 3, …. Any thread may call it. Raises DuplicateNgram."""
         base, capacity = self.segments[number].tolist()
         levels, keys = list(levels), self._room(base, capacity)
         if not self._inserted(keys, levels):
@@ -89,7 +89,7 @@ class Builder:
     def fill_partition(
         self, number: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32, sizes: Int64, end: int
     ) -> None:
-        """Build segment `number` from an estimator's partition, all of it, as `filling.insert_partition` wants it."""
+        """Build segment `number` from a whole partition of the estimator; see `filling.insert_partition`."""
         base, capacity = self.segments[number].tolist()
         keys = self._room(base, capacity)
         scratch = self._scratch(len(windows), at.shape[1])
@@ -99,20 +99,20 @@ class Builder:
         self._put(base, keys)
 
     def _room(self, base: int, capacity: int) -> UInt64:
-        """Where slots go, empty ones."""
+        """Empty slots, to be filled."""
         keys: UInt64 = self.file.room(capacity * SLOT_BYTES, self._entries + base * SLOT_BYTES).view(np.uint64)
         keys[:] = 0
         return keys
 
     def _put(self, base: int, keys: UInt64) -> None:
-        """The room for a segment's slots is filled with these."""
+        """Report that the last room is filled with these slots."""
         total = int(checksum(keys, 2 * base))
         self.file.wrote(keys.nbytes)
         with self._lock:
             self._sum += total
 
     def _inserted(self, keys: UInt64, levels: list[Level]) -> bool:
-        """Fill empty slots; False when they are too few."""
+        """Fill empty slots; return False if they are too few. Raises DuplicateNgram."""
         values, used = keys.view(np.float32), 0
         for k, (windows, at, logp, backoff, count) in enumerate(levels, 2):
             used, failed, item = insert(keys, values, len(keys) // 2, used, windows, at, logp, backoff, count, k)
@@ -123,7 +123,7 @@ class Builder:
         return True
 
     def _grown(self, levels: list[Level], capacity: int) -> UInt64:
-        """Slots of n-grams that with their blanks fill `capacity`."""
+        """Slots for n-grams that need more than `capacity` with their blanks."""
         while True:
             capacity *= 2
             keys = np.zeros(2 * capacity, np.uint64)
@@ -131,7 +131,7 @@ class Builder:
                 return keys
 
     def _scratch(self, rows: int, ngrams: int) -> tuple[Int32, Int32, Int32]:
-        """This thread's for `insert_partition`: starts, seats, slots."""
+        """The scratch of this thread for `insert_partition`: starts, seats, slots."""
         held: tuple[Int32, Int32, Int32] | None = getattr(self._own, "scratch", None)
         if held is None or held[0].shape[1] < rows or held[2].shape[1] < ngrams:
             starts, slots = np.empty((self.order, rows), np.int32), np.empty((2, ngrams), np.int32)
@@ -139,7 +139,7 @@ class Builder:
         return held
 
     def finish(self, sizes: list[int], facts: Mapping[str, Any]) -> None:
-        """Write what is left. sizes: n-grams by order; facts: see `MappedModel`."""
+        """Write all other arrays and the header. sizes: n-grams by order; facts: see `MappedModel`."""
         for key, array in self._arrays.items():
             self._places[key]["checksum"] = sum_of(array)
             self.file.write(np.ascontiguousarray(array).data, self._places[key]["offset"])

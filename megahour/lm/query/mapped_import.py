@@ -1,4 +1,4 @@
-"""Mapped models from ARPA files and from arrays of n-grams, and back to arrays."""
+"""Conversion of ARPA files and arrays of n-grams to mapped models, and back to arrays."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from megahour.lm.text.arrays import Int64
 from megahour.lm.text.tokenise import WordTable
 from megahour.lm.text.vocabulary import Vocabulary
 
-LARGEST = 1 << 17  # n-grams of a segment, so that it is built in the cache
+LARGEST = 1 << 17  # n-grams of a segment, which should fit into the cache
 SEGMENTS = 1 << 14
 
 
 def load_arpa(path: str | Path, progress: Progress = lambda phase, done, total: None) -> MappedModel:
-    """The model of an ARPA file in the mapped form, in memory. Raises MegahourError as `arpa_read.read_arrays`."""
+    """Read an ARPA file to a mapped model in memory. Raises MegahourError as `arpa.read.read_arrays`."""
     file = MemoryFile()
     build(read_arrays(path, progress), file, str(path), progress)
     return from_bytes(file.data, str(path))
@@ -41,9 +41,9 @@ def build(
     progress: Progress = lambda phase, done, total: None,
     facts: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a mapped model of n-grams in arrays. facts: see `MappedModel`.
+    """Write the n-grams of arrays as a mapped model. facts: see `MappedModel`.
 
-    Raises MegahourError, with `name`, where an n-gram occurs twice.
+    Raises MegahourError with `name`: an n-gram occurs twice.
     """
     sizes = [len(grams) for grams in arrays.grams]
     arrays = _with_histories(arrays)
@@ -69,10 +69,9 @@ def build(
 
 
 def _with_histories(arrays: ArpaArrays) -> ArpaArrays:
-    """With every n-gram's history, a blank where the model has none, and -0.0 as the weight of those that no n-gram
-    goes on from (and that have none of their own)."""
+    """Add blanks for missing histories of n-grams, and set zero weights to -0.0 for n-grams that are no history."""
     grams, logp, backoff = list(arrays.grams), list(arrays.logp), list(arrays.backoff)
-    for k in range(len(grams) - 1, 0, -1):  # from the longest: blanks want histories too
+    for k in range(len(grams) - 1, 0, -1):  # from the longest, because blanks need histories, too
         rows = grams[k][:, 0] if k == 1 else histories(grams[k - 1], grams[k])
         missing = np.unique(grams[k][rows < 0, :-1], axis=0)
         goes_on = np.zeros(len(grams[k - 1]), np.bool_)
@@ -86,7 +85,7 @@ def _with_histories(arrays: ArpaArrays) -> ArpaArrays:
 
 
 def _by_segment(arrays: ArpaArrays, index: int, owner: npt.NDArray[np.uint16], segments: int) -> tuple[Level, Int64]:
-    """The n-grams of an order by segment: all of them as a level, and where each segment's begin (P + 1,)."""
+    """The n-grams of an order sorted by segment, as a level, and edges (P + 1,): where those of each segment begin."""
     grams = arrays.grams[index]
     segment = owner[grams[:, -2]]
     at = np.argsort(segment, kind="stable").astype(np.int32)
@@ -102,7 +101,7 @@ def _part(levels: tuple[Level, Int64], number: int) -> Level:
 
 
 def to_arrays(model: MappedModel, progress: Progress = lambda phase, done, total: None) -> NgramModel:
-    """All n-grams of a mapped model as arrays, in the order of its table."""
+    """Read all n-grams of a mapped model to arrays, in the order of its table."""
     order = model.order
     sizes = np.zeros(order + 1, np.int64)
     none = np.empty((order + 1, 0, order), np.int32), np.empty((order + 1, 0), np.float32)
@@ -136,14 +135,14 @@ def _unigrams(model: MappedModel) -> tuple[list[npt.NDArray[np.int32]], list[Any
 
 
 def from_model(model: NgramModel) -> MappedModel:
-    """A model of arrays in the mapped form, in memory."""
+    """Convert a model to a mapped model in memory."""
     file = MemoryFile()
     build(arrays_of(model), file, "model")
     return from_bytes(file.data, "model")
 
 
 def arrays_of(model: NgramModel) -> ArpaArrays:
-    """A model's arrays as an ARPA file gives them."""
+    """The arrays of a model as `arpa.read.read_arrays` returns them."""
     table = WordTable()
     for word in model.vocabulary.words:
         table.add(word.encode("utf-8", "surrogateescape"))

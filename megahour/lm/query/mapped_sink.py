@@ -1,4 +1,4 @@
-"""Text to a mapped model without an ARPA file between them: the estimator's partitions become segments."""
+"""The sink for mapped models: the partitions of the estimator become segments, without an ARPA file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MappedSink:
 
     def __init__(self, file: ThreadedFile) -> None:
         self.file = file
-        self._numbers: Int32 | None = None  # where words are left out: the model's number of each word of the corpus
+        self._numbers: Int32 | None = None  # new word numbers, if the model leaves words out
 
     def begin(self, parts: Partitions, tallies: Int64, sizes: list[int], logp: Float32, backoff: Float32) -> None:
         owner, ngrams = parts.owner, tallies[:, 2:, KEPT].sum(axis=1)
@@ -36,7 +36,7 @@ class MappedSink:
         if not left.all():
             self._numbers = np.where(left, np.cumsum(left) - 1, 0).astype(np.int32)
         weights = backoff[left]
-        weights[weights == 0] = -0.0  # see `states`; of this estimator's, no other has a weight of zero
+        weights[weights == 0] = -0.0  # see `states`; this estimator gives no other weights of zero
         self.builder = Builder(self.file, table, parts.order, owner[left], ngrams, logp[left], weights)
 
     def partition(self, number: int, windows: Int32, at: Int32, logp: Float32, backoff: Float32, sizes: Int64) -> None:
@@ -45,11 +45,11 @@ class MappedSink:
         self.builder.fill_partition(number, windows, at, logp, backoff, sizes, END)
 
     def end(self) -> None:
-        """Nothing: `Builder.finish` wants to know what was estimated."""
+        """Does nothing: `Builder.finish` needs the result of the estimation."""
 
 
 def _table(corpus: Corpus, left: Any) -> WordTable:
-    """The corpus's words, or those that are left, with their numbers."""
+    """The words of the corpus, or those that are left."""
     table = WordTable()
     if left is not None:
         for number in np.flatnonzero(left).tolist():
@@ -71,9 +71,9 @@ def estimate_mapped(
     facts: dict[str, Any] | None = None,
     progress: Callable[[str, int, int], None] = lambda phase, done, total: None,
 ) -> Estimated:
-    """Estimate a model and write it to `path` in the mapped form: the same bytes whatever `threads`.
+    """Estimate a model and write it to `path` as a mapped file. The bytes do not depend on `threads`.
 
-    cutoffs, allowed: see `estimate`. facts: what else the file should tell of its making. Raises as `estimate` does.
+    cutoffs, allowed: see `estimate`. facts: more facts for the file's header. Raises as `estimate`.
     """
     with ThreadedFile(path) as file:
         sink = MappedSink(file)

@@ -1,7 +1,7 @@
-"""Several models as one at query time: p(w|h) = Σ λ p(w|h), a word known if any model knows it. Nothing is merged.
+"""Linear mixture of several models at query time: p(w|h) = Σ λ p(w|h). A word is known if any model has it.
 
-`combine.interpolate` makes one back-off model of the same mixture, which is smaller to ask but is not quite the same:
-there a longer n-gram of one model hides what the others back off to.
+`combine.interpolate` merges the models to one back-off model, which is faster, but not exactly the same: there a longer
+n-gram of one model hides the back-off of the others.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from megahour.lm.query.batch import SentenceScores
-from megahour.lm.query.scoring import sum_sentences
+from megahour.lm.query.batch import SentenceScores, summed
 from megahour.lm.text.tokenise import UNKNOWN
 
 Scorer = Callable[[bytes], SentenceScores]
 
 
 def mixed(scorers: Sequence[Scorer], weights: Sequence[float]) -> Scorer:
-    """A scorer of the mixture; numbers of words are the first model's, n-gram lengths the longest of all."""
+    """A scorer of the mixture. Word numbers are those of the first model; n-gram lengths are the longest of all."""
 
     def score(lines: bytes) -> SentenceScores:
         found = [scorer(lines) for scorer in scorers]
@@ -28,11 +27,7 @@ def mixed(scorers: Sequence[Scorer], weights: Sequence[float]) -> Scorer:
         unknown = np.logical_and.reduce([one.tokens == UNKNOWN for one in found])
         number = np.max([one.tokens for one in found], axis=0) if size else first.tokens
         tokens = np.where(unknown, UNKNOWN, np.where(first.tokens == UNKNOWN, number, first.tokens)).astype(np.int32)
-        total, lost = np.empty(len(first)), np.empty(len(first))
-        words, missing = np.empty(len(first), np.int32), np.empty(len(first), np.int32)
-        if size:
-            sum_sentences(tokens, 0, size, logp, UNKNOWN, total, words, missing, lost)
         length = np.max([one.ngram_length for one in found], axis=0) if size else first.ngram_length
-        return SentenceScores(total, words - 1, missing, lost, tokens, logp.astype(np.float32), length)
+        return summed(tokens, logp, length)
 
     return score

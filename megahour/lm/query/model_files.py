@@ -1,4 +1,4 @@
-"""Files of models: which form a name or a file has, opening for use, and outputs that appear whole or not at all."""
+"""Files of models: the format of a name or a file, how to open it, and outputs that appear only when complete."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 FORMS = ("arpa", "arpa.gz", "arpa.xz", "arpa.zst", "mlm", "kenlm")
 PACKED = (".gz", ".xz", ".zst")
-MEMBER_BYTES = 1 << 22  # of text in a member of a gzip file: members are packed side by side
-LEVEL = 3  # of gzip: numbers hardly shrink further
+MEMBER_BYTES = 1 << 22  # text in a member of a gzip file; threads compress members in parallel
+LEVEL = 3  # of gzip; numbers hardly shrink at higher levels
 _KENLM = b"mmap lm http://kheafield.com/code format version"
 Form = Literal["arpa", "mapped", "kenlm"]
 
 
 def form_of(path: str | Path) -> Form:
-    """The form of a model's file, by its first bytes.
+    """The format of a model's file, by its first bytes.
 
     Raises ConfigError: there is no such file.
     """
@@ -45,7 +45,7 @@ def form_of(path: str | Path) -> Form:
 
 
 def form_to_write(path: str | Path) -> Form:
-    """The form that an output's name asks for. Raises ConfigError: none of ours, or the directory is not there."""
+    """The format that the name of an output implies. Raises ConfigError: an unknown suffix, or no such directory."""
     path = Path(path)
     _check_target(path)
     name = path.name
@@ -56,38 +56,38 @@ def form_to_write(path: str | Path) -> Form:
     if path.name.endswith(SUFFIX):
         return "mapped"
     raise ConfigError(
-        f"{path.name!r} names no form that can be written",
+        f"{path.name!r} has no suffix of a model",
         where=str(path),
-        remedy=f".arpa, .arpa.gz, .arpa.xz, .arpa.zst, or {SUFFIX} (mapped); KenLM's by: megahour lm convert --to",
+        remedy=f"use .arpa, .arpa.gz, .arpa.xz, .arpa.zst or {SUFFIX} (mapped); for KenLM's: megahour lm convert --to",
     )
 
 
 def _check_target(path: Path) -> None:
     if not path.parent.is_dir():
-        raise ConfigError("no such directory", where=str(path.parent), remedy="make it first")
+        raise ConfigError("no such directory", where=str(path.parent), remedy="create it first")
     if path.is_dir():
         raise ConfigError("a directory", where=str(path), remedy="give the name of a file")
 
 
 def refuse_kenlm(path: str | Path) -> Form:
-    """The form of a model whose n-grams are wanted. Raises ConfigError: as `form_of`, or it is KenLM's."""
+    """The format of a model whose n-grams will be read. Raises ConfigError as `form_of`, or for KenLM's format."""
     if (form := form_of(path)) == "kenlm":
-        remedy = "give the ARPA file it was made of"
-        raise ConfigError("KenLM's binary form cannot be taken apart", where=str(path), remedy=remedy)
+        remedy = "give the ARPA file that it was made from"
+        raise ConfigError("the n-grams of KenLM's binary form cannot be listed", where=str(path), remedy=remedy)
     return form
 
 
 def open_model(path: str | Path, progress: Progress = lambda phase, done, total: None) -> MappedModel:
-    """A model for scoring: mapped models at once, ARPA files after they have been read.
+    """Open a model for scoring: mapped files at once, ARPA files by reading them.
 
-    Raises ConfigError: no such file, or KenLM's form. MegahourError: damaged.
+    Raises ConfigError: no such file, or KenLM's format. MegahourError: a damaged file.
     """
     return open_mapped(path) if refuse_kenlm(path) == "mapped" else load_arpa(path, progress)
 
 
 @contextmanager
 def lm_file(artifact: Artifact) -> Iterator[Path]:
-    """A local path of an *lm* artifact's model, in whichever form it is."""
+    """A local path of the model of an *lm* artifact, in any format."""
     files = next(receipt.files for receipt in artifact.each_receipt())
     suffix = next((f".{form}" for form in FORMS if f".{form}" in files), ".arpa")
     with artifact.local(0, suffix) as path:
@@ -96,9 +96,9 @@ def lm_file(artifact: Artifact) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[Path]:
-    """A name beside `path` to write to; the file gets its own name at the end, and is removed if there is an error.
+    """A temporary name beside `path` to write to. It is renamed at the end, or removed after an error.
 
-    Raises StoreError: another process writes the same file, or the disk is full. ConfigError: it cannot be a file.
+    Raises StoreError: another process writes the same file, or the disk is full. ConfigError: `path` cannot be a file.
     """
     from fsspec.implementations.local import LocalFileSystem
 
@@ -108,7 +108,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     _check_target(path)
     with explaining(path, path.parent), alone(files, **place) as token:
         for left in path.parent.glob(f".{glob.escape(path.name)}.*.making*"):
-            left.unlink(missing_ok=True)  # by a process that was killed
+            left.unlink(missing_ok=True)  # files of killed processes
         making = path.with_name(f".{path.name}.{token}.making")
         try:
             yield making
@@ -120,7 +120,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
 
 @contextmanager
 def packing(making: Path, name: str, threads: int, progress: Progress) -> Iterator[Path]:
-    """Where to write what becomes `making`: itself, or a file that is then compressed as the suffix of `name` says."""
+    """The path to write to: `making`, or a file that is then compressed to it, if the suffix of `name` says so."""
     if not name.endswith(PACKED):
         yield making
         return
@@ -135,7 +135,7 @@ def packing(making: Path, name: str, threads: int, progress: Progress) -> Iterat
 
 
 def pack(source: Path, target: Path, name: str, threads: int = 1) -> None:
-    """Compress a file as the suffix of `name` says: the same bytes whatever `threads`."""
+    """Compress a file by the suffix of `name`. The bytes do not depend on `threads`."""
     with source.open("rb") as file, target.open("wb") as out:
         if name.endswith(".gz"):
             _gzip(file, out, threads)
@@ -158,7 +158,7 @@ def _copy(file: BinaryIO, out: object) -> None:
 
 def _gzip(file: BinaryIO, out: BinaryIO, threads: int) -> None:
     def member(data: bytes) -> bytes:
-        packer = zlib.compressobj(LEVEL, zlib.DEFLATED, 31)  # 31: with a gzip header, which has no time in it
+        packer = zlib.compressobj(LEVEL, zlib.DEFLATED, 31)  # 31: a gzip header without a time
         return packer.compress(data) + packer.flush()
 
     with ThreadPoolExecutor(threads) as pool:
@@ -168,7 +168,7 @@ def _gzip(file: BinaryIO, out: BinaryIO, threads: int) -> None:
 
 
 def lines_of(path: str, chunk_bytes: int = 1 << 22) -> Iterator[list[bytes]]:
-    """Lines of a text, with their ends, some at a time; `-` is standard input.
+    """Lists of lines of a text, with their line breaks; `-` is standard input.
 
     Raises ConfigError: there is no such file.
     """
@@ -179,7 +179,9 @@ def lines_of(path: str, chunk_bytes: int = 1 << 22) -> Iterator[list[bytes]]:
             yield lines
         return
     if not Path(path).is_file():
-        raise ConfigError("no such file", where=path, remedy="give a text, a sentence a line, .gz .xz .zst too, or -")
+        raise ConfigError(
+            "no such file", where=path, remedy="give a text, one sentence per line, or - for standard input"
+        )
     with opened(path) as file:
         while lines := file.readlines(chunk_bytes):
             yield lines

@@ -1,8 +1,4 @@
-"""Where a mapped model is written to: memory here, or a `ThreadedFile`.
-
-A model is several times larger than what it is looked up in at once, and copying it into the page cache takes the
-kernel as long as building it. Whoever maps it has it read a huge page at a time.
-"""
+"""The output of a mapped model in memory, with the interface of `ThreadedFile`."""
 
 from __future__ import annotations
 
@@ -14,13 +10,13 @@ LINE_BYTES = 64
 
 
 def aligned(size: int) -> Bytes:
-    """Zeros that begin with a cache line, so that lines of slots are cache lines."""
+    """Zeros that begin at a cache line, so that lines of slots are cache lines."""
     data = np.zeros(size + LINE_BYTES, np.uint8)
     return data[-data.ctypes.data % LINE_BYTES :][:size]
 
 
 class MemoryFile:
-    """Bytes in memory that are written like a file, by one thread."""
+    """Bytes in memory, written like a file by one thread."""
 
     def __init__(self) -> None:
         self._room: Bytes = aligned(1 << 20)
@@ -28,7 +24,7 @@ class MemoryFile:
 
     @property
     def data(self) -> Bytes:
-        """What has been written."""
+        """The bytes written so far."""
         return self._room[: self._size]
 
     def write(self, data: memoryview | bytes, offset: int) -> None:
@@ -51,4 +47,4 @@ class MemoryFile:
         self._size = max(self._size, self._end)
 
     def close(self) -> None:
-        """Nothing is left to write."""
+        """Does nothing."""

@@ -1,8 +1,8 @@
-"""n-best lists → the same lists by the sum of the recogniser's score, the language model's and a penalty per word.
+"""Sorts n-best lists by the sum of the recogniser's score, the language model's and a penalty per word.
 
     total = score + weight · ln p(words) + penalty · number of words          (natural logarithms throughout)
 
-JSONL: a line ``{"id": …, "nbest": [{"text": …, "score": …}, …]}`` an utterance; other keys are kept. Kaldi: lines
+JSONL: one line ``{"id": …, "nbest": [{"text": …, "score": …}, …]}`` per utterance; other keys are kept. Kaldi: lines
 ``UTTERANCE-N word word …`` and, in a second file, lines ``UTTERANCE-N cost`` (`words_text` and `ac_cost` of its
 n-best directories; score = -cost).
 """
@@ -25,7 +25,7 @@ ScoreSentences = Callable[[list[str]], SentenceScores]
 
 @dataclass
 class NBest:
-    """Hypotheses of an utterance: texts, scores of the recogniser (nats), and the objects that they came in."""
+    """The hypotheses of an utterance: texts, scores of the recogniser (nats), and the JSON objects (items, whole)."""
 
     id: str
     texts: list[str]
@@ -36,14 +36,14 @@ class NBest:
 
 @dataclass(frozen=True)
 class Weights:
-    """weight: of the language model. penalty: added for each word, below 0 to have fewer words."""
+    """weight: of the language model. penalty: added for each word; below 0 it favours fewer words."""
 
     weight: float = 1.0
     penalty: float = 0.0
 
 
 def rescore(utterances: Iterable[NBest], score: ScoreSentences, weights: Weights) -> Iterator[NBest]:
-    """Hypotheses by falling total, ties as they came; each item gets `lm` (ln p), `words`, `oov` and `total`."""
+    """Sort hypotheses by total, best first, stably. Each item gets `lm` (ln p), `words`, `oov` and `total`."""
     held: list[NBest] = []
     for utterance in utterances:
         held.append(utterance)
@@ -71,9 +71,9 @@ def _rescored(utterances: list[NBest], score: ScoreSentences, weights: Weights) 
 
 
 def read_jsonl(lines: Iterable[bytes], name: str) -> Iterator[NBest]:
-    """Utterances of JSON lines; blank lines are passed over.
+    """Read utterances from JSON lines; blank lines are skipped.
 
-    Raises MegahourError naming the line: no JSON, keys missing, text that no file can hold, or a score that is no
+    Raises MegahourError with the line: no JSON, missing keys, text with half a character, or a score that is not a
     finite number.
     """
     for number, line in enumerate(lines, 1):
@@ -83,7 +83,7 @@ def read_jsonl(lines: Iterable[bytes], name: str) -> Iterator[NBest]:
             whole = json.loads(line)
             items = [dict(item) for item in whole["nbest"]]
             texts = [" ".join(str(item["text"]).split()) for item in items]
-            "".join(texts).encode()  # JSON may have half a character: "\\ud800"
+            "".join(texts).encode()  # JSON can contain half a character: "\\ud800"
             scores = [_finite(item["score"]) for item in items]
             yield NBest(str(whole["id"]), texts, scores, items, whole)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -92,9 +92,9 @@ def read_jsonl(lines: Iterable[bytes], name: str) -> Iterator[NBest]:
 
 
 def read_kaldi(texts: Iterable[bytes], costs: Iterable[bytes] | None, name: str, costs_name: str) -> Iterator[NBest]:
-    """Utterances of Kaldi's n-best texts, with the costs of the same keys in the same order.
+    """Read utterances from Kaldi's n-best texts, with costs of the same keys in the same order.
 
-    Raises MegahourError naming the line: no ``-N`` behind the utterance, a cost missing or that is no finite number.
+    Raises MegahourError with the line: no ``-N`` after the utterance, or a cost is missing or not a finite number.
     """
     held: NBest | None = None
     rows = iter(costs) if costs is not None else None
@@ -130,7 +130,7 @@ def _cost(rows: Iterator[bytes], key: str, name: str, number: int) -> float:
 def _finite(value: Any) -> float:
     number = float(value)
     if not math.isfinite(number):
-        raise ValueError(f"score {value!r} is no finite number")
+        raise ValueError(f"score {value!r} is not a finite number")
     return number
 
 

@@ -1,4 +1,4 @@
-"""A model for decoders: words one at a time from states, sentences, and many states at once. See `states`."""
+"""Scores for decoders: single words after states, sentences, and many states at once. See `states`."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 
     Numbers = npt.NDArray[np.int64] | Tensor
 
-REMEMBERED = 1 << 17  # words whose numbers are at hand, some 15 MB
-_PADDING = "\0" * PADDING  # parts words, as a space
+REMEMBERED = 1 << 17  # words whose numbers are cached, about 15 MB
+_PADDING = "\0" * PADDING  # separates words, as a space does
 
 
 class StateScores(NamedTuple):
-    """Of pairs of a state and a word, in the shape that both together have: arrays, or tensors where these were given.
+    """Scores of pairs of a state and a word, in their broadcast shape: arrays, or tensors if tensors were given.
 
-    log10_prob: float64. ngram_length: int64, words of the n-gram that gave it. state: int64, those after the words.
+    log10_prob: float64. ngram_length: int64, length of the n-gram that gave it. state: int64, the state after the word.
     """
 
     log10_prob: Any
@@ -51,15 +51,15 @@ class StateScores(NamedTuple):
 
 
 class NgramScorer:
-    """Asks a model for one word after another. A state is a number, small and the same in every process that opens the
-    file; equal numbers mean that nothing of what was said before them can make a difference any more.
+    """Scores words one after another from states.
 
-    `ngrams` goes to functions of numba's that call `states.step` by themselves.
+    A state is a number, the same in every process that opens the file. Histories with the same state give the same
+    probabilities to all later words. `ngrams` is for functions compiled by numba that call `states.step` themselves.
     """
 
     def __init__(self, model: MappedModel) -> None:
-        """A model with n-grams whose histories it lacks, of a file that was written by an earlier version, is built
-        anew in memory; `megahour lm convert OLD.mlm NEW.mlm` does so once for all."""
+        """A file of an earlier version, with n-grams that lack their histories, is rebuilt in memory. To rebuild it on
+        disk: `megahour lm convert OLD.mlm NEW.mlm`."""
         self.model = model if model.closed else from_model(to_arrays(model))
         self.order = self.model.order
         self.ngrams = Ngrams.of(self.model)
@@ -69,28 +69,28 @@ class NgramScorer:
 
     @staticmethod
     def open(path: str | Path) -> NgramScorer:
-        """Of a file: a mapped one at once, ARPA after it has been read. Raises as `model_files.open_model`."""
+        """Open a file: mapped at once, ARPA by reading it. Raises as `model_files.open_model`."""
         return NgramScorer(open_model(path))
 
     def __contains__(self, word: str) -> bool:
         return self.number(word) != UNKNOWN
 
     def number(self, word: str) -> int:
-        """The word's number in the model, UNKNOWN where it has none; `<s>` and `</s>` have numbers too."""
+        """The number of a word, UNKNOWN if the model lacks it; `<s>` and `</s>` have numbers, too."""
         return int(_number(self._at, (word + _PADDING).encode("utf-8", "surrogateescape")))
 
     def begin(self, *, bos: bool = True) -> int:
-        """The state where a sentence begins; without `bos` where nothing is known of what was before."""
+        """The state at the beginning of a sentence; without `bos` that of an unknown history."""
         return int(first_state(self.ngrams, bos))
 
     def score(self, state: int, word: str | int) -> tuple[float, int, int]:
-        """log10 p of a word, or of its number; how many words the n-gram has that gave it; the state after it.
+        """(log10 p, length of the n-gram that gave it, next state) of a word, given as text or number.
 
-        Words that the model lacks have the probability of `<unk>`, `</s>` is the end of the sentence. Raises
+        Words that the model lacks have the probability of `<unk>`; `</s>` is the end of the sentence. Raises
         ValueError: the model has no such state or number.
         """
         if isinstance(word, str):
-            number = self._numbers.get(word)  # a dictionary is three times as fast as the words' hash table from here
+            number = self._numbers.get(word)  # from Python a dictionary is three times as fast as the hash table
             if number is None:
                 number = self._remembered(word)
         else:
@@ -107,26 +107,26 @@ class NgramScorer:
         return number
 
     def score_sentence(self, sentence: str, *, bos: bool = True, eos: bool = True) -> float:
-        """Σ log10 p of words that spaces part, with `</s>` unless `eos` is False, after `<s>` unless `bos` is.
+        """Σ log10 p of the words of a sentence, separated by spaces. bos: begin after `<s>`; eos: include `</s>`.
 
-        `<s>` and `</s>` in the text are left out, as everywhere in this package. Raises ValueError: a line break.
+        `<s>` and `</s>` in the text are skipped, as everywhere in this package. Raises ValueError: a line break.
         """
         found = _score_line(self._at, (sentence + _PADDING).encode("utf-8", "surrogateescape"), bos, eos)
         if found != found:
-            raise ValueError(f"a sentence has a line break in it: {sentence[:60]!r}")
+            raise ValueError(f"the sentence contains a line break: {sentence[:60]!r}")
         return float(found)
 
     def full_scores(self, sentence: str, *, bos: bool = True, eos: bool = True) -> list[tuple[float, int, bool]]:
-        """Of each word, and of `</s>`: log10 p, n-gram length, and whether the model lacks it. As `score_sentence`."""
+        """(log10 p, n-gram length, whether it is unknown) of each word and of `</s>`; see `score_sentence`."""
         data = (sentence + _PADDING).encode("utf-8", "surrogateescape")
         tokens, logp, length, breaks = _score_words(self._at, data, bos, eos)
         if breaks:
-            raise ValueError(f"a sentence has a line break in it: {sentence[:60]!r}")
+            raise ValueError(f"the sentence contains a line break: {sentence[:60]!r}")
         return list(zip(logp.tolist(), length.tolist(), (tokens == UNKNOWN).tolist(), strict=True))
 
     def score_states(self, states: Numbers, words: Numbers) -> StateScores:
-        """Words, by their numbers, after states: arrays or tensors of integers whose shapes go together as in numpy's
-        arithmetic, (N, 1) and (W,) for all words after all states.
+        """Score words, given as numbers, after states: arrays or tensors of integers, which are broadcast. (N, 1) and
+        (W,) give all words after all states.
 
         Raises ValueError: the model has no such state or number.
         """
@@ -141,19 +141,18 @@ class NgramScorer:
         found = StateScores(*(each.reshape(shape) for each in (logp, length, after)))
         if tensor is None:
             return found
-        from torch import from_numpy  # only for those who have tensors
+        from torch import from_numpy
 
         return StateScores(*(from_numpy(each).to(tensor.device) for each in found))
 
     def history(self, state: int) -> tuple[str, ...]:
-        """The words that a state stands for, in their order. Raises ValueError: the model has no such state."""
+        """The words of a state, in their order. Raises ValueError: the model has no such state."""
         if not is_state(self.ngrams, state):
             raise ValueError(f"state {state} is not of this model")
         context, backs = np.empty(MAX_ORDER, np.int64), np.empty(MAX_ORDER, np.float32)
         numbers = context[: unpack(self.ngrams, state, context, backs)].tolist()
-        table = self.model.vocabulary
-        spelled = [table.arena[table.starts[n] : table.starts[n + 1]].tobytes() for n in reversed(numbers)]
-        return tuple(word.decode("utf-8", "surrogateescape") for word in spelled)
+        words = (self.model.vocabulary.spell(number) for number in reversed(numbers))
+        return tuple(word.decode("utf-8", "surrogateescape") for word in words)
 
 
 @compiled
@@ -164,7 +163,7 @@ def _number(places, data):  # type: ignore[no-untyped-def]
 
 @compiled
 def _score_number(places, state, word):  # type: ignore[no-untyped-def]
-    """As `step`; with an n-gram of no words where the state or the word is none."""
+    """Like `step`; the n-gram length is 0 if the model lacks the state or the word."""
     lm = opened(places)
     if not (is_state(lm, state) and 0 <= word < lm.words):
         return 0.0, np.int64(0), np.int64(0)
@@ -173,7 +172,7 @@ def _score_number(places, state, word):  # type: ignore[no-untyped-def]
 
 @compiled
 def _score_line(places, data, bos, eos):  # type: ignore[no-untyped-def]
-    """Σ log10 p, NaN where there is a line break."""
+    """Σ log10 p, NaN if there is a line break."""
     _, logp, _, breaks = _score_words(places, data, bos, eos)
     total = np.nan if breaks else 0.0
     for i in range(len(logp)):
@@ -183,7 +182,7 @@ def _score_line(places, data, bos, eos):  # type: ignore[no-untyped-def]
 
 @compiled
 def _score_words(places, data, bos, eos):  # type: ignore[no-untyped-def]
-    """Numbers of the words, and BOUNDARY for the end; log10 p; n-gram lengths. A line break is a BOUNDARY too many."""
+    """Word numbers, with BOUNDARY for the end; log10 p; n-gram lengths; number of line breaks."""
     lm, size = opened(places), len(data) - PADDING
     table, arena, starts = vocabulary_of(lm)
     text = carray(pointer(address_of(data)), (len(data),), np.uint8)
@@ -205,7 +204,7 @@ def _score_words(places, data, bos, eos):  # type: ignore[no-untyped-def]
 
 @compiled
 def _walk(lm, tokens, logp, length):  # type: ignore[no-untyped-def]
-    """Each word from the state that the one before it left; the first from none."""
+    """Score each word after the state of the one before it, the first after an unknown history."""
     state = np.int64(0)
     for i in range(len(logp)):
         word = np.int64(END) if tokens[i] == BOUNDARY else np.int64(tokens[i])

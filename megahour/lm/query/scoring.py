@@ -1,4 +1,4 @@
-"""Looking a text up in the tables of `lookup`, many positions at a time."""
+"""Look-up of whole texts in the tables of `lookup`, many positions at a time."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from megahour.lm.query.lookup import HALF, HIGH, LINE, home, matches
 from megahour.lm.text.machine import prefetch, trailing_zeros
 from megahour.lm.text.tokenise import BOUNDARY
 
-BLOCK = 128  # positions of a text whose look-ups are under way together
-AHEAD = 16  # words between asking for a word's entry and reading it
+BLOCK = 128  # positions of a text that are looked up together
+AHEAD = 16  # words between the prefetch of a word's entry and its use
 
 _NOTHING, _ONE = np.uint64(0), np.uint64(1)
 _BEYOND = np.uint64(1 << (2 * LINE))
 
 
-# In one piece for the reason that `sweep` gives: arrays that go to functions are counted by atomic additions.
+# One function, for the reason given in `sweep`: references to array arguments are counted by atomic additions.
 @compiled
 def score(  # type: ignore[no-untyped-def]
     tokens, begin, stop, order, closed, numbers, weights, segments, keys, values, end, logp, length
 ):
     """log10 p(tokens[p] | sentence so far) and the length of the n-gram that gave it, for positions begin .. stop-1.
 
-    tokens: sentences that end in BOUNDARY; tokens[begin - 1] is one. closed: whether the history of every n-gram is in
-    the table, so that no n-gram need be looked for that is longer than the last word's and one. numbers (4 V,) int32
+    tokens: sentences that end in BOUNDARY; tokens[begin - 1] is one. closed: the table has the history of every n-gram,
+    so an n-gram can be at most one word longer than that of the previous position. numbers (4 V,) int32
     and weights (4 V,) float32 are one memory: log10 p, log10 back-off, segment of each word. segments (2 P,) int64:
     first slot and slots. keys, values: all segments. logp, length: written at p - begin.
     """
-    tokens = tokens.view(np.uint32)  # with unsigned numbers, an index needs no test whether it is negative
+    tokens = tokens.view(np.uint32)  # unsigned: indexing needs no test for negative numbers
     wanted = np.empty(BLOCK, np.uint64)
     line = np.empty(BLOCK, np.int64)  # where the key is looked for
     bases, lines = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)  # of the position's segment
@@ -60,7 +60,7 @@ def score(  # type: ignore[no-untyped-def]
                 line[i], alive[i] = home(wanted[i], lines[i]), i
                 prefetch(keys, bases[i] + 2 * LINE * line[i])
                 living += 1
-        # Whether an n-gram is there cannot be foretold: what follows has no branch that depends on it.
+        # Whether an n-gram exists is unpredictable, so no branch below depends on it.
         for k in range(2, order + 1):
             still = 0
             backs[k, 1 : size + 1] = 0.0
@@ -105,7 +105,7 @@ def score(  # type: ignore[no-untyped-def]
 
 @compiled
 def sum_sentences(tokens, begin, stop, logp, unknown, total, words, missing, lost):  # type: ignore[no-untyped-def]
-    """Of each sentence Σ log10 p, tokens, how many of them are `unknown`, and Σ log10 p of these. Returns sentences."""
+    """For each sentence: Σ log10 p, tokens, `unknown` tokens, and their Σ log10 p. Returns the number of sentences."""
     sentence = 0
     total[0], words[0], missing[0], lost[0] = 0.0, 0, 0, 0.0
     for p in range(begin, stop):

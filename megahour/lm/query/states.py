@@ -1,17 +1,17 @@
-"""One word after another: what a decoder asks of a model, in compiled code; `scoring` is for whole texts.
+"""Compiled scores of one word after another, for decoders; `scoring` is for whole texts.
 
-A *state* stands for the words before: the longest ones, of at most order - 1, that any n-gram goes on from. What was
-said before these changes no probability that is still to come, so two sentences that end in one state may be merged
-(KenLM's state minimisation). It is a number: of that n-gram's slot in the tables of `lookup`, which spells its words
-and has the back-off weight of each of its endings on the way,
+A *state* stands for the history: its longest suffix, of at most order - 1 words, with which a longer n-gram begins.
+Earlier words do not affect later probabilities, so sentences that end in the same state can be merged (KenLM's state
+minimisation). A state is the number of that n-gram's slot in the tables of `lookup`, from which its words and the
+back-off weights of its suffixes can be read:
 
-    0                                   nothing: no word before counts
-    1 + word                            that word
-    (1 + segment) << 32 | 1 + slot      two words or more; the slot is counted from the segment's first
+    0                                   the empty history
+    1 + word                            one word
+    (1 + segment) << 32 | 1 + slot      two words or more; slots are counted from the first of the segment
 
-so it takes 8 bytes, is as good in numpy, numba and torch as in Python, and means the same wherever the file is opened.
-An n-gram that none goes on from has the weight -0.0, as in KenLM's tables; files that were written before that was
-noted have longer states for the same probabilities.
+It takes 8 bytes, works in numpy, numba, torch and Python alike, and is the same wherever the file is opened. An n-gram
+with which no longer one begins has the weight -0.0, as in KenLM's tables; files of earlier versions, without this mark,
+have longer states for the same probabilities.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ LOW = np.int64((1 << 32) - 1)
 
 
 class Ngrams(NamedTuple):
-    """A mapped model as compiled code takes it: V words, P segments, and where the arrays lie that `MappedModel` names.
+    """A mapped model for compiled code: numbers of words and segments, and the addresses of `MappedModel`'s arrays.
 
-    minimised: whether -0.0 says that no n-gram goes on. memory: one of the arrays, which keeps all of them.
+    minimised: whether -0.0 marks n-grams with which no longer one begins. memory: an array that keeps the others alive.
     """
 
     order: int
@@ -66,7 +66,7 @@ class Ngrams(NamedTuple):
 
     @staticmethod
     def none() -> Ngrams:
-        """Of no model: order 0."""
+        """A placeholder for no model, of order 0."""
         return Ngrams(0, True, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, np.zeros(0, np.uint64))
 
     @staticmethod
@@ -94,14 +94,14 @@ class Ngrams(NamedTuple):
         )
 
     def places(self) -> npt.NDArray[np.int64]:
-        """All but `memory`, from which `opened` makes the whole: one address goes to compiled code in a fraction of the
-        time that a tuple takes."""
+        """All fields but `memory`, from which `opened` restores the tuple: compiled code takes one address faster
+        than a tuple."""
         return np.array(list(self)[:-1], np.int64)
 
 
 @compiled
 def opened(places):  # type: ignore[no-untyped-def]
-    """The `Ngrams` of `Ngrams.places`, by its address."""
+    """The `Ngrams` at the address of `Ngrams.places`."""
     p = carray(pointer(places), (14,), np.int64)
     tables = p[8], p[9], p[10], p[11], p[12], p[13]
     return Ngrams(
@@ -119,7 +119,7 @@ def vocabulary_of(lm):  # type: ignore[no-untyped-def]
 
 @compiled
 def arrays_of(lm):  # type: ignore[no-untyped-def]
-    """Its arrays as `scoring.score` wants them: numbers, weights, segments, keys, values."""
+    """The arrays for `scoring.score`: numbers, weights, segments, keys, values."""
     words, segments = 4 * lm.words, carray(pointer(lm.segments_at), (2 * lm.segments,), np.int64)
     numbers, weights = (
         carray(pointer(lm.words_at), (words,), np.int32),
@@ -134,22 +134,22 @@ def arrays_of(lm):  # type: ignore[no-untyped-def]
 
 @compiled
 def number_in(lm, text, length):  # type: ignore[no-untyped-def]
-    """Number of the word in text[:length], UNKNOWN where it has none; also of `<s>` and `</s>`. `text` must go on for
-    PADDING bytes after it."""
+    """The number of the word text[:length], UNKNOWN if the model lacks it; `<s>` and `</s>` have numbers, too. `text`
+    needs PADDING more bytes."""
     table, arena, starts = vocabulary_of(lm)
     return number_of(text, length, table, arena, starts)
 
 
 @compiled
 def word_number(lm, text, length):  # type: ignore[no-untyped-def]
-    """The same of a word that was said: UNKNOWN for `<s>` and `</s>`."""
+    """The same for spoken words: UNKNOWN for `<s>` and `</s>`."""
     number = number_in(lm, text, length)
     return number if number > END else np.int64(UNKNOWN)
 
 
 @compiled
 def first_state(lm, after_boundary):  # type: ignore[no-untyped-def]
-    """The state where a sentence begins; or where nothing is known of what was before."""
+    """The state at the beginning of a sentence, or, unless `after_boundary`, of an unknown history."""
     if not after_boundary or lm.order < 2 or not goes_on(lm, 1, word_weight(lm, BOUNDARY)):
         return np.int64(0)
     return np.int64(1 + BOUNDARY)
@@ -157,10 +157,10 @@ def first_state(lm, after_boundary):  # type: ignore[no-untyped-def]
 
 @compiled
 def step(lm, state, word):  # type: ignore[no-untyped-def]
-    """(log10 p(word | state), words of the n-gram that gave it, the state after it), as `scoring.score` has them.
+    """(log10 p(word | state), length of the n-gram that gave it, next state), equal to `scoring.score`.
 
-    word: its number; UNKNOWN, or END for the end of the sentence. A state of another model has no meaning, and may lead
-    out of the arrays: see `is_state`.
+    word: a number, UNKNOWN, or END for the end of the sentence. A state of another model may read beyond the arrays:
+    see `is_state`.
     """
     context = carray(room_for_64(), (MAX_ORDER,), np.int64)
     backs = carray(room_for_64(), (MAX_ORDER,), np.float32)
@@ -175,13 +175,13 @@ def word_weight(lm, word):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, inline="always")
 def goes_on(lm, k, backoff):  # type: ignore[no-untyped-def]
-    """Whether a k-gram of this back-off weight may be history."""
+    """Whether a k-gram with this back-off weight can be a history."""
     return k < lm.order and not (lm.minimised and backoff == 0.0 and np.signbit(backoff))
 
 
 @njit(nogil=True, inline="always")
 def unpack(lm, state, context, backs):  # type: ignore[no-untyped-def]
-    """The words of a state, the last first, and log10 of the back-off weight of so many of them; how many there are."""
+    """Write the words of a state, last first, and log10 of the back-off weights of its suffixes; return its length."""
     high, low = state >> 32, (state & LOW) - 1
     count = np.int64(0)
     if high:
@@ -208,7 +208,7 @@ def unpack(lm, state, context, backs):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, inline="always")
 def step_from(lm, context, backs, count, word):  # type: ignore[no-untyped-def]
-    """`step` from the words of a state, as `unpack` has them."""
+    """`step` from the words of a state, as `unpack` writes them."""
     best, result = np.int64(1), float32_at(lm.words_at + 16 * word)
     after = np.int64(1 + word) if goes_on(lm, 1, word_weight(lm, word)) else np.int64(0)
     if count:
@@ -242,7 +242,7 @@ def step_from(lm, context, backs, count, word):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, inline="always")
 def is_state(lm, state):  # type: ignore[no-untyped-def]
-    """Whether the model has such a state; those of another model may be ones of this too."""
+    """Whether the model has this state. States of another model may pass."""
     high, low = state >> 32, (state & LOW) - 1
     if high <= 0:
         return state >= 0 and low < lm.words

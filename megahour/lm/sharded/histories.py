@@ -1,7 +1,7 @@
-"""How often histories occur in a text: what entropy pruning weighs losses by (`combine.context_probs`), by partitions.
+"""Counts of histories in a text, by partition, by which entropy pruning weights losses (`combine.context_probs`).
 
-A history is sent to every partition that has a suffix of it, and counted there for its longest suffix that the model
-lists and for the suffixes of that.
+A history is sent to every partition that has one of its suffixes, and counts there for the longest suffix that the
+model lists and for all suffixes of that.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from megahour.lm.sharded.mix import Batch, histories_of
 from megahour.lm.sharded.ranges import Ranges
 from megahour.lm.sharded.rows import NO_WORD
 from megahour.lm.sharded.union import Union
-from megahour.lm.text.arrays import Float64, Int32, Int64
+from megahour.lm.text.arrays import Float64, Int32, Int64, load_array, save_array
 from megahour.lm.text.pieces import read_piece
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ SENTENCES = 50_000  # counted together
 def count_histories(
     union: Union, suffix: Ranges, piece: Mapping[str, Any], inputs: Mapping[str, Artifact]
 ) -> Iterator[Batch]:
-    """(last word first, how often) of the histories in a piece of text, by the partitions that want them."""
+    """Histories in a piece of text, last word first, and their counts, by the partitions that need them."""
     vocabulary, longest = union.vocabulary(), max(1, union.order - 1)
     lines = (words for line in lines_of(read_piece(piece, inputs)) if (words := line.split()))
     while part := list(islice(lines, SENTENCES)):
@@ -61,7 +61,7 @@ def _batch(keys: Int32, counts: Int64) -> pa.RecordBatch:
 
 
 def _counted(keys: Int32, counts: Int64) -> tuple[Int32, Int64]:
-    """Keys (n, D), sorted, each once, and the sums of their counts."""
+    """The different keys (n, D), sorted, and the sums of their counts."""
     order = np.lexsort(keys.T[::-1])
     ordered = keys[order]
     new = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])[: len(keys)]
@@ -70,25 +70,20 @@ def _counted(keys: Int32, counts: Int64) -> tuple[Int32, Int64]:
 
 
 def write_counts(union: Union, batches: Batches, out: ShardWriter) -> None:
-    """`.keys.npy`, `.counts.npy`: histories of a partition, each once."""
-    held: list[tuple[Int32, Int64]] = [_empty(max(1, union.order - 1))]
+    """Write `.keys.npy` and `.counts.npy`: the different histories of a partition and their counts."""
+    held: list[tuple[Int32, Int64]] = [(np.zeros((0, max(1, union.order - 1)), np.int32), np.zeros(0, np.int64))]
     pending = 0
     for batch in batches:
         held.append(_of(batch))
         pending += len(batch)
-        if pending > 2 * len(held[0][0]) + (1 << 20):  # so that memory is that of the different histories
+        if pending > 2 * len(held[0][0]) + (1 << 20):  # memory stays proportional to the different histories
             held, pending = [_joined(held)], 0
     keys, counts = _joined(held)
-    for suffix, array in ((".keys.npy", keys), (".counts.npy", counts)):
-        with out.open(suffix) as file:
-            np.save(file, array)
+    save_array(out, ".keys.npy", keys)
+    save_array(out, ".counts.npy", counts)
     out.stats["occurrences"] = int(counts.sum())
     out.came_in(len(keys))
     out.kept(len(keys))
-
-
-def _empty(width: int) -> tuple[Int32, Int64]:
-    return np.zeros((0, width), np.int32), np.zeros(0, np.int64)
 
 
 def _of(batch: pa.RecordBatch) -> tuple[Int32, Int64]:
@@ -103,7 +98,7 @@ def _joined(held: Iterable[tuple[Int32, Int64]]) -> tuple[Int32, Int64]:
 
 @dataclass(frozen=True)
 class Occurrences:
-    """keys (n, D): histories, last word first; counts (n,); tokens: of the whole text."""
+    """Counts of histories. keys (n, D): last word first; counts (n,); tokens: number of tokens in the whole text."""
 
     keys: Int32
     counts: Int64
@@ -111,11 +106,12 @@ class Occurrences:
 
     @staticmethod
     def read(artifact: Artifact, shard: int, union: Union) -> Occurrences:
-        with artifact.open(shard, ".keys.npy") as keys, artifact.open(shard, ".counts.npy") as counts:
-            return Occurrences(np.load(keys), np.load(counts), artifact.summary["tokens"])
+        """The counts of a partition."""
+        keys, counts = (load_array(artifact, shard, suffix) for suffix in (".keys.npy", ".counts.npy"))
+        return Occurrences(keys, counts, artifact.summary["tokens"])
 
     def contexts(self, words: LocalWords, trie: Trie) -> Float64:
-        """(N,) log10 of each n-gram's share of the contexts in the text, as `context_probs.from_text`."""
+        """(N,) log10 of the relative frequency of each n-gram as a context, as by `context_probs.from_text`."""
         counts = np.zeros(len(trie.links.word), np.int64)
         local = words.local(self.keys)
         local[~np.isin(self.keys, words.numbers) & (self.keys != NO_WORD)] = len(words)

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def write_lines(union: Union, highest: int, batches: Batches, out: ShardWriter) -> None:
-    """Lines of a partition to `.1.txt`, `.2.txt`, …; highest: the order that has no back-off weights.
+    """Write the lines of a partition to `.1.txt`, `.2.txt`, …; highest: the order without back-off weights.
 
-    Raises MegahourError: an n-gram whose context no model lists.
+    Raises MegahourError: no model lists the context of an n-gram.
     """
     rows = all_rows(batches, union.order)
     words = LocalWords.of(union, [rows["words"]])

@@ -1,8 +1,7 @@
-"""The n-grams of one partition as a trie: what `combine` computes on a whole model, it computes here on a part.
+"""The n-grams of one partition as a trie, on which `combine` computes as on a whole model.
 
-Words get numbers of their own, in the order of the union's, so that memory is that of the partition. Histories are
-there with all n-grams that they begin with, which say how a model walks to them; those that no n-gram was sent for have
-no values, and none are asked of them.
+Words are renumbered, in the order of the union, so that memory depends on the partition only. The trie also has all
+prefixes of histories, through which a walk leads to them; prefixes that were not sent have no values and need none.
 """
 
 from __future__ import annotations
@@ -30,7 +29,8 @@ Level = tuple[Int32, npt.NDArray[np.uint8], tuple[Float64, Float64, Float64]]
 
 @dataclass(frozen=True)
 class LocalWords:
-    """numbers (L,): of the union, ascending; the specials come first here too. values (M, L, 2): as of `Union`."""
+    """The words of a partition. numbers (L,): in the union, ascending, the specials first. values (M, L, 2): as in
+    `Union`."""
 
     union: Union
     numbers: Int32
@@ -47,13 +47,13 @@ class LocalWords:
         return len(self.numbers)
 
     def local(self, words: Int32) -> Int32:
-        """Numbers here of the union's, all of which are here; NO_WORD stays."""
+        """Convert the union's word numbers, all of this partition, to local ones; NO_WORD stays."""
         result = np.searchsorted(self.numbers, words).astype(np.int32)
         result[words == NO_WORD] = NO_WORD
         return result
 
     def spelled(self) -> tuple[Bytes, Int64]:
-        """arena, starts of these words, as of `Union.spelled`."""
+        """arena, starts of these words, as from `Union.spelled`."""
         arena, starts = self.union.spelled()
         sizes = starts[self.numbers + 1] - starts[self.numbers]
         own = np.concatenate([[0], np.cumsum(sizes)])
@@ -66,18 +66,18 @@ class LocalWords:
 
 @dataclass(frozen=True)
 class LocalModel:
-    """trie: of `LocalWords`; context (N,): of the records, 0 where none came."""
+    """trie: over `LocalWords`; context (N,): from the records, 0 without one."""
 
     trie: Trie
     context: Float64
 
 
 def local_model(words: LocalWords, rows: Records, model: int, own: Own | None = None) -> LocalModel:
-    """One model's n-grams of two words and more, and what they begin with; unigrams by the union's table.
+    """The n-grams of one model, with their prefixes; unigrams come from the union's table.
 
-    own: which of histories, last word first, are the partition's: it has their n-grams.
+    own: tells which histories, last word first, belong to the partition, which has all their n-grams.
 
-    Raises MegahourError: an n-gram occurs twice, or one is not that others begin with.
+    Raises MegahourError: an n-gram is listed twice, or the prefix of an n-gram is not listed.
     """
     held = rows[rows["model"] == model]
     lengths = held["length"]
@@ -107,7 +107,7 @@ def _check_listed(words: LocalWords, begun: Int32, own: Own) -> None:
 
 
 def local_walker(words: LocalWords, rows: Records, model: int, unknown: Unknown, own: Own | None = None) -> Walker:
-    """A model that is asked about the words of the partition."""
+    """A walker of a model over the words of the partition."""
     missing = np.isnan(words.values[model, :, 0])
     missing[UNK] = True
     number = np.where(missing, UNK, np.arange(len(words))).astype(np.int32)
@@ -116,10 +116,10 @@ def local_walker(words: LocalWords, rows: Records, model: int, unknown: Unknown,
 
 
 def sorted_level(words: LocalWords, k: int, rows: Records, begun: Int32 | None = None) -> Level:
-    """Sorted k-grams (n, k) of records and of what longer ones begin with, by their numbers here; (n,) the roles that
-    each was sent in; log10 p, log10 α, context (n,).
+    """Sorted k-grams (n, k), local numbers, of records and of the prefixes `begun` of longer n-grams; (n,) the roles in
+    which each was sent; log10 p, log10 α, context (n,).
 
-    Raises MegahourError: an n-gram occurs twice.
+    Raises MegahourError: an n-gram is listed twice.
     """
     grams = words.local(np.ascontiguousarray(rows["words"][:, :k]))
     if begun is not None:
@@ -137,9 +137,9 @@ def sorted_level(words: LocalWords, k: int, rows: Records, begun: Int32 | None =
 
 @compiled
 def _collapse(ordered, origin, role, given, out, roles, values):  # type: ignore[no-untyped-def]
-    """Sorted rows, each once, with the values of the records among them: (how many, a row that occurs twice or -1).
+    """Write the different rows with the values of their records. Returns (their number, a duplicate record or -1).
 
-    origin: records, then rows without values.
+    origin: index of the record of each sorted row; larger indices are rows without values.
     """
     count = -1
     for i in range(len(ordered)):

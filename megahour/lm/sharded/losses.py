@@ -1,8 +1,8 @@
-"""Entropy pruning in partitions: what each n-gram is worth, which stay, and the weights of what is left.
+"""Entropy pruning in partitions: losses, the choice of n-grams, and the new back-off weights.
 
-Losses want the n-grams of a history and of its suffixes: partitions by suffix. What an n-gram is kept for, the highest
-loss among all that begin with it, and p(h), the product of the probabilities along h, want partitions by prefix. One
-threshold is for all partitions (`threshold`).
+The loss of an n-gram depends on the n-grams of its history and of the history's suffixes: partitions by suffix. Its
+bound, the highest loss among all n-grams that begin with it, and p(h), the product of the probabilities along h, need
+partitions by prefix. All partitions have one threshold (`threshold`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from megahour.lm.sharded.mix import Batch, words_of, written
 from megahour.lm.sharded.ranges import Ranges, reversed_words
 from megahour.lm.sharded.rows import CONTEXT, NGRAM, all_rows, batches_by_place, make_rows, read_rows
 from megahour.lm.sharded.union import Union
-from megahour.lm.text.arrays import Float64, Records
+from megahour.lm.text.arrays import Float64, Records, load_array, save_array
 from megahour.lm.text.vocabulary import BOS, EOS
 
 if TYPE_CHECKING:
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
 
 
 def by_prefix(parts: Iterable[Records], prefix: Ranges) -> Iterator[Batch]:
-    """Records by the partitions by prefix that want them."""
+    """Records by the partitions by prefix that need them."""
     for rows in parts:
         number, places = prefix.all_places(np.ascontiguousarray(rows["words"]))
         yield from batches_by_place(rows[number], places)
 
 
 def write_sorted(union: Union, prefix: Ranges, partition: int, batches: Batches, out: ShardWriter) -> None:
-    """A partition's n-grams in the order of the file, each with log10 p(h) of itself as a history.
+    """Write the n-grams of a partition in the order of the file, each with its log10 p as a history.
 
-    Raises MegahourError: an n-gram occurs twice, or its context is not.
+    Raises MegahourError: an n-gram is listed twice, or its context is not listed.
     """
     rows = all_rows(batches, union.order)
     words = LocalWords.of(union, [rows["words"]])
@@ -78,7 +78,7 @@ def _check_contexts(words: LocalWords, rows: Records, sizes: list[int]) -> None:
 
 
 def own_rows(artifact: Artifact, shard: int, order: int) -> Records:
-    """n-grams that a partition by prefix does not share with one before it, in the order of the file."""
+    """The n-grams that a partition by prefix does not share with an earlier one, in the order of the file."""
     rows = read_rows(artifact, shard, order)
     own: Records = rows[rows["spare"] == 0]
     return own
@@ -87,7 +87,7 @@ def own_rows(artifact: Artifact, shard: int, order: int) -> Records:
 def lost(
     union: Union, suffix: Ranges, prefix: Ranges, partition: int, rows: Records, counts: Occurrences | None
 ) -> Iterator[Batch]:
-    """What leaving out each n-gram of a partition's histories would lose, by prefix; counts: of histories in a text."""
+    """The losses of the n-grams of a partition's histories, by prefix; counts: of histories in a text."""
     words, _ = words_of(union, suffix, partition, rows)
     model = local_model(words, rows, 0)
     trie = model.trie
@@ -102,7 +102,7 @@ def lost(
 
 
 def _contexts(model: LocalModel) -> Float64:
-    """(N,) log10 p(h): of words by the union's table, as `from_model` has them; of others as they came."""
+    """(N,) log10 p(h): of words by the union's table, as in `from_model`; of others from the records."""
     contexts, trie = model.context.copy(), model.trie
     contexts[1 : trie.levels[2]] = trie.log10_prob[1 : trie.levels[2]]
     contexts[BOS + 1] = contexts[EOS + 1]
@@ -118,8 +118,8 @@ def write_bounds(
     batches: Batches,
     out: ShardWriter,
 ) -> None:
-    """`.bounds.npy` of the partition's own n-grams in their order, `.K.sorted.npy` of each order in order of size, and
-    `.seams.json`: bounds of n-grams that partitions share, [words, bound, order, place among its own or -1]."""
+    """Write `.bounds.npy`, the bounds of the partition's own n-grams; `.K.sorted.npy`, the sorted bounds of each order;
+    and `.seams.json`, bounds of n-grams that partitions share: [words, bound, order, index among its own or -1]."""
     rows = read_rows(sorted_rows, partition, union.order)
     given = all_rows(batches, union.order)
     words = LocalWords.of(union, [rows["words"]])
@@ -131,11 +131,9 @@ def write_bounds(
     losses[own] = given["logp"][order]
     trie = local_model(words, rows, 0).trie
     bounds = keep_scores(trie, np.concatenate([np.zeros(trie.levels[2]), losses]), shortest)[trie.levels[2] :]
-    with out.open(".bounds.npy") as file:
-        np.save(file, bounds[own])
+    save_array(out, ".bounds.npy", bounds[own])
     for k in range(2, union.order + 1):
-        with out.open(f".{k}.sorted.npy") as file:
-            np.save(file, np.sort(bounds[own & (rows["length"] == k)]))
+        save_array(out, f".{k}.sorted.npy", np.sort(bounds[own & (rows["length"] == k)]))
     seams = [(rows[at]["words"], bounds[at], int(rows[at]["length"]), -1) for at in np.flatnonzero(~own)]
     first, more = prefix.all_places(np.ascontiguousarray(rows["words"]))
     place = np.cumsum(own) - 1
@@ -147,10 +145,8 @@ def write_bounds(
 
 
 def kept_rows(union: Union, sorted_rows: Artifact, losses: Artifact, chosen: dict[str, Any], shard: int) -> Records:
-    """The n-grams of a partition by prefix that stay."""
-    rows = own_rows(sorted_rows, shard, union.order)
-    with losses.open(shard, ".bounds.npy") as file:
-        bounds = np.load(file)
+    """The n-grams of a partition by prefix that are kept; chosen: from `threshold.write_threshold`."""
+    rows, bounds = own_rows(sorted_rows, shard, union.order), load_array(losses, shard, ".bounds.npy")
     for _, place, _, raised in chosen["raised"].get(str(shard), ()):
         bounds[place] = raised
     least = chosen["least"]
@@ -165,7 +161,7 @@ def kept_rows(union: Union, sorted_rows: Artifact, losses: Artifact, chosen: dic
 
 
 def reweighted(union: Union, suffix: Ranges, prefix: Ranges, partition: int, rows: Records) -> Iterator[Batch]:
-    """What stays of a partition, with new back-off weights, by prefix."""
+    """The kept n-grams of a partition with new back-off weights, by prefix."""
     words, own = words_of(union, suffix, partition, rows)
     trie = local_model(words, rows, 0).trie
     renormalise(trie)

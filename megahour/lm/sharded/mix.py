@@ -1,4 +1,4 @@
-"""Partitions of n-grams by suffix: gathered from models, walked through with held-out text, mixed, renormalised."""
+"""The work on partitions of n-grams by suffix: gather them from models, score held-out text, interpolate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from megahour.core.stage import Inputs
 from megahour.lm.combine.interpolate import merge
 from megahour.lm.combine.trie import Trie, grams_of
-from megahour.lm.combine.walk import Unknown, encode_sentences
+from megahour.lm.combine.walk import Unknown
 from megahour.lm.sharded.local import LocalWords, local_walker
 from megahour.lm.sharded.models import parse_lines, read_piece
 from megahour.lm.sharded.ranges import SAMPLES, Ranges, context_keys, history_keys, reversed_words
@@ -26,9 +26,9 @@ Batch = tuple[int, pa.RecordBatch]
 
 
 def rows_of(union: Union, piece: Piece, inputs: Inputs) -> Iterator[Records]:
-    """n-grams of two words and more of a piece, as records of both roles, some 100,000 at a time.
+    """n-grams of two words and more of a piece, as records of both roles, about 100,000 at a time.
 
-    Raises MegahourError: a line that is none.
+    Raises MegahourError: an invalid line.
     """
     if piece["order"] == 1:
         return
@@ -47,7 +47,7 @@ def rows_of(union: Union, piece: Piece, inputs: Inputs) -> Iterator[Records]:
 
 
 def sample_rows(union: Union, piece: Piece, inputs: Inputs, shard_rows: int) -> Iterator[Batch]:
-    """Keys of every so many-th n-gram: by suffix to partition 0, by prefix to partition 1; to 2, how many there are."""
+    """Sample the n-grams at even distances: keys by suffix for partition 0, by prefix for 1; their numbers for 2."""
     step, offset = max(1, shard_rows // SAMPLES), 0
     for rows in rows_of(union, piece, inputs):
         sample = rows[(-offset) % step :: step]
@@ -66,7 +66,7 @@ def _keys_batch(keys: Int32) -> pa.RecordBatch:
 
 
 def gathered(parts: Iterable[Records], suffix: Ranges) -> Iterator[Batch]:
-    """Records of both roles by the partitions that want them."""
+    """Records of both roles by the partitions that need them."""
     for rows in parts:
         for role, keys_of in ((NGRAM, history_keys), (CONTEXT, context_keys)):
             own = rows[(rows["role"] & role) > 0]
@@ -77,7 +77,7 @@ def gathered(parts: Iterable[Records], suffix: Ranges) -> Iterator[Batch]:
 
 
 def words_of(union: Union, suffix: Ranges, partition: int, rows: Records) -> tuple[LocalWords, tuple[int, int]]:
-    """The words of a partition, and those begin .. end - 1 whose unigrams it writes."""
+    """The words of a partition, and the range (begin, end) of those whose unigrams it writes."""
     begin, end = suffix.first_words(partition, union.size)
     return LocalWords.of(union, [rows["words"], np.arange(begin, end)]), (begin, end)
 
@@ -112,7 +112,7 @@ def written(
     prefix: Ranges,
     partition: int,
 ) -> Iterator[Batch]:
-    """What a partition writes of its trie: probabilities of the n-grams of its histories, back-off weights of these."""
+    """The records that a partition writes: the probabilities of its histories' n-grams, and the histories' weights."""
     for k, grams in enumerate(grams_of(trie), 1):
         level = slice(trie.levels[k], trie.levels[k + 1])
         logp, weight = trie.log10_prob[level], trie.log10_backoff[level]
@@ -135,7 +135,7 @@ def written(
 def heldout_batches(
     union: Union, suffix: Ranges, partition: int, rows: Records, tokens: Int32, unknown: Unknown
 ) -> Iterator[Batch]:
-    """log10 p by each model of those held-out tokens (T,) whose histories a partition has: their places, values."""
+    """log10 p by each model, and the index, of the held-out tokens (T,) whose histories a partition has."""
     keys, histories = histories_of(tokens, max(1, union.order - 1))
     own = np.flatnonzero(suffix.places(keys) == partition)
     if len(own) == 0:
@@ -150,10 +150,10 @@ def heldout_batches(
 
 
 def histories_of(tokens: Int32, longest: int) -> tuple[Int32, Int32]:
-    """(T, longest) the last words before each token of sentences that end in EOS, from BOS on: last word first, and
-    first word first; NO_WORD behind them."""
+    """(T, longest) the history of each token of sentences that end in EOS, back to BOS, twice: last word first, and
+    first word first. NO_WORD fills the rest."""
     keys = np.full((len(tokens), longest), NO_WORD, np.int32)
-    for back in range(longest):  # the word so far back, or BOS where the sentence begins, or nothing before that
+    for back in range(longest):  # the word back + 1 tokens before, BOS at the begin of the sentence, or NO_WORD
         keys[back + 1 :, back] = tokens[: len(tokens) - back - 1]
         begun = (keys[:, :back] == BOS).any(axis=1) | (keys[:, :back] == NO_WORD).any(axis=1)
         begins = (keys[:, back] == EOS) | (keys[:, back] == NO_WORD)
@@ -175,8 +175,3 @@ def joined(batches: Iterable[pa.RecordBatch], models: int) -> Float64:
     for model in range(models):
         result[model, place] = np.concatenate([batch[f"model{model}"].to_numpy() for batch in held])
     return result
-
-
-def encoded(union: Union, sentences: Iterable[list[str]]) -> Int32:
-    """Tokens (T,) of held-out sentences."""
-    return encode_sentences(list(sentences), union.vocabulary())

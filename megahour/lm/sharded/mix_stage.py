@@ -1,4 +1,4 @@
-"""Stages `lm-union` … `lm-join`: models mixed by partitions, on any engine."""
+"""Stages `lm-union` … `lm-join`, which interpolate models by partitions, on any engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MODELS = tuple(Input(f"lm{number}", True, ("lines", "lm")) for number in range(1
 
 
 class MakeUnion(SingleShard[UnionParams]):
-    """Writes `.arrow`, the words; `.values.npy`, what each model says of them; `.pieces.json`, how models are read."""
+    """Writes `.arrow`, the words; `.values.npy`, their values in each model; `.pieces.json`, the pieces of models."""
 
     name = "lm-union"
     params = UnionParams
@@ -52,7 +52,7 @@ class OfModels(Stage[P]):
 
 
 class CutRanges(OfModels[RangesParams]):
-    """Writes `.npy`: where partitions begin, by suffix (shard 0) and by prefix (1); shard 2: the models' sizes."""
+    """Writes `.npy`: the bounds of partitions, by suffix (shard 0) and by prefix (1); shard 2: sizes of the models."""
 
     name = "lm-ranges"
     params = RangesParams
@@ -99,14 +99,14 @@ class TuneWeights(Stage[WeightsParams]):
         return 1
 
     def split(self, p: WeightsParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
-        from megahour.lm.combine.walk import sentences
-        from megahour.lm.sharded.mix import encoded, heldout_batches
+        from megahour.lm.combine.walk import encode_sentences, sentences
+        from megahour.lm.sharded.mix import heldout_batches
         from megahour.lm.sharded.rows import read_rows
         from megahour.units.texts import input_lines
 
         union, shard = union_of(inputs), task["shard"]
         given = input_lines({role: inputs[role] for role in inputs if role == "text"})
-        tokens = encoded(union, sentences(p.heldout, given))
+        tokens = encode_sentences(list(sentences(p.heldout, given)), union.vocabulary())
         rows = read_rows(inputs["gathered"], shard, union.order)
         return heldout_batches(union, ranges_of(inputs, 0), shard, rows, tokens, unknown_of(inputs))
 
@@ -129,7 +129,7 @@ class TuneWeights(Stage[WeightsParams]):
 
 
 class WritesLines(Stage[P]):
-    """Writes `.1.txt`, `.2.txt`, …: lines of an ARPA file, whose shards follow each other in it."""
+    """A stage that writes `.1.txt`, `.2.txt`, …: lines of an ARPA file by order, shards in the order of the file."""
 
     exchange = True
 

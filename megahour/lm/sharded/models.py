@@ -1,4 +1,4 @@
-"""Models as text that tasks read in pieces: lines of an earlier stage by shard and order, ARPA files by byte ranges."""
+"""Models as pieces of text for tasks: lines of an earlier stage by shard and order, ARPA files by byte ranges."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def model_names(files: Sequence[str], roles: Sequence[str]) -> list[str]:
 
 
 def pieces_of(names: Sequence[str], inputs: Inputs, piece_bytes: int) -> list[dict[str, Any]]:
-    """What tasks read, in the order of the models' lines: model, order, source, shard or bytes.
+    """Divide models into pieces, in the order of their lines: model, order, source, shard or byte range.
 
-    Raises ConfigError: no such file, or not an ARPA file. MegahourError: one without its end.
+    Raises ConfigError: no such file, or not an ARPA file. MegahourError: a truncated file.
     """
     result: list[dict[str, Any]] = []
     for model, name in enumerate(names):
@@ -59,7 +59,7 @@ def _file_pieces(model: int, name: str, inputs: Inputs, piece_bytes: int) -> Ite
     with _opened(name, inputs) as file:
         magic = file.read(6)
         if magic.startswith(_BINARY):
-            message, remedy = "no ARPA file", f"megahour lm convert {name} MODEL.arpa, then give that"
+            message, remedy = "no ARPA file", f"give the output of: megahour lm convert {name} MODEL.arpa"
             raise ConfigError(message, where=name, remedy=remedy)
         if magic.startswith(MAGIC):
             yield {"model": model, "order": 0, "source": name}
@@ -78,7 +78,7 @@ def _file_pieces(model: int, name: str, inputs: Inputs, piece_bytes: int) -> Ite
 
 @contextmanager
 def _opened(name: str, inputs: Inputs) -> Iterator[BinaryIO]:
-    """A model's ARPA file as it lies in the store or on a disk. Raises ConfigError: there is none."""
+    """Open the ARPA file of a model in a store or on a disk. Raises ConfigError: there is none."""
     if name in inputs:
         artifact = inputs[name]
         files = artifact.receipt_of(0).files
@@ -97,9 +97,9 @@ def _opened(name: str, inputs: Inputs) -> Iterator[BinaryIO]:
 
 
 def sections(file: BinaryIO, name: str) -> Iterator[tuple[int, int, bytes]]:
-    r"""(order, place in the file, whole lines) of an ARPA file's n-grams, some megabytes at a time.
+    r"""(order, offset in the file, whole lines) of the n-grams of an ARPA file, some megabytes at a time.
 
-    Raises MegahourError: no \data\, no \end\, sections out of order.
+    Raises MegahourError: \data\ or \end\ is missing, or sections are out of order.
     """
     order, ended, begun, at, carry = 0, False, False, 0, b""
     while True:
@@ -165,9 +165,9 @@ def _whole_lines(file: BinaryIO) -> Iterator[bytes]:
 
 
 def parse_lines(order: int, data: bytes, table: WordTable, name: str) -> tuple[Int32, Float64, Float64]:
-    """grams (n, order), log10 p (n,), log10 α (n,) of whole lines, words numbered by a table.
+    """Parse whole lines to grams (n, order), word numbers of a table, log10 p (n,) and log10 α (n,).
 
-    Raises MegahourError: a line that is none, with its text.
+    Raises MegahourError: an invalid line, with its text.
     """
     text = padded(data)
     rows = data.count(b"\n")
@@ -180,7 +180,7 @@ def parse_lines(order: int, data: bytes, table: WordTable, name: str) -> tuple[I
 
 
 def check_code(code: int, data: bytes, at: int, name: str) -> None:
-    """Raises MegahourError: parsing did not end at the end of the text."""
+    """Raises MegahourError: the parser stopped before the end of the text."""
     if code not in (parse.MORE, parse.DONE):
         line = data[at:].lstrip().partition(b"\n")[0]
         what = _WRONG.get(code, "expected an n-gram with its probability, found")

@@ -1,4 +1,4 @@
-"""Stages `lm-sort` … `lm-renormalise`: a model pruned by partitions, on any engine."""
+"""Stages `lm-sort` … `lm-renormalise`, which prune a model by partitions, on any engine."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class SortNgrams(OfModels[SortParams]):
 
 
 class Gather(Stage[GatherParams]):
-    """Writes `.rows`: n-grams and contexts by their suffixes: of models; of a sorted one; of what stays of that."""
+    """Writes `.rows`: n-grams and contexts by suffix, of models, of a sorted model, or of its kept n-grams."""
 
     name = "lm-gather"
     params = GatherParams
@@ -66,7 +66,7 @@ class Gather(Stage[GatherParams]):
 
     def check(self, p: GatherParams, roles: Collection[str]) -> None:
         if "threshold" in roles and not {"sorted_ngrams", "losses"} <= set(roles):
-            message, remedy = "a threshold is of sorted n-grams and their losses", "give `sorted_ngrams` and `losses`"
+            message, remedy = "a threshold needs sorted n-grams and losses", "give `sorted_ngrams` and `losses`"
             raise ConfigError(message, where=self.name, remedy=remedy)
 
     def plan(self, p: GatherParams, inputs: Inputs) -> list[Task]:
@@ -140,7 +140,7 @@ class CountHistories(Stage[HistoryCountsParams]):
 
 
 class ComputeLosses(Stage[LossesParams]):
-    """Writes `.bounds.npy`, what each n-gram of `lm-sort` is kept for, and the same by order and size."""
+    """Writes `.bounds.npy`, the bounds of the n-grams of `lm-sort`, and sorted bounds by order."""
 
     name = "lm-losses"
     params = LossesParams
@@ -176,7 +176,7 @@ class ComputeLosses(Stage[LossesParams]):
 
 
 class ChooseThreshold(SingleShard[ThresholdParams]):
-    """Writes `.json`: the least loss that stays, and where n-grams that equal it do."""
+    """Writes `.json`: the lowest bound of kept n-grams, and how many with this bound each partition keeps."""
 
     name = "lm-threshold"
     params = ThresholdParams

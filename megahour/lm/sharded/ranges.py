@@ -1,17 +1,17 @@
-"""Which partition holds an n-gram: ranges of sorted words, as even as a sample makes them, however skewed the model.
+"""Assignment of n-grams to partitions: ranges of sorted n-grams, balanced by a sample, even for skewed models.
 
-By *suffix*: histories are sorted from their last word backwards and cut into ranges. A range holds the n-grams of its
-histories and the back-off weights of these, so p(w|h) and the sums over a history's words need nothing else but
+By *suffix*: histories are sorted from their last word backwards and divided into ranges. A range has the n-grams and
+the back-off weights of its histories. For p(w|h) and the sums over the words of a history it also needs
 
-- unigrams, which all tasks read, and
-- n-grams of histories that are proper suffixes of where the range begins: at most `order` - 2 of them. They are sent to
-  it too; the range where they lie is the one that writes them.
+- the unigrams, which all tasks read, and
+- the n-grams of the proper suffixes of its first history, at most `order` - 2 of them, which are sent to it, too. Only
+  the range that they belong to writes them.
 
-By *prefix*: n-grams in the order of the file, cut into ranges. A range holds the n-grams that begin with another of
-its, but for those that begin with a proper prefix of where the range begins, which are sent to it too.
+By *prefix*: n-grams in the order of the file are divided into ranges. Proper prefixes of the first n-gram of a range
+are sent to it, too.
 
-A boundary is as short as it may be, so that little is sent twice: frequent words are cut within, others between
-(progressive sharding, Patil & Zheng 2017, in one round).
+Bounds are as short as possible, so that few n-grams are sent twice: ranges begin within frequent words and between rare
+ones (progressive sharding, Patil & Zheng 2017, in one round).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ import numpy as np
 
 from megahour.core.compiled import compiled
 from megahour.lm.sharded.rows import NO_WORD
-from megahour.lm.text.arrays import Int32, Int64, Records
+from megahour.lm.text.arrays import Int32, Int64, Records, load_array, save_array
 
 if TYPE_CHECKING:
     from megahour.core.stage import Batches
     from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
 
-SAMPLES = 64  # of a shard's n-grams: its size is right to an eighth
+SAMPLES = 64  # per shard, whose size is then right to an eighth
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """bounds (B, D): where the partitions 1 … B begin, sorted; words as of `rows`."""
+    """bounds (B, D): the first keys of partitions 1 … B, sorted; words as in `rows`."""
 
     bounds: Int32
 
@@ -43,11 +43,11 @@ class Ranges:
         return len(self.bounds) + 1
 
     def places(self, keys: Int32) -> Int64:
-        """(n,) the partition of each of keys (n, ≤ D)."""
+        """(n,) the partition of each key (n, ≤ D)."""
         return self._found(keys)[0]
 
     def all_places(self, keys: Int32) -> tuple[Int64, Int64]:
-        """(m,) of each key and partition that wants it, m ≥ n: the number of the key, and the partition."""
+        """All pairs (m ≥ n) of a key and a partition that needs it: index of the key (m,), partition (m,)."""
         first, more = self._found(keys)
         repeats = more + 1
         number = np.repeat(np.arange(len(keys)), repeats)
@@ -55,18 +55,18 @@ class Ranges:
         return number, first[number] + np.arange(len(number)) - begin
 
     def first_words(self, partition: int, words: int) -> tuple[int, int]:
-        """Words begin .. end - 1 of the `words` whose own place is in a partition."""
+        """(begin, end) of the words, of `words` in total, that belong to a partition."""
         return self._first_word(partition - 1, 0), self._first_word(partition, words)
 
     def above(self, partition: int) -> list[Int32]:
-        """Proper prefixes of where a partition begins: what it shares with those before it, shortest first."""
+        """The proper prefixes of a partition's first key, which it shares with earlier ones, shortest first."""
         if partition == 0:
             return []
         bound = self.bounds[partition - 1]
         return [bound[:k] for k in range(1, int((bound != NO_WORD).sum()))]
 
     def _first_word(self, number: int, otherwise: int) -> int:
-        """The first word that is not before a boundary."""
+        """The first word that is not before a bound."""
         if not 0 <= number < len(self.bounds):
             return otherwise
         bound = self.bounds[number]
@@ -81,13 +81,12 @@ class Ranges:
 
 
 def read_ranges(artifact: Artifact, shard: int) -> Ranges:
-    """Ranges that a shard of `lm-ranges` holds: 0 by suffix, 1 by prefix."""
-    with artifact.open(shard, ".npy") as file:
-        return Ranges(np.load(file))
+    """Read the ranges of a shard of `lm-ranges`: 0 by suffix, 1 by prefix."""
+    return Ranges(load_array(artifact, shard))
 
 
 def cut_ranges(samples: Int32, per_range: int) -> Ranges:
-    """Ranges of about `per_range` of samples (n, D) each."""
+    """Divide samples (n, D) into ranges of about `per_range` each."""
     ordered = samples[np.lexsort(samples.T[::-1])]
     new = np.concatenate([[True], (ordered[1:] != ordered[:-1]).any(axis=1)])[: len(ordered)]
     run_starts = np.maximum.accumulate(np.where(new, np.arange(len(ordered)), 0))
@@ -102,25 +101,24 @@ def cut_ranges(samples: Int32, per_range: int) -> Ranges:
 
 
 def write_ranges(batches: Batches, width: int, shard_rows: int, out: ShardWriter) -> None:
-    """`.npy`: where partitions begin, of sampled keys (n, width)."""
+    """Write `.npy`: the bounds of partitions, from sampled keys (n, width)."""
     held = [np.zeros((0, width), np.int32)]
     held += [batch.column(0).flatten().to_numpy().reshape(-1, width) for batch in batches]
     samples = np.concatenate(held)
     ranges = cut_ranges(samples, min(SAMPLES, shard_rows))
-    with out.open(".npy") as file:
-        np.save(file, ranges.bounds)
+    save_array(out, ".npy", ranges.bounds)
     out.stats["partitions"] = len(ranges)
     out.came_in(len(samples))
     out.kept(len(samples))
 
 
 def history_keys(rows: Records) -> Int32:
-    """(n, order - 1) histories of n-grams, last word first."""
+    """(n, order - 1) the histories of n-grams, last word first."""
     return _reversed(rows, 1)
 
 
 def context_keys(rows: Records) -> Int32:
-    """(n, order - 1) n-grams of less than the highest order, last word first: the histories that they are."""
+    """(n, order - 1) n-grams below the highest order as histories, last word first."""
     return _reversed(rows, 0)
 
 
@@ -145,7 +143,7 @@ def _turn(words, lengths, keys):  # type: ignore[no-untyped-def]
 
 @compiled
 def _locate(keys, bounds, first, more):  # type: ignore[no-untyped-def]
-    """first: how many bounds are at most the key; more: how many of the following begin with the key and go on."""
+    """first: number of bounds ≤ the key; more: number of following bounds that are longer and begin with the key."""
     for i in range(len(keys)):
         low, high = 0, len(bounds)
         while low < high:

@@ -1,7 +1,7 @@
-"""n-grams as records of one size: what stages on an engine send each other and keep in files.
+"""n-grams as records of fixed size, which stages on an engine exchange and keep in files.
 
-Each n-gram goes to two places: where its history's n-grams are (role NGRAM: its probability is wanted there), and where
-the n-grams are that have it for a history (role CONTEXT: its back-off weight is).
+Each n-gram goes to two partitions: that of its history, which needs its probability (role NGRAM), and that of the
+n-grams with it as history, which needs its back-off weight (role CONTEXT).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
 
 NGRAM, CONTEXT = 1, 2
-NO_WORD = -1  # behind the last word of an n-gram: it sorts before all words
+NO_WORD = -1  # follows the last word of an n-gram; sorts before all words
 
 
 def row_type(order: int) -> np.dtype[np.void]:
-    """words (order,): NO_WORD behind the last; length; model: its number; role: NGRAM, CONTEXT or both; logp, weight:
-    log10 p and log10 α; context: log10 p(h) of the n-gram as a history (pruning)."""
+    """The type of a record. words (order,): NO_WORD after the last; length; model: number; role: NGRAM, CONTEXT or
+    both; logp, weight: log10 p and log10 α; context: log10 p(h) of the n-gram as a history (for pruning)."""
     numbers = [(name, "u1") for name in ("length", "model", "role", "spare")]
     values = [(name, "<f8") for name in ("logp", "weight", "context")]
     return np.dtype([("words", "<i4", (order,)), *numbers, *values])
@@ -41,7 +41,7 @@ def make_rows(order: int, grams: Int32, role: int, logp: Float64 | float, weight
 
 
 def to_batch(rows: Records) -> pa.RecordBatch:
-    """One column of bytes, a value a record."""
+    """Records as a column of bytes, one value per record."""
     kind = pa.binary(rows.dtype.itemsize)
     values = pa.FixedSizeBinaryArray.from_buffers(kind, len(rows), [None, pa.py_buffer(rows.tobytes())])
     return pa.record_batch([values], names=["row"])
@@ -65,7 +65,7 @@ def batches_by_place(rows: Records, places: Int64) -> Iterator[tuple[int, pa.Rec
 
 
 def write_rows(batches: Batches, out: ShardWriter) -> int:
-    """Write records to `.rows` as they come; how many."""
+    """Write records to `.rows` as they arrive; return their number."""
     count = 0
     with out.open(".rows") as file:
         for batch in batches:

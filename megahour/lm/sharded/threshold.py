@@ -1,6 +1,6 @@
-"""Which n-grams stay: one threshold for all partitions.
+"""The choice of n-grams to keep, by one threshold for all partitions.
 
-A size is met exactly, by searching the sorted losses of all partitions for it.
+A given size is met exactly, by a search in the sorted bounds of all partitions.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
 
 Corrections = dict[int, list[tuple[int, int, float, float]]]
-"""By partition: order and place of an n-gram, its bound there, and what it is with the partitions behind."""
+"""By partition: order and index of an n-gram, its bound there, and its bound with all later partitions."""
 
 
 def corrections(losses: Artifact, partitions: int) -> Corrections:
-    """Bounds that n-grams get from partitions behind their own."""
+    """The n-grams whose bounds rise because of later partitions."""
     highest: dict[tuple[int, ...], float] = {}
     owners: list[tuple[int, tuple[int, ...], int, int, float]] = []
     for partition in range(partitions):
@@ -41,7 +41,7 @@ def corrections(losses: Artifact, partitions: int) -> Corrections:
 
 
 class SortedBounds:
-    """The bounds of all partitions by order, sorted, as they lie in files; and those of words, which always stay."""
+    """The sorted bounds of all partitions by order, mapped from files. Words always stay."""
 
     def __init__(self, losses: Artifact, union: Union, partitions: int, stack: ExitStack) -> None:
         self.orders, self.partitions, self.words = range(2, union.order + 1), partitions, union.size
@@ -53,7 +53,7 @@ class SortedBounds:
         }
 
     def counts(self, value: float, side: Any) -> dict[int, Int64]:
-        """(P,) how many bounds are below a value (side left) or at most it (right), by order."""
+        """(P,) by order the number of bounds < value (side left) or ≤ value (right)."""
         found = {
             k: np.array([np.searchsorted(self._files[k, p], value, side) for p in range(self.partitions)], np.int64)
             for k in self.orders
@@ -76,16 +76,15 @@ def _below(bound: float, value: float, side: Any) -> int:
 
 
 def choose(bounds: SortedBounds, threshold: float, size: int) -> tuple[float, dict[int, Int64], dict[int, Int64]]:
-    """Where to cut: the least bound that stays; how many n-grams above it stay, and how many that equal it, by order
-    and partition (P,).
+    """The lowest bound of kept n-grams; and, by order and partition (P,), the numbers of n-grams above it and of those
+    with this bound that are kept.
 
-    Raises MegahourError: `size` is less than what must stay.
+    Raises MegahourError: `size` is less than the n-grams that must stay.
     """
     if size:
         fixed = bounds.size - bounds.total(np.inf, "left")
         if size < fixed:
-            message = f"{size} n-grams are asked for, {fixed} must stay"
-            raise MegahourError(message, remedy=f"ask for {fixed} or more")
+            raise MegahourError(f"{size} n-grams are too few, {fixed} must stay", remedy=f"give {fixed} or more")
         leave = bounds.size - size
         threshold = _smallest(bounds, leave + 1) if leave > 0 else 0.0
         if leave <= 0:
@@ -108,7 +107,7 @@ def choose(bounds: SortedBounds, threshold: float, size: int) -> tuple[float, di
 
 
 def _smallest(bounds: SortedBounds, rank: int) -> float:
-    """The rank-th smallest bound, from 1, by bisection of the numbers themselves."""
+    """The rank-th smallest bound, from 1, by bisection over all floats."""
     low, high = _position(-np.inf), _position(np.inf)
     while low < high:
         middle = (low + high) // 2
@@ -120,7 +119,7 @@ def _smallest(bounds: SortedBounds, rank: int) -> float:
 
 
 def _position(value: float) -> int:
-    """Place of a float among all floats, in order."""
+    """The rank of a float among all floats."""
     bits = int(np.float64(value).view(np.int64))
     return bits if bits >= 0 else -(bits & 0x7FFFFFFFFFFFFFFF)
 
@@ -133,7 +132,7 @@ def _number(position: int) -> float:
 def write_threshold(
     losses: Artifact, union: Union, partitions: int, threshold: float, size: int, out: ShardWriter
 ) -> None:
-    """`.json`: what each partition keeps. Raises MegahourError as `choose`."""
+    """Write `.json`: what each partition keeps. Raises MegahourError as `choose`."""
     with ExitStack() as stack:
         bounds = SortedBounds(losses, union, partitions, stack)
         least, above, equal = choose(bounds, threshold, size)

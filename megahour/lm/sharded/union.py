@@ -1,4 +1,4 @@
-"""Words of several models and what each model says of them: the 0-shard, which every task reads."""
+"""The words of several models with each model's values: the 0-shard, which every task reads."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ PIECES = ".pieces.json"
 
 
 def write_union(names: Sequence[str], inputs: Inputs, piece_bytes: int, out: ShardWriter) -> None:
-    """Words of all models in order of their first mention, `.values.npy` (M, U, 2): log10 p and log10 α, NaN where a
-    model lacks a word, and the pieces in which the models are read.
+    """Write the words of all models in order of appearance; `.values.npy` (M, U, 2): log10 p and log10 α, NaN where a
+    model lacks a word; and the pieces of the models.
 
-    Raises MegahourError: a model without words, a line that is none.
+    Raises MegahourError: a model without words, or an invalid line.
     """
     pieces, table = pieces_of(names, inputs, piece_bytes), WordTable()
     models = [_read_words(number, name, pieces, inputs, table) for number, name in enumerate(names)]
@@ -43,7 +43,7 @@ def write_union(names: Sequence[str], inputs: Inputs, piece_bytes: int, out: Sha
     capitals = [_capital(own, table) for own in values]
     orders = [max(_orders(pieces, model, inputs)) for model in range(len(names))]
     for own, order in zip(values, orders, strict=True):
-        if order == 1:  # some programs write weights where there is nothing to back off from
+        if order == 1:  # some programs write weights for the highest order
             own[~np.isnan(own[:, 1]), 1] = 0.0
     save_array(out, ".values.npy", values)
     out.table(pa.table({"word": pa.array(table.words(), pa.binary())}), ".arrow")
@@ -63,7 +63,7 @@ def _packed_orders(piece: Piece, inputs: Inputs) -> list[int]:
 
 
 def _read_words(model: int, name: str, pieces: Sequence[Piece], inputs: Inputs, table: WordTable) -> Float64:
-    """(n, 2) values of a model's words; of others of the table, NaN; new words go to the table's end."""
+    """(n, 2) values of the words of the table in a model, NaN for words that it lacks. New words are appended."""
     values = np.full((1 << 10, 2), np.nan)
     values[: len(RESERVED)] = parse.NEVER, 0.0
     values[UNKNOWN, 0] = UNSEEN
@@ -103,7 +103,7 @@ def _capital(values: Float64, table: WordTable) -> int:
 
 
 def write_sizes(union: Union, batches: Batches, out: ShardWriter) -> None:
-    """`.json`: numbers of n-grams of each model by order, of `mix.sample_rows`."""
+    """Write `.json`: numbers of n-grams of each model by order, from `mix.sample_rows`."""
     sizes = np.zeros((len(union.models), union.order + 1), np.int64)
     for batch in batches:
         sizes[batch["model"].to_numpy(), np.arange(union.order + 1)] += batch["count"].to_numpy()
@@ -137,13 +137,13 @@ class Union:
         return found
 
     def values(self, words: npt.NDArray[np.integer[Any]]) -> Float64:
-        """(M, n, 2) log10 p and log10 α of some words by each model, NaN where it lacks them."""
+        """(M, n, 2) log10 p and log10 α of words (n,) in each model, NaN for words that it lacks."""
         with self.artifact.local(0, ".values.npy") as path:
             return np.array(np.load(path, mmap_mode="r")[:, words])
 
     @cached_property
     def missing(self) -> list[int]:
-        """How many words each model lacks, and `<unk>`."""
+        """The number of words that each model lacks, plus one for `<unk>`."""
         with self.artifact.local(0, ".values.npy") as path:
             lacks = np.isnan(np.load(path, mmap_mode="r")[:, :, 0]).sum(axis=1)
         return [int(count) + 1 for count in lacks]
@@ -153,12 +153,12 @@ class Union:
         return spellings(self.artifact.read_table(0, ".arrow")["word"])
 
     def table(self) -> WordTable:
-        """The words for compiled code that looks them up."""
+        """The words as a table for look-ups."""
         table = WordTable()
         arena, starts = self.spelled()
         table.arena, table.starts, table.size = arena, np.concatenate([starts, np.zeros(2, np.int64)]), self.size
         table.table = np.zeros(2, np.uint64)
-        table.make_room(0)  # numbers the words in a table of the right size
+        table.make_room(0)  # builds a table of the right size
         return table
 
     def vocabulary(self) -> Vocabulary:
@@ -167,6 +167,6 @@ class Union:
         return Vocabulary(word.decode("utf-8", "surrogateescape") for word in words)
 
     def spell(self, numbers: Sequence[int]) -> str:
-        """Words as one line, for messages."""
+        """Words, separated by spaces, for messages."""
         arena, starts = self.spelled()
         return b" ".join(arena[starts[n] : starts[n + 1]].tobytes() for n in numbers).decode("utf-8", "replace")

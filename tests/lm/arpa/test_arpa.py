@@ -18,8 +18,8 @@ from scorer import Scorer
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa import read as arpa_read
 from megahour.lm.arpa.model import NEVER, NgramModel, read_arpa, write_arpa
+from megahour.lm.query.batch import TextScore
 from megahour.lm.query.model_files import pack
-from megahour.lm.query.score import TextScore
 from megahour.lm.text.vocabulary import SPECIALS, Vocabulary
 
 QUESTIONS = ["the captain saw the old house", "a whale sang", "dawn", "the the the", "he left the boat by the river"]

@@ -210,7 +210,7 @@ def test_a_word_penalty_prefers_fewer_words_and_best_writes_text(folder: Path, t
             "n.jsonl:1: UnicodeEncodeError",
         ),
         ("n.jsonl", '{"id": "a", "nbest": []}\nnot json\n', "jsonl", "n.jsonl:2: JSONDecodeError"),
-        ("n.jsonl", '{"id": "a", "nbest": [{"text": "b", "score": NaN}]}\n', "jsonl", "no finite number"),
+        ("n.jsonl", '{"id": "a", "nbest": [{"text": "b", "score": NaN}]}\n', "jsonl", "not a finite number"),
         ("words", "utterance the boat\n", "kaldi", "'utterance' is not UTTERANCE-N"),
     ],
 )
@@ -229,7 +229,7 @@ def test_wrong_nbest_lists_are_refused_with_the_line(
     [
         (["train", "gone/*.txt", "--out", "OUT/a.arpa"], "no file matches 'gone/"),
         (["train", HERE / "small.txt", "--out", "OUT/gone/a.arpa"], "no such directory"),
-        (["train", HERE / "small.txt", "--out", "OUT/a.bin"], "names no form that can be written"),
+        (["train", HERE / "small.txt", "--out", "OUT/a.bin"], "has no suffix of a model"),
         (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--prune", "1,2"], "must begin with 0"),
         (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--prune", "x"], "valid integer"),
         (["train", HERE / "small.txt", "--out", "OUT/a.arpa", "--prune", "0,0,0,1"], "is for orders 1 to 4"),
@@ -251,7 +251,7 @@ def test_wrong_nbest_lists_are_refused_with_the_line(
         (["score", EXPECTED / "order3.arpa", "OUT/gone.txt"], "no such file"),
         (["score", EXPECTED / "order3.arpa", "OUT"], "a folder, not a file"),
         (["train", "OUT", "--out", "OUT/a.arpa"], r"a folder, not a file\nRemedy: name its files: .*/\*\.txt"),
-        (["convert", EXPECTED / "order3.arpa", "OUT/a.trie"], "KenLM's by: megahour lm convert --to"),
+        (["convert", EXPECTED / "order3.arpa", "OUT/a.trie"], "for KenLM's: megahour lm convert --to"),
     ],
 )
 def test_mistakes_are_named_before_any_work(arguments: list[object], message: str, tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_an_expanded_model_sums_to_one_and_knows_what_goes_on_within_a_class(
 
 
 def test_what_cannot_be_expanded_is_refused(model: NgramModel, scorer: ClassScorer, tmp_path: Path) -> None:
-    with pytest.raises(MegahourError, match="n-grams of words would be spelled, at most 10"):
+    with pytest.raises(MegahourError, match="n-grams, the limit is 10"):
         expand(model, scorer, most=10)
     (tmp_path / "none").write_text("OTHER 0.5 a b\n")
     with pytest.raises(ConfigError, match="the model has none of the 1 classes"):

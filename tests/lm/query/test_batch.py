@@ -121,5 +121,5 @@ def test_lines_are_sentences_as_in_kenlm(model: MappedModel) -> None:
 
 
 def test_a_line_break_within_a_sentence_is_an_error(model: MappedModel) -> None:
-    with pytest.raises(ValueError, match="sentence 1 has a line break in it: 'a\\\\nb'"):
+    with pytest.raises(ValueError, match="sentence 1 contains a line break: 'a\\\\nb'"):
         score_sentences(model, ["the boat", "a\nb"])

@@ -125,7 +125,7 @@ def test_a_pruned_model_has_the_bytes_of_one_machine(folder: Path, tmp_path: Pat
 
 def test_a_size_below_what_must_stay_is_refused_as_on_one_machine(folder: Path, tmp_path: Path) -> None:
     p = PruneParams.model_validate({"ngrams": 3})
-    with pytest.raises(MegahourError, match=r"3 n-grams are asked for, \d+ must stay"):
+    with pytest.raises(MegahourError, match=r"3 n-grams are too few, \d+ must stay"):
         prune_on(EngineHere(), str(tmp_path), paths(folder)[1], p, RangesParams.model_validate({}))
 
 
