@@ -1,4 +1,4 @@
-"""What a user may set of `score`: parameters, their defaults and what they change."""
+"""Parameters of stages `score` and `score-alignment`."""
 
 from __future__ import annotations
 

@@ -13,11 +13,12 @@ ABOUT = ["key", "condition", "speaker", "reference"]
 
 
 def pooled(scores: Sequence[Artifact]) -> Scored:
-    """The utterances of all *scores* together, so that the bootstrap draws among all their speakers.
+    """The utterances of all *scores* in one table, so that the bootstrap draws among all their speakers.
 
     Raises
     ------
-    ConfigError: not a score, other systems than in the first, or an utterance or a speaker in two of them.
+    ConfigError: an artifact is not of stage `score` or has other systems than the first, or two of them share an
+        utterance or a speaker.
     """
     references: list[Reference] = []
     texts: dict[str, dict[int, str]] = {}
@@ -36,9 +37,8 @@ def pooled(scores: Sequence[Artifact]) -> Scored:
             for name in (one.key, one.speaker):
                 if (other := tested.setdefault(name, score.url)) != score.url:
                     what = f"speaker {one.speaker!r} is tested in {other}, too"
-                    raise ConfigError(what, where=score.url, remedy="pool folds, each of speakers of its own")
+                    raise ConfigError(what, where=score.url, remedy="pool folds that share no speaker")
         references += own
         for system in systems:
-            spoken = zip((one.key for one in own), table[system].to_pylist(), strict=True)
-            texts.setdefault(system, {}).update(spoken)
+            texts.setdefault(system, {}).update(zip((one.key for one in own), table[system].to_pylist(), strict=True))
     return Scored(references, texts)

@@ -20,9 +20,9 @@ TRUTH = ("raw", "recordings", "utterances")
 class Score(SingleShard[ScoreParams]):
     """Writes `.json` (table, speakers), `.md` (the table) and `.parquet` (a row per utterance).
 
-    References are the texts of `features` or `selection`; with `raw`, `recordings` and `utterances`, the true words
-    whose middle lies in the utterance. An utterance that a system has no hypothesis for counts as all deleted. Of
-    models that tell a tag the `.json` has `tags`, how often it is right; a language needs the input `selection`.
+    References are the texts of `features` or `selection`. With `raw`, `recordings` and `utterances`, they are the true
+    words whose middle lies in the utterance. Without a hypothesis, all words of an utterance count as deleted. If
+    models assign tags, the `.json` has their accuracy under `tags`; languages need the input `selection`.
     """
 
     name = "score"

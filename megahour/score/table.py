@@ -14,7 +14,7 @@ BASELINE, STUDENT = "baseline", "student"
 
 
 class Scored:
-    """Edits of every system on every reference; a missing hypothesis is an empty one."""
+    """Edits of every system on every reference. A missing hypothesis counts as empty."""
 
     def __init__(self, references: Sequence[Reference], systems: Mapping[str, Mapping[int, str]]) -> None:
         self.references = references
@@ -55,22 +55,22 @@ class Scored:
         return row | _comparison_columns(compare(words[BASELINE], words[STUDENT], bootstrap))
 
 
-def _rate_columns(system: str, found: Rate) -> dict[str, Any]:
+def _rate_columns(system: str, rate: Rate) -> dict[str, Any]:
     return {
-        f"wer_{system}": _number(found.wer),
-        f"wer_{system}_interval": [_number(value) for value in found.interval],
-        f"cer_{system}": _number(found.cer),
-        f"substitutions_{system}": found.words.substitutions,
-        f"deletions_{system}": found.words.deletions,
-        f"insertions_{system}": found.words.insertions,
+        f"wer_{system}": _number(rate.wer),
+        f"wer_{system}_interval": [_number(value) for value in rate.interval],
+        f"cer_{system}": _number(rate.cer),
+        f"substitutions_{system}": rate.words.substitutions,
+        f"deletions_{system}": rate.words.deletions,
+        f"insertions_{system}": rate.words.insertions,
     }
 
 
-def _comparison_columns(found: Comparison) -> dict[str, Any]:
+def _comparison_columns(comparison: Comparison) -> dict[str, Any]:
     return {
-        "werr": _number(found.werr),
-        "werr_interval": [_number(value) for value in found.interval],
-        "probability_of_improvement": round(found.probability, 6),
+        "werr": _number(comparison.werr),
+        "werr_interval": [_number(value) for value in comparison.interval],
+        "probability_of_improvement": round(comparison.probability, 6),
     }
 
 

@@ -19,22 +19,22 @@ def tag_scores(
     Systems without tags, and utterances whose tag neither the references nor the `selection` know, are left out. An
     utterance that was not decoded counts as assigned "".
     """
-    found = {}
+    scores = {}
     for name, hypotheses in systems.items():
         column = hypotheses.summary.get("tag", "")
         known = _known(references, selection, column)
-        said = _column(hypotheses, "tag") if known else {}
-        heard = Counter((known[key], said.get(key) or "") for r in references if known.get(key := r.key))
-        if utterances := heard.total():
-            right = sum(n for (tag, as_what), n in heard.items() if tag == as_what)
-            found[name] = {
+        assigned = _column(hypotheses, "tag") if known else {}
+        counts = Counter((known[key], assigned.get(key) or "") for r in references if known.get(key := r.key))
+        if utterances := counts.total():
+            right = sum(n for (tag, other), n in counts.items() if tag == other)
+            scores[name] = {
                 "column": column,
                 "utterances": utterances,
                 "right": right,
                 "accuracy": round(right / utterances, 6),
-                "heard": [[*pair, n] for pair, n in sorted(heard.items())],
+                "heard": [[*pair, n] for pair, n in sorted(counts.items())],
             }
-    return found
+    return scores
 
 
 def _known(references: Sequence[Reference], selection: Artifact | None, column: str) -> dict[int, str]:

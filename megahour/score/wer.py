@@ -2,10 +2,10 @@
 
     WER = (S + D + I) / words        WERR = (WER_baseline - WER_student) / WER_baseline
 
-Confidence by the bootstrap of Bisani & Ney 2004: draw as many utterances as there are, with replacement, many times,
-and take quantiles of what is measured on the draws. Both systems see the same draws, so the share of draws in which
-the student has fewer errors is the probability of improvement. Words of one speaker are not independent: where speakers
-are given, whole speakers are drawn.
+Intervals are those of the bootstrap of Bisani & Ney 2004: draw N of N utterances with replacement, many times, and take
+quantiles of the rates on the draws. Both systems use the same draws, so the share of draws in which the student has
+fewer errors is the probability of improvement. Words of one speaker are not independent: if speakers are known, whole
+speakers are drawn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CHUNK_CELLS = 1 << 22  # (draw, cluster) counts of a chunk of draws
 
 @dataclass(frozen=True)
 class Rate:
-    """Edits of one system, words and characters, and the interval of its WER."""
+    """Word and character edits of one system, and the interval of its WER."""
 
     words: Edits
     characters: Edits
@@ -43,7 +43,7 @@ class Rate:
 
 @dataclass(frozen=True)
 class Comparison:
-    """WERR with its interval, and how often in the draws the second system has fewer errors (ties count half)."""
+    """WERR with its interval, and the share of draws in which the second system has fewer errors (ties count half)."""
 
     werr: float
     interval: Interval
@@ -60,7 +60,7 @@ def word_edits(reference: str, hypothesis: str) -> Edits:
 
 
 def character_edits(reference: str, hypothesis: str) -> Edits:
-    """Alignment of characters, runs of white space as one space."""
+    """Alignment of characters. A run of white space counts as one space."""
     return align(" ".join(reference.split()), " ".join(hypothesis.split()))
 
 
