@@ -1,4 +1,4 @@
-"""Worker side of `export`: which utterances go into which output shard, and one shard in all its formats."""
+"""Worker side of `export`: choose the utterances of each output shard, and write it in all formats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from megahour.runner.beside import rows_beside
 
 
 def plan_parts(utterances: Artifact, max_bytes: float) -> list[dict[str, Any]]:
-    """Task specs {shard, part, parts}: as many parts of a shard as its tar holds `max_bytes`. Reads only receipts."""
+    """Task specs {shard, part, parts}: an input shard has one part per `max_bytes` of its tar. Reads only receipts."""
     specs = []
     for receipt in utterances.each_receipt():
         size_bytes = receipt.files[".tar"].bytes if ".tar" in receipt.files else 0
@@ -37,7 +37,7 @@ def plan_parts(utterances: Artifact, max_bytes: float) -> list[dict[str, Any]]:
 
 
 class RecordFilter:
-    """Which utterances of one shard are exported, and the set of each: by what `Export.layouts` brought to it."""
+    """Decides which utterances of one shard are exported, and knows the set of each."""
 
     def __init__(self, p: ExportParams, inputs: Inputs, shard: int) -> None:
         self._p = p
@@ -46,12 +46,12 @@ class RecordFilter:
             table = rows_beside(inputs["selected"], shard)
             self._sets = dict(zip(table["key"].to_pylist(), table["set"].to_pylist(), strict=True))
         listed = rows_beside(inputs["listed"], shard)["key"].to_pylist() if "duplicates" in inputs else []
-        self._twice = set(listed)
+        self._duplicates = set(listed)
 
     def reason(self, row: Row) -> str:
-        """Why a row is left out; empty for one that is exported."""
+        """The reason to drop a row; empty if it is exported."""
         p = self._p
-        if row["key"] in self._twice:
+        if row["key"] in self._duplicates:
             return "duplicate"
         if self._sets is not None and row["key"] not in self._sets:
             return "not-selected"
@@ -62,11 +62,16 @@ class RecordFilter:
         return "other-tier" if p.tiers and row["tier"] not in p.tiers else ""
 
     def set_of(self, row: Row) -> str:
+        """The set of a row in the selection; "" without one."""
         return (self._sets or {}).get(row["key"], "")
 
 
 def part_of_rows(sizes: Any, parts: int) -> list[int]:
-    """Part of each row: runs of rows with about equal bytes. `sizes` are bytes (rows,)."""
+    """The part of each row, so that parts are runs of rows with about equal bytes. sizes: bytes, (rows,).
+
+    >>> part_of_rows([5, 5, 10], 2)
+    [0, 0, 1]
+    """
     sizes = np.asarray(sizes, np.int64)
     total = max(1, int(sizes.sum()))
     starts = np.cumsum(sizes) - sizes
@@ -76,7 +81,7 @@ def part_of_rows(sizes: Any, parts: int) -> list[int]:
 def shard_records(
     p: ExportParams, inputs: Inputs, shard: int, dropped: Callable[[Row, str], None]
 ) -> Iterator[tuple[Row, Row]]:
-    """(record, row) of each exported utterance of a shard of the input, in order; `dropped` hears of the others."""
+    """(record, row) of each exported utterance of a shard of the input, in order; calls `dropped` for the others."""
     wanted = RecordFilter(p, inputs, shard)
     for row in table_rows(inputs["utterances"], shard):
         if reason := wanted.reason(row):
@@ -86,7 +91,7 @@ def shard_records(
 
 
 def export_part(p: ExportParams, inputs: Inputs, spec: Mapping[str, Any], out: ShardWriter, ctx: Context) -> None:
-    """Write one output shard: the audio formats of its part, and the texts of the whole input shard with part 0."""
+    """Write one output shard: its part in the audio formats; part 0 also has the texts of the whole input shard."""
     utterances, shard, part = inputs["utterances"], spec["shard"], spec["part"]
     sizes = utterances.read_table(shard, columns=["key", "size"])
     keys, places = sizes["key"].to_pylist(), part_of_rows(sizes["size"].to_numpy(), spec["parts"])
@@ -127,25 +132,17 @@ def _writer(p: ExportParams, name: str, out: ShardWriter) -> AbstractContextMana
         "nemo": lambda: write_tarred(out),
         "parquet": lambda: write_parquet(out),
         "kaldi": lambda: write_ark(out),
-        "textgrid": lambda: _TextGrids(out),
+        "textgrid": lambda: _textgrids(out),
         "files": lambda: write_files(out, p.prefix),
     }
     return made[name]()
 
 
-class _TextGrids(AbstractContextManager["Add"]):
+@contextmanager
+def _textgrids(out: ShardWriter) -> Iterator[Add]:
     """Writer of `.textgrid.tar`, a `{key}.TextGrid` per utterance."""
-
-    def __init__(self, out: ShardWriter) -> None:
-        self._stack, self._out = ExitStack(), out
-
-    def __enter__(self) -> Add:
-        file = self._stack.enter_context(self._out.open(".textgrid.tar"))
-        tar = self._stack.enter_context(tar_writer(file))
-        return lambda record, flac: _add(tar, f"{record['key']}.TextGrid", textgrid(record))
-
-    def __exit__(self, *error: Any) -> None:
-        self._stack.__exit__(*error)
+    with out.open(".textgrid.tar") as file, tar_writer(file) as tar:
+        yield lambda record, flac: _add(tar, f"{record['key']}.TextGrid", textgrid(record))
 
 
 def _add(tar: TarWriter, name: str, text: str) -> None:
@@ -153,7 +150,7 @@ def _add(tar: TarWriter, name: str, text: str) -> None:
 
 
 def _write_texts(p: ExportParams, records: list[Row], out: ShardWriter) -> None:
-    """`.ctm` and `.srt.tar` of an input shard's recordings; only tables are held, never audio."""
+    """Write `.ctm` and `.srt.tar` of an input shard's recordings, from its tables alone."""
     records.sort(key=lambda record: (recording_id(record), record["channel"], record["start_samples"], record["key"]))
     if "ctm" in p.formats:
         with out.open(".ctm") as file:
@@ -168,7 +165,7 @@ def _write_texts(p: ExportParams, records: list[Row], out: ShardWriter) -> None:
 
 @contextmanager
 def write_files(out: ShardWriter, prefix: str) -> Iterator[Add]:
-    """Writer of `.audio/{key}.flac`, `.files.jsonl` (paths from its own folder) and `.files.cuts.jsonl.gz`."""
+    """Writer of `.audio/{key}.flac`, `.files.jsonl` (paths relative to its folder) and `.files.cuts.jsonl.gz`."""
     folder = f"{out.shard:05d}.audio"
     with jsonl_gz(out, ".files.cuts.jsonl.gz") as cuts, out.open(".files.jsonl") as manifest:
 

@@ -1,7 +1,7 @@
-"""What spans all shards of an export: Kaldi's sorted directory, the credits, and a README with the commands.
+"""The files of a whole export: Kaldi's sorted directory, the credits, and a README with commands.
 
-One task that reads the tables (no audio) once, in order; sorting goes through scratch files, so memory does not grow
-with the corpus.
+One task reads the tables (no audio) once, in order. It sorts in scratch files, so its memory does not grow with the
+corpus.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SNIPPETS = {
 class _Totals:
     utterances: int = 0
     seconds: float = 0.0
-    licences: dict[str, float] = field(default_factory=dict)  # hours are made of these seconds
+    licences: dict[str, float] = field(default_factory=dict)  # seconds by licence
 
     def add(self, record: Row) -> None:
         length = record["samples"] / record["rate_hz"]
@@ -81,7 +81,7 @@ def export_whole(p: ExportParams, inputs: Inputs, out: ShardWriter, ctx: Context
 
 
 def _placed(p: ExportParams, inputs: Inputs, ctx: Context) -> Iterator[tuple[Row, str]]:
-    """Each exported record and where its WAV is in the archives: what `export_part` writes, by arithmetic."""
+    """Each exported record with the `path:offset` of its WAV in the archives of `export_part`, computed from sizes."""
     utterances = inputs["utterances"]
     specs = plan_parts(utterances, p.max_tar_mb * 1e6)
     first = {spec["shard"]: i for i, spec in reversed(list(enumerate(specs)))}
@@ -105,7 +105,7 @@ def _parsed(lines: Iterator[bytes]) -> Iterator[tuple[str, Row]]:
 
 
 def _credit_lines(lines: Iterator[bytes]) -> Iterator[str]:
-    """One line per (licence, attribution, source, recording), with its utterances and seconds."""
+    """A line per (licence, attribution, source, recording), with its number of utterances and its seconds."""
     last, count, seconds = "", 0, 0.0
     for line in lines:
         credit, _, length = line.decode().rpartition("\t")

@@ -1,4 +1,4 @@
-"""The `export` stage: the *utterances* artifact → the formats of other tools, shard by shard."""
+"""The stage `export`: the *utterances* artifact → the formats of other tools, shard by shard."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class Export(Stage[ExportParams]):
-    """A task per shard of utterances (more where it is above `max_tar_mb`), and a last one for what spans all of them.
+    """A task per shard of utterances, several for a shard above `max_tar_mb`, and a last one for the whole export.
 
-    `selection` and `duplicates` say which utterances to take and which to leave out.
+    `selection` lists utterances to take, `duplicates` utterances to leave out.
     """
 
     name = "export"

@@ -1,4 +1,4 @@
-"""Decoded audio of an import: each file once, into a scratch file, from which segments are read."""
+"""Decode each audio file of an import once, into a scratch file from which segments are read."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from megahour.corpus.media.audio import AudioLimits, Decoder, Int16
 from megahour.corpus.media.tar import TarWriter
 
 SPOOL_BYTES = 16 << 20
-SLACK_S = 0.05  # manifests round their times; what ends later than this after the audio is wrong
-POLICY = ("licence-", "no-text", "too-short")  # of good entries that may not or cannot be used
+SLACK_S = 0.05  # manifests round times: a segment may end this much after the audio
+POLICY = ("licence-", "no-text", "too-short")  # reasons for which a good entry is dropped
 
 
 @dataclass(frozen=True)
 class Pcm:
-    """Decoded audio in a scratch file: int16 [samples, channels], so that a segment costs only its own bytes."""
+    """Decoded audio in a scratch file: int16 [samples, channels], so that reading a segment reads only its bytes."""
 
     file: BinaryIO
     samples: int
     channels: int
 
     def read(self, start: int, stop: int, channel: int) -> Int16:
-        """int16 [T]."""
+        """Samples of one channel, int16 [T]."""
         width = 2 * self.channels
         self.file.seek(start * width)
         data = np.frombuffer(self.file.read((stop - start) * width), np.int16)
@@ -46,7 +46,7 @@ class Pcm:
 
 @dataclass
 class ImportTarget(ABC):
-    """A shard that entries are written to, those of one audio at a time."""
+    """A shard to which entries are added, those of one audio file at a time."""
 
     p: ImportParams
     out: ShardWriter
@@ -55,7 +55,7 @@ class ImportTarget(ABC):
     left_out_s: float = 0.0
 
     def reject(self, bad: BadRecord, name: str, seconds: float = nan) -> None:
-        """List and count what cannot be used: what policy leaves out is dropped, the rest is quarantined."""
+        """List a refused entry, and drop it if its reason is one of `POLICY`, else quarantine it."""
         if isinstance(bad, LicenceRefused):
             refused = self.out.stats.setdefault("refused_licences", {})
             if bad.licence in refused or len(refused) < MAX_NAMES:
@@ -70,15 +70,16 @@ class ImportTarget(ABC):
 
     @abstractmethod
     def add(self, pcm: Pcm, entries: list[Entry]) -> None:
-        """Check and append them; raises BadRecord when none of them can be used."""
+        """Check and append entries. Raises BadRecord if none of them can be used."""
 
     @abstractmethod
     def write_tables(self) -> None:
-        """After all entries."""
+        """Write the tables, after the last entry."""
 
 
 @contextmanager
 def decoded(p: ImportParams, entry: Entry, work: Path) -> Iterator[Pcm]:
+    """Decode the audio of an entry. Raises BadRecord as `Decoder` does."""
     limits = AudioLimits(
         max_bytes=p.max_bytes,
         max_seconds=p.max_hours * 3600,
@@ -96,11 +97,11 @@ def decoded(p: ImportParams, entry: Entry, work: Path) -> Iterator[Pcm]:
 
 
 def span(entry: Entry, pcm: Pcm, rate_hz: int) -> tuple[int, int, int]:
-    """(start, stop, channel) of an entry's stretch of its audio, in samples.
+    """(start, stop, channel) of an entry in its audio, in samples.
 
     Raises
     ------
-    BadRecord: ``wrong-duration`` for a stretch that is empty or ends after the audio, ``missing-channel``.
+    BadRecord: ``wrong-duration`` for an entry that is empty or ends after the audio, ``missing-channel``.
     """
     channel = entry.channel or 0
     if channel >= pcm.channels:
@@ -108,6 +109,5 @@ def span(entry: Entry, pcm: Pcm, rate_hz: int) -> tuple[int, int, int]:
     start = round(entry.start_s * rate_hz)
     stop = pcm.samples if entry.duration_s is None else round((entry.start_s + entry.duration_s) * rate_hz)
     if not start < stop <= pcm.samples + round(SLACK_S * rate_hz) or start >= pcm.samples:
-        detail = f"samples {start} to {stop} of {pcm.samples} at {rate_hz} Hz"
-        raise BadRecord("wrong-duration", detail)
+        raise BadRecord("wrong-duration", f"samples {start} to {stop} of {pcm.samples} at {rate_hz} Hz")
     return start, min(stop, pcm.samples), channel

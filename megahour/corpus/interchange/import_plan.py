@@ -1,4 +1,4 @@
-"""Which files and lines a task of `import` reads, and its entries."""
+"""Plan the tasks of `import`, and read the entries of one."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ SUFFIXES = {
 
 
 def plan_source(p: ImportParams) -> list[dict[str, Any]]:
-    """Task specs; paths are relative to the listing of their parameter.
+    """Task specs; paths are relative to the root of `source` or `audio`.
 
     Raises
     ------
-    ConfigError: nothing of the format is there, or manifests and tars do not pair.
+    ConfigError: no files of the format, broken links, or numbers of manifests and tars that differ.
     """
     if p.format == "kaldi":
         listing = list_source(p.source)
@@ -88,7 +88,7 @@ def _opened(source: str, path: str) -> Iterator[BinaryIO]:
 
 @contextmanager
 def task_entries(p: ImportParams, spec: Mapping[str, Any]) -> Iterator[Entries]:
-    """The entries of one task, those of one audio file next to each other."""
+    """Open the entries of one task; those of one audio file follow each other."""
     listing = list_source(p.source)
     root = Root(p.root or _address(p.source, listing.root), allow_outside=p.allow_outside)
     with ExitStack() as stack:
@@ -118,13 +118,13 @@ def task_entries(p: ImportParams, spec: Mapping[str, Any]) -> Iterator[Entries]:
 
 
 def _address(source: str, root: str) -> str:
-    """The listing's root as an address with the source's protocol."""
+    """The root of a listing with the protocol of the source."""
     protocol, mark, _ = source.partition("://")
     return f"{protocol}://{root}" if mark else root
 
 
 def _of_tar(p: ImportParams, tar: BinaryIO, lines: Iterator[str | BadRecord]) -> Entries:
-    """Manifests whose audio is in one tar, by member name (NeMo) or by cut id (Shar)."""
+    """Entries whose audio is in one tar, by member name (NeMo) or by cut id (Shar)."""
     audio, bad = members_by_name(tar, max_bytes=p.max_bytes)
     yield from bad
     by_stem = {name.rpartition(".")[0]: member for name, member in audio.items()}
@@ -148,7 +148,7 @@ def _of_manifest(
     lines: Callable[[str, str], Iterator[str | BadRecord]],
     mine: Callable[[str], bool],
 ) -> Entries:
-    """Entries of the recordings of this part; a bad line belongs to the part of its number."""
+    """Entries of this part's recordings, and the bad lines whose number falls into this part."""
     if p.format == "nemo":
         folder = posixpath.dirname(f"{base}/{file}")
         entries = read_nemo(lines(p.source, file), lambda path: root.audio(path, folder))
@@ -174,7 +174,7 @@ def _supervised(
     root: Root,
     mine: Callable[[str], bool],
 ) -> Entries:
-    """Supervisions of this part's recordings; one without a recording is ``missing-audio``."""
+    """Entries of the supervisions of this part's recordings; ``missing-audio`` for those without a recording."""
     known: dict[str, dict[str, Any]] = {}
     for number, line in enumerate(recordings, start=1):
         try:
@@ -192,14 +192,14 @@ def _supervised(
             name = string(supervision, "recording_id")
             if name in known:
                 yield supervision_entry(known[name], supervision, audio_of(known[name], root.audio))
-            elif mine(name):  # every part sees all supervisions; this one holds all recordings of such names
+            elif mine(name):  # each part reads all supervisions, and reports only those of its own names
                 raise BadRecord("missing-audio", f"no recording {name[:100]!r}", record=name)
         except RECORD_FAULTS as error:
             yield bad_record(error, f"supervision {number}")
 
 
 def _grouped(entries: Iterable[Entry | BadRecord]) -> Entries:
-    """Bad records first, then the entries of each audio together, in the order of the first of each."""
+    """All bad records, then the entries grouped by audio, in the order of the first of each group."""
     groups: dict[str, list[Entry]] = {}
     for entry in entries:
         if isinstance(entry, BadRecord):

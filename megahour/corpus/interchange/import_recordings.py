@@ -63,7 +63,7 @@ class ImportedRecordings(ImportTarget):
             self.out.stat("cues", len(cues))
 
     def _placed(self, entries: list[Entry], pcm: Pcm) -> tuple[list[Entry], list[tuple[int, int]]]:
-        """Entries with their (start, stop) in samples; one whose times are wrong is quarantined by itself."""
+        """The entries with valid times, and their (start, stop) in samples; quarantines the others one by one."""
         good, spans = [], []
         for entry in entries:
             try:
@@ -76,7 +76,7 @@ class ImportedRecordings(ImportTarget):
         return good, spans
 
     def _stored(self, pcm: Pcm, key: int, channel: int) -> tuple[int, int]:
-        """(offset, size) of a channel's FLAC in the tar."""
+        """Write a channel as FLAC: its (offset, size) in the tar."""
         with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as file:
             with FlacEncoder(cast(BinaryIO, file), self.p.rate_hz) as flac:
                 for start in range(0, pcm.samples, BLOCK_SAMPLES):
@@ -104,7 +104,7 @@ class ImportedRecordings(ImportTarget):
         }
 
     def _cues(self, key: int, entries: list[Entry], spans: list[tuple[int, int]], samples: int) -> Iterator[Row]:
-        """Cues in the order of their starts. One entry that spans the whole recording has no times: -1."""
+        """Cues in the order of their starts. A single entry that spans the whole recording gets no times (-1)."""
         if not entries:
             return
         timed = len(entries) > 1 or entries[0].start_s > 0 or spans[0][1] < samples - round(self.p.rate_hz * SLACK_S)

@@ -1,4 +1,4 @@
-"""Worker side of `import`: one shard of foreign entries as *utterances* or *recordings*, checked and decoded."""
+"""Worker side of `import`: check and decode entries, and write them as a shard of *utterances* or *recordings*."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from megahour.corpus.media.tar import tar_writer
 
 
 def import_shard(p: ImportParams, entries: Entries, out: ShardWriter, ctx: Context) -> None:
-    """Write one shard. Bad entries go to quarantine; entries of audio that cannot be decoded go with it."""
+    """Write one shard. Bad entries go to quarantine, as do all entries of an audio file that cannot be decoded."""
     with out.open(".tar") as file, tar_writer(file) as tar:
         target: ImportTarget = Utterances(p, out, tar) if p.kind == "utterances" else ImportedRecordings(p, out, tar)
         for source, group in groupby(entries, _place):

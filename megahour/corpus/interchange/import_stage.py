@@ -1,4 +1,4 @@
-"""The `import` stage: data sets of other tools → the *utterances* artifact, or *recordings* to align and cut."""
+"""The stage `import`: data sets of other tools → the *utterances* or the *recordings* artifact."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Import(Stage[ImportParams]):
-    """One task per tar or parquet file, and per `shard_rows` lines of a manifest (whole recordings each)."""
+    """One task per tar or parquet file, or per about `shard_rows` lines of a manifest, by whole recordings."""
 
     name = "import"
     version = 4

@@ -94,7 +94,7 @@ class Utterances(ImportTarget):
 
 
 def kept_record(p: ImportParams, entry: Entry, samples: int) -> Row:
-    """An entry's own record, if it fits the audio and the policy; its key is kept.
+    """The record of an entry that megahour exported, if it fits the audio and the policy; its key stays.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def kept_record(p: ImportParams, entry: Entry, samples: int) -> Row:
 def _word_times(
     entry: Entry, spoken: Normalised, language: str, samples: int, rate_hz: int
 ) -> tuple[list[int], list[int], list[float]]:
-    """Times of the words where the entry's own words are these; otherwise unknown (-1), with the transcript trusted."""
+    """(starts, ends, confidences) of the words, in samples; (-1, -1, 1.0) if it has no times for these words."""
     tokens = spoken.tokens
     if [" ".join(normalise(word[0], language).tokens) for word in entry.words] != tokens:
         return [-1] * len(tokens), [-1] * len(tokens), [1.0] * len(tokens)

@@ -1,11 +1,11 @@
-"""A Kaldi data directory whose audio lies in archives of WAV: `wav.scp` points into them by byte offset.
+"""Kaldi data directories whose `wav.scp` points into archives of WAV by byte offset.
 
-Kaldi reads `file.ark:offset` itself, so there is neither a file per utterance nor a command to run. Ids are
-`speaker-key`: speakers are written in `[0-9A-Za-z_.]` (other bytes as `.hex`), all of which sort after the hyphen, so
-that files sorted by utterance are sorted by speaker too (`utils/validate_data_dir.sh` demands both, in the C locale).
+Kaldi reads `file.ark:offset` itself, so no file per utterance and no command is needed. Ids are `speaker-key`. Speakers
+use `[0-9A-Za-z_.]` (other bytes are `.hex`). These characters sort after the hyphen, so a file sorted by utterance is
+also sorted by speaker, as `utils/validate_data_dir.sh` demands (in the C locale).
 
-Reading: `wav.scp` with plain paths and `archive:offset`, `segments`, `text`, `utt2spk`, `utt2lang`; only the lines of
-the wanted recordings are held in memory. Pipes are commands, and commands in data are never run.
+Import reads `wav.scp` with plain paths and `archive:offset`, `segments`, `text`, `utt2spk` and `utt2lang`, and holds
+only the lines of the wanted recordings in memory. It refuses pipes: commands in data are never run.
 """
 
 from __future__ import annotations
@@ -27,11 +27,15 @@ from megahour.corpus.interchange.webdataset import Add
 ARK = ".kaldi.ark"
 WAV_HEADER_BYTES = 44
 NAMES = ("wav.scp", "segments", "text", "utt2spk", "utt2dur", "utt2lang", "spk2utt", "utt2megahour")
-UNKNOWN = ".unknown"  # no speaker is escaped to this: "un" is not hexadecimal
+UNKNOWN = ".unknown"  # no escaped speaker is equal to it: "un" is not hexadecimal
 
 
 def speaker_id(speaker: str) -> str:
-    """The speaker as Kaldi's id; unique, and `.unknown` for the unnamed."""
+    """The speaker as a unique Kaldi id; `.unknown` for an empty name.
+
+    >>> speaker_id("Ann Lee"), speaker_id("")
+    ('Ann.20Lee', '.unknown')
+    """
     plain = "".join(
         chr(byte) if chr(byte).isascii() and (chr(byte).isalnum() or byte == 95) else f".{byte:02x}"
         for byte in speaker.encode()
@@ -40,18 +44,19 @@ def speaker_id(speaker: str) -> str:
 
 
 def utterance_id(record: Row) -> str:
+    """`speaker-key`, with the key in 19 digits."""
     return f"{speaker_id(record['speaker'])}-{record['key']:019d}"
 
 
 def entry_bytes(record: Row) -> tuple[int, int]:
-    """(bytes before the WAV, bytes in all) of a record's entry in an archive: pure arithmetic, without its audio."""
+    """(bytes before the WAV, total bytes) of a record's entry in an archive, computed without its audio."""
     head = len(utterance_id(record)) + 1
     return head, head + WAV_HEADER_BYTES + 2 * int(record["samples"])
 
 
 @contextmanager
 def write_ark(out: ShardWriter) -> Iterator[Add]:
-    """Writer of `.kaldi.ark`: `id `, then the utterance as 16-bit WAV, and so on."""
+    """Writer of `.kaldi.ark`: for each utterance its id, a space and a 16-bit WAV."""
     with out.open(ARK) as file:
 
         def add(record: Row, flac: bytes) -> None:
@@ -67,14 +72,14 @@ def write_ark(out: ShardWriter) -> Iterator[Add]:
 
 
 def sort_line(record: Row, audio: str) -> bytes:
-    """What `write_directory` needs of an utterance, as a line that sorts by its id. `audio` is `path:offset`."""
+    """An utterance for `write_directory`, as a line that sorts by its id. `audio` is `path:offset`."""
     return f"{utterance_id(record)} {canonical_json({**json_ready(record), 'audio': audio})}".encode()
 
 
 def write_directory(out: ShardWriter, lines: Iterable[tuple[str, Row]]) -> None:
-    """The directory `.kaldi/` from (id, record with `audio`) in the order of the ids, in one pass.
+    """Write the directory `.kaldi/` in one pass over (id, record with `audio`), sorted by id.
 
-    `segments` spans each archive entry whole. `utt2megahour` has all that Kaldi has no file for.
+    In `segments`, each utterance is a whole archive entry. `utt2megahour` has the fields that Kaldi has no file for.
     """
     with ExitStack() as stack:
         files = {}
@@ -111,12 +116,12 @@ _PLACE = re.compile(r"(.+):(\d{1,18})$")
 def read_kaldi(
     open_lines: Callable[[str], Lines], root: Root, wanted: Callable[[str], bool], *, first: bool
 ) -> Iterator[Entry | BadRecord]:
-    """Entries of the recordings that `wanted` names.
+    """Entries of the recordings for which `wanted` is true, and a BadRecord for each bad line.
 
     Parameters
     ----------
-    open_lines: the lines of a file of the directory by its name; none where the file is missing.
-    first: whether to yield the lines that belong to no recording, which every part of the directory sees.
+    open_lines: returns the lines of a file of the directory; none if the file is missing.
+    first: whether to report unreadable lines, which every part of the directory reads.
     """
     places, bad = _table(open_lines("wav.scp"), wanted, "wav.scp", first=first)
     segments, also_bad = _segments(open_lines("segments"), wanted, first=first)
@@ -159,7 +164,7 @@ def _plain(place: str) -> str:
 def _table(
     lines: Lines, wanted: Callable[[str], bool], name: str, *, first: bool
 ) -> tuple[dict[str, str], list[BadRecord]]:
-    """id → the rest of the line, and the lines that cannot be used: ``bad-line``, ``duplicate-id``."""
+    """The value of each wanted id, and the bad lines: unreadable ones and ``duplicate-id``."""
     rest_of: dict[str, str] = {}
     bad: list[BadRecord] = []
     for line in lines:
@@ -181,7 +186,7 @@ def _table(
 def _segments(
     lines: Lines, wanted: Callable[[str], bool], *, first: bool
 ) -> tuple[dict[str, tuple[str, float, float | None]], list[BadRecord]]:
-    """utterance → (recording, start_s, duration_s)."""
+    """(recording, start_s, duration_s) by utterance, and the bad lines."""
     segments: dict[str, tuple[str, float, float | None]] = {}
     bad: list[BadRecord] = []
     for line in lines:

@@ -1,8 +1,8 @@
-"""lhotse: cuts with their recordings, supervisions and word alignments; Shar, and plain manifests of FLAC files.
+"""lhotse: cuts with recordings, supervisions and word alignments, as Shar or as manifests of FLAC files.
 
-Layout as lhotse 1.3x writes it: a cut a line in `cuts.jsonl.gz`; in Shar's `recording.tar` each FLAC is followed by
-the JSON of its recording, in the order of the cuts. Reading also takes recordings with supervisions; sources of the
-type `command` are never run.
+The layout is that of lhotse 1.3x: `cuts.jsonl.gz` has a cut a line; in Shar's `recording.tar` the JSON of a recording
+follows its FLAC, in the order of the cuts. Import also reads recordings with supervisions. It refuses sources of the
+type `command`: commands in data are never run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import gzip
 import io
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any
 
 from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.records import canonical_json
@@ -25,7 +25,7 @@ from megahour.corpus.media.tar import tar_writer
 
 
 def recording(record: Row, source: dict[str, Any]) -> Row:
-    """A lhotse Recording of one channel: the utterance's own audio, from its first sample to its last."""
+    """A lhotse Recording of one channel that is exactly the utterance."""
     return {
         "id": str(record["key"]),
         "sources": [{**source, "channels": [0]}],
@@ -37,7 +37,7 @@ def recording(record: Row, source: dict[str, Any]) -> Row:
 
 
 def cut(record: Row, source: dict[str, Any]) -> Row:
-    """A MonoCut with one supervision; the whole record is the custom field of both."""
+    """A MonoCut with one supervision; its custom field is the whole record."""
     key, rate_hz = str(record["key"]), record["rate_hz"]
     length = record["samples"] / rate_hz
     words = [
@@ -69,13 +69,13 @@ def cut(record: Row, source: dict[str, Any]) -> Row:
 
 @contextmanager
 def jsonl_gz(out: ShardWriter, suffix: str) -> Iterator[Callable[[Row], None]]:
-    """A writer of JSON lines into gzip without a date or a name, so that equal lines give equal bytes."""
+    """A writer of gzipped JSON lines, without date and name: equal lines give equal bytes."""
     with out.open(suffix) as raw, gzip.GzipFile("", "wb", 6, raw, mtime=0) as file:
         yield lambda value: void(file.write(canonical_json(value).encode() + b"\n"))
 
 
 def void(_: object) -> None:
-    """Drop a value that a callback must not return."""
+    """Discard a value, in a callback that returns None."""
 
 
 @contextmanager
@@ -101,7 +101,7 @@ Resolve = Callable[[dict[str, Any]], Audio]
 
 
 def audio_of(recording: dict[str, Any], find: Find) -> Audio:
-    """The audio of a Recording. Raises BadRecord ``command-refused``, ``outside-source``, ``bad-field``."""
+    """The audio of a Recording. Raises BadRecord ``unsupported-source``, ``command-refused``, ``bad-field``."""
     sources = recording.get("sources")
     if not isinstance(sources, list) or len(sources) != 1 or not isinstance(sources[0], dict):
         raise BadRecord("unsupported-source", "a recording needs one source; multi-file recordings are not read")
@@ -120,15 +120,11 @@ def _inline(name: str, encoded: str) -> Audio:
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as error:
         raise BadRecord("unsupported-source", f"audio in memory that is not base64: {error}") from None
-
-    def opened() -> BinaryIO:
-        return io.BytesIO(data)
-
-    return Audio(f"memory:{name}", opened)
+    return Audio(f"memory:{name}", lambda: io.BytesIO(data))
 
 
 def read_cuts(lines: Iterator[str | BadRecord], audio: Resolve) -> Iterator[Entry | BadRecord]:
-    """Entries of cuts, one per supervision. `audio` finds the audio of a cut."""
+    """Entries of cuts, one per supervision, and a BadRecord for each bad line. `audio` returns the audio of a cut."""
     for number, line in enumerate(lines, start=1):
         try:
             cut = json_object(line)
@@ -166,12 +162,12 @@ def _of_cut(cut: dict[str, Any], audio: Audio) -> Iterator[Entry]:
 
 
 def _signed(value: Any) -> float:
-    """A supervision may begin before its cut."""
+    """Seconds that may be negative: a supervision can begin before its cut."""
     return -duration(-value, "start") if isinstance(value, int | float) and value < 0 else duration(value, "start")
 
 
 def supervision_entry(recording: dict[str, Any], supervision: dict[str, Any], audio: Audio) -> Entry:
-    """A supervision of a whole recording: its times count from the recording's start."""
+    """The entry of a supervision whose times count from the start of the recording."""
     start_s = duration(supervision.get("start", 0.0), "start")
     length_s = duration(supervision.get("duration"), "duration")
     own = custom(_mapping(supervision, "custom"))
@@ -217,7 +213,7 @@ def _mapping(value: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def _words(supervision: dict[str, Any]) -> tuple[tuple[str, float, float, float], ...]:
-    """Word alignments, from the start of the supervision."""
+    """Aligned words as in `Entry.words`."""
     items = _mapping(supervision, "alignment").get("word") or []
     begin_s = supervision.get("start", 0.0)
     words = []

@@ -1,4 +1,4 @@
-"""NeMo's JSON-lines manifests: of the WebDataset tars (`audio_filepath` is the member's name), and of plain files."""
+"""NeMo's JSON-lines manifests, of WebDataset tars (`audio_filepath` is the member's name) or of plain files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from megahour.corpus.interchange.webdataset import Add
 
 
 def line(record: Row, audio: str) -> Row:
-    """One entry. `text` is normalised, `raw_text` as it was written; the rest of the record is the custom field."""
+    """A manifest entry. `text` is normalised, `raw_text` is as written; the custom field has the whole record."""
     return {
         "audio_filepath": audio,
         "duration": record["samples"] / record["rate_hz"],
@@ -43,7 +43,7 @@ def write_tarred(out: ShardWriter) -> Iterator[Add]:
 
 
 def read_nemo(lines: Iterator[str | BadRecord], find: Callable[[str], Audio]) -> Iterator[Entry | BadRecord]:
-    """Entries of a manifest's lines; `find` opens an `audio_filepath`."""
+    """Entries of a manifest's lines, a BadRecord for a bad one. `find` returns the audio of an `audio_filepath`."""
     for number, line in enumerate(lines, start=1):
         try:
             value = json_object(line)

@@ -1,4 +1,4 @@
-"""What a user may set of `interchange`: parameters, their defaults and what they change."""
+"""The parameters of `export` and `import`."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class ImportParams(Params):
         return self
 
     def identity(self) -> dict[str, Any]:
-        """A changed source is another job."""
+        """With digests of the sources: added, removed and rewritten files make `import` run again."""
         from megahour.corpus.ingest.sources import source_digest
 
         paths = [path for path in (self.source, self.audio, self.supervisions) if path]

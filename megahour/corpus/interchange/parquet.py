@@ -1,6 +1,6 @@
-"""Hugging Face parquet: `audio` as {bytes, path} beside every field of the record, typed for `datasets`.
+"""Hugging Face parquet: a column `audio` with {bytes, path}, and one for each field of the record.
 
-The `huggingface` entry of the schema's metadata names the features, so that `load_dataset` decodes the audio.
+The `huggingface` entry of the schema's metadata lists the features, so that `load_dataset` decodes the audio.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ AUDIO = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
 
 
 def hf_schema() -> pa.Schema:
-    """`audio`, then the record's fields, with the features of `datasets` as metadata."""
+    """The schema: `audio` and the record's fields, with the features of `datasets` as metadata."""
     features: dict[str, Any] = {"audio": {"_type": "Audio"}}
     features |= {field.name: _feature(field.type) for field in SCHEMA}
     metadata = {"huggingface": json.dumps({"info": {"features": features}})}
@@ -67,8 +67,8 @@ TEXTS = ("raw", "text", "sentence", "transcription", "transcript", "normalized_t
 def read_parquet(file: BinaryIO, root: Root, folder: str, *, max_bytes: int) -> Iterator[Entry | BadRecord]:
     """Entries of a parquet file, `BATCH_ROWS` in memory at a time.
 
-    A file whose pages cannot be read ends with a BadRecord ``corrupt-parquet``; one whose row group would unpack to
-    more than `max_bytes` is ``too-large``; one without an `audio` column is ``no-audio-column``.
+    Bad files give a BadRecord: ``corrupt-parquet`` at an unreadable page, ``too-large`` if a row group unpacks to
+    more than `max_bytes`, ``no-audio-column``.
     """
     try:
         source = pa.parquet.ParquetFile(file)
@@ -87,7 +87,7 @@ def read_parquet(file: BinaryIO, root: Root, folder: str, *, max_bytes: int) -> 
     except BadRecord as bad:
         yield bad
     except (pa.ArrowException, OSError) as error:
-        if isinstance(error, OSError) and error.errno is not None:  # the file system's, not the format's
+        if isinstance(error, OSError) and error.errno is not None:  # an error of the file system, not of the format
             raise
         yield BadRecord("corrupt-parquet", str(error)[:300])
 
@@ -114,7 +114,7 @@ def _guarded(row: dict[str, Any], where: str, root: Root, folder: str, ours: boo
 
 
 def _json_like(value: Any) -> Any:
-    """NaN, which JSON does not have, is None in the custom field."""
+    """None for NaN, which JSON lacks."""
     if isinstance(value, list):
         return [_json_like(item) for item in value]
     return None if isinstance(value, float) and value != value else value
@@ -129,8 +129,4 @@ def _audio(value: Any, where: str, root: Root, folder: str) -> tuple[Audio, str]
     data = value.get("bytes")
     if not isinstance(data, bytes):
         return root.audio(path, folder), path
-
-    def opened() -> BinaryIO:
-        return io.BytesIO(data)
-
-    return Audio(where, opened), path
+    return Audio(where, lambda: io.BytesIO(data)), path

@@ -1,8 +1,8 @@
-"""The neutral record: one utterance as a row of plain values, from which every format is written.
+"""The record: one utterance as a row of plain values, from which every format is written.
 
-A record has every column of the *utterances* table but `offset` and `size` (places in one tar), and `set`, the
-selection's set ("" without one). As JSON it is the `megahour` custom field of the formats: unknown numbers (NaN) are
-null, 64-bit keys are JSON integers, and a 32-bit float comes back as the same 32-bit float.
+A record has the columns of the *utterances* table except `offset` and `size`, and `set`, the selection's set ("" if
+none). As JSON it is the custom field `megahour` of the formats: unknown numbers (NaN) are null, 64-bit keys are JSON
+integers, and 32-bit floats survive the round trip.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def filled(row: Mapping[str, Any]) -> Row:
 
 
 def json_ready(record: Mapping[str, Any]) -> Row:
-    """The record with null for NaN, which JSON does not have."""
+    """The record with None for NaN and infinity, which JSON lacks."""
     return {name: _without_nan(value) for name, value in record.items()}
 
 
@@ -53,17 +53,17 @@ def _without_nan(value: Any) -> Any:
 
 
 def record_json(record: Mapping[str, Any]) -> str:
-    """One line of canonical JSON."""
+    """The record as one line of canonical JSON."""
     return canonical_json(json_ready(record))
 
 
 def checked(value: Any) -> Row:
-    """A record from the custom field of a foreign file.
+    """The record in the custom field of an imported file. Missing fields get the unknown value, others are ignored.
 
     Raises
     ------
-    BadRecord: ``bad-custom-field``: not a mapping, a value of another type or out of its type's range, or lists of
-    words that differ in length. Fields that are missing are unknown; fields that are unknown here are left out.
+    BadRecord: ``bad-custom-field`` if it is not a mapping, has a value of a wrong type or beyond its type's range, or
+    lists of words that differ in length.
     """
     if not isinstance(value, Mapping):
         raise BadRecord("bad-custom-field", f"{CUSTOM} is a {type(value).__name__}, not a mapping")
@@ -92,7 +92,7 @@ def _scalar(name: str, kind: pa.DataType, value: Any) -> Any:
         if value is None:
             return math.nan
         good = isinstance(value, int | float) and not isinstance(value, bool)
-        # A number beyond the type's range would become infinite there.
+        # A number beyond float32 would become infinite.
         good = good and abs(value) <= float(np.finfo(np.float32).max)
         value = float(value) if good else value
     else:
@@ -104,18 +104,18 @@ def _scalar(name: str, kind: pa.DataType, value: Any) -> Any:
 
 
 def recording_id(record: Mapping[str, Any]) -> str:
-    """The recording's name for formats without spaces or slashes: percent-encoded, unique; its key when unnamed."""
+    """The recording's name, or its key, percent-encoded for formats that allow no spaces or slashes; unique."""
     name = quote(record["name"] or str(record["recording"]), safe="")
     return f"{name}.{record['channel']}" if record["channel"] else name
 
 
 def timed_words(record: Mapping[str, Any]) -> Iterator[tuple[str, int, int, float]]:
-    """(word, start, end, confidence) of the words whose times are known: samples from the utterance's start."""
+    """(word, start, end, confidence) of words with known times, in samples from the start of the utterance."""
     times = zip(record["words"], *(record[name] for name in WORD_LISTS), strict=True)
     return ((word, start, end, confidence) for word, start, end, confidence in times if 0 <= start < end)
 
 
 def table_rows(utterances: Artifact, shard: int) -> Iterator[Row]:
-    """Rows of one shard's table in order, a thousand at a time in Python."""
+    """Rows of one shard in order; only a thousand at a time become Python objects."""
     for batch in utterances.read_table(shard).to_batches(max_chunksize=1000):
         yield from batch.to_pylist()

@@ -1,6 +1,6 @@
-"""Sorting more lines than memory holds: sorted runs in scratch files, merged 64 at a time.
+"""Sort more lines than memory holds: sorted runs in scratch files, merged 64 at a time.
 
-Bytes are compared, so the order is that of `LC_ALL=C sort`.
+Lines are compared as bytes, as `LC_ALL=C sort` does.
 """
 
 from __future__ import annotations
@@ -16,11 +16,9 @@ FAN_IN = 64
 
 
 class LineSorter:
-    """Takes lines (without their newline) and gives them back sorted. Memory: `run_bytes`, whatever their number.
+    """Collects lines without newlines, and returns them sorted. Memory stays near `run_bytes`.
 
-    Parameters
-    ----------
-    folder: for the runs; each run disappears when it has been merged, and all of them with the sorter.
+    folder: where the runs are written. A run is deleted once it is merged, and all are on exit.
     """
 
     def __init__(self, folder: Path, run_bytes: int = RUN_BYTES, fan_in: int = FAN_IN) -> None:
@@ -39,17 +37,17 @@ class LineSorter:
         self._scratch.cleanup()
 
     def add(self, line: bytes) -> None:
-        """Raises ValueError for a line with a newline inside."""
+        """Add a line. Raises ValueError if it contains a newline."""
         if b"\n" in line:
             raise ValueError("a line to sort has a newline inside")
         self._lines.append(line)
-        self._bytes += len(line) + 64  # of the object around it
+        self._bytes += len(line) + 64  # overhead of the object
         if self._bytes >= self._run_bytes:
             self._runs.append(self._write(iter(sorted(self._lines))))
             self._lines, self._bytes = [], 0
 
     def lines(self) -> Iterator[bytes]:
-        """All lines in order; once."""
+        """All lines in order. Call it once."""
         while len(self._runs) > self._fan_in:
             head, self._runs = self._runs[: self._fan_in], self._runs[self._fan_in :]
             self._runs.append(self._write(_merged(head, [])))

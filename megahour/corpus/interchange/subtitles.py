@@ -1,7 +1,8 @@
-"""Times as text: SubRip subtitles of whole recordings, CTM (NIST SCTK) by word, and Praat's TextGrid by utterance.
+"""Formats of times: SubRip by recording, CTM (NIST SCTK) by word, and Praat's TextGrid by utterance.
 
-CTM has a word a line, `recording channel start duration word confidence`; a comment before each utterance, `;; ` and
-its record as JSON, holds the rest. A TextGrid has the tiers `words`, `segments` and `record`, and begins with its FLAC.
+CTM has a word a line, `recording channel start duration word confidence`. A comment before each utterance, `;; ` and
+its record as JSON, has all other fields. A TextGrid has the tiers `words`, `segments` and `record`; its time 0 is the
+first sample of the FLAC.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from megahour.corpus.interchange.record import Row, record_json, recording_id, t
 
 
 def srt_text(records: Iterable[Row]) -> str:
-    """The subtitles of one recording's records, which are in the order of their starts."""
+    """The subtitles of one recording. records: sorted by start."""
     return "".join(_cues(records))
 
 
@@ -25,16 +26,19 @@ def _cues(records: Iterable[Row]) -> Iterator[str]:
 
 
 def stamp(samples: int, rate_hz: int) -> str:
-    """``HH:MM:SS,mmm``, to the nearest millisecond."""
+    """``HH:MM:SS,mmm``, to the nearest millisecond.
+
+    >>> stamp(24_008, 16_000)
+    '00:00:01,501'
+    """
     ms = (samples * 1000 + rate_hz // 2) // rate_hz
     return f"{ms // 3_600_000:02d}:{ms // 60_000 % 60:02d}:{ms // 1000 % 60:02d},{ms % 1000:03d}"
 
 
 def ctm_lines(records: Iterable[Row]) -> Iterator[str]:
-    """Lines of records that are in the order of (recording, channel, start), as SCTK wants them.
+    """CTM lines. records: sorted by (recording, channel, start), as SCTK expects.
 
-    Times are printed to the microsecond, finer than a sample; the comment has the samples themselves. The confidence
-    is NA where it is unknown.
+    Times have microseconds, finer than a sample; the comment has them in samples. An unknown confidence is NA.
     """
     for record in records:
         yield f";; {record_json(record)}\n"
@@ -49,7 +53,7 @@ Interval = tuple[float, float, str]
 
 
 def textgrid(record: Row) -> str:
-    """The file's text."""
+    """A TextGrid of one utterance: its words, text and record."""
     end = record["samples"] / record["rate_hz"]
     words = ((start, stop, word) for word, start, stop, _ in timed_words(record))
     tiers = {
@@ -67,8 +71,7 @@ def grid(tiers: Mapping[str, Sequence[Interval]], end: float) -> str:
 
 
 def without_gaps(spans: Iterable[tuple[int, int, str]], samples: int, rate_hz: int) -> list[Interval]:
-    """Spans (start, end, text) in samples as intervals that fill a tier, as Praat demands; where two overlap the later
-    waits."""
+    """Intervals that fill a tier, as Praat demands, from spans (start, end, text) in samples; earlier spans win."""
     intervals: list[Interval] = []
     at = 0
     for start, end, text in spans:

@@ -1,6 +1,7 @@
-"""What an import may touch of a source, and how its lines are read: nothing in a manifest is trusted.
+"""Read manifests without trusting them.
 
-Paths lead below one root folder only (links followed), commands are never run, lines and unpacked bytes are bounded.
+Paths must stay below one root folder (after following links), commands are never run, and the lengths of lines and
+of unpacked data are limited.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ RIFF_HEAD = 8
 
 @dataclass(frozen=True)
 class Audio:
-    """Audio that can be opened. `place` is equal for equal audio of one task; the opened file is seekable."""
+    """Audio to open, as a seekable file. `place` identifies it within a task."""
 
     place: str
     open: Callable[[], BinaryIO]
@@ -36,10 +37,11 @@ class Audio:
 
 @dataclass(frozen=True)
 class Entry:
-    """One utterance of foreign data: a stretch of audio and what is known of it. Unknown strings are empty.
+    """One utterance of imported data: a stretch of audio and its metadata. Unknown strings are empty.
 
-    `start_s` counts from the start of `audio`; without `duration_s` the stretch ends with the audio. `words` are
-    (word, start_s, duration_s, confidence) from the start of the utterance. `record` is megahour's own custom field.
+    `start_s` counts from the start of `audio`; without `duration_s` the utterance ends with the audio. `words` are
+    (word, start_s, duration_s, confidence), with times from the start of the utterance. `record` is megahour's own
+    custom field, if present.
     """
 
     id: str
@@ -59,7 +61,7 @@ class Entry:
 
 
 class Root:
-    """The folder below which a source's files must lie."""
+    """The folder that all files of a source must lie below."""
 
     def __init__(self, url: str, *, allow_outside: bool) -> None:
         self.fs, path = file_system(url)
@@ -68,11 +70,13 @@ class Root:
         self._allow_outside = allow_outside
 
     def find(self, path: str, folder: str = "") -> str:
-        """The full path of a manifest's `path`, relative ones from `folder` (default: the root).
+        """The full path of a manifest's `path`; relative ones start from `folder` (default: the root).
+
+        The file need not exist.
 
         Raises
         ------
-        BadRecord: ``outside-source``; ``missing-audio`` for what is no path. Whether a file is there shows on opening.
+        BadRecord: ``outside-source``; ``missing-audio`` for an empty or invalid path.
         """
         if "\0" in path or not path:
             raise BadRecord("missing-audio", f"{path[:80]!r} is no path")
@@ -85,10 +89,10 @@ class Root:
         return full
 
     def open(self, full: str) -> BinaryIO:
-        """Raises BadRecord ``missing-audio``."""
+        """Open a path of `find`. Raises BadRecord ``missing-audio``."""
         detail = f"{full[-200:]} is not there; relative paths begin at `root`"
         if self.local and not os.path.isfile(full):  # noqa: PTH113 (no error for a long name)
-            # A pipe, for one, would be waited for.
+            # Opening a pipe would block.
             raise BadRecord("missing-audio", detail)
         try:
             return cast(BinaryIO, self.fs.open(full, "rb"))
@@ -96,11 +100,12 @@ class Root:
             raise BadRecord("missing-audio", f"{detail} ({error.strerror})" if error.strerror else detail) from None
 
     def audio(self, path: str, folder: str = "") -> Audio:
+        """The audio at a manifest's `path`. Raises BadRecord as `find` does."""
         full = self.find(path, folder)
         return Audio(full, lambda: self.open(full))
 
     def archive_entry(self, path: str, offset: int) -> Audio:
-        """A WAV at a byte offset of a Kaldi archive."""
+        """The WAV at a byte offset of a Kaldi archive."""
         full = self.find(path)
 
         def opened() -> BinaryIO:
@@ -118,7 +123,7 @@ class Root:
 
 
 class _Owned(TarWindow):
-    """A window that closes its file."""
+    """A window that closes its file with itself."""
 
     def close(self) -> None:
         self._file.close()
@@ -126,14 +131,14 @@ class _Owned(TarWindow):
 
 
 def text_lines(file: BinaryIO, *, max_bytes: int, max_line: int = MAX_LINE_BYTES) -> Iterator[str | BadRecord]:
-    """Lines without their ends, of plain or gzipped UTF-8; empty lines are left out.
+    """The non-empty lines of a plain or gzipped UTF-8 file, without line ends.
 
-    A line that cannot be used comes as a BadRecord: ``line-too-long``, ``bad-encoding``; ``too-large`` (unpacked
-    beyond `max_bytes`) and ``corrupt-gzip`` end the file.
+    A bad line comes as a BadRecord: ``line-too-long``, ``bad-encoding``. After ``too-large`` (more than `max_bytes`
+    unpacked) and ``corrupt-gzip`` no more lines follow.
     """
     head = file.read(2)
     file.seek(0)
-    # fsspec's files have no bounded readline of their own.
+    # fsspec's files have no readline with a limit.
     source = gzip.GzipFile(fileobj=file) if head == GZIP else io.BufferedReader(cast(io.RawIOBase, file))
     total = 0
     try:
@@ -163,7 +168,7 @@ def _decoded(line: bytes) -> Iterator[str | BadRecord]:
 
 
 def json_object(text: str | BadRecord) -> dict[str, Any]:
-    """A line as a JSON object. Raises BadRecord ``bad-json`` (NaN and Infinity too), or the one that was given."""
+    """Parse a line as a JSON object. Raises BadRecord ``bad-json`` (also for NaN), or `text` if it is one."""
     if isinstance(text, BadRecord):
         raise text
     try:
@@ -180,7 +185,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def string(value: Mapping[str, Any], *names: str) -> str:
-    """The first of these fields that is there, as a string; numbers are written out; empty when none is."""
+    """The first field of `names` that is present, numbers as text; "" if none is. Raises BadRecord ``bad-field``."""
     for name in names:
         text = value.get(name)
         if isinstance(text, str):
@@ -193,15 +198,15 @@ def string(value: Mapping[str, Any], *names: str) -> str:
 
 
 def duration(value: Any, name: str) -> float:
-    """Seconds of at least 0. Raises BadRecord ``bad-time``."""
+    """A non-negative number of seconds. Raises BadRecord ``bad-time``."""
     good = isinstance(value, int | float) and not isinstance(value, bool)
-    if not good or not 0 <= value < 1e9:  # NaN is not
+    if not good or not 0 <= value < 1e9:  # false for NaN
         raise BadRecord("bad-time", f"{name} = {str(value)[:40]} is not a number of seconds from 0 up")
     return float(value)
 
 
 def custom(value: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """megahour's own field of an entry, checked; None where there is none."""
+    """megahour's own field of an entry, checked; None if absent. Raises BadRecord ``bad-custom-field``."""
     from megahour.corpus.interchange.record import CUSTOM, checked
 
     return checked(value[CUSTOM]) if value.get(CUSTOM) is not None else None

@@ -1,7 +1,7 @@
 """WebDataset: uncompressed tars of `{key}.flac`, `{key}.json` and, if asked, `{key}.txt`, with a byte index.
 
-Layout: the members of a sample follow each other and share the name before the first dot. Reading also takes NeMo's
-tarred audio and lhotse's Shar; links, devices and paths upwards are refused.
+The members of a sample follow each other and share the name before the first dot. Import also reads NeMo's tarred
+audio and lhotse's Shar. It refuses links, devices and paths that lead upwards.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INDEX = pa.schema(
 
 @contextmanager
 def write_webdataset(out: ShardWriter, *, with_text: bool) -> Iterator[Add]:
-    """Writer of `.tar` and `.index.parquet` (where each FLAC and JSON lies, so that one sample is one range read)."""
+    """Writer of `.tar` and `.index.parquet`, the byte ranges of each FLAC and JSON."""
     index: list[Row] = []
     with out.open(".tar") as file, tar_writer(file) as tar:
 
@@ -53,7 +53,7 @@ MAX_SIDE_BYTES = 16 << 20
 
 
 def members_by_name(file: BinaryIO, *, max_bytes: int) -> tuple[dict[str, Audio], list[BadRecord]]:
-    """Audio by member name, for manifests that name members, and the members that must not be used."""
+    """Audio by member name, for manifests that name members, and the refused members."""
     audio: dict[str, Audio] = {}
     bad: list[BadRecord] = []
     for member in read_members(file, max_bytes=max_bytes):
@@ -69,7 +69,7 @@ def _audio(file: BinaryIO, member: Member) -> Audio:
 
 
 def read_samples(file: BinaryIO, *, max_bytes: int) -> Iterator[Entry | BadRecord]:
-    """Entries of a WebDataset tar: neighbouring members that share their name before the first dot of the last part."""
+    """Entries of a WebDataset tar: neighbouring members whose paths are equal up to the first dot of the file name."""
 
     def key_of_member(member: Member | BadRecord) -> str:
         return _split(member.name)[0] if isinstance(member, Member) else f"\0{member.record}"
@@ -98,7 +98,7 @@ def _sample(file: BinaryIO, key: str, members: dict[str, Member]) -> Entry:
         raise BadRecord("missing-audio", f"only {sorted(members)[:10]}", record=key)
     side: dict[str, Any] = json_object(_text(file, members["json"])) if "json" in members else {}
     text = next((_text(file, members[suffix]) for suffix in TEXTS if suffix in members), "")
-    # Our own samples are the record itself; those of others may carry it under its name.
+    # The JSON of our own exports is the record itself; that of others may have it as a field.
     own = custom({"megahour": side}) if {"key", "word_start_samples", "tier"} <= set(side) else custom(side)
     return Entry(
         id=key,
