@@ -1,6 +1,6 @@
 """`megahour align-file`: one recording and one text to the times of its lines and words.
 
-The stages `ingest` and `align` do the work, with their defaults, in a folder that goes afterwards.
+The stages `ingest` and `align` do the work, with their defaults, in a temporary folder.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ FORMATS = ("srt", "json", "ctm", "textgrid")
 class AlignedFile:
     """Rows of the recording, its lines and words; times are samples at `rate_hz`.
 
-    lines: text, start, end, confidence, and the reason why one was not found ("": found). words: word, start, end,
-    confidence, line.
+    lines: text, start, end, confidence, and reason: why the line is not in the audio, "" if it is. words: word, start,
+    end, confidence, line.
     """
 
     file: str
@@ -50,10 +50,10 @@ class AlignedFile:
 @click.option("--out", default="", help="The file to write; without it standard output.")
 @log.logged
 def command(audio: str, text: str, aligner: str, language: str, form: str, out: str) -> None:
-    """Find where each line and word of TEXT is said in AUDIO.
+    """Find where each line and word of TEXT is spoken in AUDIO.
 
-    TEXT is SRT, VTT, JSON of a recogniser, or plain text with a line a sentence. Times in it are hints. For more
-    than a few files take the stages `ingest` and `align`.
+    TEXT is SRT, VTT, a recogniser's JSON, or plain text with one sentence per line. Times in it serve as hints. For
+    more than a few files, use the stages `ingest` and `align`.
 
     \b
     megahour align-file talk.mp3 talk.txt --aligner work/aligner --out talk.srt
@@ -112,7 +112,7 @@ def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -
 
 
 def _source(folder: Path, audio: Path, text: Path) -> Path:
-    """The two files side by side under one name, as `ingest` pairs them. What audio is, its bytes say."""
+    """The two files side by side under one name, as `ingest` pairs them. Its audio may have any suffix."""
     from megahour.corpus.transcripts.pairing import MEDIA
     from megahour.corpus.transcripts.read import SUFFIXES as TRANSCRIPTS
 
@@ -162,12 +162,12 @@ def _word(word: Row, numbers: dict[int, int]) -> Row:
 
 
 def written(aligned: AlignedFile, form: str) -> str:
-    """As a file of that format."""
+    """The contents of a file of format `form`."""
     return {"srt": _srt, "json": _json, "ctm": _ctm, "textgrid": _textgrid}[form](aligned)
 
 
-def _said(aligned: AlignedFile) -> list[Row]:
-    """Lines that were found, in the order in which they are said."""
+def _spoken(aligned: AlignedFile) -> list[Row]:
+    """Lines that are in the audio, in the order in which they are spoken."""
     return sorted((line for line in aligned.lines if not line["reason"]), key=lambda line: int(line["start"]))
 
 
@@ -175,8 +175,8 @@ def _srt(aligned: AlignedFile) -> str:
     from megahour.corpus.interchange.subtitles import srt_text
 
     names = {"start": "start_samples", "end": "end_samples", "text": "raw"}
-    said = _said(aligned)
-    return srt_text({"rate_hz": aligned.rate_hz} | {names[key]: line[key] for key in names} for line in said)
+    spoken = _spoken(aligned)
+    return srt_text({"rate_hz": aligned.rate_hz} | {names[key]: line[key] for key in names} for line in spoken)
 
 
 def _json(aligned: AlignedFile) -> str:
@@ -202,5 +202,5 @@ def _textgrid(aligned: AlignedFile) -> str:
         spans = ((row["start"], row["end"], row[key]) for row in rows)
         return without_gaps(spans, aligned.samples, aligned.rate_hz)
 
-    tiers = {"words": tier(aligned.words, "word"), "lines": tier(_said(aligned), "text")}
+    tiers = {"words": tier(aligned.words, "word"), "lines": tier(_spoken(aligned), "text")}
     return grid(tiers, aligned.samples / aligned.rate_hz)

@@ -28,8 +28,8 @@ from megahour.runner import log
 def command(run: str, other: str, out: str, table: str, json: bool, top: int, title: str, workers: int) -> None:
     """Show the hours by language, domain, licence, label, tier, speaker and month, and what was left out.
 
-    RUN is an artifact, which is counted with those beside it that it was made of, or the folder of a run. With OTHER
-    the two are side by side.
+    RUN is the folder of a run, or an artifact, which is counted together with the artifacts in the same folder that it
+    was made from. OTHER is shown beside it.
 
     \b
     megahour coverage work/selection
@@ -38,10 +38,9 @@ def command(run: str, other: str, out: str, table: str, json: bool, top: int, ti
     import json as json_module
 
     import pyarrow.parquet as pq
-    from fsspec.implementations.local import LocalFileSystem
 
+    from megahour.cli.output_file import write_output
     from megahour.core.surroundings import explaining
-    from megahour.core.transfer import publish_text
     from megahour.engine.local import LocalEngine
     from megahour.report.coverage import cover
     from megahour.report.coverage_family import family
@@ -78,7 +77,6 @@ def command(run: str, other: str, out: str, table: str, json: bool, top: int, ti
         return
     path = Path(out or f"{covered[0].title}.coverage.html")
     text = page(covered, title or " and ".join(each.title for each in covered), top)
-    with explaining(path, path.absolute().parent):
-        publish_text(LocalFileSystem(), str(path), text)
+    write_output(path, text)
     log.say_last(f"{path}: {size(len(text.encode()))}", facts={"path": str(path)})
     log.say_next([("the page, for a browser", str(path))])

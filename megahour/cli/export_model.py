@@ -13,6 +13,7 @@ from megahour.runner.options import OptionCommand, options
 
 if TYPE_CHECKING:
     from megahour.export.voice import VoiceComparison
+    from megahour.transcribe.bundle import Bundle
     from megahour.tts.voice_bundle import VoiceBundle
 
 
@@ -110,9 +111,14 @@ def _recogniser(
     if forms["reason"]:
         log.say("not-played", f"sherpa-onnx cannot run all of it: {forms['reason']}", forms)
     last = f"{out}: {len(bundle.manifest.files)} files, {len(found.clips)} golden clips agree, digest {bundle.digest}"
-    log.say_last(last, "exported", {"digest": bundle.digest})
+    _say_bundle(bundle, last, out, f"megahour transcribe AUDIO --model {out}")
+
+
+def _say_bundle(bundle: Bundle | VoiceBundle, text: str, out: str, trial: str) -> None:
+    """Print the last line, and the commands that try the bundle and check a copy."""
+    log.say_last(text, "exported", {"digest": bundle.digest})
     checked = f"megahour verify {out} --digest {bundle.digest}"
-    log.say_next([("try it", f"megahour transcribe AUDIO --model {out}"), ("whether a copy is this bundle", checked)])
+    log.say_next([("try it", trial), ("whether a copy is this bundle", checked)])
 
 
 def _say_voice(bundle: VoiceBundle, found: VoiceComparison, out: str) -> None:
@@ -137,9 +143,7 @@ def _say_voice(bundle: VoiceBundle, found: VoiceComparison, out: str) -> None:
     last = (
         f"{out}: {len(bundle.manifest.files)} files, {found.sentences} golden sentences agree, digest {bundle.digest}"
     )
-    log.say_last(last, "exported", {"digest": bundle.digest})
-    checked = f"megahour verify {out} --digest {bundle.digest}"
-    log.say_next([("try it", f'megahour say "hello" --voice {out}'), ("whether a copy is this bundle", checked)])
+    _say_bundle(bundle, last, out, f'megahour say "hello" --voice {out}')
 
 
 PLACE = "export-model"

@@ -8,6 +8,7 @@ import logging
 import secrets
 import signal
 import socket
+import string
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from megahour.listen.server import ListenServer
 
 LEAST_TOKEN = 16
+_TOKEN_CHARACTERS = string.ascii_letters + string.digits + "-_"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -110,9 +112,6 @@ def _token_of(path: str) -> str:
     return token
 
 
-_TOKEN_CHARACTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
-
-
 def _listening(host: str, port: int) -> socket.socket:
     """A socket that listens on the address. Raises ConfigError: that is impossible."""
     try:
@@ -127,7 +126,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 async def _serve(server: ListenServer, listening: socket.socket, host: str, fragment: str) -> None:
-    """Until SIGINT or SIGTERM."""
+    """Serve until SIGINT or SIGTERM."""
     from aiohttp import web
 
     from megahour.listen.server import LOGGER

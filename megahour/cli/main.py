@@ -108,7 +108,7 @@ def run_command(recipe: str, overrides: tuple[str, ...], until: str, **metrics: 
 
 
 class PlanCommand(click.Command):
-    """`plan RECIPE` shows a recipe's steps; `--hours`, `plan train` and `plan chain` forecast runs that never were."""
+    """`plan RECIPE` shows a recipe's steps; `--hours`, `plan train` and `plan chain` forecast other ones."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -196,8 +196,8 @@ def _plans(recipe: str, overrides: tuple[str, ...], as_json: bool) -> Sequence[S
 def verify_command(target: str, overrides: tuple[str, ...], repair: bool, digest: str) -> None:
     """Check a run, an artifact or a bundle byte by byte.
 
-    With --repair, bad shards are made again from the same inputs, and replace the damaged ones if they are what their
-    receipts say. Inputs are looked for beside the artifact; inputs.ROLE=URL names one that is elsewhere.
+    With --repair, damaged shards are rebuilt from the same inputs, and replaced if the new ones match their receipts.
+    Inputs are searched for in the artifact's folder; inputs.ROLE=URL names an input that is elsewhere.
     """
     from megahour.cli.verify_targets import verify_bundle, verify_targets
     from megahour.transcribe.bundle import Bundle
@@ -249,14 +249,10 @@ def doctor_command() -> None:
 @click.argument("path", type=click.Path())
 def docs_command(path: str) -> None:
     """Write the reference page of all stages from their parameter models."""
-    from fsspec.implementations.local import LocalFileSystem
-
+    from megahour.cli.output_file import write_output
     from megahour.cli.stage_command import reference
-    from megahour.core.surroundings import explaining
-    from megahour.core.transfer import publish_text
 
-    with explaining(path, Path(path).absolute().parent):
-        publish_text(LocalFileSystem(), path, reference())
+    write_output(path, reference())
 
 
 def _seconds(value: float | None) -> str:
@@ -268,9 +264,7 @@ def _table(headings: tuple[str, ...], rows: list[list[str]]) -> None:
 
     from megahour.runner.console import output_console
 
-    table = Table()
-    for heading in headings:
-        table.add_column(heading)
+    table = Table(*headings)
     for row in rows:
         table.add_row(*row)
     output_console().print(table)

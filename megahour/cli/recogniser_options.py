@@ -149,7 +149,7 @@ def chunks_of(values: dict[str, Any]) -> ChunkLengths:
 
 
 def ends_of(values: dict[str, Any]) -> EndRules:
-    """The rules by which pieces end."""
+    """The rules that end a segment."""
     from megahour.transcribe.pieces import EndRules
 
     return EndRules(*(values.pop(f"{name}_s") for name in ("pause", "longest", "wordless")))

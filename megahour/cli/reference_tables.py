@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 
 
 def table_reference() -> Iterator[str]:
-    """Lines of Markdown."""
+    """Lines of Markdown: the columns of each table."""
     from megahour.core.columns import MEANING, TABLES
 
     yield from (
         "## Tables of a corpus",
         "",
-        "Parquet, a file a shard. Times count samples at the table's `rate_hz`.",
+        "Parquet, one file per shard. Times count samples at the table's `rate_hz`.",
         "",
     )
     for name, (place, schema) in TABLES.items():
@@ -22,7 +22,7 @@ def table_reference() -> Iterator[str]:
 
 
 def side_reference() -> Iterator[str]:
-    """Lines of Markdown."""
+    """Lines of Markdown: the keys and columns that `ingest` knows."""
     from megahour.corpus.ingest import tables
     from megahour.corpus.ingest.side_information import ALIASES
     from megahour.corpus.transcripts.json_cues import WRAPPERS
@@ -30,16 +30,16 @@ def side_reference() -> Iterator[str]:
 
     yield from ("## What `ingest` reads beside media", "")
     yield from (
-        "Side information is the object in a `.json` of the medium's name, which may hold the transcript as well, as "
-        "Whisper's does; what stands under `metadata` counts too. In a table it is the row. The first key that is "
-        "there counts; capitals in a table's heads do not matter.",
+        "Side information is a JSON object in a file named like the medium, with the suffix `.json`. The file may also "
+        "hold the transcript, as Whisper's does, and the keys may stand under `metadata`. In a table, it is the row. "
+        "Of several keys for one value, the first one present is used; column names may be in upper or lower case.",
         "",
         "| what | keys |",
         "| --- | --- |",
     )
     for name, keys in {**ALIASES, "condition": ("condition",), "source": ("source",)}.items():
         yield f"| {name} | {_listed(keys)} |"
-    yield from ("", "A table of addresses has besides:", "", "| what | columns |", "| --- | --- |")
+    yield from ("", "A table of addresses also has:", "", "| what | columns |", "| --- | --- |")
     bar = tables.SEPARATOR.replace("|", "\\|")  # it also separates cells of Markdown tables
     columns = {
         "address of the medium": tables.AUDIO_COLUMNS,
@@ -51,7 +51,7 @@ def side_reference() -> Iterator[str]:
     yield from (f"| {name} | {_listed(keys)} |" for name, keys in columns.items())
     yield from (
         "",
-        f"In a JSON transcript {_listed(SPEAKERS)} of a cue names who speaks. The shapes that are known are those of "
+        f"In a JSON transcript, {_listed(SPEAKERS)} of a cue names the speaker. Known layouts are those of "
         f"`corpus/transcripts/json_cues.py`, alone or within {_listed(WRAPPERS)}.",
         "",
     )

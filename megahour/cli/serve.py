@@ -58,7 +58,7 @@ def command(
         registry,
         threading.Event(),
         devices=chosen,
-        host=host or "127.0.0.1",
+        host=host,
         port=port,
         tls=tls,
         mutual=mutual,

@@ -11,10 +11,11 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from megahour.cli.output_file import write_output
 from megahour.cli.recogniser_options import (
     chunk_options,
     chunks_of,
@@ -25,7 +26,6 @@ from megahour.cli.recogniser_options import (
     recogniser_values,
 )
 from megahour.core.errors import BadRecord, ConfigError
-from megahour.core.transfer import publish_text
 from megahour.runner import log
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def command(audio: tuple[str, ...], live: bool, **values: Any) -> None:
     inputs = list(_inputs(audio))
     if asked.rate_hz and any(path != PIPE for path, _ in inputs):
         remedy = f"send it to standard input: megahour transcribe {PIPE} --rate-hz {asked.rate_hz} < FILE"
-        raise ConfigError("--rate-hz is of raw samples, not of a file", where="transcribe", remedy=remedy)
+        raise ConfigError("--rate-hz describes raw samples, not a file", where="transcribe", remedy=remedy)
     if live and (len(inputs) != 1 or asked.out):
         raise ConfigError(f"--stream with {len(inputs)} inputs", where="transcribe", remedy="give one, without --out")
     targets = _targets(inputs, asked)
@@ -108,9 +108,7 @@ def _inputs(audio: tuple[str, ...]) -> Iterator[tuple[str, str]]:
                 raise ConfigError("no audio files in this folder", where=each, remedy=f"it needs {', '.join(MEDIA)}")
             yield from shown
         elif each != PIPE and Path(each).exists() and not Path(each).is_file():
-            raise ConfigError(
-                "no file, but a pipe or a device", where=each, remedy=f"send it to standard input: {PIPE}"
-            )
+            raise ConfigError("a pipe or a device, not a file", where=each, remedy=f"send it to standard input: {PIPE}")
         elif each != PIPE and not Path(each).is_file():
             remedy = "copy it to this machine, or `megahour ingest` it" if "://" in each else "check the path"
             raise ConfigError("no such file or folder", where=each, remedy=remedy)
@@ -121,7 +119,7 @@ def _inputs(audio: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 def _transcribe_all(
     recogniser: Recogniser, inputs: list[tuple[str, str]], targets: Sequence[Path | None], asked: Asked
 ) -> int:
-    """Each input's transcript, written or printed; returns how many failed, each with a line that says why."""
+    """Write or print each input's transcript, and the reason of each failure; returns how many failed."""
     from megahour.runner.console import duration
     from megahour.transcribe.formats import FORMATS as WRITERS
 
@@ -146,9 +144,9 @@ def _transcribe_all(
             _write(target, written)
         heard_s += transcript.seconds
         rate = transcript.seconds / max(time.monotonic() - started_s, 1e-9)
-        _say_done(
-            f"{number}/{len(inputs)} {path}: {transcript.seconds:.1f} s, {rate:.1f}x real time", path, len(inputs)
-        )
+        if len(inputs) > 1:
+            line = f"{number}/{len(inputs)} {path}: {transcript.seconds:.1f} s, {rate:.1f}x real time"
+            log.say("transcribed", line, {"path": path})
     if asked.out:
         took = f"{duration(heard_s)} of audio in {duration(time.monotonic() - began_s)}"
         before = f", {skipped} of them from before" if skipped else ""
@@ -156,15 +154,10 @@ def _transcribe_all(
     return failed
 
 
-def _say_done(line: str, path: str, inputs: int) -> None:
-    if inputs > 1:
-        log.say("transcribed", line, {"path": path})
-
-
 def _targets(inputs: list[tuple[str, str]], asked: Asked) -> Sequence[Path | None]:
-    """Where each transcript goes: talk.srt, or talk.mp3.srt where there is talk.wav too; None: to standard output.
+    """The file of each transcript: talk.srt, or talk.mp3.srt if talk.wav is an input too. None: standard output.
 
-    Raises ConfigError: files are there already, which may be transcripts by people, and no option says what to do.
+    Raises ConfigError: files exist, which people may have written, and neither --resume nor --overwrite is given.
     """
     if not asked.out:
         if asked.resume or asked.overwrite:
@@ -184,13 +177,11 @@ def _targets(inputs: list[tuple[str, str]], asked: Asked) -> Sequence[Path | Non
 
 
 def _write(target: Path, text: str) -> None:
-    from fsspec.implementations.local import LocalFileSystem
-
     from megahour.core.surroundings import explaining
 
     with explaining(target, target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
-        publish_text(LocalFileSystem(), str(target), text)
+    write_output(target, text)
 
 
 def _transcribe(recogniser: Recogniser, path: str, asked: Asked) -> Transcription:
@@ -209,7 +200,7 @@ def _transcribe(recogniser: Recogniser, path: str, asked: Asked) -> Transcriptio
 
 
 def _stream(recogniser: Recogniser, source: tuple[str, str], asked: Asked) -> None:
-    """Words while they come: on a terminal the line under way is written over, elsewhere a line a piece."""
+    """Print words while the audio arrives: a terminal's line is updated; elsewhere each segment becomes a line."""
     from megahour.transcribe.formats import word_dict
     from megahour.transcribe.latency import StreamMeter
     from megahour.transcribe.live import live_blocks
@@ -220,7 +211,7 @@ def _stream(recogniser: Recogniser, source: tuple[str, str], asked: Asked) -> No
     terminal = sys.stdout.isatty() and asked.form == "txt"
     meter = StreamMeter()
     assert asked.chunks is not None
-    with _opened(source[0]) as pipe:
+    with sys.stdin.buffer if source[0] == PIPE else Path(source[0]).open("rb") as pipe:
         where = "standard input" if source[0] == PIPE else source[0]
         blocks = live_blocks(pipe, recogniser.front.rate_hz, asked.rate_hz, where)
         for update in stream(recogniser, blocks, ends=asked.ends, chunks=asked.chunks, meter=meter):
@@ -234,7 +225,3 @@ def _stream(recogniser: Recogniser, source: tuple[str, str], asked: Asked) -> No
                 click.echo(text)
             sys.stdout.flush()
     log.say("streamed", meter.text(), meter.facts())
-
-
-def _opened(path: str) -> BinaryIO:
-    return sys.stdin.buffer if path == PIPE else Path(path).open("rb")

@@ -20,7 +20,7 @@ def command() -> click.Command:
         callback=_run,
         help="Predict the days from raw audio to the student in the chain of the recipe `petabyte`, "
         "from stated constants.\n\n"
-        "Without options they are the paper's, whose published days are shown beside them.",
+        "Without options, the constants are the paper's, and its published days are shown as well.",
     )
 
 
@@ -34,15 +34,15 @@ def _run(**values: Any) -> None:
     except ValidationError as error:
         problems = (f"--{str(p['loc'][0]).replace('_', '-')}: {p['msg']}" for p in error.errors())
         raise ConfigError("; ".join(problems), where="plan chain", remedy="see `megahour plan chain --help`") from None
-    found = parts(chain)
+    steps = parts(chain)
     papers = chain == PAPERS
     shown = Table("step", "days", "machines", *(["published", "error"] if papers else []))
     totals = []
     for name, published, data in (("data pipeline", DATA_DAYS, True), ("training", TRAINING_DAYS, False)):
-        for part in found:
+        for part in steps:
             if part.data == data:
                 shown.add_row(part.name, f"{part.days:.2f}", part.machines)
-        totals.append(sum(part.days for part in found if part.data == data))
+        totals.append(sum(part.days for part in steps if part.data == data))
         shown.add_row(name, f"{totals[-1]:.2f}", "", *(_beside(totals[-1], published) if papers else []), style="bold")
     both = _beside(sum(totals), DATA_DAYS + TRAINING_DAYS) if papers else []
     shown.add_row("all", f"{sum(totals):.2f}", "", *both, style="bold")
@@ -50,7 +50,7 @@ def _run(**values: Any) -> None:
     if papers:
         click.echo(
             f"The paper does not say how many GPUs made the targets: {gpus_that_explain(chain):.0f} instead of "
-            f"{chain.target_gpus} would take its {DATA_DAYS} days. See `--help` for what else is assumed"
+            f"{chain.target_gpus} would take its {DATA_DAYS} days. `--help` lists the other assumptions"
         )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from megahour.cli.output_file import write_output
 from megahour.clock.pipeline import Forecast, Machine, PlannedCluster, Prices, StepForecast, StepLaws
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError
@@ -60,8 +61,9 @@ def command() -> click.Command:
         callback=_run,
         help="Predict time, machines, bytes, requests and money of a recipe for N hours of audio, step "
         "by step.\n\n"
-        "Constants are those of finished runs of the recipe: of one run, what goes through audio grows with the hours "
-        "and the rest stays; two of different sizes (--from, twice, or --calibrate) show what grows how fast.\n\n"
+        "Constants come from finished runs of the recipe. One run: steps that process audio grow with the hours, and "
+        "all others stay constant. Two runs of different sizes (--from twice, or --calibrate): the growth of each step "
+        "is measured.\n\n"
         f"The keys of --prices are {', '.join(Prices.model_fields)}.",
     )
 
@@ -76,15 +78,15 @@ def _run(
     costs = read_prices(prices)
     if calibrate:
         runs = (*runs, *_calibrated(recipe, overrides, calibrate))
-    found, sizes, missing = _constants(recipe, overrides, source, runs, constants)
+    steps, sizes, missing = _constants(recipe, overrides, source, runs, constants)
     if save:
-        save_constants(save, found)
-    made = forecast(found, hours, where, costs)
+        save_constants(save, steps)
+    made = forecast(steps, hours, where, costs)
     if json:
         click.echo(_as_json(made))
         return
     _show(made, where)
-    _say(made, found, sizes, missing, priced=prices is not None)
+    _say(made, steps, sizes, missing, priced=prices is not None)
 
 
 def read_prices(path: str | None) -> Prices:
@@ -118,13 +120,10 @@ def _constants(
     path: str, overrides: Sequence[str], source: str, runs: Sequence[str], constants: str | None
 ) -> tuple[list[StepLaws], list[float], list[str]]:
     """(laws of the steps, hours of the measured runs, names of steps that not all runs have finished)."""
-    from megahour.clock.measured import from_json, laws, source_of_hours
+    from megahour.clock.measured import laws, source_of_hours
 
     if constants:
-        try:
-            return from_json(Path(constants).read_text("utf-8"), constants), [], []
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"it cannot be read: {error}", where=constants) from None
+        return read_constants(constants), [], []
     from megahour.cli.recipe import load_recipe
 
     recipes = [load_recipe(path, (*overrides, f"run={run}")) for run in runs] or [load_recipe(path, overrides)]
@@ -162,16 +161,21 @@ def _machine(step: Step) -> Machine:
     return "cores" if type(step.stage).accelerator is Stage.accelerator else "service"
 
 
-def save_constants(path: str, found: Sequence[StepLaws]) -> None:
+def save_constants(path: str, steps: Sequence[StepLaws]) -> None:
     """Write a file for `--constants`."""
-    from fsspec.implementations.local import LocalFileSystem
-
     from megahour.clock.measured import to_json
-    from megahour.core.surroundings import explaining
-    from megahour.core.transfer import publish_text
 
-    with explaining(path, Path(path).absolute().parent):
-        publish_text(LocalFileSystem(), path, to_json(found))
+    write_output(path, to_json(steps))
+
+
+def read_constants(path: str) -> list[StepLaws]:
+    """Read a file for `--constants`. Raises ConfigError: it cannot be read, or is not such a file."""
+    from megahour.clock.measured import from_json
+
+    try:
+        return from_json(Path(path).read_text("utf-8"), path)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"it cannot be read: {error}", where=path) from None
 
 
 def _show(made: Forecast, cluster: PlannedCluster) -> None:
@@ -204,7 +208,7 @@ def size_text(size: float) -> str:
 
 
 def _say(
-    made: Forecast, found: Sequence[StepLaws], sizes: Sequence[float], missing: Sequence[str], *, priced: bool
+    made: Forecast, steps: Sequence[StepLaws], sizes: Sequence[float], missing: Sequence[str], *, priced: bool
 ) -> None:
     slow = made.bottleneck
     share = slow.wall_s / made.wall_s if made.wall_s else 0.0
@@ -219,7 +223,7 @@ def _say(
             click.echo(f"Spot {made.spot_money:,.2f}{unit}, {longer:.3f} times as long because of lost work{lost}")
     if sizes:
         text = " and ".join(f"{size:.3g} h" for size in sorted(sizes))
-        fit = f", fitted within {max(step.residual for step in found):.0%}" if len(sizes) > 1 else ""
+        fit = f", fitted within {max(step.residual for step in steps):.0%}" if len(sizes) > 1 else ""
         one = "; a second run of another size would separate fixed costs from those per hour" if len(sizes) == 1 else ""
         click.echo(f"Constants: from runs of {text}{fit}{one}")
     if missing:

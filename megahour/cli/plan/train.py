@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from megahour.cli.output_file import write_output
 from megahour.clock.machines import Machines
 from megahour.core.errors import ConfigError, nearest
 from megahour.runner.options import OptionCommand, option
@@ -43,8 +44,8 @@ def command() -> click.Command:
         callback=_run,
         help="Predict step time, speed-up, bytes, hours and cost of every trainer with N workers, and "
         "recommend one.\n\n"
-        "Constants come from --machines FILE or from the options, which go first. On several machines, measure them"
-        " with torchrun … -m megahour.clock.calibrate FILE.",
+        "Constants come from --machines FILE or from the options, which take precedence. On several machines, measure "
+        "them with torchrun … -m megahour.clock.calibrate FILE.",
     )
 
 
@@ -74,13 +75,7 @@ def _measure(path: Path, given: dict[str, Any]) -> None:
         raise ConfigError(
             f"the workers of the measurement failed: {error}", remedy="see their messages above"
         ) from None
-    from fsspec.implementations.local import LocalFileSystem
-
-    from megahour.core.surroundings import explaining
-    from megahour.core.transfer import publish_text
-
-    with explaining(path, path.absolute().parent):
-        publish_text(LocalFileSystem(), str(path), json.dumps(measured, indent=1) + "\n")
+    write_output(path, json.dumps(measured, indent=1) + "\n")
 
 
 def _machines(path: str | None, given: dict[str, Any]) -> Machines:
@@ -166,8 +161,8 @@ def _check() -> None:
     output_console().print(shown)
     click.echo(
         f"c = {terms.contention:.3f}, u = {terms.spread:.3f}, s = {terms.jitter:.3f}, v = {terms.dense_link:.2f}, "
-        f"g = {terms.message:.4f}, F₀ = {terms.knee_flows:.0f}: six constants, nine cells. A range is that of fits that"
-        " are equally good: what it spans the other cells do not tell; the error is of one of them\n"
+        f"g = {terms.message:.4f}, F₀ = {terms.knee_flows:.0f}: six constants, nine cells. A range covers equally good "
+        "fits to the other cells; the error is that of one of these fits\n"
     )
     shown = Table("trainer", "workers", "published", "clock", "error", title="From at most 16 workers, all equal fits")
     for e in extrapolated():

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from megahour.cli.plan.hours import read_prices, save_constants, size_text
+from megahour.cli.plan.hours import read_constants, read_prices, save_constants, size_text
 from megahour.clock.pipeline import Forecast, PlannedCluster, StepForecast, forecast
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError
@@ -51,8 +50,8 @@ def _command() -> click.Command:
         params=options,
         callback=_run,
         help="Predict time, CPU, reserved CPU, disk, memory and shuffled bytes of `lm cluster` for N running words.\n\n"
-        "Constants are those of finished runs: give two sizes at least, as far apart as you can; from three on the "
-        "growth of n-grams is a curve. What later steps read of earlier ones is what is shuffled.\n\n"
+        "Constants come from finished runs: give runs of at least two sizes, as far apart as you can. With three, the "
+        "growth of n-grams is fitted by a curve. Shuffled bytes are what later steps read of earlier ones.\n\n"
         "megahour lm plan --words 1e9 --cores 500 --from runs/lm-1M --from runs/lm-4M --from runs/lm-16M",
     )
 
@@ -93,13 +92,10 @@ def _run(
 
 def _laws(runs: Sequence[str], constants: str | None) -> list[StepLaws]:
     from megahour.clock.language_models import SOURCE, measured_run
-    from megahour.clock.measured import from_json, laws
+    from megahour.clock.measured import laws
 
     if constants:
-        try:
-            return from_json(Path(constants).read_text("utf-8"), constants)
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"it cannot be read: {error}", where=constants) from None
+        return read_constants(constants)
     if len(runs) < 2:
         raise ConfigError(f"{len(runs)} runs", where="--from", remedy="give runs of two sizes or more, or --constants")
     return laws([measured_run(run) for run in runs], SOURCE, growing=True)
