@@ -1,12 +1,12 @@
-"""Gradient threshold compression: what of a gradient is sent, in 32 bits an element, and what stays behind.
+"""Gradient threshold compression: which elements of a gradient are sent, in 32 bits each, and which are kept.
 
     N. Ström, "Scalable distributed DNN training using commodity GPU cloud computing", Interspeech 2015.
 
-A worker keeps a residual r, one float32 an element, and a threshold v > 0 that all workers share. A step does
+A worker keeps a residual r, one float32 per element, and a threshold v > 0 that all workers share. In each step
 
     r ← r + s·g                        s·g: its gradient, scaled by its share of the mean and by clipping
     q_i = v·sign(r_i)  if |r_i| > v,  else 0
-    r ← r − q                          q is sent, the rest waits
+    r ← r − q                          q is sent, r is kept
 
 and every worker adds up the q of all workers. A q_i ≠ 0 travels as one word: 31 bits of index i, and the sign.
 
@@ -15,11 +15,11 @@ and every worker adds up the q of all workers. A q_i ≠ 0 travels as one word: 
     r_i − q_i  is exact in float32     r_i and v are both multiples of r_i's last place, and the difference is smaller
     Σ ±v       is exact in float32     for up to 2¹⁶ messages, so that their order does not matter
 
-and what was sent plus what stays is, bit for bit, what float32 makes of r + s·g: compression adds no rounding of its
-own to that of any accumulation. (An element beyond 2¹⁶·v is sent all the same; its residual is then rounded.)
+and the sent values plus the residual equal the float32 sum r + s·g bit for bit: compression adds no rounding error to
+that of the accumulation. (An element beyond 2¹⁶·v is sent too, but its residual is rounded.)
 
 **Message** of n ≤ 2³¹ elements with room for c: c + 1 words. Word 0 is the number of elements beyond the threshold,
-which may be more than c: then the first c were sent, counted from `start` and round, and the others wait in the
+which may exceed c: then the first c from `start` on, wrapping around, are sent, and the others stay in the
 residual. BAD in word 0: the gradient has an infinity or NaN, and nothing can be decoded.
 """
 
@@ -53,13 +53,13 @@ class BadGradientError(MegahourError):
 
 @dataclass(frozen=True)
 class Encoded:
-    """What became of one message."""
+    """The result of encoding one message."""
 
     beyond: int
-    """Elements beyond the threshold; those past the message's room stay in the residual. BAD: not a number."""
+    """Elements beyond the threshold; those that do not fit stay in the residual. BAD: the gradient is not finite."""
     start: int
-    """Where the next message of this residual should start: at the first element that found no room, else where this
-    one did."""
+    """Where the next message of this residual should start: at the first element that did not fit, else where this
+    one started."""
 
 
 def exact_threshold(threshold: float) -> float:
@@ -86,7 +86,7 @@ def new_residual(elements: int, device: torch.device | None = None) -> Tensor:
 def encode(
     gradient: Tensor, residual: Tensor, threshold: float, message: Tensor, *, scale: float = 1.0, start: int = 0
 ) -> Encoded:
-    """Moves a gradient into the residual and what of it is beyond the threshold into a message.
+    """Adds a gradient to the residual, and moves the elements beyond the threshold into a message.
 
     Parameters
     ----------
@@ -95,10 +95,10 @@ def encode(
     threshold: v, of eight significant bits (`exact_threshold`).
     message: (1 + c,) int32, overwritten. Words past the last element sent are left as they are.
     scale: s, a factor of the gradient.
-    start: index of the element that gets room first. Whoever passes each result's `start` on to the next call lets no
-        element wait for ever.
+    start: index of the element that gets room first. Pass the `start` of each result to the next call, so that no
+        element waits for ever.
 
-    Tensors of other devices than the CPU take the same steps in torch's own operations, with the same bits.
+    Tensors on other devices than the CPU are processed by torch operations, with the same bits.
     """
     _check(gradient, residual, threshold)
     if not 0 <= start < max(1, gradient.numel()):
@@ -119,7 +119,7 @@ def decode(messages: Tensor, threshold: float, total: Tensor) -> None:
     """Adds the values of messages, (N, 1 + c) int32, to `total`, (n,) float32: with zeros before, Σ ±v over N workers.
 
     Exact, and so independent of the order, for N ≤ 2¹⁶. Raises `BadGradientError` with the numbers of workers whose
-    gradient was not finite, and `ConfigError` when an index is outside of `total`, which is then left half done.
+    gradient was not finite, and `ConfigError` if an index is outside `total`, which is then partly updated.
     """
     counts = sent(messages)
     if total.device.type != "cpu":
@@ -132,7 +132,7 @@ def decode(messages: Tensor, threshold: float, total: Tensor) -> None:
 
 
 def sent(messages: Tensor) -> list[int]:
-    """How many elements each of the messages, (N, 1 + c) int32, holds. Raises `BadGradientError`."""
+    """(N,) elements in each of the messages, (N, 1 + c) int32. Raises `BadGradientError`."""
     room = messages.shape[1] - 1
     beyond: list[int] = messages[:, 0].tolist()
     bad = [worker for worker, count in enumerate(beyond) if count < 0]
@@ -158,7 +158,7 @@ def _check(gradient: Tensor, residual: Tensor, threshold: float) -> None:
 
 @compiled
 def _encode(gradient, residual, words, v, scale, begin, end, beyond):  # type: ignore[no-untyped-def]
-    """Elements begin…end, of which `beyond` others came before: how many are beyond v here, first left waiting or -1.
+    """Elements begin…end, after `beyond` earlier ones: number beyond v here, and the first that did not fit, or -1.
 
     Blocks of 32 are added and compared in one loop of fixed length, which the compiler turns into vector instructions
     and a mask of bits; only set bits are looked at one by one.
@@ -200,7 +200,7 @@ def _encode(gradient, residual, words, v, scale, begin, end, beyond):  # type: i
 
 @compiled
 def _decode(messages, counts, v, total):  # type: ignore[no-untyped-def]
-    """-1, or the first worker that has an index out of bounds."""
+    """The first worker with an index out of bounds; -1 if there is none."""
     for worker in range(counts.size):
         for k in range(1, counts[worker] + 1):
             word = messages[worker, k]
@@ -214,7 +214,7 @@ def _decode(messages, counts, v, total):  # type: ignore[no-untyped-def]
 def encode_on_device(
     gradient: Tensor, residual: Tensor, threshold: float, message: Tensor, scale: float, start: int
 ) -> Encoded:
-    """`encode` in torch's own operations: the same messages and bits, of (n,) vectors on any device."""
+    """`encode` by torch operations: the same messages and bits, for (n,) vectors on any device."""
     residual.add_(gradient.mul_(scale))  # as two roundings: `add` with a factor may be fused into one
     gradient.zero_()
     beyond = (residual.abs() <= threshold).logical_not_().nonzero().view(-1)
@@ -235,7 +235,7 @@ def encode_on_device(
 
 
 def decode_on_device(messages: Tensor, counts: Sequence[int], threshold: float, total: Tensor) -> None:
-    """`decode` in torch's own operations: messages (N, 1 + c) into a vector (n,); `counts` says how many each holds."""
+    """`decode` by torch operations: messages (N, 1 + c) into a vector (n,); `counts`: (N,) elements in each."""
     for worker, count in enumerate(counts):
         words = messages[worker, 1 : count + 1]
         at = (words & _INDEX).long()

@@ -1,18 +1,18 @@
-"""The sum of N workers' vectors by the largest elements of each block: sign and place in 16 bits, one scale a block.
+"""The sum of N workers' vectors by the largest elements of each block: sign and place in 16 bits, one scale per block.
 
-A vector is that of a model's parameters, one after the other. Each is cut into blocks of at most 2¹⁵ elements. Of a
-block of n elements a message holds the k = max(1, round(ρ n)) largest in magnitude of the residual r, and one scale s,
+A vector holds a model's parameters in order. Each parameter is cut into blocks of at most 2¹⁵ elements. For a block
+of n elements a message holds the k = max(1, round(ρ n)) largest in magnitude of the residual r, and one scale s,
 the mean of their magnitudes:
 
     q_i = s·sign(r_i)  for the k largest |r_i|, else 0
     r ← r - q
 
-So the threshold is each block's own: no parameter waits because others are larger. Small parameters, vectors of up to
-2¹⁶ elements and whatever has at most 128, travel whole as float32: they are few, and norms and biases bear no delay.
-k is known beforehand, so that all messages have the same length and nothing here waits for a device.
+So each block has its own threshold, and no parameter waits because others are larger. Small parameters (1-D ones of up
+to 2¹⁶ elements, and all of at most 128) are sent whole as float32: they are few, and norms and biases tolerate no
+delay. k is known beforehand, so all messages have the same length, and nothing here waits for a device.
 
-**Message**: the whole parameters and the scales as float32, then the places, a half word each: 15 bits and the sign.
-What was sent plus what stays is the sum of all vectors, but for the rounding of `r + vector` and `r - q` in float32.
+**Message**: the whole parameters and the scales as float32, then the places, 16 bits each with the sign.
+Sent values plus residuals equal the sum of all vectors, except for the rounding of `r + vector` and `r - q` in float32.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SIGN = 0x8000
 
 @dataclass(frozen=True)
 class ParameterSlice:
-    """Equal blocks side by side in a lane: those of a parameter, or what of it is left; or a parameter sent whole."""
+    """Adjacent blocks of equal length in a lane: a parameter's blocks, its shorter last block, or a whole parameter."""
 
     begin: int
     blocks: int
@@ -48,7 +48,7 @@ class ParameterSlice:
         return lane[self.begin : self.begin + self.blocks * self.length].view(self.blocks, self.length)
 
     def sends(self, density: float) -> int:
-        """k, of each block."""
+        """k of each block."""
         return self.length if self.whole else min(self.length, max(1, round(density * self.length)))
 
 
@@ -71,9 +71,9 @@ def pieces_of(shapes: Sequence[torch.Size], begin: int, end: int) -> list[Parame
 
 
 class BlockLayout:
-    """Where a message of a lane has what, at one density: whole values, scales, places.
+    """The layout of a lane's message at one density: whole values, scales, places.
 
-    All blocks together, so that a message of many parameters takes no more operations than one of few.
+    All blocks are processed together, so the number of operations does not grow with the number of parameters.
     """
 
     def __init__(self, pieces: Sequence[ParameterSlice], density: float, device: torch.device) -> None:
@@ -94,7 +94,7 @@ class BlockLayout:
         return values, scales, message[self._floats :].view(torch.int16)[: len(self._start)]
 
     def encode(self, residual: Tensor, message: Tensor) -> None:
-        """Moves what is sent of a lane's residual into a message."""
+        """Moves the values to send from a lane's residual into a message."""
         values, scales, places = self._parts(message)
         values.copy_(residual[self._wholes])
         residual.index_fill_(0, self._wholes, 0.0)
@@ -112,17 +112,17 @@ class BlockLayout:
         places.copy_(place - _SIGN * negative)  # two's complement: the sign is the upper bit
 
     def decode(self, message: Tensor, total: Tensor) -> None:
-        """Adds a message's values to a lane's vector. An element occurs once: the order is of no matter."""
+        """Adds a message's values to a lane's vector. Each element occurs once, so the order does not matter."""
         values, scales, places = self._parts(message)
         total.index_add_(0, self._wholes, values)
         total.index_add_(0, self._at(places), self._signed(scales, places < 0))
 
     def forget(self, message: Tensor, memory: Tensor) -> None:
-        """Zeros of a lane's vector where a message has sent something of a block."""
+        """Set the elements of a lane's vector that a message has sent to zero."""
         memory.index_fill_(0, self._at(self._parts(message)[2]), 0.0)
 
     def backlog(self, message: Tensor, residual: Tensor) -> Tensor:
-        """The most steps at the message's pace, over pieces, that what waits would take: Σ |r| / Σ |q|. A scalar."""
+        """Steps to send the residual at this message's pace, Σ |r| / Σ |q|; maximum over pieces, a scalar."""
         steps, block, scales = [residual.new_zeros(())], 0, self._parts(message)[1]
         for piece, k in self._blocks:
             pace = k * scales[block : block + piece.blocks].sum()
@@ -134,13 +134,13 @@ class BlockLayout:
         return self._start + (places & _PLACE)
 
     def _signed(self, scales: Tensor, negative: Tensor) -> Tensor:
-        """± the scale of each place's block."""
+        """The scale of each place's block, with the place's sign."""
         quanta = scales[self._block]
         return torch.where(negative, -quanta, quanta)
 
 
 class LargestSum(Senders):
-    """Sums vectors (D,) of float32 over the workers of a group, to within what waits in residuals.
+    """Sums vectors (D,) of float32 over the workers of a group, except for what remains in residuals.
 
     Parameters
     ----------
@@ -149,7 +149,7 @@ class LargestSum(Senders):
     node_size: workers of a node; see `senders`.
     device: of the vectors and the residual; None: the CPU.
 
-    A lost worker makes the call under way raise `WorkerLostError`; the vector and the residual are then undefined.
+    If a worker is lost, the current call raises `WorkerLostError`; the vector and the residual are then undefined.
     """
 
     def __init__(
@@ -161,9 +161,9 @@ class LargestSum(Senders):
         self._sent: list[Tensor] = []  # of the last step: this node's message of each lane
 
     def sum_(self, vector: Tensor, density: float) -> Sent:
-        """vector ← Σ over senders of what they send of their residuals, to which the vectors (D,) are added first.
+        """Add `vector` (D,) to the residual, and replace it by the sum of all senders' messages.
 
-        In place, the same bits on all workers afterwards. density: ρ. With one sender the result is the plain sum.
+        The result has the same bits on all workers. density: ρ. With one sender it is the plain sum.
         """
         lane = self._sum_nodes(vector)
         if self._residual is None or self._between is None:
@@ -187,17 +187,17 @@ class LargestSum(Senders):
         return Sent(density, density, len(lanes) * words / self.lane.elements)
 
     def backlog(self) -> float:
-        """The most steps, over parameters, that what waits would take at the pace of this worker's last message."""
+        """Steps to send the residual at the pace of this worker's last message; maximum over parameters."""
         if not self._sent or self._residual is None:
             return 0.0
         return float(self._layouts[self._own].backlog(self._sent[self._own], self._residual))
 
     def forget(self, memory: Tensor) -> None:
-        """Zeros in `memory` (D,) where the last step has sent something of this worker's blocks, or of its node's."""
+        """Set the elements of `memory` (D,) that this worker, or its node, sent in the last step to zero."""
         for layout, (begin, end), message in zip(self._layouts, self._lanes, self._sent, strict=False):
             layout.forget(message, memory[begin:end])
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """As `Senders`."""
+        """See `Senders`."""
         super().restore(states)
         self._sent = []

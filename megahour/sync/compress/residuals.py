@@ -1,8 +1,8 @@
-"""Redistributes a checkpoint's residuals to a training with another number of senders.
+"""Redistributes a checkpoint's residuals when training resumes with another number of senders.
 
-Their sum over senders is what training still owes the weights; none of it is lost here. If one sender takes
-over the residuals of several it keeps them as rows, vectors whose sum is that of all as real numbers: a row for what
-float32 makes of the sum, another for what rounding left, and so on (J. R. Shewchuk, "Adaptive precision floating-point
+Their sum over senders is still to be added to the weights; none of it is lost here. If one sender takes
+over the residuals of several it keeps them as rows, vectors whose exact sum is that of all residuals: one row for
+the float32 sum, one for its rounding error, and so on (J. R. Shewchuk, "Adaptive precision floating-point
 arithmetic", 1997, section 2.4); two or three rows hold hundreds of residuals.
 """
 
@@ -38,10 +38,10 @@ def lane_of(state: Mapping[str, Tensor]) -> Lane:
 
 
 def hand_over(states: Sequence[Mapping[str, Tensor]], lane: Lane) -> list[Tensor]:
-    """Rows, each of the lane's length, that the worker of `lane` gets of the states of workers with other lanes.
+    """Rows, each of the lane's length, that the worker of `lane` takes from the states of workers with other lanes.
 
-    States hold `lane` (5,) and `rows` (k, length), and are read one at a time. Node a's residuals go to node a mod n
-    of the n there are now.
+    States hold `lane` (5,) and `rows` (k, length), and are read one at a time. Node a's residuals go to node a mod n,
+    where n is the present number of nodes.
     """
     rows: list[Tensor] = []
     for state in states:

@@ -1,9 +1,9 @@
 """The base of compressed sums: which worker sends which lane of the vector, and its residual.
 
-Flat, every worker is a sender of the whole vector. With `node_size` G workers to a node, a node's vectors are summed
+Without nodes, every worker sends the whole vector. With `node_size` G workers to a node, a node's vectors are summed
 densely first, where wires are fast and the sum of sparse messages would be dense anyway; then worker k of each node is
-the sender of its k-th lane, D/G elements, to the workers k of other nodes; then the workers of a node give each other
-the messages they got, still packed. So the work of encoding, the residual and the wire are shared by the node.
+the sender of its k-th lane, D/G elements, to the workers k of other nodes; then the workers of a node exchange
+the received messages, still packed. So a node's workers share the encoding, the residual and the network traffic.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Senders(ABC):
     node_size: G; consecutive ranks are a node. 1: every worker sends for itself. With one node nothing is compressed.
     device: of the vectors and the residual; None: the CPU.
 
-    Raises ConfigError where G does not divide the number of workers.
+    Raises ConfigError if G does not divide the number of workers.
     """
 
     def __init__(self, elements: int, group: Group, node_size: int, device: torch.device | None = None) -> None:
@@ -50,24 +50,24 @@ class Senders(ABC):
 
     @property
     def senders(self) -> int:
-        """Nodes, or workers where each sends for itself: those whose messages are summed."""
+        """Number of senders whose messages are summed: nodes, or workers without nodes."""
         return self.lane.nodes
 
     @property
     def owes(self) -> bool:
-        """Whether residuals of a checkpoint wait to enter the next sum."""
+        """Whether residuals of a checkpoint are still to be added to the next sum."""
         return bool(self._inherited)
 
     def residual_norm(self) -> float:
-        """‖r‖₂ of what waits at this worker."""
+        """‖r‖₂ of this worker's residual."""
         return float(torch.linalg.vector_norm(torch.stack(self._rows()).sum(0))) if self._rows() else 0.0
 
     @abstractmethod
     def backlog(self) -> float:
-        """Steps that what waits at this worker needs at least, where most waits. A sweep over the residual."""
+        """Least number of steps that sending this worker's residual takes. Reads all of it."""
 
     def _sum_nodes(self, vector: Tensor) -> Tensor:
-        """This worker's lane of `vector` (D,), after it was summed over the node and what was handed over added."""
+        """This worker's lane of `vector` (D,), summed over the node, with residuals of a checkpoint added."""
         lane = vector[self.lane.begin : self.lane.end]
         for row in self._inherited:
             (lane if self._residual is None else self._residual).add_(row)
@@ -88,10 +88,11 @@ class Senders(ABC):
         }
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Goes on from all workers' states, of any number of workers and nodes.
+        """Resume from the states of any number of workers and nodes.
 
-        Where the layout is that of the checkpoint a worker reads its own state only, and has its bits. Otherwise Σ of
-        the residuals is handed over without rounding; the next step adds a worker's rows to one float32 residual.
+        If the layout is that of the checkpoint, a worker reads only its own state and resumes with its bits. Otherwise
+        the sum of all residuals is handed over without rounding; the next step adds a worker's rows to one float32
+        residual.
         """
         own = states[self._rank % len(states)]
         rows = list(own["rows"].clone()) if lane_of(own) == self.lane else hand_over(states, self.lane)
@@ -100,13 +101,13 @@ class Senders(ABC):
         self._inherited = [row.to(self._device) for row in rows]
 
     def rejoin(self, own: Mapping[str, Tensor]) -> None:
-        """Goes on with this worker's own residual among other workers, each of which sends for itself."""
+        """Continue with this worker's own residual in another group, without nodes."""
         nothing = torch.empty(0, dtype=torch.int64)  # rooms of messages, which all begin with the largest
         self.restore([{**own, "lane": self.lane.tensor(), "starts": nothing, "rooms": nothing}])
 
 
 def _part(group: Group, parts: Sequence[range]) -> Group | None:
-    """This worker's part of the group; None where it would be alone."""
+    """This worker's part of the group; None if it would be alone."""
     if len(parts[0]) == 1:
         return None
     return group if len(parts) == 1 else group.split([list(part) for part in parts])

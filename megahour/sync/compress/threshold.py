@@ -21,19 +21,19 @@ _LARGEST_MOVE = 0.05  # of ln τ, a step: residuals remember some 1/density step
 
 
 class Schedule(Protocol):
-    """τ by step. All workers make the same calls with the same values, so that all have the same τ."""
+    """The threshold τ of each step. All workers make the same calls with the same values, so all have the same τ."""
 
     def now(self, estimate: Callable[[float], float]) -> float:
-        """τ of this step. Where it is not known yet: estimate(ρ), beyond which the share ρ of the gradients lies."""
+        """τ of this step. estimate: returns the τ that a share ρ of the gradients exceeds, for the first step."""
 
     def step(self, beyond: float | None) -> None:
-        """Ends a step in which the share `beyond` of the senders' elements was beyond τ; None: of dense averaging."""
+        """End a step. beyond: share of the senders' elements beyond τ; None after dense averaging."""
 
     def state(self) -> Tensor:
-        """(2,) float64."""
+        """(2,) float64, for checkpoints."""
 
     def restore(self, state: Tensor) -> None:
-        """Goes on from `state()`."""
+        """Resume from `state()`."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class GivenThreshold:
         return torch.tensor([self.steps, self.threshold], dtype=torch.float64)
 
     def restore(self, state: Tensor) -> None:
-        """Takes the steps; τ may have changed."""
+        """Resume the number of steps; τ may have changed."""
         self.steps = int(state[0])
 
 
@@ -89,7 +89,7 @@ class TargetDensity:
     threshold: float = 0.0
 
     def now(self, estimate: Callable[[float], float]) -> float:
-        """τ of this step; in the first, the estimate, or 1 where all gradients are zero."""
+        """τ of this step; in the first one the estimate, or 1 if all gradients are zero."""
         self.threshold = self.threshold or estimate(self.target()) or 1.0
         return self.threshold
 
@@ -110,7 +110,7 @@ class TargetDensity:
         return torch.tensor([self.steps, self.threshold], dtype=torch.float64)
 
     def restore(self, state: Tensor) -> None:
-        """Goes on from `state()`."""
+        """Resume from `state()`."""
         self.steps, self.threshold = int(state[0]), float(state[1])
 
 
@@ -123,12 +123,12 @@ def schedule(options: GtcOptions) -> Schedule:
 
 
 def estimate_threshold(gradient: Tensor, density: float) -> float:
-    """τ beyond which the share `density` of a gradient (D,) lies, by at most 65,536 of its elements, evenly spaced."""
+    """τ that the share `density` of a gradient (D,) exceeds, estimated from at most 65,536 evenly spaced elements."""
     sample = gradient[:: max(1, gradient.numel() // 2**16)].abs()
     within = max(1, min(sample.numel(), round(sample.numel() * (1 - density))))
     return float(sample.kthvalue(within).values)
 
 
 def _warmup(step: int, steps: int, first: float) -> float:
-    """1 from step `steps` on, before that rising from `first`."""
+    """A factor that rises from `first` to 1 at step `steps`."""
     return first ** (1 - step / steps) if step < steps else 1.0

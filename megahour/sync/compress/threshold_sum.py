@@ -1,8 +1,8 @@
 """The sum of N workers' vectors by threshold messages, each of a lane of the vector (`senders`).
 
-A lane is cut into sections with a message each: while one is on the wire the next is encoded, and indices stay within
-31 bits. All senders' messages of a section have room for equally many elements: a quarter more than the fullest of the
-last step called for. What finds no room waits in the residual.
+A lane is cut into sections with one message each: while a message is sent the next one is encoded, and indices stay
+within 31 bits. All senders' messages of a section have equal room: a quarter more than the fullest message of the last
+step needed. Elements that do not fit stay in the residual.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Sent:
     density: float
     """Elements sent."""
     beyond: float
-    """Elements beyond the threshold, also those that found no room."""
+    """Elements beyond the threshold, including those that did not fit."""
     room: float
-    """Words on the wire, empty ones among them."""
+    """Words sent, including empty ones."""
 
 
 @dataclass
@@ -47,18 +47,18 @@ class _Section:
 
 
 class ThresholdSum(Senders):
-    """Sums vectors (D,) of float32 over the workers of a group, to within what waits in residuals.
+    """Sums vectors (D,) of float32 over the workers of a group, except for what remains in residuals.
 
     Parameters
     ----------
     elements: D.
     group: the workers; making the object is a collective call.
-    options: `node_size`, `capacity`, the most room a message has, as a share of its elements, and `section_elements`,
-        the most elements a message is made of.
+    options: `node_size`; `capacity`, the largest room of a message as a share of its elements; `section_elements`,
+        the largest number of elements of a section.
     device: of the vectors and the residual; None: the CPU.
 
-    A lost worker makes the call under way raise `WorkerLostError`; the vector and the residual are then undefined, the
-    residual of the lost worker is gone with it unless a checkpoint has it.
+    If a worker is lost, the current call raises `WorkerLostError`; the vector and the residual are then undefined, and
+    the lost worker's residual exists only in checkpoints.
     """
 
     def __init__(
@@ -99,9 +99,9 @@ class ThresholdSum(Senders):
         threshold: v, rounded to eight significant bits.
         scale: a factor of this worker's vector.
 
-        As numbers, the results of all steps and the residuals now, summed over senders, are the sum of all vectors, but
+        The results of all steps plus the present residuals, summed over senders, equal the sum of all vectors, except
         for the rounding of `residual + vector` in float32. With one sender the result is the plain sum. Raises
-        `BadGradientError` on all workers where an element is not finite.
+        `BadGradientError` on all workers if an element is not finite.
         """
         self._threshold = v = exact_threshold(threshold)
         if self._within is not None or self._residual is None:
@@ -141,7 +141,7 @@ class ThresholdSum(Senders):
         return Sent(elements / whole, beyond / whole, words / whole)
 
     def backlog(self) -> float:
-        """The most quanta ±v that an element of this worker's residual waits for: it sends one a step at most."""
+        """Largest element of this worker's residual in units of v, of which each step sends at most one."""
         if self._residual is None or not self._residual.numel():
             return 0.0
         return float(torch.linalg.vector_norm(self._residual, math.inf)) / self._threshold
@@ -154,7 +154,7 @@ class ThresholdSum(Senders):
         }
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """As `Senders`; messages have their largest room in the first step where the layout is another."""
+        """See `Senders`; if the layout has changed, messages have their largest room in the first step."""
         super().restore(states)
         own = states[self._rank % len(states)]
         same = lane_of(own) == self.lane and len(own["rooms"]) == len(self._sections)

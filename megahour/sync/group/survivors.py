@@ -60,7 +60,7 @@ class Failures:
             what = f"worker {self._rank} failed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
             in_time(lambda: store.compare_set(_FAILED, "", what), _ANSWER_S)
 
-    def told(self) -> str:
+    def first(self) -> str:
         """The first worker that failed, with its error; empty if there is none, or the store does not respond."""
         if (store := self._store) is None:
             return ""

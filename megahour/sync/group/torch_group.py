@@ -230,7 +230,7 @@ class TorchGroup:
     def _blame(self, name: str, error: Exception) -> MegahourError:
         """The error of call `name`, which names the failed worker, or the ranks that do not respond."""
         store, where = self._store(), f"rank {self.rank} of {self.size}"
-        if failed := self._failures.told():
+        if failed := self._failures.first():
             return WorkerFailedError(f"{name} failed: {failed}", where=where, remedy="see that worker's traceback")
         suspect = error.peer if isinstance(error, PeerError) else None
         number = self._mesh.channel if self._mesh is not None else 0

@@ -41,7 +41,7 @@ def momentum(options: BmufOptions, workers: int, *, tell: bool) -> float:
 
 
 def warn(eta: float, blocks: float) -> None:
-    """Logs a warning where the momentum remembers too much of a run of `blocks`."""
+    """Log a warning if the momentum is too long for a run of `blocks` blocks."""
     ratio = block_momentum.memories(blocks, eta)
     if eta and ratio < block_momentum.MEMORIES * (1 - 1e-9):
         LOG.warning(
@@ -71,16 +71,16 @@ class Bmuf:
         self.deferred = False
 
     def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
-        """One local step, and at a block's edge the filtered mean of all workers' models.
+        """Take a local step, and at the end of a block the filtered mean of all workers' models.
 
-        `weight` 0 leaves this worker's step out; workers count in the mean by the sum of their weights in the block.
-        With a scaler a step with an infinity or NaN is left out by this worker alone: no one else hears of it. A worker
-        whose weights are not finite at a block's edge is left out of the mean, gets the others' and is named.
+        `weight` 0 skips this worker's step; in the mean, workers are weighted by the sum of their weights in the block.
+        With a scaler, only this worker skips a step with an infinity or NaN. A worker whose weights are not finite at
+        the end of a block is left out of the mean, takes the others' model and is named in a warning.
 
         Raises
         ------
-        WorkerLostError: another worker does not come to the edge of the block. The global model in `state()` is that of
-            the block's beginning, the weights are this worker's own.
+        WorkerLostError: another worker does not reach the end of the block. The global model in `state()` is then that
+            of the block's beginning, and the weights are this worker's own.
         """
         base.check_weight(weight)
         if weight:
@@ -97,7 +97,7 @@ class Bmuf:
         return self._block_steps >= self.options.block_steps or bool(self._block_steps and self._warming)
 
     def meet(self) -> None:
-        """Ends the block that is open, if one is, as `step` does at its edge. A collective call; raises as `step`."""
+        """End the open block, if there is one, as `step` does. A collective call; raises like `step`."""
         if self._block_steps:
             self._end_block(self._warming)
 
@@ -106,10 +106,10 @@ class Bmuf:
         return self._steps <= self.options.warmup_steps
 
     def finish(self) -> None:
-        """Ends the block that is under way and leaves the global model in `model`: W(t), not the look-ahead B(t).
+        """End the open block, and put the global model W(t), not the look-ahead B(t), into `model`.
 
         Floating-point buffers become the workers' mean. A collective call. Raises MegahourError on all workers
-        where one has another model.
+        if one of them has another model.
         """
         self.meet()
         base.end_together(self.group)
@@ -119,7 +119,7 @@ class Bmuf:
             warn(self.eta, self._blocks)
 
     def state(self) -> dict[str, Tensor]:
-        """The global model and its momentum, this worker's weights (D,) in fp32, and where it is in its block."""
+        """The global model and its momentum, this worker's weights (D,) in fp32, and its position in the block."""
         return {
             "start": self.filter.start.clone(),
             "memory": self.filter.memory.clone(),
@@ -156,7 +156,7 @@ class Bmuf:
         self.flat.set_weights(mean)
 
     def rejoin(self, own: Mapping[str, Tensor], peer: Mapping[str, Tensor] | None) -> None:
-        """All is common but the open block, in which a worker that takes a peer's state has no part.
+        """Take the shared state; a worker that takes a peer's has no part in the open block.
 
         See `regrouping`.
         """

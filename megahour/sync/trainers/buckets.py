@@ -1,4 +1,4 @@
-"""Sends gradients in a few messages, whose sums travel while the rest of the gradient is being computed."""
+"""Sends gradients in a few messages, which are summed while backward computes the other gradients."""
 
 from __future__ import annotations
 

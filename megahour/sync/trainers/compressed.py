@@ -26,7 +26,7 @@ _LONGEST_WAIT = 0.25  # of a run
 
 
 class Compressed(ABC):
-    """Workers with one model that send a part of their gradient or update, and keep the rest in a residual.
+    """Workers with one model that send a part of their gradient or update, and keep the unsent part in a residual.
 
     A single worker takes the plain loop's steps, bit for bit. A lost worker raises `WorkerLostError` on all others;
     resume from a checkpoint with any number of workers.

@@ -133,7 +133,7 @@ class Dense:
 
 
 def _scale(clip_norm: float, norm: float | Tensor) -> float | Tensor:
-    """min(1, c / (‖g‖ + 1e-6)); 1 where the norm is not finite, 0 for an infinite one that stays on its device."""
+    """min(1, c / (‖g‖ + 1e-6)); for a norm that is not finite, 1 if it is a number, and 0 or NaN if it is a tensor."""
     if isinstance(norm, Tensor):
         return (clip_norm / (norm + 1e-6)).clamp(max=1.0)
     return min(1.0, clip_norm / (norm + 1e-6)) if math.isfinite(norm) else 1.0

@@ -14,7 +14,7 @@ from megahour.sync.group.base import Group
 class Flat:
     """Vectors (D,) of a model's trainable parameters, in the order of `model.parameters()`.
 
-    A parameter that modules share is there once, one with `requires_grad=False` is not. D is the number of elements;
+    A parameter that modules share occurs once; one with `requires_grad=False` is left out. D is the number of elements;
     parameter i has those of `bounds[i]` to `bounds[i + 1]`. Parameters stay where they are, as the optimiser and
     checkpoints know them: vectors are filled from them and written back. All parameters must be real numbers, on one
     device.
@@ -78,7 +78,7 @@ class Flat:
 def trainable(model: nn.Module) -> list[nn.Parameter]:
     """A model's parameters that have gradients, each once.
 
-    Raises ConfigError where there is none, or where they are sparse, on several devices or not yet materialised.
+    Raises ConfigError if there are none, or if they are sparse, on several devices or not yet materialised.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if not parameters:

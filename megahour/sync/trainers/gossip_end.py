@@ -78,9 +78,9 @@ class Ending:
         LOG.warning("the final model is the mean of those that are left: %s", self._named(members))
         return self._mean_of(members, end, own)
 
-    def _check(self, found: list[Tensor]) -> None:
+    def _check(self, sums: list[Tensor]) -> None:
         """Exchange digests: afterwards each worker knows that all are equal, or has at least sent its own."""
-        digests = self._group.all_gather(torch.tensor([digest(found)])).wait().flatten().tolist()
+        digests = self._group.all_gather(torch.tensor([digest(sums)])).wait().flatten().tolist()
         if len(set(digests)) > 1:
             raise MegahourError(f"workers have different sums of the same: digests {digests}", remedy=_REMEDY)
 

@@ -75,7 +75,7 @@ class Forking(Group, Protocol):
 
 @dataclass
 class MixingCounts:
-    """Counts and measures of a worker's mixings."""
+    """Statistics of a worker's mixings."""
 
     mixed: int = 0
     refused: int = 0
@@ -138,7 +138,7 @@ class Ring:
         self._begin()  # serve from now on, since the previous worker may be faster
 
     def check(self) -> None:
-        """Raise the error that has ended the serving thread, if any, since nothing else waits for it before the end."""
+        """Raise the error that has ended the serving thread, if any; otherwise it would appear only at the end."""
         if self._serving is not None and self._serving.ready():
             self._serving.wait()
 

@@ -3,7 +3,7 @@
 With worker i's clipped gradient g_i, its own optimiser with moments m_i, learning rate η, weight decay λ, its share
 s_i = w_i / Σ w of the mean and its residual r_i, a step is
 
-    u_i ← optimiser(g_i; m_i)         what it would add to the weights, η included, weight decay left out
+    u_i ← optimiser(g_i; m_i)         its change of the weights, with η but without weight decay
     r_i ← r_i + s_i·u_i
     q_i = the largest share ρ of each parameter's r_i, as sign and one scale; 1-D and small ones whole (`largest_sum`)
     r_i ← r_i - q_i
@@ -56,8 +56,8 @@ class GtcUpdate(Compressed):
 
     `metrics` of the last step: `gradient_norm` before clipping, `density` (share of the elements that a sender sent,
     small parameters among them), `room` (words on the wire, a share of the elements) and, of every hundredth step,
-    `residual_norm` and `backlog`: steps that what waits of a parameter would take at the pace of the last message, of
-    the one where they are most.
+    `residual_norm` and `backlog`: steps that sending the residual would take at the pace of the last message, for the
+    slowest parameter.
 
     Raises ConfigError for an optimiser that is known to scale its step by the weights.
     """
@@ -91,7 +91,7 @@ class GtcUpdate(Compressed):
         self._density.steps += 1
 
     def _own_update(self, share: float, norm: float, scaler: GradScaler | None) -> None:
-        """vector ← share · what the optimiser would add to the weights: its step from weights of zero."""
+        """vector ← share · the optimiser's change of the weights, taken by a step from weights of zero."""
         gradients = [p.grad for p in self._flat.parameters if p.grad is not None]
         if not share:
             for parameter in self._flat.parameters:
@@ -112,7 +112,7 @@ class GtcUpdate(Compressed):
         self._vector.mul_(share)
 
     def _apply(self) -> None:
-        """W ← (1 - η λ) W + vector, of what is not frozen."""
+        """W ← (1 - η λ) W + vector, for parameters that are not frozen."""
         rates = {
             id(parameter): 1 - settings["lr"] * settings.get("weight_decay", 0.0)
             for settings in self._optimiser.param_groups
@@ -123,7 +123,7 @@ class GtcUpdate(Compressed):
                 parameter.mul_(rates.get(id(parameter), 1.0)).add_(view)
 
     def _forget(self) -> None:
-        """Zeros in the optimiser's momentum where the last step has sent something."""
+        """Set the optimiser's momentum to zero at elements that the last step sent."""
         self._sum.forget(self._vector.fill_(1.0))
         for parameter, view in zip(self._flat.parameters, self._flat.views(self._vector), strict=True):
             for name in _MOMENTA & self._optimiser.state.get(parameter, {}).keys():
@@ -139,10 +139,10 @@ class GtcUpdate(Compressed):
         return {"steps": torch.tensor([self._steps, self._density.steps]), **self._sum.state()}
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Goes on from all workers' states, with the same bits where workers are as many as before.
+        """Resume from all workers' states; with as many workers as before, with the same bits.
 
-        Otherwise residuals are handed over, their sum unrounded: node a's go to node a mod the number of nodes now.
-        They are in units of the weights, and need no scaling.
+        Otherwise residuals are handed over, their sum unrounded: those of node a go to node a mod the present number of
+        nodes. They are in units of the weights and need no scaling.
         """
         own = own_state('gtc of form "update"', states, self._group.rank, ("steps", "rows", "lane"))
         self._steps, self._density.steps = map(int, own["steps"].tolist())
@@ -156,6 +156,6 @@ class GtcUpdate(Compressed):
 
 
 def _place(weight: Tensor, view: Tensor) -> Tensor:
-    """Zeros in the weight's type and layout, which a fused optimiser goes through as they lie: `view` if it is so."""
+    """A tensor in the weight's type and memory layout, as fused optimisers require: `view` if it fits, else zeros."""
     same = view.dtype == weight.dtype and view.stride() == weight.stride()
     return view if same else torch.zeros_like(weight)

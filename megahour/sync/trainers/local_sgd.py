@@ -48,9 +48,9 @@ class LocalSgd:
         self.deferred = False
 
     def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
-        """A local step, none with `weight` 0; and the mean of all workers' weights where it is due.
+        """Take a local step, unless `weight` is 0, and the mean of all workers' weights when it is due.
 
-        With a scaler a step with an infinity or NaN is left out by this worker alone.
+        With a scaler, only this worker skips a step with an infinity or NaN.
         """
         check_weight(weight)
         if weight:
@@ -68,7 +68,7 @@ class LocalSgd:
         return local >= self._options.period_steps or bool(local and self._steps <= self._options.warmup_steps)
 
     def meet(self) -> None:
-        """Takes the mean of what has been trained since the last one, if anything has. A collective call."""
+        """Take the mean of the workers' weights if they have trained since the last one. A collective call."""
         if self._local_steps and self._group.size > 1:
             self._average()
         self._weight, self._local_steps = 0.0, 0
@@ -89,9 +89,9 @@ class LocalSgd:
             self._flat.set_weights(mean)
 
     def finish(self) -> None:
-        """Takes the mean of what has been trained since the last one, and of floating-point buffers. Collective.
+        """Take the mean of the weights trained since the last one, and of floating-point buffers. A collective call.
 
-        Raises MegahourError on all workers where one has another model.
+        Raises MegahourError on all workers if one of them has another model.
         """
         self.meet()
         end_together(self._group)
@@ -106,7 +106,7 @@ class LocalSgd:
         }
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Each takes its own part; where the number of workers has changed, all go on from the old workers' mean."""
+        """Resume from this worker's own state, or, if the number of workers has changed, from the old workers' mean."""
         own = own_state("local_sgd", states, self._group.rank, ("weights", "weight", "position"))
         self._steps, self._local_steps = own["position"].tolist()
         if len(states) == self._group.size:
@@ -122,7 +122,7 @@ class LocalSgd:
         self._flat.set_weights(mean)
 
     def rejoin(self, own: Mapping[str, Tensor], peer: Mapping[str, Tensor] | None) -> None:
-        """All is common but the open period, in which a worker that takes a peer's state has no part.
+        """Take the shared state; a worker that takes a peer's has no part in the open period.
 
         See `regrouping`.
         """

@@ -1,13 +1,13 @@
 """Extends `Synchroniser` for trainings that survive the loss and return of workers.
 
 When the group changes, a new synchroniser is built for it, and `rejoin` gives it the old one's state. Workers with
-equal progress use their own; a worker that is behind or new takes the shared part from one that is further. A lost
-worker's own part is lost:
+equal progress use their own; a worker that is behind or new takes the shared part from one that is further. Of a lost
+worker:
 
-    dense        nothing is a worker's own
-    gtc          its residual, which it had not sent yet. A new worker begins with zeros
-    bmuf,        its steps of the open block. The global model and its momentum are shared: with the number of workers
-    local_sgd    only η of equation 6 changes
+    dense        workers have no state of their own
+    gtc          its unsent residual is lost. A new worker begins with zeros
+    bmuf,        its steps of the open block are lost. The global model and its momentum are shared; with the number of
+    local_sgd    workers only η of equation 6 changes
 """
 
 from __future__ import annotations

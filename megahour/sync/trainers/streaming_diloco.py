@@ -2,8 +2,8 @@
 
 Douillard et al., "Streaming DiLoCo with overlapping communication: towards a distributed free lunch", 2025
 (arXiv:2501.18512), algorithm 2. With H steps between two exchanges of one fragment, P fragments and an exchange that
-takes τ steps, fragment p is sent by all workers at the steps t with (t - p H / P) mod H = 0, and what came is used τ
-steps later:
+takes τ steps, fragment p is sent by all workers at the steps t with (t - p H / P) mod H = 0, and the received mean is
+used τ steps later:
 
     W̄_p = mean over the workers of θ_p(t)
     B_p, from W̄_p by the block momentum of `block_momentum.Nesterov`
@@ -34,7 +34,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass
 class FragmentOnWay:
-    """A fragment on its way: the sum over the workers comes in `vector`, and is used at the end of step `due`."""
+    """A fragment being exchanged: `vector` receives the sum over the workers, for use at the end of step `due`."""
 
     fragment: int
     due: int
@@ -77,9 +77,9 @@ class StreamingDiloco:
         self._exchange: FragmentOnWay | None = None
 
     def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
-        """A local step, none with `weight` 0; a fragment leaves where one is due, and one that has come is used.
+        """Take a local step, unless `weight` is 0; send a fragment when one is due, and use one that has arrived.
 
-        With a scaler a step with an infinity or NaN is left out by this worker alone.
+        With a scaler, only this worker skips a step with an infinity or NaN.
         """
         base.check_weight(weight)
         if weight:
