@@ -1,4 +1,4 @@
-"""Options of language models. Each is declared once; stages and commands inherit the groups that they take."""
+"""Options of language models, in groups that stages and commands inherit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ MAX_ORDER = 7
 
 
 def parse_bytes(text: str) -> int:
-    """``4GB`` → 4,000,000,000, ``4G`` → 4,294,967,296. Raises ConfigError."""
+    """A size in bytes, with decimal (4GB) or binary (4G) units. Raises ConfigError.
+
+    >>> parse_bytes("4GB"), parse_bytes("4G")
+    (4000000000, 4294967296)
+    """
     number = text.strip().upper()
     factor = 1
     for unit, value in UNITS.items():
@@ -32,7 +36,7 @@ def parse_bytes(text: str) -> int:
 
 
 def digest_of(sources: Sequence[str]) -> str:
-    """SHA-256 of the contents of files: they are part of a stage's identity, their names are not."""
+    """SHA-256 of the contents of files, which are part of a stage's identity; their names are not."""
     from megahour.lm.text.sources import sources_digest
 
     return sources_digest(list(sources))
@@ -146,7 +150,7 @@ class TrainOptions(ModelOptions):
 
     out: str = Field(description="Output file: .arpa, .arpa.gz .xz .zst, or .mlm (memory-mapped).")
     memory: str = Field(
-        "", description="Memory limit, such as 4GB; the rest goes to disk. Empty: the whole text is held in memory."
+        "", description="Memory limit, such as 4GB; further data go to disk. Empty: the whole text is held in memory."
     )
     scratch: str = Field(
         "", description="Directory for data beyond --memory, best on a fast disk. Empty: beside --out."
@@ -188,7 +192,7 @@ class TrainOptions(ModelOptions):
         return self
 
     def _counts_fit(self) -> None:
-        """Raises ValueError: an option that wants the text."""
+        """Raises ValueError: an option needs the text."""
         for name in ("memory", "tokenizer", "limit_vocabulary", "skip_symbols"):
             if getattr(self, name):
                 raise ValueError(f"--{name.replace('_', '-')} wants text; with --counts leave it out")

@@ -1,4 +1,4 @@
-"""Stage `language-model`: text to an ARPA n-gram model."""
+"""Stage `language-model`: estimates an ARPA n-gram model from text."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class LanguageModel(SingleShard[LanguageModelParams]):
 
 
 def _spelling(artifact: Artifact) -> TokenLines:
-    """Raises ConfigError: a model of pieces, which does not know how texts are cut into them."""
+    """The speller of an artifact of tokens or a model. Raises ConfigError: a model that cannot spell text."""
     if form_of(artifact):
         return TokenLines(speller_of(artifact))
     config = artifact.read_json(0, ".model.json")
@@ -105,7 +105,7 @@ def _blocks(p: LanguageModelParams, inputs: Inputs, spelling: TokenLines | None)
 
 
 def _normalised(lines: Iterable[str], language: str) -> Iterator[str]:
-    """Lines without those that normalise to nothing."""
+    """Normalised lines, without empty ones."""
     from megahour.corpus.text.normalise import normalise
 
     return (text for line in lines if (text := normalise(line, language).text))

@@ -1,4 +1,4 @@
-"""`megahour lm train` and the stage `language-model`: text to a model's file in one call."""
+"""`megahour lm train` and the stage `language-model`: estimate a model from text and write its file."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from megahour.lm.counts.table import NgramCounts
     from megahour.lm.params import CountOptions, ModelOptions, TrainOptions
 
-BYTES_PER_WORD = 75  # of memory, for a corpus in it
-TEXT_BYTES_PER_WORD = 4  # of plain text, at least
-MOST_TEXT_BYTES = 6  # the same, at most: what would not fit even then is refused
-PACKED_FACTOR = 3  # what compressed text grows to
-TOKENS_FACTOR = 2  # what a text grows to that is spelled in tokens
+BYTES_PER_WORD = 75  # memory for a word of a corpus in memory
+TEXT_BYTES_PER_WORD = 4  # plain text, lower limit
+MOST_TEXT_BYTES = 6  # plain text, upper limit; a text that does not fit even then is refused
+PACKED_FACTOR = 3  # growth of compressed text
+TOKENS_FACTOR = 2  # growth of text that is spelled in tokens
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """sizes: n-grams by order. discounts, fallbacks, wildcards: see `estimate.Estimated`. text: counts of the text, if
-    known. notes: lines for the user about how the model was estimated."""
+    """Facts about a trained model. sizes: n-grams by order. discounts, fallbacks, wildcards: see `estimate.Estimated`.
+    text: counts of the text, if known. notes: lines for the user about the estimation."""
 
     sizes: list[int]
     discounts: list[Any]
@@ -54,14 +54,14 @@ Text = Callable[[], Iterable[Block]]
 def train(
     options: TrainOptions, memory_bytes: int = 0, progress: Progress = lambda phase, done, total: None
 ) -> Trained:
-    """Estimate a model and write it; `options.out` appears when it is complete.
+    """Estimate a model and write it. The file `options.out` appears when it is complete.
 
-    memory_bytes: `options.memory` as a number; 0 holds the text in memory.
+    memory_bytes: `options.memory` as a number; 0: hold the text in memory.
 
     Raises
     ------
-    ConfigError: a source matches nothing, or the output's name or directory is wrong; before any work. MegahourError:
-    the text cannot be used, or memory or disk cannot hold the job.
+    ConfigError, before any work: a source matches nothing, or the name or directory of the output is wrong.
+    MegahourError: the text is unusable, or memory or disk is too small.
     """
     if options.counts:
         return _train_counts(options, progress)
@@ -109,7 +109,7 @@ def _train(options: TrainOptions, text: Text, memory_bytes: int, progress: Progr
 
 
 def read(options: ModelOptions, text: Iterable[Block], **limits: Any) -> CountedCorpus:
-    """Number the words of a text as the options say; `limits` go to `read_corpus`."""
+    """Number the words of a text with these options; `limits` are passed to `read_corpus`."""
     listed = vocabulary_of(blocks([options.vocabulary_file])) if options.vocabulary_file else None
     cut = WordCut(options.vocabulary, options.min_count)
     return read_corpus(text, vocabulary=listed, cut=cut, skip_symbols=options.skip_symbols, **limits)
@@ -141,7 +141,7 @@ def _fit_counts(options: ModelOptions, counts: NgramCounts, path: Path, progress
 
 
 def _train_counts(options: TrainOptions, progress: Progress) -> Trained:
-    """A model from counts of n-grams."""
+    """Estimate a model from counts of n-grams."""
     form_to_write(Path(options.out))
     with replacing(options.out) as making, packing(making, options.out, options.threads, progress) as path:
         counts = counts_of(options, progress)
@@ -152,7 +152,7 @@ def _train_counts(options: TrainOptions, progress: Progress) -> Trained:
 
 
 def counts_of(options: TrainOptions | CountOptions, progress: Progress) -> NgramCounts:
-    """Counts of n-grams, from files of them or from text. Raises as `counts.files.read_counts` and `read_corpus`."""
+    """Read files of n-gram counts, or count text. Raises as `counts.files.read_counts` and `read_corpus`."""
     from megahour.lm.counts.files import read_counts
     from megahour.lm.counts.table import count_corpus
 
@@ -170,18 +170,18 @@ def counts_of(options: TrainOptions | CountOptions, progress: Progress) -> Ngram
 
 
 def allowed_of(options: ModelOptions, corpus: Corpus) -> Words:
-    """(V,) which words n-grams may contain; None: all."""
+    """(V,) 1 for the words that n-grams may contain; None: all words."""
     listed = options.limit_vocabulary
     return allowed_words(corpus, vocabulary_of(blocks([listed]))) if listed else None
 
 
 def check_memory(size: int, free: int) -> None:
-    """Raises MegahourError when `size` bytes of text cannot fit into `free` bytes of memory."""
+    """Raises MegahourError: `size` bytes of text cannot fit into `free` bytes of memory."""
     need = size // TEXT_BYTES_PER_WORD * BYTES_PER_WORD
     if size // MOST_TEXT_BYTES * BYTES_PER_WORD > free:
         raise MegahourError(
             f"about {size / 1e9:.1f} GB of text need up to {need / 1e9:.0f} GB of memory, {free / 1e9:.1f} GB are free",
-            remedy=f"give --memory {max(free * 0.7 / 1e9, 0.5):.1f}GB: the rest then goes to disk",
+            remedy=f"give --memory {max(free * 0.7 / 1e9, 0.5):.1f}GB, to keep the remaining data on disk",
         )
 
 
@@ -192,13 +192,13 @@ def free_memory() -> int:
 
 
 def _counted(text: Text, size: int, progress: Progress) -> Iterator[Block]:
-    """Blocks of the text. Raises MegahourError when there is more of it than fits into memory."""
+    """The blocks of a text, with progress. Raises MegahourError: it does not fit into memory."""
     done, free = 0, free_memory()
     progress("read", 0, size)
     for block in text():
         yield block
         done += block.end
-        if done > size:  # compressed text and pipes may be of any size
+        if done > size:  # compressed text and pipes can have any size
             check_memory(done, free)
         progress("read", done, max(size, done) if size else 0)
 
@@ -219,7 +219,7 @@ def _bounded(
     out, listed = Path(options.out), options.vocabulary_file
     scratch = (Path(options.scratch) if options.scratch else out.parent) / f".{out.name}.scratch"
     if any(map(is_stream, options.source)):
-        identity = str(uuid4())  # a pipe may bring other text next time
+        identity = str(uuid4())  # a pipe can have another text next time
     else:
         files = [sources_digest([file]) if file else "" for file in (listed, options.tokenizer)]
         identity = " ".join([sources_digest(options.source), *files, options.token_form])

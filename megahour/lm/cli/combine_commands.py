@@ -35,7 +35,7 @@ _out = click.option("--out", required=True, type=click.Path(), help="Output file
 )
 @log.logged
 def interpolate(models: tuple[str, ...], out: str, **values: Any) -> None:
-    """Merge models into one back-off model: p = Σ λ p over the n-grams of all, weights given or tuned.
+    """Merge models to one back-off model: p = Σ λ p for the n-grams of all models, with given or tuned weights.
 
     Back-off weights are recomputed, so that every context sums to one.
     """
@@ -77,9 +77,9 @@ def interpolate(models: tuple[str, ...], out: str, **values: Any) -> None:
 )
 @log.logged
 def loglinear(models: tuple[str, ...], weights: str, text: tuple[str, ...], normalise: bool) -> None:
-    """Score sentences by a log-linear mix of models, Σ λ log10 p; prints the score and the sentence.
+    """Score sentences by a log-linear mix of models, Σ λ log10 p. Prints the score and the sentence.
 
-    Without --normalise the scores are not probabilities: good for ranking, useless for perplexities.
+    Without --normalise the scores are not probabilities: use them for ranking, not for perplexities.
     """
     from megahour.lm.combine.interpolate import gather
     from megahour.lm.combine.loglinear import LogLinear
@@ -119,7 +119,7 @@ def loglinear(models: tuple[str, ...], weights: str, text: tuple[str, ...], norm
 def prune(model: str, out: str, history: str | None, heldout: tuple[str, ...], **values: Any) -> None:
     """Prune the n-grams that change the model least (Stolcke 1998), to a threshold or a size.
 
-    Kneser-Ney models lose less with --history-text: their short contexts do not have the probability of occurring.
+    Kneser-Ney models lose less with --history-text: their short contexts have no realistic probabilities.
     """
     engine = {key: values.pop(key) for key in OPTIONS}
     from megahour.lm.combine.context_probs import contexts_of_model, contexts_of_text
@@ -134,7 +134,8 @@ def prune(model: str, out: str, history: str | None, heldout: tuple[str, ...], *
         raise click.UsageError("give one of --history and --history-text")
     if engine["engine"]:
         if history or heldout:
-            raise click.UsageError("with --engine: contexts by --history-text; perplexities by megahour lm score")
+            remedy = "use --history-text for contexts, and megahour lm score for perplexities"
+            raise click.UsageError(f"--engine does not take --history and --heldout: {remedy}")
         prune_on_engine(model, out.rstrip("/"), chosen, engine)
         return
     form_to_write(out)
@@ -175,8 +176,8 @@ def prune(model: str, out: str, history: str | None, heldout: tuple[str, ...], *
 def expand(model: str, out: str, classes: str, order: int | None) -> None:
     """Expand a class n-gram MODEL into a word model, for tools that do not support classes.
 
-    Word for word the class model where classes are of single words, each in one class; `lm score --classes` scores
-    with any class model as it is.
+    The result equals the class model if classes have single words, each in one class. `lm score --classes` scores with
+    any class model, without expansion.
     """
     from megahour.lm.combine.expand import expand as spell
     from megahour.lm.query.classes import ClassScorer, read_classes

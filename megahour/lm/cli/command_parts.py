@@ -1,4 +1,4 @@
-"""What `megahour lm` commands share: Ctrl-C, tables, last lines, a quick start."""
+"""Parts of all `megahour lm` commands: Ctrl-C, options, tables, the last line, a fast import of numba."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ M = TypeVar("M", bound="BaseModel")
 
 @contextmanager
 def stoppable(left: str = "no partial file is left") -> Iterator[None]:
-    """End the command on Ctrl-C and SIGTERM with a line about what it leaves."""
+    """End the command on Ctrl-C and SIGTERM with a line that says what is left on disk."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -33,7 +33,7 @@ def stoppable(left: str = "no partial file is left") -> Iterator[None]:
 
 
 def parsed(model: type[M], values: Mapping[str, Any], command: str) -> M:
-    """The options of `megahour lm COMMAND` as a model of them, with its defaults. Raises ConfigError."""
+    """Validate the options of `megahour lm COMMAND` with a model, which has the defaults. Raises ConfigError."""
     from megahour.core.config import parse
 
     given = {key: list(value) if isinstance(value, tuple) else value for key, value in values.items()}
@@ -44,7 +44,8 @@ def parsed(model: type[M], values: Mapping[str, Any], command: str) -> M:
 def orders_table(
     sizes: list[int], discounts: list[Any], fallbacks: dict[Any, str], wildcards: list[tuple[int, int]] | None = None
 ) -> None:
-    """A line an order. discounts: three of Kneser-Ney, more of Good-Turing; wildcards: of `Estimated`."""
+    """Print a table with a row per order. discounts: three for Kneser-Ney, more for Good-Turing; wildcards: of
+    `Estimated`."""
     if log.quiet():
         return
     from rich.table import Table
@@ -66,7 +67,7 @@ def orders_table(
 
 
 def say_model(out: str, sizes: list[int]) -> None:
-    """The last line of a command that wrote a model; sizes: n-grams by order."""
+    """Print the last line of a command that wrote a model; sizes: n-grams by order."""
     n_bytes = Path(out).stat().st_size
     text = f"{out}: {sum(sizes):,} n-grams, {n_bytes / 1e6:,.1f} MB"
     log.say_last(text, facts={"path": out, "ngrams": sizes, "bytes": n_bytes})
@@ -113,7 +114,7 @@ def _import_numba() -> None:
 
 @contextmanager
 def _without(name: str) -> Iterator[None]:
-    """Make imports of a module fail, unless it is loaded already."""
+    """Let imports of a module fail, unless it is loaded already."""
     if sys.modules.get(name) is not None:
         yield
         return

@@ -36,12 +36,12 @@ _source = click.argument("source", nargs=-1, required=True, metavar="TEXT…")
 def train(**values: Any) -> None:
     """Estimate an n-gram model from texts with one sentence per line.
 
-    TEXT: files, globs, URLs, .gz .xz .zst too; FILE.parquet:COLUMN is a column of a table; - is standard input.
+    TEXT: files, globs, URLs, also .gz .xz .zst; FILE.parquet:COLUMN is a column of a table; - is standard input.
     Options may come before, between or after the texts.
 
-    Without --memory the text is held in memory, some 75 bytes a word. With it, the same model is made within SIZE; the
-    disk space it will need is estimated from the first megabyte of text, and the command stops at once if there is too
-    little. After an interruption, run the same command again: it resumes.
+    Without --memory the text is held in memory, about 75 bytes per word. With it, the same model is estimated within
+    SIZE. The required disk space is estimated from the first megabyte of text, and the command stops at once if there
+    is too little. After an interruption, run the same command again: it resumes.
 
     \b
     megahour lm train text/*.gz --order 5 --out lm.arpa.gz
@@ -54,7 +54,7 @@ def train(**values: Any) -> None:
     from megahour.lm.train import train as estimate
 
     memory_bytes = parse_bytes(chosen.memory) if chosen.memory else 0
-    left = "what is on disk stays: the same command resumes" if memory_bytes else "no partial file is left"
+    left = "the same command resumes from the files on disk" if memory_bytes else "no partial file is left"
     with stoppable(left), Phases() as phases:
         trained = estimate(chosen, memory_bytes, phases)
     phases.say_summary()
@@ -114,11 +114,11 @@ def count(**values: Any) -> None:
 def cluster(out: str, engine: str, master: str, workers: int, **values: Any) -> None:
     """Estimate a model by the stages lm-words … lm-arpa, for texts larger than one machine.
 
-    The model is DIR/arpa/shards/00000.arpa, with the bytes of `lm train`. The task of a shard takes about 400 bytes of
-    memory for each of its --shard-rows at order 5, and every task holds the vocabulary, some 64 bytes a word: limit it
-    by count or by a list. Steps that are finished are not repeated.
+    The model is DIR/arpa/shards/00000.arpa, with the same bytes as from `lm train`. At order 5 the task of a shard
+    takes about 400 bytes of memory for each of its --shard-rows. Every task holds the vocabulary, 64 bytes per word:
+    limit it by count or by a list. Finished steps do not run again.
 
-    The closing table has for each stage the CPU time of all processes on this machine, the CPU time reserved
+    The table at the end has for each stage the CPU time of all processes on this machine, the reserved CPU time
     (workers × wall time), and the wall time.
     """
     from megahour.lm.estimate.partitions import BUCKET
@@ -139,8 +139,8 @@ def cluster(out: str, engine: str, master: str, workers: int, **values: Any) -> 
     sharding = summary["sharding"]
     asked, used = chosen[1].shard_rows, _shard_rows(out.rstrip("/"))
     if used > asked:
-        what = f"shards of up to {used:,} positions, not {asked:,}: smaller ones than {BUCKET:,} gain nothing"
-        more = f"there are at most {MOST_SHARDS:,} at first; some {used * 400 / 1e9:,.2f} GB of memory a task"
+        what = f"shards have up to {used:,} positions, not {asked:,}, because below {BUCKET:,} nothing is gained"
+        more = f"there are at most {MOST_SHARDS:,} in round 1; a task takes about {used * 400 / 1e9:,.2f} GB of memory"
         log.say("shard-rows", f"{what}, and {more}", {"shard_rows": used})
     if not log.quiet():
         output_console().print(cost_table(costs))
@@ -156,7 +156,7 @@ def cluster(out: str, engine: str, master: str, workers: int, **values: Any) -> 
 
 
 def _shard_rows(folder: str) -> int:
-    """Positions that a shard may have, as the vocabulary's step found it."""
+    """The largest shard in positions, from the step `vocabulary`."""
     from megahour.core.store import Artifact
 
     return int(Artifact(f"{folder}/vocabulary").receipts()[0].stats["shard_rows"])

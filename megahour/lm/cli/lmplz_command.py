@@ -1,4 +1,4 @@
-"""`megahour lmplz`: the command line of KenLM's lmplz, so that scripts go on with another word in front."""
+"""`megahour lmplz`: the command line of KenLM's lmplz, so that scripts only need another word in front."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from megahour.runner import log
 
 SIZES = "bKMGTPEZY"
 SEVERAL = {"prune": "", "discount_fallback": "0.5,1,1.5", "interpolate_unigrams": "1"}
-"""Options that take all words up to the next option, or none, with what stands for none."""
+"""Options that take all words up to the next option, with the value for no words."""
 IDLE = "Accepted for compatibility, without effect."
 
 
 class LmplzCommand(click.Command):
-    """`--prune 0 0 1` and `--discount_fallback`, and names cut short where they are plain, as lmplz takes them."""
+    """Takes `--prune 0 0 1`, `--discount_fallback` and unique abbreviations of options, as lmplz does."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         names = [name[2:] for param in self.params for name in param.opts if name.startswith("--")]
@@ -48,7 +48,7 @@ def _plain(args: list[str], names: list[str]) -> Iterator[str]:
 
 
 class Size(click.ParamType):  # type: ignore[type-arg]
-    """A number of bytes as GNU sort has it: 80%, 4G (or 4GB), 500M; without a unit, K."""
+    """A number of bytes as in GNU sort: 80%, 4G (or 4GB), 500M; without a unit, K."""
 
     name = "size"
 
@@ -65,7 +65,7 @@ class Size(click.ParamType):  # type: ignore[type-arg]
 
 
 class Numbers(click.ParamType):  # type: ignore[type-arg]
-    """Numbers with commas between them."""
+    """Numbers separated by commas."""
 
     name = "n,n,…"
 
@@ -130,8 +130,8 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]
 def lmplz(**values: Any) -> None:
     """Estimate an n-gram model with the options of KenLM's lmplz: text from standard input, ARPA to standard output.
 
-    The numbers are lmplz's, in another order of lines. Every line is a sentence, also a last line without its
-    newline. `megahour lm train` does the same with other names, and writes compressed and mapped models.
+    The numbers are those of lmplz, with lines in another order. Every line is a sentence, also a last line without its
+    line break. `megahour lm train` has other names for the same options, and writes compressed and mapped models.
 
     \b
     megahour lmplz -o 5 -S 80% -T /tmp --prune 0 0 1 < text > lm.arpa
@@ -142,7 +142,7 @@ def lmplz(**values: Any) -> None:
         raise ConfigError("lmplz's intermediate files are not written", where="--intermediate", remedy=remedy)
     if values["collapse_values"]:
         remedy = "leave it out: sentences have the same probabilities, and back-off weights keep those of words right"
-        raise ConfigError("probability and back-off are not collapsed", where="--collapse_values", remedy=remedy)
+        raise ConfigError("this option is not supported", where="--collapse_values", remedy=remedy)
     fast_numba_import()
     from megahour.lm.cli.phases import Phases
     from megahour.lm.lmplz import Built, build
@@ -151,7 +151,7 @@ def lmplz(**values: Any) -> None:
     try:
         with stoppable(), Phases() as phases:
             made: Built = build(options, values["threads"], phases)
-    except BrokenPipeError:  # whoever reads the model has enough, as `head`
+    except BrokenPipeError:  # the reader of the pipe has ended, such as `head`
         sys.exit(128 + signal.SIGPIPE)
     if log.quiet():
         return
@@ -162,7 +162,7 @@ def lmplz(**values: Any) -> None:
 
 
 def _chosen(values: dict[str, Any]) -> Any:
-    """As `lmplz.LmplzOptions`. Raises ConfigError."""
+    """Validate the options to `lmplz.LmplzOptions`. Raises ConfigError."""
     from megahour.lm.lmplz import LmplzOptions
     from megahour.lm.params import MAX_ORDER
 

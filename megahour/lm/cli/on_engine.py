@@ -25,7 +25,7 @@ OPTIONS = ("engine", "master", "workers", "shard_rows")
 
 
 def engine_options(command: F) -> F:
-    """The options of OPTIONS, for a command that can do without."""
+    """Add the options of OPTIONS to a command, all optional."""
     for option in (
         click.option(
             "--shard-rows", type=click.IntRange(1), default=1 << 20, help="With --engine: n-grams per partition."
@@ -50,7 +50,7 @@ def engine_options(command: F) -> F:
 
 
 def engine_of(kind: str, master: str, workers: int) -> Engine:
-    """An engine by the name that a user gives it."""
+    """The engine with this name."""
     if kind == "spark":
         from megahour.engine.spark import SparkEngine
 
@@ -61,7 +61,7 @@ def engine_of(kind: str, master: str, workers: int) -> Engine:
 
 
 def model_of(path: str) -> Artifact | str:
-    """The lines of a directory of steps, or a file. Raises ConfigError: a directory of something else."""
+    """The artifact of lines in a directory of steps, or a file. Raises ConfigError: another directory."""
     from megahour.core.store import Artifact
 
     if not Path(path).is_dir():
@@ -74,7 +74,7 @@ def model_of(path: str) -> Artifact | str:
 
 
 def interpolate_on(models: Sequence[str], out: str, p: InterpolateParams, engine: dict[str, Any]) -> None:
-    """Mix models on an engine, and say what they weigh."""
+    """Interpolate models on an engine, and print their weights."""
     from megahour.lm.sharded.on_engine import mix_on, model_table
 
     _check_order(models)
@@ -90,7 +90,7 @@ def prune_on_engine(model: str, out: str, p: PruneParams, engine: dict[str, Any]
 
 
 def _check_order(models: Sequence[str]) -> None:
-    """Raises ConfigError: a file before a directory, whose words would be numbered after its."""
+    """Raises ConfigError: a file comes before a directory."""
     kinds = [Path(path).is_dir() for path in models]
     if kinds != sorted(kinds, reverse=True):
         remedy = "name directories first: words are numbered, and weights given, in the order of the models"

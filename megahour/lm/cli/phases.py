@@ -1,4 +1,4 @@
-"""Progress by phase on the terminal, and how long each took."""
+"""Progress by phase on the terminal, and the time of each phase."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LINE_EVERY_S = 15.0  # without a terminal, a plain line this often
 
 
 class Phases:
-    """Called as `progress(phase, done, total)`. seconds: by phase, wall and CPU time of this process."""
+    """A progress function, `progress(phase, done, total)`. seconds: by phase, wall and CPU time of this process."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, tuple[float, float]] = {}
@@ -61,7 +61,7 @@ class Phases:
         say("progress", f"{phase}: {of}, {duration(spent)}{eta}", facts, shown=self._bar is not None)
 
     def begin(self, phase: str) -> None:
-        """End the phase at hand, begin another."""
+        """End the current phase and begin another."""
         self.end()
         self._phase, self._begun, self._cpu = phase, time.monotonic(), time.process_time()
         self._pace.begin(0, 0)
@@ -71,7 +71,7 @@ class Phases:
             self._task = self._bar.add_task(phase, total=None)
 
     def end(self) -> None:
-        """End the phase at hand."""
+        """End the current phase."""
         if self._phase:
             wall, cpu = self.seconds.get(self._phase, (0.0, 0.0))
             now = time.monotonic() - self._begun, time.process_time() - self._cpu
@@ -79,7 +79,7 @@ class Phases:
             self._phase = ""
 
     def say_summary(self) -> None:
-        """How long each phase took."""
+        """Log the time of each phase."""
         say("phases", self.summary(), {"phases": {phase: round(wall, 3) for phase, (wall, _) in self.seconds.items()}})
 
     def summary(self) -> str:

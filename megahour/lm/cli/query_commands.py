@@ -52,7 +52,7 @@ def info(model: str, verify: bool) -> None:
     for key, value in facts.items():
         click.echo(f"{key}: {value}")
     if verify:
-        click.echo("checksums are right")
+        click.echo("all checksums are correct")
 
 
 @click.command("convert")
@@ -123,7 +123,7 @@ def score(
     for text in texts:
         if text != "-" and not Path(text).is_file():
             what = "a folder, not a file" if Path(text).is_dir() else "no such file"
-            raise ConfigError(what, where=text, remedy="give texts, a sentence a line")
+            raise ConfigError(what, where=text, remedy="give texts, one sentence per line")
     with stoppable():
         scorer = _classes(model, classes, mix, weights) if classes else _mixture((model, *mix), weights, threads)
         total, count, spelled = TextScore(), 0, _token_lines(tokenizer, token_form)
@@ -137,7 +137,7 @@ def score(
     if not total.tokens:
         raise MegahourError(
             "no sentences to score: the text is empty", where=", ".join(texts) or "standard input",
-            remedy="give a sentence a line; an empty line is one too",
+            remedy="give one sentence per line; an empty line is one, too",
         )  # fmt: skip
     if srilm:
         score_output.srilm_total(" ".join(texts) or "-", total, count)
@@ -153,7 +153,7 @@ def score(
 
 
 def _mixture(models: tuple[str, ...], weights: str | None, threads: int) -> Any:
-    """bytes of lines → scores. Raises UsageError: weights that are none, or of other models."""
+    """A function from lines (bytes) to scores by a mixture. Raises UsageError: invalid weights."""
     from megahour.lm.query.mixed import mixed
 
     if len(models) == 1:
@@ -170,7 +170,7 @@ def _mixture(models: tuple[str, ...], weights: str | None, threads: int) -> Any:
 
 
 def _classes(model: str, classes: str, mix: tuple[str, ...], weights: str | None) -> Any:
-    """bytes of lines → scores, by a class model. Raises UsageError: other models are to be mixed in."""
+    """A function from lines (bytes) to scores by a class model. Raises UsageError: a mixture is requested."""
     from megahour.lm.query.classes import ClassScorer, read_classes
     from megahour.lm.query.scorer import NgramScorer
 
@@ -188,7 +188,7 @@ def _token_lines(tokenizer: str | None, form: TokenForm) -> TokenLines | None:
 
 
 def _decoded(lines: list[bytes], name: str) -> list[str]:
-    """Raises MegahourError: not UTF-8, which tokens are made of."""
+    """Lines as text. Raises MegahourError: not UTF-8."""
     try:
         return [line.decode().removesuffix("\n") for line in lines]
     except UnicodeDecodeError as error:
@@ -197,7 +197,7 @@ def _decoded(lines: list[bytes], name: str) -> list[str]:
 
 
 def _scorer(model: str, threads: int) -> Any:
-    """bytes of lines → Scores."""
+    """A function from lines (bytes) to scores by one model."""
     from megahour.lm.query.model_files import form_of, open_model
 
     if form_of(model) == "kenlm":

@@ -1,4 +1,4 @@
-"""What `megahour lm score` prints of sentences and words: our lines, KenLM's `query`, SRILM's `ngram -ppl -debug 2`."""
+"""Output of `megahour lm score` in three formats: ours, KenLM's `query`, SRILM's `ngram -ppl -debug 2`."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ Words = list[tuple[bytes, int, int, float]]  # as written; number, n-gram length
 
 
 def print_sentences(lines: list[bytes], result: SentenceScores) -> None:
-    """A line each: log10 p, words, unknown words, the sentence."""
+    """Print one line per sentence: log10 p, words, unknown words, the sentence."""
     columns = (result.log10_prob.tolist(), result.words.tolist(), result.oov.tolist())
     for line, logp, count, oov in zip(lines, *columns, strict=True):
         sys.stdout.buffer.write(b"%.6f\t%d\t%d\t%s\n" % (logp, count, oov, line.strip()))
 
 
 def print_words(lines: list[bytes], result: SentenceScores) -> None:
-    """As KenLM's `query`."""
+    """Print words as KenLM's `query`."""
     for (_, each), logp, oov in zip(_sentences(lines, result), result.log10_prob, result.oov, strict=True):
         row = b"\t".join(b"%s=%d %d %.6g" % (word, 2 if word == b"</s>" else n, k, p) for word, n, k, p in each)
         sys.stdout.buffer.write(row + b"\tTotal: %.6g OOV: %d\n" % (logp, oov))
 
 
 def print_srilm(lines: list[bytes], result: SentenceScores) -> None:
-    """As SRILM's `ngram -ppl -debug 2` without -unk: unknown words are counted, and their probabilities left out."""
+    """As SRILM's `ngram -ppl -debug 2` without -unk, which counts unknown words, but does not score them."""
     out = sys.stdout.buffer
     for line, each in _sentences(lines, result):
         out.write(line.strip() + b"\n")
@@ -50,7 +50,7 @@ def print_srilm(lines: list[bytes], result: SentenceScores) -> None:
 
 
 def srilm_total(name: str, total: TextScore, sentences: int) -> None:
-    """The last two lines of SRILM's output."""
+    """Print the last two lines of SRILM's output."""
     sys.stdout.buffer.flush()
     words = total.tokens - sentences
     click.echo(f"file {name}: {sentences} sentences, {words} words, {total.oov} OOVs")
@@ -58,14 +58,14 @@ def srilm_total(name: str, total: TextScore, sentences: int) -> None:
 
 
 def _perplexities(log10_prob: float, words: int, oov: int, sentences: int) -> str:
-    """ppl counts ends of sentences, ppl1 does not."""
+    """SRILM's line of perplexities: ppl includes ends of sentences, ppl1 does not."""
     counts = words - oov + sentences, words - oov
     ppl, ppl1 = (f"{10.0 ** (-log10_prob / count):.7g}" if count else "undefined" for count in counts)
     return f"0 zeroprobs, logprob= {log10_prob:.7g} ppl= {ppl} ppl1= {ppl1}"
 
 
 def _sentences(lines: list[bytes], result: SentenceScores) -> Iterator[tuple[bytes, Words]]:
-    """Each line, and its words and `</s>`."""
+    """Each line with its words and `</s>`."""
     at = 0
     for line, count in zip(lines, result.words.tolist(), strict=True):
         own = slice(at, at + count + 1)

@@ -143,7 +143,7 @@ def test_the_commands_chain(folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
         CliRunner().invoke(prune_command, [*arguments, "--ngrams", "400"], catch_exceptions=False)
     assert (tmp_path / "on" / "arpa" / "shards" / "00000.arpa").read_bytes() == Path(small).read_bytes()
     said = CliRunner().invoke(prune_command, [mixed, *engine, "--out", on, "--ngrams", "9", "--history", small])
-    assert "contexts by --history-text" in said.output
+    assert "use --history-text for contexts" in said.output
 
 
 @pytest.mark.faults
