@@ -1,4 +1,4 @@
-"""One shard of `apply`: batches of a table to the user's function, what it gives checked, other files as they are."""
+"""One shard of `apply`: pass a table to the user's function in batches, check its result, and copy the other files."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from megahour.corpus.apply.params import ApplyParams
 ROWS, CUES = ".parquet", ".cues.parquet"
 REASON = "reason"  # a column that the function may add
 LEFT_OUT = "left-out-by-function"
-# Where a row's audio lies, and which row it is: no function changes that.
+# Columns that place a row and its audio: the function must not change them.
 FIXED = ("key", "cue", "recording", "offset", "size", "samples", "rate_hz", "channel", "shard", "start_samples",
     "end_samples", "word_start_samples", "word_end_samples")  # fmt: skip
 
 
 def apply_shard(p: ApplyParams, source: Artifact, shard: int, out: ShardWriter) -> None:
-    """Write the shard again, with the rows that `p.function` gives. Cues of recordings that are left out go too."""
+    """Write the shard with the rows that `p.function` returns, without the cues of recordings that it leaves out."""
     receipt = source.receipt_of(shard)
     changed = {ROWS, CUES} if p.table == "rows" and CUES in receipt.files else {CUES if p.table == "cues" else ROWS}
     for suffix in sorted(receipt.files.keys() - changed):

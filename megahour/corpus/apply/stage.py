@@ -1,4 +1,4 @@
-"""Stage `apply`: the rows of an artifact through a function of the user's; the audio stays as it is."""
+"""Stage `apply`: pass the rows of an artifact through a user's function; the audio stays as it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = ("recordings", "utterances", "selection", "pseudo_labels")
 
 
 class Apply(Stage[ApplyParams]):
-    """One task per shard. What comes out is of the kind that went in, and takes its place."""
+    """One task per shard. The output is an artifact of the same kind, to use in place of the input."""
 
     name = "apply"
     params = ApplyParams

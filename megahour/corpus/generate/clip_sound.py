@@ -1,4 +1,4 @@
-"""A clip as sound: decoded, levelled, with the part that one hears."""
+"""Decode a clip, bring it to a common level, and find its audible part."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _UNSPEAKABLE = re.compile(r"[*#&@<>\[\](){}=|\\]")
 
 
 class Clip(NamedTuple):
-    """A clip with its place: `name` below the source, its `speaker`, its cleaned written `text`."""
+    """A clip: its `name` (path below the source), `speaker` and cleaned `text`."""
 
     name: str
     speaker: str

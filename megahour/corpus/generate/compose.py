@@ -62,7 +62,7 @@ class Composer:
         unspoken: Sequence[str] = (),
         foreign: Foreign | None = None,
     ) -> None:
-        """unspoken: texts for lines that are not spoken; without them, the clips' own texts are used."""
+        """unspoken: texts for lines that are not spoken. Default: the texts of the clips."""
         self._read, self._p, self._foreign = read, p, foreign
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._clips = [clips[i] for i in self._rng.permutation(len(clips))]
@@ -132,7 +132,7 @@ class Composer:
         return tape
 
     def _add_passages(self, tape: _Tape) -> None:
-        """Put in the passages whose time has come, between two strings."""
+        """Add the passages that are due, between two strings."""
         while self._foreign is not None and tape.starts and tape.samples >= tape.starts[0]:
             tape.starts.pop(0)
             language, pieces = self._foreign.passage()

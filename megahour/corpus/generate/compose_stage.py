@@ -114,7 +114,7 @@ def _find(p: ComposeParams, inputs: Inputs) -> tuple[Files, list[Clip], list[str
 
 
 def _always(name: str, p: ComposeParams) -> bool:
-    """Whether a clip is wanted whatever its hash."""
+    """Whether a clip is used regardless of its hash."""
     match = re.fullmatch(p.pattern, name)
     return (
         match is not None

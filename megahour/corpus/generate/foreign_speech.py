@@ -1,4 +1,4 @@
-"""Passages of speech in other languages by other voices, to be put where a transcript says nothing of them."""
+"""Passages of speech in other languages by other voices, which the transcript does not mention."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from megahour.corpus.generate.params import ComposeParams
 
 
 class Foreign:
-    """Draws clips of one language after the other, never one twice before all of the language have been drawn."""
+    """Draws clips of one language after another; repeats a clip only after all clips of its language were drawn."""
 
     def __init__(self, sources: dict[str, tuple[Files, list[Clip]]], p: ComposeParams, seed: int) -> None:
         self._p = p

@@ -27,7 +27,11 @@ Form = tuple[str, str]  # (written, spoken)
 
 
 def cardinal(n: int) -> str:
-    """Spoken form of 0 ≤ n < 1,000,000, without "and": ``cardinal(1250) == "one thousand two hundred fifty"``."""
+    """Spoken form of 0 ≤ n < 1,000,000, without "and".
+
+    >>> cardinal(1250)
+    'one thousand two hundred fifty'
+    """
     if not 0 <= n < 1_000_000:
         raise ValueError(f"cardinal() speaks 0 … 999,999, got {n}")
     if n < 20:
@@ -39,7 +43,11 @@ def cardinal(n: int) -> str:
 
 
 def ordinal(n: int) -> str:
-    """Spoken form: ``ordinal(23) == "twenty third"``."""
+    """Spoken form of an ordinal number.
+
+    >>> ordinal(23)
+    'twenty third'
+    """
     *head, last = cardinal(n).split()
     last = last[:-1] + "ieth" if last.endswith("y") else _IRREGULAR.get(last, last + "th")
     return " ".join([*head, last])
@@ -51,7 +59,11 @@ def written_ordinal(n: int) -> str:
 
 
 def year(n: int) -> str:
-    """Spoken form of 1100 … 2099: ``year(1905) == "nineteen oh five"``, ``year(2004) == "two thousand four"``."""
+    """Spoken form of a year from 1100 to 2099.
+
+    >>> year(1905), year(2004)
+    ('nineteen oh five', 'two thousand four')
+    """
     if 2000 <= n < 2010:
         return cardinal(n)
     tail = n % 100

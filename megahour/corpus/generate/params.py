@@ -1,4 +1,4 @@
-"""What a user may set of `generate`: parameters, their defaults and what they change."""
+"""The parameters of the stages that generate corpora."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ class SynthesiseParams(Params):
         return self
 
     def recordings(self) -> int:
-        """Number of recordings (or prompts) in all."""
+        """Total number of recordings (or prompts)."""
         seconds = _PROMPT_S if self.style == "prompts" else 60 * self.minutes()
         return max(1, math.ceil(self.hours * 3600 / seconds - 1e-9))
 

@@ -1,4 +1,4 @@
-"""A raw shard with its truth: what generated and composed corpora look like before ingest.
+"""Raw shards with the truth: the form of generated and composed corpora before ingest.
 
 The tar holds `{name}.flac`, a transcript `{name}.srt`, `.vtt` or `.txt`, and `{name}.json` with side information. What
 was really said, and when, is beside it in two tables that only scoring reads.
