@@ -129,14 +129,15 @@ def _next(stage: Stage[Any], params: Any, out: str, inputs: Mapping[str, Any]) -
     finished = "ingest" if getattr(params, "kind", "") == "recordings" else stage.name
     if finished not in NEXT:
         return
-    following, role = NEXT[finished]
+    command, role = NEXT[finished]
+    following, *options = command.split()
     known = {name: artifact.url for name, artifact in inputs.items()} | {role: out}
     words = ["megahour", following]
     for spec in load_stage(following).inputs:
-        if spec.role in known or not spec.optional:
+        if spec.role == role or not spec.optional:  # other inputs of this stage may not fit
             words += [f"--{spec.role.replace('_', '-')}", known.get(spec.role, spec.role.upper())]
     folder, slash, _ = out.rstrip("/").rpartition("/")  # shells complete folders with a slash
-    yield STAGES[following][1].rstrip("."), shlex.join([*words, "--out", f"{folder}{slash}{following}"])
+    yield STAGES[following][1].rstrip("."), shlex.join([*words, *options, "--out", f"{folder}{slash}{following}"])
 
 
 def reference() -> str:

@@ -15,8 +15,9 @@ from trainings import training_data
 from megahour.cli.command_table import COMMANDS
 from megahour.cli.main import app
 from megahour.cli.recipe import load_stage
-from megahour.cli.stage_command import stage_command
+from megahour.cli.stage_command import _next, stage_command
 from megahour.cli.stage_table import NEXT, STAGES
+from megahour.core.config import parse
 from megahour.core.store import Artifact
 from megahour.runner.options import OptionCommand
 
@@ -79,9 +80,19 @@ def test_the_end_of_a_stage_names_the_likely_next_one_with_what_is_known(tmp_pat
 
 
 def test_likely_next_stages_take_the_artifact() -> None:
-    for made, (following, role) in NEXT.items():
+    for made, (command, role) in NEXT.items():
+        following, *options = command.split()
         assert made in STAGES
         assert role in {spec.role for spec in load_stage(following).inputs}, made
+        if options:
+            given = zip(options[::2], options[1::2], strict=True)
+            parse(load_stage(following).params, {name.removeprefix("--"): value for name, value in given}, where=made)
+
+
+def test_the_next_stage_gets_the_inputs_that_it_needs() -> None:
+    inputs = {"utterances": Artifact("work/utterances"), "selection": Artifact("work/selection")}
+    (hint,) = _next(load_stage("features"), None, "work/features", inputs)
+    assert hint[1] == "megahour train --features work/features --criterion ctc --out work/train"
 
 
 def test_booleans_take_a_value_as_other_options_do(monkeypatch: pytest.MonkeyPatch) -> None:
