@@ -260,6 +260,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 """The stages as `megahour --help` lists them. Those that only `megahour lm` runs, on an engine, are left out."""
 
+VOICE = "--kind voice --criterion speech --stack 1 --offsets [0] --epochs 0 --whole-epochs 200"
 NEXT: dict[str, tuple[str, str]] = {
     "fetch-prompts": ("compose", "clips"),
     "synthesise": ("ingest", "raw"),
@@ -286,7 +287,7 @@ NEXT: dict[str, tuple[str, str]] = {
     "realign": ("train", "units"),
     "targets": ("train", "targets"),
     "pseudo-label": ("train --criterion ctc", "pseudo_labels"),
-    "tts-data": ("train --criterion speech --kind voice", "features"),
+    "tts-data": (f"train {VOICE}", "features"),
     "speak": ("score-speech", "speech"),
     "train": ("decode", "model"),
     "graph": ("decode", "graph"),

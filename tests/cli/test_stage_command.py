@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 from click.testing import CliRunner
 from made_artifacts import utterances
 from trainings import training_data
@@ -85,8 +86,9 @@ def test_likely_next_stages_take_the_artifact() -> None:
         assert made in STAGES
         assert role in {spec.role for spec in load_stage(following).inputs}, made
         if options:
-            given = zip(options[::2], options[1::2], strict=True)
-            parse(load_stage(following).params, {name.removeprefix("--"): value for name, value in given}, where=made)
+            names = [name.removeprefix("--").replace("-", "_") for name in options[::2]]
+            values = map(yaml.safe_load, options[1::2])
+            parse(load_stage(following).params, dict(zip(names, values, strict=True)), where=made)
 
 
 def test_the_next_stage_gets_the_inputs_that_it_needs() -> None:
