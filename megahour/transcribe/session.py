@@ -129,8 +129,9 @@ def stream(
 ) -> Iterator[Update]:
     """Words while the audio comes; `blocks` of float32 samples in the int16 scale, at the model's rate.
 
-    A model that carries its state (lstm, conformer) takes the audio in `chunks` and goes on from what it has. With any
-    other the piece under way is recognised again every half second. What is not `final` may change. `meter` measures.
+    A model that carries its state (lstm, conformer) takes the audio in `chunks` and continues from its state. With any
+    other model the current piece is recognised again every half second. Words that are not `final` may change. `meter`
+    measures. Multiply samples in ±1 by 32,768: a stream cannot tell them from silence.
 
     Raises
     ------
