@@ -94,7 +94,7 @@ class Utterances(ImportTarget):
 
 
 def kept_record(p: ImportParams, entry: Entry, samples: int) -> Row:
-    """The record of an entry that megahour exported, if it fits the audio and the policy; its key stays.
+    """The record of an entry of our own exports, if it fits the audio and the policy; its key stays.
 
     Raises
     ------
