@@ -1,4 +1,4 @@
-"""The last pass: the senone of every frame of a features shard, and which pronunciations its words had."""
+"""The final alignment pass: one senone per frame of a features shard, and counts of the pronunciations used."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from megahour.core.writer import ShardWriter
 from megahour.units.alignment_model import Alignment, AlignmentModel
 from megahour.units.utterances import Dropped, LabelledCorpus, Utterance
 
-NAMED = 100  # words that no one can pronounce, in a shard's statistics
+NAMED = 100  # words missing from the lexicon that a shard's statistics list at most
 TOO_SHORT = "too-short-for-text"
 SPOKEN = pa.schema([("word", pa.string()), ("pronunciation", pa.string()), ("count", pa.int64())])
 
 
 class SpokenWords:
-    """How often each pronunciation was the best, of words that have several."""
+    """Counts the pronunciations that alignment chose, for words with more than one."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
@@ -41,7 +41,7 @@ class SpokenWords:
 
 
 class ShardAlignment:
-    """The new alignments of a shard, in order: keys and the senones of the frames (T,) of each utterance."""
+    """The alignments of a shard in order: for each utterance its key and its senones (T,)."""
 
     def __init__(self, phones: int, senones: int) -> None:
         self.phones, self.senones = phones, senones
@@ -52,12 +52,12 @@ class ShardAlignment:
     def add(self, utterance: Utterance, alignment: Alignment, senones: NDArray[np.int32]) -> None:
         """senones: (T,)."""
         self._spoken.add(utterance, alignment)
-        self._score += round(alignment.score * 1000)  # whole numbers add up to the same in any shards
+        self._score += round(alignment.score * 1000)  # integers, so that the total does not depend on the sharding
         self.keys.append(utterance.key)
         self.labels.append(senones.astype(np.int16))
 
     def write(self, out: ShardWriter, dropped: Dropped) -> None:
-        """Write `.alignments.arrow` and `.spoken.parquet`; utterances that were left out are counted by reason."""
+        """Write `.alignments.arrow` and `.spoken.parquet`, and count the dropped utterances by reason."""
         columns = [self.keys, [len(row) for row in self.labels], self.labels]
         arrays = [pa.array(values, field.type) for values, field in zip(columns, SENONE_ALIGNMENTS, strict=True)]
         out.table(pa.table(arrays, SENONE_ALIGNMENTS), ".alignments.arrow")
@@ -76,7 +76,7 @@ class ShardAlignment:
 
 
 def align_shard(corpus: LabelledCorpus, model: AlignmentModel, shard: int, out: ShardWriter) -> None:
-    """Write the alignments of a features shard under `model`."""
+    """Align a features shard with `model` and write the result."""
     assert model.units is not None
     dropped, result = Dropped(), ShardAlignment(len(model.phones), model.units.size)
     for utterance in corpus.utterances(shard, 1.0, dropped):
@@ -88,7 +88,7 @@ def align_shard(corpus: LabelledCorpus, model: AlignmentModel, shard: int, out: 
 
 
 def summary(receipts: Sequence[Receipt], *, where: str) -> dict[str, Any]:
-    """Totals of the shards that `ShardAlignment` wrote, and the senones' shares of the frames as their `priors`.
+    """Totals over the shards that `ShardAlignment` wrote. `priors` are the senones' shares of all aligned frames.
 
     Raises StageError: nothing was aligned.
     """

@@ -1,4 +1,7 @@
-"""What aligns speech with its words: Gaussians of phones, then the trees, a transform, and Gaussians of senones."""
+"""The model that aligns speech with its transcript.
+
+It starts with phone Gaussians and gains decision trees, a feature transform and senone Gaussians.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ PARTS = ("weights", "means", "variances")
 
 @dataclass(frozen=True)
 class Alignment:
-    """The path of an utterance and the slot of every frame (T,) in it; `score` is its log-likelihood."""
+    """The state path of an utterance, the phone slot of each frame (T,), and the log-likelihood as `score`."""
 
     path: StatePath
     slots: NDArray[np.int32]
@@ -33,10 +36,10 @@ class Alignment:
 
 @dataclass(frozen=True)
 class AlignmentModel:
-    """`done` passes were made. Gaussians of senones take the place of those of phones once they are there.
+    """The model after `done` passes. It aligns with senone Gaussians once it has them, until then with phone Gaussians.
 
-    phones: without silence, which is the last column of `by_phone`. transform: (D, S) of spliced cepstra, or None for
-    cepstra with differences.
+    phones: without silence, which is the last class of `by_phone`. transform: (D, S), applied to spliced cepstra; None
+    uses cepstra with deltas.
     """
 
     done: int
@@ -71,13 +74,13 @@ class AlignmentModel:
         return self._names[left], self._names[phone], self._names[right]
 
     def observed(self, utterance: Utterance) -> NDArray[np.float32]:
-        """(T, D) for the trees and the senones."""
+        """(T, D) features for the trees and the senone Gaussians."""
         if self.transform is None:
             return utterance.with_differences
         return spliced(utterance.cepstra, self.splice) @ self.transform.T.astype(np.float32)
 
     def align(self, utterance: Utterance) -> Alignment | None:
-        """None where the words do not fit into the frames."""
+        """The best alignment, or None if the utterance has too few frames for its words."""
         path = transcript_path(utterance.pronunciations, self.column)
         if len(utterance.features) < path.shortest:
             return None
@@ -91,7 +94,7 @@ class AlignmentModel:
         return None if found is None else Alignment(path, *found)
 
     def senones(self, path: StatePath) -> NDArray[np.int32]:
-        """(slots,)."""
+        """(slots,) the senone of each phone slot."""
         assert self.units is not None
         return np.array([self.units.senone_of(*triple) for triple in path.slots], np.int32)
 

@@ -1,7 +1,7 @@
-"""FSTs as numpy arrays, and as OpenFst's ``const`` files, so that none is built or read arc by arc in Python.
+"""FSTs as numpy arrays, read from and written to OpenFst ``const`` files without a Python loop over arcs.
 
 A file is OpenFst's `ConstFst<StdArc>`, version 2, without symbol tables: a header, S state records of 20 bytes, A arc
-records of 16 bytes (openfst: fst/const-fst.h). It is read with checks of every size, never with pickle.
+records of 16 bytes (openfst: fst/const-fst.h). Reading checks every size and never unpickles.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Float32 = npt.NDArray[np.float32]
 
 @dataclass(frozen=True)
 class FstArrays:
-    """A arcs in order of their state and S states.
+    """An FST of A arcs, sorted by source state, and S states.
 
     source: int32 (A,) state that each arc leaves. arcs: (A,) of dtype ARC. final: float32 (S,), infinite if not final.
     Weights are costs in nats (tropical semiring); label 0 is epsilon.
@@ -73,7 +73,7 @@ def to_bytes(fst: FstArrays) -> bytes:
 
 
 def from_bytes(data: bytes, *, where: str = "") -> FstArrays:
-    """Inverse of `to_bytes`. Raises StoreError when the file is not one, is cut, or points outside itself."""
+    """Inverse of `to_bytes`. Raises StoreError for another format, a truncated file, or an arc to a missing state."""
     try:
         start, states, arcs, at = _header(data)
     except (struct.error, ValueError) as error:

@@ -1,7 +1,7 @@
-"""Diagonal Gaussian mixtures of classes, which are phones or senones, and their statistics.
+"""Diagonal Gaussian mixtures for phones or senones (the *classes*), and the statistics to train them.
 
-Observations (T, 39) are cepstra with first and second differences, mean removed per utterance. Statistics are exact
-sums over utterances, so a corpus is streamed and never held.
+Observations (T, 39) are cepstra with deltas and delta-deltas, with the mean of each utterance removed. Statistics are
+exact sums over utterances, so the corpus is streamed and never held in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MIN_OCCUPANCY = 20.0
 
 
 def cepstra(features: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """(T, F) log-mel (or F ≤ 20 cepstra as they are) → (T, 13 or F) float32 without their mean."""
+    """(T, F) log-mel features → (T, 13) float32 cepstra with the mean removed. F ≤ 20 are cepstra already."""
     frames = features.astype(np.float32)
     if frames.shape[1] > 20:
         frames = frames @ _cosines(frames.shape[1])
@@ -32,13 +32,13 @@ def cepstra(features: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 
 
 def with_differences(frames: NDArray[np.float32]) -> NDArray[np.float32]:
-    """(T, F) → (T, 3 · F): first and second differences behind."""
+    """(T, F) → (T, 3 · F): appends deltas and delta-deltas."""
     first = _difference(frames)
     return np.concatenate([frames, first, _difference(first)], axis=1)
 
 
 def observations(features: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-    """(T, F) log-mel (or F ≤ 20 cepstra as they are) → (T, 3 · 13 or 3 · F) float32."""
+    """(T, F) log-mel features → (T, 39) float32 cepstra with deltas; F ≤ 20 cepstra → (T, 3 · F)."""
     return with_differences(cepstra(features))
 
 
@@ -50,7 +50,7 @@ def _cosines(mels: int) -> NDArray[np.float32]:
 
 
 def _difference(frames: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Regression slope over ±2 frames (HTK book, equation 5.16), the edges repeated."""
+    """Deltas: the regression slope over ±2 frames (HTK book, equation 5.16). The edge frames are repeated."""
     padded = np.concatenate([frames[:1], frames[:1], frames, frames[-1:], frames[-1:]])
     n = frames.shape[0]
     slope: NDArray[np.float32] = ((padded[3 : n + 3] - padded[1 : n + 1]) + 2 * (padded[4:] - padded[:n])) / 10
@@ -59,7 +59,7 @@ def _difference(frames: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class Mixtures:
-    """C classes × M components: `weights` (C, M), `means` and `variances` (C, M, D). Weight 0: there is none."""
+    """C classes × M components: `weights` (C, M), `means` and `variances` (C, M, D). Weight 0: no component."""
 
     weights: NDArray[np.float64]
     means: NDArray[np.float64]
@@ -84,7 +84,7 @@ class Mixtures:
         return constant.reshape(-1), quadratic.reshape(-1, quadratic.shape[-1])
 
     def scores(self, x: NDArray[np.float32], classes: NDArray[np.integer[Any]] | None = None) -> NDArray[np.float32]:
-        """(T, D) → (T, n) log-likelihoods of the given classes, or of all."""
+        """(T, D) → (T, n) log-likelihoods of the given classes, by default of all classes."""
         constant, quadratic = self.affine(np.arange(len(self.means)) if classes is None else classes)
         parts = np.concatenate([x, x * x], axis=1) @ quadratic.T + constant
         if self.components == 1:
@@ -94,9 +94,9 @@ class Mixtures:
         return result
 
     def split(self, occupancy: NDArray[np.float64], least: float = 0.0) -> Mixtures:
-        """Twice the components, each moved by ±0.2 standard deviations; those with `occupancy` below `least` stay one.
+        """Split each component in two, at ±0.2 standard deviations; those with `occupancy` below `least` stay whole.
 
-        occupancy: (C, M) frames.
+        occupancy: (C, M) frames. The result has 2 · M components; the twin of an unsplit one has weight 0.
         """
         twin = (occupancy >= least) & (self.weights > 0)
         move = np.where(twin[..., None], 0.2 * np.sqrt(self.variances), 0.0)
@@ -123,9 +123,10 @@ def _log_sums(parts: NDArray[np.float32], components: int, result: NDArray[np.fl
 
 
 def collect(sums: ExactSums, x: NDArray[np.float32], classes: NDArray[np.integer[Any]], model: Mixtures | None) -> None:
-    """Add frames (T, D) of known classes (T,): rows [occupancy, Σx (D,), Σx² (D,)] with the key class · M + component.
+    """Add the statistics of frames (T, D) with known classes (T,) to `sums`.
 
-    A frame is shared out over the components of `model` by posterior; without one there is one component.
+    Rows are [occupancy, Σx (D,), Σx² (D,)], with key class · M + component. A frame counts for each component of its
+    class by posterior under `model`; without a model each class has one component.
     """
     used, local = np.unique(classes, return_inverse=True)
     components = 1 if model is None else model.components
@@ -177,14 +178,15 @@ def _collect(
 
 
 def occupancies(sums: ExactSums, classes: int, components: int) -> NDArray[np.float64]:
-    """(classes, components) frames of what `collect` gathered."""
+    """(classes, components) frame counts of the statistics from `collect`."""
     return sums.rows(np.arange(classes * components))[:, 0].reshape(classes, components)
 
 
 def estimate(sums: ExactSums, classes: int, components: int, before: Mixtures | None = None) -> Mixtures:
-    """Maximum likelihood from what `collect` gathered, with variances of at least a share of all frames'.
+    """Maximum-likelihood estimate from the statistics of `collect`.
 
-    A component with few frames stays what it was `before`, or takes the moments of all frames together.
+    Variances are floored at `VARIANCE_FLOOR` times the variance of all frames. A component with fewer than
+    `MIN_OCCUPANCY` frames keeps its mean and variance from `before`; without `before` it takes those of all frames.
     """
     every = sums.rows(np.arange(classes * components))
     dims = (sums.width - 1) // 2

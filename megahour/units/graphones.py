@@ -1,8 +1,9 @@
-"""Pronunciations of words that a dictionary lacks, from the dictionary: a joint n-gram model (Bisani and Ney, 2008).
+"""Grapheme-to-phoneme conversion: a joint n-gram model trained on a dictionary (Bisani and Ney, 2008).
 
-A word with its phones is a sequence of *graphones*, pairs of one or two letters and up to two phones. Expectation
-maximisation finds how the dictionary's words are cut; an n-gram of graphones with interpolated Kneser–Ney smoothing is
-counted on the best cuts; a beam search finds the likeliest phones of a new word's letters.
+A word and its phones are segmented into *graphones*: pairs of one or two letters and up to two phones (`CUTS` lists the
+sizes). Expectation maximisation learns the segmentation of the dictionary's words. An n-gram model of graphones with
+interpolated Kneser–Ney smoothing is counted on the best segmentations. A beam search then finds the likeliest phones
+for the letters of a new word.
 """
 
 from __future__ import annotations
@@ -17,21 +18,21 @@ from megahour.core.errors import StageError
 
 Graphone = tuple[str, tuple[str, ...]]
 History = tuple[Graphone, ...]
-CUTS = ((1, 0), (1, 1), (1, 2), (2, 1))  # letters and phones of a graphone
+CUTS = ((1, 0), (1, 1), (1, 2), (2, 1))  # numbers of letters and phones that a graphone may have
 ORDER = 7
 ROUNDS = 6
-CUT_WORDS = 20_000  # that expectation maximisation looks at: more find no other graphones worth having
+CUT_WORDS = 20_000  # at most about this many train the segmentation; more words add no useful graphones
 DISCOUNT = 0.75
 BEAM = 40
-LEAST = 1e-7  # of a graphone's share: rarer ones are not used again
+LEAST = 1e-7  # smallest share of a graphone; rarer ones are discarded after each round
 START: Graphone = ("", ("<s>",))
 END: Graphone = ("", ("</s>",))
 
 
 class Pronouncer:
-    """Learns from the words of a dictionary and their pronunciations; words are spelled as `letters_of` says.
+    """Trained on a dictionary, predicts the pronunciation of other words. `letters_of` normalises the spelling.
 
-    Raises StageError: no word's letters can be laid beside its phones.
+    Raises StageError: no entry of the dictionary can be segmented into graphones.
     """
 
     def __init__(self, lexicon: Mapping[str, list[list[str]]], order: int = ORDER) -> None:
@@ -47,7 +48,7 @@ class Pronouncer:
             self._spelled[graphone[0]].append(graphone)
 
     def pronounce(self, word: str) -> list[list[str]]:
-        """The likeliest pronunciation; none for a word with letters that the dictionary does not have."""
+        """The likeliest pronunciation, in a list; an empty list if no sequence of known graphones spells the word."""
         letters = letters_of(word)
         beams: list[dict[History, tuple[float, tuple[Graphone, ...]]]] = [{} for _ in range(len(letters) + 1)]
         beams[0][START,] = (0.0, ())
@@ -70,7 +71,7 @@ class Pronouncer:
 
 
 def letters_of(word: str) -> str:
-    """Case-folded and composed (NFC), as dictionaries are read."""
+    """The word case-folded and in NFC."""
     return unicodedata.normalize("NFC", word.casefold())
 
 
@@ -79,7 +80,7 @@ def _fit(letters: str, phones: tuple[str, ...]) -> bool:
 
 
 def _shares(pairs: list[tuple[str, tuple[str, ...]]]) -> dict[Graphone, float]:
-    """Share of each graphone, by expectation maximisation over all cuts of all words, from equal shares."""
+    """Relative frequency of each graphone, by EM over all segmentations of all words, from a uniform start."""
     shares: dict[Graphone, float] = {}
     for number in range(ROUNDS):
         counts: dict[Graphone, float] = defaultdict(float)
@@ -93,7 +94,7 @@ def _shares(pairs: list[tuple[str, tuple[str, ...]]]) -> dict[Graphone, float]:
 def _expect(
     letters: str, phones: tuple[str, ...], shares: Mapping[Graphone, float] | None, counts: dict[Graphone, float]
 ) -> None:
-    """Add the expected count of each graphone in one word: forward and backward over all cuts."""
+    """Add the expected counts of the graphones of one word (forward-backward over all segmentations)."""
     arcs = list(_arcs(letters, phones, shares))
     width = len(phones) + 1
     forward, backward = [0.0] * ((len(letters) + 1) * width), [0.0] * ((len(letters) + 1) * width)
@@ -110,7 +111,7 @@ def _expect(
 def _arcs(
     letters: str, phones: tuple[str, ...], shares: Mapping[Graphone, float] | None
 ) -> Iterator[tuple[int, int, float, Graphone]]:
-    """(source, target, share, graphone) in order of the source, a place in letters × phones."""
+    """(source, target, share, graphone), sorted by source; both are positions in the letters × phones grid."""
     width = len(phones) + 1
     for at in range(len(letters)):
         for said in range(width):
@@ -124,7 +125,7 @@ def _arcs(
 
 
 def _best_cut(letters: str, phones: tuple[str, ...], shares: Mapping[Graphone, float]) -> tuple[Graphone, ...]:
-    """The likeliest; empty where none is possible."""
+    """The likeliest segmentation; empty if there is none."""
     best: dict[int, tuple[float, tuple[Graphone, ...]]] = {0: (0.0, ())}
     for source, target, share, graphone in _arcs(letters, phones, shares):
         if source in best:
@@ -136,7 +137,7 @@ def _best_cut(letters: str, phones: tuple[str, ...], shares: Mapping[Graphone, f
 
 
 class _NgramOfGraphones:
-    """Interpolated Kneser–Ney of one discount; the lowest order is a share of all graphones alike."""
+    """Interpolated Kneser–Ney with one discount; below the unigrams lies a uniform distribution over graphones."""
 
     def __init__(self, cuts: Iterable[tuple[Graphone, ...]], order: int) -> None:
         self.order = order
@@ -147,7 +148,7 @@ class _NgramOfGraphones:
                 context = sequence[max(0, i - order + 1) : i]
                 after[context][sequence[i]] += 1
         longest = sorted(after, key=len, reverse=True)
-        for size in range(order - 1, 0, -1):  # a shorter history counts the different ones before it
+        for size in range(order - 1, 0, -1):  # Kneser–Ney: a shorter history counts distinct predecessors
             for context in [known for known in longest if len(known) == size]:
                 for graphone in after[context]:
                     after[context[1:]][graphone] += 1
@@ -157,7 +158,7 @@ class _NgramOfGraphones:
         self._alike = 1.0 / len(self._after[()])
 
     def history(self, sequence: History) -> History:
-        """The last graphones that a probability may depend on."""
+        """The longest suffix, of at most `order` − 1 graphones, that occurred as a history in training."""
         last = sequence[max(0, len(sequence) - self.order + 1) :]
         while last and last not in self._after:
             last = last[1:]

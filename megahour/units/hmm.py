@@ -1,8 +1,8 @@
 """Hidden Markov units: senones of word-internal triphones, and exact Viterbi alignment of a transcript.
 
 One state per phone in its context (Amazon paper, II-B: "low frame rate single state triphone units"). A word's first
-and last phones have the context `#`, so that a lexicon maps words to senones without looking at their neighbours.
-Alignment at 10 ms walks three tied states per phone: a phone lasts at least 30 ms, one frame of the low-rate model.
+and last phones have the context `#`, so that a lexicon maps words to senones without looking at neighbouring words.
+Alignment at 10 ms uses three tied states per phone: a phone lasts at least 30 ms, one frame of the low-rate model.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ if TYPE_CHECKING:
 
 BOUNDARY = "#"
 SILENCE = "SIL"
-MIN_FRAMES = 3  # 10 ms frames of a phone
+MIN_FRAMES = 3  # shortest phone, in 10 ms frames
 NO_PATH = -1e30
 PRIOR_FLOOR = 1e-5
-"""A senone that training hardly saw would otherwise win wherever the model is unsure."""
+"""Floor of the priors. Without it a rare senone would win wherever the model is unsure, since scores are divided by
+priors."""
 
 
 @dataclass(frozen=True)
 class Units:
-    """Phones, the tree of each phone, and the senones at its leaves.
+    """The phones, a decision tree for each, and the senones at its leaves.
 
     `trees[phone]` is nested: ``{"leaf": senone}`` or ``{"side": "left"|"right", "phones": [...], "yes": …, "no": …}``.
     `priors` are the senones' shares of the aligned frames.
@@ -49,7 +50,7 @@ class Units:
         return len(self.senones)
 
     def senone_of(self, left: str, phone: str, right: str) -> int:
-        """Raises KeyError for a phone that the units do not know."""
+        """The senone of a phone in its context. Raises KeyError for an unknown phone."""
         if phone == SILENCE:
             return self.silence
         node = self.trees[phone]
@@ -64,7 +65,7 @@ class Units:
         return [self.senone_of(*padded[i : i + 3]) for i in range(len(pronunciation))]
 
     def with_frames(self, frames: NDArray[Any]) -> Units:
-        """With the priors that frames (senones,) of an alignment give."""
+        """A copy with priors from the frame counts (senones,) of an alignment."""
         shares = np.maximum(np.asarray(frames, np.float64), 1.0)
         return replace(self, priors=tuple(float(value) for value in shares / shares.sum()))
 
@@ -84,14 +85,14 @@ class Units:
 
 
 def read_units(artifact: Artifact) -> Units:
-    """Those of a *units* artifact, with the priors of its whole alignment.
+    """The units of a *units* artifact, with priors over its whole alignment.
 
     Raises
     ------
     StageError: the priors are not one finite share for each senone.
     """
     units = Units.from_json(artifact.read_bytes(0, ".units.json").decode())
-    if priors := artifact.summary.get("priors"):  # version 2 of the stage has them in the file
+    if priors := artifact.summary.get("priors"):  # artifacts of version 2 of the stage keep them in the file instead
         units = replace(units, priors=tuple(priors))
     if not all(math.isfinite(prior) and prior >= 0 for prior in units.priors) or len(units.priors) != units.size:
         what = f"{len(units.priors)} priors, {units.size} senones in the units"
@@ -103,11 +104,11 @@ def read_units(artifact: Artifact) -> Units:
 class StatePath:
     """A transcript as a graph of HMM states in topological order.
 
-    `emission` (S,) is the column of the scores that a state reads, `loops` (S,) whether it may repeat, `slot` (S,) the
-    phone slot that it belongs to; predecessors of state s are `before[first[s]:first[s+1]]`, where −1 is the start.
-    `slots` are (left, phone, right) triples; `final` states may end the path. `variants` are the word and the
-    pronunciation of it that a slot belongs to, counted from 0; (−1, −1) for silence. `shortest` is the least number of
-    frames.
+    For each state, `emission` (S,) is its column in the scores, `loops` (S,) tells whether it has a self-loop, and
+    `slot` (S,) is its phone slot. The predecessors of state s are `before[first[s]:first[s+1]]`, where −1 is the start.
+    The path may end in a `final` state. For each slot, `slots` has the triple (left, phone, right), and `variants` the
+    indices of the word and of its pronunciation; (−1, −1) for silence. `shortest` is the smallest number of frames that
+    a path needs.
     """
 
     emission: NDArray[np.int32]
@@ -124,7 +125,7 @@ class StatePath:
 def transcript_path(
     pronunciations: Sequence[Sequence[Sequence[str]]], column: dict[str, int], min_frames: int = MIN_FRAMES
 ) -> StatePath:
-    """Path of a transcript: optional silence around every word, alternative pronunciations side by side.
+    """The state graph of a transcript: optional silence around every word, alternative pronunciations in parallel.
 
     `pronunciations` holds the variants of each word; `column[phone]` is the phone's column in the scores.
     """
@@ -186,9 +187,9 @@ class _Builder:
 
 
 def viterbi(scores: NDArray[np.float32], path: StatePath) -> tuple[NDArray[np.int32], float] | None:
-    """Best state sequence: the slot of every frame (T,), and its total score; None when no path fits into T frames.
+    """The best state sequence, as the slot of each frame (T,), and its score. None if no path fits into T frames.
 
-    `scores` (T, columns) are log-likelihoods. Exact: the maximum over all state sequences of the path.
+    `scores` (T, columns) are log-likelihoods. The search is exact: there is no pruning.
     """
     states, score = _viterbi(
         np.ascontiguousarray(scores, dtype=np.float32),

@@ -1,4 +1,4 @@
-"""Tokens of a Hugging Face `tokenizer.json`, spelled with sentencepiece's sign of a word's beginning."""
+"""Tokens of a Hugging Face `tokenizer.json`, renamed to sentencepiece's convention: `▁` marks the start of a word."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ MAX_BYTES = 64 << 20
 
 
 class HuggingFaceTokens:
-    """Spells texts with a tokenizer's file; token 0 is the blank, and the file's token n is n + 1 here.
+    """Encodes texts with the tokenizer of a file. Token 0 is the blank; token n of the file becomes n + 1.
 
-    A text is `spellable` where its tokens together read as the text: without unknown ones, and in the letters, upper
-    or lower case, that the tokenizer has.
+    A text is `spellable` if its tokens joined give exactly the text: none is unknown, and the case of letters matches
+    the tokenizer's.
 
     Raises
     ------
-    StoreError: no tokenizer, or one whose tokens do not say where words begin (`</w>` marks ends).
+    StoreError: the file is no tokenizer, or its tokens mark the ends of words (`</w>`) instead of their starts.
     """
 
     def __init__(self, file: bytes, *, where: str) -> None:
@@ -46,11 +46,11 @@ class HuggingFaceTokens:
         return len(self.tokens)
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a text."""
+        """The tokens of a text."""
         return [number + 1 for number in self._tokenizer.encode(self._before + text, add_special_tokens=False).ids]
 
     def spellable(self, text: str) -> bool:
-        """Whether a text has tokens that read as it."""
+        """Whether a text is not empty and its tokens spell exactly the text."""
         spelled = "".join(self.tokens[token] for token in self.encode(text))
         return bool(text) and spelled.replace(MARK, " ").strip() == text
 
@@ -59,7 +59,10 @@ _REMEDY = "give a file that `tokenizer.save` or `save_pretrained` has written"
 
 
 def _names(rules: dict[str, Any], ids: dict[str, int], where: str) -> tuple[Callable[[str], str], str]:
-    """What gives a token's name here, and what stands before a text so that its first word is like the others."""
+    """A function from a token of the file to its name here, and a prefix for texts.
+
+    The prefix, a space or nothing, makes the first word be tokenised like any other.
+    """
     model = rules["model"]
     if model.get("end_of_word_suffix"):
         what = f"its tokens mark the ends of words, with {model['end_of_word_suffix']!r}"
@@ -67,7 +70,7 @@ def _names(rules: dict[str, Any], ids: dict[str, int], where: str) -> tuple[Call
     if model["type"] == "WordPiece":
         going_on = model["continuing_subword_prefix"]
         return lambda token: token.removeprefix(going_on) if token.startswith(going_on) else MARK + token, ""
-    if any(token.startswith("\u0120") for token in ids):  # a space, as GPT-2's bytes are written
+    if any(token.startswith("\u0120") for token in ids):  # byte-level BPE writes a space as this letter (GPT-2)
         prefixed = _pre_tokenizers(rules).get("ByteLevel", {}).get("add_prefix_space", False)
         letters = _bytes_of_letters()
         return lambda token: _text_of(token, letters), "" if prefixed else " "
@@ -82,14 +85,14 @@ def _pre_tokenizers(rules: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _bytes_of_letters() -> dict[str, int]:
-    """Byte of each letter that stands for one in byte-level BPE: printable ones for themselves, others from U+0100."""
+    """Letter → byte in byte-level BPE: printable bytes stand for themselves, the others are numbered from U+0100."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
 def _text_of(token: str, letters: dict[str, int]) -> str:
-    """A token of bytes as text; one that is part of a letter keeps its name, which reads as no text."""
+    """The text of a byte-level token. A part of a character is no text: its name in angle brackets stands for it."""
     try:
         return bytes(letters[letter] for letter in token).decode().replace(" ", MARK)
     except (KeyError, UnicodeDecodeError):

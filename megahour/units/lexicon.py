@@ -1,4 +1,4 @@
-"""Pronunciation lexicons: words and their phones, from espeak-ng, spelling, or a dictionary in CMU's format."""
+"""Pronunciation lexicons, from espeak-ng, from spelling, or from a dictionary in the CMU format."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _VARIANT = re.compile(r"\(\w+\)$")  # WORD(2)
 def parse_dictionary(
     lines: Iterable[str], *, where: str = "", repeated: list[str] | None = None
 ) -> dict[str, list[list[str]]]:
-    """Pronunciations of a dictionary such as CMU's or AN4's: ``WORD(2)  AH N D``, comments begin with ``;;;`` or ``#``.
+    """Parse a dictionary such as CMU's or AN4's: lines ``WORD(2)  AH N D``, comments after ``;;;`` or ``#``.
 
-    Words are case-folded; pronunciations that are there already go to `repeated`, as words.
+    Words are case-folded. A repeated pronunciation is skipped, and its word appended to `repeated`.
 
-    Raises ConfigError naming the first line that has a word without phones.
+    Raises ConfigError, naming the first line with a word but no phones.
     """
     entries: dict[str, list[list[str]]] = {}
     for number, line in enumerate(lines, 1):
@@ -41,13 +41,13 @@ def parse_dictionary(
 
 
 def graphemes(word: str) -> list[list[str]]:
-    """One pronunciation: the word's letters, marks and digits, case-folded and composed (NFC); none if it has none."""
+    """One pronunciation: the letters, marks and digits of the word, case-folded, in NFC. Empty if it has none."""
     letters = [c for c in unicodedata.normalize("NFC", word.casefold()) if unicodedata.category(c)[0] in "LMN"]
     return [letters] if letters else []
 
 
 def espeak(language: str) -> Callable[[str], list[list[str]]]:
-    """A function that pronounces words as espeak-ng's rules for `language` (``en-us``, ``ru``, …) do."""
+    """A function that pronounces words by espeak-ng's rules for `language` (``en-us``, ``ru``, …)."""
     from megahour.corpus.generate.espeak import phonemes
 
     def pronounce(word: str) -> list[list[str]]:
@@ -60,7 +60,7 @@ def espeak(language: str) -> Callable[[str], list[list[str]]]:
 def pronounce_all(
     words: Iterable[str], pronounce: Callable[[str], list[list[str]]]
 ) -> tuple[dict[str, list[list[str]]], list[str]]:
-    """Pronunciations of the words, in order, and the words without any."""
+    """The pronunciations of the words, in order, and a list of the words that have none."""
     lexicon: dict[str, list[list[str]]] = {}
     silent: list[str] = []
     for word in words:
@@ -72,12 +72,12 @@ def pronounce_all(
 
 
 def write_lexicon(lexicon: Lexicon) -> str:
-    """One line ``word  ph ph …`` a pronunciation."""
+    """One line ``word  ph ph …`` per pronunciation."""
     return "".join(f"{word}  {' '.join(phones)}\n" for word, all_ in lexicon.items() for phones in all_)
 
 
 def read_lexicon(text: str, *, where: str = "") -> dict[str, list[list[str]]]:
-    """Inverse of `write_lexicon`. Raises MegahourError naming a line without phones."""
+    """Inverse of `write_lexicon`. Raises MegahourError, naming the first line without phones."""
     lexicon: dict[str, list[list[str]]] = {}
     for number, line in enumerate(text.splitlines(), 1):
         word, *phones = line.split()
@@ -90,16 +90,16 @@ def read_lexicon(text: str, *, where: str = "") -> dict[str, list[list[str]]]:
 
 
 def lexicon_of(artifact: Artifact) -> dict[str, list[list[str]]]:
-    """That of a *lexicon* artifact, or the copy that *units* and the like have."""
+    """The lexicon of a *lexicon* artifact, or of one that holds a copy, such as *units*."""
     return read_lexicon(artifact.read_bytes(0, ".lexicon.txt").decode(), where=artifact.url)
 
 
 Probabilities = Mapping[tuple[str, str], float]
-"""Of (word, phones joined by spaces); the likeliest of a word has 1."""
+"""Keyed by (word, phones joined by spaces). The likeliest pronunciation of a word has probability 1."""
 
 
 def weighed(lexicon: Lexicon, counts: Mapping[tuple[str, str], int], prior: float) -> dict[tuple[str, str], float]:
-    """Probabilities of all pronunciations, from how often each was used, and `prior` uses more of each."""
+    """The probability of each pronunciation, from its count plus `prior`, divided by the word's largest."""
     result = {}
     for word, ways in lexicon.items():
         uses = {" ".join(way): counts.get((word, " ".join(way)), 0) + prior for way in ways}
@@ -108,13 +108,13 @@ def weighed(lexicon: Lexicon, counts: Mapping[tuple[str, str], int], prior: floa
 
 
 def write_probabilities(lexicon: Lexicon, probabilities: Probabilities) -> str:
-    """One line ``word probability  ph ph …`` a pronunciation."""
+    """One line ``word probability  ph ph …`` per pronunciation."""
     lines = ((word, " ".join(way)) for word, ways in lexicon.items() for way in ways)
     return "".join(f"{word} {probabilities[word, way]:.6g}  {way}\n" for word, way in lines)
 
 
 def read_probabilities(text: str, *, where: str = "") -> dict[tuple[str, str], float]:
-    """Inverse of `write_probabilities`. Raises MegahourError naming a line with no probability or no phones."""
+    """Inverse of `write_probabilities`. Raises MegahourError for a line without phones or a probability in (0, 1]."""
     probabilities = {}
     for number, line in enumerate(text.splitlines(), 1):
         try:

@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 
 
 class MakeLexicon(SingleShard[LexiconParams]):
-    """Writes `.lexicon.txt`, one line `word  ph ph …` a pronunciation, words sorted.
+    """Writes `.lexicon.txt`: one line `word  ph ph …` per pronunciation, sorted by word.
 
-    Words come from the language model's vocabulary, the text and the transcripts that are given; with a dictionary and
-    no inputs, all its words. Words without a pronunciation are dropped and named in the shard's statistics.
+    Words come from the inputs: the language model's vocabulary, the text and the transcripts. Without inputs, the
+    lexicon has all words of the dictionary. Words without a pronunciation are dropped; the statistics list the first
+    100.
     """
 
     name = "lexicon"

@@ -1,11 +1,11 @@
-"""The passes over the labelled speech that make an alignment model, each a map over shards and an exact sum.
+"""The passes over the labelled speech that train an alignment model. Each maps over shards and sums exactly.
 
-flat      one Gaussian a phone, of words cut into equal phones
-phones    Viterbi training of the phones' Gaussians
-tree      statistics of triphones for the decision trees
-lda       of spliced cepstra, with the senones of the first trees as classes; then trees are grown again in its space
-mllt      a transform for the senones' Gaussians, which start as those of the trees' leaves
-senones   Viterbi training of the senones' Gaussians
+flat      one Gaussian per phone, from words cut into phones of equal length
+phones    Viterbi training of the phone Gaussians
+tree      triphone statistics for the decision trees
+lda       LDA on spliced cepstra, with the senones of the first trees as classes; the trees are then grown again on it
+mllt      MLLT rotation for the senone Gaussians, which are initialised from the leaves of the trees
+senones   Viterbi training of the senone Gaussians
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from megahour.units.transforms import collect_lda, collect_mllt, lda, mllt, spli
 from megahour.units.tree import TripleStatistics, grow
 from megahour.units.utterances import Dropped, LabelledCorpus, Times, Utterance, first_labels, share_of, word_times
 
-LEAST_FRAMES = 60.0  # of a senone's component that is split
+LEAST_FRAMES = 60.0  # a senone's Gaussian is split only with at least this many frames
 SEARCHES = 2  # passes after each doubling
 
 
 @dataclass(frozen=True)
 class Pass:
-    """`split`: the model's components are doubled after it."""
+    """One pass. `split`: double the mixture components after it."""
 
     what: Literal["flat", "phones", "tree", "lda", "mllt", "senones"]
     split: bool = False
 
 
 def passes_of(p: SenonesParams) -> list[Pass]:
-    """In their order; a function of the parameters alone."""
+    """All passes in order. They depend only on the parameters."""
     phones = _training("phones", p.iterations, p.mixtures)
     trees = [Pass("tree")]
     if p.transform != "none":
@@ -63,7 +63,7 @@ def _training(what: Literal["phones", "senones"], first: int, components: int) -
 
 @dataclass(frozen=True)
 class PassWork:
-    """One pass over one shard: what `measure` adds to `sums`."""
+    """Collects the statistics of the next pass of `model` over shards of the corpus."""
 
     p: SenonesParams
     corpus: LabelledCorpus
@@ -71,7 +71,10 @@ class PassWork:
     selection: Artifact | None
 
     def measure(self, task: Task) -> ExactSums:
-        """Statistics of a shard's utterances. The task has `frames` of all shards, and `beside`, of the selection."""
+        """Statistics of the utterances of one shard.
+
+        The task has `shard`, `frames` (those of all shards) and `beside`, the matching shard of the selection.
+        """
         step = passes_of(self.p)[self.model.done]
         hours = self.p.phone_hours if step.what in ("flat", "phones") else self.p.tree_hours
         share = share_of(task["frames"], hours)
@@ -124,7 +127,7 @@ class PassWork:
 
 
 def learn(p: SenonesParams, model: AlignmentModel, sums: ExactSums, *, where: str) -> AlignmentModel:
-    """The model after its next pass. Raises StageError: nothing could be aligned."""
+    """The model after its next pass, from the statistics of all shards. Raises StageError: nothing could be aligned."""
     passes = passes_of(p)
     step = passes[model.done]
     if not sums.width:
@@ -158,7 +161,7 @@ def _trained(sums: ExactSums, classes: int, before: Mixtures | None, step: Pass,
 
 
 def _grown(p: SenonesParams, model: AlignmentModel, sums: ExactSums) -> AlignmentModel:
-    """Trees, and Gaussians of their leaves where those are to be trained."""
+    """Grow the trees; if senone Gaussians are trained next, initialise them from the leaves."""
     keys = sums.keys()
     rows = dict(zip(map(model.triple, keys.tolist()), sums.rows(keys), strict=True))
     dims = (sums.width - 1) // 2

@@ -1,4 +1,4 @@
-"""Pieces of words (Sennrich et al., 2016; Kudo, 2018), learnt and found by sentencepiece; token 0 is the blank."""
+"""Word pieces (Sennrich et al., 2016; Kudo, 2018) from sentencepiece. Token 0 is the blank."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MAX_BYTES = 16 << 20
 
 
 class Pieces:
-    """Spells texts in the pieces of a sentencepiece model.
+    """Encodes texts in the pieces of a sentencepiece model.
 
-    Its own token 0, which is what it cannot spell or a blank, is the blank here. A text that needs the unknown token is
-    not `spellable`; marks of sentences are never spelled.
+    The model's token 0 must be its unknown token or a blank; here it is the blank. A text that needs the unknown token
+    is not `spellable`. Sentence markers are never used.
 
     Raises
     ------
-    StoreError: bytes that are no such model, or one whose token 0 means something else.
+    StoreError: the bytes are no sentencepiece model, or its token 0 is another token.
     """
 
     def __init__(self, model: bytes, *, where: str) -> None:
@@ -43,11 +43,11 @@ class Pieces:
         return len(self.tokens)
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a text."""
+        """The tokens of a text."""
         return list(self._processor.encode(text))
 
     def spellable(self, text: str) -> bool:
-        """Whether a text has tokens, all of them known."""
+        """Whether a text is not empty and all its tokens are known."""
         return bool(text) and not {0, self._unknown} & set(self.encode(text))
 
 
@@ -55,9 +55,9 @@ _AGAIN = "the file is damaged or of something else: `megahour verify` it, then m
 
 
 def learn(p: TokensParams, texts: Iterable[str], *, where: str) -> bytes:
-    """A sentencepiece model of `texts`; the same bytes for the same texts.
+    """Train a sentencepiece model on `texts`. Equal texts give the same bytes.
 
-    Raises StageError: there is no text, or it has more characters than `size` has room for.
+    Raises StageError: there is no text, or it has more distinct characters than `size` allows.
     """
     made = io.BytesIO()
     try:

@@ -1,4 +1,4 @@
-"""Stage `pronunciations`: how probable each pronunciation of a word is, counted on an alignment."""
+"""Stage `pronunciations`: estimates pronunciation probabilities from an alignment."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 
 class WeighPronunciations(SingleShard[PronunciationsParams]):
-    """Writes the lexicon again, and `.lexiconp.txt`, lines `word probability  ph ph …` as Kaldi has them.
+    """Writes a copy of the lexicon, and `.lexiconp.txt` with lines `word probability  ph ph …` as in Kaldi.
 
-    The likeliest pronunciation of a word has probability 1, so that words with many are not at a loss.
+    The likeliest pronunciation of a word has probability 1, so that a word is not penalised for having several.
     """
 
     name = "pronunciations"

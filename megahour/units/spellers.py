@@ -1,4 +1,4 @@
-"""What an artifact of tokens spells with, whichever file it has; and tokens that others have made."""
+"""Opens the tokens of an artifact in any of three file formats, and imports tokens made by other toolkits."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ MAX_BYTES = 64 << 20
 
 
 def form_of(artifact: Artifact) -> str | None:
-    """Which of `FORMS` an artifact has; None: it is not one of tokens."""
+    """Which of `FORMS` an artifact holds; None if it holds no tokens."""
     files = next(artifact.each_receipt()).files
     return next((form for form in FORMS if form in files), None)
 
 
 def speller_of(artifact: Artifact) -> TokenSpeller:
-    """Raises StoreError: there is no such file in it, or it is damaged."""
+    """The speller of a *tokens* artifact. Raises StoreError: it holds no tokens, or they are damaged."""
     form = form_of(artifact)
     if form is None:
         raise StoreError(
@@ -32,7 +32,7 @@ def speller_of(artifact: Artifact) -> TokenSpeller:
 
 
 def speller(form: str, file: bytes, *, where: str) -> TokenSpeller:
-    """Raises StoreError: `file` is not of this form."""
+    """The speller for a file of the given form. Raises StoreError: the file does not have this form."""
     if form == PIECES:
         from megahour.units.pieces import Pieces
 
@@ -48,14 +48,14 @@ def speller(form: str, file: bytes, *, where: str) -> TokenSpeller:
 
 
 def from_elsewhere(url: str) -> tuple[str, bytes]:
-    """Form and file of tokens that others have made, as an artifact keeps them.
+    """Import tokens of another toolkit: the form and the bytes that an artifact stores.
 
-    A sentencepiece model (.model), a Hugging Face tokenizer.json, or labels: vocab.json of wav2vec2 (a token's number
-    by its name), or a text file of a token a line, as of TorchAudio's pipelines' `get_labels()`.
+    Accepted are a sentencepiece model (.model), a Hugging Face tokenizer.json, the vocab.json of wav2vec2 (token name →
+    number), and a text file with one token per line, such as `get_labels()` of TorchAudio's pipelines gives.
 
     Raises
     ------
-    ConfigError: there is no such file, or it is none of these.
+    ConfigError: the file cannot be read, or has none of these formats.
     """
     try:
         with fsspec.open(url, "rb") as opened:
@@ -79,7 +79,7 @@ def from_elsewhere(url: str) -> tuple[str, bytes]:
 
 
 def _characters(labels: list[str]) -> bytes:
-    """Labels that are characters, in their order, in lower case as texts are; `|` and U+2581 are the space."""
+    """JSON of the blank and the single-character labels, in order, in lower case. `|` and U+2581 become the space."""
     labels = [label.removesuffix("\r") for label in labels]
     plain = [label for label in labels if label and label not in BLANKS and not (label[0] in "<[" and len(label) > 1)]
     spelled = [" " if label in ("|", "\u2581", "<space>") else label.lower() for label in plain]

@@ -1,4 +1,4 @@
-"""Stage `senones`: frame labels for hybrid acoustic models, from features, transcripts and a lexicon."""
+"""Stage `senones`: senone labels for hybrid acoustic models, from features, transcripts and a lexicon."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 
 class Senones(Stage[SenonesParams]):
-    """Rounds over the features shards of the labelled sets learn the model; then each shard is aligned.
+    """Trains the alignment model in rounds over the features shards of the labelled sets, then aligns each shard.
 
-    A task holds one shard, the driver one sum of statistics: neither grows with the hours. Sums are exact, so that the
-    alignment does not depend on how utterances are spread over shards.
+    Memory does not grow with the hours: a task holds one shard, and the driver one sum of statistics. Sums are exact,
+    so the alignment does not depend on how the utterances are sharded.
     """
 
     name = "senones"
@@ -111,7 +111,7 @@ class Senones(Stage[SenonesParams]):
 
 @lru_cache(maxsize=1)
 def _lexicon(url: str, digest: str) -> Lexicon:
-    """Read once in a process, not in each task of each round; the digest says which artifact is at the address."""
+    """The lexicon, read once per process rather than in each task. The digest is part of the cache key."""
     from megahour.core.store import Artifact
     from megahour.units.lexicon import lexicon_of
 

@@ -1,8 +1,8 @@
-"""Exact sums of statistics over utterances: the same bits for any order, so for any shards and any workers.
+"""Exact sums of statistics over utterances: bit-identical in any order, so for any sharding and any workers.
 
-Floats that are added in another order give other last bits. So what one utterance contributes, which depends on it
-alone, is rounded to multiples of 2⁻²⁰ and added as int64. Rows have keys (a Gaussian, a triphone), so that a sum holds
-what occurred. An entry has room for 2⁴² = 4 · 10¹², 24,000 hours of squares of 500; beyond it the sum is an error.
+The last bits of a floating-point sum depend on the order of addition. So the contribution of each utterance is rounded
+to multiples of 2⁻²⁰ and added as int64. Rows have keys (a Gaussian, a triphone), so that a sum stores only keys that
+occur. An entry may reach 2⁴² = 4 · 10¹², as do 24,000 hours of frames with a square of 500; beyond that, adding fails.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ class ExactSums:
         return int(self._rows.shape[1])
 
     def keys(self) -> Int64:
-        """Those that have rows, sorted."""
+        """The keys that have rows, sorted."""
         return np.array(sorted(self._places), np.int64)
 
     def rows(self, keys: Any) -> NDArray[np.float64]:
-        """(len(keys), width); zeros for a key that has none."""
+        """(len(keys), width) the rows of these keys; zeros for an absent key."""
         places = np.array([self._places.get(key, -1) for key in np.asarray(keys).tolist()], np.int64)
         found = np.where(places[:, None] >= 0, self._rows[places], 0)
         return found.astype(np.float64) / STEPS
 
     def add(self, keys: Any, rows: Any) -> None:
-        """Rows (n, width) of different keys (n,). Raises StageError: a value that is too large, or not finite."""
+        """Add rows (n, width) to those of distinct keys (n,). Raises StageError: a value is too large or not finite."""
         exact = np.asarray(rows, np.float64) * STEPS
         if not (np.abs(exact) < LARGEST).all():
             raise _too_large()
@@ -62,7 +62,7 @@ class ExactSums:
             more = np.zeros((max(len(self._places), 2 * len(self._rows)), self.width), np.int64)
             more[: len(self._rows)] = self._rows
             self._rows = more
-        total = self._rows[places] + steps  # neither is above 2⁶², so that this cannot wrap round
+        total = self._rows[places] + steps  # neither is above 2⁶², so this cannot overflow
         if total.size and max(-int(total.min()), int(total.max())) >= LARGEST:
             raise _too_large()
         self._rows[places] = total
@@ -87,7 +87,7 @@ class ExactSums:
 
 
 def pack(header: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> bytes:
-    """A JSON value and arrays of numbers as bytes."""
+    """Serialise a JSON value and arrays of numbers."""
     listed = {name: [str(array.dtype), array.shape] for name, array in arrays.items()}
     head = json.dumps({"header": header, "arrays": listed}, ensure_ascii=False).encode()
     return b"\n".join([head, b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())])

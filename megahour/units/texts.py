@@ -1,4 +1,4 @@
-"""Sentences from whatever a stage is given: text artifacts, transcripts of tables, files and globs."""
+"""Reads lines of text from the inputs of a stage: text artifacts, transcripts in tables, files and globs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ TABLES = {"features": ".arrow", "selection": ".parquet"}
 
 
 def find_files(sources: Sequence[str]) -> list[str]:
-    """URLs of the files that paths, URLs and globs name, sorted, each once.
+    """URLs of the files that the paths, URLs and globs match, sorted, without repeats.
 
-    Raises ConfigError naming the source that matches nothing, or whose protocol is unknown or not installed.
+    Raises ConfigError, naming a source that is a folder, matches no file, or has an unknown or uninstalled protocol.
     """
     paths: set[str] = set()
     for source in sources:
@@ -51,7 +51,7 @@ def files_digest(sources: Sequence[str]) -> str:
 
 
 def file_lines(sources: Sequence[str]) -> Iterator[str]:
-    """Lines of text files in UTF-8, gzipped where the name ends in ``.gz``."""
+    """Lines of UTF-8 text files; names ending in ``.gz`` are decompressed."""
     for url in find_files(sources):
         with open_file(url) as file:
             yield from _lines(file, packed=url.endswith(".gz"))
@@ -60,7 +60,7 @@ def file_lines(sources: Sequence[str]) -> Iterator[str]:
 def input_lines(inputs: Mapping[str, Artifact], sets: Sequence[str] = ()) -> Iterator[str]:
     """Lines of the `text` artifact's ``.txt`` and ``.txt.gz`` files, then the `text` column of the tables of `TABLES`.
 
-    `sets` limits tables to shards with one of these tags `set` (all when empty).
+    `sets` limits tables to shards whose tag `set` is among these; empty means all shards.
     """
     if "text" in inputs:
         for receipt in inputs["text"].receipts():

@@ -1,4 +1,4 @@
-"""Character tokens for CTC: the blank, then the characters of the training text in code-point order."""
+"""Character tokens for CTC (the blank, then characters in code-point order), and words of a token path."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import NamedTuple, Protocol
 
 BLANK = "<blank>"
 BLANKS = (BLANK, "<blk>", "<eps>", "<pad>", "[PAD]", "-")
-"""How others call token 0."""
-MARK = "\u2581"  # sentencepiece's sign of a word's beginning
+"""Names of token 0 in this and other toolkits."""
+MARK = "\u2581"  # sentencepiece's marker for the start of a word
 Span = tuple[int, int]
-"""First frame of a word, and the first one after it."""
+"""The first frame of a word, and the first frame after it."""
 
 
 class TokenSpeller(Protocol):
-    """What a model of tokens spells with; token 0 is the blank."""
+    """Converts texts to the tokens of a model. Token 0 is the blank."""
 
     @property
     def tokens(self) -> tuple[str, ...]: ...
@@ -29,7 +29,7 @@ class TokenSpeller(Protocol):
 
 @dataclass(frozen=True)
 class Characters:
-    """A character inventory. Token 0 is the blank; the space is an ordinary character that parts words."""
+    """A character inventory. Token 0 is the blank; the space is an ordinary character that separates words."""
 
     tokens: tuple[str, ...]
 
@@ -43,7 +43,7 @@ class Characters:
 
     @staticmethod
     def of(texts: Iterable[str]) -> Characters:
-        """The inventory of normalised texts."""
+        """The inventory of the characters in these texts, which must be normalised."""
         characters: set[str] = set()
         for text in texts:
             characters.update(text)
@@ -57,7 +57,7 @@ class Characters:
         return len(self.tokens)
 
     def encode(self, text: str) -> list[int]:
-        """Token of each character.
+        """The token of each character.
 
         Raises
         ------
@@ -72,17 +72,19 @@ class Characters:
             ) from None
 
     def spellable(self, text: str) -> bool:
-        """Whether a text has tokens, all of them known."""
+        """Whether a text is not empty and all its characters are known."""
         return bool(text) and set(text) <= self.index.keys()
 
     def decode(self, path: Sequence[int]) -> str:
-        """Text of a CTC path: equal neighbours merged, then blanks removed."""
+        """The text of a CTC path: merge equal neighbours, then remove blanks."""
         kept = [token for i, token in enumerate(path) if token and (i == 0 or token != path[i - 1])]
         return "".join(self.tokens[token] for token in kept)
 
 
 def frames_needed(tokens: Sequence[int]) -> int:
-    """Fewest frames in which a CTC path can spell `tokens`: one each, and a blank between equal neighbours.
+    """The smallest number of frames in which a CTC path can spell `tokens`.
+
+    Each token takes one frame, and equal neighbours need a blank between them.
 
     >>> frames_needed([1, 2, 2, 3])
     5
@@ -91,7 +93,7 @@ def frames_needed(tokens: Sequence[int]) -> int:
 
 
 class SpelledWord(NamedTuple):
-    """A word that was read token by token."""
+    """A word of a token path, with its frames."""
 
     text: str
     span: Span
@@ -100,17 +102,19 @@ class SpelledWord(NamedTuple):
 def spelled_words(
     labels: Sequence[int], tokens: Sequence[str], mark: str = "", *, merge: bool = True
 ) -> list[SpelledWord]:
-    """Words of a CTC path, a label a frame: equal neighbours merge, blanks (label 0) go, spaces end words.
+    """The words of a CTC path with one label per frame.
 
-    mark: how tokens that begin a word begin, "▁" of sentencepiece; "": spaces are tokens of their own. A word goes from
-    its first token's first frame to its last token's last one: CTC tokens are short, so ends are early.
-    merge: False for a transducer's path, where each label is a token.
+    Equal neighbours are merged, blanks (label 0) removed, and spaces end words. A word spans the first frame of its
+    first token to the last frame of its last token; since CTC tokens are short, words end early.
+
+    mark: prefix of tokens that start a word, "▁" for sentencepiece; "" if spaces are tokens.
+    merge: False for the path of a transducer, where each label is a token.
 
     >>> spelled_words([0, 1, 1, 0, 2, 3, 0, 1], ["<blank>", "a", "b", " "])
     [SpelledWord(text='ab', span=(1, 5)), SpelledWord(text='a', span=(7, 8))]
     """
     words: list[SpelledWord] = []
-    before, open_word = 0, False  # whether the next letters belong to the last word
+    before, open_word = 0, False  # open_word: whether the next token continues the last word
     for frame, label in enumerate(labels):
         if label and (label != before or not merge):
             token = tokens[label]

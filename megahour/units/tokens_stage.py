@@ -1,4 +1,4 @@
-"""Stage `tokens`: pieces of words from text, or tokens of a file."""
+"""Stage `tokens`: learns word pieces from text, or imports tokens from a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class MakeTokens(SingleShard[TokensParams]):
-    """Writes one of `spellers.FORMS`, for `train`, and `.tokens.txt`, a token a line, to read."""
+    """Writes a file in one of `spellers.FORMS`, for `train`, and `.tokens.txt`, one token per line, for people."""
 
     name = "tokens"
     params = TokensParams

@@ -1,7 +1,7 @@
-"""Linear discriminant analysis and a maximum likelihood linear transform of observations, from exact sums.
+"""LDA and MLLT (maximum likelihood linear transform) of observations, from exact sums.
 
-LDA (Haeb-Umbach and Ney, 1992) finds the directions in which classes differ most against their spread within; MLLT
-(Gales, 1999, semi-tied covariances with one class) then turns them so that diagonal Gaussians fit best.
+LDA (Haeb-Umbach and Ney, 1992) finds the directions that best separate the classes relative to their spread. MLLT
+(Gales, 1999, semi-tied covariances with one class) then transforms them so that diagonal Gaussians fit best.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from megahour.units.sums import ExactSums
 
 Float64 = NDArray[np.float64]
 MLLT_ROUNDS = 20
-TOTAL = -1  # key of what is counted once
+TOTAL = -1  # key of the total number of frames
 
 
 def spliced(cepstra: NDArray[np.float32], context: int) -> NDArray[np.float32]:
-    """(T, D) → (T, (2 · context + 1) · D): neighbours on both sides, the edges repeated; 0: differences instead."""
+    """(T, D) → (T, (2 · context + 1) · D): joins neighbours, repeating edge frames. Context 0 appends deltas instead."""
     if not context:
         return with_differences(cepstra)
     frames = len(cepstra)
@@ -30,7 +30,7 @@ def spliced(cepstra: NDArray[np.float32], context: int) -> NDArray[np.float32]:
 
 
 def collect_lda(sums: ExactSums, x: NDArray[np.float32], classes: NDArray[np.integer[Any]]) -> None:
-    """Rows [n, Σx] of each class, and with the keys −2 − d the rows [0, Σ x_d x] of all."""
+    """Add rows [n, Σx] with the class as key, and over all classes rows [0, Σ x_d x] with key −2 − d."""
     exact = x.astype(np.float64)
     used, local = np.unique(classes, return_inverse=True)
     rows = np.zeros((len(used), sums.width))
@@ -41,8 +41,10 @@ def collect_lda(sums: ExactSums, x: NDArray[np.float32], classes: NDArray[np.int
 
 
 def lda(sums: ExactSums, dims: int) -> Float64:
-    """(dims, S): the transform after which the classes' spread within is one; rows fewer than classes, which tell no
-    more directions apart."""
+    """(dims, S) the LDA transform, scaled to unit within-class covariance.
+
+    It has at most one row fewer than there are classes, since they separate no more directions.
+    """
     size = sums.width - 1
     classes = sums.rows([key for key in sums.keys().tolist() if key >= 0])
     count, first = classes[:, 0], classes[:, 1:]
@@ -60,7 +62,10 @@ def lda(sums: ExactSums, dims: int) -> Float64:
 
 
 def collect_mllt(sums: ExactSums, x: NDArray[np.float32], classes: NDArray[np.integer[Any]], model: Mixtures) -> None:
-    """With keys d · D + i row i of G_d = Σ (x − μ)(x − μ)ᵀ / σ²_d; frames with the key TOTAL. One component a class."""
+    """Add row i of G_d = Σ (x − μ)(x − μ)ᵀ / σ²_d with key d · D + i, and the number of frames with key TOTAL.
+
+    The model has one component per class.
+    """
     away = x.astype(np.float64) - model.means[classes, 0]
     weights = 1.0 / model.variances[classes, 0]
     spread = np.matmul((away[None] * weights.T[:, :, None]).transpose(0, 2, 1), away)
@@ -69,7 +74,7 @@ def collect_mllt(sums: ExactSums, x: NDArray[np.float32], classes: NDArray[np.in
 
 
 def mllt(sums: ExactSums) -> Float64:
-    """(D, D): the transform of what `collect_mllt` gathered, row by row with the others fixed."""
+    """(D, D) the MLLT from the statistics of `collect_mllt`, optimised one row at a time."""
     dims = sums.width
     inverse = np.linalg.inv(sums.rows(np.arange(dims * dims)).reshape(dims, dims, dims))
     frames = float(sums.rows([TOTAL])[0, 0])

@@ -1,8 +1,8 @@
-"""Phonetic decision trees: triphones share a senone where their Gaussians are alike (Young, Odell and Woodland, 1994).
+"""Phonetic decision trees: triphones with similar Gaussians share a senone (Young, Odell and Woodland, 1994).
 
-A node's score is the log-likelihood of its frames under one diagonal Gaussian; the split with the largest gain over all
-nodes is made first, until there are enough leaves or no split gains enough. Questions are classes of phones found by
-clustering the monophones' means, and single phones; unseen triphones walk the same tree.
+A node's score is the log-likelihood of its frames under one diagonal Gaussian. The split with the largest gain over all
+nodes is made first, until there are enough leaves or no split gains enough. Questions ask for classes of phones,
+found by clustering the means of the monophones, or for single phones. Unseen triphones descend the same trees.
 """
 
 from __future__ import annotations
@@ -98,9 +98,9 @@ class _Node:
 
 
 def grow(stats: TripleStatistics, phones: Sequence[str], senones: int, min_frames: float) -> Units:
-    """Trees with `senones` leaves in all (silence among them), or fewer where splits do not pay.
+    """Grow trees with `senones` leaves in total, counting silence; fewer if no further split gains enough.
 
-    Every phone has at least one senone, so more phones than `senones` gives one each. Priors are shares of frames.
+    Every phone gets at least one senone, even if there are more phones than `senones`. Priors are shares of frames.
     """
     classes = questions(stats, phones)
     trees: dict[str, dict[str, Any]] = {phone: {} for phone in phones}
@@ -133,7 +133,7 @@ def grow(stats: TripleStatistics, phones: Sequence[str], senones: int, min_frame
 def _number(
     trees: Mapping[str, dict[str, Any]], phones: Sequence[str], leaves: list[_Node], stats: TripleStatistics
 ) -> Units:
-    """Give the leaves their numbers, phone by phone, and the frames' shares as priors."""
+    """Number the leaves phone by phone, and set the priors to shares of frames."""
     frames = {id(leaf.tree): float(leaf.rows[:, 0].sum()) for leaf in leaves}
     names, counts = [SILENCE], [sum(row[0] for triple, row in stats.sums.items() if triple[1] == SILENCE)]
 

@@ -1,4 +1,4 @@
-"""The labelled utterances of a features shard, with the pronunciations of their words, and the times where known."""
+"""Reads the labelled utterances of a features shard with their pronunciations and, where known, word times."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from megahour.units.lexicon import Lexicon
 
 EDGE = 0.08  # share of an utterance taken as silence at each end where no word times are known
 FRAMES_PER_HOUR = 360_000
-LARGEST = 1e4  # of a feature: logarithms and cepstra are far below, and squares of what is above would fill the sums
-Times = Mapping[int, tuple[NDArray[np.int64], NDArray[np.int64]]]  # key → first and last frames of its words
+LARGEST = 1e4  # limit of a feature value: log energies and cepstra are far below; larger ones could overflow the sums
+Times = Mapping[int, tuple[NDArray[np.int64], NDArray[np.int64]]]  # key → start and end frames of its words
 
 
 @dataclass(frozen=True)
 class Utterance:
-    """Features (T, F), the words and the pronunciations of each."""
+    """Features (T, F), words, and the pronunciations of each word."""
 
     key: int
     features: NDArray[np.floating[Any]]
@@ -34,18 +34,18 @@ class Utterance:
 
     @cached_property
     def cepstra(self) -> NDArray[np.float32]:
-        """(T, D), without their mean."""
+        """(T, D), with the mean removed."""
         return cepstra(self.features)
 
     @cached_property
     def with_differences(self) -> NDArray[np.float32]:
-        """(T, 3 · D)."""
+        """(T, 3 · D): cepstra with deltas and delta-deltas."""
         return with_differences(self.cepstra)
 
 
 @dataclass
 class Dropped:
-    """Utterances that cannot be aligned, by reason, and the words that no one can pronounce."""
+    """Counts of utterances that cannot be aligned, by reason, and of words missing from the lexicon."""
 
     reasons: Counter[str] = field(default_factory=Counter)
     missing: Counter[str] = field(default_factory=Counter)
@@ -53,7 +53,7 @@ class Dropped:
 
 @dataclass(frozen=True)
 class LabelledCorpus:
-    """Where the labelled utterances are. `unknown` is the phone of words that the lexicon lacks, or empty."""
+    """The features and lexicon to read from. `unknown`: the phone for words missing from the lexicon, or ""."""
 
     features: Artifact
     lexicon: Lexicon
@@ -62,9 +62,9 @@ class LabelledCorpus:
     def utterances(
         self, shard: int, share: float, dropped: Dropped, texts: Mapping[int, str] | None = None
     ) -> Iterator[Utterance]:
-        """Those of a shard that can be used, in order; of `share` < 1 a part that only their keys decide on.
+        """The usable utterances of a shard, in order. With `share` < 1, a sample chosen by a hash of the key.
 
-        texts: by key, instead of the features' own.
+        texts: by key, to use instead of the texts of the features.
         """
         dims = len(self.features.summary["mean"])
         table = self.features.read_table(shard, ".arrow", columns=["key", "text", "features"])
@@ -81,7 +81,7 @@ class LabelledCorpus:
             yield Utterance(key, flat.reshape(-1, dims), words, spoken)
 
     def _unfit(self, words: Sequence[str], flat: NDArray[np.float16], dims: int, dropped: Dropped) -> str:
-        """Why an utterance cannot be used; "" for one that can."""
+        """Why an utterance cannot be used; "" if it can."""
         if not words:
             return "no-text"
         missing = [word for word in words if word not in self.lexicon]
@@ -90,23 +90,27 @@ class LabelledCorpus:
             return "no-pronunciation"
         if not flat.size or flat.size % dims:
             return "no-frames" if not flat.size else "wrong-dims"
-        if not np.abs(flat).max() < LARGEST:  # of a value that is not a number, too
+        if not np.abs(flat).max() < LARGEST:  # also true for NaN
             return "not-finite"
         return ""
 
 
 def labelled_frames(features: Artifact, sets: Sequence[str]) -> int:
-    """Frames of the sets; 0: no one counted them."""
+    """The number of frames in the sets; 0 if they were not counted."""
     return sum(int(r.stats.get("frames", 0)) for r in features.each_receipt() if r.tags.get("set") in sets)
 
 
 def share_of(frames: int, hours: float) -> float:
-    """The share of the labelled frames that `hours` are; 1 where there are no more, or no one counted them."""
+    """`hours` as a share of the labelled frames, at most 1; 1 if `hours` is 0 or frames were not counted."""
     return min(1.0, hours * FRAMES_PER_HOUR / frames) if hours and frames else 1.0
 
 
 def first_labels(utterance: Utterance, times: Times, column: dict[str, int]) -> NDArray[np.int32]:
-    """(T,) phone columns: word by word where times are known, over the whole utterance otherwise; silence elsewhere."""
+    """(T,) phone columns of a flat start.
+
+    The phones of a word share its time equally if word times are known; otherwise all phones share the utterance, less
+    `EDGE` at each end. The rest is silence.
+    """
     frames = len(utterance.features)
     labels = np.full(frames, column[SILENCE], np.int32)
     words = [variants[0] for variants in utterance.pronunciations]
@@ -123,8 +127,9 @@ def first_labels(utterance: Utterance, times: Times, column: dict[str, int]) -> 
 
 
 def word_times(selection: Artifact, beside: int | None) -> Times:
-    """First and last 10 ms frames of utterances' words, where they are known. beside: their shard of the selection,
-    None where it has none of their set.
+    """The start and end of each word in 10 ms frames, by utterance key, where known.
+
+    beside: the matching shard of the selection; None if there is none.
     """
     if beside is None:
         return {}
@@ -133,7 +138,7 @@ def word_times(selection: Artifact, beside: int | None) -> Times:
     for row in selection.read_table(beside, columns=columns).to_pylist():
         shift = row["rate_hz"] // 100
         starts = np.array(row["word_start_samples"], np.int64)
-        if (starts >= 0).all():  # -1: cut without an alignment
+        if (starts >= 0).all():  # -1: no word times, because the utterance was cut without an alignment
             ends = np.array(row["word_end_samples"], np.int64)
             times[row["key"]] = (starts // shift, ends // shift)
     return times
