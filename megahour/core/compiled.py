@@ -1,8 +1,9 @@
-"""`compiled`: functions compiled by numba, which is not loaded where their machine code is on the disk already.
+"""`compiled`: functions compiled by numba, without importing numba if their machine code is already on disk.
 
-Importing numba and getting it ready takes 0.4 s of CPU, more than a small model. A function that is defined while numba
-is not loaded is a `Kernel`: its calls look for machine code by the kinds of their arguments (`machine_code`), and numba
-comes in when there is none. A function that is defined later is numba's own dispatcher (`jit`), whose calls take less.
+Importing and initialising numba takes 0.4 s of CPU, more than a small model. A function defined before numba is
+imported becomes a `Kernel`: each call looks up machine code by the kinds of its arguments (`machine_code`), and loads
+numba only if there is none. A function defined after that becomes numba's own dispatcher (`jit`), which is faster to
+call.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ def compiled(*, fastmath: Fast = False, inline: bool = False) -> Callable[[Calla
 def compiled(function: Callable[..., Any] | None = None, *, fastmath: Fast = False, inline: bool = False) -> Any:
     """Compile `function` with numba on its first call and, where possible, cache the machine code on disk.
 
-    A change to anything that the function uses, in its own module or another, compiles it again. Arguments of a kernel
-    are arrays, numbers and None; with others numba is loaded.
-    fastmath: what the compiler may assume about floats, as for `numba.njit`. inline: always, into compiled functions.
+    A change to anything that the function uses, in its own module or another, causes it to be compiled again. Arguments
+    should be arrays, numbers or None; any other type loads numba.
+    fastmath: what the compiler may assume about floats, as for `numba.njit`. inline: always inline the function into
+    compiled callers.
     """
     if function is None:
         return partial(compiled, fastmath=fastmath, inline=inline)
@@ -41,7 +43,7 @@ def compiled(function: Callable[..., Any] | None = None, *, fastmath: Fast = Fal
 
 
 def before_numba(call: Callable[[], None]) -> None:
-    """Have `call` made before a kernel loads numba."""
+    """Register `call` to be run once, just before numba is loaded."""
     _before.append(call)
 
 
@@ -54,7 +56,7 @@ def _dispatcher(function: Callable[..., Any], fastmath: Fast, inline: bool) -> A
 
 
 class Kernel:
-    """A compiled function that loads numba only to compile. Whatever else numba's dispatchers have, this has too."""
+    """A compiled function that loads numba only to compile; other attributes are those of numba's dispatcher."""
 
     py_func: Callable[..., Any]
 
@@ -105,7 +107,7 @@ class Kernel:
 
 @compiled
 def put(to, values):  # type: ignore[no-untyped-def]
-    """`to[:n] = values[:]` in compiled code: both one-dimensional, n = len(values), `to` at least as long.
+    """`to[:n] = values[:]` in compiled code, for one-dimensional arrays; n = len(values), and `to` is at least as long.
 
     numba's own slice assignment spends seconds of compilation on an error message about unequal shapes.
     """

@@ -12,11 +12,11 @@ from megahour.core.machine_code import Made, used
 
 
 def dispatcher(function: Callable[..., Any], *, fastmath: bool | set[str] = False, inline: bool = False) -> Any:
-    """The function as numba compiles it on its first call, and keeps it beside the module, else in the user's cache
-    folder or in NUMBA_CACHE_DIR.
+    """A numba dispatcher that compiles `function` on its first call and caches the result on disk: beside the module,
+    in the user's cache folder or in NUMBA_CACHE_DIR.
 
-    If none of them is writable, numba refuses to define the function; here each process then compiles it, which takes a
-    few seconds.
+    If none of these is writable, numba's `cache=True` raises an error. The function is then compiled without a cache,
+    in every process, which takes a few seconds.
     """
     if inline:
         return njit(nogil=True, inline="always")(function)
@@ -31,8 +31,10 @@ def dispatcher(function: Callable[..., Any], *, fastmath: bool | set[str] = Fals
 
 
 def compiled_for(made: Any, args: tuple[Any, ...]) -> Made | None:
-    """Compile a dispatcher's function for such arguments; the machine code, if numba has kept it and it needs no
-    objects of Python's."""
+    """Compile a dispatcher's function for arguments of the types of `args`.
+
+    Returns the machine code, or None if numba has not cached it or it refers to Python objects.
+    """
     signature = tuple(made.typeof_pyval(arg) for arg in args)
     made.compile(signature)
     index = getattr(made._cache, "_cache_file", None)
@@ -58,11 +60,11 @@ class _Index(IndexDataCacheFile):  # type: ignore[misc] # numba has no types
 
     @property
     def _source_stamp(self) -> tuple[Any, ...]:
-        # Not before the first call: what a function calls may be defined below it.
+        # Computed late, at the first call: the functions that this one calls may be defined below it.
         return self.__dict__["_source_stamp"], *sorted(used(self._function, set()))
 
     def _load_index(self) -> dict[Any, str]:
         try:
             return super()._load_index()  # type: ignore[no-any-return]
-        except (ImportError, AttributeError):  # it names a class that has moved
+        except (ImportError, AttributeError):  # the index names a class that has moved
             return {}

@@ -1,4 +1,4 @@
-"""Names for compiled functions whose modules import numba."""
+"""Lets compiled functions refer to names in modules that import numba, without importing them at once."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 
 class Later:
-    """A name of a module that imports numba, for compiled functions: the module is loaded when numba compiles them."""
+    """A placeholder for `name` in `module`, for compiled functions; numba imports the module when it compiles."""
 
     def __init__(self, module: str, name: str) -> None:
         self.module, self.name = module, name
 
     @cached_property
     def file(self) -> str:
-        """The module's; it is not loaded."""
+        """Path of the module's file, found without importing it."""
         found = find_spec(self.module)
         return found.origin or "" if found else ""
 
@@ -25,5 +25,5 @@ class Later:
         from numba.core.registry import cpu_target
 
         value, context = getattr(import_module(self.module), self.name), cpu_target.typing_context
-        context.refresh()  # it knows nothing yet of what the module has defined
+        context.refresh()  # registers what the module has just defined
         return context.resolve_value_type(value)

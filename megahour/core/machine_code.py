@@ -1,9 +1,10 @@
-"""Machine code of compiled functions in files, run without numba: LLVM links it, numba's C modules call it.
+"""Loads cached machine code of compiled functions without importing numba.
 
-numba's own cache holds the same code beside types that only numba can read. A file here is a line of JSON and an object
-file. The line has what the code depends on: versions of Python, numba and LLVM, the processor, all functions and
-constants that it uses. Where any of that has changed, or the linker would miss a symbol, the file is left alone, and
-numba compiles or loads the function itself.
+LLVM links the code, and numba's C modules make it callable. numba's own cache holds the same code, but with types that
+only numba can read. A cache file here is one line of JSON followed by an object file. The line lists what the code
+depends on: the versions of Python, numba and LLVM, the processor, and all functions and constants that the code uses.
+If any of these has changed, or a symbol cannot be resolved, the file is ignored and numba compiles or loads the
+function itself.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ import numpy as np
 from megahour.core.later import Later
 
 CONSTANTS = int, float, str, bytes, tuple
-HARMLESS = {"NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS"}  # settings of numba's that leave machine code as it is
+HARMLESS = {"NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS"}  # numba settings that do not affect machine code
 LAYOUTS = tuple(flags & (0x501 if flags & 1 else 0x502) for flags in range(0x504))
-"""An array's flags to those that numba's types have: C order, else Fortran's; aligned; writeable."""
+"""Maps array flags to those that numba's types record: C order, or else Fortran order; aligned; writeable."""
 Kinds = tuple[Any, ...]
 
 
 class Made(NamedTuple):
-    """What numba made: an object file, and the names of the function for Python and of its environment."""
+    """numba's output: an object file, and the symbols of the function's Python wrapper and of its environment."""
 
     code: bytes
     function: str
@@ -45,13 +46,13 @@ class Made(NamedTuple):
 
 @cache
 def usable() -> bool:
-    """Whether machine code is kept and run here at all: on Linux and x86-64, with numba as it comes."""
+    """Whether this cache can be used: on Linux and x86-64, with numba's default settings."""
     settings = any(name.startswith("NUMBA_") for name in set(os.environ) - HARMLESS)
     return sys.platform == "linux" and platform.machine() == "x86_64" and not settings
 
 
 def kinds_of(args: tuple[Any, ...]) -> Kinds:
-    """What machine code depends on in arguments: types, and of arrays dtype, dimensions and layout."""
+    """The properties of arguments that machine code depends on: types; for arrays dtype, dimensions and layout."""
     return tuple(
         [
             (arg.dtype, arg.ndim, LAYOUTS[arg.flags.num & 0x503]) if type(arg) is np.ndarray else type(arg)
@@ -61,7 +62,7 @@ def kinds_of(args: tuple[Any, ...]) -> Kinds:
 
 
 def spelled(kinds: Kinds) -> str | None:
-    """Kinds as text; None: machine code with such an argument is numba's alone."""
+    """Kinds as text; None if an argument is of a kind that only numba itself handles."""
     names = []
     for kind in kinds:
         if isinstance(kind, tuple):
@@ -77,7 +78,7 @@ def spelled(kinds: Kinds) -> str | None:
 
 
 def load(function: Callable[..., Any], kinds: str) -> Callable[..., Any] | None:
-    """The machine code of `function` for arguments of these kinds; None: there is none that holds here and now."""
+    """The cached machine code of `function` for arguments of these kinds; None if missing or out of date."""
     try:
         head, _, code = _path(function, kinds).read_bytes().partition(b"\n")
         facts = json.loads(head)
@@ -89,7 +90,7 @@ def load(function: Callable[..., Any], kinds: str) -> Callable[..., Any] | None:
 
 
 def save(function: Callable[..., Any], kinds: str, made: Made) -> None:
-    """Keep the machine code of `function` for `load`, if the folder can be written."""
+    """Save the machine code of `function` for `load`, if the folder is writable."""
     facts = {"crc32": zlib.crc32(made.code), "stamp": _stamp(function, kinds)}
     facts |= {"function": made.function, "environment": made.environment}
     path = _path(function, kinds)
@@ -102,7 +103,8 @@ def save(function: Callable[..., Any], kinds: str, made: Made) -> None:
 
 
 def used(function: Callable[..., Any], seen: set[str]) -> Iterator[str]:
-    """Time and size of the files of all compiled functions that `function` reaches, and the constants they use."""
+    """Modification time and size of the source files of all compiled functions that `function` calls, directly or not,
+    and the constants they use."""
     if not isinstance(function, FunctionType) or (where := f"{function.__module__}.{function.__qualname__}") in seen:
         return
     seen.add(where)
@@ -163,7 +165,7 @@ def _numba_folder() -> Path:
 
 @cache
 def _caller() -> Any:
-    """numba's C module that makes Python functions of machine code; the linker then knows all of numba's symbols."""
+    """numba's C module that wraps machine code in Python functions. Also registers numba's symbols with the linker."""
     from llvmlite import binding as llvm
 
     helpers, functions, memory = (_extension(name) for name in ("_helperlib", "_dynfunc", "core.runtime._nrt_python"))
@@ -181,7 +183,7 @@ def _caller() -> Any:
 
 
 def _extension(name: str) -> Any:
-    """A C module of numba's, without numba; numba itself, if it comes later, gets the same."""
+    """One of numba's C modules, loaded without importing numba. If numba is imported later, it gets the same module."""
     path = _numba_folder() / f"{name.replace('.', '/')}{EXTENSION_SUFFIXES[0]}"
     spec = importlib.util.spec_from_file_location(f"numba.{name}", path)
     if spec is None or spec.loader is None:
@@ -199,8 +201,8 @@ def _linked(function: Callable[..., Any], made: Made) -> Callable[..., Any] | No
     except (ImportError, AttributeError):  # a version of numba with other C modules
         return None
     machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
-    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)  # one each: names may repeat
-    if not all(map(llvm.address_of_symbol, missing(made.code))):  # known once there is an engine
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)  # one engine per function: names may repeat
+    if not all(map(llvm.address_of_symbol, missing(made.code))):  # can be looked up only once an engine exists
         return None
     engine.add_object_file(llvm.ObjectFileRef.from_data(made.code))
     engine.finalize_object()
@@ -213,12 +215,12 @@ def _linked(function: Callable[..., Any], made: Made) -> Callable[..., Any] | No
 
 
 def missing(code: bytes) -> set[str]:
-    """Names that an object file (64-bit ELF) refers to without having them."""
+    """Undefined symbols of an object file (64-bit ELF)."""
     (place,), (size, count) = struct.unpack_from("<Q", code, 0x28), struct.unpack_from("<HH", code, 0x3A)
     sections = [struct.unpack_from("<IIQQQQIIQQ", code, place + i * size) for i in range(count)]
     names = set()
     for _, kind, _, _, begin, length, link, *_ in sections:
-        if kind == 2:  # a table of symbols
+        if kind == 2:  # a symbol table
             text = sections[link][4]
             for name, _, _, section, _, _ in struct.iter_unpack("<IBBHQQ", code[begin : begin + length]):
                 if section == 0 and name:

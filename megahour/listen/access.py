@@ -1,7 +1,7 @@
-"""Who may talk to the server: hosts and origins that are its own, and clients that know the token.
+"""Access control of the server: it accepts only its own hosts and origins, and clients that know the token.
 
-A page of another site can make a browser connect to a loopback address. Its `Origin` gives it away, or, where its name
-was turned to this machine (DNS rebinding), the `Host`. The token is compared in constant time.
+A page of another site can make a browser connect to a loopback address. Its `Origin` header reveals it or, if its name
+was made to resolve to this machine (DNS rebinding), the `Host` header. The token is compared in constant time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 class Access:
-    """What a request must have. host: the address listened on; origins: such as https://speech.example, of a proxy."""
+    """Checks requests. host: the address listened on; origins: others, such as a proxy's https://speech.example."""
 
     def __init__(self, token: str, host: str, origins: Iterable[str] = ()) -> None:
         self._token, self._origins = token, tuple(origin.rstrip("/") for origin in origins)
@@ -25,7 +25,7 @@ class Access:
         self._hosts = {*LOOPBACK, own, *(urlsplit(origin).netloc.rpartition("@")[2] for origin in self._origins)}
 
     def check_place(self, request: web.Request) -> None:
-        """Raises HTTPForbidden: the request was sent to another name, or by a page of another site."""
+        """Raises HTTPForbidden if the request names another host or comes from a page of another site."""
         host = request.headers.get("Host", "")
         name = host if host in self._hosts else _without_port(host)
         if name not in self._hosts:
@@ -35,7 +35,7 @@ class Access:
             raise web.HTTPForbidden(text=f"pages of {origin[:100]!r} may not use this server: name it with --origin\n")
 
     def check_token(self, request: web.Request) -> None:
-        """Raises HTTPUnauthorized. The token is in `Authorization: Bearer …`, or among a WebSocket's protocols."""
+        """Raises HTTPUnauthorized unless the token is in `Authorization: Bearer …` or a WebSocket's protocols."""
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         for protocol in request.headers.get("Sec-WebSocket-Protocol", "").split(","):
             if protocol.strip().startswith(TOKEN_PREFIX):

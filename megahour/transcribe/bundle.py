@@ -1,9 +1,9 @@
-"""An exported bundle, read back: manifest, graph and tokens; sizes are bounded, checksums compared, nothing unpickled.
+"""Reads exported bundles: manifest, graphs and tokens. Sizes are bounded, checksums compared, and nothing unpickled.
 
-bundle.json     what the other files are, their sizes and SHA-256, and all that `BundleManifest` says
-tokens.txt      for other runtimes: a token and its number a line
-model.onnx …    graphs, by form (offline, streaming; of a transducer also decoder, joiner) and precision
-golden/         clips, and the log posteriors (of a transducer: the encoder's output) that the model gives for them
+bundle.json     the manifest (`BundleManifest`), with sizes and SHA-256 of all other files
+tokens.txt      for other runtimes: a token and its number per line
+model.onnx …    graphs by form (offline, streaming; for a transducer also decoder, joiner) and precision
+golden/         clips, and the model's log posteriors for them (for a transducer the encoder's output)
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ FORMS = {"ctc": ("offline",), "transducer": ("offline", "decoder", "joiner")}
 
 
 class FrontEndSettings(BundlePart):
-    """How a runtime makes the log-mel frames of 10 ms that the graphs take; all else is in the graphs."""
+    """How to compute the log-mel frames of 10 ms that the graphs take; the graphs do everything else."""
 
     rate_hz: int = Field(ge=4000, le=192_000)
     mels: int = Field(ge=1, le=256)
@@ -56,7 +56,7 @@ class FrontEndSettings(BundlePart):
 
 
 class StreamSettings(BundlePart):
-    """Output frames of a chunk, chunks to the left that attention sees, and the seconds that words wait for a chunk."""
+    """Output frames per chunk, earlier chunks that attention sees, and the latency in seconds."""
 
     chunk: int = Field(ge=1, le=10_000)
     left: int = Field(ge=0, le=10_000)
@@ -64,7 +64,7 @@ class StreamSettings(BundlePart):
 
 
 class GoldenClip(BundlePart):
-    """A clip's file, what is said in it if known, texts by form and precision, and the model's output."""
+    """A test clip: its file, its transcript if known, recognised text by form and precision, and the model's output."""
 
     file: str
     said: str = ""
@@ -73,7 +73,7 @@ class GoldenClip(BundlePart):
 
 
 class BundleManifest(ListedFiles):
-    """What `bundle.json` says."""
+    """The contents of `bundle.json`."""
 
     made_by: dict[str, str]
     name: str
@@ -81,10 +81,10 @@ class BundleManifest(ListedFiles):
     tokens: list[str] = Field(min_length=2, max_length=65_535)
     marks: bool
     front_end: FrontEndSettings
-    frames: int = Field(ge=1, le=256)  # of 10 ms for a row of log posteriors
-    width: int = Field(0, ge=0, le=65_536)  # of the encoder's output, of a transducer
-    context: int = Field(0, ge=0, le=1024)  # tokens that its decoder (predictor) sees, where it is stateless
-    predictor: Literal["stateless", "lstm"] = "stateless"  # lstm: the decoder has a state of two rows of `width`
+    frames: int = Field(ge=1, le=256)  # of 10 ms, per row of log posteriors
+    width: int = Field(0, ge=0, le=65_536)  # of a transducer's encoder output
+    context: int = Field(0, ge=0, le=1024)  # tokens that a stateless predictor sees
+    predictor: Literal["stateless", "lstm"] = "stateless"  # lstm: its state is two rows of `width`
     look_ahead_s: float | None  # of the offline graph; None: the whole utterance
     graphs: dict[str, dict[str, str]]  # form → precision → file
     streaming: StreamSettings | None = None
@@ -98,7 +98,7 @@ class BundleManifest(ListedFiles):
     @model_validator(mode="after")
     def _check(self) -> BundleManifest:
         for text in (self.name, *self.tokens):
-            if len(text) > MAX_TEXT or CONTROL.search(text):  # they come to a terminal as they are
+            if len(text) > MAX_TEXT or CONTROL.search(text):  # they are printed to terminals unescaped
                 raise ValueError(f"{text[:20]!r} has control characters, or more than {MAX_TEXT}")
         if len(set(self.tokens)) < len(self.tokens):
             raise ValueError("a token is there twice")
@@ -123,7 +123,7 @@ class BundleManifest(ListedFiles):
         return self.frames / 100
 
     def model_config_of(self) -> dict[str, Any]:
-        """The offline graph as `models.foreign` and the front end take models from elsewhere."""
+        """The offline graph's configuration, in the form that `models.foreign` and the front end take."""
         audio = self.front_end.model_dump()
         audio |= {"input": "log-mel", "frame_shift_samples": self.frames * self.front_end.rate_hz // 100}
         output = "encoder_out" if self.criterion == "transducer" else "log_probs"
@@ -137,7 +137,7 @@ class BundleManifest(ListedFiles):
 
     @property
     def columns(self) -> int:
-        """Values of a row that the offline graph gives."""
+        """Values per row of the offline graph's output."""
         return self.width or len(self.tokens)
 
 
@@ -147,14 +147,14 @@ class Bundle(BundleFolder[BundleManifest]):
 
     @staticmethod
     def open(url: str) -> Bundle:
-        """Raises StoreError: the manifest does not say what it must (`opened`). ConfigError: the bundle is a voice."""
+        """Raises StoreError: a manifest or file is invalid (`opened`). ConfigError: the bundle is a voice."""
         if manifest_at(url)[0].get("criterion") == VOICE:
             what = "a voice, which speaks and does not hear"
             raise ConfigError(what, where=url, remedy="megahour say --voice; or give a recogniser's bundle")
         return Bundle(url, *opened(url, BundleManifest))
 
     def graph(self, form: str, precision: str) -> bytes:
-        """Raises ConfigError where the bundle has none of this form and precision."""
+        """The bytes of a graph. Raises ConfigError if the bundle has none of this form and precision."""
         names = self.manifest.graphs.get(form, {})
         if precision not in names:
             have = ", ".join(f"{one} {other}" for one, each in self.manifest.graphs.items() for other in each)
@@ -162,9 +162,9 @@ class Bundle(BundleFolder[BundleManifest]):
         return self.read(names[precision])
 
     def model(self, precision: str, *, threads: int = 1, device: str = "cpu") -> ForeignModel:
-        """The offline model, tried on half a second of quiet.
+        """The offline model, after a trial run on silence of a few lengths.
 
-        Raises StoreError: onnxruntime cannot read or run the graph, or it gives other tokens than the bundle has.
+        Raises StoreError: onnxruntime cannot read or run the graph, or its output does not fit the bundle.
         """
         config, where = self.manifest.model_config_of(), f"{self.url}: offline, {precision}"
         graph = self.graph("offline", precision)
@@ -184,7 +184,7 @@ class Bundle(BundleFolder[BundleManifest]):
             raise StoreError("the graph gives values that are not finite", where=where, remedy=AGAIN)
 
     def transducer(self, precision: str, *, threads: int = 1) -> ExportedTransducer | None:
-        """Predictor and joiner; None of a CTC model. Raises StoreError: onnxruntime cannot read or run them."""
+        """Predictor and joiner; None for a CTC model. Raises StoreError if onnxruntime cannot read or run them."""
         if self.manifest.criterion == "ctc":
             return None
         from megahour.transcribe.exported_transducer import ExportedTransducer

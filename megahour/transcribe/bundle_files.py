@@ -21,7 +21,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 MAX_TEXT = 1000  # characters of a token, or of the name
 VOICE = "voice"
-"""What `criterion` says in the manifest of a voice; others recognise."""
+"""`criterion` in the manifest of a voice; all other criteria are of recognisers."""
 AGAIN = "the bundle is damaged or was changed: copy it, or export it again"
 
 
@@ -37,7 +37,7 @@ class BundleFile(BundlePart):
 
 
 class ListedFiles(BundlePart):
-    """What the manifests of all bundles say."""
+    """The fields that the manifests of all bundles share."""
 
     format: Literal[1]
     files: dict[str, BundleFile] = Field(max_length=10_000)
@@ -61,16 +61,16 @@ class BundleFolder(Generic[M]):
     url: str
     manifest: M
     digest: str
-    """SHA-256 of the manifest, which has those of all other files: who knows it knows that nothing was changed."""
+    """SHA-256 of the manifest. The manifest has those of all other files, so it verifies the whole bundle."""
 
     @staticmethod
     def at(url: str) -> bool:
-        """Whether there is a bundle."""
+        """Whether there is a bundle at `url`."""
         fs, path = file_system(url)
         return bool(fs.exists(f"{path}/{MANIFEST}"))
 
     def read(self, name: str) -> bytes:
-        """A file that the manifest lists. Raises StoreError: missing, or of another size or content."""
+        """The contents of a listed file. Raises StoreError if it is missing or its size or checksum differs."""
         info, where = self.manifest.files[name], f"{self.url}/{name}"
         data = read_file(self.url, name, info.bytes)
         if len(data) != info.bytes or hashlib.sha256(data).hexdigest() != info.sha256:
@@ -79,7 +79,7 @@ class BundleFolder(Generic[M]):
         return data
 
     def problems(self) -> list[str]:
-        """What is wrong with its files; [] of a good one."""
+        """Everything that is wrong with the bundle's files; [] if nothing is."""
         found = []
         for name in self.manifest.files:
             try:
@@ -90,7 +90,7 @@ class BundleFolder(Generic[M]):
 
 
 def manifest_at(url: str) -> tuple[dict[str, Any], str]:
-    """What the manifest says, unchecked, and its SHA-256. Raises StoreError: too large, or no JSON object."""
+    """The unchecked manifest and its SHA-256. Raises StoreError if it is too large or not a JSON object."""
     data = read_file(url, MANIFEST, MAX_MANIFEST_BYTES)
     try:
         values = json.loads(data)
@@ -103,10 +103,10 @@ def manifest_at(url: str) -> tuple[dict[str, Any], str]:
 
 
 def opened(url: str, kind: type[M]) -> tuple[M, str]:
-    """The manifest, and its digest.
+    """The checked manifest and its digest.
 
-    Raises StoreError: it is too large, no JSON, or does not say what it must; or a file is missing, of another size, or
-    outside.
+    Raises StoreError: the manifest is too large, not JSON or invalid; or a listed file is missing, has another size or
+    lies outside the bundle.
     """
     values, digest = manifest_at(url)
     try:
@@ -120,7 +120,7 @@ def opened(url: str, kind: type[M]) -> tuple[M, str]:
 
 
 def _size(url: str, name: str) -> int:
-    """Of a file in the bundle. Raises StoreError: there is none, no plain file, or a link that leads elsewhere."""
+    """Size of a file. Raises StoreError if it is missing, not a regular file, or a link to outside the bundle."""
     where = f"{url}/{name}"
     fs, path = file_system(where)
     try:
@@ -144,11 +144,11 @@ def _protocols(fs: Any) -> tuple[str, ...]:
 
 
 def read_file(url: str, name: str, most: int) -> bytes:
-    """At most `most` bytes. Raises StoreError: there are more, or no such file."""
+    """The contents of a file. Raises StoreError if it is missing or larger than `most` bytes."""
     where = f"{url}/{name}"
     size = _size(url, name)
     if size > most:
         raise StoreError(f"{size} bytes, at most {most}", where=where, remedy=AGAIN)
     fs, path = file_system(where)
     with fs.open(path, "rb") as file:
-        return bytes(file.read(most + 1))  # it may grow under us
+        return bytes(file.read(most + 1))  # the file may grow meanwhile

@@ -1,4 +1,4 @@
-"""The streaming graph of a bundle, which goes on from chunk to chunk with the state that it gave."""
+"""Runs the streaming graph of a bundle chunk by chunk, passing its state from one chunk to the next."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from megahour.models.onnx_session import in_a_line, limited_run, open_session
 from megahour.transcribe.bundle import Bundle
 
 Float32 = NDArray[np.float32]
-MOST_STATE = 1 << 26  # values: no stream of ours has a hundredth of that
+MOST_STATE = 1 << 26  # values: 100 times more than any stream exported here has
 CACHES = {"ctc": ("attn_cache", "conv_cache"), "transducer": ("attn_cache", "cnn_cache")}
-INT16 = -2 * math.log(UNIT)  # what log energies of samples in -1 … 1 lack to be of int16 ones, which CTC's form takes
+INT16 = -2 * math.log(UNIT)  # from log energies of samples in ±1 to those of int16, for CTC graphs
 
 
 class ExportedEncoder:
-    """The graph, opened once for all streams.
+    """The streaming graph, opened once for all streams.
 
-    chunk, left: of the export, in output frames and chunks. any_chunk: whether it takes others, too.
-    any_length: whether the last chunk may be shorter, as it may in bundles of today.
+    chunk, left: the exported chunk length in output frames, and left context in chunks. any_chunk: whether the graph
+    also takes others. any_length: whether the last chunk may be shorter; only in old bundles it may not.
 
     Raises
     ------
-    ConfigError: the bundle has no such graph, or onnxruntime is missing. StoreError: it cannot be read.
+    ConfigError: the bundle has no such graph, or onnxruntime is missing. StoreError: the graph cannot be read.
     """
 
     def __init__(self, bundle: Bundle, precision: str, *, threads: int = 1) -> None:
@@ -50,7 +50,7 @@ class ExportedEncoder:
 
     @property
     def main(self) -> str:
-        """The input that the frames are."""
+        """Name of the input for frames."""
         return "chunk" if self.manifest.criterion == "ctc" else "x"
 
     @property
@@ -58,7 +58,7 @@ class ExportedEncoder:
         return CACHES[self.manifest.criterion]
 
     def nothing(self, length: int) -> dict[str, Float32]:
-        """The state before a stream begins, whose attention sees `length` frames before its own."""
+        """The initial state of a stream whose attention sees `length` output frames before a chunk."""
         attention, convolved = (list(self._shapes[name]) for name in self.caches)
         if self.manifest.criterion == "ctc":
             attention[2] = length
@@ -78,9 +78,9 @@ class ExportedEncoder:
 
 
 class ExportedStream:
-    """One stream; its chunks have `chunk` output frames (the last one fewer), and see `left` chunks before.
+    """One stream, with chunks of `chunk` output frames (the last may be shorter) and `left` chunks of left context.
 
-    Raises StoreError: the graph does not run, or gives what does not belong to the bundle.
+    Raises StoreError if the graph fails to run or its output does not fit the bundle.
     """
 
     def __init__(self, encoder: ExportedEncoder, chunk: int, left: int) -> None:
@@ -88,7 +88,7 @@ class ExportedStream:
         self._state = encoder.nothing(self._length)
 
     def __call__(self, rows: Float32, *, last: bool = False) -> Float32:
-        """Rows (T', V) of log posteriors, or (T', D) of a transducer's encoder, for the next log-mel frames (T, F)."""
+        """Log posteriors (T', V), or a transducer's encoder output (T', D), for the next log-mel frames (T, F)."""
         frames = self._encoder.manifest.frames
         if len(rows) < frames:
             return np.zeros((0, self._encoder.manifest.columns), np.float32)
@@ -96,7 +96,7 @@ class ExportedStream:
         return self.run(self.feed(rows + np.float32(INT16) if scaled else rows))
 
     def feed(self, rows: Float32) -> dict[str, Any]:
-        """What the graph takes for frames that are in its own scale."""
+        """The graph's inputs for frames that are already in its scale."""
         frames = self._encoder.manifest.frames
         chunk, rows = len(rows) // frames, rows[None, : len(rows) // frames * frames]
         if self._encoder.manifest.criterion == "transducer":
@@ -108,7 +108,7 @@ class ExportedStream:
         return {self._encoder.main: np.ascontiguousarray(rows, np.float32), **place, **self._state}
 
     def run(self, feed: Mapping[str, Any]) -> Float32:
-        """The output for what `feed` gave, after which the stream is one chunk on."""
+        """Run the graph on the inputs from `feed`, and advance the stream by one chunk."""
         encoder = self._encoder
         frames = feed[encoder.main].shape[1]
         try:

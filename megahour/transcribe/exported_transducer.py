@@ -1,4 +1,4 @@
-"""Predictor and joiner of an exported transducer, which onnxruntime runs for the search."""
+"""Predictor and joiner of an exported transducer, run by onnxruntime during the search."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from megahour.models.onnx_session import in_a_line, limited_run, open_session
 
 
 class ExportedTransducer:
-    """A `models.token_search.Transducer` of a bundle's graphs `decoder` and `joiner`.
+    """A `models.token_search.Transducer` made of a bundle's graphs `decoder` and `joiner`.
 
-    context: tokens that the predictor sees; 0: it is an LSTM, and sees one after the other.
+    context: number of tokens that a stateless predictor sees; 0: the predictor is an LSTM.
 
     Raises
     ------
@@ -33,7 +33,7 @@ class ExportedTransducer:
             self._decoder, self._joiner = (
                 open_session(data, threads=threads, bounded=True) for data in (decoder, joiner)
             )
-            with limited_run() as self._options:  # of the many small runs of a search none has a timer
+            with limited_run() as self._options:  # options without a timer, for the many small runs of a search
                 predicted, state = self.start(1)
                 logits = self.joined(torch.zeros(1, width), predicted)
         except ConfigError:
@@ -54,7 +54,7 @@ class ExportedTransducer:
         return self
 
     def start(self, hypotheses: int) -> tuple[Tensor, State]:
-        """(N, D) before any token, and the state of `hypotheses` beginnings."""
+        """Predictor output (N, D) and state of N = `hypotheses` empty hypotheses."""
         if not self.context:
             nothing = torch.zeros(hypotheses, self.width)
             return self.step(torch.full((hypotheses,), BLANK), (nothing, nothing))
@@ -62,7 +62,7 @@ class ExportedTransducer:
         return self._predicted(state), (state,)
 
     def step(self, tokens: Tensor, state: State) -> tuple[Tensor, State]:
-        """(N, D) after one more of `tokens` (N,), and the new state."""
+        """Predictor output (N, D) and state after each hypothesis is extended by one of `tokens` (N,)."""
         if not self.context:
             feed = {"y": tokens.numpy(), "hidden": state[0].numpy(), "cell": state[1].numpy()}
             names = ["decoder_out", "next_hidden", "next_cell"]
@@ -72,7 +72,7 @@ class ExportedTransducer:
         return self._predicted(seen), (seen,)
 
     def joined(self, encoded: Tensor, predicted: Tensor) -> Tensor:
-        """Logits (N, V) of frames (N, D) and what the predictor says (N, D)."""
+        """Logits (N, V) from encoder frames (N, D) and predictor output (N, D)."""
         feed = {"encoder_out": encoded.numpy(), "decoder_out": predicted.numpy()}
         return torch.from_numpy(self._joiner.run(["logit"], feed, self._options)[0])
 

@@ -1,4 +1,4 @@
-"""A transcript as text, subtitles (SRT, VTT), JSON, or CTM with a word a line."""
+"""Writes transcripts as text, subtitles (SRT, VTT), JSON, or CTM with a word per line."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from megahour.transcribe.recogniser import TimedWord
 from megahour.transcribe.session import Transcription
 
 CUE_S, CUE_CHARACTERS, CUE_GAP_S = 6.0, 80, 0.6
-"""A subtitle is no longer than this, and a pause of this length ends it."""
+"""Longest subtitle in seconds and in characters, and the shortest pause that ends one."""
 
 
 def cues(words: Sequence[TimedWord]) -> list[list[TimedWord]]:
-    """Words in subtitles, which end at pauses or when they are full."""
+    """Group words into subtitles, which end at pauses or when they are full."""
     result: list[list[TimedWord]] = []
     for word in words:
         cue = result[-1] if result else []
@@ -36,7 +36,7 @@ def _is_full(cue: Sequence[TimedWord], word: TimedWord) -> bool:
 
 
 def text(transcript: Transcription) -> str:
-    """A line a subtitle."""
+    """Plain text, a line per subtitle."""
     return "".join(" ".join(word.text for word in cue) + "\n" for cue in cues(transcript.words))
 
 
@@ -57,8 +57,8 @@ def vtt(transcript: Transcription) -> str:
 
 
 def as_json(transcript: Transcription) -> str:
-    """One object: file, model, seconds, text, and words with their times and confidence; what the model says of the
-    recording beside them, such as `language` and `language_probability`, and what it was `told`."""
+    """One object: file, model, seconds, text, and words with times and confidence; also the tag that the model
+    predicts, such as `language` with `language_probability`, and the tag that it was `told`."""
     return json.dumps(as_dict(transcript), ensure_ascii=False, indent=1) + "\n"
 
 
@@ -77,7 +77,7 @@ def as_dict(transcript: Transcription) -> dict[str, Any]:
 
 
 def word_dict(word: TimedWord) -> dict[str, Any]:
-    """Keys word, start, end (seconds) and confidence; without what is not known."""
+    """Keys word, start, end (seconds) and confidence; unknown values are left out."""
     values = {"word": word.text, "start": word.start_s, "end": word.end_s, "confidence": word.confidence}
     return {key: value for key, value in values.items() if value is not None}
 
@@ -95,7 +95,7 @@ def ctm(transcript: Transcription) -> str:
 
 
 def _lines(transcript: Transcription) -> list[tuple[float, float, str]]:
-    """(start, end, text) of each subtitle; those without times last as long as the recording."""
+    """(start, end, text) of each subtitle; without times it lasts as long as the recording."""
     return [
         (
             0.0 if cue[0].start_s is None else cue[0].start_s,
@@ -115,4 +115,4 @@ def _escaped(line: str) -> str:
 
 
 FORMATS: dict[str, Callable[[Transcription], str]] = {"txt": text, "srt": srt, "vtt": vtt, "json": as_json, "ctm": ctm}
-"""What writes each format; its name is the suffix of files."""
+"""The writer of each format, by file suffix."""

@@ -1,4 +1,4 @@
-"""What a stream costs, and how long its words take: measured where the audio comes in and the words go out."""
+"""Measures the computing time and latency of a stream, from incoming audio to the words shown."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-KEPT = 10_000  # delays: half an hour of words every 0.16 s
+KEPT = 10_000  # delays: about half an hour at one result every 0.16 s
 
 
 @dataclass
 class StreamMeter:
-    """Of one stream. latency_ms: what a sound waits at most until the last sample that its words need has come.
+    """Measurements of one stream.
 
-    delays_s: from then until the words were shown, of the last `KEPT` results. busy_s: all time but waiting for audio.
-    came: when a block came that is taken now, on the clock of `time.monotonic`: earlier, where blocks wait in a queue.
+    latency_ms: the longest time from a sound until all audio that its words need has arrived. delays_s: from then until
+    the words were shown, for the last `KEPT` results. busy_s: all time except waiting for audio. came: returns when the
+    block being taken arrived, by `time.monotonic`; in the past if blocks wait in a queue.
     """
 
     latency_ms: int = 0
@@ -30,7 +31,7 @@ class StreamMeter:
     _came_s: float = 0.0
 
     def watch(self, blocks: Iterable[NDArray[np.float32]], rate_hz: int) -> Iterator[NDArray[np.float32]]:
-        """The blocks as they come."""
+        """Pass on the blocks, measuring as they arrive."""
         for block in blocks:
             self.heard_s += len(block) / rate_hz
             self._came_s, taken_s = self.came(), time.monotonic()
@@ -38,11 +39,11 @@ class StreamMeter:
             self.busy_s += time.monotonic() - taken_s
 
     def shown(self) -> None:
-        """Words of the last block have been shown."""
+        """Record that the words of the last block have been shown."""
         self.delays_s.append(time.monotonic() - self._came_s)
 
     def facts(self) -> dict[str, Any]:
-        """Keys: seconds (of audio), rtf (time for a second of audio), latency_ms, delay_ms and delay_p95_ms."""
+        """Keys: seconds (of audio), rtf (real-time factor), latency_ms, delay_ms (median) and delay_p95_ms."""
         median, p95 = np.percentile(self.delays_s, [50, 95]) * 1000 if self.delays_s else (0.0, 0.0)
         return {
             "seconds": round(self.heard_s, 3),
@@ -53,7 +54,7 @@ class StreamMeter:
         }
 
     def text(self) -> str:
-        """For people."""
+        """The measurements as a sentence."""
         facts = self.facts()
         return (
             f"{facts['seconds']:.1f} s of audio, real-time factor {facts['rtf']:.3f}; latency: up to "

@@ -1,4 +1,4 @@
-"""Audio from a pipe: raw 16-bit samples, or a WAV file whose header comes first and whose end is not known."""
+"""Reads audio from a pipe: raw 16-bit samples, or a WAV file of unknown length."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PCM, EXTENSIBLE = 1, 0xFFFE
 def live_blocks(
     pipe: BinaryIO, model_rate_hz: int, rate_hz: int = 0, where: str = "standard input"
 ) -> Iterator[NDArray[np.float32]]:
-    """Samples in the int16 scale at the model's rate, a tenth of a second at a time, as they come.
+    """Samples in the int16 scale at the model's rate, in blocks of a tenth of a second as they arrive.
 
-    rate_hz: of raw little-endian 16-bit mono samples; 0: a WAV header says what comes.
-    where: what errors name.
+    rate_hz: sampling rate of raw little-endian 16-bit mono samples; 0: read a WAV header.
+    where: name of the source in errors.
 
     Raises
     ------
-    ConfigError: no WAV of 16-bit samples, or a rate that no audio has.
+    ConfigError: not a WAV of 16-bit samples, or a sampling rate outside 4 to 384 kHz.
     """
     import soxr
 
@@ -48,7 +48,7 @@ def live_blocks(
 
 
 def _wave_header(pipe: BinaryIO, where: str) -> tuple[int, int]:
-    """(rate, channels) of a WAV of 16-bit samples, read up to its first sample; lengths in it are not believed."""
+    """(rate, channels) of a WAV of 16-bit samples, read up to its first sample. The data length is ignored."""
     if _read(pipe, 4) != b"RIFF" or len(_read(pipe, 4)) < 4 or _read(pipe, 4) != b"WAVE":
         raise _no_wave("not a WAV file", where)
     rate_hz = channels = 0

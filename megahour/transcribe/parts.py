@@ -1,4 +1,4 @@
-"""What a recogniser is made of: a model, and with it a graph, units and lexicon; by address or as a run's name."""
+"""Finds the parts of a recogniser: a model, optionally with a graph, units and lexicon, by address or from a run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ RECIPE = "recipe.resolved.yaml"
 
 @dataclass(frozen=True)
 class RecogniserParts:
-    """Addresses of artifacts, and how to search.
+    """Addresses of artifacts, and search parameters.
 
-    graph: words and their language model; without one, the model must be of tokens (CTC or transducer), which are read
-    as they come. lm, low_order_lm: language models for these, as stage `decode` takes them. units, lexicon: of senones;
-    without them words have no times. model_name: what the model is called. precision: of an exported bundle, whose
-    address `model` then is; "": an artifact.
+    graph: decoding graph with words and their language model. Without one the model must output tokens (CTC or
+    transducer), from which words are spelled. lm, low_order_lm: language models for these, as in stage `decode`. units,
+    lexicon: for senones; without them words have no times. model_name: name to show. precision: if `model` is the
+    address of an exported bundle; "": an artifact.
     """
 
     model: str
@@ -37,20 +37,20 @@ class RecogniserParts:
     low_order_lm: str = ""
 
     def models(self) -> dict[str, Artifact]:
-        """The language models that are there, by role."""
+        """The given language models, by role."""
         given = {"lm": self.lm, "low_order_lm": self.low_order_lm}
         return {role: Artifact(address) for role, address in given.items() if address}
 
 
 def parts_of(address: str, step: str = "") -> RecogniserParts:
-    """The parts behind an address: a bundle, a *model* artifact, or a run's folder, of which a step `decode` is taken.
+    """The parts at an address: a bundle, a *model* artifact, or a run's folder.
 
-    step: of the run, a step `decode`, or `train` with criterion ctc or transducer; "": the last one that decodes
-    without trying scales, or where there is none the last model of tokens. Of a bundle: a precision; "": fp32.
+    step: of a run, the name of a `decode` step, or of a `train` step with criterion ctc or transducer; "": the last
+    `decode` step without `scales` or, if there is none, the last token model. Of a bundle: a precision; "": fp32.
 
     Raises
     ------
-    ConfigError: nothing of the kind is there; the message names the steps that would do. StoreError: a damaged bundle.
+    ConfigError: there is no recogniser; for a run the message lists usable steps. StoreError: the bundle is damaged.
     """
     home = Artifact(address)
     if Bundle.at(address):
@@ -81,7 +81,7 @@ def parts_of(address: str, step: str = "") -> RecogniserParts:
 
 
 def steps_of_run(home: Artifact) -> dict[str, dict[str, Any]]:
-    """The run's steps, with the run's own artifacts where the run is now: it was written with a path from elsewhere."""
+    """The run's steps. Inputs made by the run are looked up below its current address: it may have been moved."""
     recipe = yaml.safe_load(home.fs.cat_file(home.path(RECIPE)))
     own = f"{recipe['run']}/"
     return {
@@ -129,7 +129,7 @@ def _of_decode(step: Mapping[str, Any], made: Mapping[str, Mapping[str, Any]], n
 
 
 def _made(address: str) -> str:
-    """Raises ConfigError where a step of the run has not been made yet."""
+    """`address`. Raises ConfigError if this step of the run is not complete."""
     if not Artifact(address).complete:
         raise ConfigError("not made yet", where=address, remedy="finish the run first: megahour run")
     return address

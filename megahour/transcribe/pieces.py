@@ -1,8 +1,8 @@
-"""A recording in pieces of speech that a model takes at once, whatever blocks the audio comes in.
+"""Splits a recording into pieces of speech for the model; the result does not depend on the size of audio blocks.
 
-Models learn from utterances, which `cut` has freed of long pauses; a running mean that pauses have moved is another
-one. So pauses are left out here too: a frame is speech where its level is well above the lowest level of late, and a
-pause ends a piece. Speech without a pause is cut where it is quietest. `EndRules` has the lengths.
+Models are trained on utterances from which `cut` has removed long pauses, and pauses would shift the running mean. So
+pauses are left out here too. A frame is speech if its level is well above the recent minimum, and a pause ends a piece.
+Speech without a pause is cut at its quietest place. `EndRules` has the lengths.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from megahour.align.frontend import FrontEnd, Rows
 from megahour.features.fbank import SHIFT_S
 from megahour.features.normalise import CausalMean
 
-QUIET_FRAMES = 20  # 0.2 s: what is compared when the quietest place is looked for
-MARGIN_FRAMES = 20  # of a pause, kept on either side
-FIRST_FRAMES = 50  # 0.5 s of a recording, which say what is quiet in it at first
-LEAST_FRAMES = 8  # of speech in a piece: less is a click
+QUIET_FRAMES = 20  # 0.2 s: window in which to look for the quietest place
+MARGIN_FRAMES = 20  # of a pause, kept on either side of speech
+FIRST_FRAMES = 50  # 0.5 s at the start of a recording, which set the first floor and peak
+LEAST_FRAMES = 8  # of speech in a piece; anything shorter is a click
 FLOOR_RISES, PEAK_FALLS = 0.01, 0.005  # nats a frame of log energy: 1 and 0.5 nats a second
 LEAST_RISE, RISE_SHARE = 1.5, 0.3  # speech is this many nats, and this share of the way to the peak, above the floor
 
@@ -30,10 +30,11 @@ LEAST_RISE, RISE_SHARE = 1.5, 0.3  # speech is this many nats, and this share of
 class EndRules:
     """When a piece of speech ends; seconds.
 
-    pause: of quiet, by level, above 0.4. Shorter gives finals sooner, and cuts into sentences.
-    longest: without a pause it is cut where it is quietest after half of this; lower it where memory is short.
-    wordless: in a stream a piece that has words also ends when none has come for so long, whatever the level: for
-        rooms with noise. 0: never. It is looked at once a block of audio.
+    pause: silence that ends a piece, above 0.4. Shorter pauses give final words sooner but split sentences.
+    longest: a piece without a pause is cut at this length, at the quietest place in its second half. Lower it to save
+        memory.
+    wordless: in a stream, a piece with words also ends after this long without a new word, whatever the level; for
+        noisy rooms. 0: never. Checked once per block of audio.
     """
 
     pause: float = 0.7
@@ -53,80 +54,81 @@ class SpeechPiece:
 
 
 class Level:
-    """Whether a frame is speech, from the levels up to it: between a floor and a peak that follow slowly."""
+    """Speech detection by level, relative to a floor and a peak that adapt slowly."""
 
     def __init__(self, first: list[float]) -> None:
-        """`first`: levels of the beginning, which may be speech already."""
+        """`first`: levels of the first frames, which may already be speech."""
         self._floor, self._peak = min(first), max(first)
 
     def is_speech(self, level: float) -> bool:
-        """Of the next frame, whose mean log-mel energy is `level`."""
+        """Whether the next frame, with mean log-mel energy `level`, is speech."""
         self._floor = min(level, self._floor + FLOOR_RISES)
         self._peak = max(level, self._peak - PEAK_FALLS)
         return level > self._floor + max(LEAST_RISE, RISE_SHARE * (self._peak - self._floor))
 
 
 class Cutter:
-    """Collects a recording's rows and gives them out in pieces of speech.
+    """Collects a recording's rows and returns them in pieces of speech.
 
-    Frames are looked at one by one: where a piece ends depends on the samples before, not on the blocks they come in.
+    Frames are examined one by one: where a piece ends depends on the samples before, not on the size of audio blocks.
     """
 
     def __init__(self, front: FrontEnd, ends: EndRules = USUAL_ENDS, *, settled: bool = False) -> None:
-        """settled: the first piece begins with its own mean, as if the speaker had said it once before; else with the
-        prior, as every stream does.
+        """settled: start the running mean from the mean of the first piece, as if the speaker had said it before; else
+        from the prior, as in every stream.
         """
         self._front, self._settled = front, settled
         self._row_s = front.shift_s if front.kind == "waveform" else SHIFT_S
-        self._joined = 1 if front.kind == "waveform" else front.rows  # rows that the model takes together
+        self._joined = 1 if front.kind == "waveform" else front.rows  # rows that the model stacks
         self._longest, self._pause = round(ends.longest / SHIFT_S), round(ends.pause / SHIFT_S)
         self._mean = CausalMean(np.full(front.mels, front.prior, np.float32)) if front.kind == "stacked" else None
-        self._new: list[NDArray[np.float16]] = []  # levels of frames that have not been looked at
+        self._new: list[NDArray[np.float16]] = []  # levels of frames not examined yet
         self._tracker: Level | None = None
         self._rows: Rows | None = None  # from frame `_start` on
         self._levels: list[float] = []  # of the frames from `_start` on
         self._start = 0
-        self._speech, self._last = 0, 0  # frames of speech among them, and the one after the last of these
+        self._speech, self._last = 0, 0  # number of speech frames among them, and the end of the last one
 
     @property
     def held(self) -> SpeechPiece | None:
-        """The speech that has not been given out yet, of all frames that are here."""
+        """The current piece up to the last frame received; None if it has no speech."""
         if self._tracker is None and self._new:
-            list(self._look(np.concatenate(self._new).tolist()))  # shorter than the beginning
+            list(self._look(np.concatenate(self._new).tolist()))  # the recording is shorter than FIRST_FRAMES
         return self._begun(len(self._levels))
 
     @property
     def certain(self) -> SpeechPiece | None:
-        """What the piece under way has whatever comes: speech, and the margin after it. Only where it becomes longer
-        than the longest it may be cut before its end.
+        """The part of the current piece that later audio does not change: up to the margin after the last speech.
+
+        The exception is a piece that exceeds the maximum length, which may be cut earlier.
         """
         return self._begun(min(self._last + MARGIN_FRAMES, len(self._levels)))
 
     def _begun(self, frames: int) -> SpeechPiece | None:
-        """The first frames of those that are held, if there is speech among them."""
+        """The first `frames` held frames, if there is speech among them."""
         return self._piece(frames, copy.deepcopy(self._mean)) if self._speech >= LEAST_FRAMES else None
 
     def rows(self, blocks: Iterator[NDArray[np.float32]]) -> Iterator[Rows]:
-        """Rows, for `add`, of samples in the int16 scale at the model's rate."""
+        """Rows for `add`, computed from samples in the int16 scale at the model's rate."""
         return self._front.rows_of(blocks, self._new, mean=False)
 
     def add(self, rows: Rows) -> Iterator[SpeechPiece]:
-        """The pieces that are whole with these rows."""
+        """Add rows, and yield the pieces that end among them."""
         self._rows = rows if self._rows is None else np.concatenate([self._rows, rows])
         levels = np.concatenate(self._new).tolist()
         if self._tracker is not None or len(levels) >= FIRST_FRAMES:
             yield from self._look(levels)
 
     def end(self) -> SpeechPiece | None:
-        """Ends the piece under way here, and gives out what is `certain` of it."""
+        """End the current piece here and return its `certain` part; None if it has no speech."""
         if self._speech < LEAST_FRAMES:
             return None
         return self._take(min(self._last + MARGIN_FRAMES, len(self._levels)))
 
     def _look(self, levels: list[float]) -> Iterator[SpeechPiece]:
-        """Goes through frames that are new, and gives out what has ended among them."""
+        """Examine new frames and yield the pieces that end among them."""
         self._new.clear()
-        if not levels:  # less audio than a frame
+        if not levels:  # less audio than one frame
             return
         self._tracker = self._tracker or Level(levels[:FIRST_FRAMES])
         for level in levels:
@@ -144,7 +146,7 @@ class Cutter:
                 self._drop(len(self._levels) - MARGIN_FRAMES)
 
     def _take(self, frames: int) -> SpeechPiece:
-        """Gives out the first frames of those that are held."""
+        """Remove the first `frames` held frames and return them as a piece."""
         piece = self._piece(frames, self._mean)
         self._drop(frames)
         return piece
@@ -165,11 +167,11 @@ class Cutter:
         self._speech = self._speech if self._last else 0
 
     def _row(self, frames: int) -> int:
-        """How many rows go with the first `frames` of those that are held."""
+        """Number of rows that cover the first `frames` held frames."""
         return round((self._start + frames) * SHIFT_S / self._row_s) - round(self._start * SHIFT_S / self._row_s)
 
     def _quietest(self) -> int:
-        """Frames before the place at which to cut, at least half of the longest."""
+        """Number of frames before the quietest place, which is in the second half of the maximum length."""
         half = self._longest // 2
         sums = np.convolve(np.array(self._levels[half:]), np.ones(QUIET_FRAMES), "valid")
         return (

@@ -1,4 +1,4 @@
-"""Words of one piece of speech: features to posteriors, the best path, and each word's time and confidence."""
+"""Recognises a piece of speech: posteriors from features, the best path, and each word's times and confidence."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ Float32 = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class TimedWord:
-    """A word, its start and end in seconds (None where the model cannot tell), and a confidence in its sounds.
+    """A word, its start and end in seconds (None if the model cannot tell), and an acoustic confidence.
 
-    confidence: mean posterior of the path's labels in the word's frames, 0 to 1; not a probability that the word is
-    right. For CTC without the frames of blanks.
+    confidence: mean posterior of the path's labels over the word's frames, 0 to 1; for CTC without frames of blanks. It
+    is not a probability that the word is right.
     """
 
     text: str
@@ -48,7 +48,7 @@ class TimedWord:
 
 
 def _check_kind(address: str, kind: str) -> None:
-    """Raises ConfigError for an artifact of another kind. No address is none."""
+    """Raises ConfigError if the artifact is of another kind. An empty address is skipped."""
     if address and kind_of(artifact := Artifact(address)) != kind:
         what = f"an artifact of stage {artifact.manifest.stage}, not a {kind}"
         raise ConfigError(what, where=address, remedy=makers_of((kind,)))
@@ -57,7 +57,7 @@ def _check_kind(address: str, kind: str) -> None:
 def _loaded(
     parts: RecogniserParts, threads: int, device: str
 ) -> tuple[dict[str, Any], Model | ForeignModel, Transducer | None]:
-    """The model and its configuration, from a bundle or an artifact; and what searches a transducer."""
+    """Configuration and model, from a bundle or an artifact, and the transducer's parts for the search."""
     if not parts.precision:
         config = read_config(Artifact(parts.model))
         attention = parts.search.attention_weight > 0
@@ -79,11 +79,11 @@ def _loaded(
 
 
 class Recogniser:
-    """A model and what it is searched with, loaded once; pieces are recognised one after the other.
+    """A model and its search, loaded once to recognise any number of pieces, one at a time.
 
     Raises
     ------
-    ConfigError: parts that do not belong together, or a model that does not say how it hears audio.
+    ConfigError: the parts do not belong together, or the model does not record how its features are computed.
     """
 
     def __init__(self, parts: RecogniserParts, *, threads: int = 1, device: str = "cpu") -> None:
@@ -122,7 +122,7 @@ class Recogniser:
 
     @cached_property
     def exported(self) -> ExportedEncoder | None:
-        """The streaming graph of a bundle that has one for chunks of any length."""
+        """The bundle's streaming graph; None if it has none or the graph takes only chunks of one length."""
         if not self.parts.precision:
             return None
         bundle = Bundle.open(self.parts.model)
@@ -132,14 +132,14 @@ class Recogniser:
         return encoder if encoder.any_length else None
 
     def words(self, rows: Rows, start_s: float = 0.0) -> list[TimedWord]:
-        """Words of a piece of rows, as `FrontEnd.rows_of` gives them; `start_s`: where in the recording it begins.
+        """Words of a piece of rows from `FrontEnd.rows_of`; `start_s`: where the piece begins in the recording.
 
-        Raises ValueError where no path survives the search.
+        Raises ValueError if no path survives the search.
         """
         return self.words_and_tags(rows, start_s)[0]
 
     def words_and_tags(self, rows: Rows, start_s: float = 0.0) -> tuple[list[TimedWord], Float32 | None]:
-        """As `words`, and the probabilities of `tags` (N,), of a model that says any; of no frame there are none."""
+        """`words`, and probabilities (N,) of `tags`; None if the model predicts no tags or there are no frames."""
         outputs = self._outputs(rows)
         log_probs = next(iter(outputs.values()))
         if not len(log_probs):
@@ -150,14 +150,14 @@ class Recogniser:
         return self.spelled(log_probs, start_s), tags
 
     def spelled(self, output: Float32, start_s: float = 0.0) -> list[TimedWord]:
-        """Words of what `log_posteriors` gives, of a model of tokens without a graph."""
+        """Words from the output of `log_posteriors`, for a token model without a graph."""
         (found,) = self.speller([output])
         if isinstance(found, ValueError):
             raise found
         return self.words_of_tokens(found[0].path, start_s)
 
     def words_of_graph(self, best: Hypothesis, log_probs: Float32, start_s: float) -> list[TimedWord]:
-        """Of the graph's best path for `log_probs` (T, V)."""
+        """Timed words of the graph's best path for `log_probs` (T, V)."""
         labels = np.array(best.labels)
         if self.phones and self._pronunciations:
             spans = phone_spans(best.words, best.labels, self._pronunciations)
@@ -172,20 +172,20 @@ class Recogniser:
         return self._timed(best.words, spans, labels, np.exp(log_probs[np.arange(len(labels)), labels]), start_s)
 
     def words_of_tokens(self, path: TokenPath, start_s: float) -> list[TimedWord]:
-        """Of the best path of a model of tokens, without a graph."""
+        """Timed words of the best path of a token model without a graph."""
         words = self.speller.words(path.labels)
         texts, spans = [word.text for word in words], [word.span for word in words]
         return self._timed(texts, spans, np.array(path.labels), np.array(path.chances), start_s)
 
     def log_posteriors(self, rows: Rows) -> Float32:
-        """Of the model's outputs (T, V), for a piece of rows as `FrontEnd.rows_of` gives them.
+        """Log posteriors (T, V) for a piece of rows from `FrontEnd.rows_of`.
 
-        Of a transducer that has no graph it is what its encoder gives, (T, D).
+        For a transducer without a graph: the encoder's output (T, D).
         """
         return next(iter(self._outputs(rows).values()))
 
     def _outputs(self, rows: Rows) -> dict[str, Float32]:
-        """What the model gives by name, its frames first."""
+        """The model's outputs by name; the first one has a row per frame."""
         features = self.features(rows)
         if not len(features):
             return {"": np.zeros((0, self.front.units), np.float32)}
@@ -193,20 +193,20 @@ class Recogniser:
         return {name: array[0] for name, array in outputs.items()}
 
     def features(self, rows: Rows) -> Rows:
-        """What the model takes for a piece of rows, (T', F)."""
+        """The model's input (T', F) for a piece of rows."""
         if self.front.kind == "stacked":
-            rows = rows.astype(np.float16).astype(np.float32)  # as features are stored: the model has seen no others
+            rows = rows.astype(np.float16).astype(np.float32)  # as in training: features are stored so
         return self.front.shape(rows[: len(rows) // self.joined * self.joined])
 
     @property
     def joined(self) -> int:
-        """Rows of 10 ms, or samples of an output frame, that the model takes together."""
+        """Rows of 10 ms that the model stacks; 1 for a model of waveforms, whose rows are output frames."""
         return 1 if self.front.kind == "waveform" else self.front.rows
 
     def _timed(
         self, words: Sequence[str], spans: Sequence[Span], labels: NDArray[Any], chances: NDArray[Any], start_s: float
     ) -> list[TimedWord]:
-        """chances: of each frame's label."""
+        """`words` with times and confidence. chances: posterior of each frame's label."""
         timed = []
         for word, (first, end) in zip(words, spans, strict=False):
             counted = chances[first:end][labels[first:end] != 0] if self.tokens else chances[first:end]
@@ -229,7 +229,7 @@ class Recogniser:
         return Searcher(graph, about["priors"], options), int(about.get("silence") or 0)
 
     def _spoken(self) -> dict[str, list[list[int]]]:
-        """Each word's pronunciations as labels of its units, or as tokens."""
+        """Each word's pronunciations, as labels of senones or as tokens (phones)."""
         from megahour.decode.build import pronounced
         from megahour.units.hmm import read_units
         from megahour.units.lexicon import lexicon_of

@@ -1,4 +1,4 @@
-"""A recording or a live stream to a transcript: pieces, words, and for streams what is known so far."""
+"""Transcribes recordings and live streams: splits audio into pieces of speech and recognises their words."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ from megahour.transcribe.pieces import USUAL_ENDS, Cutter, EndRules, SpeechPiece
 from megahour.transcribe.recogniser import Recogniser, TimedWord
 from megahour.transcribe.streaming import USUAL, ChunkLengths, PieceStream, StreamPlan, plan_of
 
-MOST_FLOAT = 4.0  # of samples in ±1, which a loud resampler may leave a little
-UPDATE_S = 0.5  # of a stream: audio between two partial results
+MOST_FLOAT = 4.0  # peak allowed for float samples, nominally in ±1: resampling may overshoot
+UPDATE_S = 0.5  # audio between two partial results of a stream
 LIMITS = AudioLimits(silent_head_s=24 * 3600.0, max_clipped=1.0, silent_peak=0.0)
-"""Silence and clipping are for the user to hear; what cannot be decoded is refused as everywhere."""
+"""Silent and clipped audio is accepted here; audio that cannot be decoded is still refused."""
 
 
 TagsOfPiece = tuple[int, NDArray[np.float32]]
-"""Rows of a piece, and the probabilities of its tags (N,)."""
+"""Number of rows of a piece, and the probabilities of its tags (N,)."""
 
 
 @dataclass
 class Transcription:
-    """Words of a recording in order of time. lost: pieces that could not be searched, with the reason.
+    """Words of a recording in order of time. lost: pieces for which the search failed, with the reason.
 
-    tag: what the model says of the recording beside its words, such as its `language`, by name, with the mean of the
-    probabilities of its pieces, by their length; None of a model that says nothing, and of chunks. told: the tag that
-    the model was told.
+    tag: the most likely tag, such as the `language`: its kind, its value, and its probability averaged over pieces,
+    weighted by length. None if the model predicts no tags or hears in chunks. told: the tag given to the model.
     """
 
     name: str
@@ -54,7 +53,7 @@ class Transcription:
 
 @dataclass(frozen=True)
 class Update:
-    """News of a stream: `words` of the piece under way, or with `final` of a piece that will not change any more."""
+    """New `words` of a stream: of a finished piece if `final`, else of the current piece, which may still change."""
 
     words: list[TimedWord]
     final: bool
@@ -72,28 +71,28 @@ def transcribe(
     settled: bool = True,
     watch: Callable[[float], None] | None = None,
 ) -> Transcription:
-    """The transcript of a recording of any length, in bounded memory.
+    """Transcribe a recording of any length, in bounded memory.
 
     Parameters
     ----------
     audio: path of any audio or video file, an open binary file, or mono samples: int16 (T,), or floats in ±1 as
-        soundfile and torchaudio give them. rate_hz: of samples, or of a file of raw 16-bit ones; 0: the file says
-        what it is.
-    model: a recogniser, or the address of a model or run to make one of.
-    ends: of the pieces that the model takes at once.
-    whole: the audio is one utterance, and is recognised at once, pauses and all, as stage `decode` does.
-    chunks: the model hears no more than it would in a stream with these; None: all of a piece.
-    settled: the running mean starts with that of the first piece, as if the speaker had said it before; False: with the
-        prior, as in streams. Always False with `whole`, with `chunks`, and for models whose training began utterances
-        with the prior, too (`restarts` of stage `features`).
-    watch: called with the seconds of audio that have come, as they come; what it raises ends the work.
+        soundfile and torchaudio return them. rate_hz: sampling rate of samples or of a file of raw 16-bit samples; 0
+        for files with a header.
+    model: a recogniser, or the address of a model or run from which to make one.
+    ends: rules for where pieces of speech end.
+    whole: treat the audio as one utterance, pauses included, as stage `decode` does.
+    chunks: limit the model's context to these chunks, as in a stream; None: it sees a whole piece.
+    settled: start the running mean from the mean of the first piece, as if the speaker had said it before; False: from
+        the prior, as in streams. Always False with `whole`, with `chunks`, and for models trained on utterances that
+        start from the prior (`restarts` of stage `features`).
+    watch: called with the seconds of audio read so far; an exception that it raises stops the transcription.
 
     Raises
     ------
-    BadRecord: the audio cannot be decoded, with the reason; samples of several channels, or in no scale.
-    ConfigError: as `parts_of` and `Recogniser`; `chunks` in milliseconds that the model cannot hear in.
+    BadRecord: the audio cannot be decoded (with the reason), or samples have several channels or an unknown scale.
+    ConfigError: see `parts_of` and `Recogniser`; or the model cannot use `chunks` of that many milliseconds.
 
-    Example: `transcribe("talk.mp3", "runs/demo").text`. Make a `Recogniser` first where there are many recordings.
+    Example: `transcribe("talk.mp3", "runs/demo").text`. For many recordings make a `Recogniser` once and pass it.
     """
     recogniser = model if isinstance(model, Recogniser) else Recogniser(parts_of(model))
     if isinstance(audio, str | os.PathLike):
@@ -108,7 +107,7 @@ def transcribe(
         if rows := list(recogniser.front.rows_of(counted, [])):
             _recognise(recogniser, SpeechPiece(np.concatenate(rows), 0.0), plan, result, heard)
         return _tagged(recogniser, result, heard)
-    # A model that learnt with the means of its speakers has hardly seen speech without one.
+    # A model trained with the running means of speakers has hardly seen speech without one.
     settled = settled and chunks is None and not recogniser.front.restarts
     cutter = Cutter(recogniser.front, ends, settled=settled)
     for some in cutter.rows(counted):
@@ -127,15 +126,15 @@ def stream(
     chunks: ChunkLengths = USUAL,
     meter: StreamMeter | None = None,
 ) -> Iterator[Update]:
-    """Words while the audio comes; `blocks` of float32 samples in the int16 scale, at the model's rate.
+    """Yield the words of a stream as `blocks` of float32 samples arrive, in the int16 scale and at the model's rate.
 
     A model that carries its state (lstm, conformer) takes the audio in `chunks` and continues from its state. With any
     other model the current piece is recognised again every half second. Words that are not `final` may change. `meter`
-    measures. Multiply samples in ±1 by 32,768: a stream cannot tell them from silence.
+    measures latency. Multiply samples in ±1 by 32,768: a stream cannot tell them from silence.
 
     Raises
     ------
-    ConfigError: `chunks` in milliseconds that the model cannot hear in.
+    ConfigError: the model cannot use `chunks` of that many milliseconds.
     """
     cutter, plan = Cutter(recogniser.front, ends), plan_of(recogniser, chunks)
     under_way: _Carried | _Repeated = _Repeated(recogniser) if plan is None else _Carried(recogniser, plan)
@@ -158,7 +157,7 @@ def stream(
 
 
 def _wordless(words: list[TimedWord], piece: SpeechPiece | None, recogniser: Recogniser, ends: EndRules) -> bool:
-    """Whether the piece under way has `words`, and none of late."""
+    """Whether the current piece has `words`, but none in the last `ends.wordless` seconds."""
     if not (ends.wordless and words and piece is not None) or words[-1].end_s is None:
         return False
     row_s = recogniser.front.shift_s / recogniser.joined
@@ -166,13 +165,13 @@ def _wordless(words: list[TimedWord], piece: SpeechPiece | None, recogniser: Rec
 
 
 class _Repeated:
-    """The piece under way, recognised again and again."""
+    """The current piece of a model without state: all of it is recognised again for every update."""
 
     def __init__(self, recogniser: Recogniser) -> None:
         self._recogniser, self._next_s = recogniser, UPDATE_S
 
     def grown(self, cutter: Cutter, heard_s: float) -> list[TimedWord] | None:
-        """Its words, if half a second has come since the last ones."""
+        """The piece's words, if half a second of audio has arrived since the last update."""
         if heard_s < self._next_s:
             return None
         self._next_s = heard_s + UPDATE_S
@@ -180,37 +179,37 @@ class _Repeated:
         return None if held is None else self._words(held)
 
     def ended(self, piece: SpeechPiece, heard_s: float) -> list[TimedWord]:
-        """Its words, now that it is whole."""
+        """The words of the finished piece."""
         self._next_s = heard_s + UPDATE_S
         return self._words(piece)
 
     def _words(self, piece: SpeechPiece) -> list[TimedWord]:
         try:
             return self._recogniser.words(piece.rows, piece.start_s)
-        except ValueError:  # no path survives: noise that no word is like
+        except ValueError:  # no path survives, as for noise that resembles no word
             return []
 
 
 class _Carried:
-    """The piece under way, of which nothing is computed twice."""
+    """The current piece of a model that carries its state: nothing is computed twice."""
 
     def __init__(self, recogniser: Recogniser, plan: StreamPlan) -> None:
         self._recogniser, self._plan = recogniser, plan
         self._piece = PieceStream(recogniser, plan)
 
     def grown(self, cutter: Cutter, heard_s: float) -> list[TimedWord] | None:
-        """Its words, if a chunk has become whole."""
+        """The piece's words, if another chunk is complete."""
         certain = cutter.certain
         try:
             grew = certain is not None and self._piece.grow(certain)
             return self._piece.words(certain.start_s) if grew and certain is not None else None
-        except ValueError:  # no path survives: noise that no word is like
+        except ValueError:  # no path survives, as for noise that resembles no word
             return []
 
     def ended(self, piece: SpeechPiece, heard_s: float) -> list[TimedWord]:
-        """Its words, now that it is whole."""
+        """The words of the finished piece."""
         under_way, self._piece = self._piece, PieceStream(self._recogniser, self._plan)
-        if under_way.heard > len(piece.rows):  # longer than the longest: cut where it was quietest
+        if under_way.heard > len(piece.rows):  # too long, so cut at its quietest place
             under_way = PieceStream(self._recogniser, self._plan)
         try:
             return under_way.ended(piece)
@@ -225,7 +224,7 @@ def _recognise(
     result: Transcription,
     heard: list[TagsOfPiece],
 ) -> None:
-    """Adds its words to `result`, and where the model says tags these to `heard`."""
+    """Add the piece's words to `result` and, if the model predicts tags, their probabilities to `heard`."""
     try:
         if plan is None:
             words, tags = recogniser.words_and_tags(piece.rows, piece.start_s)
@@ -239,7 +238,7 @@ def _recognise(
 
 
 def _tagged(recogniser: Recogniser, result: Transcription, heard: Sequence[TagsOfPiece]) -> Transcription:
-    """`result` with the tag that the pieces together make most likely."""
+    """`result` with the tag that is most likely over all pieces."""
     if heard:
         rows, tags = zip(*heard, strict=True)
         mean = np.average(tags, axis=0, weights=rows)
@@ -269,7 +268,7 @@ def _samples(samples: NDArray[Any], rate_hz: int, recogniser: Recogniser) -> Ite
 
 
 def _in_int16_scale(samples: NDArray[Any]) -> NDArray[np.float32]:
-    """Integers stay as they are, floats in ±1 are multiplied; what fits neither would be recognised as noise."""
+    """Keep integers, scale up floats in ±1, and refuse samples in any other scale: they would be heard as noise."""
     full_scale, most = (1.0, MOST_FLOAT) if samples.dtype.kind == "f" else (FULL_SCALE, FULL_SCALE)
     peak = float(np.abs(samples.astype(np.float64)).max(initial=0.0)) if samples.dtype.kind in "fi" else np.nan
     if not peak <= most:  # NaN is not

@@ -1,7 +1,7 @@
-"""A piece of speech that is recognised while it comes, by a model that carries its state from chunk to chunk.
+"""Recognises a piece of speech while it arrives, with a model that carries its state from chunk to chunk.
 
-Nothing is computed twice: the encoder keeps its state, the search its hypotheses, and both go on with the next chunk.
-In the end the words are those of the whole piece, heard through the same chunks.
+Nothing is computed twice: the encoder keeps its state and the search its hypotheses, and both continue with the next
+chunk. The final words are the same as for the whole piece in the same chunks.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from megahour.transcribe.pieces import SpeechPiece
 from megahour.transcribe.recogniser import Float32, Recogniser, TimedWord
 
 CHUNK_MS = {"conformer": 640, "lstm": 160}
-"""Where nothing else is chosen. An LSTM hears the same in any chunk: a short one costs calls, not words."""
+"""Default chunk lengths. An LSTM gives the same output for any length: short chunks cost calls, not accuracy."""
 WINDOW_MS, SHIFT_MS = 25, 10
 
 
 @dataclass(frozen=True)
 class ChunkLengths:
-    """How a stream is heard: `ms` of audio at a time (0: `CHUNK_MS`), and by conformers `left` chunks before it."""
+    """Chunks of a stream: `ms` of audio each (0: `CHUNK_MS`); a conformer also attends to `left` chunks before."""
 
     ms: int = 0
     left: int = STREAMED.left
@@ -37,8 +37,10 @@ USUAL = ChunkLengths()
 
 @dataclass(frozen=True)
 class StreamPlan:
-    """What `ChunkLengths` are for a recogniser: rows of the front end and of the model's output in a chunk, chunks that
-    attention sees before, and milliseconds that a sound waits at most until what is needed for its words has come.
+    """`ChunkLengths` for one recogniser.
+
+    rows: front-end rows per chunk. context: output frames per chunk, and the earlier chunks that attention sees.
+    latency_ms: the longest time from a sound until all audio that its words need has arrived.
     """
 
     rows: int
@@ -47,9 +49,9 @@ class StreamPlan:
 
 
 def plan_of(recogniser: Recogniser, chunks: ChunkLengths) -> StreamPlan | None:
-    """None: the model does not carry a state.
+    """The plan for `chunks`; None if the model carries no state.
 
-    Raises ConfigError where it does not and `chunks` asks for milliseconds, or these are less than an output frame.
+    Raises ConfigError if `chunks.ms` is given for a model without state, or is less than an output frame.
     """
     model = recogniser.model
     if (exported := recogniser.exported) is not None:
@@ -70,7 +72,7 @@ def plan_of(recogniser: Recogniser, chunks: ChunkLengths) -> StreamPlan | None:
 
 
 def _frames(recogniser: Recogniser, ms: int) -> int:
-    """Output frames of a chunk; 0: of none. Raises ConfigError: milliseconds that are less than one."""
+    """Output frames in a chunk of `ms`; 0 for 0 ms. Raises ConfigError if `ms` is less than a frame."""
     frame_ms = recogniser.front.shift_s * 1000
     frames = round(ms / frame_ms)
     if ms and not frames:
@@ -80,7 +82,7 @@ def _frames(recogniser: Recogniser, ms: int) -> int:
 
 
 def _plan_of_export(recogniser: Recogniser, exported: ExportedEncoder, chunks: ChunkLengths) -> StreamPlan:
-    """Chunks of the export, or of CTC others. Raises ConfigError: others of a transducer."""
+    """The export's own chunks or, for CTC, any others. Raises ConfigError for others with a transducer."""
     frame_ms = recogniser.front.shift_s * 1000
     frames = _frames(recogniser, chunks.ms) or exported.chunk
     if not exported.any_chunk and frames != exported.chunk:
@@ -92,7 +94,7 @@ def _plan_of_export(recogniser: Recogniser, exported: ExportedEncoder, chunks: C
 
 
 class PieceStream:
-    """One piece under way: `grow` with its rows from the beginning, as often as there are more, then `ended`."""
+    """One piece as it arrives: call `grow` with all its rows so far whenever there are more, then `ended`."""
 
     def __init__(self, recogniser: Recogniser, plan: StreamPlan) -> None:
         self._recogniser, self._plan = recogniser, plan
@@ -100,7 +102,7 @@ class PieceStream:
         self._graph = None if recogniser.searcher is None else recogniser.searcher.begin()
         self._tokens = recogniser.speller.begin()
         self._heard = 0
-        self._outputs: list[Float32] = []  # of a graph, for confidences
+        self._outputs: list[Float32] = []  # kept for confidences, if there is a graph
 
     @property
     def heard(self) -> int:
@@ -108,7 +110,7 @@ class PieceStream:
         return self._heard
 
     def grow(self, piece: SpeechPiece) -> bool:
-        """Takes the chunks of `piece` that are whole and new; returns whether there were any."""
+        """Process the new complete chunks of `piece`; returns whether there were any."""
         end = len(piece.rows) // self._plan.rows * self._plan.rows
         if end <= self._heard:
             return False
@@ -117,13 +119,13 @@ class PieceStream:
         return True
 
     def ended(self, piece: SpeechPiece) -> list[TimedWord]:
-        """Takes what is left of `piece`, which is whole now, and returns its words, or raises as `words` does."""
+        """Process the rest of the finished `piece` and return its words. Raises like `words`."""
         self.grow(piece)
         self._take(piece.rows[self._heard :], last=True)
         return self.words(piece.start_s)
 
     def words(self, start_s: float) -> list[TimedWord]:
-        """All words so far. Raises ValueError where no path survives the search."""
+        """All words so far. Raises ValueError if no path survives the search."""
         if self._graph is None:
             return self._recogniser.words_of_tokens(self._tokens.path, start_s)
         if not self._outputs:

@@ -18,15 +18,15 @@ def word_spans(
 
     Parameters
     ----------
-    labels: state of every frame. pronunciations: of each word, sequences of states, each of one frame or more.
-    Words that an unfinished path has not come to have empty spans at its end.
+    labels: state of every frame. pronunciations: each word's sequences of states; a state lasts one frame or more.
+    If the path is unfinished, words that it has not reached get empty spans at its end.
 
     Raises
     ------
-    MegahourError: the path does not say these words: model, graph and lexicon are of different runs.
+    MegahourError: the path does not match these words, because model, graph and lexicon are of different runs.
     """
     states, following = _network(words, pronunciations, silence)
-    paths: list[dict[int, int]] = []  # for each frame: states that it may be in, and the state before
+    paths: list[dict[int, int]] = []  # for each frame: its possible states, each with the state before
     alive: dict[int, int] = {-1: -1}
     for label in labels:
         reached: dict[int, int] = {}
@@ -47,7 +47,7 @@ def word_spans(
 def phone_spans(
     words: Sequence[str], labels: Sequence[int], pronunciations: Mapping[str, Sequence[Sequence[int]]]
 ) -> list[Span]:
-    """`word_spans` on a CTC path of phones, whose blanks (label 0) are of no word."""
+    """`word_spans` on a CTC path of phones; blanks (label 0) belong to no word."""
     frames = [frame for frame, label in enumerate(labels) if label]
     spans = word_spans(words, [labels[frame] for frame in frames], pronunciations, silence=0)
     ends = [*frames, len(labels)]
@@ -57,7 +57,7 @@ def phone_spans(
 def _network(
     words: Sequence[str], pronunciations: Mapping[str, Sequence[Sequence[int]]], silence: int
 ) -> tuple[list[tuple[int, int]], dict[int, list[int]]]:
-    """States as (label, word or -1 for silence), and what may follow each; -1 is the start."""
+    """States as (label, word or -1 for silence), and the states that may follow each; -1 is the start."""
     states: list[tuple[int, int]] = []
     following: dict[int, list[int]] = {-1: []}
 
@@ -83,7 +83,7 @@ def _network(
 
 
 def _spans(count: int, states: Sequence[tuple[int, int]], paths: Sequence[Mapping[int, int]]) -> list[Span]:
-    """The way back from the state that has come furthest."""
+    """Trace back from the furthest state reached, and return the span of each of `count` words."""
     firsts: dict[int, int] = {}
     ends: dict[int, int] = {}
     state = max(paths[-1]) if paths else -1
