@@ -1,7 +1,7 @@
-"""Voices of a corpus: how long each speaks, how its name is spelled, and which of them share recordings.
+"""Takes a census of the voices of a corpus: hours, spellings of names, and places that several voices share.
 
-Each shard is counted on its own (`counted`). Counts of one voice, and those of one place, then meet in one partition of
-an exchange, which adds them up (`settled`) and passes on one row a voice, and places that several voices share.
+Each shard is counted separately (`counted`). An exchange then brings all counts of a voice, and all those of a place,
+into one partition. It adds them up (`settled`), and outputs one row per voice and the places that several voices share.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from megahour.select.filters import usable
 from megahour.select.params import SelectParams
 from megahour.select.voices import HOUR_US, kinds_of, places_of, times_us, voice_of
 
-NOWHERE = -1  # the place of a row that counts time
+NOWHERE = -1  # `place` of rows that count time
 COUNTED = pa.schema(
     [
         pa.field("place", pa.int64()),  # where the voice is heard (`voices.places_of`), or `NOWHERE`
         pa.field("voice", pa.string()),
-        pa.field("spelling", pa.string()),  # of its name; "" where it has none
+        pa.field("spelling", pa.string()),  # of its name; "" if it has none
         pa.field("us", pa.int64()),
     ]
 )
@@ -35,8 +35,10 @@ HOURS, SPELLINGS, SHARED = SETTLED = (".parquet", ".spellings.parquet", ".shared
 
 @dataclass
 class Census:
-    """Hours by voice; for each voice with several names the one of most speech, as later stages compare names as they
-    are; and places (`voices.places_of`) where several voices are heard, with those.
+    """The hours of each voice, the preferred spelling of voices with several, and the voices at shared places.
+
+    The preferred spelling is the one with the most speech; later stages compare names literally. A place is one of
+    `voices.places_of`, and is listed if several voices are heard there.
     """
 
     hours: dict[str, float] = field(default_factory=dict)
@@ -44,7 +46,7 @@ class Census:
     shared: dict[int, list[str]] = field(default_factory=dict)
 
     def add(self, tables: dict[str, pa.Table]) -> None:
-        """The tables of `settled`, of a partition."""
+        """Add the tables of one partition, from `settled`."""
         hours = tables[HOURS]["us"].to_numpy() / HOUR_US
         self.hours.update(zip(tables[HOURS]["voice"].to_pylist(), hours.tolist(), strict=True))
         self.spellings.update(
@@ -54,7 +56,7 @@ class Census:
 
 
 def census(p: SelectParams, inputs: Inputs) -> Census:
-    """The voices of the usable utterances: as workers have counted them (`CountVoices`), else read shard by shard."""
+    """The census of the usable utterances, from the artifact of `CountVoices` if given, else counted here."""
     found = Census()
     if (made := inputs.get("counted")) is None:
         found.add(settled(counted(p, inputs, range(inputs["utterances"].manifest.shards))))
@@ -65,7 +67,7 @@ def census(p: SelectParams, inputs: Inputs) -> Census:
 
 
 def counted(p: SelectParams, inputs: Inputs, shards: Iterable[int]) -> pa.Table:
-    """Of the usable utterances of these shards: `COUNTED`, a row for each name of a voice and each place of it."""
+    """Count the usable utterances of these shards: one row of `COUNTED` per spelling of a voice and per place."""
     parts = [_counted(usable(p, inputs, shard)) for shard in shards]
     together = pa.concat_tables(parts).group_by(["place", "voice", "spelling"], use_threads=False)
     return together.aggregate([("us", "sum")]).rename_columns(COUNTED.names).cast(COUNTED)
@@ -76,7 +78,7 @@ def _counted(table: pa.Table) -> pa.Table:
     us = np.zeros(len(kinds), np.int64)
     np.add.at(us, kind, times_us(table).to_numpy())
     names = [voice_of(each["speaker"], each["recording"]) for each in kinds]
-    # Of recordings without a name there may be millions.
+    # Addresses do not count as names: there may be millions of recordings without a name.
     spelled = [each["speaker"] if each["speaker"] and not is_address(each["speaker"]) else "" for each in kinds]
     places = np.array([places_of(each) for each in kinds], np.int64).reshape(-1, 3)
     count = len(kinds)
@@ -90,7 +92,7 @@ def _counted(table: pa.Table) -> pa.Table:
 
 
 def to_partitions(table: pa.Table, count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Rows of `COUNTED` by their voice, or by their place where they have one."""
+    """(partition, rows) of `COUNTED`, by place if the row has one, else by voice."""
     voices = pc.dictionary_encode(table["voice"].combine_chunks())
     of_voice = np.array([key_of("count", voice) for voice in voices.dictionary.to_pylist()], np.int64)
     place = table["place"].to_numpy()
@@ -99,14 +101,14 @@ def to_partitions(table: pa.Table, count: int) -> Iterator[tuple[int, pa.RecordB
 
 
 def settled(table: pa.Table) -> dict[str, pa.Table]:
-    """All rows of these voices and places, added up: what `Census.add` takes, by file."""
+    """Add up all rows of a partition's voices and places: the tables for `Census.add`, by file suffix."""
     time = table.filter(pc.equal(table["place"], NOWHERE))
     hours = time.group_by("voice", use_threads=False).aggregate([("us", "sum")]).rename_columns(["voice", "us"])
     return {HOURS: hours.sort_by("voice"), SPELLINGS: _spellings(time), SHARED: _shared(table)}
 
 
 def _spellings(time: pa.Table) -> pa.Table:
-    """For each voice with several names that of most speech; of equal ones the first in alphabetical order."""
+    """The name with the most speech, for each voice with several. Ties go to the first in alphabetical order."""
     named = time.filter(pc.not_equal(time["spelling"], "")).group_by(["voice", "spelling"], use_threads=False)
     names = named.aggregate([("us", "sum")])
     count = names.group_by("voice", use_threads=False).aggregate([("spelling", "count")])

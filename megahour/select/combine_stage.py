@@ -20,7 +20,7 @@ ROLES = ("utterances", "second", "third", "fourth", "fifth", "sixth")
 
 
 class Combine(Stage[CombineParams]):
-    """One task per shard of each input, in the order of `ROLES`. Audio is copied; duplicates are kept."""
+    """Runs one task per shard of each input, in the order of `ROLES`. Copies audio, and keeps duplicates."""
 
     name = "combine"
     params = CombineParams
@@ -71,7 +71,7 @@ def _given(inputs: Inputs) -> list[str]:
 
 
 def _renamed(table: pa.Table, prefix: str) -> pa.Table:
-    """The table with `prefix` before speakers' names; unknown speakers stay unknown."""
+    """The table with `prefix` before speaker names; unknown speakers stay unknown."""
     import pyarrow as pa
 
     names = [prefix + name if name else name for name in table["speaker"].to_pylist()]

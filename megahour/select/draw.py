@@ -1,13 +1,13 @@
-"""Draws hours of a set uniformly over time: an utterance is taken if its hash is at most the limit of its period.
+"""Samples hours of a set uniformly over time: an utterance is drawn if its hash is at most the limit of its period.
 
-Periods give equal hours, or all they have if that is less. Within a period all utterances are equally likely, so
+Each period gives equal hours, or all it has if that is less. Within a period all utterances are equally likely, so
 speakers are drawn in proportion to their speech. The paper (Parthasarathi et al., IV-B.1) draws slightly more than
-requested, by the mean length of utterances; here two passes over the metadata find the limits exactly: sums of time by
-the first bits of the hash, then the utterances of the few buckets that can contain each limit. Memory holds `BUCKETS`
-sums per period and about one in `BUCKETS` utterances, and nothing depends on how the utterances are sharded.
+requested, by the mean length of an utterance. Here two passes over the metadata find the limits exactly: the first sums
+time by the leading bits of the hash, the second reads the utterances of the few buckets that can contain each limit.
+Memory holds `BUCKETS` sums per period and about one in `BUCKETS` utterances. Nothing depends on the sharding.
 
-Drawn evenly over speakers, each gives a `level`, or all there is if that is less. That needs only the hours of
-speakers; since all of a speaker is in one shard, the utterances are chosen there (`taken_of_speakers`).
+To draw evenly over speakers, each speaker gives the time `level`, or all of it if that is less. The level depends only
+on the hours per speaker. Since one shard holds all of a speaker, it chooses the utterances (`taken_of_speakers`).
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from megahour.select.fingerprints import scattered
 from megahour.select.voices import HOUR_US, times_us
 
 BUCKETS = 1024
-TO_BUCKET = 63 - 10  # bits of a hash, less those of a bucket
-MOST_PERIODS = 10_000  # sums of 80 MB
+TO_BUCKET = 63 - 10  # a bucket is the first 10 of the 63 bits of a hash
+MOST_PERIODS = 10_000  # their sums take 80 MB
 Ints = NDArray[np.int64]
 Place = tuple[str, int]  # a set, and a period of it
 
@@ -59,22 +59,22 @@ def taken(rows: UsableRows, limits: Mapping[Place, int]) -> NDArray[np.bool_]:
 
 
 def level_of(has_us: Ints, wanted_us: int) -> int:
-    """The time that each of (n,) speakers gives (all if there is less) for a total of `wanted_us`, to n µs.
+    """The time that each of n speakers gives, or all of it if less, for a total of `wanted_us` up to n µs short.
 
     `wanted_us` is at most the sum of `has_us`.
     """
     rising = np.sort(has_us)
-    left = wanted_us - np.concatenate([[0], np.cumsum(rising)[:-1]])  # once those who have less have given all
+    left = wanted_us - np.concatenate([[0], np.cumsum(rising)[:-1]])  # of longer speakers, once shorter ones gave all
     many = np.arange(len(rising), 0, -1)
     at = int(np.argmax(rising * many >= left))
     return int(left[at] // many[at])
 
 
 def taken_of_speakers(rows: UsableRows, names: NDArray[np.object_], level_us: int) -> NDArray[np.bool_]:
-    """(n,) which utterances of these complete speakers (n,) are drawn: `level_us` of each, equally over periods.
+    """(n,) which utterances are drawn: `level_us` per speaker, equally over periods. All of each speaker must be there.
 
-    Speakers and periods with less give all. The sum is exact to half an utterance, because each speaker makes up for
-    the shortfall of the previous one.
+    Speakers and periods with less give all they have. The total is exact to half an utterance, because each
+    period makes up for the shortfall of the one before.
     """
     drawn = np.zeros(len(names), np.bool_)
     order = np.lexsort((rows.hash, rows.period, names.astype(str)))
@@ -97,12 +97,12 @@ def _runs(order: Ints, values: NDArray[Any]) -> list[Ints]:
 
 
 def _nearest(ends: Ints, times: Ints, quota_us: int) -> int:
-    """How many consecutive utterances, which end at `ends`, come nearest to the quota."""
-    return int(np.searchsorted(2 * ends - times, 2 * quota_us, "right"))  # by their middles, twice
+    """How many of the first utterances, with cumulative times `ends`, come nearest to the quota."""
+    return int(np.searchsorted(2 * ends - times, 2 * quota_us, "right"))  # compares middles, doubled to stay integers
 
 
 def limits_of(hours: Mapping[str, float], passes: Callable[[], Iterable[UsableRows]]) -> dict[Place, int]:
-    """The largest hash drawn at each place; `passes` starts a pass over the usable utterances of these sets.
+    """The largest hash drawn in each period of each set. `passes` starts a pass over the usable utterances of the sets.
 
     A set's hours are exact to half an utterance, and those of each period to one.
 
@@ -151,7 +151,7 @@ class _Edge:
 
     @staticmethod
     def at(sums: Ints, quota_us: int, longest_us: int) -> _Edge:
-        """Wide enough for a quota that is half an utterance off."""
+        """The edge of a quota, wide enough even if the quota is off by half an utterance."""
         ends = np.cumsum(sums)
         first, last = (int(np.searchsorted(ends, quota_us + d, "right")) for d in (-longest_us, longest_us))
         return _Edge(int(ends[first - 1]) if first else 0, first, last)
@@ -174,14 +174,14 @@ class _Edge:
 
 
 def _quotas(name: str, sums: Mapping[Place, Ints], wanted_us: int) -> dict[int, int]:
-    """Microseconds of each period: equal, or all of a period that has less."""
+    """The time to draw from each period, in µs: equal, or all of a period that has less."""
     has = {period: int(each.sum()) for (set_, period), each in sums.items() if set_ == name}
     check_enough(name, sum(has.values()), wanted_us)
     return _filled(has, wanted_us)
 
 
 def check_enough(name: str, has_us: int, wanted_us: int) -> None:
-    """Raises ConfigError: a set has fewer hours than requested."""
+    """Raises ConfigError if a set has fewer hours than requested."""
     if has_us < wanted_us:
         raise ConfigError(
             f"{wanted_us / HOUR_US:,.2f} hours are to be drawn of the set {name!r}, which has {has_us / HOUR_US:,.2f}",
@@ -191,7 +191,7 @@ def check_enough(name: str, has_us: int, wanted_us: int) -> None:
 
 
 def _filled(has: Mapping[int, int], wanted_us: int) -> dict[int, int]:
-    """Equal parts of `wanted_us`, or all of a place that has less."""
+    """Divide `wanted_us` equally, but take all from a period that has less."""
     quotas, left = {}, wanted_us
     for done, (period, us) in enumerate(sorted(has.items(), key=lambda item: (item[1], item[0]))):
         quotas[period] = min(us, left // (len(has) - done))

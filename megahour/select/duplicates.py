@@ -26,7 +26,7 @@ SENT = pa.schema(
     [
         ("key", pa.int64()),
         ("loss", pa.float32()),
-        ("home", pa.bool_()),  # one row of each utterance has it, by which utterances are counted
+        ("home", pa.bool_()),  # true in exactly one row per utterance, for counting
         ("audio_buckets", pa.list_(pa.uint64())),  # landmarks
         ("bits", pa.binary()),  # of the fingerprint, little-endian
         ("sounding", pa.binary()),
@@ -35,13 +35,13 @@ SENT = pa.schema(
     ]
 )
 Row = dict[str, Any]
-Similar = Callable[[Row, Row, int], float]  # of two rows that meet in a bucket; 0 if they are not alike
+Similar = Callable[[Row, Row, int], float]  # similarity of two rows in the same bucket; 0 if they are not duplicates
 
 
 def split_shard(
     p: DuplicatesParams, utterances: Artifact, shard: int, partitions: int
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(partition, rows) of one utterances shard: each row holds only what its partition needs."""
+    """(partition, rows) of one utterances shard. A row holds only what its partition needs."""
     waiting: dict[int, list[Row]] = defaultdict(list)
     with_audio = p.audio and utterances.read_table(shard, columns=["key"]).num_rows > 0
     audio = ShardAudio(utterances, shard) if with_audio else None
@@ -59,7 +59,7 @@ def split_shard(
 
 
 def _sent(p: DuplicatesParams, row: Row, audio: ShardAudio | None, partitions: int) -> Iterator[tuple[int, Row]]:
-    """An utterance's rows by partition; its home partition gets one even without anything to compare."""
+    """(partition, row) of an utterance. Its home partition always gets a row, so that the utterance is counted."""
     sent = Fingerprint(np.zeros(0, np.uint32), np.zeros(0, np.bool_))
     if audio is not None:
         sent = fingerprint(audio.read(row["offset"], row["size"]), row["rate_hz"])
@@ -83,7 +83,7 @@ def _sent(p: DuplicatesParams, row: Row, audio: ShardAudio | None, partitions: i
 
 
 def _salt(p: DuplicatesParams, row: Row) -> int:
-    """A value that is equal for texts that may be duplicates of each other."""
+    """A hash that is equal for rows whose texts may be duplicates of each other."""
     if p.text == "any-speaker":
         return 0
     return key_of("speaker", row["speaker"]) if row["speaker"] else key_of("recording", row["recording"])
@@ -96,16 +96,16 @@ def _by_partition(values: NDArray[np.uint64], partitions: int) -> dict[int, list
 
 @dataclass
 class Duplicate:
-    """The best reason found so far to leave out an utterance."""
+    """The utterance that a duplicate resembles most, of those compared so far."""
 
     of: int
     similarity: float
 
 
 def merge_partition(p: DuplicatesParams, batches: Iterable[pa.RecordBatch], out: ShardWriter, *, alone: bool) -> None:
-    """Write one partition's DUPLICATES, by key and kind.
+    """Write the `DUPLICATES` of one partition, sorted by key and kind.
 
-    alone: it is the only partition, so its listed keys can count as dropped; several may list the same keys.
+    alone: this is the only partition, so listed keys count as dropped. Otherwise other partitions may list them too.
     """
     rows: list[Row] = []
     came_in = 0
@@ -114,7 +114,7 @@ def merge_partition(p: DuplicatesParams, batches: Iterable[pa.RecordBatch], out:
             came_in += int(row["home"])
             if row["audio_buckets"] or row["text_buckets"]:
                 rows.append(_ready(row))
-    # Only a later row is ever a duplicate, and only of an earlier one: of alike utterances the first always stays.
+    # A row can only be a duplicate of an earlier one, so the first of several similar utterances always stays.
     rows.sort(key=lambda row: (_loss(row) if p.keep == "best" else 0.0, row["key"]))
     listed: list[Row] = []
     for kind, similar in (("audio", _sound(p)), ("text", _text(p))):
@@ -134,7 +134,7 @@ def merge_partition(p: DuplicatesParams, batches: Iterable[pa.RecordBatch], out:
 
 
 def _loss(row: Row) -> float:
-    """The loss for sorting; unknown losses come last."""
+    """The loss as a sort key; unknown losses come last."""
     return float(row["loss"]) if row["loss"] is not None and row["loss"] == row["loss"] else float("inf")
 
 
@@ -150,9 +150,9 @@ def _ready(row: Row) -> Row:
 def _compared(
     p: DuplicatesParams, rows: list[Row], column: str, similar: Similar, out: ShardWriter
 ) -> dict[int, Duplicate]:
-    """Duplicates by key among rows in order of preference, compared bucket by bucket.
+    """Duplicates by key. `rows` are in order of preference, and are compared bucket by bucket.
 
-    Within a bucket a row is compared with earlier rows that are not duplicates there.
+    Within a bucket, a row is compared with the earlier rows that are no duplicates in it.
     """
     met: dict[int, list[Row]] = defaultdict(list)
     for row in rows:

@@ -1,7 +1,7 @@
-"""Stage `duplicates`: lists utterances whose sound or text nearly equals that of another one.
+"""Stage `duplicates`: lists utterances whose sound or text is nearly the same as another's.
 
-It exchanges utterances by features that near-duplicates share: a fingerprint goes to every partition that one of its
-landmarks belongs to, and a text to those of its bands. No process ever holds the whole corpus.
+It exchanges utterances by values that near-duplicates share. A fingerprint goes to the partition of each of its
+landmarks, a text to the partition of each of its MinHash bands. No process ever holds the whole corpus.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class Duplicates(Stage[DuplicatesParams]):
-    """Of similar utterances the kept one is never listed; a key can be listed in several partitions and by both kinds.
+    """Lists the duplicates of each kept utterance. A key can be listed in several partitions, and by sound and by text.
 
-    With one partition, listed utterances count as dropped. With several, none knows the others' lists, so nothing
-    counts as dropped here, and the summary has the numbers of listed rows.
+    With one partition, listed utterances count as dropped. With several, no partition knows the lists of the others, so
+    nothing counts as dropped, and the summary counts listed rows.
     """
 
     name = "duplicates"

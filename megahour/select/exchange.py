@@ -1,7 +1,7 @@
-"""Worker side of `select`: metadata rows to their partitions, and a partition sorted by speaker and time.
+"""Worker side of `select`: sends metadata rows to their partitions, and sorts each partition by speaker and time.
 
-Where there are many shards and partitions, rows go by way of groups of partitions (`group_size`): of 20,000 shards that
-send to 20,000 partitions each would send a few rows at a time, which cost more to pack than to read.
+With many shards and partitions, rows first go to groups of partitions (`group_size`). If each of 20,000 shards sent
+rows directly to 20,000 partitions, each batch would hold a few rows and cost more to pack than to read.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from megahour.select.params import SelectParams
 from megahour.select.sample import Layout
 from megahour.select.voices import names_of, voices
 
-TOGETHER_BYTES = 32 << 20  # of rows that are sent, or written to a group's file, at a time
+TOGETHER_BYTES = 32 << 20  # size of the tables that are sent, or written to a group's file
 LISTED, PARTITION = "listed as a duplicate", "partition"
 SHARD = SELECTION.field("shard")
 SENT = pa.schema([*UTTERANCES, SHARD, pa.field(LISTED, pa.bool_()), pa.field(PARTITION, pa.int32())])
 SHARED = "recording-of-another-set"
-# Recordings of one speaker one after the other, each in order of time; the key completes the order, so that it does
-# not depend on how the utterances are sharded.
+# Keeps the recordings of a speaker together, in order of time. The key breaks ties, so that the order does not depend
+# on how the utterances are sharded.
 ORDER = ("speaker", "created_s", "recording", "start_samples", "key")
 
 
 def drawn_from(p: SelectParams, layout: Layout, inputs: Inputs) -> Iterator[UsableRows]:
-    """The usable utterances of the sets that are drawn, read shard by shard."""
+    """The usable utterances of the sets in `draw_hours`, read shard by shard."""
     utterances = inputs["utterances"]
     for shard in range(utterances.manifest.shards):
         table = usable(p, inputs, shard)
@@ -50,30 +50,30 @@ def drawn_from(p: SelectParams, layout: Layout, inputs: Inputs) -> Iterator[Usab
 
 
 def _sets(layout: Layout, names: NDArray[np.object_]) -> NDArray[np.object_]:
-    """(rows,) the set of each voice, "" if no set takes it."""
+    """(rows,) the set of each voice; "" if no set takes it."""
     shard_of = {voice: layout.shard_of(voice) for voice in set(names)}
     set_of = {voice: "" if shard is None else layout.shards[shard].set for voice, shard in shard_of.items()}
     return np.array([set_of[voice] for voice in names], object)
 
 
 def group_size(layout: Layout) -> int:
-    """Partitions of a group: as many as there are groups."""
+    """The number of partitions in a group, about the same as the number of groups."""
     return max(1, math.isqrt(len(layout.shards)))
 
 
 def split_shards(
     layout: Layout, inputs: Inputs, shards: Iterable[int], group: int = 1
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(partition, rows) of utterances shards, or (group, rows) for groups of that many partitions.
+    """(partition, rows) of these utterances shards; with `group` above 1, (group, rows) for groups of that size.
 
-    Unusable rows go along, so that they are counted where they end.
+    Unusable rows are sent too, so that their partition counts them.
     """
     for table in together(_sent(layout, inputs, shard) for shard in shards):
         yield from by_place(table, table[PARTITION].to_numpy() // group)
 
 
 def split_group(inputs: Inputs, group: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(partition, rows) of a group's file."""
+    """(partition, rows) from a group's file."""
     with inputs["grouped"].open(group, ".parquet") as file:
         source = pyarrow.parquet.ParquetFile(file)
         for part in range(source.num_row_groups):
@@ -82,7 +82,7 @@ def split_group(inputs: Inputs, group: int) -> Iterator[tuple[int, pa.RecordBatc
 
 
 def merge_group(batches: Batches, out: ShardWriter) -> None:
-    """Write a group's rows as they come, `TOGETHER_BYTES` at a time."""
+    """Write the rows of a group in the order of arrival, `TOGETHER_BYTES` at a time."""
     with pyarrow.parquet.ParquetWriter(out.path(".parquet"), SENT, compression="zstd") as writer:
         for table in together(pa.Table.from_batches([batch], SENT) for batch in batches):
             out.came_in(table.num_rows)
@@ -91,7 +91,7 @@ def merge_group(batches: Batches, out: ShardWriter) -> None:
 
 
 def together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """The same rows in tables of about `TOGETHER_BYTES`, one chunk each."""
+    """Merge tables into tables of about `TOGETHER_BYTES`, with one chunk each."""
     waiting: list[pa.Table] = []
     size = 0
     for table in tables:
@@ -105,7 +105,7 @@ def together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
 
 
 def _sent(layout: Layout, inputs: Inputs, shard: int) -> pa.Table:
-    """`SENT`: the rows of an utterances shard that a set takes, with their partitions."""
+    """The rows of an utterances shard that belong to a set, with their partitions, as `SENT`."""
     table = inputs["utterances"].read_table(shard)
     names = names_of(table)
     partition_of = {voice: layout.shard_of(voice) for voice in set(names)}
@@ -170,7 +170,7 @@ def _leave_out(out: ShardWriter, reason: str, table: pa.Table, rows: NDArray[np.
 
 
 def _in_this_set(layout: Layout, name: str, table: pa.Table, out: ShardWriter) -> tuple[pa.Table, NDArray[np.object_]]:
-    """The rows whose recording is no other set's, and their voices; the others are dropped."""
+    """The rows, and their voices, whose places do not belong to another set. Drops the others."""
     if not layout.contested:
         return table, names_of(table)
     names, places = voices(table)
@@ -180,7 +180,7 @@ def _in_this_set(layout: Layout, name: str, table: pa.Table, out: ShardWriter) -
 
 
 def _spelled(layout: Layout, names: NDArray[np.object_], table: pa.Table) -> pa.Table:
-    """Rows of `SELECTION` whose speakers are spelled as most of their speech is."""
+    """The table with each speaker under the name that covers most of their speech."""
     if not layout.spellings:
         return table
     spelled = [layout.spellings.get(voice, own) for voice, own in zip(names, table["speaker"].to_pylist(), strict=True)]
@@ -188,7 +188,7 @@ def _spelled(layout: Layout, names: NDArray[np.object_], table: pa.Table) -> pa.
 
 
 def _uncontested(layout: Layout, name: str, places: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """(rows,) which are in no recording of another set."""
+    """(rows,) whether no place of the row belongs to another set."""
     contested = layout.contested
     return np.array([all(contested.get(place, name) == name for place in row) for row in places.tolist()], np.bool_)
 

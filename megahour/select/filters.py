@@ -1,4 +1,4 @@
-"""Which utterances `select` can use, and why the others are left out."""
+"""Filters the utterances that `select` may use, with a reason for each that it drops."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def usable(p: SelectParams, inputs: Inputs, shard: int) -> pa.Table:
 
 
 def _of_other_times(p: SelectParams, utterances: Artifact, shard: int) -> bool:
-    """Whether the Parquet statistics of a shard tell that none of it is of the wanted times.
+    """Whether the Parquet statistics show that no row of a shard is in the wanted time range.
 
-    Of metadata that are partitioned by time the others are not read for nothing.
+    This saves reading shards if the metadata are partitioned by time.
     """
     if not (p.from_s or p.until_s):
         return False
@@ -65,7 +65,7 @@ def listed(inputs: Inputs, shard: int, table: pa.Table) -> NDArray[np.bool_]:
 
 
 def reasons(p: SelectParams, table: pa.Table, twice: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """(rows,) places in `REASONS`. twice: (rows,) which are duplicates."""
+    """(rows,) indices into `REASONS`. twice: (rows,) which are duplicates."""
     split, tier = (_outside(table[name], wanted) for name, wanted in (("split", p.splits), ("tier", p.tiers)))
     confidence, created_s = table["confidence"].to_numpy(), table["created_s"].to_numpy()
     late = created_s > p.until_s if p.until_s else np.zeros(created_s.size, np.bool_)
@@ -75,7 +75,7 @@ def reasons(p: SelectParams, table: pa.Table, twice: NDArray[np.bool_]) -> NDArr
 
 
 def _outside(column: pa.ChunkedArray, wanted: list[str]) -> NDArray[np.bool_]:
-    """(rows,) which values are not among those `wanted`; none are if all are wanted."""
+    """(rows,) which values are not among `wanted`. An empty `wanted` accepts all."""
     return _other_than(column, wanted) if wanted else np.zeros(len(column), np.bool_)
 
 
@@ -85,7 +85,7 @@ def _other_than(column: pa.ChunkedArray, values: list[str]) -> NDArray[np.bool_]
 
 
 def _in_other_languages(column: pa.ChunkedArray, wanted: list[str]) -> NDArray[np.bool_]:
-    """(rows,) which are in none of these languages; a language without a region takes all its regions."""
+    """(rows,) which are in none of these languages. A language without a region accepts all its regions."""
     if not wanted:
         return np.zeros(len(column), np.bool_)
     starts = tuple(f"{canonical(tag)}-" for tag in wanted)

@@ -1,10 +1,10 @@
 """Computes audio fingerprints that survive re-encoding, gain, resampling and shifts (Haitsma and Kalker, "A highly
 robust audio fingerprinting system", ISMIR 2002, section 4).
 
-A frame of 0.38 s gives 32 bits: whether the difference of energy between neighbouring bands of 300 to 2000 Hz grew
-since the previous frame. Frames overlap so much that a copy with shifted frames has nearly the same bits. Copies are
-found by frames with identical bits, and verified by the share of differing bits over their common length: a half for
-unrelated sound, hardly ever above a third for copies.
+A frame of 0.38 s gives 32 bits. Each says whether the energy difference between two neighbouring bands, from 300 to
+2000 Hz, grew since the previous frame. Frames overlap so much that a copy with shifted frames has nearly the same bits.
+Copies are found by frames with identical bits, and verified by the share of differing bits over their common length:
+a half for unrelated sound, hardly ever above a third for copies.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FRAME, HOP = 1920, 100  # samples
 HOP_S = HOP / RATE_HZ
 BANDS = 33
 LOW_HZ, HIGH_HZ = 300.0, 2000.0
-QUIET = 1e-4  # of the loudest frame's power: bits of silence are noise, and those of digital silence all equal
+QUIET = 1e-4  # relative to the loudest frame: the bits of quieter frames are noise, or all equal for digital silence
 BLOCK_FRAMES = 256  # transformed at once
 
 Bits = NDArray[np.uint32]
@@ -29,7 +29,7 @@ Bits = NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """bits: uint32 (N,), one every 20 ms; sounding: (N,) whether a frame is loud enough to count."""
+    """bits: uint32 (N,), one value every 20 ms. sounding: (N,) whether the frame is loud enough to count."""
 
     bits: Bits
     sounding: NDArray[np.bool_]
@@ -68,7 +68,7 @@ def _band_energy(samples: NDArray[np.int16], rate_hz: int) -> NDArray[np.float64
 
 
 def landmarks(found: Fingerprint, every: int) -> Bits:
-    """The bits by which copies are matched: of sounding frames, one value in `every` by its hash, sorted and unique."""
+    """The values by which copies are found: one in `every` of those of sounding frames, by hash; sorted, unique."""
     values: Bits = np.unique(found.bits[found.sounding])
     chosen: Bits = values[scattered(values.astype(np.uint64)) % np.uint64(every) == 0]
     return chosen
@@ -83,9 +83,9 @@ def scattered(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def common_share(one: Fingerprint, other: Fingerprint, value: int, *, least: int) -> tuple[float, int]:
-    """(share of equal bits, sounding frames compared) with both aligned at frames that have `value`.
+    """(share of equal bits, sounding frames compared) with both aligned at frames with the bits `value`.
 
-    The best of all such alignments; (0, 0) if fewer than `least` frames sound in both.
+    Of all such alignments it takes the best; (0, 0) if no alignment has `least` frames that sound in both.
     """
     best = (0.0, 0)
     places = np.flatnonzero(one.bits == value)[:, None] - np.flatnonzero(other.bits == value)

@@ -1,4 +1,4 @@
-"""Finds voices and recordings shared by two selections, since `select` separates only the sets of one selection."""
+"""Finds voices and recordings that two selections share; `select` separates only the sets within one."""
 
 from __future__ import annotations
 
@@ -41,4 +41,4 @@ def _shards(
         if not sets or receipt.tags.get("set") in sets:
             table = selection.read_table(receipt.shard, columns=list(WHO))
             names, places = voices(table)
-            yield names, places[:, :2] if recordings_only else places  # the third is the voice's own
+            yield names, places[:, :2] if recordings_only else places  # the third place is the owner's

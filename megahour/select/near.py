@@ -1,7 +1,8 @@
 """Finds near-duplicate texts by MinHash (Broder 1997) and banding, on sets of character shingles.
 
-Texts whose sets have a Jaccard similarity s agree in one value of a signature with probability s, and in one of `BANDS`
-bands of `ROWS` values with 1 - (1 - s^ROWS)^BANDS: 0.9996 at 0.8, 0.08 at 0.3. Those that meet are compared exactly.
+Two texts whose shingle sets have Jaccard similarity s agree in each value of a signature with probability s, and in at
+least one of `BANDS` bands of `ROWS` values with probability 1 - (1 - s^ROWS)^BANDS: 0.9996 for s = 0.8, 0.08 for 0.3.
+Texts that share a band are compared exactly.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _SEEDS = scattered(np.arange(1, BANDS * ROWS + 1, dtype=np.uint64))
 
 
 def shingles(text: str) -> NDArray[np.uint64]:
-    """Sorted, unique hashes of a text's character 5-grams; of the whole text if it is shorter."""
+    """Sorted, unique hashes of the character 5-grams of a text; a shorter text gives one hash."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.uint64)
     if len(codes) < SHINGLE:
         codes = np.append(codes, np.zeros(SHINGLE - len(codes), np.uint64))
@@ -29,7 +30,7 @@ def shingles(text: str) -> NDArray[np.uint64]:
 
 
 def buckets(text: str, salt: int) -> NDArray[np.uint64]:
-    """(BANDS,) bucket numbers: similar texts with the same `salt` share at least one."""
+    """(BANDS,) bucket numbers. Similar texts with the same `salt` very likely share at least one."""
     signature = scattered(shingles(text)[:, None] ^ _SEEDS).min(axis=0).reshape(BANDS, ROWS)
     value = scattered(np.arange(BANDS, dtype=np.uint64) ^ np.uint64(salt))
     for row in range(ROWS):

@@ -11,7 +11,7 @@ from megahour.core.config import LATER, Params, Share
 
 
 class SetRule(BaseModel):
-    """Which speakers a set takes: a number, a share of the hours left, hours, names, or all the rest."""
+    """Which speakers a set takes: a number, a share of the remaining hours, hours, names, or all the rest."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

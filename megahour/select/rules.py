@@ -26,8 +26,8 @@ def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
 
     Raises
     ------
-    ConfigError: a named speaker is missing or shares a recording with one of another set, or a set for which
-        no speakers are left.
+    ConfigError: a named speaker is missing, or shares a recording with one of another set; or no speakers are left
+        for a set.
     NothingKept: no utterance passes the filters.
     """
     speakers = census(p, inputs)
@@ -68,7 +68,7 @@ def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
 
 
 def _levels(p: SelectParams, made: Layout, hours: Mapping[str, float]) -> dict[str, int]:
-    """The time in µs that each speaker gives, for each set that is drawn."""
+    """The time in µs that each speaker gives, by set of `draw_hours`."""
     has: dict[str, list[int]] = {name: [] for name in p.draw_hours}
     for voice, value in hours.items():
         shard = made.shard_of(voice)
@@ -90,7 +90,7 @@ def _filters(p: SelectParams, inputs: Inputs) -> list[str]:
 
 
 def _named_voices(rule: SetRule, hours: Mapping[str, float]) -> SetRule:
-    """The rule with voices for names."""
+    """The rule with its speaker names replaced by voices."""
     if rule.named is None:
         return rule
     return rule.model_copy(update={"named": [name if name in hours else one_name(name) for name in rule.named]})
@@ -125,7 +125,7 @@ def _largest(leaders: Mapping[str, str]) -> str:
 
 
 def _contested(made: Layout, shared: Mapping[int, list[str]]) -> dict[int, str]:
-    """Places with speakers of two sets, and the set that gets each: the first in the order of the rules."""
+    """Places with speakers of several sets → the set that keeps the place, the first in the order of the rules."""
     contested = {}
     for recording, voices in shared.items():
         shards = [shard for voice in voices if (shard := made.shard_of(voice)) is not None]

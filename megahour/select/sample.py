@@ -1,8 +1,8 @@
-"""Assigns speakers to sets and shards by ranges of a hash, small enough to be part of every task.
+"""Assigns speakers to sets and shards by ranges of a hash, so that the layout is small enough for every task.
 
-Speakers, or groups of speakers who share recordings, are sorted by a seeded hash. Sets take them from the front in the
-order of their rules, and shards are equal parts of a set's hours. So the assignment depends only on rules, seed, groups
-and hours, not on how the utterances were sharded or which engine read them.
+Speakers, or groups of speakers who share recordings, are sorted by a seeded hash. In the order of the rules, each set
+takes speakers from the front; its shards have nearly equal hours. So the assignment depends only on rules, seed, groups
+and hours, not on the sharding of the utterances or the engine.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ class SampledShard(NamedTuple):
 class Layout:
     """Shards in the order of the rules; named speakers are looked up, others are located by hash range.
 
-    leaders: speaker → the one whose place its group takes; spellings: speaker → the name that its rows get; contested:
-    place (`voices.places_of`) → the only set that may have of it. Each holds the exceptions alone. limits: of the sets
-    that are drawn, see `draw`. levels: what each speaker gives of the sets that are drawn evenly over speakers, in µs.
+    leaders: speaker → the leader of their group, whose hash places the whole group. spellings: speaker → the name in
+    the output. contested: place (`voices.places_of`) → the only set that may use it. Each of these holds exceptions.
+    limits: largest hash drawn from each (set, period), see `draw`. levels: set → time per speaker in µs, for sets drawn
+    evenly over speakers.
     """
 
     seed: int
@@ -55,7 +56,7 @@ class Layout:
         return None if shard < 0 else shard
 
     def to_json(self) -> str:
-        """Text from which `from_json` makes an equal layout."""
+        """The layout as JSON, for `from_json`."""
         shards = [[shard.set, shard.first_hash, shard.hours] for shard in self.shards]
         limits = [[*place, limit] for place, limit in sorted(self.limits.items())]
         contested = sorted(self.contested.items())
@@ -86,17 +87,17 @@ def lay_out(
 ) -> Layout:
     """Assign speakers to sets and shards.
 
-    `hours` is speech per speaker; each rule has `name` and at most one of `speakers` (how many), `share` (of the hours
-    that earlier rules left), `hours`, `named` (who); a rule with none takes all that is left. Speakers with one leader
-    stay together, under the leader's name. Of a set in `drawn` only that share stays, and of a set in `levels` at most
-    those hours of each speaker, in as many shards as they fill.
+    `hours` is the speech of each speaker. A rule has a `name` and at most one of `speakers` (how many), `share` (of the
+    hours that earlier rules left), `hours` and `named` (who); a rule with none takes the rest. Speakers with one
+    leader stay together, placed by the leader's hash. A set in `drawn` keeps only that share of its hours, a set in
+    `levels` at most that many hours per speaker; both get fewer shards accordingly.
     """
     leaders, drawn, levels = leaders or {}, drawn or {}, levels or {}
     members = Counter(leaders.get(speaker, speaker) for speaker in hours)
     whole = _of_leaders(hours, leaders)
     by_rule: list[set[str]] = []
     taken: set[str] = set()
-    for rule in rules:  # rules of one set may name speakers of one group: it goes to the first
+    for rule in rules:  # if several rules name speakers of one group, the first gets the group
         by_rule.append({leaders.get(s, s) for s in rule.named or () if s in hours} - taken)
         taken |= by_rule[-1]
     order = sorted((speaker_hash(seed, s), s) for s in whole if s not in taken)
@@ -124,7 +125,7 @@ def lay_out(
 
 
 def _of_leaders(hours: Mapping[str, float], leaders: Mapping[str, str], most: float = math.inf) -> dict[str, float]:
-    """Hours of each group by its leader, at most `most` hours of each speaker."""
+    """The hours of each group, by leader, counting at most `most` hours per speaker."""
     sums: dict[str, float] = {}
     for speaker in sorted(hours):  # fixed order, since float sums depend on it
         leader = leaders.get(speaker, speaker)
@@ -135,7 +136,7 @@ def _of_leaders(hours: Mapping[str, float], leaders: Mapping[str, str], most: fl
 def _stop(
     rule: Any, order: Sequence[tuple[int, str]], at: int, hours: Mapping[str, float], members: Mapping[str, int]
 ) -> int:
-    """End of the run of speakers that a rule takes from `order[at:]`: at least one while there are any."""
+    """The end of the speakers that a rule takes from `order[at:]`. It takes at least one if any are left."""
     stop = at
     if rule.speakers is not None:
         taken = 0
@@ -160,7 +161,7 @@ def _stop(
 def _equal_parts(
     part: Sequence[tuple[int, str]], hours: Mapping[str, float], shard_hours: float
 ) -> list[list[tuple[int, str]]]:
-    """Runs of whole speakers of nearly equal hours, about `shard_hours` each."""
+    """Split speakers into runs of nearly equal hours, about `shard_hours` each; no speaker is split."""
     if not part:
         return []
     total = sum(hours[s] for _, s in part)

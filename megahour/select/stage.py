@@ -1,6 +1,6 @@
-"""Stage `select`: divides utterances into sets by speaker, each speaker's utterances together and in order of time.
+"""Stage `select`: divides utterances into sets by speaker, and sorts them by speaker and time.
 
-Only metadata moves (Amazon paper, IV-B.1): the audio stays where `cut` wrote it and is read by address.
+Only metadata moves (Amazon paper, IV-B.1). The audio stays where `cut` wrote it; rows hold its address.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from megahour.select.sample import Layout
 
 
-RUN, MOST = 10, 1024  # shards of a task at least, and tasks at most, where each sends to all partitions
-COUNTED_TOGETHER = 1_000_000  # utterances whose voices meet in one partition
-FEW = 64  # shards that send their rows without groups
+RUN, MOST = 10, 1024  # fewest shards per task, and most tasks, when each task sends to all partitions
+COUNTED_TOGETHER = 1_000_000  # utterances per partition of the census
+FEW = 64  # up to this many shards, rows go to their partitions without groups
 
 
 class Select(Stage[SelectParams]):
-    """An exchange by speaker. The plan needs the hours of every speaker, which workers first count from small columns.
+    """An exchange by speaker. The layout needs the hours of each speaker; workers first count them from small columns.
 
     If hours are drawn over time, the driver reads these columns twice more.
     """
@@ -93,7 +93,7 @@ def _source(inputs: Inputs) -> Artifact:
 
 
 class CountVoices(Stage[SelectParams]):
-    """Who speaks how long and is heard where: small columns of the metadata, by an exchange of voices and places."""
+    """Counts the time and the places of each voice, from small metadata columns, in an exchange by voice and place."""
 
     name = "count-voices"
     version = 2
@@ -125,7 +125,7 @@ class CountVoices(Stage[SelectParams]):
 
 
 class GroupRows(Stage[SelectParams]):
-    """The first half of an exchange of very many: rows to groups of partitions, with their partitions."""
+    """The first half of a large exchange: sends rows to groups of partitions, with their partition numbers."""
 
     name = "group-rows"
     params = SelectParams
@@ -156,7 +156,7 @@ class GroupRows(Stage[SelectParams]):
 
 
 def _runs(inputs: Inputs) -> list[Task]:
-    """Runs of shards: what a task sends to all partitions is worth sending."""
+    """One task per run of several shards, so that it sends enough rows to each partition."""
     from megahour.runner.beside import runs
 
     shards = inputs["utterances"].manifest.shards
@@ -187,7 +187,7 @@ _layouts: dict[tuple[str, str], Layout] = {}
 def layout(p: SelectParams, inputs: Inputs) -> Layout:
     """The layout for these parameters and inputs, from `LayOutSets` if it has run, else computed here.
 
-    Raises StoreError: the duplicates have not been joined to the utterances' shards, see `Select.layouts`.
+    Raises StoreError: the duplicates have not been joined to the shards of the utterances, see `Select.layouts`.
     """
     from megahour.select.rules import lay_out_sets
     from megahour.select.sample import Layout
@@ -196,7 +196,7 @@ def layout(p: SelectParams, inputs: Inputs) -> Layout:
         raise StoreError(
             "the duplicates of each shard are not known before select runs", where=inputs["duplicates"].url
         )
-    roles = ["layout"] if "layout" in inputs else sorted(inputs)  # it was made of the others
+    roles = ["layout"] if "layout" in inputs else sorted(inputs)  # it was computed from the others
     digests = ",".join(f"{role}={inputs[role].manifest.digest}" for role in roles)
     cache_key = (p.model_dump_json(), digests)
     if cache_key not in _layouts:

@@ -1,6 +1,6 @@
 """Identifies the voice of each utterance, and groups voices that share recordings.
 
-A voice is a speaker, whatever the spelling of the name. Voices in one recording form a group, and so do voices
+A voice is a speaker, however the name is spelled. Voices in the same recording form a group, and so do voices
 connected by a chain of such recordings. Sets take whole groups, so no recording and no speaker is in two sets.
 """
 
@@ -22,16 +22,16 @@ HOUR_US = 3.6e9
 
 
 def voice_of(speaker: str, recording: int) -> str:
-    """The voice that a row's `speaker` names. Unnamed speakers are specific to their recording."""
+    """The voice of a row. An unnamed speaker is a voice of its own in each recording."""
     if not speaker:
         return f"recording {recording}"
     return speaker if is_address(speaker) else one_name(speaker)
 
 
 def places_of(group: dict[str, Any]) -> tuple[int, int, int]:
-    """Places of a row: its recording, its file, and the recording's owner.
+    """The places of a row, as hashes: its recording, its file, and the owner of the recording.
 
-    The channels of a file are separate recordings, but a speaker on one can be heard on the other.
+    The channels of a file are separate recordings, but a speaker on one may be audible on another.
     """
     recording, name = int(group["recording"]), group["name"]
     file = key_of("file", name, group["source"]) if name else recording
@@ -39,19 +39,19 @@ def places_of(group: dict[str, Any]) -> tuple[int, int, int]:
 
 
 def _owner(speaker: str, channel: str) -> str:
-    """ "smith" for "smith/0", a channel, and for "smith/Speaker 1", who has only a number."""
+    """ "smith" for "smith/0" (a channel) and for "smith/Speaker 1" (a numbered, unnamed speaker)."""
     owner, _, part = speaker.rpartition("/")
     part_of_owner = part == channel or (names_nobody(part) and not part.isdecimal())
     return _owner(owner, channel) if owner and part_of_owner and not is_address(speaker) else speaker
 
 
 def kinds_of(table: pa.Table) -> tuple[list[dict[str, Any]], NDArray[np.int64]]:
-    """The combinations of values of `WHO` that a table has, some per recording, and (rows,) which of them each is."""
+    """The distinct combinations of the columns `WHO`, and (rows,) the index of each row's combination."""
     kind = np.zeros(table.num_rows, np.int64)
     for name in WHO:
         column = pc.dictionary_encode(table[name].combine_chunks(), null_encoding="encode")
         together = kind * max(1, len(column.dictionary)) + column.indices.to_numpy()
-        _, first, kind = np.unique(together, return_index=True, return_inverse=True)  # small again
+        _, first, kind = np.unique(together, return_index=True, return_inverse=True)  # renumbered to stay small
     return table.select(WHO).take(first).to_pylist(), kind
 
 
@@ -63,7 +63,7 @@ def voices(table: pa.Table) -> tuple[NDArray[np.object_], NDArray[np.int64]]:
 
 
 def names_of(table: pa.Table) -> NDArray[np.object_]:
-    """(rows,) the voices alone, of a table with the columns speaker and recording."""
+    """(rows,) the voices of a table with the columns speaker and recording."""
     column = pc.dictionary_encode(table["speaker"].combine_chunks(), null_encoding="encode")
     speakers = np.array([speaker and voice_of(speaker, -1) for speaker in column.dictionary.to_pylist()], object)
     names: NDArray[np.object_] = speakers[column.indices.to_numpy()]
@@ -73,12 +73,12 @@ def names_of(table: pa.Table) -> NDArray[np.object_]:
 
 
 def times_us(table: pa.Table) -> pa.ChunkedArray:
-    """(rows,) whole microseconds, since integer sums do not depend on how the utterances are sharded."""
+    """(rows,) durations in whole microseconds, since integer sums do not depend on the sharding."""
     return pc.divide(pc.multiply(table["samples"], 1_000_000), pc.cast(table["rate_hz"], pa.int64()))
 
 
 def grouped(shared: dict[int, list[str]]) -> dict[str, str]:
-    """Voice → the first voice, in alphabetical order, of its group; voices that share no recording are left out."""
+    """Voice → the alphabetically first voice of its group. Voices that share no recording are absent."""
     leader: dict[str, str] = {}
 
     def find(voice: str) -> str:

@@ -21,7 +21,7 @@ TOTAL = -1  # key of the total number of frames
 
 
 def spliced(cepstra: NDArray[np.float32], context: int) -> NDArray[np.float32]:
-    """(T, D) → (T, (2 · context + 1) · D): joins neighbours, repeating edge frames. Context 0 appends deltas instead."""
+    """(T, D) → (T, (2 · context + 1) · D): joins neighbours, repeating edge frames. Context 0: deltas instead."""
     if not context:
         return with_differences(cepstra)
     frames = len(cepstra)
