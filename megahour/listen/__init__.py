@@ -1,1 +1,1 @@
-"""A server that recognises speech while it comes: a page with a microphone, a WebSocket, and files by POST."""
+"""A live speech recognition server: a web page with a microphone, a WebSocket, and files by POST."""

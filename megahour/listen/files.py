@@ -1,4 +1,4 @@
-"""A file by POST: spooled to a temporary file of bounded size, and transcribed in a thread in bounded time."""
+"""Transcribes files sent by POST: spools them to a temporary file and uses a thread; size and time are bounded."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from megahour.transcribe.pieces import EndRules
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import Transcription, transcribe
 
-LOOK_S = 0.5  # from one look at whether the client is still there to the next
+LOOK_S = 0.5  # between two checks whether the client is still connected
 
 
 class Upload:
-    """A seekable file; to read it after the client has left raises GoneAway."""
+    """A seekable file. Reading it after `left` is set raises GoneAway."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file, self.left = file, False
@@ -44,24 +44,24 @@ class Upload:
 
 
 class Uploads:
-    """Those that are worked on."""
+    """The uploads being transcribed."""
 
     def __init__(self, recogniser: Recogniser, threads: Executor, ends: EndRules, limits: Limits) -> None:
         self._recogniser, self._threads, self._ends, self._limits = recogniser, threads, ends, limits
         self._open: set[Upload] = set()
 
     def leave(self) -> None:
-        """All end, with GoneAway."""
+        """Abort all uploads with GoneAway."""
         for upload in self._open:
             upload.left = True
 
     async def transcribed(self, request: web.Request) -> tuple[Transcription, web.Response]:
-        """Transcribes the request's body, and answers.
+        """Transcribe the request's body; returns the transcript and the response.
 
         Raises
         ------
-        HTTPException: a format that there is not, a body that is too large or does not come, no audio, or more of it
-        than there may be. GoneAway: as `leave`, and when the client has gone.
+        HTTPException: an unknown format, a body that is too large or too slow, or audio that cannot be decoded, is too
+        long or takes too long. GoneAway: after `leave`, or when the client has left.
         """
         form = request.query.get("format", "json")
         if form not in FORMATS:
@@ -87,7 +87,7 @@ class Uploads:
         return made, web.Response(text=FORMATS[form](made), content_type=kind)
 
     def _watch(self, upload: Upload, until_s: float, heard_s: float) -> None:
-        """From the thread, before each block of audio."""
+        """Check the limits; called by the thread before each block of audio."""
         if upload.left:
             raise GoneAway
         if heard_s > self._limits.file_s:

@@ -1,6 +1,7 @@
-"""Connections on which no whole request comes are closed: a client that sends a header a minute would keep one forever.
+"""Closes connections that do not send a complete request head in time.
 
-aiohttp waits for the head of a request as long as the client likes, and no handler is asked before it is there.
+aiohttp has no time limit for the head of a request, and calls no handler before it is complete. A client that sends one
+header a minute could keep a connection forever.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from contextlib import asynccontextmanager
 
 from aiohttp import web
 
-LOOKS = 8  # at the connections, in the time that they have
+LOOKS = 8  # checks of the connections per time limit
 
 
 class RequestHeads:
-    """How long each connection has been waited for: since it was made, or since its last request was answered."""
+    """Tracks how long each connection has been idle, since it was opened or its last request was answered."""
 
     def __init__(self, head_s: float) -> None:
         self.head_s = head_s
@@ -24,17 +25,17 @@ class RequestHeads:
         self._at_work: set[object] = set()
 
     def begun(self, request: web.Request) -> None:
-        """A whole head has come."""
+        """A complete head has arrived."""
         self._at_work.add(request.protocol)
 
     def ended(self, request: web.Request) -> None:
-        """It was answered; another may follow."""
+        """The request was answered; another may follow."""
         self._at_work.discard(request.protocol)
         self._since[request.protocol] = time.monotonic()
 
     @asynccontextmanager
     async def watching(self, server: web.Server) -> AsyncIterator[None]:
-        """Closes connections of `server` that have waited for too long, while the context is open."""
+        """While the context is open, close connections of `server` that have been idle for longer than `head_s`."""
         task = asyncio.create_task(self._watch(server))
         try:
             yield

@@ -1,4 +1,4 @@
-"""What a client may ask of the server of `megahour listen`, and for how long."""
+"""Limits on what clients may ask of the server of `megahour listen`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Limits:
-    """sessions: streams and files at a time. idle_s: without audio, or of audio without a word. Sizes in bytes.
+    """sessions: streams and files at the same time. idle_s: time without audio, or audio without a word.
 
-    head_s: until the head of a request is whole. least_bytes_s: mean rate of a file on its way, after idle_s. file_s:
-    audio of a file, decoded: a few kB of FLAC can hold hours of zeros. work_s: to transcribe it in.
+    message_bytes, file_bytes: largest message and file. head_s: time for the head of a request. least_bytes_s: lowest
+    mean rate of an upload, after idle_s. file_s: seconds of decoded audio per file; a few kB of FLAC can hold hours of
+    zeros. work_s: time to transcribe a file.
     """
 
     sessions: int = 4

@@ -1,4 +1,4 @@
-"""One stream of a client: audio comes in on the event loop, is recognised in a thread, and words go out."""
+"""A client's stream: the event loop receives audio, a thread recognises it, and the words are sent back."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import Update, stream
 from megahour.transcribe.streaming import ChunkLengths
 
-WAITING = 64  # messages that have come and were not worked off; then the client has to wait
+WAITING = 64  # queued messages; once the queue is full, the client has to wait
 
 
 class GoneAway(Exception):
-    """The client has left, or was sent away: what it wanted is not worked on any more."""
+    """The client has left or was disconnected; its work is abandoned."""
 
 
 class Idle(Exception):
-    """No audio, or no word in it, for too long."""
+    """No audio for too long, or too much audio without a word."""
 
 
 class AudioInbox:
-    """Bytes on their way from the event loop to a thread, which reads them like a file."""
+    """A queue of bytes from the event loop to a thread, which reads them like a file."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop, self._queue = loop, asyncio.Queue[tuple[float, bytes]](WAITING)
@@ -41,11 +41,11 @@ class AudioInbox:
         self.came_s = time.monotonic()
 
     async def put(self, data: bytes) -> None:
-        """Waits while too much is waiting. No bytes: the end."""
+        """Add audio, waiting while the queue is full. Empty `data` marks the end."""
         await self._queue.put((time.monotonic(), data))
 
     def leave(self) -> None:
-        """From the event loop: whoever reads gets GoneAway, at once."""
+        """Called by the event loop: makes `read` raise GoneAway at once."""
         self.left = True
         with contextlib.suppress(asyncio.QueueEmpty):
             while True:
@@ -53,7 +53,7 @@ class AudioInbox:
         self._queue.put_nowait((self.came_s, b""))
 
     def read(self, size: int) -> bytes:
-        """From the thread: `size` bytes, fewer at the end. Raises GoneAway."""
+        """Called by the thread: returns `size` bytes, fewer at the end. Raises GoneAway after `leave`."""
         while len(self._rest) < size and not self._ended:
             if self.left:
                 raise GoneAway
@@ -66,7 +66,7 @@ class AudioInbox:
 
 
 class LiveSession:
-    """A client's stream. idle_s: audio without a word, or time without audio, after which it ends."""
+    """A client's stream. idle_s: audio without a word after which it ends; also the time limit for sending."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class LiveSession:
         self._words_at_s = 0.0
 
     def recognise(self) -> None:
-        """In a thread, until the audio ends. Raises GoneAway, and Idle."""
+        """Recognise until the audio ends; runs in a thread. Raises GoneAway and Idle."""
         news = stream(self._recogniser, self._blocks(), chunks=self._chunks, ends=self._ends, meter=self.meter)
         for update in news:
             if update.words:
@@ -105,13 +105,13 @@ class LiveSession:
         sending = asyncio.run_coroutine_threadsafe(self._socket.send_str(text), self._loop)
         try:
             sending.result(self._idle_s)
-        except (OSError, RuntimeError, TimeoutError):  # gone, or it does not read
+        except (OSError, RuntimeError, TimeoutError):  # the client has left or does not read
             sending.cancel()
             raise GoneAway from None
 
 
 def message_of(update: Update) -> dict[str, Any]:
-    """Keys type (partial or final), text, and words with their times and confidence."""
+    """The JSON message: type (partial or final), text, and words with times and confidence."""
     words = [word_dict(word) for word in update.words]
     text = " ".join(word.text for word in update.words)
     return {"type": "final" if update.final else "partial", "text": text, "words": words}

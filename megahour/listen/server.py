@@ -1,9 +1,9 @@
-"""The server: a page, its WebSocket, and files by POST; limits, and an end that tells everybody.
+"""The server: a page, its WebSocket, and files by POST. It enforces limits, and notifies clients when it stops.
 
-GET  /            the page, without a token: there is nothing secret in it
-GET  /about       what model, and its sampling rate
-GET  /stream      WebSocket: {"rate_hz": 16000}, then 16-bit samples; partial and final words come back
-POST /transcribe  an audio file of any kind to its transcript, ?format=json, txt, srt, vtt or ctm
+GET  /            the page, which needs no token: it holds nothing secret
+GET  /about       the model and its sampling rate
+GET  /stream      WebSocket: send {"rate_hz": 16000}, then 16-bit samples; receive partial and final words
+POST /transcribe  an audio file of any kind; returns its transcript, ?format=json, txt, srt, vtt or ctm
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ HEADERS = {
 }
 POLICY, GOING_AWAY = 1008, 1001  # of RFC 6455
 LOGGER = logging.getLogger("aiohttp.server.listen")
-"""Of the server's own faults. What is no HTTP was answered with 400; anybody could fill a log with it."""
+"""Logs faults of the server itself. Requests that are not HTTP are answered with 400 but not logged, or anybody
+could fill the log."""
 _NO_HTTP = (HttpProcessingError, web.RequestPayloadError)
 LOGGER.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], _NO_HTTP)))
 PING_S = 20.0
@@ -57,7 +58,7 @@ PING_S = 20.0
 
 @dataclass
 class ServedCounts:
-    """What was done."""
+    """Counts of what the server has done."""
 
     streams: int = 0
     files: int = 0
@@ -65,17 +66,17 @@ class ServedCounts:
     heard_s: float = 0.0
 
     def facts(self) -> dict[str, Any]:
-        """As they are."""
+        """The counts by name."""
         return {**vars(self), "heard_s": round(self.heard_s, 3)}
 
     def text(self) -> str:
-        """For people."""
+        """The counts as a sentence."""
         heard = f"{self.heard_s / 60:.1f} minutes of audio"
         return f"Streams: {self.streams}, files: {self.files}, {heard}, refused: {self.refused}"
 
 
 class ListenServer:
-    """A recogniser for all sessions; each has a thread of its own."""
+    """Serves all sessions with one recogniser; each session has a thread of its own."""
 
     def __init__(
         self,
@@ -86,7 +87,7 @@ class ListenServer:
         ends: EndRules = USUAL_ENDS,
         limits: Limits = DEFAULTS,
     ) -> None:
-        """Raises ConfigError: `chunks` in milliseconds that the model cannot hear in."""
+        """Raises ConfigError if the model cannot use `chunks` of that many milliseconds."""
         self.recogniser, self.access, self.limits = recogniser, access, limits
         self.chunks, self.ends = chunks, ends
         self.counts, self.busy = ServedCounts(), 0
@@ -99,13 +100,13 @@ class ListenServer:
         self._live: dict[web.WebSocketResponse, AudioInbox] = {}
 
     def warm_up(self) -> None:
-        """Compiles and loads what the first stream would wait for."""
+        """Compile and load everything that the first stream would have to wait for."""
         noise = np.random.default_rng(0).normal(0, 1000, 2 * self.recogniser.front.rate_hz).astype(np.float32)
         for _ in stream(self.recogniser, [noise, noise], chunks=self.chunks):
             pass
 
     def watching(self, server: web.Server) -> AbstractAsyncContextManager[None]:
-        """Context in which connections of aiohttp's `server` without a whole request are closed."""
+        """Context that closes connections of aiohttp's `server` that do not complete a request head in time."""
         return self._heads.watching(server)
 
     def app(self) -> web.Application:
@@ -139,7 +140,7 @@ class ListenServer:
 
     @contextlib.asynccontextmanager
     async def _session(self) -> AsyncIterator[None]:
-        """Raises HTTPServiceUnavailable: too many are under way."""
+        """Counts a session while it is open. Raises HTTPServiceUnavailable if there are too many."""
         if self.busy >= self.limits.sessions:
             self.counts.refused += 1
             what = f"{self.busy} sessions are under way, which is all that this server takes: try again later\n"
@@ -169,11 +170,11 @@ class ListenServer:
                 pass
         if not socket.prepared:  # the client has left already
             return web.Response()
-        await _close(socket, wrong)  # when another may begin already
+        await _close(socket, wrong)  # outside the session, so that another may already begin
         return socket
 
     async def _talk(self, socket: web.WebSocketResponse) -> None:
-        """One stream from the first message to the last."""
+        """Handle one stream from the first message to the last."""
         rate_hz = _rate_of(await self._received(socket))
         session = LiveSession(socket, self.recogniser, rate_hz, self.chunks, self.ends, self.limits.idle_s)
         self._live[socket] = session.inbox
@@ -191,11 +192,11 @@ class ListenServer:
             session.inbox.leave()
             del self._live[socket]
             with contextlib.suppress(GoneAway, Idle, MegahourError):
-                await asyncio.shield(work)  # the thread is done before another session takes its place
+                await asyncio.shield(work)  # do not free the session before its thread is done
             self.counts.heard_s += session.meter.heard_s
 
     async def _feed(self, socket: web.WebSocketResponse, inbox: AudioInbox) -> None:
-        """Audio to the inbox until the client says that it ends; raises GoneAway when it leaves before."""
+        """Put audio into the inbox until the client marks the end. Raises GoneAway if the client leaves earlier."""
         while isinstance(message := await self._received(socket), bytes):
             if message:
                 await inbox.put(message)
@@ -206,14 +207,14 @@ class ListenServer:
         await inbox.put(b"")
 
     async def _received(self, socket: web.WebSocketResponse) -> bytes | dict[str, Any]:
-        """The next message. Raises GoneAway, and Idle where none comes."""
+        """The next message. Raises GoneAway if the client leaves, and Idle if no message arrives in time."""
         try:
             message = await asyncio.wait_for(socket.receive(), self.limits.idle_s)
         except TimeoutError:
             raise Idle(f"nothing came for {self.limits.idle_s:g} s") from None
         if message.type is WSMsgType.BINARY:
             return bytes(message.data)
-        if message.type is not WSMsgType.TEXT:  # closed, or broken off
+        if message.type is not WSMsgType.TEXT:  # the connection was closed or lost
             raise GoneAway
         try:
             values = json.loads(message.data)
@@ -224,7 +225,7 @@ class ListenServer:
         return values
 
     async def _send_away(self, app: web.Application) -> None:
-        """The server ends."""
+        """End all uploads and streams when the server stops."""
         self._uploads.leave()
         for inbox in self._live.values():
             inbox.leave()
@@ -245,7 +246,7 @@ class ListenServer:
 
 
 def _rate_of(message: bytes | dict[str, Any]) -> int:
-    """Raises ConfigError: the first message does not say it, or not a rate of audio."""
+    """Sampling rate from the first message. Raises MegahourError if it is missing or not a rate of audio."""
     rate_hz = message.get("rate_hz") if isinstance(message, dict) else None
     if not isinstance(rate_hz, int) or isinstance(rate_hz, bool):
         raise _wrong("the first message says no sampling rate", 'begin with {"rate_hz": 16000}')
@@ -259,7 +260,7 @@ def _wrong(what: str, remedy: str) -> MegahourError:
 
 
 async def _close(socket: web.WebSocketResponse, error: Exception | None) -> None:
-    """Says why, if something is wrong, and ends."""
+    """Close the WebSocket, after a message with the error if there is one."""
     if error is None:
         await socket.close()
         return
@@ -272,7 +273,7 @@ async def _close(socket: web.WebSocketResponse, error: Exception | None) -> None
 
 
 async def _dismiss(socket: web.WebSocketResponse) -> None:
-    """Ends a stream with the server, whether the client answers or not."""
+    """Tell a client that the server stops, and close its stream, whether it responds or not."""
     with contextlib.suppress(OSError, RuntimeError, TimeoutError):
         async with asyncio.timeout(2):
             await socket.send_json({"type": "error", "error": "the server was stopped"})

@@ -1,8 +1,8 @@
-"""ADPSGD and H-ADPSGD: workers step on their own and average with their neighbours on a ring, in their own time.
+"""ADPSGD and H-ADPSGD: workers step on their own and average weights with neighbours on a ring, asynchronously.
 
 Lian et al., "Asynchronous decentralized parallel stochastic gradient descent", ICML 2018; on a ring and for speech
-Zhang et al., arXiv 1904.04956; with synchronous nodes as super-learners Zhang et al., arXiv 1907.05701. The mixing, why
-it conserves the average and why it cannot deadlock is in `gossip_ring`.
+Zhang et al., arXiv 1904.04956; with synchronous nodes as super-learners Zhang et al., arXiv 1907.05701. `gossip_ring`
+explains the mixing, why it conserves the average and why it cannot deadlock.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ LOG = logging.getLogger(__name__)
 
 
 class Gossip:
-    """Workers on a ring; no one waits for another's gradient. The optimiser steps locally.
+    """Workers on a ring; none waits for another's gradient. The optimiser steps locally.
 
-    A lost worker is named and skipped, the others go on around a smaller ring. With processes the group needs a CPU
-    backend ("cpu:gloo,cuda:nccl", torch's default), by which weights travel.
+    A lost worker is named in a warning and skipped; the others continue on a smaller ring. With processes, the group
+    needs a CPU backend ("cpu:gloo,cuda:nccl", torch's default), through which weights are exchanged.
 
-    Inside a node a loss is as in synchronous training: `WorkerLostError` on all its workers, and the ring skips it.
+    Within a node a lost worker has the same effect as in synchronous training: all the node's workers raise
+    `WorkerLostError`, and the ring skips the node.
     """
 
     def __init__(
@@ -63,18 +64,18 @@ class Gossip:
             self._ending = Ending(forking, ledger, names)
             self.ring = Ring(forking, self.weights, options.max_staleness, names, ledger)
         self._steps = self._begun = 0
-        self._mixed = 0  # mixings that the model's weights have had
+        self._mixed = 0  # number of mixings that the model's weights include
 
     def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
-        """A local (a node's) optimiser step and, by the order, the mixing before or after it.
+        """One optimiser step of this worker or node, and a mixing before or after it, depending on the option `order`.
 
-        With `weight` 0 there is no optimiser step, but mixing. Inside a node weights count as in `Synchroniser`; nodes
-        count alike. A step with an infinity or NaN under a scaler is left out by the node; weights that are not finite
-        are not mixed.
+        With `weight` 0 it mixes without an optimiser step. Within a node, weights have the meaning that `Synchroniser`
+        gives them; all nodes count equally. With a scaler, the node skips a step with an infinity or NaN. Weights that
+        are not finite are not mixed.
 
         Raises
         ------
-        WorkerLostError: one of this node is lost. That a neighbour on the ring is lost only gives a warning.
+        WorkerLostError: a worker of this node is lost. A lost neighbour on the ring only causes a warning.
         """
         base.check_weight(weight)
         self._steps += 1
@@ -89,21 +90,21 @@ class Gossip:
         self._spread()
 
     def finish(self) -> None:
-        """Leaves the mean of all nodes' weights in `model`, and of floating-point buffers. A collective call.
+        """Set `model` to the mean of all nodes' weights and floating-point buffers. A collective call.
 
-        Where workers are lost it is the mean of those that are left, on all of them.
+        If workers are lost, the survivors all get the mean over survivors.
 
         Raises
         ------
-        WorkerLostError: this worker cannot know that what it has is the others' model, or came too late for it; see
-            `gossip_end`. One of its node is lost.
+        WorkerLostError: this worker cannot verify that it has the same model as the others, or came too late (see
+            `gossip_end`); or a worker of its node is lost.
         """
         buffers = replicas.buffers_of(self.model)
         if self.node is not None:
             buffers = self.node.all_reduce(buffers.div_(self.node.size)).wait()
         if self.ring is not None and self._ending is not None:
             self.ring.close()
-            with self.ring.lock:  # what follows comes after the last mixing, on a GPU too
+            with self.ring.lock:  # orders what follows after the last mixing, also on a GPU
                 pass
             weights, buffers = self._ending.mean([self.weights, buffers], self.ring.counts.lost)
             self.weights.copy_(weights)
@@ -114,10 +115,10 @@ class Gossip:
         replicas.set_buffers(self.model, buffers)
 
     def state(self) -> dict[str, Tensor]:
-        """This worker's weights (D,), fp32, between two mixings, and its steps. A collective call.
+        """This worker's weights (D,) in fp32, and its number of steps. A collective call.
 
-        All workers meet, so that no mixing is cut in halves and the sum of all states is that of the run's weights.
-        Where workers are lost it is taken without a meeting.
+        All workers synchronise first, so that no mixing is half done and the states add up to the sum of all weights.
+        If workers are lost, the state is taken without synchronising.
         """
         if self.ring is None and self.node is None:
             self.flat.weights(self.weights)
@@ -132,12 +133,12 @@ class Gossip:
         return state
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Each worker takes its own weights; where the number of workers has changed all take the mean of `states`.
+        """Restore this worker's weights or, if the number of workers has changed, the mean of `states`.
 
-        A collective call, before the first step: no one mixes with weights that are not restored yet.
+        A collective call, before the first step, so that nobody mixes with weights that are not restored yet.
         """
         own = base.own_state("gossip", states, self.group.rank, ("weights", "steps"))
-        self.flat.views(own["weights"])  # raises where they are another model's
+        self.flat.views(own["weights"])  # raises if they are of another model
         self._steps = self._begun = int(own["steps"])
         if len(states) == self.group.size:
             self.weights.copy_(own["weights"])
@@ -170,7 +171,7 @@ class Gossip:
         }
 
     def _agree(self, weight: float, scaler: GradScaler | None) -> Agreement:
-        """Clips the gradient and makes it the node's mean; without nodes there is nothing to agree on."""
+        """Clip the gradient and replace it by the node's mean. Without nodes there is nothing to agree on."""
         if self.node is None:
             return Agreement(1.0, weight, True)
         base.check_shared(self.flat.parameters, self.optimiser)
@@ -184,7 +185,7 @@ class Gossip:
         return agreed
 
     def _update(self, agreed: Agreement, scaler: GradScaler | None) -> None:
-        """The optimiser's step, from the weights as they are mixed by now. With a ring the caller holds its lock."""
+        """The optimiser's step, starting from the mixed weights. With a ring, the caller holds its lock."""
         if not agreed.total:
             return
         self._read()
@@ -195,7 +196,7 @@ class Gossip:
             base.update(self.optimiser, scaler, agreed.finite)
         if before is None:
             self.flat.weights(self.weights)
-        else:  # weights of few bits would lose what has been mixed: only what the optimiser adds is taken from them
+        else:  # 16-bit weights would lose small mixings, so only add the optimiser's change
             self.weights.add_(self.flat.weights().sub_(before))
 
     def _step_alone(self, weight: float, scaler: GradScaler | None) -> None:
@@ -203,14 +204,14 @@ class Gossip:
             base.step_alone(self.flat.parameters, self.optimiser, self.options.clip_norm, scaler, self.metrics)
 
     def _read(self) -> None:
-        """The model gets the weights where they have been mixed since it had them."""
+        """Copy the weights into the model if they have been mixed since the last copy."""
         mixed = 0 if self.ring is None else self.ring.counts.mixed
         if mixed != self._mixed or not self._exact:
             self.flat.set_weights(self.weights)
             self._mixed = mixed
 
     def _spread(self) -> None:
-        """The weights, mixed by now, become the model's, on all workers of the node: the next gradient is at them."""
+        """Copy the mixed weights into the model on all workers of the node, for the next gradient."""
         if self.ring is not None:
             with self.ring.lock:
                 self.ring.staleness = 0

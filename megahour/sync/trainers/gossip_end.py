@@ -1,17 +1,16 @@
 """Ends gossip training with one model on all workers: the mean of all, or of the survivors.
 
-If a worker is lost during a sum, the sum may reach only some of the others; and a worker that hangs for too long
-considers the others lost, as they do it. So no worker returns a model before it knows that all others that return one
-have the same:
+If a worker is lost during a sum, only some of the others may get the sum. And a worker that hangs for too long
+considers the others lost, while they consider it lost. So no worker returns a model before it knows that every other
+worker that returns one has the same:
 
-1. All sum, and then exchange digests of the sum. A worker that has seen all digests knows that all have the mean.
-2. Each writes whether it has seen them ("all") or not ("survivors"). The first word decides for all (`Ledger`). If it
-   is "all", a worker that has not seen the others' digests has still sent its own, and so has the mean too.
+1. All workers compute the sum, and then exchange digests of it. One that sees all digests knows that all have the mean.
+2. Each writes to the `Ledger` whether it has seen them ("all") or not ("survivors"). The first word decides for all. If
+   it is "all", even a worker that has not seen the others' digests has sent its own, and so has the mean.
 3. If it is "survivors", that mean is discarded. Present workers register; the first list of those present decides. A
    worker that is not on it came too late and gets an error. The others sum along the list, each writes the digest of
    its result, and returns the result once all digests are present and equal. Otherwise all get an error.
-
-4. Who has all it needs meets the others once more, before its process may end: it may host the ledger that they read.
+4. A worker that is done meets the others once more before its process may end: it may host the ledger that they read.
 
 Workers whose ledger does not respond (its host is lost) get an error: they cannot know what the others do.
 """
@@ -44,7 +43,7 @@ class Ending:
 
     Parameters
     ----------
-    group: the workers on it. ledger: theirs.
+    group: the workers of the ring. ledger: their shared ledger.
     names: their names in messages.
     """
 
@@ -53,13 +52,13 @@ class Ending:
         self._ends = 0
 
     def mean(self, own: Sequence[Tensor], lost: set[int]) -> list[Tensor]:
-        """The mean over workers of each of the vectors `own`, the same bits on all that return. A collective call.
+        """The mean over workers of each vector in `own`; all workers that return get the same bits. A collective call.
 
         Parameters
         ----------
         lost: ranks that this worker considers lost.
 
-        Raises `WorkerLostError`: others may have ended, but not with another model that they share with this one.
+        Raises `WorkerLostError` if this worker cannot verify that it has the others' model; they may have ended.
         """
         end, self._ends = self._ends, self._ends + 1
         means: list[Tensor] = []
@@ -79,7 +78,7 @@ class Ending:
         return self._mean_of(members, end, own)
 
     def _check(self, sums: list[Tensor]) -> None:
-        """Exchange digests: afterwards each worker knows that all are equal, or has at least sent its own."""
+        """Exchange digests and check that all are equal. A worker that fails here has still sent its own."""
         digests = self._group.all_gather(torch.tensor([digest(sums)])).wait().flatten().tolist()
         if len(set(digests)) > 1:
             raise MegahourError(f"workers have different sums of the same: digests {digests}", remedy=_REMEDY)
@@ -91,7 +90,7 @@ class Ending:
         began_s = time.monotonic()
 
         def complete() -> bool:
-            """Whether all have registered, except those that another considers lost and that had time to."""
+            """Whether all have registered, apart from workers that another considers lost and whose time is over."""
             here = self._here(end)
             missed = set(range(group.size)) - here.keys()
             known = {rank for ranks in here.values() for rank in ranks}

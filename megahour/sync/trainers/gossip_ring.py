@@ -4,26 +4,26 @@ Edge i of the ring joins worker i, who asks, with the next one, who serves. One 
 
     s_i, s_j: both partners' weights now;    both send theirs;    x_i += a (s_j - s_i),    x_j += a (s_i - s_j)
 
-with a = 1/3. When all edges mix at once, x becomes x T with T of 1/3 on the diagonal and on either side of it: IBM's
-ring (Zhang et al., arXiv 1904.04956). T's eigenvalues (1 + 2 cos θ) / 3 lie in [-1/3, 1]: every disagreement is damped;
-with a = 1/2 that between odd and even workers would swing for ever. Two workers have one edge: the first asks the
+with a = 1/3. When all edges mix at once, x becomes x T, where T has 1/3 on the diagonal and on either side of it: IBM's
+ring (Zhang et al., arXiv 1904.04956). T's eigenvalues (1 + 2 cos θ) / 3 lie in [-1/3, 1], so every disagreement decays;
+with a = 1/2 one between odd and even workers would oscillate forever. Two workers have one edge: the first asks the
 other, a = 1/2, and both hold the mean.
 
-**The average is conserved**: what two partners add are the same numbers with opposite signs, as fl(s_j - s_i) is
--fl(s_i - s_j). So the sum of all that a mixing adds, whatever has become of x_i and x_j meanwhile, is exactly zero.
-What remains is the rounding of the additions to x, at most half a unit in the last place.
+**The average is conserved**: both partners add the same numbers with opposite signs, since fl(s_j - s_i) is
+-fl(s_i - s_j). So the terms that a mixing adds sum to exactly zero, even if x_i and x_j have changed meanwhile. The
+only error is the rounding of the additions to x, at most half a unit in the last place.
 
-**There is no deadlock**, for even and odd rings alike. Each worker has an asking and a serving thread, and no lock is
-held in a call. A serving thread waits for messages of the asker of its edge only, an asking thread for those of one
-server only. A server that has a request makes its part of the mixing without waiting for anybody else, so its asker
-does not wait for ever; and a server that has none waits for an asker that is in no mixing, and so waits for no one.
-Who waits for whom are paths of length one; there is no circle. (One thread that asked the next worker before it served
-the last would wait in a circle of all; taking turns by parity, as Lian et al. (2018) do, helps even rings only.)
+**There is no deadlock**, for even and odd rings alike. Each worker has an asking and a serving thread, and holds no
+lock during a call. A serving thread waits only for the asker of its edge, an asking thread only for one server. A
+server with a request does its part of the mixing without waiting for anybody else, so its asker does not wait forever.
+A server without a request waits for an asker that is in no mixing, and which therefore waits for nobody. So chains of
+waiting have length one, and there is no cycle. (With one thread per worker, which asks the next worker before it serves
+the previous one, all would wait in a cycle. Taking turns by parity, as in Lian et al. (2018), helps even rings only.)
 
 **A straggler slows only itself**: its serving thread answers while its gradient is computed.
 
-**A worker that is lost** is skipped by both its neighbours, who name it: the asker asks the next, who serves the one
-before, and so the ring closes. Where only a connection is lost and both its ends live, the ring becomes a line.
+**A lost worker** is skipped by both its neighbours, which log its name. The one before it asks the one after it, and so
+closes the ring. If only a connection is lost and both its ends survive, the ring becomes a line.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LOG = logging.getLogger(__name__)
 _BYE, _MIX = 0, 1
 _POLL_S = 0.05
 _CACHED = 1 << 16  # elements that stay in the cache between two reads
-_REQUEST, _ANSWER, _WEIGHTS = range(3)  # tags, of which each direction of a pair has its own
+_REQUEST, _ANSWER, _WEIGHTS = range(3)  # message tags; each direction of a pair has its own
 
 
 class Fork(Protocol):
@@ -61,16 +61,16 @@ class Fork(Protocol):
 
 
 class Forking(Group, Protocol):
-    """A group whose workers can have a second thread; TorchGroup and VirtualGroup are."""
+    """A group whose workers can have a second thread: TorchGroup and VirtualGroup."""
 
     def fork(self, call: Callable[[], Any]) -> Fork:
-        """Runs `call` in a second thread."""
+        """Run `call` in a second thread."""
 
     def wait_until(self, condition: Callable[[], bool], what: str, *, poll_s: float = ...) -> None:
-        """Waits until `condition()`, of what threads of this worker share; WorkerLostError, of `what`: it took long."""
+        """Wait until `condition()` on state shared by this worker's threads. WorkerLostError naming `what`: timeout."""
 
     def ledger(self) -> Ledger:
-        """Words that all workers can read, also where connections are broken; all make it at the same place."""
+        """A ledger that all workers can read, even if connections are broken. All call this at the same point."""
 
 
 @dataclass
@@ -81,12 +81,15 @@ class MixingCounts:
     refused: int = 0
     left_out: int = 0
     distance: float = 0.0
-    """‖s_j - s_i‖₂ of the last one."""
+    """‖s_j - s_i‖₂ of the last mixing."""
     lost: set[int] = field(default_factory=set)
 
 
 def difference(own: Tensor, other: Tensor) -> float:
-    """Makes `other`, s_j, s_j - s_i, with `own` s_i, both (D,), and returns its norm; the partner's is its negative."""
+    """Replace `other` s_j by s_j - s_i, where `own` is s_i, both (D,), and return the norm of the result.
+
+    The partner gets the same difference with opposite sign.
+    """
     squares = 0.0
     for mine, theirs in zip(*(torch.split(of, _CACHED) for of in (own, other)), strict=True):
         theirs.sub_(mine)
@@ -95,7 +98,7 @@ def difference(own: Tensor, other: Tensor) -> float:
 
 
 class _Buffers:
-    """The buffers (D,) of one edge, since allocating memory for each mixing would cost as much as sending."""
+    """Buffers (D,) of one edge, kept because allocating them for each mixing would cost as much as sending."""
 
     def __init__(self, elements: int, weights: Tensor) -> None:
         self._elements, self.copies = elements, HostCopies(weights[:elements])
@@ -107,15 +110,15 @@ class _Buffers:
 
 
 class Ring:
-    """One worker's two edges, and the weights (D,) that its threads share: hold `lock` to read or change them.
+    """One worker's two edges, and the weights (D,) that its threads share. Hold `lock` to read or change them.
 
     Parameters
     ----------
     group: the ring, in the order of ranks; at least two.
     weights: (D,), changed in place.
-    max_staleness: mixings that the weights may have while a gradient is computed; requests beyond are refused.
+    max_staleness: mixings allowed while a gradient is computed; further requests are refused.
     names: the workers' names in messages.
-    ledger: in which a worker announces that it asks no more.
+    ledger: where a worker announces that it will send no more requests.
     """
 
     def __init__(
@@ -195,7 +198,7 @@ class Ring:
                 if self._exchange(_MIX, peer, _REQUEST, asks=False) == _BYE:
                     return
                 self._busy = True
-                takes = self.staleness < self.max_staleness - 1  # one is left for the mixing that we may have begun
+                takes = self.staleness < self.max_staleness - 1  # one is left for its own mixing
                 self._exchange(_MIX if takes else _BYE, peer, _ANSWER, asks=False)
                 if takes:
                     self._mix(peer, self._served, asks=False)
@@ -205,12 +208,12 @@ class Ring:
                 self._busy = False
 
     def _asks_no_more(self, peer: int) -> bool:
-        """Whether `peer` has already ended with the lost worker between us, so that waiting for it would not end.
+        """Whether `peer` has already said goodbye to the lost worker between us, so that it will never ask this one.
 
-        A peer that got its answer from a worker that then died has had time to announce it when this returns.
+        Waits long enough for a peer to announce this if the lost worker died just after the peer's goodbye.
         """
         ends_s = time.monotonic() + self._ledger.patience_s / 5
-        with contextlib.suppress(WorkerLostError):  # without a ledger it cannot be announced
+        with contextlib.suppress(WorkerLostError):  # the ledger may be lost too
             while self._ledger.get(f"{self._closed}/bye/{peer}") is None:
                 if time.monotonic() >= ends_s:
                     return False
