@@ -1,8 +1,8 @@
 """Prepares batches ahead of the steps that need them, and opens windows while the previous one is in use.
 
-Batches keep the order of the requests: threads prepare the next ones, and each is returned in its turn. A request
-determines its batch by arithmetic (`plan`), so threads have no state: batches are bit for bit equal to those made one
-by one, and resuming at any of them costs nothing.
+Threads prepare the next batches, which are returned in the order of the requests. A request determines its batch by
+arithmetic (`plan`), so threads have no state: batches are bit-identical to those made one by one, and training can
+resume at any batch at no cost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REMEMBERED = 4096  # recently requested windows
 
 
 class Request(NamedTuple):
-    """A batch of a loader."""
+    """Identifies a batch of a loader."""
 
     loader: Loader
     epoch: int
@@ -32,7 +32,7 @@ class Request(NamedTuple):
 
     @property
     def window(self) -> tuple[object, ...]:
-        """A name of the batch's window."""
+        """A key that identifies the window of the batch."""
         index, _, _ = self.loader.plan(self.epoch).locate(self.number)
         return id(self.loader), self.epoch, index, self.offset, self.chunk
 
@@ -48,11 +48,11 @@ class Ahead:
 
     Parameters
     ----------
-    request: maps a number to its request; a pure function, called by threads.
+    request: maps a number to its request. It must be a pure function, since threads call it.
     numbers: the numbers that will be requested, in order; their batches are prepared ahead. Iterated twice.
-    following: instead of `numbers`, if the assignment to workers is not known: numbers that may follow a number. Then
-        only windows are opened ahead.
-    prefetch: most batches that wait ready; 0: batches are made on request, in the caller's thread.
+    following: replaces `numbers` if the assignment to workers is unknown: the numbers that may follow a given one. Only
+        windows are then opened ahead.
+    prefetch: largest number of ready batches that wait; 0 makes each batch on request, in the caller's thread.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Ahead:
         self._stack = contextlib.ExitStack()
         self._lock = threading.Lock()
         self._asked: OrderedDict[tuple[object, ...], None] = OrderedDict()
-        self._next: tuple[object, ...] | None = None  # the window opened ahead and not used yet
+        self._next: tuple[object, ...] | None = None  # the window that was opened ahead and is not used yet
         self._coming: Iterator[int] = iter(numbers or ())
         self._opening = False
 
@@ -91,11 +91,11 @@ class Ahead:
         self._stack.close()
 
     def batch(self, number: int) -> Batch:
-        """Batch `number`. Errors of the thread that makes it are raised here.
+        """Batch `number`. Errors in the thread that prepares it are raised here.
 
         Raises
         ------
-        ValueError: it is not the next of `numbers`.
+        ValueError: `number` is not the next of `numbers`.
         """
         if self._made is None:
             return self._make(number)[1]
@@ -137,7 +137,7 @@ class Ahead:
             with contextlib.suppress(Exception):  # the error recurs, and is raised, when the window is needed
                 request.open()
             with self._lock:
-                if self._next is not None:  # the next one follows when this one is used
+                if self._next is not None:  # `_note` opens another once this one is in use
                     self._opening = False
                     return
         with self._lock:

@@ -1,11 +1,15 @@
-"""Augments stacked, normalised features of a batch, with draws per piece from the batch's own generator.
+"""Augments the stacked, normalised features of a batch. Each piece has its own random draws.
 
-Four kinds: bands of time and of mels set to zero, the global mean (SpecAugment, Park et al., 2019); a stretch of the
-mel axis by a factor near 1, which moves formants as another vocal tract would (vocal tract length perturbation, Jaitly
-and Hinton, 2013; here on the mel axis instead of the filters, so that stored features can be used); stationary noise,
-which on log energies is a floor, x ← log(exp x + exp n), with the mean put back as a causal mean would; and another
-channel, a smooth curve over the mels that is added to all frames. Cepstra become mels for all of this, and then again
-cepstra.
+There are four kinds:
+
+- masks: bands of time and of mels are set to zero, which is the global mean (SpecAugment, Park et al., 2019);
+- warp: the mel axis is stretched by a factor near 1, which moves formants as another vocal tract would (vocal tract
+  length perturbation, Jaitly and Hinton, 2013; here on mels instead of the filters, to work on stored features);
+- noise: stationary noise is a floor on log energies, x ← log(exp x + exp n); the mean is then restored, as causal mean
+  normalisation would do;
+- channel: a smooth curve over the mels is added to all frames.
+
+Cepstra are converted to mels, augmented, and converted back.
 """
 
 from __future__ import annotations
@@ -19,19 +23,21 @@ from numpy.typing import NDArray
 from megahour.features.cepstra_mels import mel_matrix
 
 QUIET, LOUD, TILT = -4.0, 1.0, 3.0  # nats
-CURVES = 3  # most half-waves over the mels in a channel's curve
+CURVES = 3  # half-waves over the mels that make up a channel curve
 CEPSTRA_MELS = 40  # number of mels to which cepstra are converted
 WARPS = 21  # warp factors are drawn from this many, evenly spaced
 
 
 @dataclass(frozen=True)
 class Augment:
-    """Augmentations of each piece.
+    """The augmentations of each piece.
 
-    `times` bands of up to `time_frames` stacked frames, none over a quarter of the piece; `mel_bands` bands of up to
-    `mels` neighbouring mels; a warp of the mel axis by a factor from 1 − `warp` to 1 + `warp`; with probability `noise`
-    a noise floor between `QUIET` and `LOUD` nats above the mean log energy, with a random tilt over the mels; with a
-    `channel`, a smooth curve over the mels of that standard deviation, in nats. `cepstra`: the features are cepstra.
+    times, time_frames: mask this many time bands of up to `time_frames` stacked frames, at most a quarter of the piece.
+    mel_bands, mels: mask this many bands of up to `mels` neighbouring mels.
+    warp: stretch the mel axis by a factor from 1 − `warp` to 1 + `warp`.
+    noise: probability of a noise floor, `QUIET` to `LOUD` nats from the mean log energy, with a random tilt over mels.
+    channel: standard deviation, in nats, of the curve over the mels that is added; 0 adds none.
+    cepstra: the features are cepstra.
     """
 
     times: int = 0
@@ -53,7 +59,7 @@ class Augment:
         inv_std: NDArray[np.float32],
         rng: np.random.Generator,
     ) -> None:
-        """Change `features` (B, T, stack · F), normalised by `inv_std` (F,), in place, up to `lengths`."""
+        """Augment `features` (B, T, stack · F), normalised by `inv_std` (F,), in place. `lengths` are (B,)."""
         joined = features.reshape(*features.shape[:2], -1, len(inv_std))
         mels, scale = joined, inv_std
         if self.cepstra:
@@ -80,7 +86,7 @@ class Augment:
 
 
 def _with_noise(x: NDArray[np.float32], inv_std: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """`x` (T, stack, F), normalised log energies, with a noise floor."""
+    """Add a noise floor to normalised log energies `x` (T, stack, F)."""
     tilt = rng.uniform(-TILT, TILT) * np.linspace(-0.5, 0.5, len(inv_std), dtype=np.float32)
     floor = np.float32(rng.uniform(QUIET, LOUD)) + tilt
     noisy: NDArray[np.float32] = np.logaddexp(x / inv_std, floor.astype(np.float32)) * inv_std
@@ -89,7 +95,7 @@ def _with_noise(x: NDArray[np.float32], inv_std: NDArray[np.float32], rng: np.ra
 
 
 def _curve(mels: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """(F,): half-waves with random heights, of standard deviation 1 over all draws and mels."""
+    """(F,) a sum of half-waves with random amplitudes; the standard deviation over draws and mels is 1."""
     waves = np.cos(np.pi * np.arange(1, CURVES + 1)[:, None] * (np.arange(mels) + 0.5) / mels)
     curve: NDArray[np.float32] = (rng.standard_normal(CURVES) @ waves * np.sqrt(2 / CURVES)).astype(np.float32)
     return curve
@@ -103,14 +109,17 @@ def _band(rng: np.random.Generator, widest: int, size: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=4)
 def _cepstra_and_mels(dims: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Matrices from cepstra to mels and back."""
+    """The matrices from cepstra to mels and from mels to cepstra."""
     to_mels = mel_matrix(dims, max(CEPSTRA_MELS, dims))
     return to_mels, np.linalg.pinv(to_mels)
 
 
 @lru_cache(maxsize=4)
 def warp_matrices(mels: int, warp: float) -> NDArray[np.float32]:
-    """(WARPS, F, F): x (T, F) @ matrix reads mel f·α of x, between neighbours linearly, past the top the last one."""
+    """(WARPS, F, F) one matrix per factor α: mel f of x (T, F) @ matrix is mel f·α of x.
+
+    Values between mels are interpolated linearly; above the last mel, the last one is repeated.
+    """
     matrices = np.zeros((WARPS, mels, mels), dtype=np.float32)
     for matrix, factor in zip(matrices, np.linspace(1 - warp, 1 + warp, WARPS), strict=True):
         source = np.minimum(np.arange(mels) * factor, mels - 1)

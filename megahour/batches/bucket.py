@@ -21,8 +21,8 @@ class Chunks(NamedTuple):
 def cut(lengths: Index, chunk: int) -> Chunks:
     """Cut each utterance into pieces of `chunk` frames and a shorter last one (0: whole utterances).
 
-    Chunked back-propagation through time (section II-B of Parthasarathi et al.; Doetsch et al., 2014: chunks of 32
-    frames, state starting from zero in each). Utterances without frames give no piece.
+    This is for chunked back-propagation through time (Parthasarathi et al., section II-B; Doetsch et al., 2014: chunks
+    of 32 frames, each with a zero initial state). Utterances without frames give no piece.
     """
     lengths = np.asarray(lengths, dtype=np.int64)
     size = chunk if chunk else max(1, int(lengths.max(initial=0)))
@@ -34,14 +34,14 @@ def cut(lengths: Index, chunk: int) -> Chunks:
 
 
 def partition(lengths: Index, batches: int, rng: np.random.Generator, *, bucket_frames: int = 8) -> list[Index]:
-    """Every item in exactly one of `batches` batches, none empty, in shuffled order.
+    """Divide items into `batches` non-empty batches, in shuffled order; each item is in exactly one.
 
-    Items are shuffled, sorted by length in buckets of `bucket_frames` (so that little is padded, and neighbours in
-    length still meet at random), cut at equal sums of frames, and the batches shuffled.
+    Items are shuffled, then sorted by length in buckets of `bucket_frames`: this keeps padding low and the order
+    random within a bucket. They are cut into batches at equal sums of frames, and the batches are shuffled.
 
     Raises
     ------
-    ValueError: more batches than items.
+    ValueError: there are more batches than items, or `batches` is below 1.
     """
     n = len(lengths)
     if not 1 <= batches <= n:
@@ -51,7 +51,7 @@ def partition(lengths: Index, batches: int, rng: np.random.Generator, *, bucket_
     total = np.cumsum(lengths[order], dtype=np.int64)
     j = np.arange(1, batches)
     cuts = np.searchsorted(total, total[-1] * j / batches, side="left") + 1
-    # Strictly rising cuts with at least one item on either side, whatever the lengths.
+    # Make the cuts strictly increasing, so that each batch has at least one item whatever the lengths.
     cuts = np.maximum.accumulate(np.maximum(cuts - j, 0)) + j
     cuts = np.minimum(cuts, n - batches + j)
     groups = np.split(order, cuts)

@@ -1,8 +1,8 @@
-"""Computes the features of a window's utterances from audio, perturbed or not, when a batch needs them.
+"""Computes features from audio during training, with optional perturbation.
 
-A pass over whole utterances computes each once, in the threads that make batches. In a pass over chunks an utterance is
-in many batches; then its shard's features are computed when the window opens, into a file shared by the processes of a
-machine (`core.near`).
+With whole utterances, each is computed once, in the threads that make batches. With chunks, an utterance is in many
+batches, so the features of a shard are computed when its window opens, into a file shared by the processes of a machine
+(`core.near`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from megahour.features.stack import stacked_frames
 if TYPE_CHECKING:
     from megahour.features.on_the_fly import OnTheFly, ShardOnTheFly
 
-LEAST_FRAMES = 5  # of an utterance at any speed, as of one that stage `features` keeps
-THREADS = min(4, os.cpu_count() or 1)  # that compute the utterances of a batch
+LEAST_FRAMES = 5  # shortest utterance at any speed, as in stage `features`
+THREADS = min(4, os.cpu_count() or 1)  # threads that compute the utterances of a batch
 
 
 @dataclass(frozen=True)
 class FromAudio:
-    """A source of windows, as `window.Stored` is. `labels` say whether an utterance can be learnt from at a speed."""
+    """A `window.FeatureSource` that reads audio. `labels` decide whether an utterance can be trained on at a speed."""
 
     audio: OnTheFly
     labels: Labels
@@ -41,7 +41,7 @@ class FromAudio:
     threads: int = THREADS
 
     def opened(self, shelf: Shelf, epoch: int, chunk: int) -> OpenShelf:
-        """The rows of a shelf, with the lengths that they have in `epoch`."""
+        """Open a shelf, with the lengths of its utterances in `epoch`, whose speeds may differ."""
         table = self.audio.features.read_table(shelf.shard, ".arrow", ["key", "speaker", "frames", "text"])
         computed = self.audio.shard(shelf.shard, epoch)
         frames = table.column("frames").to_numpy().astype(np.int64)
@@ -55,7 +55,7 @@ class FromAudio:
         return OpenShelf(shelf.rows, table.column("key").to_numpy(), frames, table.column("text"), values)
 
     def _kept(self, shelf: Shelf, epoch: int, computed: ShardOnTheFly, frames: Index) -> Ragged:
-        """All rows of the shelf in a file, which is the same in each epoch where nothing is changed."""
+        """The features of all rows of the shelf, in a mapped file. Without perturbation all epochs share the file."""
         perturb = self.audio.perturb
         changes = [*perturb.identity, epoch] if perturb is not None else []
         name = f"frames-{shelf.shard:05d}-{fingerprint([shelf.rows.tolist(), changes])[:16]}"

@@ -1,4 +1,4 @@
-"""`in_order`: maps a function over items in threads, a few items ahead, keeping their order."""
+"""Maps a function over items in threads, a few items ahead, and keeps their order."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ Result = TypeVar("Result")
 def in_order(
     function: Callable[[Item], Result], items: Iterable[Item], *, threads: int, ahead: int
 ) -> Iterator[Iterator[Result]]:
-    """`function(item)` for each item; at most `ahead` results wait while one is in use.
+    """Iterate over `function(item)` for each item. At most `ahead` results wait while one is in use.
 
-    An error of the function is raised in place of its result. Items not computed when the context ends are skipped.
+    If the function raises, the iterator raises the error in place of the result. When the context ends, the remaining
+    items are skipped.
     """
     pool = ThreadPoolExecutor(threads, thread_name_prefix="ahead")
     todo = iter(items)

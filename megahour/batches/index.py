@@ -1,7 +1,7 @@
-"""Selects the utterances of a features artifact to train on, in a pass over the small columns of its shards.
+"""Selects the utterances to train on, in one pass over the small columns of a features artifact.
 
-It reads what precedes the features in each shard (`core.near`), a few thousandths of the artifact, and keeps a bit per
-utterance in memory.
+These columns precede the features in each shard (`core.near`) and make up a few thousandths of the artifact. Memory
+holds one bit per utterance.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from megahour.core.store import Artifact
 from megahour.features.stack import stacked_frames
 
 COLUMNS = ["key", "speaker", "frames", "text"]
-THREADS, AT_A_TIME = 16, 64  # requests of an object store take long and cost little
+THREADS, AT_A_TIME = 16, 64  # requests to an object store are slow but cheap
 
 
 def small_columns(features: Artifact, sets: Sequence[str]) -> Iterator[tuple[int, pa.Table]]:
-    """(number, small columns) of the shards whose tag ``set`` is in `sets`, read a few shards ahead."""
+    """(shard number, small columns) of the shards whose tag ``set`` is in `sets`, read some shards ahead."""
     shards = (receipt.shard for receipt in features.each_receipt() if receipt.tags.get("set") in sets)
 
     def read(shard: int) -> tuple[int, pa.Table]:
@@ -42,10 +42,10 @@ def shelves(
     keep: Callable[[pa.Table], NDArray[np.bool_]] | None = None,
     dropped: Counter[str] | None = None,
 ) -> list[Shelf]:
-    """Usable rows of the shards whose tag ``set`` is in `sets`: long enough, known to `labels` and kept by `keep`.
+    """The usable rows of the shards whose tag ``set`` is in `sets`: long enough, known to `labels` and kept by `keep`.
 
-    Long enough is one stacked frame at every offset, 2 · stack − 1 frames. The others are counted in `dropped` as
-    ``too-short``, ``held-out``, the reasons that `labels` count in `lacking`, or ``no-target``.
+    A row is long enough if it has a stacked frame at every offset: 2 · stack − 1 frames. `dropped` counts the others as
+    ``too-short``, ``held-out``, ``no-target``, or under the reasons that `labels` count in `lacking`.
     """
     found = []
     counted: Counter[str] | None = getattr(labels, "lacking", None)

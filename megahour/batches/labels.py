@@ -1,6 +1,6 @@
-"""Training targets of batches: senones of an alignment, a teacher's top-k logits, or tokens.
+"""Training targets of batches: senones from an alignment, a teacher's top-k logits, or tokens.
 
-Each source provides which utterances it knows, and the padded arrays for the pieces of a batch.
+Each source says which utterances have targets, and makes the padded arrays for the pieces of a batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Arrays = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Piece:
-    """`length` stacked frames from `start` of utterance `key`; `text` and `frames` (at 10 ms) are the utterance's."""
+    """`length` stacked frames of utterance `key`, from `start`. `text` and `frames` (10 ms) are the utterance's."""
 
     key: int
     start: int
@@ -40,32 +40,32 @@ class Piece:
 
 
 class Labels(Protocol):
-    """A source of training targets. Windows of several shards may be open at a time; thread-safe."""
+    """A source of training targets. Thread-safe; several windows may be open at a time."""
 
     def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Which rows of features shard `shard`, of `stacked` frames each, can be trained on."""
+        """(rows,) which rows of a features shard can be trained on. stacked: (rows,) their stacked frames."""
 
     def opened(self, features_shards: Sequence[int]) -> OpenLabels:
         """The labels of these shards of the features artifact."""
 
 
 class OpenLabels(Protocol):
-    """Labels of some shards, ready to be read."""
+    """The labels of some shards, ready to read."""
 
     @property
     def timed(self) -> Mapping[str, int]:
-        """The arrays with a row for each stacked frame, and the value of their padding."""
+        """The names of the arrays with one row per stacked frame, and their padding values."""
 
     def shortest(self, arrays: Arrays) -> NDArray[np.int64]:
-        """(B,) stacked frames that each piece must keep when its tempo changes."""
+        """(B,) the fewest stacked frames that each piece may have after a change of tempo."""
 
     def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
-        """Targets of a batch of `pieces` padded to `frames`, for features stacked at `offset`."""
+        """The targets of `pieces`, padded to `frames`, for features stacked at `offset`."""
 
 
 @dataclass(frozen=True)
 class OpenBeside:
-    """Labels that change or add to the arrays of other labels, to which they delegate everything else."""
+    """Base of labels that change or add arrays of other labels, and delegate the rest to them."""
 
     labels: OpenLabels
 
@@ -79,10 +79,10 @@ class OpenBeside:
 
 @dataclass
 class SenoneLabels:
-    """Frame labels from a *units* artifact, at 10 ms; a stacked frame takes the label of its middle frame.
+    """Senone labels from a *units* artifact, at 10 ms. A stacked frame takes the label of its middle frame.
 
-    `labels` (B, T) int64, −1 on padding. The keys of the labelled set are sorted in a mapped file (16 bytes per
-    utterance, shared by the processes of a machine). Only labels of open windows are mapped, so a machine fetches only
+    Arrays: `labels` (B, T) int64, −1 on padding. A mapped file, shared by the processes of a machine, holds the sorted
+    keys of all labelled utterances (16 bytes each). Labels are mapped only for open windows, so a machine fetches only
     its share from an object store.
     """
 
@@ -91,7 +91,9 @@ class SenoneLabels:
     suffix: str = ".alignments.arrow"
     _keys: NDArray[np.int64] = field(init=False, repr=False)
     _place: NDArray[np.int64] = field(init=False, repr=False)  # shard << 32 | row
-    _shards_of: dict[int, list[int]] = field(init=False, repr=False, default_factory=dict)  # of features shards
+    _shards_of: dict[int, list[int]] = field(
+        init=False, repr=False, default_factory=dict
+    )  # features shard → units shards
 
     def __post_init__(self) -> None:
         index = mapped(self.units, f"keys{self.suffix}", self._write_index)
@@ -116,28 +118,28 @@ class SenoneLabels:
         return places >= 0
 
     def shards_of(self, features_shards: Sequence[int]) -> list[int]:
-        """The units' shards with utterances of these features shards, for which `known` has been called."""
+        """The units shards that hold utterances of these features shards. Call `known` for those first."""
         return sorted({shard for features_shard in features_shards for shard in self._shards_of[features_shard]})
 
     def find(self, keys: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Positions of utterances, shard << 32 | row; −1 for unknown ones."""
+        """(n,) the positions of utterances as shard << 32 | row; −1 for unknown ones."""
         if not len(self._keys):
             return np.full(len(keys), -1)
         at = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
         return np.where(self._keys[at] == keys, self._place[at], -1)
 
     def opened(self, features_shards: Sequence[int]) -> OpenSenones:
-        """The labels of these shards only, for which `known` has been called."""
+        """The labels of these features shards. Call `known` for those first."""
         return OpenSenones(self, self.shards_of(features_shards))
 
     def of_keys(self, keys: Sequence[int]) -> OpenSenones:
-        """The labels of the shards that have these utterances."""
+        """The labels of the units shards that hold these utterances."""
         places = self.find(np.asarray(keys, np.int64))
         return OpenSenones(self, np.unique(places[places >= 0] >> 32).tolist())
 
 
 class OpenSenones:
-    """The labels in some shards of the units."""
+    """The labels of some units shards."""
 
     timed: Mapping[str, int] = MappingProxyType({"labels": IGNORE})
 
@@ -181,9 +183,9 @@ class OpenSenones:
 
 @dataclass
 class TopK:
-    """A teacher's k largest logits from *targets* or *partitions*: `indices` (B, T, k) int64 and `logits` float32.
+    """A teacher's k largest logits, from a *targets* or *partitions* artifact.
 
-    Padding has index 0 and logit 0; see the batch's lengths.
+    Arrays: `indices` (B, T, k) int64 and `logits` (B, T, k) float32. Padding is 0 in both; see the batch's lengths.
     """
 
     targets: Artifact
@@ -199,7 +201,7 @@ class TopK:
         summary = summary.get("targets", summary)
         self.k, self.outputs, self.offsets = int(summary["top_k"]), int(summary["outputs"]), tuple(summary["offsets"])
         receipts = (r for r in self.targets.each_receipt() if self.suffix in r.files)
-        # In *partitions* a shard has targets as well as features.
+        # In *partitions* the same shard holds features and targets.
         self._by_features = {int(r.tags.get("features_shard", r.shard)): r.shard for r in receipts}
 
     def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -209,7 +211,7 @@ class TopK:
         return np.isin(table.column("key").to_numpy(), own.column("key").to_numpy())
 
     def opened(self, features_shards: Sequence[int]) -> OpenTopK:
-        """The targets of these shards only."""
+        """The targets of these features shards."""
         shards = [self._by_features[shard] for shard in features_shards if shard in self._by_features]
         return OpenTopK(self.targets, self.suffix, self.k, shards)
 
@@ -254,10 +256,13 @@ class OpenTopK:
 
 @dataclass(frozen=True)
 class TokenLabels:
-    """Tokens of each utterance's text for CTC: `tokens` (B, U) int64 (0 on padding), `token_lengths` (B,).
+    """The tokens of each utterance's text, for CTC and transducers.
 
-    Utterances with an empty text, an unspellable one, or more tokens than the model has frames are not known.
-    subsample: stacked frames for one of the model's. between: equal neighbours need a frame between them, as in CTC.
+    Arrays: `tokens` (B, U) int64, 0 on padding, and `token_lengths` (B,). An utterance is unknown if its text is
+    empty or cannot be spelled, or needs more frames than the model outputs.
+
+    subsample: stacked frames per output frame of the model. between: equal neighbouring tokens need a frame between
+    them, as in CTC.
     """
 
     speller: TokenSpeller
@@ -279,11 +284,11 @@ class TokenLabels:
         return self._needed(tokens) <= frames // self.subsample
 
     def _needed(self, tokens: Sequence[int]) -> int:
-        """Least frames of the model that these tokens need."""
+        """The number of output frames that these tokens need at least."""
         return frames_needed(tokens) if self.between else len(tokens)
 
     def opened(self, features_shards: Sequence[int]) -> TokenLabels:
-        """The texts come with the pieces."""
+        """Returns itself, since pieces carry their texts."""
         return self
 
     def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:

@@ -1,4 +1,4 @@
-"""Adds lattices of competing hypotheses to labels, as the denominators of sequence training."""
+"""Adds denominator lattices, for sequence training, to labels."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ ARCS, WEIGHTS, SENONES = "lattice_arcs", "lattice_weights", "lattice_senones"
 
 @dataclass
 class LatticeLabels:
-    """`labels`, plus the lattices of *hypotheses* made by `decode` with `lattice`, for the same frames (offset 0).
+    """`labels` with the lattices of *hypotheses*, made by `decode` with `lattice` on the same frames (offset 0).
 
-    Utterances without one are not known, and counted as ``no-lattice`` in `lacking`. add_aligned: a lattice without the
-    alignment gets it as one more arc, with the language model's cost of its best path.
+    An utterance without a lattice is not known; `lacking` counts it as ``no-lattice``.
+
+    add_aligned: if no path of a lattice matches the alignment, add the alignment as one more arc, with the language
+    model cost of the best path.
     """
 
     labels: SenoneLabels
@@ -42,7 +44,7 @@ class LatticeLabels:
         return labelled & found
 
     def opened(self, features_shards: Sequence[int]) -> OpenLatticeLabels:
-        """The labels and lattices of these shards only."""
+        """The labels and lattices of these features shards."""
         rows = {
             row.key: row for shard in self._places.shards_of(features_shards) for row in read_rows(self.lattices, shard)
         }
@@ -51,11 +53,12 @@ class LatticeLabels:
 
 @dataclass(frozen=True)
 class OpenLatticeLabels(OpenBeside):
-    """Arrays of the labels and of each piece's lattice.
+    """Adds the lattice of each piece to the arrays of the labels.
 
-    lattice_arcs (B, A, 4) int64: source, target, first frame and frames of each arc. lattice_weights (B, A) float64: in
-    nats, higher is likelier. lattice_senones (B, N) int64: of the arcs' frames, in order. Padding is -1. A lattice of
-    other frames than the piece's, or without senones, has no arcs: no path, as training counts it.
+    lattice_arcs (B, A, 4) int64: source, target, first frame and number of frames of each arc. lattice_weights (B, A)
+    float64: in nats, higher is likelier. lattice_senones (B, N) int64: one senone per frame of each arc, in arc
+    order. Padding is -1. If a lattice lacks senones, or its number of frames differs from the piece's, it has no arcs;
+    training then counts it as having no path.
     """
 
     rows: Mapping[int, LatticeRow]
@@ -84,19 +87,19 @@ class OpenLatticeLabels(OpenBeside):
 
 
 def _has(lattice: Lattice, length: NDArray[np.int32], aligned: NDArray[np.int64]) -> bool:
-    """Whether a path of the lattice has the senones `aligned` (T,)."""
+    """Whether some path of the lattice has exactly the senones `aligned` (T,)."""
     arc = np.repeat(np.arange(lattice.arcs), length)
     frame = lattice.frame[lattice.source][arc] + np.arange(len(arc)) - (np.cumsum(length) - length)[arc]
     other = np.bincount(arc, lattice.labels != aligned[frame], minlength=lattice.arcs)
     reached = {0}
-    for a in np.flatnonzero(other == 0).tolist():  # in order of their sources
+    for a in np.flatnonzero(other == 0).tolist():  # arcs are sorted by source
         if int(lattice.source[a]) in reached:
             reached.add(int(lattice.target[a]))
     return lattice.states - 1 in reached
 
 
 def _padded(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """(B, longest, …) of columns of the same kind."""
+    """(B, longest, …) the columns, padded to the longest."""
     longest = max(map(len, columns))
     made = np.full((len(columns), longest, *columns[0].shape[1:]), PADDING, columns[0].dtype)
     for row, column in zip(made, columns, strict=True):

@@ -21,7 +21,7 @@ from megahour.batches.window import FeatureSource, Front, Shelf, Stored, Window
 from megahour.core.records import key_of
 from megahour.core.store import Artifact
 
-THREADS = 8  # to open the shards of a window: mostly waiting, if they are fetched
+THREADS = 8  # that open the shards of a window; they mostly wait for downloads
 Name = tuple[int, int, int, int]  # epoch, window, offset, chunk
 
 
@@ -36,30 +36,30 @@ class Batch:
 
     @property
     def broken(self) -> list[int]:
-        """Keys of pieces whose features are not all finite."""
+        """The keys of pieces with features that are not finite."""
         return [key for key, features in zip(self.keys, self.features, strict=True) if not np.isfinite(features).all()]
 
     def part(self, r: int, of: int) -> Batch:
-        """Pieces r, r + of, r + 2·of, …"""
+        """The batch of pieces r, r + of, r + 2·of, …"""
         own = slice(r, None, of)
         targets = {name: array[own] for name, array in self.targets.items()}
         return Batch(self.features[own], self.lengths[own], self.keys[own], targets)
 
     def frames(self, first: int, count: int) -> Batch:
-        """Frames `first` to `first + count` of each piece, where each frame has labels of its own."""
+        """The batch of frames `first` to `first + count` of each piece. All targets must be per frame."""
         own = slice(first, first + count)
         targets = {name: array[:, own] for name, array in self.targets.items()}
         return Batch(self.features[:, own], np.clip(self.lengths - first, 0, count), self.keys, targets)
 
 
 class Loader:
-    """Batch number g of an epoch at a feature offset; the same arrays whenever and wherever it is loaded.
+    """Loads a batch by its number in an epoch and its feature offset. The same request always gives the same arrays.
 
     Thread-safe. The `open_windows` most recently used windows stay open.
 
     `batch_frames` is the mean batch size in stacked frames; `window_shards` and `lanes` are those of `EpochPlan`.
-    Pieces are made faster or slower by up to `tempo`. With `two_views` a batch has its features a second time among the
-    targets, as `view`, augmented by draws of its own. `source` is where features come from, if not from those stored.
+    Pieces are sped up or slowed down by up to `tempo`. With `two_views`, the targets include `view`: the same features
+    with independent augmentation. `source` replaces the stored features.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Loader:
 
     @property
     def frames(self) -> int:
-        """Frames at 10 ms of all usable utterances."""
+        """The number of 10 ms frames in all usable utterances."""
         return sum(shelf.frames for shelf in self.shelves)
 
     def plan(self, epoch: int) -> EpochPlan:
@@ -103,12 +103,12 @@ class Loader:
                 sizes = [ShardSize(shelf.utterances, shelf.frames) for shelf in self.shelves]
                 frames = self.batch_frames * self.front.stack
                 self._plans[epoch] = EpochPlan(sizes, self.seed, epoch, frames, self.window_shards, self.lanes)
-                if len(self._plans) > 2:  # keep this epoch's and the previous one's
+                if len(self._plans) > 2:  # keep two epochs
                     self._plans.popitem(last=False)
             return self._plans[epoch]
 
     def batch(self, epoch: int, number: int, *, offset: int, chunk: int = 0) -> Batch:
-        """Batch `number` of `epoch`, of features stacked at `offset`."""
+        """Batch `number` of `epoch`, with features stacked at `offset`, cut into `chunk` frames (0: uncut)."""
         _, within, _ = self.plan(epoch).locate(number)
         window = self.window(epoch, number, offset=offset, chunk=chunk)
         features, lengths, pieces = window.pieces(within)

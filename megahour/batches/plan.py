@@ -1,17 +1,17 @@
-"""Computes which utterances make up batch number g of an epoch, without state.
+"""Plans the batches of an epoch, without state: batch numbers map to windows by arithmetic.
 
 The order is a hierarchical shuffle (Parthasarathi et al., section IV-A): shards are permuted, then the utterances (or
 chunks) within a window of neighbouring shards. An epoch is one global sequence of batches, a pure function of (seed,
-epoch); `train.batch_assignment` assigns its numbers to workers. So
+epoch); `train.batch_assignment` assigns its numbers to workers. Therefore
 
-- resume is O(1): the checkpoint holds one number, and only the window that it falls into is opened;
+- resuming is O(1): a checkpoint holds one number, and only the window of that batch is opened;
 - a change of the number of workers neither repeats nor skips an utterance.
 
-With `lanes` above 1 the shards are dealt to lanes with equal numbers of batches and separate windows, and batches come
-from the lanes in turn. If the number of workers divides that of lanes, each worker has its own shards, and each machine
-reads only its share of the corpus. The order is the same for any number of workers.
+With `lanes` above 1, shards are dealt to lanes with equal numbers of batches and separate windows, and batches come
+from the lanes in turn. If the number of workers divides the number of lanes, each worker has its own shards, and each
+machine reads only its share of the corpus. The order is the same for any number of workers.
 
-Window sizes need only two numbers per shard, so a plan over a million hours (200,000 shards) is a few megabytes.
+A plan needs only two numbers per shard, so for a million hours (200,000 shards) it takes a few megabytes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from megahour.core.records import key_of
 
 
 class ShardSize(NamedTuple):
-    """Utterances of a shard and the sum of their frames (at 10 ms)."""
+    """The number of utterances in a shard, and of their 10 ms frames."""
 
     utterances: int
     frames: int
@@ -39,8 +39,8 @@ class ShardSize(NamedTuple):
 class EpochPlan:
     """The batches of one epoch over `shards`.
 
-    `batch_frames` is the mean size of a batch in the unit of `ShardSize.frames`; `window_shards` how many shards are
-    shuffled among each other and open at a time, in each of the `lanes`.
+    `batch_frames` is the mean size of a batch, in 10 ms frames as in `ShardSize`. `window_shards` shards are open and
+    shuffled together at a time, in each of the `lanes`.
     """
 
     shards: Sequence[ShardSize]
@@ -77,7 +77,7 @@ class EpochPlan:
         object.__setattr__(self, "_length", sum(map(sum, counts)))
 
     def _deal(self, order: list[int]) -> list[list[int]]:
-        """Each shard to the lane with the fewest frames so far."""
+        """Deal each shard to the lane with the fewest frames so far."""
         shortest = [(0, lane) for lane in range(min(self.lanes, len(order)))]
         dealt: list[list[int]] = [[] for _ in shortest]
         for shard in order:
@@ -94,11 +94,11 @@ class EpochPlan:
         return max(1, min(window.utterances, round(window.frames / self.batch_frames)))
 
     def __len__(self) -> int:
-        """Number of batches in the epoch, over all ranks."""
+        """The number of batches in the epoch, over all ranks."""
         return self._length
 
     def locate(self, batch: int) -> tuple[int, int, int]:
-        """(window, batch within the window, batches of the window) of global batch number `batch`."""
+        """(window, batch within the window, number of batches in the window) for a global batch number."""
         if not 0 <= batch < len(self):
             raise IndexError(f"batch {batch} of an epoch of {len(self)}")
         number, turn = divmod(batch, len(self._lanes))
@@ -108,20 +108,20 @@ class EpochPlan:
         return lane.first + window, number - start, lane.ends[window] - start
 
     def generator(self, window: int) -> np.random.Generator:
-        """The random generator of a window's order."""
+        """The random generator that shuffles a window."""
         return np.random.Generator(np.random.PCG64(key_of("window", self.seed, self.epoch, window)))
 
 
 @dataclass(frozen=True)
 class _Lane:
-    """A lane's windows from `first` on, and the cumulative batch counts at which they end."""
+    """The number of a lane's first window, and the cumulative batch counts of its windows."""
 
     first: int
     ends: list[int]
 
 
 def _allotted(windows: Sequence[ShardSize], batches: int) -> list[int]:
-    """Distribute `batches` over windows by frames, at least one each and at most one per utterance."""
+    """Distribute `batches` over windows by frames: at least one each, at most one per utterance."""
     found = []
     frames, utterances = sum(size.frames for size in windows), sum(size.utterances for size in windows)
     for i, size in enumerate(windows):

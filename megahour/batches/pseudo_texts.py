@@ -1,4 +1,4 @@
-"""Adds texts from a *pseudo_labels* artifact to the true texts of the labelled sets, which take precedence."""
+"""Trains on texts of a *pseudo_labels* artifact along with the true texts of labelled sets, which take precedence."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 @dataclass
 class PseudoTexts:
-    """`labels` of true and pseudo-labelled texts. labelled: features shards whose own texts are true.
+    """`labels` computed from true texts and pseudo-labels.
 
-    An utterance of these with a text keeps it, or is left out where that cannot be learnt; all others have the text of
-    their pseudo-label, or none. power: where it is above 0, arrays have `weights` (B,) float32, the confidence to that
-    power for a pseudo-label and 1 for a true text.
+    labelled: the features shards whose texts are true. Their utterances keep a non-empty text, and are left out if
+    `labels` cannot use it. All other utterances take the text of their pseudo-label, if any.
+    power: if above 0, arrays include `weights` (B,) float32: 1 for a true text, else the confidence to this power.
     """
 
     labels: Labels
@@ -43,7 +43,7 @@ class PseudoTexts:
         return self.labels.known(shard, pa.table({"text": pa.array(texts, pa.string())}), stacked)
 
     def opened(self, features_shards: Sequence[int]) -> OpenPseudoTexts:
-        """The pseudo-labels of these shards only."""
+        """The labels of these features shards, with their pseudo-labels."""
         texts = {shard: self._texts(shard) for shard in features_shards}
         instead = [texts[shard] for shard in features_shards if shard not in self.labelled]
         lacking = [texts[shard] for shard in features_shards if shard in self.labelled]
@@ -51,7 +51,7 @@ class PseudoTexts:
         return OpenPseudoTexts(self.labels.opened(features_shards), _joined(instead), _joined(lacking), weights)
 
     def _weights(self, shard: int) -> dict[int, float]:
-        """Weights by key. Raises ConfigError: a pseudo-label without a confidence."""
+        """Weights by key. Raises ConfigError: a pseudo-label has no confidence."""
         if shard not in self._by_features:
             return {}
         table = self.artifact.read_table(self._by_features[shard], columns=["key", "confidence"])
@@ -62,13 +62,13 @@ class PseudoTexts:
         return dict(zip(table["key"].to_pylist(), weights.tolist(), strict=True))
 
     def _texts(self, shard: int) -> dict[int, str]:
-        """By key."""
+        """Pseudo-label texts by key."""
         return texts_of(self.artifact, self._by_features[shard]) if shard in self._by_features else {}
 
 
 @dataclass(frozen=True)
 class OpenPseudoTexts(OpenBeside):
-    """Of some shards: texts that stand for whatever the features have, and those for where they have none."""
+    """Labels of some shards. Texts `instead` replace those of the features; `lacking` fill in empty ones."""
 
     instead: Mapping[int, str]
     lacking: Mapping[int, str]
@@ -86,7 +86,7 @@ class OpenPseudoTexts(OpenBeside):
 
 
 def texts_of(pseudo_labels: Artifact, shard: int) -> dict[int, str]:
-    """By key."""
+    """The texts of a *pseudo_labels* shard, by key."""
     table = pseudo_labels.read_table(shard, columns=["key", "text"])
     return dict(zip(table["key"].to_pylist(), table["text"].to_pylist(), strict=True))
 

@@ -1,4 +1,4 @@
-"""Views the rows of an Arrow list column as NumPy arrays without copies, so that memory-mapped files stay on disk."""
+"""Views rows of an Arrow list column as NumPy arrays without copying, so that memory-mapped data stays on disk."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from megahour.core.errors import StoreError
 
 
 class Ragged:
-    """Row i of the column is a flat array of n_i × `width` values, seen as (n_i, width)."""
+    """Row i of the column holds n_i × `width` values, and is viewed as (n_i, width)."""
 
     def __init__(self, column: pa.ChunkedArray, width: int = 1) -> None:
         self.width = width
@@ -26,7 +26,7 @@ class Ragged:
         return int(self._first[-1])
 
     def row(self, i: int) -> NDArray[Any]:
-        """View (n_i, width) of row i; (n_i,) when the width is 1."""
+        """A view (n_i, width) of row i; (n_i,) if the width is 1."""
         chunk = int(np.searchsorted(self._first, i, side="right")) - 1
         ends = self._ends[chunk]
         at = i - int(self._first[chunk])
@@ -35,9 +35,9 @@ class Ragged:
 
 
 def frames_of(table: pa.Table, mels: int, *, where: str) -> Ragged:
-    """The column `features` of a *features* table, a row (`frames`, `mels`) for each utterance.
+    """The column `features` of a *features* table, with one row (frames, mels) per utterance.
 
-    Raises StoreError, naming the key: an utterance has no values, or not as many as its `frames` require.
+    Raises StoreError: the column has another type, or an utterance (it is named) has not frames × mels values.
     """
     key, frames, features = (table.column(name) for name in ("key", "frames", "features"))
     if not pa.types.is_large_list(features.type) or key.null_count or frames.null_count:

@@ -1,4 +1,4 @@
-"""What vocoders are trained towards: the samples that mels were made of."""
+"""Training targets of vocoders: the samples from which the mels were computed."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ SUFFIX = ".sound.arrow"
 
 @dataclass(frozen=True)
 class SoundLabels:
-    """Of a *voice_data* artifact made with `sound`, by the key of the utterance.
+    """Samples from a *voice_data* artifact made with `sound`, by utterance key.
 
-    Arrays: `sound` (B, T · shift) float32 in -1 … 1, the samples from the middle of the first frame on, zeros behind
-    those of the last one.
+    Arrays: `sound` (B, T · shift) float32 in -1 … 1: samples from the middle of the first frame to that of the last,
+    then zeros.
 
     Raises ConfigError: the artifact has no samples.
     """
@@ -39,7 +39,7 @@ class SoundLabels:
         return np.ones(len(table), np.bool_)
 
     def opened(self, features_shards: Sequence[int]) -> OpenSound:
-        """The labels of these shards alone."""
+        """The labels of these shards."""
         return OpenSound(self, pa.concat_tables(self.data.read_table(shard, SUFFIX) for shard in features_shards))
 
 

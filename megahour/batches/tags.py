@@ -1,4 +1,4 @@
-"""Adds tags of utterances, such as the language, to labels: a tag number for each piece of a batch."""
+"""Adds utterance tags, such as the language, to labels: one tag number per piece of a batch."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ MOST = 1000
 
 @dataclass(frozen=True)
 class TagColumn:
-    """Column `name` of the features, or of the selection from which they were made."""
+    """The column `name` of the features, or of the selection that they were made from."""
 
     name: str
     features: Artifact
     selection: Artifact | None = None
 
     def of_shard(self, shard: int) -> dict[int, str]:
-        """Tags by key; "" is none.
+        """Tags by key; "" for none.
 
         Raises
         ------
-        ConfigError: the selection lacks this column, or is not that of the features.
+        ConfigError: the selection lacks this column, or the features were made from another one.
         """
         if self.selection is None:
             table = self.features.read_table(shard, ".arrow", columns=["key", self.name])
@@ -43,11 +43,11 @@ class TagColumn:
         return dict(zip(table["key"].to_pylist(), table[self.name].to_pylist(), strict=True))
 
     def values(self, shards: Sequence[int]) -> list[str]:
-        """The tags of these shards, in order.
+        """The distinct tags of these shards, sorted.
 
         Raises
         ------
-        ConfigError: there are fewer than two, or more than `MOST`.
+        ConfigError: there are fewer than two tags, or more than `MOST`.
         """
         found = sorted({tag for shard in shards for tag in self.of_shard(shard).values() if tag})
         if not 2 <= len(found) <= MOST:
@@ -77,7 +77,7 @@ class TaggedLabels:
 
 @dataclass(frozen=True)
 class OpenTaggedLabels(OpenBeside):
-    """Of some shards; tags by key."""
+    """The labels of some shards, and tag numbers by key."""
 
     tags: Mapping[int, int]
 

@@ -1,6 +1,6 @@
 """Changes the tempo of a batch's pieces without changing the spectrum.
 
-Ko et al., "Audio augmentation for speech recognition", 2015: its tempo perturbation, on stored frames.
+This is the tempo perturbation of Ko et al., "Audio augmentation for speech recognition", 2015, on stored frames.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ Index = NDArray[np.int64]
 
 
 def drawn_lengths(lengths: Index, shortest: Index, tempo: float, rng: np.random.Generator) -> Index:
-    """(B,) stacked frames of each piece at a rate from 1 − `tempo` to 1 + `tempo`, never below `shortest`."""
+    """(B,) new lengths at random rates from 1 − `tempo` to 1 + `tempo`, at least min(`shortest`, `lengths`)."""
     rates = rng.uniform(1 - tempo, 1 + tempo, len(lengths))
     return np.maximum(np.round(lengths / rates).astype(np.int64), np.minimum(shortest, lengths))
 
 
 def stretched(features: NDArray[np.float32], lengths: Index, to: Index, stack: int) -> NDArray[np.float32]:
-    """(B, T', stack · F): `to` frames of each piece instead of `lengths`, between neighbours linearly, then zeros."""
+    """(B, T', stack · F) each piece linearly interpolated from `lengths` to `to` frames, then zeros."""
     out = np.zeros((len(to), int(to.max()), features.shape[2]), dtype=np.float32)
     for b, (old, new) in enumerate(zip((lengths * stack).tolist(), (to * stack).tolist(), strict=True)):
         frames = features[b].reshape(-1, features.shape[2] // stack)[:old]
@@ -31,7 +31,7 @@ def stretched(features: NDArray[np.float32], lengths: Index, to: Index, stack: i
 
 
 def stretched_labels(labels: NDArray[np.generic], lengths: Index, to: Index, padding: int) -> NDArray[np.generic]:
-    """(B, T', …): the label (B, T, …) of the frame that each new frame is from, and `padding` past the end."""
+    """(B, T', …) labels (B, T, …) resampled by the nearest frame, with `padding` past the end."""
     out = np.full((len(to), int(to.max()), *labels.shape[2:]), padding, dtype=labels.dtype)
     for b, (old, new) in enumerate(zip(lengths.tolist(), to.tolist(), strict=True)):
         out[b, :new] = labels[b, (2 * np.arange(new) + 1) * old // (2 * new)]

@@ -1,4 +1,4 @@
-"""Training targets of voices besides mels: phones with durations, pitch and energy."""
+"""Training targets of speech synthesis other than mels: phones with durations, pitch and energy."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ COLUMNS = ["key", "speaker", "language", "phones", "durations", "pitch", "energy
 
 @dataclass(frozen=True)
 class VoiceLabels:
-    """Of a *voice_data* artifact, by the key of the utterance.
+    """Labels from a *voice_data* artifact, by utterance key.
 
-    Arrays: `phones` (B, U) int64, 0 on padding; `durations` (B, U) int64 frames, which add up to those of the
+    Arrays: `phones` (B, U) int64, 0 on padding; `durations` (B, U) int64 in frames, which add up to the length of the
     utterance; `pitch` and `energy` (B, U) float32, normalised; `voices` and `languages` (B,) int64.
     """
 
@@ -35,7 +35,7 @@ class VoiceLabels:
             object.__setattr__(self, name, sorted(self.data.summary[name]))
 
     def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.ones(len(table), np.bool_)  # stage `tts-data` left out what cannot be learnt
+        return np.ones(len(table), np.bool_)  # stage `tts-data` has dropped unusable utterances
 
     def opened(self, features_shards: Sequence[int]) -> OpenVoice:
         """The labels of these shards only."""

@@ -18,12 +18,12 @@ from megahour.core.errors import StageError
 from megahour.core.store import Artifact
 from megahour.features.stack import stack, stacked_frames
 
-FEW = 0.5  # share of a shard's utterances below which only their bytes are fetched, not the whole shard
+FEW = 0.5  # if less than this share of a shard is used, only those rows are fetched
 
 
 @dataclass(frozen=True)
 class Front:
-    """How features enter a model: `stack` frames joined, then (x − mean) × inv_std per mel, each (F,)."""
+    """The model's input transform: normalise by (x − mean) × inv_std per mel, (F,) each, and join `stack` frames."""
 
     stack: int
     mean: NDArray[np.float32]
@@ -32,7 +32,7 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class Shelf:
-    """The usable rows of one features shard, a bit a row, their number and their frames at 10 ms."""
+    """The usable rows of one features shard, as one bit per row, with their number and their 10 ms frames."""
 
     shard: int
     bits: NDArray[np.uint8]
@@ -42,7 +42,7 @@ class Shelf:
 
     @staticmethod
     def of(shard: int, good: NDArray[np.bool_], frames: Index) -> Shelf:
-        """`good` and `frames` of all rows."""
+        """A shelf from the mask `good` and the `frames` of all rows of the shard."""
         return Shelf(shard, np.packbits(good), len(good), int(good.sum()), int(frames[good].sum()))
 
     @property
@@ -50,14 +50,14 @@ class Shelf:
         return np.flatnonzero(np.unpackbits(self.bits, count=self.size))
 
     def table(self, features: Artifact) -> pa.Table:
-        """The shard's table, which holds the features of its rows at least."""
+        """The table of the shard. The features of rows that are not on the shelf may be missing."""
         if self.utterances < FEW * self.size:
             return features.read_rows(self.shard, ".arrow", self.rows)
         return features.read_table(self.shard, ".arrow")
 
 
 class ShardFeatures(Protocol):
-    """Features (T_i, F) of the rows of a shard; thread-safe."""
+    """The features (T_i, F) of the rows of a shard. Thread-safe."""
 
     def row(self, i: int) -> NDArray[Any]:
         """The features of row i."""
@@ -65,7 +65,7 @@ class ShardFeatures(Protocol):
 
 @dataclass(frozen=True)
 class OpenShelf:
-    """A shard whose `rows` are trained on; `key`, `frames` (at 10 ms), texts and features are those of all its rows."""
+    """An open shard. Its `rows` are trained on; the other fields cover all rows. `frames` are at 10 ms."""
 
     rows: Index
     key: Index
@@ -75,18 +75,18 @@ class OpenShelf:
 
 
 class FeatureSource(Protocol):
-    """A source of features. `threads`: how many compute those of a batch."""
+    """A source of features. `threads` is the number of threads that fill a batch."""
 
     @property
     def threads(self) -> int: ...
 
     def opened(self, shelf: Shelf, epoch: int, chunk: int) -> OpenShelf:
-        """A shelf for a pass over the data in chunks (0: whole utterances)."""
+        """Open a shelf for an epoch with chunks of `chunk` frames (0: whole utterances)."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Stored features, memory-mapped."""
+    """Memory-mapped features from an artifact."""
 
     features: Artifact
     mels: int
@@ -100,7 +100,7 @@ class Stored:
 
 
 class Window:
-    """Divides open shards into batches, and returns their pieces."""
+    """Shuffles the utterances of open shards into batches, and returns the pieces of a batch."""
 
     def __init__(
         self,

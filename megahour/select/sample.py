@@ -31,7 +31,7 @@ class Layout:
     """Shards in the order of the rules; named speakers are looked up, others are located by hash range.
 
     leaders: speaker → the leader of their group, whose hash places the whole group. spellings: speaker → the name in
-    the output. contested: place (`voices.places_of`) → the only set that may use it. Each of these holds exceptions.
+    the output. contested: place (`voices.places_of`) → the only set that may use it. Each lists exceptions only.
     limits: largest hash drawn from each (set, period), see `draw`. levels: set → time per speaker in µs, for sets drawn
     evenly over speakers.
     """
