@@ -1,1 +1,1 @@
-"""The time model: how long a training takes with N machines, and with which trainer."""
+"""The time model: how long training takes on N machines with each trainer."""

@@ -1,4 +1,4 @@
-"""Which trainer, and which block size, for N workers: predictions of every trainer and what to choose."""
+"""Predicts the training time of every trainer for N workers, and recommends a trainer and a block size."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from megahour.clock.terms import TRAINERS, step_time
 from megahour.sync.params import TRAINERS as OPTIONS
 
 BLOCKS = (5, 10, 20, 50, 100, 200, 500, 1000)
-BLOCK_OVERHEAD = 0.03  # a block is long enough when agreeing costs less than this share of the time
+BLOCK_OVERHEAD = 0.03  # a block is long enough if its exchange costs less than this share of the time
 ENOUGH_BLOCKS = 20  # blocks per worker below which block momentum lost accuracy
-TOLERATED = 0.03  # a trainer that lost more of the accuracy of dense is not recommended
+TOLERATED = 0.03  # a trainer that loses more accuracy than this, relative to dense, gets a warning
 MEASURED_BLOCK = 100  # longest block whose accuracy was measured
-UPDATE_LOSS = 0.048  # of gtc's form update on a transformer, above dense (benchmarks/gtc_transformer.md)
-SHORT_BLOCK = 16  # of local_sgd: its default, at which nothing was measured; the loss was with 100
+UPDATE_LOSS = 0.048  # excess over dense of gtc's update form on a transformer (benchmarks/gtc_transformer.md)
+SHORT_BLOCK = 16  # default of local_sgd, not measured; its accuracy loss was measured with 100
 
 
 class Prediction(NamedTuple):
-    """One trainer with N workers. Hours and cost of `steps` steps of one worker's data, in total over all workers."""
+    """Predicted time and cost of one trainer with N workers, for as much data as one worker reads in `steps` steps."""
 
     trainer: str
     workers: int
-    block: int  # mini-batches between agreements; 1 for the others
+    block: int  # mini-batches between exchanges; 1 for trainers without blocks
     step_s: float
     speedup: float
-    sent_bytes: float  # a worker's bytes per step, on average
+    sent_bytes: float  # by one worker per step, on average
     hours: float
     cost: float
-    accuracy: str  # relative to dense, as our benchmarks measured it
+    accuracy: str  # relative to dense, from our benchmarks
     warning: str
 
 
 def predict(trainer: str, workers: int, machines: Machines, steps: int) -> Prediction:
-    """The clock's word on `trainer`; for local_sgd and bmuf with the block size that `block_size` gives."""
+    """Predict `trainer`; local_sgd and bmuf use the block size from `block_size`."""
     block = block_size(workers, machines) if trainer in ("bmuf", "local_sgd") else 1
     lost = machines.time_lost(workers)
     step_s = step_time(trainer, workers, machines.terms(block=block)) * machines.step_s * lost
@@ -56,7 +56,7 @@ def predict(trainer: str, workers: int, machines: Machines, steps: int) -> Predi
 
 
 def block_size(workers: int, machines: Machines) -> int:
-    """The shortest block whose exchange costs at most BLOCK_OVERHEAD of the time: longer ones cost accuracy."""
+    """The shortest block whose exchange costs at most BLOCK_OVERHEAD of the time; longer blocks lose accuracy."""
     compute = step_time("bmuf", workers, machines.terms(block=10**9))
     for block in BLOCKS:
         if step_time("bmuf", workers, machines.terms(block=block)) <= compute * (1 + BLOCK_OVERHEAD):
@@ -67,8 +67,8 @@ def block_size(workers: int, machines: Machines) -> int:
 def table(workers: Sequence[int], machines: Machines, steps: int) -> list[list[Prediction]]:
     """Predictions of all trainers for each number of workers, the fastest without a warning first.
 
-    A trainer whose accuracy our own tables show to be worse than `TOLERATED` has one, as has one that the stage `train`
-    does not take.
+    A trainer gets a warning if it lost more than `TOLERATED` accuracy in our benchmarks, or if the stage `train` does
+    not support it.
     """
     predictions = ([predict(trainer, n, machines, steps) for trainer in TRAINERS] for n in workers)
     return [sorted(row, key=lambda p: (bool(p.warning), p.step_s)) for row in predictions]
@@ -82,7 +82,7 @@ def _sent_bytes(trainer: str, workers: int, block: int, machines: Machines) -> f
     if trainer.startswith("gtc"):
         return machines.message_bytes + FLOAT_BYTES
     if trainer.startswith("gossip"):
-        edges = 1 if -(-workers // machines.node_workers) == 2 else 2  # of a node on the ring; two nodes have one
+        edges = 1 if -(-workers // machines.node_workers) == 2 else 2  # ring neighbours of a node; with two nodes, one
         return edges * machines.dense_bytes / min(workers, machines.node_workers)
     ring = 2 * machines.dense_bytes * (workers - 1) / workers
     return ring * (machines.low_rank_share if trainer == "ddp_powersgd" else 1.0) / block
@@ -112,6 +112,6 @@ def _warning(trainer: str, workers: int, block: int, steps: int, speedup: float)
 
 
 def accuracy_of(trainer: str) -> str:
-    """Accuracy relative to dense, measured on a small task; "?" where it was not."""
+    """Accuracy relative to dense, measured on a small task; "?" if not measured."""
     found = ACCURACY.get(trainer)
     return "?" if found is None else f"{found:+.1%}"

@@ -1,6 +1,6 @@
-"""The clock's constants, measured in less than a minute on the machines that will train.
+"""Measures the clock's constants, in less than a minute, on the machines that will train.
 
-On one machine `megahour plan train --calibrate FILE`; on several, one process a worker on each of them:
+On one machine `megahour plan train --calibrate FILE`; on several, start one process per worker on each:
 
     torchrun --nnodes … --nproc-per-node … -m megahour.clock.calibrate FILE [PARAMETERS]
 
@@ -29,7 +29,7 @@ from megahour.sync.compress.codec import decode, encode, exact_threshold, new_re
 from megahour.sync.compress.largest_sum import BlockLayout, pieces_of
 from megahour.sync.group.base import Group
 
-STEPS = 50  # ten, after a pause, took 0.042 s each where fifty took 0.053, as the training that followed
+STEPS = 50  # ten steps after a pause took 0.042 s each; fifty took 0.053 s each, as did the real training
 EXCHANGES = 3
 CHUNKS, FRAMES = 32, 32
 
@@ -42,21 +42,21 @@ def calibrate(
     density: float = 0.001,
     with_trainer: Callable[[str], Callable[[], None]] | None = None,
 ) -> Machines | None:
-    """Constants of these machines, on worker 0; None on the others. A collective call.
+    """Measure the constants of these machines: returned on worker 0, None on the others. A collective call.
 
     Parameters
     ----------
     step: one worker's forward, backward and update, without communication.
-    node_workers: workers of a node; ranks of a node follow each other.
-    density: share of the gradient that is to be sent by GTC.
-    with_trainer: the same step with the trainer of a name, dense, ddp or ddp_powersgd, of all workers; None: what DDP
-        hides and what PowerSGD's arithmetic takes is not measured.
+    node_workers: workers per node; the ranks of a node are consecutive.
+    density: share of the gradient that GTC will send.
+    with_trainer: given a trainer's name (dense, ddp or ddp_powersgd), returns the same step with that trainer on all
+        workers. None: the exchange that DDP hides and the time of PowerSGD's arithmetic are not measured.
 
     Raises
     ------
-    WorkerLostError: a worker does not answer; nothing is known then, measure again.
+    WorkerLostError: a worker does not answer; there are no results, so measure again.
 
-    What one node cannot tell (the bandwidth and latency between nodes) is left at the default of `Machines`.
+    A single node cannot measure the bandwidth and latency between nodes; they keep the defaults of `Machines`.
     """
     for _ in range(3):
         step()
@@ -97,12 +97,12 @@ def _times(step: Callable[[], object], steps: int) -> list[float]:
 
 
 def _meanwhile(group: Group, seconds: Sequence[float]) -> Tensor:
-    """(workers, steps): everybody's times; who has nothing to do waits here."""
+    """Step times of all workers, (workers, steps). Workers with nothing to time wait here."""
     return group.all_gather(torch.tensor(seconds, dtype=torch.float64)).wait()
 
 
 def _network(group: Group | None, parameters: int) -> tuple[float, float] | None:
-    """(latency_s, Gbit/s) of an all-reduce; None for a single worker, or on those who are not of the group."""
+    """(latency_s, Gbit/s) of an all-reduce; None for a single worker, and on workers outside the group."""
     if group is None or group.size == 1:
         return None
     hops = 2 * (group.size - 1)
@@ -125,10 +125,10 @@ def _wait(group: Group, vector: Tensor) -> None:
 def _ddp(
     with_trainer: Callable[[str], Callable[[], None]], parameters: int, group: Group, step_s: float
 ) -> dict[str, float]:
-    """What DDP hides of its exchange, and PowerSGD's share of the bytes and its own seconds: differences to dense."""
+    """The exchange time that DDP hides, and PowerSGD's share of the bytes and extra seconds, each compared to dense."""
     seconds = {name: _in_step_s(with_trainer(name), group) for name in ("dense", "ddp")}
     low_rank = with_trainer("ddp_powersgd")
-    _in_step_s(low_rank, group)  # the first steps send all
+    _in_step_s(low_rank, group)  # the first steps send uncompressed gradients
     sent_bytes = group.traffic.sent_bytes
     seconds["low_rank"] = _in_step_s(low_rank, group, warm=0)
     dense_bytes = 2 * (group.size - 1) / group.size * parameters * FLOAT_BYTES
@@ -144,7 +144,7 @@ def _ddp(
 
 
 def _in_step_s(step: Callable[[], None], group: Group, warm: int = 3) -> float:
-    """Seconds of a step that all take together."""
+    """Seconds per step when all workers run it together."""
     for _ in range(warm):
         step()
     began_s = time.perf_counter()
@@ -162,7 +162,7 @@ def _codec(parameters: int, density: float) -> dict[str, float]:
     gradient, residual = made.clone(), new_residual(parameters)
 
     encode_times_s = []
-    for _ in range(1 + EXCHANGES):  # the first one compiles
+    for _ in range(1 + EXCHANGES):  # the first call compiles
         gradient.copy_(made)
         residual.zero_()
         encode_times_s += _times(lambda: encode(gradient, residual, threshold, message), 1)
@@ -173,7 +173,7 @@ def _codec(parameters: int, density: float) -> dict[str, float]:
 
 
 def _update_codec(parameters: int, density: float) -> dict[str, float]:
-    """The same of form update; what it does around the optimiser's step, sweeps over the model, is of the encoding."""
+    """As `_codec`, for the update form. Encoding includes its passes over the model around the optimiser's step."""
     layout = BlockLayout(pieces_of([torch.Size((parameters, 1))], 0, parameters), density, torch.device("cpu"))
     update, residual, weights = (torch.randn(parameters) for _ in range(3))
     message = torch.zeros(layout.words, dtype=torch.int32)
@@ -209,7 +209,7 @@ class LstmStep:
         self.optimiser.step()
 
     def with_trainer(self, trainer: str, group: Group, **options: Any) -> Callable[[], None]:
-        """The same with a trainer's step; a collective call."""
+        """This step with the given trainer; a collective call."""
         worker = build(trainer, self.module, self.optimiser, group=group, **options)
 
         def step() -> None:
@@ -231,7 +231,7 @@ def calibrate_here(parameters: int | None, workers: int | None = None) -> dict[s
 
 
 def main() -> None:
-    """Body of a worker under torchrun."""
+    """Entry point of a worker under torchrun."""
     import torch.distributed as dist
 
     from megahour.sync.group.torch_group import TorchGroup

@@ -1,15 +1,15 @@
-"""The days of the Amazon paper's chain, from raw audio to the student, by constants that are stated.
+"""Days that the Amazon paper's pipeline takes, from raw audio to the student, computed from stated constants.
 
-    features     H (n q + (a + 3 f) / b + 1 / r) / C        n utterances an hour, a, f MB an hour of audio, features
-    targets      H o w / (g G)                              o offsets, w forward over a step, g hours/h of a GPU
-    repartition  2 H (f + t) / b / C                        t MB an hour of targets
-    student      (H + ⌊H / S⌋ L) / (g l A(bmuf, N))         S hours a sub-epoch, L labelled, A speed-up (`terms`)
-    sMBR         e L m / (g l A(gtc, M))                    e passes of m times the cost of cross entropy
+    features     H (n q + (a + 3 f) / b + 1 / r) / C        n utterances per hour; a, f: MB per hour of audio, features
+    targets      H o w / (g G)                              o offsets; w: forward pass over a step; g: hours/h per GPU
+    repartition  2 H (f + t) / b / C                        t: MB per hour of targets
+    student      (H + ⌊H / S⌋ L) / (g l A(bmuf, N))         S hours per sub-epoch; L labelled hours; A speed-up, `terms`
+    sMBR         e L m / (g l A(gtc, M))                    e passes, each m times the cost of cross entropy
 
-C cores, each with q seconds a request, b MB/s and r hours of features an hour; G, N and M GPUs; l student over teacher.
-Features are written, then read and written once more when they are shuffled and normalised. g, of the teacher, is not
-published: it follows from twelve passes over 7,000 hours in two days on 16 GPUs whose speed-up Table I has, of other
-GPUs. Nothing here is fitted to the days that it is compared with.
+H hours of audio. C cores, each with q seconds per request, b MB/s, and r hours of features per hour. G, N and M GPUs.
+l: student speed over teacher speed. Features are written once, then read and written again to shuffle and normalise
+them. The teacher's speed g is not published; it follows from twelve passes over 7,000 hours in two days on 16 GPUs, and
+the speed-up of Table I, which was measured on other GPUs. Nothing here is fitted to the published days.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from megahour.clock import published
 from megahour.clock.terms import Terms, speedup
 
-LOGIT_BYTES = 4  # a place and a value in half precision
+LOGIT_BYTES = 4  # an index and a half-precision value
 FRAMES_AN_HOUR = 120_000  # of 30 ms
 DATA_DAYS, TRAINING_DAYS = 7.6, 4.5
-"""Published in section VIII-B; their sum is called 12 days."""
+"""Published in section VIII-B, which rounds their sum to 12 days."""
 
 
 class Chain(BaseModel):
-    """Constants of the chain. The defaults are the paper's; what it does not state is assumed or measured here."""
+    """Constants of the chain. Defaults come from the paper; values it does not state are assumed or measured here."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -78,16 +78,16 @@ PAPERS = Chain.model_validate({})
 
 
 class ChainPart(NamedTuple):
-    """A step of the chain, and the machines that it has."""
+    """A step of the chain and the machines it runs on."""
 
     name: str
     days: float
     machines: str
-    data: bool  # of the data pipeline, not of training
+    data: bool  # belongs to the data pipeline, not to training
 
 
 def parts(c: Chain) -> list[ChainPart]:
-    """The steps in their order. Selection, of 200 GB of metadata, counts as nothing."""
+    """The steps in order. Selection, which reads 200 GB of metadata, is neglected."""
     requests_s = 3600 / c.utterance_s * c.request_s
     features_s = requests_s + (c.audio_mb + 3 * c.features_mb) / c.store_mb_s + 3600 / c.feature_rate
     targets_mb = c.offsets * c.top_k * LOGIT_BYTES * FRAMES_AN_HOUR / 1e6
@@ -108,7 +108,7 @@ def parts(c: Chain) -> list[ChainPart]:
 
 
 def gpus_that_explain(c: Chain) -> float:
-    """How many GPUs for targets would make the data pipeline take the published days, all else as it is."""
+    """How many target GPUs would make the data pipeline take the published days, with all else unchanged."""
     days = {part.name: part.days for part in parts(c)}
     left = DATA_DAYS - days["features"] - days["repartition"]
     return c.target_gpus * days["targets"] / left if left > 0 else float("inf")
@@ -116,7 +116,7 @@ def gpus_that_explain(c: Chain) -> float:
 
 @functools.cache
 def table_one_terms() -> Terms:
-    """The clock's constants of Table I."""
-    from megahour.clock.fit import fit  # scipy, which the command line has not without its extra
+    """The clock's constants, fitted to Table I."""
+    from megahour.clock.fit import fit  # needs scipy, which is an optional extra
 
     return fit(published.TABLE_I, Terms(node_workers=published.TABLE_I_NODE_WORKERS, block=published.TABLE_I_BLOCK))

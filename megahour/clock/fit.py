@@ -1,7 +1,7 @@
-"""Constants of the clock from published figures, and how far it is off: fitted cells, held-out cells, one-point fits.
+"""Fits the clock's constants to published figures, and reports errors on fitted and on held-out cells.
 
-Nine cells of Table I determine six constants, by least squares of the logarithms. What the fall of GTC between 32 and
-64 workers is due to cannot be told from one cell: F₀ is fitted to that cell alone, and is no prediction.
+Nine cells of Table I determine six constants, by least squares of the logarithms. GTC slows down between 32 and
+64 workers, and one cell cannot tell why: F₀ is fitted to that cell alone, so there it is not a prediction.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from megahour.clock.terms import Terms, speedup
 
 FITTED = ("contention", "spread", "jitter", "dense_link", "message", "knee_flows")
 START = np.array((0.15, 0.02, 0.04, 4.0, 0.01, 300.0))
-"""Where the search begins, in the units of `Terms`; `equal_fits` begins within a factor of ten of it."""
+"""Initial values of the search, in the units of `Terms`; `equal_fits` starts within a factor of ten of them."""
 
 
 STARTS = 12
-EQUAL = 1e-4  # fits that are worse by less, 0.01 %, cannot be told apart: the table has three digits
+EQUAL = 1e-4  # fits whose errors differ by less (0.01 %) are equally good: the table has three digits
 
 
 class Residual(NamedTuple):
-    """A cell, what the clock says, and the relative error of that.
+    """A cell, the clock's prediction, and its relative error.
 
-    `held_out` is from a fit that did not see the cell, `span` the least and the most of all fits as good as that one.
+    `held_out` comes from a fit without the cell; `span` is the range over all fits that are as good.
     """
 
     cell: Cell
@@ -49,12 +49,12 @@ class Residual(NamedTuple):
 
 
 def fit(cells: Sequence[Cell], base: Terms, start: np.ndarray = START) -> Terms:
-    """The six constants `FITTED` that suit `cells` best (speed-ups), the others as in `base`."""
+    """Fit the six constants in `FITTED` to `cells` (speed-ups); the others are taken from `base`."""
     return _fit(cells, base, start)[1]
 
 
 def equal_fits(cells: Sequence[Cell], base: Terms) -> list[Terms]:
-    """Constants that suit `cells` equally well, to `EQUAL`: what differs between them the cells do not tell."""
+    """Sets of constants that fit `cells` equally well, within `EQUAL`: the cells do not determine how they differ."""
     starts = np.random.default_rng(0).uniform(-1, 1, (STARTS, len(FITTED)))
     found = [_fit(cells, base, START), *(_fit(cells, base, START * 10.0**at) for at in starts)]
     best = min(error for error, _ in found)
@@ -98,7 +98,7 @@ def table_one() -> tuple[Terms, list[Residual]]:
 
 
 class Extrapolation(NamedTuple):
-    """A cell of more workers than those that were fitted, and the least and the most of all equal fits."""
+    """A cell with more workers than the fitted ones, and the range of predictions over all equally good fits."""
 
     cell: Cell
     span: tuple[float, float]
@@ -111,7 +111,7 @@ class Extrapolation(NamedTuple):
 
 @functools.cache
 def extrapolated(most: int = 16) -> list[Extrapolation]:
-    """Cells of Table I beyond `most` workers, from fits to the others: a test of extrapolation."""
+    """Predict the cells of Table I with more than `most` workers from the others: a test of extrapolation."""
     base = Terms(node_workers=published.TABLE_I_NODE_WORKERS, block=published.TABLE_I_BLOCK)
     fits = equal_fits([cell for cell in published.TABLE_I if cell.workers <= most], base)
     beyond = [cell for cell in published.TABLE_I if cell.workers > most]
@@ -120,7 +120,7 @@ def extrapolated(most: int = 16) -> list[Extrapolation]:
 
 
 class Hours(NamedTuple):
-    """Published and predicted hours; `fitted` where the prediction was made to agree."""
+    """Published and predicted hours; `fitted`: a constant was chosen to make them agree."""
 
     workers: int
     published: float
@@ -129,10 +129,10 @@ class Hours(NamedTuple):
 
 
 def ibm() -> list[Hours]:
-    """H-ADPSGD: what does not overlap is fitted to the 64 GPUs (one constant, one point); the 32 GPUs are held out.
+    """H-ADPSGD: the time not overlapped is fitted to the 64 GPUs (one constant, one point); the 32 GPUs are held out.
 
-    Both have 8 learners a node, and the constant is per step: that the predecessor on 32 GPUs loses as much per step is
-    the assumption that the held-out time tests.
+    Both have 8 learners per node. The constant is per step, and the held-out time tests the assumption that the
+    predecessor on 32 GPUs loses as much time per step.
     """
     base = Terms(node_workers=published.IBM_NODE_WORKERS)
     fitted_to = max(published.IBM_HOURS)

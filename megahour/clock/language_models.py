@@ -1,4 +1,4 @@
-"""What the steps of a finished `lm cluster` took, as the laws of `clock.measured` want it."""
+"""Measured times and sizes of the steps of a finished `lm cluster`, as input for the laws of `clock.measured`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MILLION = 1e6
 SOURCE = "words"
 """The step that reads the text."""
 GROWING = {"tally": "n-grams", "lines": "n-grams", "arpa": "n-grams", "vocabulary": "types"}
-"""By step, what its size is; of the others running words."""
+"""The unit of each step's size; the sizes of all other steps are in running words."""
 
 
 def measured_run(folder: str) -> list[Measured]:
-    """What the steps of a finished `lm cluster` took; their sizes are millions.
+    """Measurements of the steps of a finished `lm cluster`; sizes are in millions.
 
-    Raises ConfigError: it is not finished.
+    Raises ConfigError: the run is not finished.
     """
     arpa = Artifact(f"{folder.rstrip('/')}/arpa")
     if not arpa.complete:
@@ -40,7 +40,7 @@ def measured_run(folder: str) -> list[Measured]:
 
 
 def steps_of(folder: str) -> list[str]:
-    """Names of the steps of a run, in their order."""
+    """Names of the steps of a run, in order."""
     rounds: list[str] = []
     while Artifact(f"{folder.rstrip('/')}/round{len(rounds) + 1}").complete:
         rounds.append(f"round{len(rounds) + 1}")

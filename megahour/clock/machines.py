@@ -1,4 +1,4 @@
-"""What a user's machines and model take, in seconds and bytes per second: measured by `calibrate`, or given."""
+"""Times and speeds of a user's machines and model, either measured by `calibrate` or given."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from megahour.core.config import Share
 
 FLOAT_BYTES = 4
 MESSAGE_BYTES = 4  # index and sign of one thresholded element
-PLACE_BYTES, BLOCK = 2, 2**15  # of form update: place and sign within a block, which has a scale
+PLACE_BYTES, BLOCK = 2, 2**15  # update form: position and sign within a block; each block has one scale
 GBIT = 1e9 / 8
 
 
@@ -70,7 +70,7 @@ class Machines(BaseModel):
 
     @property
     def update_bytes(self) -> float:
-        """Bytes of one worker's message of form update; of a few parameters that travel whole nothing is known here."""
+        """Bytes of one worker's message in the update form, without the few parameters that are sent uncompressed."""
         return self.parameters * (self.update_density * PLACE_BYTES + FLOAT_BYTES / BLOCK)
 
     def terms(self, *, block: int) -> Terms:
@@ -100,15 +100,15 @@ class Machines(BaseModel):
         )
 
     def _node_density(self) -> float:
-        """k: elements that any worker of a full node sends, over those of one, were they drawn independently."""
+        """k: elements that any worker of a full node sends, over those of one worker, assuming independence."""
         union = -math.expm1(self.node_workers * math.log1p(-min(self.density, 1 - 1e-12)))
         return union / self.density
 
     def time_lost(self, workers: int) -> float:
-        """Time with checkpoints and failures, over time without: (1 + save/interval) / (1 - x).
+        """Ratio of the time with checkpoints and failures to the time without: (1 + save/interval) / (1 - x).
 
-        x = failures a second · (interval/2 + restart) is the share of the time that failures take. Each stops all,
-        whatever the trainer, and half an interval of work is done again, on average. Infinite where x ≥ 1.
+        x = failures per second · (interval/2 + restart) is the share of time lost to failures. Each failure stops all
+        workers, whatever the trainer, and half an interval is repeated on average. Infinite if x ≥ 1.
         """
         lost = 1 + self.save_s / self.checkpoint_s
         if self.worker_mtbf_hours is None:

@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 
 class Cell(NamedTuple):
-    """One cell of a table: how many times faster N workers were than one."""
+    """One cell of a table: the speed-up of N workers over one."""
 
     trainer: str
     workers: int
     speedup: float
 
 
-TABLE_I_NODE_WORKERS = 16  # footnote 1: p2.16xlarge, 16 K80 a node
+TABLE_I_NODE_WORKERS = 16  # footnote 1: p2.16xlarge, 16 K80 per node
 TABLE_I_BLOCK = 100  # mini-batches between two block updates
 
 TABLE_I = (
@@ -46,6 +46,6 @@ ACCURACY = {
     "gossip": -0.0331,
     "gossip cta": 39.97 / 42.89 - 1,
 }
-"""Accuracy of frames relative to dense on our own small task, not published: four workers after 1,000 steps, blocks of
-100, gossip cta with unbounded staleness (benchmarks/sync_wire.md, one seed); gossip with 16 workers at the smallest
-batch, its worst row (benchmarks/sync_convergence.md, three seeds). Another task, or tuned rates, may give others."""
+"""Frame accuracy relative to dense on our own small task, not published: four workers after 1,000 steps, blocks of 100,
+gossip cta with unbounded staleness (benchmarks/sync_wire.md, one seed); gossip with 16 workers at the smallest batch,
+its worst row (benchmarks/sync_convergence.md, three seeds). Other tasks or tuned learning rates may differ."""

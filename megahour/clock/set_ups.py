@@ -1,4 +1,4 @@
-"""Published set-ups of whole pipelines, worked out again from what their authors state and from stated assumptions.
+"""Recomputes published times of whole pipelines from the authors' figures and stated assumptions.
 
 People's Speech (Galvez, 2021): "an initial CPU-based pipeline that took approximately 3,500 CPU days", of which the
 network takes 99 %, became "24 hours end-to-end" on 32 CPUs and one TPU v3-8 for 86,000 hours; and "about 20 CPU years",
@@ -22,7 +22,7 @@ DAY_S = 86_400.0
 
 
 class SetUp(NamedTuple):
-    """One published time in days, or price, and what the equations give."""
+    """One published time in days, or price, and the value from the equations."""
 
     what: str
     published: float
@@ -32,7 +32,7 @@ class SetUp(NamedTuple):
 
 
 def set_ups() -> list[SetUp]:
-    """All that are published; a row says what it assumes."""
+    """All published set-ups; each row states its assumptions."""
     return [*_peoples_speech(), *_amazon(), *_distributed_training()]
 
 
@@ -57,7 +57,7 @@ def _peoples_speech() -> list[SetUp]:
 
 
 def _align(machine: Machine, cpu_days: float) -> StepLaws:
-    """The whole pipeline as one step of many shards."""
+    """The whole pipeline as one step with many shards."""
     second = cpu_days * DAY_S / HOURS
     slopes = {"task_s": second, "device_s": second * MODEL_SHARE, "shards": SHARDS / HOURS}
     return StepLaws("align", "align", machine, {name: Law(0.0, slopes.get(name, 0.0)) for name in QUANTITIES}, CPUS)

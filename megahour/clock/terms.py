@@ -1,31 +1,31 @@
-"""How long a step of N workers takes: one equation per trainer, all times in units of one worker's step alone.
+"""Step time of N workers: one equation per trainer, in units of the step time of one worker alone.
 
-With G workers a node, m = min(N, G) workers on the fullest node, n = ⌈N / G⌉ nodes, E[N] the mean of the largest of N
-standard normals, B mini-batches a block, and
+With G workers per node, m = min(N, G) workers on the fullest node, n = ⌈N / G⌉ nodes, E[N] the mean of the largest of N
+standard normals, B mini-batches per block, and
 
     f(N) = (m - 1) / (G - 1)                                    how full the fullest node is
     R(N) = 2 v (n - 1)/n + 2 w (m - 1)/m + 2 (n + m - 2) a      a dense all-reduce, ring over ring
 
-where v and w are the times to send a dense gradient between and within nodes and a the latency of a message, the step
-of each trainer takes
+where v and w are the times to send a dense gradient between nodes and within a node, and a is the latency of a message,
+the step times are
 
     dense      1 + c f + √(u² + s²) E[N] + R(N)
     ddp        1 + c f + √(u² + s²) E[N] + max(0, R(N) - h)
-    ddp_powersgd  as dense with R of its share of the bytes, twice the messages, and its own arithmetic p
+    ddp_powersgd  as dense, with R for its share of the bytes and twice the messages, plus its arithmetic p
     local_sgd, bmuf    1 + c f + u E[N] + s E[N] / √B + R(N) / B
     gtc        1 + c f + √(u² + s²) E[N] + e + d N + g (N - m) (1 + (F / F₀)²) + a,   F = (N - m) m
-    gtc update as gtc with the e, d and g of form update
+    gtc update as gtc, with the e, d and g of the update form
     gtc in nodes  1 + c f + √(u² + s²) E[N] + e + R_node(m) + d n + g k (n - 1) + a
     gossip     S + W, S = 1 + c f + √(u² + s²) E[m] + R_node(m), W = r v + 3 a
-    gossip cta max(S, W) + o;  of two nodes, with either order, the harmonic mean with S
+    gossip cta max(S, W) + o;  with two nodes, in either order, the harmonic mean of this and S
 
-c: slowdown of a full node; u, s: lasting and momentary spread of the workers' speeds; h: how much of a dense exchange
-DDP hides behind the backward pass (`dense` of a training stage sends when backward has ended); e, d: encoding, and
-decoding of one message; g: one worker's message through a node's link, for all m workers of that node; F₀: flows into
-one link at which it congests (none: never); k: how much denser a node's sum is than one worker's gradient; r: a node's
-neighbours, 2 (of two nodes 1, and of these one asks and waits, the other only serves); o: what of gossip's order cta
-does not overlap. With atc, the default, a worker waits for its mixing, while its other edge uses the same link. The
-form is that of a fit to published figures (`fit`); the constants of a user's machines are measured (`calibrate`).
+c: slowdown of a full node; u, s: lasting and momentary spread of worker speeds; h: exchange time that DDP hides behind
+the backward pass (`dense` in a training stage sends after the backward pass); e, d: encoding, and decoding one message;
+g: sending one worker's message through a node's link to all m workers of that node; F₀: number of flows at which
+a link congests (none: never); k: density of a node's sum relative to one worker's gradient; r: neighbours of a node, 2
+(1 with two nodes, where one node asks and waits and the other only serves); o: time that gossip in the order cta does
+not overlap. With atc, the default, a worker waits for its mixing while its other edge uses the same link. The equations
+were chosen to fit published figures (`fit`); `calibrate` measures the constants of a user's machines.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from megahour.core.errors import ConfigError
 
 @dataclass(frozen=True)
 class Terms:
-    """Constants of the module's docstring, in units of one worker's step; `node_workers` is G."""
+    """The constants in the module docstring, in units of one worker's step time; `node_workers` is G."""
 
     node_workers: int = 8
     contention: float = 0.0  # c
@@ -55,7 +55,7 @@ class Terms:
     encode: float = 0.0  # e
     decode: float = 0.0  # d
     message: float = 0.0  # g
-    update_encode: float = 0.0  # e, d and g of gtc's form update
+    update_encode: float = 0.0  # e, d and g of gtc's update form
     update_decode: float = 0.0
     update_message: float = 0.0
     knee_flows: float = math.inf  # F₀
@@ -67,7 +67,7 @@ class Terms:
 
 
 def step_time(trainer: str, workers: int, terms: Terms) -> float:
-    """Time of a step of `workers` workers in units of one worker's step alone.
+    """Step time of `workers` workers, in units of the step time of one worker alone.
 
     Raises
     ------
@@ -81,7 +81,7 @@ def step_time(trainer: str, workers: int, terms: Terms) -> float:
 
 
 def speedup(trainer: str, workers: int, terms: Terms) -> float:
-    """How many times the samples of one worker alone N workers go through in the same time."""
+    """Throughput of N workers relative to one worker alone."""
     return workers / step_time(trainer, workers, terms)
 
 
@@ -158,14 +158,12 @@ def _gtc_nodes(n: int, t: Terms) -> float:
     if n == 1:
         return _alone(n, t) + t.encode
     m, nodes = _places(n, t)
-    wire = (
-        t.message / t.node_workers * t.node_density * (nodes - 1)
-    )  # one message a node, not one for each of its workers
+    wire = t.message / t.node_workers * t.node_density * (nodes - 1)  # one message per node, not per worker
     return _lock_step(n, t) + _node_reduce(m, t) + t.encode + t.decode * nodes + wire + t.latency
 
 
 def _mixing(n: int, t: Terms) -> tuple[float, float]:
-    """(a node's own step, the mixing on its link)."""
+    """(step time of a node, mixing time on its link)."""
     m, nodes = _places(n, t)
     mixing = min(nodes - 1, 2) * t.dense_link + (3 * t.latency if nodes > 1 else 0.0)
     return _lock_step(m, t) + _node_reduce(m, t), mixing
@@ -182,7 +180,7 @@ def _gossip_cta(n: int, t: Terms) -> float:
 
 
 def _one_asks(n: int, t: Terms, own: float, asking: float) -> float:
-    """The mean step of all; of two nodes one asks and waits, and the other serves at its own pace."""
+    """Mean step time. With two nodes, one asks and waits, and the other serves at its own pace."""
     return 2 / (1 / own + 1 / asking) if _places(n, t)[1] == 2 else asking
 
 
