@@ -201,14 +201,14 @@ def split_wide(rows: int, width_bytes: int, item: int) -> Iterator[tuple[int, pa
 
 
 def merge_measured(partition: int, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, int]:
-    """(rows, largest batch in bytes, growth of the process in bytes while merging)."""
+    """(rows, largest batch in bytes, growth of the process's own memory in bytes while merging)."""
     process = psutil.Process()
-    before = process.memory_info().rss
+    before = process.memory_full_info().uss  # without what it maps of Ray's store
     rows = largest = growth = 0
     for batch in batches:
         rows += batch.num_rows
         largest = max(largest, batch.nbytes)
-        growth = max(growth, process.memory_info().rss - before)
+        growth = max(growth, process.memory_full_info().uss - before)
     return rows, largest, growth
 
 
