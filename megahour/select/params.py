@@ -1,4 +1,4 @@
-"""What a user may set of `select`: parameters, their defaults and what they change."""
+"""Parameters of the stages in `select`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may set of `teach`: parameters, their defaults and what they change."""
+"""Parameters of the stages in `teach`."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ class RealignParams(Params):
 class PseudoLabelParams(Params):
     """Select confident texts of a recogniser as labels.
 
-    `train` learns from them beside the true ones.
+    `train` uses them along with true transcripts.
     """
 
     sets: list[str] = Field(["unlabelled"], description="Decoded sets that get pseudo-labels.")

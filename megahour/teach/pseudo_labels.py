@@ -1,7 +1,7 @@
-"""Which hypotheses are pseudo-labels (Lee, 2013; Park et al., "Improved noisy student training", 2020).
+"""Selects hypotheses as pseudo-labels (Lee, 2013; Park et al., "Improved noisy student training", 2020).
 
-By a least confidence, or the share of all hypotheses that have the highest: the confidence of the last of these is then
-the least one, so that each shard can be chosen from alone.
+It keeps hypotheses above a confidence threshold, or the most confident share of all. The share is first converted to a
+threshold, so that each shard can be filtered on its own.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ FRAME_S = 0.01
 
 
 def least_confidence(p: PseudoLabelParams, hypotheses: Artifact) -> float:
-    """The confidence that a text of `p.sets` needs; 0: none is asked for.
+    """The confidence threshold for texts of `p.sets`; 0 if there is none.
 
-    Rounded to float32, as they are stored; four bytes a hypothesis are held in memory. Of equal ones all stay.
+    It is rounded to float32, as confidences are stored. Ties are all kept. Memory holds four bytes per hypothesis.
 
     Raises
     ------
-    ConfigError: no hypothesis has a confidence, and one is asked for.
+    ConfigError: a threshold is needed, but no hypothesis with a text has a confidence.
     """
     if p.share == 1.0 and not p.min_confidence:
         return 0.0
@@ -53,8 +53,10 @@ def least_confidence(p: PseudoLabelParams, hypotheses: Artifact) -> float:
 
 
 def label_shard(features: Artifact, hypotheses: Artifact, task: Task, out: ShardWriter) -> None:
-    """Pseudo-labels of features shard `shard`, in its order. The task has `least`, of `least_confidence`, as well, and
-    the shard of the hypotheses that is `beside` (None: there is none).
+    """Write the pseudo-labels of a features shard, in its order.
+
+    The task has `shard`, the threshold `least` from `least_confidence`, and the matching hypotheses shard `beside`, or
+    None. Raises ConfigError: a hypothesis belongs to no utterance of the shard.
     """
     shard, beside, least = task["shard"], task["beside"], task["least"]
     table = features.read_table(shard, ".arrow", columns=["key", "frames", "text"])
@@ -93,7 +95,7 @@ def _columns() -> list[tuple[str, pa.DataType]]:
 
 
 def _table(hypotheses: Artifact, shard: int) -> pa.Table:
-    """key, text, model and confidence, null where the decoder was not asked for it."""
+    """The columns of `PSEUDO_LABELS`. The confidence is null if the decoder did not compute it."""
     table = hypotheses.read_table(shard)
     if CONFIDENCE.name not in table.column_names:
         table = table.append_column(CONFIDENCE, pa.nulls(len(table), CONFIDENCE.type))
@@ -101,7 +103,7 @@ def _table(hypotheses: Artifact, shard: int) -> pa.Table:
 
 
 def _reason(row: dict[str, Any] | None, least: float) -> str:
-    """Why there is no pseudo-label; "": there is one."""
+    """Why a hypothesis is not kept; "" if it is."""
     if row is None:
         return "not-decoded"
     if not row["text"]:

@@ -1,4 +1,4 @@
-"""Stage `pseudo-label`: hypotheses that are sure enough become texts to train on."""
+"""Stage `pseudo-label`: selects confident hypotheses as training texts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class PseudoLabel(Stage[PseudoLabelParams]):
-    """One task per features shard of the sets. Writes `.parquet`: key, text, confidence, model.
+    """Runs one task per features shard of the sets. Writes `.parquet`: key, text, confidence, model.
 
-    The summary has the hours of what is kept, and of what is dropped by reason; where texts are known, also the word
-    error rates of both.
+    The summary has the hours kept, and the hours dropped by reason. For utterances with a transcript, it also has the
+    word error rates of kept and of dropped hypotheses.
     """
 
     name = "pseudo-label"

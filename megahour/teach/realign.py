@@ -1,7 +1,7 @@
-"""Forced alignment of labelled utterances by a network: posteriors over priors on the path of the transcript.
+"""Forced alignment of labelled utterances with a neural network, on posteriors divided by priors.
 
-A stacked frame's posterior stands for its middle 10 ms frame; the offsets that the model was trained with are laid
-between each other, so that labels stay at 10 ms and phones keep their least length.
+The posteriors of a stacked frame are those of its middle 10 ms frame. The outputs for all offsets that the model was
+trained with are interleaved, so that labels stay at 10 ms and phones keep their minimum duration.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from megahour.units.utterances import Dropped, LabelledCorpus, Utterance
 if TYPE_CHECKING:
     import pyarrow as pa
 
-WORST = -1e4  # of a likelihood: a model that excludes a senone still leaves a path
-LONGEST_SHIFT = 50  # 10 ms frames; longer ones are counted with these
+WORST = -1e4  # floor of log-likelihoods, so that a path exists even if the model rules out a senone
+LONGEST_SHIFT = 50  # in 10 ms frames; longer shifts are counted as this one
 
 
 def check_units(model: Artifact, units: Artifact) -> None:
-    """Raises ConfigError: a model that was not trained on these units."""
+    """Raises ConfigError if the model was not trained on these units."""
     if read_config(model).get("units_digest") != units.manifest.digest:
         what = "the model was not trained on these units"
         raise ConfigError(what, where=model.url, remedy="give the `units` that it was trained on")
@@ -49,9 +49,10 @@ def check_units(model: Artifact, units: Artifact) -> None:
 def realign_shard(
     p: RealignParams, inputs: Inputs, task: Task, spec: ModelSpec, out: ShardWriter, ctx: Context
 ) -> None:
-    """One *units* shard of new alignments of features shard `shard`. Utterances left out are counted by reason.
+    """Write a *units* shard with new alignments of a features shard. Dropped utterances are counted by reason.
 
-    Where `task` has the shard of pseudo-labels that is `beside`, these are the texts, and the features' own unread.
+    The task has `shard`. If it also has the matching pseudo-labels shard `beside`, their texts replace those of the
+    features.
     """
     units_artifact = inputs["units"]
     mean, inv_std, size = trained_statistics(inputs["features"], inputs["model"])
@@ -99,7 +100,7 @@ def realign_shard(
 
 
 class Paths:
-    """Transcripts as paths whose states read columns of the senones that they have."""
+    """Makes state paths of transcripts; a path's scores have one column for each senone that occurs in it."""
 
     def __init__(self, units: Units, prior_scale: float) -> None:
         self.units = units
@@ -112,11 +113,11 @@ class Paths:
         return replace(path, emission=local[path.slot].astype(np.int32))
 
     def senones(self, path: StatePath) -> NDArray[np.int32]:
-        """(slots,)."""
+        """(slots,) the senone of each phone slot."""
         return np.array([self.units.senone_of(*triple) for triple in path.slots], np.int32)
 
     def likelihoods(self, path: StatePath, log_posteriors: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
-        """(T', senones) → (T', n): of the path's senones, up to a constant of the frame."""
+        """(T', senones) log-posteriors → (T', n) log-likelihoods of the path's senones, up to a constant per frame."""
         used = np.unique(self.senones(path))
         result: NDArray[np.float32] = log_posteriors[:, used].astype(np.float32) - self._log_priors[used]
         return np.maximum(result, WORST)
@@ -124,7 +125,7 @@ class Paths:
 
 @dataclass
 class _Waiting:
-    """An utterance whose offsets come one by one."""
+    """An utterance that waits for the outputs of all its offsets, which arrive one by one."""
 
     utterance: Utterance
     path: StatePath
@@ -139,7 +140,7 @@ class _Waiting:
         self.missing -= 1
 
     def align(self) -> Alignment | None:
-        """Frames that are the middle of no stacked frame read the nearest one that is. None: no posterior is finite."""
+        """The alignment. A frame without posteriors uses those of the nearest frame. None if none is finite."""
         assert self.scores is not None
         known = np.flatnonzero(np.isfinite(self.scores).all(axis=1))
         if not len(known):
@@ -153,7 +154,7 @@ class _Waiting:
 
 
 def _compare(before: Artifact, result: ShardAlignment, out: ShardWriter) -> None:
-    """What changed, as counts in the shard's statistics: frames, paths, and boundaries by how far they moved."""
+    """Count changed frames, changed paths, and boundary shifts by size, in the statistics of the shard."""
     old = _old_labels(before, result.keys)
     frames = changed = paths = 0
     shifts = np.zeros(LONGEST_SHIFT + 1, np.int64)
@@ -186,7 +187,10 @@ def _old_labels(units: Artifact, keys: list[int]) -> Mapping[int, NDArray[np.int
 
 
 def changes(receipts: Sequence[Receipt]) -> dict[str, Any]:
-    """Shares of frames and paths that changed, and the median shift of a boundary in frames where the path stayed."""
+    """The shares of frames and of paths that changed.
+
+    For utterances with an unchanged path, also the median boundary shift in frames and the share of moved boundaries.
+    """
     names = ("utterances", "frames", "changed", "paths")
     total = {name: sum(r.stats["compared"][name] for r in receipts) for name in names}
     shifts = np.cumsum(np.sum([r.stats["shifts"] for r in receipts], axis=0))

@@ -1,4 +1,4 @@
-"""Stage `realign`: frame labels again, by a model that was trained on the first ones (section VII-C.2)."""
+"""Stage `realign`: makes new frame labels with a model trained on the old ones (section VII-C.2)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class Realign(Stage[RealignParams]):
-    """One task per features shard. Makes units: the trees stay, alignments and priors are new.
+    """Runs one task per features shard. Makes *units* with the same trees, but new alignments and priors.
 
-    Sets that have `pseudo_labels` are aligned with these texts, the others with their own.
+    Shards with `pseudo_labels` are aligned with their texts, the others with the transcripts of the features.
 
-    The summary says what changed: shares of the frames and of the utterances' paths, and the median shift of a boundary
-    where the path stayed.
+    The summary has the shares of frames and of utterance paths that changed, and the median shift of boundaries in
+    unchanged paths.
     """
 
     name = "realign"

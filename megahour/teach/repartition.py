@@ -1,9 +1,8 @@
-"""Features and a teacher's targets together in new shards of about equal hours (Parthasarathi et al., IV-B.4).
+"""Shuffles features with a teacher's targets into new shards of about equal hours (Parthasarathi et al., IV-B.4).
 
-A speaker's utterances follow each other in a shard of features. Shards are put in a seeded order and divided into
-groups of a few; the utterances of a group are shuffled and dealt to its new shards. A task makes one new shard from the
-shards of its group alone: the work grows with the number of shards, not with its square, and nothing goes through an
-exchange of the whole corpus.
+In a features shard, the utterances of a speaker are adjacent. Shards are put in a seeded order and divided into small
+groups; the utterances of a group are shuffled and dealt to its new shards. A task makes one new shard and reads only
+the shards of its group, so the work grows linearly with the number of shards and needs no exchange of the whole corpus.
 """
 
 from __future__ import annotations
@@ -26,16 +25,16 @@ from megahour.features.sets import tasks_of_sets
 from megahour.teach.params import RepartitionParams
 
 FRAMES_AN_HOUR = 360_000
-NONE = -1  # in place of the targets' shard, where a set has no targets
+NONE = -1  # number of the targets shard for sets without targets
 Index = NDArray[np.int64]
 
 
 def plan_parts(p: RepartitionParams, features: Artifact, targets: Artifact) -> list[Task]:
-    """A task for each new shard, set by set: the shards of its group with their targets, and which part it takes.
+    """One task per new shard, set by set, with the shards of its group, their targets shards, and the part it takes.
 
     Raises
     ------
-    ConfigError: the targets are of other features, or one of the sets is missing.
+    ConfigError: the targets were made from other features, or one of the sets is missing.
     """
     tasks_of_sets(features, p.sets, where="repartition")
     if targets.manifest.inputs.get("features") != features.manifest.digest:
@@ -60,7 +59,7 @@ def plan_parts(p: RepartitionParams, features: Artifact, targets: Artifact) -> l
 
 
 def _groups(receipts: Sequence[Receipt], most: int) -> Iterator[Sequence[Receipt]]:
-    """Runs of at most `most`, of nearly equal length."""
+    """Split into runs of at most `most` receipts and nearly equal length."""
     count = -(-len(receipts) // most)
     for i in range(count):
         yield receipts[len(receipts) * i // count : len(receipts) * (i + 1) // count]
@@ -72,14 +71,14 @@ def _parts(group: Sequence[Receipt], shard_hours: float) -> int:
 
 
 def dealt(keys: Index, frames: Index, parts: int, seed: int) -> list[Index]:
-    """The rows of each part in their new order: equal frames, to an utterance.
+    """The rows of each part in their new order. Parts have equal numbers of frames, to within an utterance.
 
-    It depends on the keys and frames as a set, not on the order of the rows.
+    The result depends on which keys and frames there are, not on the order of the rows.
     """
     by_key = np.argsort(keys, kind="stable")
     order = by_key[np.random.Generator(np.random.PCG64(seed)).permutation(len(keys))]
     ends = np.cumsum(frames[order])
-    middles = 2 * ends - frames[order]  # twice, to stay whole
+    middles = 2 * ends - frames[order]  # doubled to stay integers
     part = np.minimum(parts - 1, middles * parts // max(1, 2 * int(frames.sum())))
     return [order[part == number] for number in range(parts)]
 
@@ -87,8 +86,8 @@ def dealt(keys: Index, frames: Index, parts: int, seed: int) -> list[Index]:
 def write_part(
     p: RepartitionParams, features: Artifact, targets: Artifact, task: Task, out: ShardWriter, ctx: Context
 ) -> None:
-    """One new shard: `.arrow` as in *features* and, of a set that has targets, `.targets.arrow` as in *targets*."""
-    cache = Cache(ctx.work / "cache", int(p.cache_gb * 1e9))  # the tasks of a group read the same shards
+    """Write a new shard: `.arrow` as in *features* and, if the set has targets, `.targets.arrow` as in *targets*."""
+    cache = Cache(ctx.work / "cache", int(p.cache_gb * 1e9))  # the tasks of a group share it
     near, beside = Near(features.url, cache), Near(targets.url, cache)
     sources = [_Source(near, beside, *pair) for pair in task["shards"]]
     keys, frames = (np.concatenate([getattr(source, name) for source in sources]) for name in ("keys", "frames"))
@@ -97,12 +96,12 @@ def write_part(
     first = np.cumsum([0, *(len(source.keys) for source in sources)])
     source_of = np.searchsorted(first, own, side="right") - 1
     rows = [own[source_of == i] - first[i] for i in range(len(sources))]
-    order = np.argsort(np.argsort(source_of, kind="stable"))  # of source after source, back to that of `own`
+    order = np.argsort(np.argsort(source_of, kind="stable"))  # from rows grouped by source to the order of `own`
     out.table(_joined([s.features_of(r) for s, r in zip(sources, rows, strict=True)], order), ".arrow")
     if sources[0].has_targets:
         found = [source.targets_of(r) for source, r in zip(sources, rows, strict=True)]
         out.table(_joined(found, _repeated(order, sources[0].offsets)), ".targets.arrow")
-    without = sum(source.without for source in sources) if task["part"] == 0 else 0  # a group counts them once
+    without = sum(source.without for source in sources) if task["part"] == 0 else 0  # counted once per group
     out.drop("no-target", without)
     out.came_in(len(own) + without)
     out.kept(len(own))
@@ -112,9 +111,9 @@ def write_part(
 
 
 class _Source:
-    """A shard of features with its targets: `keys` and `frames` of its utterances, `without` those that lack targets.
+    """A features shard with its targets, and the `keys` and `frames` of its utterances.
 
-    Where the set has targets, utterances without any are left out.
+    If the set has targets, utterances without any are left out; `without` counts them.
     """
 
     def __init__(self, features: Artifact, targets: Artifact, shard: int, targets_shard: int) -> None:
@@ -125,7 +124,7 @@ class _Source:
         keys, frames = (small.column(name).to_numpy().astype(np.int64) for name in ("key", "frames"))
         self._rows = np.arange(len(keys))
         if self.has_targets:
-            # An utterance has a row for each offset, one after the other, and utterances are in the features' order.
+            # An utterance has adjacent rows, one per offset. Utterances are in the order of the features.
             known = targets.read_table(targets_shard, ".arrow", columns=["key"]).column("key").to_numpy()
             self._rows = np.flatnonzero(np.isin(keys, known))
             if not np.array_equal(np.repeat(keys[self._rows], self.offsets), known):
@@ -138,7 +137,7 @@ class _Source:
         self.keys, self.frames = keys[self._rows], frames[self._rows]
 
     def features_of(self, rows: Index) -> pa.Table:
-        """Of rows of `keys`."""
+        """The features of these rows of `keys`, in the given order."""
         own = self._rows[rows]
         return self._features.read_rows(self._shard, ".arrow", np.sort(own)).take(pa.array(own))
 
@@ -147,10 +146,10 @@ class _Source:
 
 
 def _repeated(rows: Index, times: int) -> Index:
-    """Rows of a table in which each row here is `times` ones, one after the other."""
+    """The rows of a table in which each of these rows stands for `times` adjacent ones."""
     return (rows[:, None] * times + np.arange(times)).reshape(-1)
 
 
 def _joined(tables: Sequence[pa.Table], order: Index) -> pa.Table:
-    """One table in a new order, of one record batch, as readers of single rows want it (`core.near`)."""
+    """Join tables and reorder their rows, in one record batch as readers of single rows need (`core.near`)."""
     return pa.concat_tables(tables).combine_chunks().take(pa.array(order)).combine_chunks()

@@ -1,4 +1,4 @@
-"""Stage `repartition`: features and targets together, shuffled into shards of equal hours."""
+"""Stage `repartition`: shuffles features with their targets into shards of about equal hours."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Repartition(Stage[RepartitionParams]):
-    """One task per new shard. `train` takes the artifact as its features and as its targets."""
+    """Runs one task per new shard. `train` takes the artifact both as its features and as its targets."""
 
     name = "repartition"
     params = RepartitionParams
@@ -31,7 +31,7 @@ class Repartition(Stage[RepartitionParams]):
         write_part(p, inputs["features"], inputs["targets"], task, out, ctx)
 
     def finish(self, p: RepartitionParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
-        """The features' own summary, by whose statistics models normalise, and that of the targets."""
+        """The summary of the features, with statistics for normalisation, and that of the targets as `targets`."""
         from megahour.features.cepstra_mels import are_cepstra
 
         cepstra = {"cepstra": True} if are_cepstra(inputs["features"]) else {}

@@ -1,4 +1,4 @@
-"""Stage `targets`: a teacher's largest logits for data without labels, through the accelerator service."""
+"""Stage `targets`: computes a teacher's top-k logits for unlabelled data, through the accelerator service."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Targets(Stage[TargetsParams]):
-    """One task per features shard of the sets: stack, infer, keep the top k."""
+    """Runs one task per features shard of the sets: stack frames, run the teacher, keep the top k logits."""
 
     name = "targets"
     version = 3

@@ -1,8 +1,7 @@
-"""A teacher's k largest logits of every stacked frame of a features shard (sections IV-B3 and V-C).
+"""Computes a teacher's k largest logits for each stacked frame of a features shard (sections IV-B3 and V-C).
 
-The missing V − k logits are filled in again by `losses.soft` when the student trains. Sequences stream to the
-accelerator service and come back keyed while later ones are still being stacked; results are gathered for one shard at
-a time.
+When the student trains, `losses.soft` fills in the missing V − k logits. Sequences stream to the accelerator service,
+and results come back by number while later sequences are still being stacked. Memory holds the results of one shard.
 """
 
 from __future__ import annotations
@@ -40,10 +39,10 @@ def write_targets(
     out: ShardWriter,
     ctx: Context,
 ) -> None:
-    """One *targets* shard: a row for each (utterance, offset) of features shard `shard`, in that order.
+    """Write a *targets* shard: one row per utterance and offset of a features shard, in that order.
 
-    An utterance of fewer than 2 · stack − 1 frames, which has no stacked frame at the last offset, is left out.
-    The features' own statistics normalise, as for any model; they must be those that the teacher was trained with.
+    Utterances of fewer than 2 · stack − 1 frames are dropped, since they have no stacked frame at the last offset.
+    Features are normalised by the statistics that the teacher was trained with, which must equal their own.
     """
     mean, inv_std, size = trained_statistics(features, teacher)
     if not set(p.offsets) <= set(range(size)):
@@ -85,7 +84,7 @@ def write_targets(
 def _infer(
     ctx: Context, spec: ModelSpec, sequences: Iterator[tuple[int, NDArray[np.float32]]], total: int
 ) -> tuple[dict[int, Outputs], dict[int, str]]:
-    """Outputs by number, and the reasons of those that failed for good."""
+    """Outputs by sequence number, and for sequences that failed for good the reason by number."""
     inferred: dict[int, Outputs] = {}
     failed: dict[int, str] = {}
     with open_session(ctx.service, spec) as session:
@@ -96,11 +95,11 @@ def _infer(
 
 
 def trained_statistics(features: Artifact, teacher: Artifact) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
-    """Mean and inverse deviation (F,) that the teacher was trained with, and how many frames it takes together.
+    """The mean and inverse standard deviation (F,) that the teacher was trained with, and the frames that it stacks.
 
     Raises
     ------
-    ConfigError: the features have other statistics, so a student that reads both would see other inputs.
+    ConfigError: the features have other statistics, so a student trained on them would see other inputs.
     """
     mean, inv_std, size = normalisation(read_config(teacher), where=teacher.url)
     for name, trained in {"mean": mean, "inv_std": inv_std}.items():
@@ -126,13 +125,13 @@ def _table(keys: NDArray[np.int64], offsets: NDArray[np.int8], found: list[Outpu
 
 
 def _entropy(parts: list[Outputs]) -> float:
-    """Mean over the frames of an utterance, at all offsets, in nats."""
+    """The mean entropy of an utterance's frames at all offsets, in nats, over the kept logits."""
     z = np.concatenate([part["logits"] for part in parts]).astype(np.float64)
     log_p = z - np.logaddexp.reduce(z, axis=1, keepdims=True)
     return float(-(np.exp(log_p) * log_p).sum(axis=1).mean())
 
 
 def _top1(logits: NDArray[np.float16]) -> float:
-    """Sum over frames of the top unit's probability among the kept ones: how sure the teacher is."""
+    """The sum over frames of the top probability, normalised over the kept logits: how sure the teacher is."""
     z = logits.astype(np.float64)
     return float((1.0 / np.exp(z - z[:, :1]).sum(axis=1)).sum())

@@ -1,4 +1,4 @@
-"""What a user may set of `units`: parameters, their defaults and what they change."""
+"""Parameters of the stages in `units`."""
 
 from __future__ import annotations
 
