@@ -1,24 +1,25 @@
-"""Blockwise model-update filtering on vectors: what happens at the edge of a block (Chen and Huo, ICASSP 2016).
+"""Blockwise model-update filtering on vectors: the update at the end of a block (Chen and Huo, ICASSP 2016).
 
 With W̄(t) the mean of the workers' models after block t, which began at B(t-1), their Nesterov block momentum is
 
     G(t) = W̄(t) - B(t-1)
     Δ(t) = η_t Δ(t-1) + ζ G(t)
     W(t) = W(t-1) + Δ(t)                    the global model
-    B(t) = W(t) + η_{t+1} Δ(t)              where all workers begin the next block: the look-ahead
+    B(t) = W(t) + η_{t+1} Δ(t)              the look-ahead, from which all workers start the next block
 
 which is Nesterov's method with the workers' mean progress as its gradient step. Since B(t-1) = W(t-1) + η_t Δ(t-1),
 
     W(t) = B(t-1) + ζ (W̄(t) - B(t-1)),     Δ(t) = W(t) - W(t-1)
 
-and so it is computed here: with ζ = 1 the global model is the workers' mean itself, not up to rounding.
+which is how it is computed here: with ζ = 1 the global model is exactly the workers' mean, without rounding.
 
 Parthasarathi et al. ("Realizing Petabyte Scale Acoustic Modeling", equation 5) print
 
     W_g(t) = W_g(t-1) + Δ(t) + η_{t+1} Δ(t),     G(t) = W̄(t) - W_g(t-1)
 
-with one model W_g. Read literally, the look-ahead stays in the global model and the next one is added to it: a steady
-progress G moves it by (1 + η) ζ G / (1 - η) a block instead of ζ G / (1 - η). CNTK and fairseq compute this form.
+with one model W_g. Taken literally, the look-ahead stays in the global model and the next one is added to it: with
+constant progress G, it moves by (1 + η) ζ G / (1 - η) per block instead of ζ G / (1 - η). CNTK and fairseq compute this
+form.
 """
 
 from __future__ import annotations
@@ -31,19 +32,19 @@ from megahour.core.errors import ConfigError
 
 Form = Literal["nesterov", "classical", "literal"]
 MEMORIES = 20.0
-"""A run should be this many times as long as the momentum remembers, or the cold start of Δ is felt at its end."""
+"""A run should be this many times as long as the momentum's memory, or the cold start of Δ still affects its end."""
 
 
 class UpdateFilter(Protocol):
     """The global model and its momentum, vectors (D,) in fp32."""
 
     start: Tensor
-    """Where all workers began the block that is under way, B(t-1)."""
+    """B(t-1), where all workers started the current block."""
     memory: Tensor
-    """W(t-1) of the Nesterov form, Δ(t-1) of the others."""
+    """W(t-1) in the Nesterov form, Δ(t-1) in the others."""
 
     def advance(self, mean: Tensor, eta: float, next_eta: float, zeta: float) -> None:
-        """Ends block t with the workers' mean W̄(t), (D,), and sets `start` to B(t); `mean` may be overwritten."""
+        """End block t with the workers' mean W̄(t) (D,), and set `start` to B(t); `mean` may be overwritten."""
 
     @property
     def model(self) -> Tensor:
@@ -57,7 +58,7 @@ class Nesterov:
         self.start, self.memory = model.clone(), model.clone()
 
     def advance(self, mean: Tensor, eta: float, next_eta: float, zeta: float) -> None:
-        del eta  # is in `start` already
+        del eta  # already included in `start`
         new = mean if zeta == 1 else self.start.lerp_(mean, zeta)
         self.start = new + next_eta * (new - self.memory) if next_eta else new.clone()
         self.memory.copy_(new)
@@ -101,8 +102,8 @@ FORMS: dict[Form, type[Nesterov] | type[Classical]] = {
 def block_momentum(workers: int, zeta: float = 1.0, constant: float = 1.0) -> float:
     """η of equation 6, ζ / (N (1 - η)) = C: 1 - ζ / (N C), where C ≥ 1; 0 for one worker with ζ = C = 1.
 
-    A steady progress G a block then moves the model by ζ G / (1 - η) = N C G: as far as N workers' steps one after the
-    other, and C times that.
+    Constant progress G per block then moves the model by ζ G / (1 - η) = N C G: C times as far as the steps of N
+    workers one after the other.
 
     >>> block_momentum(16)
     0.9375

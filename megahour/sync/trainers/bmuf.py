@@ -1,4 +1,4 @@
-"""BMUF: workers train alone for a block of steps, then their mean moves a global model that has momentum of its own.
+"""BMUF: workers train alone for a block of steps; then their mean updates a global model with block momentum.
 
 Chen and Huo, "Scalable training of deep learning machines by incremental block training with intra-block parallel
 optimization and blockwise model-update filtering", ICASSP 2016. The arithmetic is in `block_momentum`.
@@ -23,7 +23,7 @@ LOG = logging.getLogger(__name__)
 
 
 def momentum(options: BmufOptions, workers: int, *, tell: bool) -> float:
-    """η for `workers` workers: of equation 6 unless given, capped; `tell`s of a run that is too short for it."""
+    """η for `workers` workers: as given or from equation 6, capped. `tell`: log if the run is too short for it."""
     asked = options.eta
     if asked is None:
         asked = block_momentum.block_momentum(workers, options.zeta, options.constant)
@@ -52,11 +52,11 @@ def warn(eta: float, blocks: float) -> None:
 
 
 class Bmuf:
-    """Workers step alone and meet once a block.
+    """Workers step alone and synchronise once per block.
 
-    With one worker, ζ = C = 1 and the default form it is the plain loop, bit for bit, whatever the optimiser; weights
-    of float64 are rounded to fp32 at a block's edge. The optimiser steps locally, with the learning rate of one worker:
-    η makes up for the workers' number. A lost worker is noticed at the block's edge: `WorkerLostError`.
+    With one worker, ζ = C = 1 and the default form it equals the plain loop, bit for bit, for any optimiser; float64
+    weights are rounded to fp32 at the end of a block. The optimiser steps locally with the learning rate of a single
+    worker: η compensates for the number of workers. A lost worker causes `WorkerLostError` at the end of the block.
     """
 
     def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: BmufOptions) -> None:
@@ -93,7 +93,7 @@ class Bmuf:
 
     @property
     def due(self) -> bool:
-        """Whether the block's steps are done, and its end is not."""
+        """Whether the block's steps are done but it has not been ended."""
         return self._block_steps >= self.options.block_steps or bool(self._block_steps and self._warming)
 
     def meet(self) -> None:
@@ -129,15 +129,15 @@ class Bmuf:
         }
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Goes on where the workers of `states` were; η is that of the new number of workers.
+        """Resume from `states`; η is that of the new number of workers.
 
-        With as many workers as before each takes its own part, and the next bits are those of a run that was not
-        interrupted. With another number all go on from the mean of the models that the old workers had in their open
-        block, each with an equal share of what they counted; the momentum is common and kept.
+        With the same number of workers, each restores its own state, and the result has the same bits as without an
+        interruption. Otherwise all resume from the mean of the old workers' models in the open block, weighted by their
+        weights; each gets an equal share of the total weight. The momentum is shared and kept.
         """
         names = ("start", "memory", "weights", "position", "weight")
         own = base.own_state("bmuf", states, self.group.rank, names)
-        self.flat.views(own["weights"])  # raises where they are another model's, before anything is changed
+        self.flat.views(own["weights"])  # raises before anything is changed if they are of another model
         device = self.flat.device
         self.filter.start = own["start"].to(device).clone()
         self.filter.memory = own["memory"].to(device).clone()
@@ -169,7 +169,7 @@ class Bmuf:
         finite = bool(mean.isfinite().all())
         if not finite:
             LOG.warning("rank %d: weights are not finite after step %d; left out", self.group.rank, self._steps)
-            self.optimiser.state.clear()  # its moments would spoil the weights that it gets
+            self.optimiser.state.clear()  # its moments would corrupt the weights that it gets
         agreed = base.agree(self.group, self._weight if finite else 0.0, finite)
         if agreed.total:
             self._move(mean, agreed.share, warming)
@@ -183,7 +183,7 @@ class Bmuf:
         self._block_steps, self._weight = 0, 0.0
 
     def _move(self, mean: Tensor, share: float, warming: bool) -> None:
-        """The filtered mean of all workers' models becomes that of every worker."""
+        """Replace every worker's model by the filtered mean of all."""
         local = mean.clone() if share else None
         mean = mean.mul_(share) if share else mean.zero_()
         self.group.all_reduce(mean).wait()

@@ -1,4 +1,4 @@
-"""The base of both forms of threshold compression: the frame of a step, its metrics, and a warning for short runs."""
+"""Base class of both forms of threshold compression: the order of a step, metrics, and a warning for short runs."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class Compressed(ABC):
     def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
         """One step of all workers; see `Synchroniser.step` and the module's equations.
 
-        A worker with `weight` 0 still sends what waits in its residual. Where no worker has weight nothing happens.
-        An infinity or NaN in any worker's gradient leaves the step out on all with a scaler, and raises
-        `BadGradientError` on all without, before it could get into a residual.
+        A worker with `weight` 0 still sends from its residual. If all weights are 0, the step does nothing. An infinity
+        or NaN in any worker's gradient never reaches a residual: with a scaler all workers skip the step, without one
+        all raise `BadGradientError`.
         """
         if self._group.size == 1 and not self._sum.owes:
             self._step_alone(weight, scaler)
@@ -117,9 +117,9 @@ class Compressed(ABC):
         return 1.0 if self._clip_norm is None else min(1.0, self._clip_norm / (norm + 1e-6))
 
     def finish(self) -> None:
-        """Averages the models' buffers; weights are the same on all workers after each step. A collective call.
+        """Average the models' buffers; weights are equal on all workers after each step anyway. A collective call.
 
-        What waits in residuals is left out of the model. Raises MegahourError on all workers where one has another.
+        Residuals are discarded. Raises MegahourError on all workers if one of them has another model.
         """
         end_together(self._group)
         end_with_one_model(self._model, self._group)

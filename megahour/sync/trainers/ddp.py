@@ -1,4 +1,4 @@
-"""PyTorch's DDP, with PowerSGD or bf16 on the wire, behind the same interface, as a baseline."""
+"""PyTorch's DDP behind the `Synchroniser` interface, as a baseline; optionally with PowerSGD or bf16 gradients."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ from megahour.sync.trainers.flat import trainable
 
 
 class Ddp:
-    """DistributedDataParallel, with bf16 or PowerSGD on the wire where the options say so.
+    """DistributedDataParallel; by option, gradients are sent in bf16 or compressed with PowerSGD.
 
-    Call the model as `model(batch)`: that goes through DDP's forward from now on. All workers need a batch in every
-    step: a worker without one makes the others wait in backward until the process group's own time limit. The group is
-    all of a process group (no part, no virtual workers). Gradients are clipped after the mean: DDP does not see a
-    worker's own. PowerSGD's gradient is one bucket, which is sent after backward. `metrics`: `gradient_norm` of the
-    mean.
+    Call the model as `model(batch)`, which now runs DDP's forward. All workers need a batch in every step: if one has
+    none, the others wait in backward until the process group's time limit. The group must be a whole process group, not
+    a part of one or virtual workers. The mean gradient is clipped, since DDP does not expose local ones. With PowerSGD
+    the gradient is one bucket, sent after backward. `metrics`: `gradient_norm` of the mean.
 
-    A lost worker raises torch's own error in `backward`, after the process group's time limit.
+    If a worker is lost, `backward` raises torch's own error after the process group's time limit.
     """
 
     def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: DdpOptions) -> None:
@@ -47,8 +46,8 @@ class Ddp:
             raise ConfigError("torch's PowerSGD refuses scalar parameters", remedy="give them the shape (1,)")
         if process_group is not None:
             inner = _Inner(model)
-            settings: dict[str, Any] = {_SYNC_BUFFERS: False}  # else who evaluates alone would wait for the others
-            if self._powersgd is not None:  # whose sums do not overlap: one bucket has fewer
+            settings: dict[str, Any] = {_SYNC_BUFFERS: False}  # else evaluating on one worker would hang
+            if self._powersgd is not None:  # its sums do not overlap with backward, and one bucket needs fewer
                 settings["bucket_cap_mb"] = 1 + sum(p.numel() * p.element_size() for p in self._parameters) / 2**20
             self._ddp = DistributedDataParallel(
                 inner,
@@ -78,8 +77,8 @@ class Ddp:
     def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
         """The optimiser's step with the plain mean of gradients, which backward has left in `parameter.grad`.
 
-        Raises ConfigError for a weight other than 1, and where the model was not called as `model(batch)`, as often as
-        `backwards` says: its gradients would not be the mean.
+        Raises ConfigError for a weight other than 1, or unless `model(batch)` was called exactly `backwards` times:
+        otherwise the gradients would not be the mean.
         """
         check_plain_mean("ddp", weight)
         self.check_calls()
@@ -87,7 +86,7 @@ class Ddp:
         self.count()
 
     def check_calls(self) -> None:
-        """Raises ConfigError unless DDP has seen the forward calls of this step, and after `finish`."""
+        """Raises ConfigError after `finish`, or unless DDP has seen all forward calls of this step."""
         if self._ddp is None and self._group.size > 1:
             raise ConfigError("a step after finish()", remedy="create a new trainer to continue")
         if self._ddp is not None and (self._calls == 0 or self._calls % self._backwards):
@@ -97,7 +96,7 @@ class Ddp:
             )
 
     def count(self) -> None:
-        """Counts the payload bytes of a ring's sums, which send 2 (N - 1)/N of the gradient each; ends the step."""
+        """End the step, counting its traffic: each ring all-reduce sends 2 (N - 1) / N times the gradient's bytes."""
         sums, self._calls = self._calls // self._backwards, 0
         elements = float(sums * sum(parameter.numel() for parameter in self._parameters))
         if self._powersgd is not None and self._powersgd.total_numel_after_compression > self._compressed:
@@ -111,17 +110,17 @@ class Ddp:
         """Restore the model's own forward and average floating-point buffers. A collective call."""
         if self._ddp is not None:
             del self._model.forward
-            if self._own_forward is not None:  # as torch.compile's modules have
+            if self._own_forward is not None:  # as in modules of torch.compile
                 self._model.forward = self._own_forward
             self._ddp = None
         replicas.average_buffers(self._model, self._group)
 
     def state(self) -> dict[str, Tensor]:
-        """Empty. PowerSGD's error memory, which torch keys by buckets that it may rebuild, starts from zeros."""
+        """Empty. PowerSGD's error memory restarts from zeros: torch stores it by bucket, and may rebuild buckets."""
         return {}
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Does nothing. ConfigError: it is another trainer's state."""
+        """Does nothing. Raises ConfigError for another trainer's state."""
         own_state("ddp", states, self._group.rank, ())
 
 
@@ -136,14 +135,14 @@ def _powersgd_state(options: DdpOptions) -> powersgd.PowerSGDState | None:
     )
 
 
-# Of torch 2.13 on, and before.
+# The name since torch 2.13, or the older one.
 _SYNC_BUFFERS = "forward_sync_buffers"
 if _SYNC_BUFFERS not in inspect.signature(DistributedDataParallel.__init__).parameters:
     _SYNC_BUFFERS = "broadcast_buffers"
 
 
 class _Forward:
-    """DDP's forward in the place of a model's own; a copy of the model (EMA, a file) has its own again, without DDP."""
+    """Replaces a model's forward by DDP's. Copies of the model (EMA, pickled files) get the original forward back."""
 
     def __init__(self, call: Callable[..., Any], original: Callable[..., Any]) -> None:
         self._call, self._original = call, original
@@ -163,7 +162,7 @@ def _the_same(forward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _Inner(nn.Module):
-    """A module whose forward is that of `model`, so that DDP can stand in front of it while users call `model`."""
+    """The module that DDP wraps: its forward is `model`'s original one, so that users can keep calling `model`."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -175,9 +174,9 @@ class _Inner(nn.Module):
 
 
 def process_group_of(group: Group, trainer: str) -> dist.ProcessGroup | None:
-    """The process group that torch's own trainers work with; None for a worker alone.
+    """The process group for torch's own trainers; None for a single worker.
 
-    Raises ConfigError for virtual workers and parts of groups, which they do not know.
+    Raises ConfigError for virtual workers and parts of groups, which torch's trainers do not support.
     """
     process_group: dist.ProcessGroup | None = getattr(group, "process_group", None)
     if process_group is None and group.size > 1:

@@ -1,4 +1,4 @@
-"""Communication hooks of DDP. DDP reads their annotations as objects, so this module has no postponed ones."""
+"""Communication hooks for DDP. It needs their annotations as objects, so this module must not postpone them."""
 
 import torch
 import torch.distributed as dist
@@ -8,7 +8,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersg
 
 
 def bf16_mean(process_group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """The mean over workers of a bucket that travels in bf16, as torch's `bf16_compress_hook`, which refuses gloo."""
+    """The mean over workers of a bucket sent in bf16; like torch's `bf16_compress_hook`, which rejects gloo."""
     short = bucket.buffer().to(torch.bfloat16).div_(process_group.size())
     work = dist.all_reduce(short, group=process_group, async_op=True)
     assert work is not None
@@ -21,11 +21,11 @@ def bf16_mean(process_group: dist.ProcessGroup, bucket: GradBucket) -> torch.fut
 
 
 def powersgd_mean(state: powersgd.PowerSGDState, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """torch's PowerSGD hook, ended before it returns.
+    """torch's PowerSGD hook, completed before it returns.
 
-    It begins its second and third sum in callbacks. Beside another sum (of the next bucket, or of the map of unused
-    parameters) their order may differ between workers, which gloo answers by ending the process, as it matches sums by
-    order.
+    The hook starts its second and third all-reduce in callbacks. If another one runs at the same time (of the next
+    bucket, or of the map of unused parameters), their order may differ between workers. gloo matches all-reduces by
+    order, and would abort the process.
     """
     mean: torch.futures.Future[Tensor] = powersgd.powerSGD_hook(state, bucket)
     mean.wait()

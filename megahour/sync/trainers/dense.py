@@ -30,11 +30,11 @@ from megahour.sync.trainers.flat import broadcast_model, trainable
 
 
 class Dense:
-    """Mean gradients g = Σ w_i g_i / Σ w_i, and the optimiser's step with them on all workers.
+    """All workers take the optimiser's step with the mean gradient g = Σ w_i g_i / Σ w_i.
 
-    A worker alone takes the plain loop's steps, bit for bit. With several, a parameter that had no gradient has one of
-    zeros, so that weight decay and momentum act on it. `metrics`: `gradient_norm` before clipping, where it was needed.
-    A lost worker raises `WorkerLostError` on all others before they change the weights.
+    A single worker takes the plain loop's steps, bit for bit. With several, a parameter without a gradient gets one of
+    zeros, so that weight decay and momentum act on it. `metrics`: `gradient_norm` before clipping, if it was needed. If
+    a worker is lost, all others raise `WorkerLostError` before they change the weights.
     """
 
     def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: DenseOptions) -> None:
@@ -49,7 +49,7 @@ class Dense:
             self._buckets = Buckets(self._parameters, group, options.backwards, options.bucket_bytes)
 
     def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
-        """One step of all workers with Σ w_i g_i / Σ w_i; nothing happens where no worker has weight.
+        """One step of all workers with Σ w_i g_i / Σ w_i; does nothing if all weights are 0.
 
         Raises ConfigError for a weight that `backwards` does not allow, `WorkerLostError` with unchanged weights.
         """
@@ -75,7 +75,7 @@ class Dense:
             finite = is_finite(norm)
             if self._clip_norm is not None and not self._clip_mean:
                 scale = _scale(self._clip_norm, read)
-        if isinstance(finite, Tensor):  # it stays on the device: an infinity reaches all workers in the sum
+        if isinstance(finite, Tensor):  # leave it on the device: an infinity reaches all workers through the sum
             finite = True
         agreed = agree(self._group, weight, finite or scaler is None)
         if not agreed.total:
@@ -88,13 +88,13 @@ class Dense:
         update(self._optimiser, scaler, self._all_finite(scaler) if agreed.finite else False)
 
     def _all_finite(self, scaler: GradScaler | None) -> bool | Tensor:
-        """Of the sum on an accelerator; on the CPU it was agreed before."""
+        """Whether the sum is finite, on an accelerator; on the CPU the workers have already agreed on it."""
         if scaler is None or self._parameters[0].device.type == "cpu":
             return True
         return is_finite(nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None]))
 
     def _step_early(self, buckets: Buckets, weight: float, scaler: GradScaler | None) -> None:
-        """Buckets left during backward, of scaled gradients where there is a scaler: an infinity reaches all."""
+        """The step if backward sends buckets. With a scaler they hold scaled gradients; all workers see an infinity."""
         if weight not in (0.0, 1.0) or (not weight and buckets.begun):
             raise ConfigError(
                 f"weight {weight} of a gradient that has been sent with weight 1",
@@ -111,9 +111,9 @@ class Dense:
         self.metrics["gradient_norm"] = reading(norm)
 
     def finish(self) -> None:
-        """Averages floating-point buffers; the weights are the same on all workers after each step. Collective.
+        """Average floating-point buffers; the weights are equal on all workers after each step. A collective call.
 
-        Raises MegahourError on all workers where one has another model.
+        Raises MegahourError on all workers if one of them has another model.
         """
         end_together(self._group)
         replicas.end_with_one_model(self._model, self._group)
@@ -125,7 +125,7 @@ class Dense:
         return {}
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Does nothing, for any number of workers. ConfigError: it is another trainer's state."""
+        """Does nothing, for any number of workers. Raises ConfigError for another trainer's state."""
         own_state("dense", states, self._group.rank, ())
 
     def rejoin(self, own: Mapping[str, Tensor], peer: Mapping[str, Tensor] | None) -> None:
@@ -133,7 +133,7 @@ class Dense:
 
 
 def _scale(clip_norm: float, norm: float | Tensor) -> float | Tensor:
-    """min(1, c / (‖g‖ + 1e-6)); for a norm that is not finite, 1 if it is a number, and 0 or NaN if it is a tensor."""
+    """min(1, c / (‖g‖ + 1e-6)). If the norm is not finite: 1 for a float, and 0 or NaN for a tensor."""
     if isinstance(norm, Tensor):
         return (clip_norm / (norm + 1e-6)).clamp(max=1.0)
     return min(1.0, clip_norm / (norm + 1e-6)) if math.isfinite(norm) else 1.0

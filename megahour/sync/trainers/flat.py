@@ -14,15 +14,15 @@ from megahour.sync.group.base import Group
 class Flat:
     """Vectors (D,) of a model's trainable parameters, in the order of `model.parameters()`.
 
-    A parameter that modules share occurs once; one with `requires_grad=False` is left out. D is the number of elements;
-    parameter i has those of `bounds[i]` to `bounds[i + 1]`. Parameters stay where they are, as the optimiser and
-    checkpoints know them: vectors are filled from them and written back. All parameters must be real numbers, on one
-    device.
+    A parameter shared by several modules occurs once; one with `requires_grad=False` is left out. D is the number of
+    elements; parameter i has elements `bounds[i]` to `bounds[i + 1]`. The parameters themselves are not moved, since
+    the optimiser and checkpoints refer to them: values are copied to vectors and back. All parameters must be real, and
+    on one device.
 
     Parameters
     ----------
     model: any module.
-    dtype: of the vectors, whatever that of the parameters.
+    dtype: of the vectors; parameters may have others.
     """
 
     def __init__(self, model: nn.Module, *, dtype: torch.dtype = torch.float32) -> None:
@@ -44,7 +44,7 @@ class Flat:
         return torch.zeros(self.numel, dtype=self.dtype, device=self.device)
 
     def views(self, vector: Tensor) -> list[Tensor]:
-        """The parts of `vector` (D,) in the shapes of the parameters; no copies."""
+        """Views of `vector` (D,) in the shapes of the parameters."""
         if vector.shape != (self.numel,):
             raise ConfigError(f"a vector of shape {tuple(vector.shape)} for {self.numel} trainable weights")
         parts = torch.split_with_sizes(vector, [parameter.numel() for parameter in self.parameters])
@@ -59,19 +59,19 @@ class Flat:
 
     @torch.no_grad()
     def set_weights(self, vector: Tensor) -> None:
-        """Copies `vector` (D,) into the parameters."""
+        """Copy `vector` (D,) into the parameters."""
         torch._foreach_copy_(list(self.parameters), self.views(vector))
 
     @torch.no_grad()
     def gradient(self, out: Tensor | None = None) -> Tensor:
-        """The gradient (D,), copied into `out` or a new vector; zero where a parameter has none."""
+        """The gradient (D,), copied into `out` or a new vector; zeros for parameters without one."""
         out = self.empty() if out is None else out
         gather_gradients(self.parameters, self.views(out))
         return out
 
     @torch.no_grad()
     def set_gradient(self, vector: Tensor) -> None:
-        """Makes `vector` (D,) the gradient of the parameters: `parameter.grad` are views of it, where dtypes allow."""
+        """Set the parameters' gradients to `vector` (D,): `parameter.grad` become views of it if dtypes allow."""
         scatter_gradients(self.parameters, self.views(vector))
 
 
@@ -92,7 +92,7 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
 
 
 def check_real(parameters: Sequence[nn.Parameter]) -> None:
-    """Raises ConfigError for complex parameters, of which a vector of floats would keep the real part only."""
+    """Raises ConfigError for complex parameters: a vector of floats would keep only their real part."""
     shapes = [tuple(parameter.shape) for parameter in parameters if parameter.is_complex()]
     if shapes:
         raise ConfigError(
@@ -103,9 +103,9 @@ def check_real(parameters: Sequence[nn.Parameter]) -> None:
 
 @torch.no_grad()
 def gather_gradients(parameters: Sequence[nn.Parameter], views: Sequence[Tensor], scale: float | Tensor = 1.0) -> None:
-    """views ← scale · gradients, of the parameters' shapes; zeros where there is none, or where `scale` is 0.0.
+    """views ← scale · gradients, in the parameters' shapes; zeros if there is no gradient or `scale` is 0.0.
 
-    A `scale` on the gradients' device stays there.
+    `scale` may be a tensor on the gradients' device; then the host does not wait for it.
     """
     on_device = isinstance(scale, Tensor)
     from_, to = [], []
@@ -128,10 +128,10 @@ def gather_gradients(parameters: Sequence[nn.Parameter], views: Sequence[Tensor]
 
 @torch.no_grad()
 def scatter_gradients(parameters: Sequence[nn.Parameter], views: Sequence[Tensor]) -> None:
-    """Makes `views` the parameters' gradients; copies only where a parameter has another dtype or layout.
+    """Set the parameters' gradients to `views`, copying only if a parameter has another dtype or layout.
 
-    A gradient has its parameter's strides, as backward makes it: fused optimisers go through both as they lie in
-    memory. A parameter that has been frozen gets none, as in a plain loop.
+    A gradient gets its parameter's strides, as from backward, since fused optimisers process both in memory order. A
+    frozen parameter gets none, as in a plain loop.
     """
     for parameter, view in zip(parameters, views, strict=True):
         if not parameter.requires_grad:

@@ -1,4 +1,4 @@
-"""PyTorch's FSDP2 behind the same interface, as a baseline: weights, gradients and optimiser state in parts."""
+"""PyTorch's FSDP2 behind the `Synchroniser` interface, as a baseline: shards weights, gradients and optimiser."""
 
 from __future__ import annotations
 
@@ -23,13 +23,14 @@ from megahour.sync.trainers.flat import broadcast_model, trainable
 class Fsdp:
     """torch's `fully_shard`: each worker holds a part of every parameter; forward and backward gather them.
 
-    The optimiser's parameters become the parts (DTensors), in place. Call the model as `model(batch)`, and on all
-    workers: forward is a collective call, in evaluation too. All need a batch in every step. FSDP refuses scalar and
-    non-contiguous parameters, and its DTensors fused optimisers. `metrics`: `gradient_norm` of the mean.
+    The optimiser's parameters are replaced by the parts (DTensors), in place. Call the model as `model(batch)` on all
+    workers: forward is a collective call, also in evaluation. All workers need a batch in every step. FSDP rejects
+    scalar and non-contiguous parameters, and DTensors do not work with fused optimisers. `metrics`: `gradient_norm` of
+    the mean.
 
-    Raises ConfigError for an optimiser that has a state (as Adagrad has from the first) or trains what is not the
-    model's, and for a name in `modules` that there is not. A lost worker raises torch's own error, after the process
-    group's time limit.
+    Raises ConfigError if the optimiser already has a state (as Adagrad has from the start) or trains parameters that
+    are not the model's, and for an unknown name in `modules`. If a worker is lost, torch's own error is raised after
+    the process group's time limit.
     """
 
     def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: FsdpOptions) -> None:
@@ -70,10 +71,10 @@ class Fsdp:
         self._group.traffic.received_bytes += size_bytes
 
     def finish(self) -> None:
-        """Gathers the weights and averages floating-point buffers: all workers hold one model. A collective call.
+        """Gather the weights and average floating-point buffers: all workers hold one model. A collective call.
 
-        `model.parameters()` are then whole tensors. The model stays FSDP's: a later `state_dict()` has DTensors, of
-        which `full_tensor()` is a collective call.
+        `model.parameters()` are then whole tensors. The model remains wrapped in FSDP: a later `state_dict()` has
+        DTensors, whose `full_tensor()` is a collective call.
         """
         for module in self._model.modules():
             if isinstance(module, FSDPModule):
@@ -81,11 +82,11 @@ class Fsdp:
         replicas.average_buffers(self._model, self._group)
 
     def state(self) -> dict[str, Tensor]:
-        """Empty: weights and optimiser hold all, as DTensors."""
+        """Empty: the whole state is in the DTensors of weights and optimiser."""
         return {}
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Does nothing. ConfigError: it is another trainer's state."""
+        """Does nothing. Raises ConfigError for another trainer's state."""
         own_state("fsdp", states, self._group.rank, ())
 
 

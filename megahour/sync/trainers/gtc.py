@@ -1,4 +1,4 @@
-"""Gradient threshold compression: synchronous SGD that sends a thousandth of the gradient. Form `gradient`.
+"""Gradient threshold compression, form `gradient`: synchronous SGD that sends a thousandth of the gradient.
 
     N. Ström, "Scalable distributed DNN training using commodity GPU cloud computing", Interspeech 2015;
     S. H. K. Parthasarathi et al., "Realizing petabyte scale acoustic modeling", 2019, section VI.A (synchronous).
@@ -15,9 +15,9 @@ With worker i's clipped gradient g_i, its share s_i = w_i / Σ w of the mean, it
 with dense averaging, so that a learning rate means the same with any trainer and number of workers; τ is still in units
 of one worker's gradient. Ström's update is that with N times the learning rate.
 
-**Clipping** is of the local gradient, before it meets the residual: what waits was clipped once, and what arrives is
-never cut. **Momentum**, weight decay and whatever else the optimiser does see G, as if it were the gradient, on all
-workers with the same bits.
+**Clipping** applies to the local gradient, before it is added to the residual: every gradient is clipped once, and G
+never. **Momentum**, weight decay and the rest of the optimiser take G as the gradient, with the same bits on all
+workers.
 
 Σ over steps of G plus Σ_i r_i is the sum of all mean gradients: see `codec` for how exactly.
 """
@@ -49,9 +49,9 @@ class Gtc(Compressed):
     """Gradient threshold compression of any model and optimiser; see the module and `Compressed`.
 
     `metrics` of the last step: `gradient_norm` before clipping, `threshold` τ, `density` and `beyond` (shares of a
-    sender's elements that were sent, and that were beyond τ; they differ where messages were full), `room` (words on
-    the wire, a share of the elements) and, of every hundredth step, `residual_norm` and `backlog`: the most quanta ±v
-    that an element waits for, and so the steps that it needs at least.
+    sender's elements that were sent, and that exceeded τ; they differ if messages were full), `room` (words on the wire
+    per element) and, every hundredth step, `residual_norm` and `backlog`: the largest number of quanta ±v that an
+    element still has to send, and so the least number of steps that it needs.
     """
 
     def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: GtcOptions) -> None:
@@ -65,7 +65,7 @@ class Gtc(Compressed):
     def _exchange(self, share: float, norm: float, scaler: GradScaler | None) -> Sent:
         scale, gradient = share * self._clip(norm), self._vector
         if not share:
-            gradient.zero_()  # it may be of anything: 0·∞ is no 0
+            gradient.zero_()  # it may hold anything, and 0·∞ is not 0
             scale = 0.0
         threshold = self._threshold.now(partial(self._estimate, gradient, scale))
         sent = self._sum.sum_(gradient, threshold / self._sum.senders, scale)
@@ -80,20 +80,20 @@ class Gtc(Compressed):
         self.metrics |= {"threshold": 0.0, "beyond": 1.0}
 
     def _estimate(self, gradient: Tensor, scale: float, density: float) -> float:
-        """The mean over workers of what their gradients call for. A collective call."""
+        """The mean over workers of the thresholds that give `density`. A collective call."""
         own = torch.tensor(scale * estimate_threshold(gradient, density), dtype=torch.float64)
         return float(self._group.all_gather(own).wait().sum())
 
     def state(self) -> dict[str, Tensor]:
-        """Copies: `threshold` (2,) with the steps and τ, and the residual with its lane and messages' rooms."""
+        """Copies of `threshold` (2,), with the steps and τ, and of the residual with its lane and messages' rooms."""
         return {"threshold": self._threshold.state(), "steps": torch.tensor(self._steps), **self._sum.state()}
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Goes on from all workers' states, with the same bits where workers are as many as before.
+        """Resume from all workers' states, with the same bits if the number of workers is unchanged.
 
-        Otherwise residuals are handed over, their sum unrounded: node a's go to node a mod the number of nodes now, new
-        nodes begin with zeros, and the first step adds what a worker got in float32. As v = τ/N is what changes, not τ,
-        no other value needs scaling.
+        Otherwise residuals are redistributed without rounding their sum: those of node a go to node a mod the new
+        number of nodes, new nodes start from zeros, and a worker's first step adds what it got in float32. Only v = τ/N
+        changes, not τ, so no other value needs scaling.
         """
         own = own_state("gtc", states, self._group.rank, ("threshold", "steps", "rows", "lane", "starts", "rooms"))
         self._threshold.restore(own["threshold"])
@@ -101,7 +101,7 @@ class Gtc(Compressed):
         self._sum.restore(states)
 
     def rejoin(self, own: Mapping[str, Tensor], peer: Mapping[str, Tensor] | None) -> None:
-        """Keeps its residual; τ is common. See `regrouping`."""
+        """Keep this worker's residual; τ is shared. See `regrouping`."""
         common = own if peer is None else peer
         self._threshold.restore(common["threshold"])
         self._steps = int(common["steps"])

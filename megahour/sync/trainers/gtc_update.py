@@ -1,33 +1,33 @@
-"""Gradient threshold compression, form `update`: each worker's own optimiser steps first, and its update is sent.
+"""Gradient threshold compression, form `update`: each worker runs its own optimiser and sends compressed updates.
 
 With worker i's clipped gradient g_i, its own optimiser with moments m_i, learning rate η, weight decay λ, its share
 s_i = w_i / Σ w of the mean and its residual r_i, a step is
 
     u_i ← optimiser(g_i; m_i)         its change of the weights, with η but without weight decay
     r_i ← r_i + s_i·u_i
-    q_i = the largest share ρ of each parameter's r_i, as sign and one scale; 1-D and small ones whole (`largest_sum`)
+    q_i = the largest share ρ of each parameter's r_i, as signs and one scale; 1-D and small ones whole (`largest_sum`)
     r_i ← r_i - q_i
-    W   ← (1 - η λ) W + Σ_i q_i       one all-gather of half words of place and sign
+    W   ← (1 - η λ) W + Σ_i q_i       one all-gather of half words of index and sign
 
-Why: where a gradient's elements differ by orders of magnitude, as in transformers, one threshold for all leaves the
-small ones waiting for hundreds of steps, and Adam behind it takes what arrives in lumps for noise. Updates of one
-optimiser are alike in size, and the threshold is each block's own. Moments of a worker's own and a residual on the
-update are those of 1-bit Adam's family and MicroAdam (Modoranu et al., 2024).
+Why: gradient elements may differ by orders of magnitude, as in transformers. With one threshold for all, small ones
+would wait for hundreds of steps, and Adam would treat the sums that arrive at last as noise. An optimiser's updates are
+similar in size, and each block has its own threshold. Local moments and a residual on the update are also used by the
+family of 1-bit Adam and by MicroAdam (Modoranu et al., 2024).
 
-**Clipping** is of the local gradient, before the optimiser sees it. **Moments**, momentum and Adam's step count are
-each worker's own: they never travel, and a worker without a batch (weight 0) leaves its own as they are. Adam sees the
-noise of one worker's batch, which is larger than that of the mean, so that its updates are smaller: with N workers take
-a learning rate up to twice that of `dense`. **Weight decay** is decoupled, and the same on all workers, whatever the
-optimiser: with SGD it is SGDW, where a torch optimiser would send λW through the momentum; multiply λ by
-1 / (1 - momentum) to decay as much. The learning rate must be the same on all workers.
+**Clipping** applies to the local gradient, before the optimiser. **Moments**, momentum and Adam's step count are local
+to each worker: they are never sent, and a worker without a batch (weight 0) leaves its own unchanged. Adam sees the
+noise of one worker's batch, which is larger than that of the mean, so its updates are smaller: with N workers use a
+learning rate up to twice that of `dense`. **Weight decay** is decoupled and the same on all workers, for any optimiser.
+With SGD this is SGDW; torch's SGD instead sends λW through the momentum, so multiply λ by 1 / (1 - momentum) for the
+same decay. The learning rate must be the same on all workers.
 
-**SGD's momentum** starts from zero at an element when it is sent (`mask_momentum`; Lin et al., "Deep gradient
-compression", ICLR 2018): it would go on into a direction that is a hundred steps old. Adam's goes on, unless it is
-asked for.
+**SGD's momentum** is reset to zero at the elements that are sent (`mask_momentum`; Lin et al., "Deep gradient
+compression", ICLR 2018). Otherwise it would continue in a direction that is a hundred steps old. Adam's is kept, unless
+the option asks for a reset.
 
-The optimiser is asked for its update by a step from weights of zero. So one whose step depends on the weights in
-another way than by decay (Adafactor, LAMB, LARS) is refused or, where its name is not known here, wrong; and hooks of
-its step see those zeros.
+To get the update alone, the optimiser steps from weights of zero. So optimisers whose step depends on the weights other
+than by decay (Adafactor, LAMB, LARS) are refused; unknown ones of this kind give wrong results. Hooks of the
+optimiser's step see the zeros.
 """
 
 from __future__ import annotations
@@ -52,12 +52,11 @@ _MOMENTA = {"momentum_buffer", "exp_avg"}
 
 
 class GtcUpdate(Compressed):
-    """Threshold compression of updates, with any optimiser whose step is the same from any weights; see the module.
+    """Threshold compression of updates, for optimisers whose step does not depend on the weights; see the module.
 
-    `metrics` of the last step: `gradient_norm` before clipping, `density` (share of the elements that a sender sent,
-    small parameters among them), `room` (words on the wire, a share of the elements) and, of every hundredth step,
-    `residual_norm` and `backlog`: steps that sending the residual would take at the pace of the last message, for the
-    slowest parameter.
+    `metrics` of the last step: `gradient_norm` before clipping, `density` (share of elements that a sender sent,
+    including small parameters), `room` (words on the wire per element) and, every hundredth step, `residual_norm` and
+    `backlog`: steps needed to send the residual at the rate of the last message, for the slowest parameter.
 
     Raises ConfigError for an optimiser that is known to scale its step by the weights.
     """
@@ -95,7 +94,7 @@ class GtcUpdate(Compressed):
         gradients = [p.grad for p in self._flat.parameters if p.grad is not None]
         if not share:
             for parameter in self._flat.parameters:
-                parameter.grad = None  # it may be of anything
+                parameter.grad = None  # may be left over from anything
         elif self._clip(norm) < 1:
             torch._foreach_mul_(gradients, self._clip(norm))
         views = self._flat.views(self._vector.zero_())
@@ -132,7 +131,7 @@ class GtcUpdate(Compressed):
                     momentum.mul_(view)
 
     def state(self) -> dict[str, Tensor]:
-        """Copies: `steps` (2,), those measured and those of the warm-up, and the residual with its lane.
+        """Copies of `steps` (2,), those measured and those of the warm-up, and of the residual with its lane.
 
         A worker's own moments are in its optimiser: keep each worker's, as `train` does.
         """
@@ -149,7 +148,7 @@ class GtcUpdate(Compressed):
         self._sum.restore(states)
 
     def rejoin(self, own: Mapping[str, Tensor], peer: Mapping[str, Tensor] | None) -> None:
-        """Keeps its residual; see `regrouping`."""
+        """Keep this worker's residual; see `regrouping`."""
         common = own if peer is None else peer
         self._steps, self._density.steps = map(int, common["steps"].tolist())
         self._sum.rejoin(own)

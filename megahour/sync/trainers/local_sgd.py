@@ -1,7 +1,7 @@
-"""Local SGD: workers train alone and every few steps become their mean.
+"""Local SGD: workers train alone, and every few steps average their weights.
 
-S. U. Stich, "Local SGD converges fast and communicates little", ICLR 2019; with steps of averaging after each at first,
-post-local SGD: T. Lin et al., "Don't use large mini-batches, use local SGD", ICLR 2020.
+S. U. Stich, "Local SGD converges fast and communicates little", ICLR 2019; with averaging
+after every step at first, post-local SGD: T. Lin et al., "Don't use large mini-batches, use local SGD", ICLR 2020.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from megahour.sync.trainers.flat import Flat, broadcast_model
 
 
 class LocalSgd:
-    """Local steps; after each period of them W ← Σ v_i W_i / Σ v_i, v_i the sum of the period's weights.
+    """Local steps; after each period W ← Σ v_i W_i / Σ v_i, where v_i is the sum of worker i's weights in the period.
 
-    A worker alone takes the plain loop's steps, bit for bit. The optimiser steps locally and keeps its own memory. A
-    lost worker raises `WorkerLostError` when the next mean is due; the weights are then this worker's own.
+    A single worker takes the plain loop's steps, bit for bit. The optimiser steps locally and keeps its own state. A
+    lost worker causes `WorkerLostError` when the next mean is due; the weights are then this worker's own.
 
-    `metrics`: `gradient_norm` before clipping, where it was needed; `consensus_distance`, the L2 distance of this
+    `metrics`: `gradient_norm` before clipping, if it was needed; `consensus_distance`, the L2 distance of this
     worker's weights from the last mean, just before it was taken.
     """
 
@@ -63,7 +63,7 @@ class LocalSgd:
 
     @property
     def due(self) -> bool:
-        """Whether the period's steps are done, and the mean is not."""
+        """Whether the period's steps are done but the mean has not been taken."""
         local = self._local_steps
         return local >= self._options.period_steps or bool(local and self._steps <= self._options.warmup_steps)
 
@@ -98,7 +98,7 @@ class LocalSgd:
         replicas.end_with_one_model(self._model, self._group)
 
     def state(self) -> dict[str, Tensor]:
-        """This worker's weights (D,) in fp32, their part in the next mean, and where it is in its period."""
+        """This worker's weights (D,) in fp32, their weight in the next mean, and its position in the period."""
         return {
             "weights": self._flat.weights(),
             "weight": torch.tensor([self._weight], dtype=torch.float64),

@@ -41,11 +41,11 @@ class InBlocks(Regrouping, Protocol):
 
     @property
     def due(self) -> bool:
-        """Whether the block's steps are done, and its meeting is not."""
+        """Whether the block's steps are done but the workers have not met."""
 
     def meet(self) -> None:
         """End the open block, if there is one. A collective call.
 
-        If a worker is lost meanwhile, the block stays open, and the remaining workers may call it again in a new group,
-        unless it has ended on one of them: then all others take that one's state.
+        If a worker is lost meanwhile, the block stays open, and the remaining workers may call this again in a new
+        group. But if the block has ended on one of them, all others take that worker's state.
         """

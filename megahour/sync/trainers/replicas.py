@@ -1,4 +1,4 @@
-"""Averages what replicas hold besides weights: buffers and optimiser states; and checks that models are equal."""
+"""Averages the buffers and optimiser states of replicas, and checks that their models are equal."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def end_with_one_model(model: nn.Module, group: Group) -> None:
 def buffers_of(model: nn.Module) -> Tensor:
     """The floating-point buffers as one vector (B,), empty if there are none.
 
-    In float64: the mean of one of float32 that is the same on all workers (a window, a constant) keeps its bits.
+    In float64: the mean of float32 values that are equal on all workers (a window, a constant) keeps their bits.
     """
     parts = [buffer.detach().reshape(-1).to(torch.float64) for buffer in _floating(model)]
     return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
@@ -56,7 +56,7 @@ def buffers_of(model: nn.Module) -> Tensor:
 
 @torch.no_grad()
 def set_buffers(model: nn.Module, vector: Tensor) -> None:
-    """Copies `vector` (B,) into the floating-point buffers."""
+    """Copy `vector` (B,) into the floating-point buffers."""
     _copy_parts(_floating(model), vector)
 
 
@@ -97,7 +97,7 @@ def _like(value: object, parameter: Tensor) -> bool:
 
 
 def _average(tensors: Sequence[Tensor], group: Group, share: float) -> None:
-    """Each becomes Σ over workers of share · theirs, summed in float32, as one message."""
+    """Replace each tensor by the sum over workers of share · tensor, in float32 and as one message."""
     vector = torch.cat([tensor.detach().reshape(-1).to(torch.float32) for tensor in tensors]).mul_(share)
     group.all_reduce(vector).wait()
     _copy_parts(tensors, vector)

@@ -17,9 +17,9 @@ _COMPILED = "_orig_mod."  # in names of a compiled module's parameters
 def check_same_start(model: nn.Module, options: str, group: Group) -> None:
     """Raises ConfigError on all workers if one has other options or another model than worker 0. A collective call.
 
-    Models are equal if their parameters and buffers have the same names, in one order, shapes and dtypes, and the same
-    ones are trained; values may differ. Otherwise sums would add elements that do not belong together, and gloo ends a
-    process that gets more bytes than it expects.
+    Models are equal if their parameters and buffers have the same names in the same order, shapes and dtypes, and the
+    same ones are trained; values may differ. With different models, sums would add unrelated elements, and gloo aborts
+    a process that receives more bytes than it expects.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
 """A lock on weights that several threads change, on CPU or GPU; a holder never waits for the device.
 
 On a GPU each thread has its own stream. A holder of the lock only queues work on its stream, which the device starts
-after the previous holder's work. A copy to the host, which takes a wait, is made from a snapshot after the lock is
-released: the training loop's kernels wait for no network, and its thread for no copy.
+after the previous holder's work. A copy to the host has to wait for the device, so it is made from a snapshot after
+the lock is released. So the training loop's kernels never wait for the network, nor its thread for a copy.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class StreamLock:
         self._lock.release()
 
     def locked(self) -> bool:
-        """Whether a thread holds it."""
+        """Whether a thread holds the lock."""
         return self._lock.locked()
 
     def _current(self) -> Any:
@@ -42,7 +42,7 @@ class StreamLock:
 
 
 class HostCopies:
-    """One thread's copies of weights (D,) to the host and back, beside the training loop's stream."""
+    """Copies weights (D,) to the host and back for one thread, on a stream other than the training loop's."""
 
     def __init__(self, weights: Tensor) -> None:
         self._device = weights.device
@@ -58,7 +58,7 @@ class HostCopies:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def take(self, weights: Tensor, lock: StreamLock, out: Tensor) -> None:
-        """Copy the current weights into `out`; complete on return."""
+        """Copy the current weights into `out`; the copy is complete on return."""
         if self._snapshot is None:
             with lock:
                 out.copy_(weights)
@@ -70,5 +70,5 @@ class HostCopies:
             self._stream.synchronize()
 
     def to_device(self, vector: Tensor) -> Tensor:
-        """Copy `vector` to the weights' device; the host's must not change until the next `take`."""
+        """Copy `vector` to the weights' device; `vector` must not change until the next `take`."""
         return vector if self._snapshot is None else vector.to(self._device, non_blocking=True)

@@ -1,15 +1,15 @@
-"""Streaming DiLoCo: the model is shared fragment by fragment, while the workers go on training.
+"""Streaming DiLoCo: workers average the model fragment by fragment while they continue training.
 
 Douillard et al., "Streaming DiLoCo with overlapping communication: towards a distributed free lunch", 2025
-(arXiv:2501.18512), algorithm 2. With H steps between two exchanges of one fragment, P fragments and an exchange that
-takes τ steps, fragment p is sent by all workers at the steps t with (t - p H / P) mod H = 0, and the received mean is
-used τ steps later:
+(arXiv:2501.18512), algorithm 2. With P fragments, H steps between two exchanges of the same fragment, and an exchange
+that takes τ steps, all workers send fragment p at steps t with (t - p H / P) mod H = 0, and use the received mean τ
+steps later:
 
     W̄_p = mean over the workers of θ_p(t)
     B_p, from W̄_p by the block momentum of `block_momentum.Nesterov`
     θ_p(t + τ) ← α θ_p(t + τ) + (1 - α) B_p
 
-So a thin network carries D / P values at a time and has τ steps for them, where DiLoCo sends D and waits.
+So a slow network carries D / P values at a time and has τ steps to do so, whereas DiLoCo sends D values and waits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class FragmentOnWay:
     fragment: int
     due: int
     vector: Tensor
-    work: Work | None  # None once it has come
+    work: Work | None  # None once it has arrived
 
     def mean(self) -> Tensor:
         if self.work is not None:
@@ -49,14 +49,13 @@ class FragmentOnWay:
 
 
 class StreamingDiloco:
-    """Local steps; every `block_steps / fragments` of them one fragment of the model becomes the filtered mean of all.
+    """Local steps; every `block_steps / fragments` steps, one fragment is replaced by the workers' filtered mean.
 
-    With one fragment, no overlap and `mix` 0 it is `diloco`, bit for bit. The model of `finish` is the global one. A
-    worker whose weights are not finite is named in a warning and starts again from the global model: what it trained
-    counts for nothing. A lost worker raises
-    `WorkerLostError` when the next fragment is due.
+    With one fragment, no overlap and `mix` 0 it equals `diloco`, bit for bit. `finish` leaves the global model. A
+    worker whose weights are not finite is named in a warning and restarts from the global model; its progress is
+    discarded. A lost worker causes `WorkerLostError` when the next fragment is due.
 
-    `metrics`: `gradient_norm` before clipping, where it was needed; `block_update_norm` of the fragment that came last.
+    `metrics`: `gradient_norm` before clipping, if it was needed; `block_update_norm` of the last fragment received.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class StreamingDiloco:
         self._bounds = [slice(p * total // parts, (p + 1) * total // parts) for p in range(parts)]
         weights = self._flat.weights()
         self._filters = [Nesterov(weights[part]) for part in self._bounds]
-        self._weights = [0.0] * parts  # of the steps since each fragment was last sent
+        self._weights = [0.0] * parts  # for each fragment, sum of step weights since it was last sent
         self._steps = 0
         self._exchange: FragmentOnWay | None = None
 
@@ -93,10 +92,10 @@ class StreamingDiloco:
             self._use(self._options.mix)
 
     def finish(self) -> None:
-        """Takes what is under way, shares all fragments once more and leaves the global model in `model`: W, not B.
+        """Complete the pending exchange, share all fragments once more, and set `model` to the global model W, not B.
 
-        Floating-point buffers become the workers' mean. A collective call. Raises MegahourError on all workers where
-        one has another model.
+        Floating-point buffers become the workers' mean. A collective call. Raises MegahourError on all workers if one
+        of them has another model.
         """
         base.end_together(self._group)
         if self._exchange is not None:
@@ -109,9 +108,9 @@ class StreamingDiloco:
         replicas.end_with_one_model(self._model, self._group)
 
     def state(self) -> dict[str, Tensor]:
-        """Global model, its momentum and this worker's weights (D,), what is under way, and where it is.
+        """Global model, its momentum and this worker's weights (D,), the pending fragment, and the position.
 
-        Waits for the fragment that is under way.
+        Waits for the pending fragment to arrive.
         """
         exchange = self._exchange
         position = [self._steps, -1, 0] if exchange is None else [self._steps, exchange.fragment, exchange.due]
@@ -125,13 +124,14 @@ class StreamingDiloco:
         }
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Goes on where the workers of `states` were, with the next bits of a run that was not interrupted.
+        """Resume from `states`, with the same bits as a run that was not interrupted.
 
-        With another number of workers all go on from the mean of the old ones' models; what was under way is kept.
+        If the number of workers has changed, all resume from the mean of the old workers' models. The pending fragment
+        is kept.
         """
         names = ("start", "memory", "weights", "under_way", "position", "counted")
         own = base.own_state("streaming_diloco", states, self._group.rank, names)
-        self._flat.views(own["weights"])  # raises where they are another model's, before anything is changed
+        self._flat.views(own["weights"])  # raises before anything is changed if they are of another model
         if own["counted"].numel() != len(self._bounds):
             raise ConfigError(
                 f"a state of {own['counted'].numel()} fragments for {len(self._bounds)}",
@@ -150,7 +150,7 @@ class StreamingDiloco:
 
     @torch.no_grad()
     def _send(self, fragment: int) -> None:
-        """All workers' fragment is on its way, unless no one has trained since it last was."""
+        """Begin to exchange a fragment, unless no worker has trained since it was last sent."""
         weights = self._flat.weights()
         finite = bool(weights.isfinite().all())
         if not finite:
@@ -170,7 +170,7 @@ class StreamingDiloco:
             )
 
     def _start_again(self) -> None:
-        """The global model for weights that are not finite: one fragment of it would be spoilt by those around it."""
+        """Replace weights that are not finite by the whole global model; one fragment of it would not be enough."""
         LOG.warning("rank %d: weights are not finite after step %d; left out", self._group.rank, self._steps)
         self._flat.set_weights(torch.cat([each.start for each in self._filters]))
         self._weights = [0.0] * len(self._weights)
@@ -178,7 +178,7 @@ class StreamingDiloco:
 
     @torch.no_grad()
     def _use(self, mix: float) -> None:
-        """The mean that has come moves its fragment of the global model, and this worker's with it."""
+        """Update a fragment of the global model and of this worker's weights with the received mean."""
         assert self._exchange is not None
         exchange, self._exchange = self._exchange, None
         filtered, part = self._filters[exchange.fragment], self._bounds[exchange.fragment]

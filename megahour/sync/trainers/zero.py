@@ -1,4 +1,4 @@
-"""PyTorch's ZeRO-1 behind the same interface, as a baseline: DDP's gradients, an optimiser in parts."""
+"""PyTorch's ZeRO-1 behind the `Synchroniser` interface, as a baseline: DDP's gradients and a sharded optimiser."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from megahour.sync.trainers.flat import trainable
 
 
 def zero(model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: ZeroOptions) -> Ddp | Zero:
-    """ZeRO stage 1: updates a part of the parameters and sends it to all. Gradients are those of `Ddp`.
+    """ZeRO stage 1: each worker updates a part of the parameters and sends it to all. Gradients are those of `Ddp`.
 
-    `optimiser` gives the class and its settings, and goes on giving them (learning rate schedules), but its own state
-    stays empty; the parts are in `state()`. A worker alone takes the plain loop's steps.
+    `optimiser` provides the class and the settings, also later ones (learning rate schedules), but its own state stays
+    empty; each worker's part is in `state()`. A single worker takes the plain loop's steps.
 
-    Raises ConfigError for an optimiser that has a state (as Adagrad has from the first), or settings that are not in
-    its `defaults`, from which the parts are made.
+    Raises ConfigError if the optimiser already has a state (as Adagrad has from the start), or has settings that are
+    missing in its `defaults`, from which the parts are made.
     """
     alone = process_group_of(group, "zero") is None
     mean = Ddp(model, optimiser, group, options)
@@ -33,7 +33,7 @@ def zero(model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, optio
 
 
 def _settings_of(optimiser: torch.optim.Optimizer) -> list[str]:
-    """Names of the settings that the optimiser's constructor takes. Raises ConfigError where a value is not known."""
+    """Settings that the optimiser's constructor takes. Raises ConfigError if `defaults` lacks one of them."""
     _, _, *rest = inspect.signature(type(optimiser).__init__).parameters.values()
     names = [p.name for p in rest if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if unknown := [name for name in names if name not in optimiser.defaults]:
@@ -45,7 +45,7 @@ def _settings_of(optimiser: torch.optim.Optimizer) -> list[str]:
 
 
 class Zero:
-    """`Synchroniser` made by `zero`."""
+    """The `Synchroniser` that `zero` returns for several workers."""
 
     def __init__(
         self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, clip_norm: float | None, mean: Ddp
@@ -64,7 +64,7 @@ class Zero:
         )
 
     def step(self, *, weight: float = 1.0, scaler: GradScaler | None = None) -> None:
-        """Each worker updates its part with the mean gradient and sends it; raises as `Ddp.step`."""
+        """Each worker updates its part with the mean gradient and sends it. Raises like `Ddp.step`."""
         check_plain_mean("zero", weight)
         self._mean.check_calls()
         for ours, theirs in zip(self._optimiser.param_groups, self._parts.param_groups, strict=True):
@@ -77,11 +77,11 @@ class Zero:
         self._group.traffic.received_bytes += total - sent
 
     def finish(self) -> None:
-        """As `Ddp.finish`; the weights are the same on all workers after each step."""
+        """Like `Ddp.finish`; the weights are equal on all workers after each step."""
         self._mean.finish()
 
     def state(self) -> dict[str, Tensor]:
-        """This worker's part of the optimiser's state: `{number of the parameter}.{name}`."""
+        """This worker's part of the optimiser's state, by `{number of the parameter}.{name}`."""
         numbers = {parameter: number for number, parameter in enumerate(self._parameters)}
         return {
             f"{numbers[parameter]}.{name}": torch.as_tensor(value).detach().clone()
@@ -91,9 +91,9 @@ class Zero:
         }
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Takes what belongs to this worker's part from the states of all, whoever had it.
+        """Restore this worker's part from the states of all workers, whichever of them held it.
 
-        Raises ConfigError: there is none, or it is that of another trainer or model.
+        Raises ConfigError if there is no state, or it is of another trainer or model.
         """
         self._check(states)
         own = {parameter for settings in self._parts.optim.param_groups for parameter in settings["params"]}
