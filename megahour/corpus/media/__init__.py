@@ -1,1 +1,1 @@
-"""Audio as bytes: files, containers, archives, addresses, and what a network may be asked for."""
+"""Audio as bytes: files, containers, archives, addresses, and the networks that may be contacted."""

@@ -1,7 +1,7 @@
-"""Files at any fsspec address, opened so that they can be read by range and survive a flaky network.
+"""Open files at any fsspec address for range reads that survive a flaky network.
 
-Local files are opened as they are. Remote ones are read by ranges (`core.ranges`), a failed read is tried again, and
-what a server cannot give by range is copied to a temporary file once.
+Local files are opened directly. Remote files are read by range (`core.ranges`), and a failed read is retried. If the
+server does not support ranges, the file is copied once to a temporary file.
 """
 
 from __future__ import annotations
@@ -27,34 +27,35 @@ TRIES = 3
 PAUSE_S = 0.5  # doubled after each failed try
 MAX_COPY_BYTES = 8 << 30
 LOCAL = ("file", "local")
-SHOWN = 200  # characters of an address, and of what a client says of it, in a message
+SHOWN = 200  # maximum length in characters of an address, or of a client's error text, in a message
 
-# User names in URLs: on the web always, elsewhere only with a password (abfs://CONTAINER@ACCOUNT is a place). A match
-# begins behind the protocol: one that may be of any length would be tried from each of its letters.
+# Credentials in URLs. In http(s) URLs, a user name alone is masked; elsewhere only one with a password, because
+# abfs://CONTAINER@ACCOUNT is a location. The match starts after the protocol: a pattern that matched a protocol of any
+# length would be retried from each of its letters.
 _LET_IN = re.compile(r"((?<=http)://|(?<=https)://)[^/?#\s]*@|((?<=[\w+.-])://)[^/?#\s@:]*:[^/?#\s]*@", re.IGNORECASE)
 
 T = TypeVar("T")
 
 
 def masked(text: str) -> str:
-    """Text without secrets, for logs: ``https://ann:secret@host/a.wav`` is ``https://***@host/a.wav``."""
+    """Text with credentials masked, for logs: ``https://ann:secret@host/a.wav`` is ``https://***@host/a.wav``."""
     return _LET_IN.sub(r"\1\2***@", text)
 
 
 def in_short(text: str) -> str:
-    """An address, or what a client says of it, for a message: `masked`, and cut to what fits."""
+    """Mask an address or a client's error text and cut it to `SHOWN` characters, for a message."""
     return masked(text)[:SHOWN]
 
 
 @dataclass(frozen=True)
 class Blob:
-    """Bytes that can be opened: a file of a file system, or a member of an archive."""
+    """Bytes that can be opened: a file in a file system or a member of an archive."""
 
     path: str
     open: Callable[[], BinaryIO]
 
     def read(self, limit: int) -> bytes:
-        """All bytes. Raises BadRecord (``side-file-too-large``) beyond `limit`."""
+        """Read all bytes. Raises BadRecord (``side-file-too-large``) if there are more than `limit`."""
         with self.open() as file:
             data = file.read(limit + 1)
         if len(data) > limit:
@@ -64,7 +65,7 @@ class Blob:
 
 @contextmanager
 def reaching(address: str) -> Iterator[None]:
-    """Raise ConfigError where a store or server does not answer, or does not let us in, while it is listed or read."""
+    """Raise ConfigError if a store or server does not answer or denies access while it is listed or read."""
     try:
         yield
     except Exception as error:
@@ -79,7 +80,7 @@ def _unread(address: str, error: Exception) -> ConfigError:
 
 
 def explained(error: BaseException) -> str:
-    """What went wrong, in words: fsspec's own "not found" of a web server says nothing but the address."""
+    """Describe an error in words. fsspec's "not found" for a web server has only the address: read its cause."""
     behind = error.__cause__ if isinstance(error, FileNotFoundError) else None
     if isinstance(private := getattr(behind or error, "os_error", None), PrivateAddress):
         return f"{private}, {private.address}; allow_private permits networks"
@@ -89,19 +90,19 @@ def explained(error: BaseException) -> str:
 
 
 def _is_of_the_address(error: Exception) -> bool:
-    """Whether a store's client finds fault with one address, rather than with the credentials or the network."""
+    """Whether a store's client rejects this address, as opposed to failing on the credentials or the network."""
     return type(error).__name__ == "ParamValidationError"
 
 
 def is_local(fs: Any) -> bool:
-    """Whether a file system is this machine's disk."""
+    """Whether a file system is the local disk."""
     return any(name in LOCAL for name in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol))
 
 
 def open_at(fs: Any, path: str, *, folder: Path | None = None) -> BinaryIO:
-    """A seekable binary file. Errors of the network are raised after `TRIES` tries.
+    """Open a seekable binary file. Network errors are raised after `TRIES` attempts.
 
-    folder: of this machine, for a copy of what is fetched: an archive is walked through first and read then.
+    folder: a local folder for a copy of the fetched bytes, useful for archives, which are listed first and read later.
     """
     if is_local(fs):
         return cast(BinaryIO, fs.open(path, "rb"))
@@ -109,25 +110,25 @@ def open_at(fs: Any, path: str, *, folder: Path | None = None) -> BinaryIO:
 
 
 def _final(error: Exception) -> str:
-    """The reason why asking again is of no use, "" where it may help."""
+    """The reason why a retry cannot succeed; "" if a retry may help."""
     causes: list[BaseException] = [error]
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
     if any(isinstance(each, PrivateAddress) for each in causes):
         return "private-address"
-    if any(isinstance(each, ValueError) for each in causes):  # of yarl and aiohttp: no URL
+    if any(isinstance(each, ValueError) for each in causes):  # from yarl and aiohttp: not a URL
         return "malformed-address"
     return "missing-file" if _is_missing(error) else ""
 
 
 def _is_missing(error: Exception) -> bool:
-    """fsspec says "not found" of a web server's every refusal: look behind it."""
+    """Whether the file is missing. fsspec reports every refusal of a web server as "not found", so check the cause."""
     if not isinstance(error, FileNotFoundError | PermissionError):
         return False
     cause = error.__cause__
     if cause is None or not isinstance(cause, _network_errors()):
         return True
-    status = getattr(cause, "status", 0)  # only answers of a server have one
+    status = getattr(cause, "status", 0)  # only server responses have a status
     return 400 <= status < 500 and status != 429
 
 
@@ -139,18 +140,18 @@ def _network_errors() -> tuple[type[Exception], ...]:
 
 
 class Remote(RangeFile):
-    """A remote file that tries again; with `tolerant`, its last error is a BadRecord."""
+    """A remote file that retries failed reads; with `tolerant`, errors of this file are raised as BadRecord."""
 
-    _file: Any = None  # Python closes what could not be opened, too; 3.13 prints what that raises
+    _file: Any = None  # `close` also runs after a failed __init__; Python 3.13 prints exceptions raised there
 
     def __init__(self, fs: Any, path: str, *, tolerant: bool = False, keep: BinaryIO | None = None) -> None:
-        """keep: a file for all that is fetched, see `core.ranges.ReadAhead`."""
+        """keep: a file that stores everything fetched, see `core.ranges.ReadAhead`."""
         self._fs, self._path, self._tolerant, self._keep = fs, path, tolerant, keep
         self._file = self._try(self._open)
 
     def _open(self) -> Any:
         file = open_ranges(self._fs, self._path, keep=self._keep)
-        # fsspec gives a stream without a size where the server knows no ranges.
+        # If the server does not support ranges, fsspec returns a stream without a size.
         return self._copy() if getattr(file, "size", 0) is None else file
 
     def _copy(self) -> Any:
@@ -191,7 +192,7 @@ class Remote(RangeFile):
         try:
             self._file.seek(self._position)
             return bytes(self._file.read(size))
-        except ValueError:  # fsspec: the server promised ranges and sends whole files
+        except ValueError:  # fsspec: the server announced range support but sends the whole file
             self._file = self._copy()
             self._file.seek(self._position)
             return bytes(self._file.read(size))

@@ -1,6 +1,7 @@
-"""Archives from elsewhere: a tar reader that trusts nothing.
+"""Read untrusted tar archives.
 
-It walks headers and hands out windows on the archive's bytes: no member's name ever becomes a path on disk.
+The reader walks the headers and returns windows onto the archive's bytes. It never uses a member's name as a path on
+disk.
 Header layout: POSIX.1-2017, pax, "ustar Interchange Format"; long names of GNU tar are understood as well.
 """
 
@@ -22,7 +23,7 @@ from megahour.core.errors import BadRecord
 from megahour.corpus.media.containers import byte_size
 from megahour.corpus.media.tar import BLOCK, COPY_BYTES, TarWindow
 
-MAX_HEADER_BYTES = 1 << 16  # of a long name or a pax header: real ones have a few hundred bytes
+MAX_HEADER_BYTES = 1 << 16  # limit for a long name or a pax header; real ones have a few hundred bytes
 MAX_MEMBERS = 1_000_000
 REFUSED = {
     tarfile.LNKTYPE: "tar-link",
@@ -33,13 +34,13 @@ REFUSED = {
 }
 LONG_NAME = b"L"
 REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
-USTAR = slice(257, 262)  # of the first header; an archive without it may still be an old (v7) tar
+USTAR = slice(257, 262)  # position of the magic in the first header; an archive without it may still be an old (v7) tar
 PACKED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
 
 
 @dataclass(frozen=True)
 class Member:
-    """A regular file in an archive: its name and where its bytes are."""
+    """A regular file in an archive: its name, and the offset and size of its bytes."""
 
     name: str
     offset: int
@@ -47,7 +48,7 @@ class Member:
 
 
 def read_members(file: BinaryIO, *, max_bytes: int) -> Iterator[Member | BadRecord]:
-    """Walk an uncompressed tar in a seekable file; a member that must not be used comes as a BadRecord instead.
+    """Walk an uncompressed tar in a seekable file. Yields a BadRecord in place of each member that must not be used.
 
     Reasons: ``tar-absolute-path``, ``tar-parent-path``, ``tar-link``, ``tar-device``, ``tar-unsupported``,
     ``too-large`` (above `max_bytes`), ``duplicate-id``; ``tar-truncated``, ``tar-corrupt`` and ``tar-too-many`` end
@@ -91,7 +92,7 @@ def read_members(file: BinaryIO, *, max_bytes: int) -> Iterator[Member | BadReco
 
 
 def _long_name(kind: bytes, payload: bytes) -> str:
-    """The name in a GNU long-name block or a pax header; empty when it has none."""
+    """The name in a GNU long-name block or a pax header; empty if there is none."""
     if kind == LONG_NAME:
         return payload.rstrip(b"\0").decode("utf-8", "surrogateescape")
     if kind == tarfile.XHDTYPE:
@@ -103,7 +104,7 @@ def _long_name(kind: bytes, payload: bytes) -> str:
 
 
 def _refusal(info: tarfile.TarInfo, name: str, max_bytes: int) -> tuple[str, str] | None:
-    """(reason, detail) when a member must not be used."""
+    """(reason, detail) if a member must not be used, else None."""
     if info.type in REFUSED:
         return REFUSED[info.type], f"type {info.type!r} to {info.linkname!r}"
     if info.type not in REGULAR:
@@ -116,7 +117,7 @@ def _refusal(info: tarfile.TarInfo, name: str, max_bytes: int) -> tuple[str, str
 
 
 def path_refusal(kind: str, name: str) -> tuple[str, str] | None:
-    """(reason, detail) of a member's name that leads out of the archive. kind: of the archive."""
+    """(reason, detail) if a member's name points outside the archive, else None. kind: "tar" or "zip"."""
     parts = name.replace("\\", "/").split("/")
     if name.startswith(("/", "\\")) or parts[0].endswith(":"):
         return f"{kind}-absolute-path", repr(name)
@@ -127,9 +128,9 @@ def path_refusal(kind: str, name: str) -> tuple[str, str] | None:
 
 @contextmanager
 def unpacked(file: BinaryIO, *, max_bytes: int, folder: Path | None = None) -> Iterator[BinaryIO]:
-    """The uncompressed bytes of a tar (gzip, bzip2, xz or plain) as a seekable file.
+    """Give the uncompressed bytes of a tar (gzip, bzip2, xz or plain) as a seekable file.
 
-    A compressed archive goes into one anonymous temporary file of at most `max_bytes`.
+    A compressed archive is unpacked into one anonymous temporary file of at most `max_bytes`.
 
     Raises
     ------

@@ -1,7 +1,9 @@
-"""Zip archives from elsewhere: the central directory and the members that are wanted, by ranges; nothing is trusted.
+"""Read untrusted zip archives by range: the central directory, then only the requested members.
 
-Names never become paths on disk, and no byte is unpacked twice: members that share bytes, as in the bombs of Fifield
-("A better zip bomb", WOOT 2019), are refused. Layout: PKWARE's APPNOTE.TXT 6.3.10, sections 4.3 and 4.5.3 (zip64).
+Member names are never used as paths on disk. Members that share bytes, as in the zip bombs of Fifield ("A better zip
+bomb", WOOT 2019), are refused, so no byte is unpacked twice.
+
+Layout: PKWARE's APPNOTE.TXT 6.3.10, sections 4.3 and 4.5.3 (zip64).
 """
 
 from __future__ import annotations
@@ -24,20 +26,20 @@ from megahour.corpus.media.tar import COPY_BYTES, TarWindow
 END, LOCATOR, END64, ENTRY, LOCAL = b"PK\5\6", b"PK\6\7", b"PK\6\6", b"PK\1\2", b"PK\3\4"
 END_FORM, LOCATOR_FORM, END64_FORM = struct.Struct("<4s4H2LH"), struct.Struct("<4sLQL"), struct.Struct("<4sQ2H2L4Q")
 ENTRY_FORM, LOCAL_FORM = struct.Struct("<4s6H3L5H2L"), struct.Struct("<4s5H3L2H")
-IN_ZIP64 = 0xFFFFFFFF  # of a size or an offset: the true one is in the extra field
+IN_ZIP64 = 0xFFFFFFFF  # placeholder for a size or an offset: the actual value is in the extra field
 ZIP64_FIELD = 1
 MAX_DIRECTORY_BYTES = 256 << 20
 STORED, DEFLATED = 0, 8
-ENCRYPTED, UTF8 = 0x2041, 0x800  # flags: encrypted, strongly so, or the directory is; names are UTF-8
-SPOOL_BYTES = 16 << 20  # a member stays in memory up to this size
-# Sound and text shrink to a tenth or a fiftieth. What shrinks to less than a two-hundredth and is large is a bomb.
+ENCRYPTED, UTF8 = 0x2041, 0x800  # flags: encrypted (plain, strong, or the directory is); names are UTF-8
+SPOOL_BYTES = 16 << 20  # larger unpacked members go to disk
+# Audio and text compress 10 to 50 times. A large member that compresses more than 200 times is a zip bomb.
 BOMB_RATIO, BOMB_BYTES = 200, 64 << 20
 LEFT_BY_MACS = "__MACOSX/"
 
 
 @dataclass(frozen=True)
 class ZipMember:
-    """A file in a zip. offset: of its local header. end: where its bytes end at the latest. raw_name: undecoded."""
+    """A file in a zip. offset: of its local header. end: upper bound on where its bytes end. raw_name: undecoded."""
 
     name: str
     raw_name: bytes
@@ -50,7 +52,7 @@ class ZipMember:
 
 
 class _Directory(NamedTuple):
-    """Where the central directory is, how many members it has, and how many bytes lie before the archive."""
+    """Start and size of the central directory, its number of members, and the number of bytes before the archive."""
 
     start: int
     size: int
@@ -70,11 +72,11 @@ class _Entry(NamedTuple):
 
 
 def read_zip(file: BinaryIO, *, max_bytes: int) -> Iterator[ZipMember | BadRecord]:
-    """The members of a zip in a seekable file, in the order of its directory; a BadRecord for one that is not usable.
+    """Yield the members of a zip in a seekable file, in directory order, or a BadRecord for an unusable member.
 
-    Reasons: ``zip-absolute-path``, ``zip-parent-path``, ``zip-link``, ``zip-encrypted``, ``zip-unsupported`` (a method
-    or a split archive), ``zip-overlap``, ``zip-bomb``, ``too-large`` (above `max_bytes`), ``duplicate-id``;
-    ``zip-corrupt`` and ``zip-too-many`` end the walk where they are of the directory.
+    Reasons: ``zip-absolute-path``, ``zip-parent-path``, ``zip-link``, ``zip-encrypted``, ``zip-unsupported`` (an
+    unknown method or a split archive), ``zip-overlap``, ``zip-bomb``, ``too-large`` (above `max_bytes`),
+    ``duplicate-id``; ``zip-corrupt`` and ``zip-too-many`` end the walk if they concern the directory.
     """
     try:
         directory = _directory(file)
@@ -104,11 +106,11 @@ def read_zip(file: BinaryIO, *, max_bytes: int) -> Iterator[ZipMember | BadRecor
 
 
 def open_member(file: BinaryIO, member: ZipMember, folder: Path | None = None) -> BinaryIO:
-    """A member's bytes as a seekable file: a window on the archive, or unpacked into memory or a file in `folder`.
+    """Open a member as a seekable file: a window onto the archive, or unpacked into memory or a file in `folder`.
 
     Raises
     ------
-    BadRecord: ``zip-corrupt``: its local header is another's, or its bytes are not what the directory says.
+    BadRecord: ``zip-corrupt`` if the local header or the member's bytes do not match the directory.
     """
     file.seek(member.offset)
     data = file.read(LOCAL_FORM.size + len(member.raw_name))
@@ -144,7 +146,7 @@ def _inflated(packed: BinaryIO, member: ZipMember, folder: Path | None) -> Binar
 
 
 def _inflate(packed: BinaryIO, member: ZipMember) -> Iterator[bytes]:
-    """Blocks of at most `COPY_BYTES`; one byte more than the member's size ends it."""
+    """Yield unpacked blocks of at most `COPY_BYTES`; stops one byte past the declared size, so excess is detected."""
     inflater, left = zlib.decompressobj(-zlib.MAX_WBITS), member.size + 1
     try:
         while not inflater.eof and left > 0:
@@ -159,9 +161,9 @@ def _inflate(packed: BinaryIO, member: ZipMember) -> Iterator[bytes]:
 
 
 def _directory(file: BinaryIO) -> _Directory:
-    """Raises BadRecord: there is none."""
+    """Find the central directory. Raises BadRecord if it is missing, split, too large or at an impossible offset."""
     size = byte_size(file)
-    tail_start = max(0, size - END_FORM.size - 0xFFFF)  # the longest comment
+    tail_start = max(0, size - END_FORM.size - 0xFFFF)  # room for the longest comment
     file.seek(tail_start)
     tail = file.read(size - tail_start)
     at = tail.rfind(END)
@@ -175,7 +177,7 @@ def _directory(file: BinaryIO) -> _Directory:
         end, members, bytes_, offset, disk, first_disk = locator
     if disk or first_disk:
         raise BadRecord("zip-unsupported", "a part of an archive of several")
-    before = end - bytes_ - offset  # of a program that unpacks itself
+    before = end - bytes_ - offset  # bytes of the program in a self-extracting archive
     if before < 0:
         raise BadRecord("zip-corrupt", f"a directory of {bytes_} bytes at byte {offset}, which ends at {end}")
     if members > MAX_MEMBERS or bytes_ > MAX_DIRECTORY_BYTES:
@@ -189,14 +191,14 @@ def _comment_bytes(tail: bytes, at: int) -> int:
 
 
 def _locator(file: BinaryIO, end: int) -> tuple[int, int, int, int, int, int] | None:
-    """Of zip64: where the directory ends, its members, bytes and offset, and two numbers of disks; None without."""
+    """zip64 values: end of the directory, its members, bytes and offset, and two disk numbers; None if not zip64."""
     if end < LOCATOR_FORM.size + END64_FORM.size:
         return None
     file.seek(end - LOCATOR_FORM.size)
     name, _, _, _ = LOCATOR_FORM.unpack(file.read(LOCATOR_FORM.size))
     if name != LOCATOR:
         return None
-    at = end - LOCATOR_FORM.size - END64_FORM.size  # where it is without an extensible part, which nobody writes
+    at = end - LOCATOR_FORM.size - END64_FORM.size  # assuming no extensible data sector, which nobody writes
     file.seek(at)
     name, *_, disk, first_disk, _, members, bytes_, offset = END64_FORM.unpack(file.read(END64_FORM.size))
     if name != END64:
@@ -205,7 +207,7 @@ def _locator(file: BinaryIO, end: int) -> tuple[int, int, int, int, int, int] | 
 
 
 def _entries(file: BinaryIO, directory: _Directory) -> Iterator[_Entry]:
-    """Raises BadRecord: the directory is not what its end says."""
+    """Yield the directory's entries. Raises BadRecord if there are fewer than declared."""
     file.seek(directory.start)
     data, at = file.read(directory.size), 0
     for number in range(directory.members):
@@ -222,7 +224,7 @@ def _entries(file: BinaryIO, directory: _Directory) -> Iterator[_Entry]:
 
 
 def _wide(values: list[int], fields: bytes) -> list[int]:
-    """Sizes and offset with those of zip64 where the entry has no room for them. Raises BadRecord: they are missing."""
+    """Replace placeholder sizes and offsets with their zip64 values. Raises BadRecord if those are missing."""
     if IN_ZIP64 not in values:
         return values
     at = 0
@@ -239,7 +241,7 @@ def _wide(values: list[int], fields: bytes) -> list[int]:
 
 
 def _spans(entries: list[_Entry], limit: int) -> tuple[list[int], list[bool]]:
-    """Where each member has to end: at the next one or at the directory; and whether its bytes are another's too."""
+    """For each member, its latest possible end (the next member or the directory) and whether it overlaps another."""
     order = sorted(range(len(entries)), key=lambda i: entries[i].offset)
     ends, shared = [limit] * len(entries), [False] * len(entries)
     furthest, holder = 0, -1
@@ -256,7 +258,7 @@ def _spans(entries: list[_Entry], limit: int) -> tuple[list[int], list[bool]]:
 
 
 def _decoded(entry: _Entry) -> str:
-    """Many write UTF-8 without saying so; else it is the code page of DOS."""
+    """Decode a name. Many programs write UTF-8 without setting the flag; other names use the DOS code page (cp437)."""
     try:
         return entry.raw_name.decode("utf-8")
     except UnicodeDecodeError:
@@ -266,7 +268,7 @@ def _decoded(entry: _Entry) -> str:
 
 
 def _refusal(entry: _Entry, name: str, max_bytes: int) -> tuple[str, str] | None:
-    """(reason, detail) when a member must not be used."""
+    """(reason, detail) if a member must not be used, else None."""
     if stat.S_IFMT(entry.mode) not in (0, stat.S_IFREG):
         return "zip-link", f"a link or a device, mode {entry.mode:o}"
     if problem := path_refusal("zip", name):

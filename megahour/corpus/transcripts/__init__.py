@@ -1,1 +1,1 @@
-"""Transcripts as they come: encodings, subtitles, JSON, speaker turns, and which file belongs to which."""
+"""Read transcripts: encodings, subtitles, JSON, speaker turns, and pairing transcripts with audio files."""

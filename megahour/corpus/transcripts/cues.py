@@ -1,4 +1,4 @@
-"""Cues: a stretch of text with a time, and the repairs that need their neighbours."""
+"""Cues (timed stretches of text) and repairs that compare neighbouring cues."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from dataclasses import dataclass, replace
 from megahour.core.errors import BadRecord
 from megahour.corpus.text.markup import spoken_text, view
 
-MAX_DISORDER = 0.2  # share of timed cues that may stand out of order before the file is refused
-ROLLING_SHARE = 0.5  # share of neighbours that begin with their predecessor's end, above which captions roll
-OVERLAP_WORDS = 3  # fewer repeated words are chance unless one cue holds the other whole
-NEIGHBOURS = 10  # cues before and behind, among which captions roll or not
+MAX_DISORDER = 0.2  # share of timed cues that may be out of order before the file is refused
+ROLLING_SHARE = 0.5  # captions roll if at least this share of cues begin with the end of the previous one
+OVERLAP_WORDS = 3  # fewer repeated words count as chance, unless they make up one of the cues
+NEIGHBOURS = 10  # cues on each side that decide whether captions roll
 MIN_SCROLLS = 2
-MAX_SHOWN = 200  # words of a cue that the next may show again
+MAX_SHOWN = 200  # maximum number of words that the next cue may repeat
 _SHOWN = re.compile(r"\S+")
 
 
 @dataclass(frozen=True)
 class Cue:
-    """`raw` is said from `start_samples` to `end_samples` of the recording; -1 for an unknown time.
+    """Text `raw`, spoken from `start_samples` to `end_samples` of the recording; -1 is an unknown time.
 
-    `raw` is a stretch of the file as it stands, with its markup, which `normalise` hides; `speaker` is "" when unknown.
+    `raw` is copied from the file with its markup, which `normalise` hides. `speaker` is "" if unknown.
     """
 
     start_samples: int
@@ -32,11 +32,11 @@ class Cue:
 
 
 def check_order(cues: list[Cue]) -> list[Cue]:
-    """Keep the longest run of cues whose starts do not decrease; the others keep their place and lose their times.
+    """Keep the times of a longest subsequence of cues whose starts do not decrease; remove those of the other cues.
 
     Raises
     ------
-    BadRecord: ``cues-out-of-order`` when more than `MAX_DISORDER` of the timed cues would lose theirs.
+    BadRecord: ``cues-out-of-order`` if more than `MAX_DISORDER` of the timed cues would lose their times.
     """
     timed = [number for number, cue in enumerate(cues) if cue.start_samples >= 0]
     kept = _longest_non_decreasing([cues[number].start_samples for number in timed])
@@ -71,14 +71,14 @@ def _longest_non_decreasing(values: list[int]) -> list[int]:
 
 
 def untimed(cues: list[Cue]) -> list[Cue]:
-    """The cues in their order, without times."""
+    """The cues in the same order, without times."""
     return [replace(cue, start_samples=-1, end_samples=-1) for cue in cues]
 
 
 def put_back(cues: list[Cue], reach_samples: int) -> list[Cue]:
-    """Move cues that stand out of order, but no farther than `reach_samples` from their place, to where their time is.
+    """Sort cues that are out of order by at most `reach_samples` into the position given by their start time.
 
-    Programs that sort by speaker or by position on the screen write such files; the text is in the order of the times.
+    Programs that sort by speaker or by screen position write such files; the speech follows the order of the times.
     """
     timed = [number for number, cue in enumerate(cues) if cue.start_samples >= 0]
     kept = {timed[position] for position in _longest_non_decreasing([cues[number].start_samples for number in timed])}
@@ -93,9 +93,9 @@ def put_back(cues: list[Cue], reach_samples: int) -> list[Cue]:
 
 
 def without_copies(cues: list[Cue]) -> list[Cue]:
-    """Each cue once: copies have another's words at the same time, or most of the time at once with it.
+    """Drop duplicate cues: those with the same words as another at the same time, or mostly overlapping it.
 
-    The same words at another time are said again ("No." "No."), and stay.
+    The same words at another time are a genuine repetition ("No." "No.") and are kept.
     """
     seen: dict[str, list[int]] = {}
     kept: list[Cue] = []
@@ -122,10 +122,10 @@ def _at_once(one: Cue, other: Cue) -> bool:
 
 
 def strip_rolling(cues: list[Cue]) -> list[Cue]:
-    """Take repeated words out of rolling captions, where each cue shows the last line again above a new one.
+    """Remove repeated words from rolling captions, where each cue shows the previous line above a new one.
 
-    A cue's `raw` is then what follows the words that its predecessor has shown; a cue with nothing new goes. Words that
-    a speaker repeats are left alone unless most cues thereabouts scroll: begin with their predecessor's end and go on.
+    What remains of `raw` follows the words already shown by the previous cue; a cue with nothing new is dropped. Words
+    that a speaker repeats are kept unless most cues nearby scroll, i.e. begin with the end of the previous cue.
     """
     views = (view(cue.raw) for cue in cues)
     words = [[(match[0], shown.raw_span(*match.span())) for match in _SHOWN.finditer(shown.text)] for shown in views]
@@ -143,7 +143,7 @@ def strip_rolling(cues: list[Cue]) -> list[Cue]:
 
 
 def _scrolling(words: list[list[str]], overlaps: list[int]) -> list[bool]:
-    """Whether most of the cues around each one scroll. Equal neighbours are no evidence for either."""
+    """For each cue, whether most cues around it scroll. A cue equal to the previous one is not counted."""
     votes, chances = [0], [0]
     for position, (own, n) in enumerate(zip(words, overlaps, strict=True)):
         same = position > 0 and n == len(own) == len(words[position - 1])
@@ -158,7 +158,7 @@ def _scrolling(words: list[list[str]], overlaps: list[int]) -> list[bool]:
 
 
 def _overlap(previous: list[str], current: list[str]) -> int:
-    """Words at the end of `previous` that begin `current`, of which at most `MAX_SHOWN` are compared."""
+    """Number of words, at most `MAX_SHOWN`, that end `previous` and begin `current`; 0 if they may be chance."""
     for n in range(min(len(previous), len(current), MAX_SHOWN), 0, -1):
         if previous[-n:] == current[:n]:
             return n if n >= OVERLAP_WORDS or n in (len(previous), len(current)) else 0
@@ -166,11 +166,11 @@ def _overlap(previous: list[str], current: list[str]) -> int:
 
 
 def fit_to_length(cues: list[Cue], samples: int) -> list[Cue]:
-    """Cues of a recording of `samples`: ends are cut to it, times behind its end become unknown.
+    """Fit cues to a recording of `samples`: clip their ends, and remove the times of cues that start after it.
 
     Raises
     ------
-    BadRecord: ``transcript-too-long`` when most timed cues start after the recording's end: it is another recording's.
+    BadRecord: ``transcript-too-long`` if most timed cues start after the end: the transcript is of another recording.
     """
     timed = sum(cue.start_samples >= 0 for cue in cues)
     late = sum(cue.start_samples >= samples for cue in cues)

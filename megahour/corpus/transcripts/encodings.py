@@ -1,4 +1,4 @@
-"""Bytes of unknown encoding → text, or a refusal: a wrong guess would poison a corpus silently."""
+"""Decode bytes of unknown encoding, or refuse: a wrong guess would silently corrupt a corpus."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from megahour.core.unicode import REPLACEMENT, mended
 
 BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark it begins with
+    (codecs.BOM_UTF32_LE, "utf-32"),  # before UTF-16, whose mark is a prefix of this one
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-# Code pages of old subtitle files by language; the others were written on cp1252 systems.
+# Code pages of old subtitle files by language; all other languages used cp1252.
 CODE_PAGES = {
     **dict.fromkeys(("ru", "uk", "bg", "sr", "mk", "be"), "cp1251"),
     **dict.fromkeys(("pl", "cs", "sk", "hu", "sl", "hr", "ro"), "cp1250"),
@@ -29,18 +29,18 @@ CODE_PAGES = {
     **dict.fromkeys(("ko",), "cp949"),
 }
 MAX_CONTROL_SHARE = 0.01
-MIN_HIGH_SHARE = 0.7  # of the higher bytes of UTF-16 without a mark: zeros and those of one script
-MAX_ACCENTED_SHARE = 0.4  # of the letters of a cp1252 text; French has about 0.05, mojibake of Cyrillic nearly 1
+MIN_HIGH_SHARE = 0.7  # in UTF-16 without a mark, least share of high bytes that are zero or the most common other value
+MAX_ACCENTED_SHARE = 0.4  # non-ASCII share of letters in cp1252 text; French: about 0.05, Cyrillic mojibake: nearly 1
 
 
 def decode_text(data: bytes, language: str = "en") -> str:
-    """Text of a transcript: by its byte-order mark, else UTF-8, UTF-16 by its zeros, else the language's code page.
+    """Decode a transcript by its byte-order mark, else as UTF-16 if its zeros suggest it, else UTF-8 or the code page.
 
-    A stray NUL is U+FFFD, as WebVTT and HTML have it.
+    A stray NUL becomes U+FFFD, as in WebVTT and HTML.
 
     Raises
     ------
-    BadRecord: ``unreadable-encoding`` when no encoding gives plausible text (binary data, wrong code page).
+    BadRecord: ``unreadable-encoding`` if no encoding gives plausible text (binary data, wrong code page).
     """
     encoding = marked_encoding(data)
     candidates = [encoding] if encoding else ["utf-8", CODE_PAGES.get(language.lower()[:2], "cp1252")]
@@ -56,12 +56,12 @@ def decode_text(data: bytes, language: str = "en") -> str:
 
 
 def marked_encoding(data: bytes) -> str | None:
-    """The encoding that a byte-order mark names, or UTF-16 that its zeros show; None: most likely it is UTF-8."""
+    """The encoding of the byte-order mark, or UTF-16 if the zeros suggest it; None otherwise (most likely UTF-8)."""
     return next((name for mark, name in BOMS if data.startswith(mark)), None) or _by_zeros(data)
 
 
 def _decoded(data: bytes, encoding: str) -> str:
-    """U+FFFD for half a character, which some programs write as if it were a whole one."""
+    """Decode, with U+FFFD for lone surrogates, which some programs write as if they were characters."""
     try:
         return data.decode(encoding)
     except UnicodeDecodeError:
@@ -71,13 +71,13 @@ def _decoded(data: bytes, encoding: str) -> str:
 
 
 def _by_zeros(data: bytes) -> str | None:
-    """UTF-16 without a mark: in text of most scripts that use spaces, every other byte is often zero."""
+    """Detect UTF-16 without a mark: in most scripts that use spaces, every other byte is often zero."""
     head = data[:4096]
     if len(head) < 4 or len(data) % 2:
         return None
     for high, low, name in ((head[1::2], head[0::2], "utf-16-le"), (head[0::2], head[1::2], "utf-16-be")):
         zeros, block = high.count(0) / len(high), max(map(high.count, set(high) - {0}), default=0) / len(high)
-        # Not a stray zero in plain text: beside the zeros, the letters of a script share their higher byte.
+        # Rule out stray zeros in plain text: in UTF-16, the letters of a script share their high byte.
         if zeros > 0.1 and zeros + block > MIN_HIGH_SHARE and low.count(0) < 0.01 * len(low):
             return name
     return None
