@@ -18,7 +18,7 @@ from typing import NamedTuple
 from megahour.batches.in_order import in_order
 from megahour.batches.loader import Batch, Loader
 
-REMEMBERED = 4096  # recently requested windows
+REMEMBERED = 4096  # number of recently requested windows to remember
 
 
 class Request(NamedTuple):

@@ -11,7 +11,7 @@ Index = NDArray[np.int64]
 
 
 class Chunks(NamedTuple):
-    """Pieces of utterances: `utterance` (an index), `start` and `length` in stacked frames, each (n,)."""
+    """Pieces of utterances, (n,) each: the index of the utterance, and `start` and `length` in stacked frames."""
 
     utterance: Index
     start: Index

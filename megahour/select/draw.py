@@ -30,11 +30,11 @@ BUCKETS = 1024
 TO_BUCKET = 63 - 10  # a bucket is the first 10 of the 63 bits of a hash
 MOST_PERIODS = 10_000  # their sums take 80 MB
 Ints = NDArray[np.int64]
-Place = tuple[str, int]  # a set, and a period of it
+Place = tuple[str, int]  # (set, period)
 
 
 class UsableRows(NamedTuple):
-    """Usable utterances of a set in one shard, (n,) each."""
+    """Usable utterances of a set in one shard; each array is (n,)."""
 
     set: str
     hash: Ints
@@ -43,7 +43,7 @@ class UsableRows(NamedTuple):
 
 
 def rows_of(name: str, table: pa.Table, seed: int, period_s: int) -> UsableRows:
-    """Rows of a table with the columns key, created_s, samples and rate_hz."""
+    """`UsableRows` of a table with the columns key, created_s, samples and rate_hz."""
     salt = np.uint64(key_of("draw", seed))
     hashes = scattered(table["key"].to_numpy().astype(np.uint64) ^ salt) >> np.uint64(1)
     created_s = table["created_s"].to_numpy()
@@ -143,7 +143,7 @@ def limits_of(hours: Mapping[str, float], passes: Callable[[], Iterable[UsableRo
 class _Edge:
     """The utterances of a place near its quota: those with hashes in the buckets `first` to `last`."""
 
-    before_us: int  # in earlier buckets
+    before_us: int  # time in earlier buckets
     first: int
     last: int
     hashes: list[Ints] = field(default_factory=list)

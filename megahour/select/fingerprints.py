@@ -68,7 +68,7 @@ def _band_energy(samples: NDArray[np.int16], rate_hz: int) -> NDArray[np.float64
 
 
 def landmarks(found: Fingerprint, every: int) -> Bits:
-    """The values by which copies are found: one in `every` of those of sounding frames, by hash; sorted, unique."""
+    """The values that copies are looked up by: one in `every` values of sounding frames, by hash; sorted, unique."""
     values: Bits = np.unique(found.bits[found.sounding])
     chosen: Bits = values[scattered(values.astype(np.uint64)) % np.uint64(every) == 0]
     return chosen

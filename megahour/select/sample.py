@@ -171,7 +171,7 @@ def _equal_parts(
     for position, (value, speaker) in enumerate(part):
         middle = before + hours[speaker] / 2
         wanted = min(count - 1, int(middle / total * count)) if total else 0
-        # Every shard gets at least one speaker: never run ahead of what the remaining speakers can fill.
+        # Every shard gets at least one speaker, so leave no more shards open than there are speakers left.
         wanted = max(wanted, count - (len(part) - position))
         runs[wanted].append((value, speaker))
         before += hours[speaker]

@@ -156,7 +156,7 @@ class _Builder:
         self.variants: list[tuple[int, int]] = []
 
     def phone(self, triple: tuple[str, str, str], before: list[int], variant: tuple[int, int] = (-1, -1)) -> int:
-        """Add a chain of tied states; only the last one repeats. Returns it."""
+        """Add a chain of tied states, of which the last has a self-loop. Returns the last state."""
         for i in range(self.min_frames):
             self.emission.append(self.column[triple[1]])
             self.loops.append(i == self.min_frames - 1)
@@ -167,7 +167,7 @@ class _Builder:
         return len(self.emission) - 1
 
     def silence(self, before: list[int]) -> list[int]:
-        """Optional silence: the ends with it and without it."""
+        """Add optional silence. Returns the end states without and with it."""
         return [*before, self.phone((BOUNDARY, SILENCE, BOUNDARY), before)]
 
     def path(self, final: list[int], shortest: int) -> StatePath:

@@ -28,7 +28,7 @@ from megahour.units.tree import TripleStatistics, grow
 from megahour.units.utterances import Dropped, LabelledCorpus, Times, Utterance, first_labels, share_of, word_times
 
 LEAST_FRAMES = 60.0  # a senone's Gaussian is split only with at least this many frames
-SEARCHES = 2  # passes after each doubling
+SEARCHES = 2  # Viterbi passes after each doubling
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Phones as tokens of CTC: texts are spelled in the first pronunciation of each word; a graph makes words of them."""
+"""Phones as CTC tokens. A text is spelled by the first pronunciation of each word; the graph maps phones back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from megahour.units.tokens import BLANK
 
 @dataclass(frozen=True)
 class Phones:
-    """The phones of a lexicon, in order of their names; token 0 is the blank.
+    """The phones of a lexicon, sorted by name. Token 0 is the blank.
 
     >>> Phones({"oh": [["OW"]], "no": [["N", "OW"]]}).encode("oh no")
     [2, 1, 2]
@@ -23,7 +23,7 @@ class Phones:
 
     @staticmethod
     def read(lexicon: Artifact) -> Phones:
-        """Those of a *lexicon* artifact. Raises StageError: it has no words."""
+        """The phones of a *lexicon* artifact. Raises StageError: it has no words."""
         entries = lexicon_of(lexicon)
         if not entries:
             raise StageError("a lexicon without words", where=lexicon.url, remedy="see what its stage dropped")
@@ -38,10 +38,10 @@ class Phones:
         return {phone: number for number, phone in enumerate(self.tokens)}
 
     def encode(self, text: str) -> list[int]:
-        """Tokens of a text. Raises KeyError: a word that the lexicon lacks."""
+        """The tokens of a text. Raises KeyError: the lexicon lacks a word."""
         return [self._numbers[phone] for word in text.split() for phone in self.lexicon[word][0]]
 
     def spellable(self, text: str) -> bool:
-        """Whether a text has words, all of them in the lexicon."""
+        """Whether a text has words, and all are in the lexicon."""
         words = text.split()
         return bool(words) and all(word in self.lexicon for word in words)

@@ -29,7 +29,7 @@ class TripleStatistics:
     """Sums over the frames of each (left, phone, right): count, Σx (D,), Σx² (D,)."""
 
     dims: int
-    sums: dict[Triple, NDArray[np.float64]] = field(default_factory=dict)  # (1 + 2 D,)
+    sums: dict[Triple, NDArray[np.float64]] = field(default_factory=dict)  # each (1 + 2 D,)
 
     def add(self, triple: Triple, frames: NDArray[np.float32]) -> None:
         exact = frames.astype(np.float64)
@@ -67,7 +67,7 @@ class _Node:
 
     triples: list[Triple]
     rows: NDArray[np.float64]
-    tree: dict[str, Any]  # filled in place
+    tree: dict[str, Any]  # this leaf in the nested tree; `split` fills it in place
     gain: float = 0.0
     question: tuple[str, tuple[str, ...]] | None = None
 
