@@ -1,4 +1,4 @@
-"""Laws of a recipe's steps, from the books of finished runs; a file of them goes to another machine."""
+"""Derives laws of a recipe's steps from the receipts and timings of finished runs, and saves them to a file."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from megahour.clock.pipeline import QUANTITIES, Growth, Law, Machine, StepLaws
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 
-BLOCK_BYTES = 4 << 20  # that a read asks the store for at once
+BLOCK_BYTES = 4 << 20  # bytes per read request to the store
 ALIKE = 0.05
-BOOKS = 3  # requests of a shard beside its files: receipt, timing, and whether it is there
+BOOKS = 3  # requests per shard besides its files: receipt, timing, existence check
 
-_GROWING: Mapping[Machine, set[str]] = {  # with the hours, where one run alone is known; a model keeps its size
+_GROWING: Mapping[Machine, set[str]] = {  # proportional to hours if only one run is known; a model's size is fixed
     **dict.fromkeys(("cores", "service"), set(QUANTITIES) - {"beside_s", "beside_cpu_s", "peak_bytes"}),
     "train": {"task_s", "device_s", "cpu_s", "read_bytes"},
 }
-_LATER = {"cpu_s", "beside_cpu_s", "peak_bytes"}  # that files of constants lack which were written before
+_LATER = {"cpu_s", "beside_cpu_s", "peak_bytes"}  # missing from older files of constants
 
 
 @dataclass(frozen=True)
 class Measured:
-    """One step of one finished run: quantities by name, and hours of audio (0: it does not go through audio)."""
+    """One step of one finished run: quantities by name, and hours of audio (0: it processes no audio)."""
 
     name: str
     stage: str
@@ -35,7 +35,7 @@ class Measured:
     hours: float
     workers: int
     longest: float
-    inputs: tuple[str, ...]  # names of steps
+    inputs: tuple[str, ...]  # names of the steps it reads from
 
 
 def measured(
@@ -46,11 +46,11 @@ def measured(
     inputs: Mapping[str, Artifact],
     parents: tuple[str, ...],
 ) -> Measured:
-    """What a finished step took.
+    """Measurements of a finished step.
 
     Raises
     ------
-    ConfigError: it is not finished, or its timings are gone.
+    ConfigError: the step is not finished, or its timings are missing.
     """
     if not output.complete:
         raise ConfigError("not finished", where=output.url, remedy="run the recipe, or give finished runs by --from")
@@ -90,7 +90,7 @@ def measured(
 
 
 class _Books(NamedTuple):
-    """What the receipts of an artifact add up to. blocks: reads of `BLOCK_BYTES` that its files take."""
+    """Totals of an artifact's receipts. blocks: reads of `BLOCK_BYTES` needed for its files."""
 
     bytes: int
     files: int
@@ -100,7 +100,7 @@ class _Books(NamedTuple):
 
 @lru_cache(maxsize=256)
 def _books(url: str, digest: str) -> _Books:
-    """Read once, though several steps have the artifact as an input; the digest says which one is at the address."""
+    """Totals of the artifact at `url`, cached since several steps may read it; `digest` tells its versions apart."""
     written, files, blocks, audio_s = 0, 0, 0, 0.0
     for receipt in Artifact(url).each_receipt():
         for info in receipt.files.values():
@@ -110,11 +110,11 @@ def _books(url: str, digest: str) -> _Books:
 
 
 def source_of_hours(run: Sequence[Measured], step: str = "") -> str:
-    """The step whose hours of audio are those of the corpus: `step`, or the one with the most that no other feeds.
+    """The step whose hours of audio are the corpus's: `step`, or the largest of those with no audio step before them.
 
     Raises
     ------
-    ConfigError: `step` counts no audio, or none does.
+    ConfigError: `step`, or every step, counts no audio.
     """
     counting = {each.name: each for each in run if each.hours > 0}
     if step:
@@ -131,12 +131,13 @@ def source_of_hours(run: Sequence[Measured], step: str = "") -> str:
 
 
 def laws(runs: Sequence[Sequence[Measured]], step: str = "", *, growing: bool = False) -> list[StepLaws]:
-    """Laws of the steps that all runs have, in the hours of `source_of_hours`, or in whatever their sizes are.
+    """Laws of the steps common to all runs, as functions of the hours of `source_of_hours`, or of other sizes.
 
-    growing: own sizes are numbers of different things, and grow as `Growth`; else they are lines.
+    growing: the steps' own sizes count distinct items, such as n-grams, and follow `Growth`; else they are linear.
 
-    Of one run: what goes through audio is proportional to the hours, all else, and what a step takes beside its tasks,
-    is fixed. Of several: a step's quantities are lines in its own hours, and these a line in the corpus's (`_line`).
+    With one run, the quantities of steps that process audio are proportional to the hours; all others are fixed, and so
+    is the time beside tasks. With several runs, a step's quantities are linear in its own hours, and these in
+    the corpus's hours (`_line`).
     """
     source = source_of_hours(runs[0], step)
     tables = [{each.name: each for each in run} for run in runs]
@@ -161,9 +162,11 @@ def _laws(steps: Sequence[Measured], hours: Sequence[float], growing: bool) -> S
         return StepLaws(largest.name, largest.stage, largest.machine, found, largest.workers, longest, own=one)
     found = {name: _line(own, [step.quantities[name] for step in steps]) for name in QUANTITIES}
     starts = [step.quantities["beside_cpu_s"] for step in steps]
-    if growing:  # a task holds a shard, which is as large whatever there is of them
+    if growing:  # a task holds one shard, and shard size does not depend on the number of shards
         found["peak_bytes"] = Law(max(step.quantities["peak_bytes"] for step in steps), 0.0)
-    found["beside_cpu_s"] = Law(sum(starts) / len(starts), 0.0)  # processes start as often for more: the rest is noise
+    found["beside_cpu_s"] = Law(
+        sum(starts) / len(starts), 0.0
+    )  # start-up does not grow with the corpus: differences are noise
     seconds = [(found["task_s"].at(h), step.quantities["task_s"]) for h, step in zip(own, steps, strict=True)]
     residual = max([abs(fit / took - 1) for fit, took in seconds if took > 0], default=0.0)
     share: Law | Growth = Law(0.0, 1.0)
@@ -173,7 +176,7 @@ def _laws(steps: Sequence[Measured], hours: Sequence[float], growing: bool) -> S
 
 
 def _growth(sizes: Sequence[float], own: Sequence[float]) -> Growth:
-    """A line of the logarithms of two, of three or more a parabola, by least squares; it bends down only."""
+    """Least squares on logarithms: a line for two sizes; for more, a parabola if it is concave, else a line."""
     import numpy as np
 
     x, y = np.log(sizes), np.log(own)
@@ -191,10 +194,10 @@ def _of_one(step: Measured, name: str, own: float) -> Law:
 
 
 def _line(hours: Sequence[float], values: Sequence[float], *, below_nothing: bool = False) -> Law:
-    """Least squares of relative errors; values that are next to nothing count as the largest.
+    """Fit a line by least squares of relative errors; values near zero get the weight of the largest value.
 
-    The slope is 0 at least, and 0 where the hours differ by less than `ALIKE`: noise must not be prolonged. So is
-    what is fixed, unless it may lie `below_nothing`.
+    The slope is never negative, and is 0 if the hours differ by less than the share `ALIKE`, so that noise is not
+    extrapolated. The fixed part is not negative either, unless `below_nothing`.
     """
     if not (largest := max(values)):
         return Law(0.0, 0.0)
@@ -216,7 +219,7 @@ def _dot(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def to_json(steps: Sequence[StepLaws]) -> str:
-    """Laws as a file: edit a number where you know better."""
+    """Laws as JSON text, which users may edit."""
     rows = {
         step.name: {
             **{key: value for key, value in vars(step).items() if key not in ("name", "laws", "own")},
@@ -229,7 +232,7 @@ def to_json(steps: Sequence[StepLaws]) -> str:
 
 
 def from_json(text: str, where: str) -> list[StepLaws]:
-    """Raises ConfigError naming what is wrong."""
+    """Read laws from `text`. Raises ConfigError naming what is wrong."""
     try:
         steps: dict[str, dict[str, Any]] = json.loads(text)["steps"]
         found = []

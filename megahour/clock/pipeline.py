@@ -1,19 +1,19 @@
-"""What a recipe takes for more hours, more cores and devices, and what it costs: from laws of each step.
+"""Forecasts time and cost of a recipe for more hours, cores and devices, from laws of each step.
 
 A step's quantities (shards, seconds, bytes, requests) are q(o) = fixed + slope o of its own hours of audio o, and these
-o(h) = fixed + slope h of the corpus's hours h, as finished runs have both (`measured`): what a test set takes first is
-missing elsewhere, and what is trained on a fixed set does not grow. On C cores, of S shards of m seconds each, the
-longest λ times the mean,
+o(h) = fixed + slope h of the corpus's hours h, both fitted to finished runs (`measured`). The fixed part of o may be
+negative, since a test set takes its hours first; training on a fixed set does not grow. On C cores, with S shards of m
+seconds on average, the longest taking λ times that,
 
-    work     max(⌈S / C⌉ m, λ m)                   tasks are whole: a step is no faster than its longest shard
-    wall     begin + work + beside W / C           begin: of a run of no hours; beside: what grows, but not in tasks, of
-                                                   the W workers that it was measured with
-    service  max(host / C, device / (K v))         tasks that ask a model: K devices, each v times the measured one
-    train    device / (v K e)                      e: share of the ideal speed-up; on no device the measured wall time
+    work     max(⌈S / C⌉ m, λ m)                   tasks are not split: a step takes at least its longest shard
+    wall     begin + work + beside W / C           begin: time at 0 hours; beside: growing time outside tasks, with
+                                                   the W workers of the measured run
+    service  max(host / C, device / (K v))         tasks that call a model: K devices, each v times as fast as measured
+    train    device / (v K e)                      e: share of the ideal speed-up; without devices, the measured time
 
-and no wall time is below bytes / bandwidth of the store. On machines that are taken away λ times an hour, a task of T
-hours that begins again from nothing takes (1/λ + r)(exp(λ T) - 1) in the mean, r hours being a restart; a training of M
-machines the same with λ M and the time between checkpoints.
+and no wall time is below bytes / bandwidth of the store. On spot machines that are interrupted λ times per hour, a task
+of T hours that restarts from scratch takes (1/λ + r)(exp(λ T) - 1) on average, where a restart takes r hours. For
+training on M machines, use λ M and the time between checkpoints as T.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ QUANTITIES = (
     "shards", "task_s", "device_s", "beside_s", "written_bytes", "read_bytes", "requests",
     "cpu_s", "beside_cpu_s", "peak_bytes",
 )  # fmt: skip
-"""cpu_s: CPU time of tasks; beside_cpu_s: of all processes beside them, starts above all, where that was measured;
-peak_bytes: of the task whose process held the most memory."""
+"""cpu_s: CPU time of tasks; beside_cpu_s: CPU time outside tasks, mostly process starts, if measured; peak_bytes:
+largest memory of any task's process."""
 LEAST_EXPONENT = 0.5
-"""Of what a text goes through several times as it grows: numbers of different words grow no slower (Heaps' law)."""
+"""Least exponent of `Growth`: the number of distinct words grows at least this fast with the text (Heaps' law)."""
 
 
 @dataclass(frozen=True)
 class Law:
-    """A quantity that is `fixed` and grows by `slope` an hour."""
+    """A linear quantity: `fixed` plus `slope` per hour of audio."""
 
     fixed: float
     slope: float
@@ -49,9 +49,9 @@ class Law:
 
 @dataclass(frozen=True)
 class Growth:
-    """exp(start + exponent L + curve L²), L = ln of the corpus's size: how numbers of different things grow.
+    """Growth of the number of distinct items: exp(start + exponent L + curve L²), with L = ln(corpus size).
 
-    Where its slope in L has fallen to LEAST_EXPONENT it goes on as a power.
+    Beyond the point where the slope in L falls to LEAST_EXPONENT, it continues as a power law with that exponent.
     """
 
     start: float
@@ -67,17 +67,17 @@ class Growth:
 
 @dataclass(frozen=True)
 class StepLaws:
-    """What finished runs say of one step; `laws` has all of `QUANTITIES`, `residual` is the largest of its fits.
+    """Laws of one step, from finished runs: one for each of `QUANTITIES`; `residual` is the largest relative fit error.
 
-    own: its hours in those of the corpus, at least 0; of a step that goes through no audio the corpus's.
+    own: the step's hours as a function of the corpus's, clipped at 0; for a step without audio, the corpus's hours.
     """
 
     name: str
     stage: str
     machine: Machine
     laws: Mapping[str, Law]
-    workers: int = 1  # that it was measured with; of `train`, threads
-    longest: float = 1.0  # seconds of the longest shard over those of the mean one
+    workers: int = 1  # in the measured run; for `train`, threads
+    longest: float = 1.0  # seconds of the longest shard over the mean
     residual: float = 0.0
     own: Law | Growth = Law(0.0, 1.0)
 
@@ -128,7 +128,7 @@ class Prices(BaseModel):
 
 @dataclass(frozen=True)
 class StepForecast:
-    """One step at the planned size. Hours are of time; `money` is on demand, `spot_money` with what is lost."""
+    """One step at the planned size. `money`: on-demand cost; `spot_money`: spot cost, with the work lost and redone."""
 
     name: str
     stage: str
@@ -142,14 +142,14 @@ class StepForecast:
     bound: str
     money: float = 0.0
     spot_money: float | None = None
-    spot_longer: float = 1.0  # wall time on spot machines over that on demand
+    spot_longer: float = 1.0  # wall time on spot machines over on-demand wall time
     cpu_s: float = 0.0
-    peak_bytes: float = 0.0  # of one task
+    peak_bytes: float = 0.0  # largest of any task
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """A recipe at the planned size, step by step; steps run one after another."""
+    """A recipe at the planned size; its steps run one after another."""
 
     hours: float
     steps: Sequence[StepForecast]
@@ -167,7 +167,7 @@ class Forecast:
 
     @property
     def spot_money(self) -> float | None:
-        """None where a price is missing."""
+        """Total cost on spot machines; None if a price is missing."""
         known = [step.spot_money for step in self.steps if step.spot_money is not None]
         return sum(known) + self.store_money if len(known) == len(self.steps) else None
 
@@ -181,7 +181,7 @@ class Forecast:
 
 
 def forecast(laws: Sequence[StepLaws], hours: float, cluster: PlannedCluster, prices: Prices | None = None) -> Forecast:
-    """What each step takes for `hours` on `cluster`, and what that costs.
+    """Forecast time and cost of each step for `hours` of audio on `cluster`.
 
     >>> align = StepLaws("align", "align", "cores", dict.fromkeys(QUANTITIES, Law(0.0, 0.0)) | {
     ...     "shards": Law(0, 1), "task_s": Law(0, 360)})
@@ -237,7 +237,7 @@ def _step(step: StepLaws, hours: float, cluster: PlannedCluster) -> StepForecast
 
 
 def _priced(step: StepLaws, made: StepForecast, cluster: PlannedCluster, prices: Prices) -> StepForecast:
-    """With money for the machines that are held while the step runs, on demand and on spot machines."""
+    """Add the cost of the machines reserved while the step runs, on demand and on spot machines."""
     devices = cluster.devices if step.machine != "cores" else 0
     cores = cluster.cores if step.machine != "train" else 0 if devices else step.workers
     hours = made.wall_s / 3600
@@ -255,7 +255,7 @@ def _priced(step: StepLaws, made: StepForecast, cluster: PlannedCluster, prices:
 
 
 def restarted(task_s: float, an_hour: float, restart_s: float) -> float:
-    """Mean time over undisturbed time of work that begins again from nothing `an_hour` times an hour, at random.
+    """Mean slow-down of a task that is interrupted at random, `an_hour` times per hour, and restarts from scratch.
 
     >>> round(restarted(3600, 1, 0), 3)
     1.718

@@ -1,1 +1,1 @@
-"""What Prometheus reads of a command at work: its steps, its models, its training, its disks."""
+"""Prometheus metrics of a running command: its steps, model services, training and disks."""

@@ -1,4 +1,4 @@
-"""Values that take a while to get, such as those of a store or of another program: fetched beside the scrapes."""
+"""Fetches slow values, such as those from a store or another program, in the background so scrapes do not wait."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ EVERY_S = 15.0
 
 
 class Fetched(Generic[T]):
-    """What `fetch` last returned, asked again every `every_s` seconds from the first look on.
+    """The last result of `fetch`, which is called every `every_s` seconds after the first `look`.
 
     Attributes
     ----------
-    value: of the last call that ended well; None before.
+    value: result of the last successful call; None before the first.
     failed: whether the last call raised.
     """
 
@@ -31,18 +31,18 @@ class Fetched(Generic[T]):
         self._closed = threading.Event()
 
     def look(self) -> None:
-        """Begin to fetch, if no look has done so."""
+        """Start fetching, unless an earlier call has."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, daemon=True, name="metrics")
             self._thread.start()
 
     def seconds(self) -> float:
-        """What the last call took, or the one under way has taken when that is more."""
+        """Duration of the last call, or of the current one so far if that is longer."""
         began_s = self._began_s
         return max(self._took_s, time.monotonic() - began_s) if began_s else self._took_s
 
     def close(self) -> None:
-        """No further calls; one that hangs is left to itself."""
+        """Stop calling `fetch`, without waiting for a call that hangs."""
         self._closed.set()
 
     def _run(self) -> None:

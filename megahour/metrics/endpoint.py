@@ -1,7 +1,7 @@
-"""The page that Prometheus scrapes, over HTTP, by prometheus_client (extra `metrics`).
+"""HTTP endpoint that Prometheus scrapes, served by prometheus_client (extra `metrics`).
 
-A scrape asks the sources; nothing is counted for it where the work is done, so what is computed, and when, is the same
-with the endpoint and without.
+Values are collected from the sources when a scrape arrives. The work itself counts nothing for the metrics, so it runs
+the same with and without the endpoint.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ LOOPBACK = "127.0.0.1"
 
 @contextmanager
 def serving(port: int, sources: Mapping[str, Source], *, host: str = LOOPBACK) -> Iterator[str]:
-    """Serve the metrics of `sources`, by name, while the block runs; its URL. Port 0: any that is free.
+    """Serve the metrics of the named `sources` while the block runs; yields the URL. Port 0: any free port.
 
-    The page has no password: let another `host` than loopback be one of a network of your own.
+    The page has no password: use a `host` other than loopback only on a private network.
 
     Raises
     ------
-    ConfigError: prometheus_client is not installed, or the address is not to be had.
+    ConfigError: prometheus_client is not installed, or the address is not available.
     """
     try:
         from prometheus_client import CollectorRegistry, ProcessCollector, start_http_server
     except ModuleNotFoundError:
         raise ConfigError("prometheus_client is not installed", remedy=install("metrics")) from None
     registry = CollectorRegistry()
-    ProcessCollector(registry=registry)  # of this process: its memory, CPU time and open files
+    ProcessCollector(registry=registry)  # memory, CPU time and open files of this process
     registry.register(_Collector(sources))
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
@@ -55,14 +55,14 @@ def serving(port: int, sources: Mapping[str, Source], *, host: str = LOOPBACK) -
 
 
 class _Collector:
-    """Asks each source; one that fails is left out, and says so."""
+    """Collects from each source; one that fails is skipped and reported as failed."""
 
     def __init__(self, sources: Mapping[str, Source]) -> None:
         self._sources = sources
         self._failing: set[str] = set()
 
     def describe(self) -> list[Any]:
-        return []  # nothing is asked before the first scrape
+        return []  # registration must not query the sources
 
     def collect(self) -> Iterator[Metric]:
         from prometheus_client.metrics_core import Metric
@@ -80,7 +80,7 @@ class _Collector:
         for name, source in self._sources.items():
             try:
                 yield from list(source())
-            except Exception as error:  # a scrape is worth less than the work
+            except Exception as error:  # a failing metric must not disturb the work
                 if name not in self._failing:
                     LOG.warning("no metrics of %s: %s: %s", name, type(error).__name__, error)
                 self._failing.add(name)

@@ -1,4 +1,4 @@
-"""Disks that a command writes to, and the GPUs of its machine."""
+"""Metrics of the disks that a command writes to, and of the machine's GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MIB = 2**20
 
 
 def disks(folders: Iterable[str]) -> Iterator[MetricSample]:
-    """Room and size of the disk that each folder is on, or will be; each disk once, by where it is mounted."""
+    """Free space and size of each folder's disk, once per mount point; folders need not exist yet."""
     for path in dict.fromkeys(map(_mount, folders)):
         room = shutil.disk_usage(path)
         yield MetricSample("megahour_disk_free_bytes", room.free, {"path": str(path)})
@@ -24,7 +24,7 @@ def disks(folders: Iterable[str]) -> Iterator[MetricSample]:
 
 
 def _mount(folder: str) -> Path:
-    """Where the disk of a folder is mounted; the folder need not be there."""
+    """Mount point of a folder's disk; the folder need not exist."""
     path = Path(folder).resolve()
     while not path.is_mount():
         path = path.parent
@@ -32,7 +32,7 @@ def _mount(folder: str) -> Path:
 
 
 class Gpus:
-    """What `nvidia-smi` says of the GPUs, where there is one; without the program there are no metrics of them."""
+    """GPU metrics from `nvidia-smi`; none if the program is not installed."""
 
     def __init__(self) -> None:
         self._program = shutil.which("nvidia-smi")
@@ -49,14 +49,14 @@ class Gpus:
                 ("megahour_device_memory_used_bytes", used, MIB),
                 ("megahour_device_memory_bytes", memory, MIB),
             ):
-                if text.isdecimal():  # else "[N/A]", of a part of a GPU
+                if text.isdecimal():  # else "[N/A]", as for a MIG slice of a GPU
                     yield MetricSample(metric, int(text) * unit, labels)
 
     def close(self) -> None:
         self._rows.close()
 
     def _ask(self) -> list[list[str]]:
-        assert self._program is not None  # asked only where there is one
+        assert self._program is not None  # called only if the program exists
         words = [self._program, f"--query-gpu={','.join(QUERY)}", "--format=csv,noheader,nounits"]
         done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT_S, check=True)
         rows = [[cell.strip() for cell in line.split(",")] for line in done.stdout.splitlines()]

@@ -1,8 +1,7 @@
-"""Every metric: its name, its type and what it says. docs/metrics.md lists them; the alert rules and the dashboard use
-no others.
+"""All metrics, with name, type and help. docs/metrics.md lists them; alert rules and dashboard use no others.
 
-Times are seconds, sizes bytes. A counter begins at zero with its command, or with the service that counts; what is
-`of all sessions` takes earlier runs of the same command in.
+Times are in seconds, sizes in bytes. A counter starts at zero with its command, or with its service; a metric described
+as `of all sessions` includes earlier runs of the same command.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ class Metric(NamedTuple):
 
 
 class MetricSample(NamedTuple):
-    """A value of the metric `name`; `labels` are all that METRICS gives it."""
+    """One value of the metric `name`, with a value for each label that METRICS declares."""
 
     name: str
     value: float
@@ -30,7 +29,7 @@ class MetricSample(NamedTuple):
 
 
 Source = Callable[[], Iterator[MetricSample]]
-"""Asked at every scrape, in a thread of its own: it waits for nothing."""
+"""Called at every scrape, in its own thread; it must not block."""
 
 _STEP = ("step", "stage")
 

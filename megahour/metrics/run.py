@@ -1,4 +1,4 @@
-"""A run, or a single stage, as it goes: the monitor that shows it also writes it on a board, which scrapes read."""
+"""Metrics of a run or a single stage in progress: its monitor also updates a `RunBoard`, which scrapes read."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from megahour.runner.job import Job
 
 LOG = logging.getLogger(__name__)
-SHARDS = 1024  # of which the quantiles of their seconds are
+SHARDS = 1024  # the last ones, for the quantiles of their durations
 SYSTEMS = ("baseline", "student", "teacher")
 
 
 @dataclass
 class StepState:
-    """What is known of a step. Seconds are wall time; `began_s` is of the monotonic clock, None when not at work."""
+    """State of a step. Seconds are wall time; `began_s` is a monotonic time, None while the step is not running."""
 
     stage: str
     shards: int = 0
@@ -47,11 +47,11 @@ class StepState:
     shard_s: deque[float] = field(default_factory=lambda: deque(maxlen=SHARDS))
 
     def seconds(self) -> float:
-        """Of this session."""
+        """Seconds in this session."""
         return self.session_s if self.began_s is None else time.monotonic() - self.began_s
 
     def got_on(self, at: float) -> None:
-        """The step is at `at` of its units; that it says so again is no progress."""
+        """Record that the step has reached unit `at`; repeating the same value does not count as progress."""
         if at != self.at:
             self.at, self.progressed_unix_s = at, time.time()
 
@@ -60,9 +60,9 @@ class StepState:
 
 
 class RunBoard:
-    """All that a scrape says of a run. Written by the thread that runs, read by those of the endpoint.
+    """State of a run that scrapes report. The run's thread writes it; the endpoint's threads read it.
 
-    price_per_core_hour: in whatever currency; 0 leaves the costs out.
+    price_per_core_hour: in any currency; 0 omits costs.
     """
 
     def __init__(self, price_per_core_hour: float = 0.0, *, steps: int = 1) -> None:
@@ -79,10 +79,10 @@ class RunBoard:
         self._output = ""
 
     def known(self, step: str, stage: str, output: Artifact) -> None:
-        """A step before it runs: what earlier sessions spent on it, and the error rates that it found."""
+        """Register a step before it runs, with the time of earlier sessions and its measured error rates."""
         try:
             made = output.made
-        except Exception as error:  # the run itself will say what is wrong there
+        except Exception as error:  # the run itself will report what is wrong
             LOG.debug("%s: %s", output.url, error)
             return
         with self._lock:
@@ -92,7 +92,7 @@ class RunBoard:
                 self._evaluated(step, made)
 
     def begins(self, step: str, job: Job, stage: str, engine: Engine) -> None:
-        """A step's job is about to be planned."""
+        """Record that a step starts; its tasks are not planned yet."""
         earlier_s = _wall_s(Artifact(job.output))
         with self._lock:
             state = StepState(stage, earlier_s=earlier_s)
@@ -119,12 +119,12 @@ class RunBoard:
             state.got_on(state.done)
 
     def took(self, step: str, seconds: float) -> None:
-        """A worker made a shard."""
+        """Record the seconds that a worker took for a shard."""
         with self._lock:
             self._states[step].shard_s.append(seconds)
 
     def units(self, step: str, at: float, unit_s: float, restarts: float) -> None:
-        """A long task counts in units of its own, such as batches; `restarts` of a training's workers."""
+        """Record progress of a long task in its own units, such as batches, and the restarts of training workers."""
         with self._lock:
             state = self._states[step]
             state.unit_s, self._restarts = unit_s, restarts
@@ -138,7 +138,7 @@ class RunBoard:
             self._training = None
 
     def finished(self, step: str, manifest: Manifest | None = None) -> None:
-        """The step is done: now, with its `manifest`, or before."""
+        """Record that the step is done: in this session if `manifest` is given, else in an earlier one."""
         with self._lock:
             self._finished.add(step)
             if manifest is not None:
@@ -182,7 +182,7 @@ class RunBoard:
         if self.price_per_core_hour:
             yield MetricSample("megahour_cost", core_s / 3600 * self.price_per_core_hour, labels)
         if not state.progressed_unix_s:
-            return  # it did not run in this session
+            return  # the step did not run in this session
         yield MetricSample("megahour_step_progress_timestamp_seconds", state.progressed_unix_s, labels)
         yield MetricSample("megahour_step_unit_seconds", state.unit_s, labels)
         rising = sorted(state.shard_s)
@@ -203,7 +203,7 @@ class RunBoard:
             yield MetricSample("megahour_store_up", float(not self._store.failed))
 
     def _ask_store(self) -> bool:
-        """One small request, to the output of the step at work; that there is no such file is an answer."""
+        """Send a small request to the running step's output store; "no such file" also counts as an answer."""
         output = Artifact(self._output)
         output.fs.invalidate_cache()
         with suppress(FileNotFoundError):
@@ -212,7 +212,7 @@ class RunBoard:
 
 
 class MeteredMonitor(TerminalMonitor):
-    """Shows a step on the terminal and writes it on a board."""
+    """Shows a step on the terminal and updates a `RunBoard`."""
 
     def __init__(self, board: RunBoard, step: str = "", place: StepPlace | None = None) -> None:
         super().__init__(step, place)
@@ -225,7 +225,9 @@ class MeteredMonitor(TerminalMonitor):
     def started(self, stage: str, tasks: int, done: int) -> None:
         super().started(stage, tasks, done)
         last_s = self.place.last_s if self.place else None
-        self._board.started(self._key, tasks, done, (last_s or 0.0) / max(tasks, 1))  # until this session has a pace
+        self._board.started(
+            self._key, tasks, done, (last_s or 0.0) / max(tasks, 1)
+        )  # estimate until this session has its own
 
     def took(self, seconds: float) -> None:
         self._board.took(self._key, seconds)
@@ -255,7 +257,7 @@ class MeteredMonitor(TerminalMonitor):
 
 
 def _wall_s(output: Artifact) -> float:
-    """Seconds of earlier sessions; 0.0 where they cannot be read: no run fails for its metrics."""
+    """Seconds of earlier sessions; 0.0 if unreadable, since metrics must not fail a run."""
     try:
         return float(output.wall().get("seconds", 0.0))
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The model services of this process, added up; see `megahour.serve.metrics`."""
+"""Totals over this process's model services; see `megahour.serve.metrics`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WAITS = {"queue_wait_p50_s": "0.5", "queue_wait_p95_s": "0.95", "queue_wait_p99_
 
 
 def services() -> Iterator[MetricSample]:
-    """Sums over the services that run, and the longest of their waits; nothing where none runs."""
+    """Sums over the running services, and their longest wait; nothing if none is running."""
     snapshots = [meter.snapshot() for meter in tuple(RUNNING)]
     if not snapshots:
         return

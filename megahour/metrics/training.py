@@ -1,6 +1,6 @@
-"""A training, from the files that its workers write anyhow: no worker does anything for the metrics.
+"""Metrics of a training run, read from files that its workers write anyway; they cost the workers nothing.
 
-The folder is the training's work folder, or that of a loop of your own that has a `megahour.monitor.meters.Meter`:
+The folder is the training's work folder, or that of your own loop with a `megahour.monitor.meters.Meter`:
 
     with serving(9464, {"training": Training(folder)}):
         …
@@ -19,8 +19,8 @@ from megahour.metrics.background import Fetched
 from megahour.metrics.names import MetricSample
 
 METERS = "meters"  # in a training's work folder
-CHECKPOINT = "checkpoint.json"  # the last file of a checkpoint that is written
-LAST_BYTES = 1 << 16  # of a file: more than a row has
+CHECKPOINT = "checkpoint.json"  # the last file written for a checkpoint
+LAST_BYTES = 1 << 16  # read from the end of a file; longer than any row
 QUANTILES = {"p50": "0.5", "p95": "0.95", "p99": "0.99"}
 PARTS = {
     "data_s": "data",
@@ -40,9 +40,9 @@ class Training:
 
     Parameters
     ----------
-    work: the work folder, whose folder `meters` has the rows; or that folder itself.
+    work: the work folder, with the rows in its subfolder `meters`; or a folder that has them itself.
     checkpoints: path or URL of the folder of checkpoints; "" for none.
-    interval_s: how often one is due; 0: not known.
+    interval_s: expected seconds between checkpoints; 0: unknown.
     """
 
     def __init__(self, work: str | Path, checkpoints: str = "", interval_s: float = 0.0) -> None:
@@ -71,7 +71,7 @@ class Training:
             yield MetricSample("megahour_training_checkpoint_interval_seconds", self._interval_s)
 
     def _newest_checkpoint(self) -> float:
-        """When the newest checkpoint was finished, as Unix time; 0.0: there is none."""
+        """Unix time at which the newest checkpoint was finished; 0.0 if there is none."""
         fs, root = fsspec.core.url_to_fs(self._checkpoints)
         fs.invalidate_cache()
         if not fs.exists(root):
@@ -82,11 +82,11 @@ class Training:
 
 
 def last_row(path: Path) -> dict[str, Any]:
-    """The last whole row of a file of JSON lines; {} where there is none."""
+    """The last complete row of a file of JSON lines; {} if there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - LAST_BYTES))
-            lines = file.read().split(b"\n")[:-1]  # behind the last line's end: nothing, or half a row
+            lines = file.read().split(b"\n")[:-1]  # after the last newline: nothing, or an incomplete row
     except OSError:
         return {}
     for line in reversed(lines):

@@ -1,1 +1,1 @@
-"""What a run shows while it goes on: meters of every step, and alerts."""
+"""Monitoring of a training run: per-step meters, and alerts."""

@@ -1,7 +1,7 @@
-"""An alarm for runs that no one watches: the loss diverges, no step has ended for long, the run ends by an error.
+"""Alerts for unattended runs: the loss diverges, steps stall, or the run fails.
 
-The alarm tells; it does not stop the run. Its hook is any function of the message, or a command that gets it as its
-last argument (mail, chat, pager), and is called in a thread of its own: training does not wait for it.
+The alarm does not stop the run. Its hook is a function of the message, or a command (mail, chat, pager) that takes the
+message as its last argument. Hooks run in a separate thread, so training does not wait for them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from megahour.monitor.divergence import Divergence
 LOG = logging.getLogger(__name__)
 HOOK_TIMEOUT_S = 60.0
 EXIT_S = 5.0
-"""What a process that ends waits for its hooks; a command that has been started goes on without it."""
+"""How long an exiting process waits for its hooks; a command already started keeps running."""
 MAX_UNTOLD = 20
 
 
@@ -36,7 +36,7 @@ def command_hook(command: str, *, timeout_s: float = HOOK_TIMEOUT_S) -> Callable
 
     Raises
     ------
-    ConfigError: `command` is empty, or has a quote that does not end.
+    ConfigError: `command` is empty, or has an unclosed quote.
     """
     words = _words(command)
 
@@ -52,11 +52,11 @@ def command_hook(command: str, *, timeout_s: float = HOOK_TIMEOUT_S) -> Callable
 
 
 def check_command(command: str) -> None:
-    """Refuses, before a long run, a command that could not be run when it is needed.
+    """Check, before a long run, that `command` can be run when it is needed.
 
     Raises
     ------
-    ConfigError: `command` is empty, has a quote that does not end, or its program is not on this machine.
+    ConfigError: `command` is empty, has an unclosed quote, or its program is not on this machine.
     """
     program = _words(command)[0]
     if shutil.which(program) is None:
@@ -78,12 +78,12 @@ def _words(command: str) -> list[str]:
 
 
 class Teller:
-    """Calls a hook with one message after the other, in threads, so that no one waits for it.
+    """Passes messages to a hook one at a time, in threads, so that callers do not wait.
 
     Parameters
     ----------
-    tell: what it raises is logged, with the message.
-    timeout_s: a hook that has not returned by then is left to itself, and the next message is told.
+    tell: the hook; an exception it raises is logged with the message.
+    timeout_s: a hook that takes longer is abandoned, and the next message is sent.
     """
 
     def __init__(self, tell: Callable[[str], None], *, timeout_s: float = HOOK_TIMEOUT_S) -> None:
@@ -92,7 +92,7 @@ class Teller:
         self._changed = threading.Condition()
 
     def say(self, message: str) -> None:
-        """Returns at once. With `MAX_UNTOLD` messages waiting for a slow hook it is only logged."""
+        """Queue a message; returns at once. If `MAX_UNTOLD` messages are waiting, it is only logged."""
         with self._changed:
             if len(self._untold) == MAX_UNTOLD:
                 LOG.error("the alarm's hook is too slow to be told: %s", message)
@@ -103,7 +103,7 @@ class Teller:
                 threading.Thread(target=self._tell_all, daemon=True, name="alarm-hooks").start()
 
     def wait(self, timeout_s: float = HOOK_TIMEOUT_S) -> bool:
-        """Whether all that was said has been told, which is waited for."""
+        """Wait until all messages have been delivered; False on timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._untold, timeout_s)
 
@@ -126,14 +126,14 @@ class Teller:
     def _call(self, message: str) -> None:
         try:
             self._tell(message)
-        except Exception:  # whatever the hook is, training is worth more than it
+        except Exception:  # a failing hook must not stop training
             LOG.exception("the alarm's hook failed; its message was: %s", message)
 
 
 class Alarm:
-    """Watches steps; tells once of each trouble, and again only after it was over.
+    """Watches steps and reports each problem once; again only if it ended and came back.
 
-    As a context manager it also tells of the error that ends the block, if it is one:
+    As a context manager, it also reports an error that ends the block:
 
         with Alarm(command_hook("/usr/local/bin/page-me")) as alarm:
             for step, batch in enumerate(batches):
@@ -143,8 +143,8 @@ class Alarm:
     Parameters
     ----------
     tell: see `Teller`.
-    factor, window, patience: see `Divergence`; a loss that is not finite is reported at once.
-    stall_s: no step for so long, or for `stall_factor` times the median step, whichever is longer.
+    factor, window, patience: see `Divergence`; a non-finite loss is reported at once.
+    stall_s: report a stall after this long without a step, or `stall_factor` times the median step if longer.
     hook_timeout_s: how long `tell` may take.
     """
 
@@ -169,7 +169,7 @@ class Alarm:
         threading.Thread(target=self._watch, daemon=True, name="alarm").start()
 
     def step(self, step: int, loss: float | None, kind: str = "") -> None:
-        """A step has ended, with this loss; it is compared with those of steps of the same kind (of data, say)."""
+        """Record a finished step; its loss is compared with steps of the same `kind` (e.g. of data)."""
         now_s = time.monotonic()
         self._durations_s.append(now_s - self._last_s)
         self._last_s, self._step, self._stalled = now_s, step, False
@@ -177,7 +177,7 @@ class Alarm:
             self.call(f"step {step}{f' ({kind})' if kind else ''}: {said}")
 
     def alive(self) -> None:
-        """The step under way does something that takes long, such as an evaluation, and has got on with it."""
+        """Report that a long operation within the step, such as an evaluation, is making progress."""
         self._last_s, self._stalled = time.monotonic(), False
 
     def _watch(self) -> None:
@@ -194,12 +194,12 @@ class Alarm:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, Exception):  # not Ctrl-C: who pressed it knows
+        if isinstance(error, Exception):  # not Ctrl-C: the user knows
             self.call(f"training ended after step {self._step}: {type(error).__name__}: {error}")
         self.close()
 
     def call(self, message: str) -> None:
-        """Tell something, whatever it is. Returns at once."""
+        """Send any message. Returns at once."""
         self._teller.say(message)
 
     def wait(self, timeout_s: float = HOOK_TIMEOUT_S) -> bool:
@@ -207,5 +207,5 @@ class Alarm:
         return self._teller.wait(timeout_s)
 
     def close(self) -> None:
-        """Stops watching. What was said, or still is, is told."""
+        """Stop watching. Messages queued before or after this are still delivered."""
         self._closed.set()

@@ -1,4 +1,4 @@
-"""Whether a loss has jumped and stays there, against what is usual in the same kind of steps."""
+"""Detects a loss that jumps and stays high, relative to recent steps of the same kind."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections import deque
 
 
 class Divergence:
-    """Follows the losses of one kind of steps.
+    """Tracks the losses of one kind of step.
 
-    Single batches may lose several times as much as others in a healthy run (a hard speaker, a short batch), so only
+    In a healthy run, the loss of a single batch may be several times the usual one (hard speaker, short batch), so only
     the median of the last `patience` losses counts. The usual loss is the median of the `window` before them.
 
     Parameters
     ----------
-    factor: the loss diverges when that median exceeds `factor` times the usual one. A loss may be negative (a log
-        likelihood): then it diverges by its distance from the usual one.
-    window: losses that say what is usual; with fewer than `patience` of them nothing is.
-    patience: losses that say where it is now, and so about how many steps a jump has to last.
+    factor: the loss diverges when that median exceeds `factor` times the usual loss u or, if u is negative (log
+        likelihoods), u + (`factor` - 1) |u|.
+    window: number of losses for the usual loss; with fewer than `patience` so far, it is undefined.
+    patience: number of losses for the current median, so about how many steps a jump must last to count.
     """
 
     def __init__(self, factor: float, window: int, patience: int) -> None:
@@ -28,7 +28,7 @@ class Divergence:
         self._diverged = False
 
     def step(self, loss: float) -> str:
-        """What is to be told of this loss; nothing while the last trouble lasts."""
+        """Add a loss; returns the message to send, empty if none or if the last problem persists."""
         before, self._diverged = self._diverged, self._diverges(loss)
         return self._describe(loss) if self._diverged and not before else ""
 

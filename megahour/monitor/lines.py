@@ -1,4 +1,4 @@
-"""A file of JSON lines that a run can do without: meters and logs do not end a training when the disk is full."""
+"""Optional JSON-lines files, such as meters and logs: a full disk does not stop training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOG = logging.getLogger(__name__)
 
 
 class JsonLines:
-    """Appends rows to `path`, each whole or not at all. The first that cannot be written is reported, none raises."""
+    """Appends rows to `path`, each complete or not at all. The first failed write is logged; none raises."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -22,7 +22,7 @@ class JsonLines:
         self._failing = False
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Writes a row, or leaves it out."""
+        """Write a row; skip it if that fails."""
         line = (json.dumps(row, sort_keys=True) + "\n").encode()
         before = os.fstat(self._file.fileno()).st_size
         try:
@@ -37,5 +37,5 @@ class JsonLines:
             self._failing = False
 
     def close(self) -> None:
-        """No more rows."""
+        """Close the file."""
         self._file.close()

@@ -1,4 +1,4 @@
-"""Where a worker's time goes, step by step: waiting for data, computing, communicating; bytes, norms, rates.
+"""Per-step meters of a worker: time for data, computing and communication; bytes, norms, rates.
 
     meter = Meter(folder, group, boards=[Board(folder)], alarm=Alarm(tell))
     for batch in meter.timed(loader):              # data_s: the wait for the next batch
@@ -6,12 +6,12 @@
         worker.step()                              # exposed_s, hidden_s, bytes: from the group's traffic
         meter.step(loss=float(loss), learning_rate=rate, **worker.metrics)
         if …:
-            with meter.aside("checkpoint_s"):      # neither computing nor communication of the next step
+            with meter.aside("checkpoint_s"):      # not counted as computing or communication
                 saver.save(…)
 
-compute_s is what remains of a step. Every `every` steps one row goes to `steps-<rank>.jsonl` and to the boards: of each
-quantity its mean, p50, p95 and p99 since the row before, or its sum where it is bytes. A run that goes on from a
-checkpoint says after which step (`after`): rows of steps that are done again leave the file.
+compute_s is the rest of a step. Every `every` steps, one row is written to `steps-<rank>.jsonl` and to the boards. It
+has the mean, p50, p95 and p99 of each quantity since the previous row, or the sum if the quantity is bytes. A run that
+resumes from a checkpoint passes its step as `after`; rows of steps that will be repeated are moved out of the file.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ T = TypeVar("T")
 
 
 class Board(Protocol):
-    """Where rows go beside the file."""
+    """A destination of rows besides the file."""
 
     def add(self, row: dict[str, float], step: int) -> None:
-        """Takes a row; OSError: it could not, and the training goes on without."""
+        """Add a row. Raises OSError on failure; training continues without it."""
 
     def sound(self, name: str, samples: NDArray[np.float32], rate_hz: int, step: int) -> None:
-        """Takes samples (N,) in -1 … 1 to listen to, where it can; OSError: it could not."""
+        """Add audio samples (N,) in -1 … 1, if the board supports audio. Raises OSError on failure."""
 
     def close(self) -> None:
-        """No more rows; OSError: the last ones may be missing."""
+        """Close the board. Raises OSError if the last rows may be missing."""
 
 
 class TensorBoard:
-    """Rows as scalars of TensorBoard, in `folder`/tensorboard. What it has of steps `after` that one is not shown."""
+    """Writes rows as TensorBoard scalars in `folder`/tensorboard. Hides existing rows of steps later than `after`."""
 
     def __init__(self, folder: Path, *, after: int | None = None) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -75,9 +75,9 @@ class TensorBoard:
 
 
 class MLflow:
-    """Rows as metrics of a new MLflow run (extra `mlflow`); the server is the one that MLflow's own settings name.
+    """Sends rows as metrics of a new MLflow run (extra `mlflow`), to the server in MLflow's own settings.
 
-    A thread of MLflow's sends them. Training waits only when the server is more than `MAX_PENDING` rows behind.
+    MLflow sends them in its own thread. Training waits only if the server is more than `MAX_PENDING` rows behind.
 
     Raises
     ------
@@ -109,14 +109,14 @@ class MLflow:
                 self._pending.popleft().wait()
 
     def sound(self, name: str, samples: NDArray[np.float32], rate_hz: int, step: int) -> None:
-        """Not sent: TensorBoard has them."""
+        """Ignored: MLflow gets no audio; use TensorBoard."""
 
     def close(self) -> None:
         with self._failures_as_oserror():
             try:
                 while self._pending:
                     self._pending.popleft().wait()
-                self._mlflow.flush_async_logging()  # without it rows were seen half written after the waits
+                self._mlflow.flush_async_logging()  # without this, rows were seen half written after the waits
             finally:
                 self._mlflow.end_run()
 
@@ -129,14 +129,14 @@ class MLflow:
 
 
 class Meter:
-    """Measures one worker's steps. The first step of a process is left out of the rows: it loads and compiles.
+    """Measures one worker's steps. Rows omit the first step of a process, since it loads and compiles.
 
     Parameters
     ----------
-    folder: where `steps-<rank>.jsonl` is appended to.
+    folder: holds `steps-<rank>.jsonl`, to which rows are appended.
     group: whose traffic is counted; None: no communication.
-    every: steps of a row.
-    after: the step that the run begins after, 0 for the first; None: rows that are there are not looked at. See `cut`.
+    every: steps per row.
+    after: the last step before this run, 0 for a new one; None: existing rows are left alone. See `cut`.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Meter:
         self._values: dict[str, list[float]] = {}
 
     def timed(self, batches: Iterable[T]) -> Iterator[T]:
-        """The same batches; the wait for each is counted as data_s of its step."""
+        """Yield the batches, counting the wait for each as data_s of its step."""
         source = iter(batches)
         while True:
             began_s = time.perf_counter()
@@ -174,7 +174,7 @@ class Meter:
             yield batch
 
     def alive(self, batches: Iterable[T]) -> Iterator[T]:
-        """The same batches, of an evaluation say; the alarm hears of each, and takes a long step for no stall."""
+        """Yield the batches, e.g. of an evaluation, reporting each to the alarm so that a long step is not a stall."""
         for batch in batches:
             if self.alarm is not None:
                 self.alarm.alive()
@@ -182,7 +182,7 @@ class Meter:
 
     @contextmanager
     def aside(self, column: Aside) -> Iterator[None]:
-        """What the block takes is counted in `column` of the step under way; exposed communication stays in its own."""
+        """Count the block's time in `column` of the current step; exposed communication is still counted separately."""
         began_s, exposed_s = time.perf_counter(), self._traffic.exposed_s
         try:
             yield
@@ -190,9 +190,9 @@ class Meter:
             self._aside[column] += time.perf_counter() - began_s - (self._traffic.exposed_s - exposed_s)
 
     def step(self, *, step: int | None = None, kind: str = "", **values: float) -> None:
-        """Ends a step. `values`: loss, learning_rate, gradient_norm, density, …; `step`: its number, else counted.
+        """End a step. `values`: loss, learning_rate, gradient_norm, density, …; `step`: its number, by default counted.
 
-        The alarm compares the loss with those of the same `kind`: name it where data of another scale follow.
+        The alarm compares losses of the same `kind`: name one for data whose losses have a different scale.
         """
         now_s, now = time.perf_counter(), self._now()
         spent = {name: now[name] - self._before[name] for name in now}
@@ -212,7 +212,7 @@ class Meter:
             self.flush()
 
     def flush(self) -> None:
-        """Writes the row of the steps since the last one, if there are any."""
+        """Write a row for the steps since the last one, if any."""
         if not self._values:
             return
         row: dict[str, float] = {}
@@ -228,7 +228,7 @@ class Meter:
         self._values.clear()
 
     def close(self) -> None:
-        """Writes what is left, and ends the boards and the alarm."""
+        """Write the remaining steps, and close the boards and the alarm."""
         self.flush()
         self._file.close()
         for board in self.boards:
@@ -244,10 +244,10 @@ class Meter:
 
 
 def cut(path: Path, after: int | None) -> None:
-    """Makes a file of rows one that a run can append to: it ends with a whole row, of step `after` or before.
+    """Prepare a file of rows for appending: it will end with a complete row of step `after` or earlier.
 
-    What comes behind is moved to `<name>.undone.jsonl`: steps since the last checkpoint, which are done again, but may
-    show why the run broke off; and half a row, which a kill leaves. A full disk is reported, and all stays where it is.
+    The rest is moved to `<name>.undone.jsonl`: steps since the last checkpoint, which will be repeated but may show why
+    the run failed, and a partial row left by a kill. If the disk is full, this is logged and the file stays as it is.
     """
     end = 0
     try:
@@ -271,13 +271,13 @@ def _step(line: bytes) -> int:
     try:
         return int(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
-        return -1  # no row of ours
+        return -1  # not one of our rows
 
 
 def add_row(boards: Sequence[Board], row: dict[str, float], step: int) -> None:
-    """Adds the row to each board; one that cannot take it is named in the log."""
+    """Add the row to each board; a failing board is named in the log."""
     for board in boards:
         try:
             board.add(row, step)
-        except OSError as error:  # a full disk, a server that is gone: training is worth more than its plots
+        except OSError as error:  # full disk or lost server: plots must not stop training
             LOG.warning("a row is left out of %s: %s", type(board).__name__, error)
