@@ -1,7 +1,7 @@
-"""Streamed decoding: any container that libsndfile reads → mono or per-channel int16 at one rate, in bounded memory.
+"""Decode any audio that libsndfile or FFmpeg reads to mono or per-channel int16 at one rate, in bounded memory.
 
-Blocks of 65,536 frames go through decode → mix → resample (soxr HQ) → int16; nothing grows with the file's length.
-Every check runs on the way: what a header says is never believed until the samples have been counted.
+Blocks of about 65,536 frames go through decode → mix → resample (soxr HQ) → int16, so memory does not grow with the
+length of the file. All checks run while decoding: a header's length is verified by counting the samples.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from megahour.corpus.media.containers import Sniffed, byte_size, check_container
 from megahour.corpus.media.soundfiles import DecodeError, Float32, SoundFileReader, SoundReader, Watched
 
 FULL_SCALE = 32768.0
-CLIPPED_LEVEL = 0.9999  # 32767/32768 passes it, the next step below full scale does not
-# Undecoded bytes that may follow the last frame: decoders read ahead, and MP3 and FLAC files carry tags at their end.
+CLIPPED_LEVEL = 0.9999  # 32767/32768 counts as clipped, 32766/32768 does not
+# Unread bytes allowed at the end of a file: MP3 and FLAC files may end with tags.
 MAX_TAIL_BYTES = {"FLAC": 1 << 16, "MP3": 1 << 20}
-CHECKED_WHOLE = frozenset({"MOV", "MATROSKA", "AVI"})  # `check_container` has seen that no byte is missing
+CHECKED_WHOLE = frozenset({"MOV", "MATROSKA", "AVI"})  # `check_container` has already ruled out truncation
 
 Channels = Literal["mix", "split"]
 Int16 = npt.NDArray[np.int16]
@@ -34,7 +34,7 @@ Int16 = npt.NDArray[np.int16]
 
 @dataclass(frozen=True)
 class AudioLimits:
-    """What a recording may be. Beyond `silent_head_s` of silence from the start the rest is not read."""
+    """Limits on a recording. Decoding stops if the first `silent_head_s` seconds are silent."""
 
     max_bytes: int = 8 << 30
     max_seconds: float = 12 * 3600.0
@@ -49,7 +49,7 @@ class AudioLimits:
 
 @dataclass
 class AudioStats:
-    """What was found while decoding: rates, lengths, level and the share of samples at full scale."""
+    """Measurements made while decoding: rate, lengths, peak level and number of samples at full scale."""
 
     format: str
     subtype: str
@@ -70,20 +70,21 @@ class AudioStats:
 
 
 class Decoder:
-    """One recording, decoded once from a seekable binary file, by what its bytes are, whatever its name says.
+    """Decode one recording once from a seekable binary file. The format is detected from the bytes, not the name.
 
     Parameters
     ----------
     file: seekable binary file; closed by the caller.
-    rate_hz: rate of the samples that come out.
-    channels: "mix" (the mean of all channels, one channel out) or "split" (each channel).
+    rate_hz: output sampling rate.
+    channels: "mix" (the mean of all channels, one output channel) or "split" (all channels).
 
     Raises
     ------
-    BadRecord: here for what the header shows (``zero-length-audio``, ``unreadable-audio``, ``truncated-audio``,
-    ``header-lies``, ``too-large``, ``too-long``, ``too-short``, ``sample-rate``, ``too-many-channels``,
-    ``unknown-length``, ``no-audio-stream``, ``encrypted-audio``, ``unsupported-codec``), in `blocks()` for what the
-    samples show (also ``corrupt-audio``, ``changing-format``, ``nan-audio``, ``silent-audio``, ``clipped-audio``).
+    BadRecord: from the constructor for problems in the header (``zero-length-audio``, ``unreadable-audio``,
+    ``truncated-audio``, ``header-lies``, ``too-large``, ``too-long``, ``too-short``, ``sample-rate``,
+    ``too-many-channels``, ``unknown-length``, ``no-audio-stream``, ``encrypted-audio``, ``unsupported-codec``), from
+    `blocks()` for problems in the samples (also ``corrupt-audio``, ``changing-format``, ``nan-audio``,
+    ``silent-audio``, ``clipped-audio``).
     """
 
     def __init__(
@@ -131,7 +132,7 @@ class Decoder:
             raise BadRecord("too-short", f"{seconds:.3f} s, the limit min_seconds is {limits.min_seconds}")
 
     def blocks(self) -> Iterator[Int16]:
-        """int16 [T, C] blocks at `rate_hz`; C is `channels_out`. The checks of the whole recording run at its end."""
+        """Yield int16 [T, C] blocks at `rate_hz`; C is `channels_out`. Checks of the whole recording run at the end."""
         resample = None
         if self.stats.rate_hz_in != self.rate_hz:
             resample = soxr.ResampleStream(self.stats.rate_hz_in, self.rate_hz, self.channels_out, dtype="float32")
@@ -143,7 +144,7 @@ class Decoder:
         self._check_whole()
 
     def _decoded(self) -> Iterator[Float32]:
-        """float32 [T, channels_in] blocks, checked and counted."""
+        """Yield float32 [T, channels_in] blocks; checks and counts their samples."""
         stats, limit = self.stats, self.limits.max_seconds * self.stats.rate_hz_in
         while True:
             try:
@@ -160,7 +161,7 @@ class Decoder:
                     "nan-audio", f"NaN or Inf among samples {stats.samples_in} to {stats.samples_in + len(block)}"
                 )
             stats.samples_in += len(block)
-            if stats.samples_in > limit:  # only where the header did not say
+            if stats.samples_in > limit:  # only if the header does not declare the length
                 self._check_length(stats.samples_in)
             if level >= CLIPPED_LEVEL:
                 stats.clipped += int(np.count_nonzero(np.abs(block) >= CLIPPED_LEVEL))
@@ -176,7 +177,7 @@ class Decoder:
         return to_int16(signal)
 
     def _broken(self, message: str) -> BadRecord:
-        """A decoder gave up: at the end of the bytes the file was cut, before it the bytes are damaged."""
+        """The error for a failed decoder: truncated if it had read to the end of the file, else corrupt."""
         at_end = self._file.read_to >= self._size and self._sound.format not in CHECKED_WHOLE
         return BadRecord("truncated-audio" if at_end else "corrupt-audio", self._counted(message))
 
@@ -187,12 +188,12 @@ class Decoder:
 
     @property
     def declared_s(self) -> float:
-        """Seconds that the header says; NaN where it does not."""
+        """Duration in seconds declared by the header; NaN if it declares none."""
         return math.nan if self._sound.declared is None else self._sound.declared / self.stats.rate_hz_in
 
     @property
     def complaints(self) -> Complaints:
-        """What the decoder has written so far."""
+        """Messages of the decoder so far."""
         return self._sound.complaints
 
     def _check_whole(self) -> None:
@@ -214,7 +215,7 @@ class Decoder:
 
 
 def _reader(file: Watched, kind: Sniffed) -> SoundReader:
-    """libsndfile where it can; FFmpeg for what only FFmpeg knows, and for codecs that libsndfile lacks."""
+    """Open the file with libsndfile if possible, else (unsupported container or codec) with FFmpeg."""
     if kind.libsndfile:
         counted = counts_frames(file)
         file.seek(0)
@@ -227,7 +228,7 @@ def _reader(file: Watched, kind: Sniffed) -> SoundReader:
         else:
             if sound.format != "MP3" or counted:
                 return sound
-            # libsndfile would guess the length by the first frames' bit rate, and read no further than that.
+            # libsndfile estimates the length from the bit rate of the first frames and stops there, so use FFmpeg.
             kind = Sniffed(False, "mp3")
         file.seek(0)
     from megahour.corpus.media.tracks import TrackReader  # FFmpeg's libraries take 0.1 s to load
@@ -236,7 +237,7 @@ def _reader(file: Watched, kind: Sniffed) -> SoundReader:
 
 
 def _mean_channel(block: Float32) -> Float32:
-    """float32 [T, C] → [T, 1]. Channel by channel: four times as fast as `mean(axis=1)`, and its rounding is fixed."""
+    """float32 [T, C] → [T, 1]. The loop is four times as fast as `mean(axis=1)`, and its rounding is reproducible."""
     total = block[:, 0].copy()
     for channel in range(1, block.shape[1]):
         total += block[:, channel]
@@ -245,20 +246,20 @@ def _mean_channel(block: Float32) -> Float32:
 
 
 def to_int16(signal: Float32) -> Int16:
-    """float32 in ±1 → int16, rounded to nearest; exact for samples that were int16 before."""
-    with np.errstate(over="ignore"):  # of floats near their largest, which are clipped
+    """float32 in ±1 → int16, rounded to nearest; exact for samples that came from int16."""
+    with np.errstate(over="ignore"):  # values near the largest float overflow and are clipped below
         scaled = np.rint(signal * np.float32(FULL_SCALE))
     samples: Int16 = np.clip(scaled, -32768, 32767).astype(np.int16)
     return samples
 
 
 def decode(file: BinaryIO, rate_hz: int, *, channels: Channels = "mix", limits: AudioLimits | None = None) -> Int16:
-    """A whole short recording as int16 [T, C]; for long ones iterate over `Decoder.blocks()`."""
+    """Decode a short recording to int16 [T, C]; for long recordings, iterate over `Decoder.blocks()`."""
     return np.concatenate(list(Decoder(file, rate_hz, channels=channels, limits=limits).blocks()))
 
 
 def encode_flac(samples: Int16, rate_hz: int) -> bytes:
-    """int16 [T] → FLAC bytes; equal samples give equal bytes (with one version of libFLAC)."""
+    """int16 [T] → FLAC bytes; equal samples give equal bytes with the same version of libFLAC."""
     target = io.BytesIO()
     with FlacEncoder(target, rate_hz) as flac:
         flac.write(samples)

@@ -1,7 +1,7 @@
-"""What a decoder writes to the standard error of the process, caught and kept for the file that it is about.
+"""Capture what a decoder writes to the process's standard error and attribute it to the file being decoded.
 
-libmpg123, inside libsndfile, has no other way to speak: a damaged MP3 would fill the terminal with lines that name no
-file. What other threads write meanwhile is passed on.
+libmpg123, inside libsndfile, reports errors only there: a damaged MP3 would fill the terminal with lines that name no
+file. Output of other threads during that time is passed on.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from contextlib import contextmanager, suppress
 
 MAX_KEPT = 20
 _OF_LIBMPG123 = re.compile(rb"\s*(?:\[[^\]\n]*mpg123[^\]\n]*\]|Note: |Warning: |Hint: )")
-_ONE_AT_A_TIME = threading.Lock()  # there is one standard error
+_ONE_AT_A_TIME = threading.Lock()  # the process has only one standard error
 
 
 class Complaints:
-    """Messages of the decoder of one file: `count` of all, and the text of the first `MAX_KEPT` in `texts`."""
+    """Decoder messages about one file: `count` is their number, `texts` holds the first `MAX_KEPT`."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -34,9 +34,9 @@ class Complaints:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Keep what libmpg123 writes meanwhile. Where a process has no standard error, nothing is done."""
+        """Capture what libmpg123 writes inside the context. Does nothing in a process without standard error."""
         with _ONE_AT_A_TIME, tempfile.TemporaryFile(buffering=0) as file:
-            with suppress(OSError, ValueError, AttributeError):  # pythonw has no sys.stderr, daemons a closed one
+            with suppress(OSError, ValueError, AttributeError):  # pythonw has no sys.stderr; in daemons it is closed
                 sys.stderr.flush()
             try:
                 outside = os.dup(2)

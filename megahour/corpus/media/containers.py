@@ -1,8 +1,8 @@
-"""What a container's own bytes say about its length, compared with the bytes that are really there.
+"""Compare the length declared in a container's headers with the actual number of bytes.
 
-libsndfile repairs a wrong `data` size or a missing last page silently, so truncation has to be found before it decodes.
+libsndfile silently repairs a wrong `data` size or a missing last page, so truncation is detected before decoding.
 WAV: "Multimedia Programming Interface and Data Specifications 1.0" (1991); RF64: EBU Tech 3306; Ogg: RFC 3533,
-section 6; SPHERE: NIST SPeech HEader REsources 2.6, whose files are often named .wav (TIMIT's are). MP4, M4A, MOV:
+section 6; SPHERE: NIST SPeech HEader REsources 2.6 (its files are often named .wav, as in TIMIT). MP4, M4A, MOV:
 ISO/IEC 14496-12, section 4.2, protected tracks in section 8.12. Matroska, WebM: RFC 8794 (EBML), RFC 9559, section
 5.1.4.1.31 (ContentEncodings). Only headers are read, a few dozen bytes per element.
 """
@@ -17,25 +17,25 @@ from typing import BinaryIO, NamedTuple, Protocol
 
 from megahour.core.errors import BadRecord
 
-UNKNOWN_SIZE = 0xFFFFFFFF  # what a program writes that cannot seek back, such as a pipe of ffmpeg
-UNKNOWN_SIZES = range(0x7FFFF000 - 256, 0x80000001)  # the same of SoX, which rounds down to whole frames, and arecord
-OGG_TAIL = 1 << 17  # two of the largest possible pages (65,307 bytes)
-MAX_TRAILER = 4096  # padding and tags that careless writers leave after the last chunk
+UNKNOWN_SIZE = 0xFFFFFFFF  # written by programs that cannot seek back, such as ffmpeg into a pipe
+UNKNOWN_SIZES = range(0x7FFFF000 - 256, 0x80000001)  # the same for SoX, which rounds down to whole frames, and arecord
+OGG_TAIL = 1 << 17  # room for two pages of the maximum size (65,307 bytes)
+MAX_TRAILER = 4096  # padding and tags that some programs leave after the last chunk
 END_OF_STREAM = 0x04
 
 
 def byte_size(file: BinaryIO) -> int:
-    """Length of a seekable file in bytes; the position is put back to the start."""
+    """Length of a seekable file in bytes; moves the position to the start."""
     size = file.seek(0, io.SEEK_END)
     file.seek(0)
     return size
 
 
 def check_container(file: BinaryIO, size: int) -> None:
-    """Raise BadRecord when `file` (`size` bytes) is empty, cut off, or says a length that it does not have.
+    """Raise BadRecord if `file` (`size` bytes) is empty, truncated, encrypted or declares a wrong length.
 
     Reasons: ``zero-length-audio``, ``truncated-audio``, ``header-lies``, ``encrypted-audio``. Formats other than WAV,
-    Ogg, SPHERE, MP4 and Matroska pass: their decoders notice. The position is put back to the start.
+    Ogg, SPHERE, AVI, MP4 and Matroska pass: their decoders detect errors. Moves the position to the start.
     """
     if size == 0:
         raise BadRecord("zero-length-audio", "the file has 0 bytes")
@@ -58,20 +58,20 @@ def check_container(file: BinaryIO, size: int) -> None:
 
 
 class Seekable(Protocol):
-    """A binary file, or what watches one."""
+    """A binary file or a wrapper such as `soundfiles.Watched`."""
 
     def seek(self, offset: int, whence: int = ..., /) -> int: ...
     def read(self, size: int = ..., /) -> bytes: ...
 
 
 class Sniffed(NamedTuple):
-    """Who can read a file: libsndfile, FFmpeg's demuxer of that name ("" for none), or the second after the first."""
+    """Whether libsndfile can read a file, and the FFmpeg demuxer to use otherwise or if libsndfile fails ("": none)."""
 
     libsndfile: bool
     demuxer: str
 
 
-# libsndfile reads these containers, but not every codec that they may hold: Speex in Ogg, AMR in WAV, ALAC in CAF …
+# libsndfile reads these containers but not every codec in them: Speex in Ogg, AMR in WAV, ALAC in CAF …
 _SHARED = {b"RIFF": "wav", b"OggS": "ogg", b"FORM": "aiff", b"caff": "caf"}
 EBML = b"\x1a\x45\xdf\xa3"
 _WITH_TRACKS = {
@@ -85,7 +85,7 @@ _TS_PACKET = 188
 
 
 def sniff(file: BinaryIO) -> Sniffed:
-    """What a seekable file is by its first bytes; names are not asked. The position is put back to the start."""
+    """Detect a seekable file's format from its first bytes, not its name. Moves the position to the start."""
     file.seek(0)
     head = file.read(_TS_PACKET + 1)
     if start := _behind_tag(file):
@@ -110,7 +110,7 @@ def sniff(file: BinaryIO) -> Sniffed:
 
 
 def _behind_tag(file: Seekable) -> int:
-    """Where the bytes behind an ID3v2 tag begin, 0 without one; its size has 7 bits a byte (ID3v2.4, section 3.1)."""
+    """Offset of the first byte after an ID3v2 tag, 0 without one. Sizes use 7 bits per byte (ID3v2.4, section 3.1)."""
     file.seek(0)
     head = file.read(10)
     if head[:3] != b"ID3" or len(head) < 10:
@@ -119,9 +119,9 @@ def _behind_tag(file: Seekable) -> int:
 
 
 def counts_frames(file: Seekable) -> bool:
-    """Whether an MP3 begins with a frame that says how many follow: Xing's or LAME's, with the flag of that field.
+    """Whether an MP3 begins with a Xing or LAME frame whose flags say that it contains the number of frames.
 
-    It lies behind the side information of the first frame: 9 to 32 bytes after its header of 4 and a checksum of 2.
+    That header follows the first frame's 4-byte header, optional 2-byte checksum and 9 to 32 bytes of side information.
     """
     file.seek(_behind_tag(file))
     found = re.match(rb"\xff[\xe0-\xff].{11,36}?(?:Xing|Info).{3}(.)", file.read(64), re.DOTALL)
@@ -129,12 +129,12 @@ def counts_frames(file: Seekable) -> bool:
 
 
 def _is_adts(head: bytes) -> bool:
-    """AAC's frame header: twelve ones, and a layer of 0, which MPEG audio does not have (ISO 13818-7, 6.2)."""
+    """Whether this is an AAC frame header: twelve ones and layer 0, unused by MPEG audio (ISO 13818-7, 6.2)."""
     return len(head) > 1 and head[0] == 0xFF and head[1] & 0xF6 == 0xF0
 
 
 def _check_wave(file: BinaryIO, size: int, magic: bytes) -> None:
-    """Walk the chunks: `data` has to end inside the file, and what follows it has to be chunks again."""
+    """Walk the chunks: `data` must end inside the file, and only chunks may follow it."""
     riff_end = struct.unpack("<I", magic[4:8])[0] + 8
     data_bytes_64 = None
     position, data_end = 12, None
@@ -148,7 +148,7 @@ def _check_wave(file: BinaryIO, size: int, magic: bytes) -> None:
             riff_end = riff_64 + 8
         if name == b"data" and (length == UNKNOWN_SIZE or (length in UNKNOWN_SIZES and position + 8 + length > size)):
             if data_bytes_64 is None:
-                return  # a stream of unknown length: whatever is there is the recording
+                return  # a stream of unknown length: the recording is all that is there
             length = data_bytes_64
         position += 8 + length
         if name == b"data":
@@ -157,7 +157,7 @@ def _check_wave(file: BinaryIO, size: int, magic: bytes) -> None:
     if data_end is None:
         raise BadRecord("truncated-audio", f"no data chunk within the file's {size} bytes")
     if data_end > size:
-        # A file that was cut disagrees with both of its sizes; a header that lies disagrees with itself.
+        # In a truncated file both declared sizes exceed the file; if only `data` does, the header contradicts itself.
         reason = "header-lies" if riff_end <= size else "truncated-audio"
         raise BadRecord(reason, f"data should end at byte {data_end}, the file has {size} bytes")
     if size - position > MAX_TRAILER:
@@ -167,7 +167,7 @@ def _check_wave(file: BinaryIO, size: int, magic: bytes) -> None:
 
 
 def _check_sphere(file: BinaryIO, size: int) -> None:
-    """NIST SPHERE: a text header of `name -i value` lines; the samples follow it without a size of their own."""
+    """Check a NIST SPHERE file: its text header of `name -i value` lines gives the size of the samples after it."""
     file.seek(0)
     header = file.read(1024).decode("latin-1")
     fields = {name: int(value) for name, value in re.findall(r"^(\w+) -i (\d+)$", header, re.MULTILINE)}
@@ -179,7 +179,7 @@ def _check_sphere(file: BinaryIO, size: int) -> None:
 
 
 def _check_ogg(file: BinaryIO, size: int) -> None:
-    """The last page has to be complete and to carry the end-of-stream flag (RFC 3533, section 6, header type 0x04)."""
+    """The last page must be complete and have the end-of-stream flag (RFC 3533, section 6, header type 0x04)."""
     start = max(0, size - OGG_TAIL)
     file.seek(start)
     tail = file.read(OGG_TAIL)
@@ -198,14 +198,14 @@ def _check_ogg(file: BinaryIO, size: int) -> None:
 
 BOX_TYPES = frozenset({b"ftyp", b"styp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot"})
 PROTECTED = frozenset({b"enca", b"drms", b"aavd"})  # Common Encryption, FairPlay, Audible
-MAX_ELEMENTS = 100_000  # of one level; a recording of ten hours in two-second fragments has 36,000
+MAX_ELEMENTS = 100_000  # per level; ten hours in two-second fragments have 36,000
 _TRACK_PATH = (b"trak", b"mdia", b"minf", b"stbl", b"stsd")
 _SEGMENT, _TRACKS, _CLUSTER = 0x18538067, 0x1654AE6B, 0x1F43B675
 _ENCRYPTION_PATH = (0xAE, 0x6D80, 0x6240, 0x5035)  # TrackEntry, ContentEncodings, ContentEncoding, ContentEncryption
 
 
 class Element(NamedTuple):
-    """A box or EBML element: its body is at bytes `start` to `end` (None: to the end of the file)."""
+    """A box or EBML element: its body spans bytes `start` to `end` (None: the end of the file)."""
 
     name: bytes
     start: int
@@ -227,7 +227,7 @@ def check_boxes(file: BinaryIO, size: int) -> None:
     if size - end > 8:
         raise BadRecord("header-lies", f"{size - end} bytes after byte {end} are no boxes")
     for entry in _descend(file, index, size, _TRACK_PATH):
-        file.seek(entry.start + 12)  # version, flags and number of entries, then the first entry's size
+        file.seek(entry.start + 12)  # skip version, flags, number of entries and the first entry's size
         if (kind := file.read(4)) in PROTECTED:
             raise BadRecord("encrypted-audio", f"the sound track is protected ({kind.decode()})")
 
@@ -283,7 +283,7 @@ def _has(file: BinaryIO, parent: Element, size: int, path: tuple[int, ...]) -> b
 
 
 def _elements(file: BinaryIO, start: int, stop: int) -> Iterator[Element]:
-    """EBML elements of one level; one of unknown size is the last."""
+    """Yield the EBML elements of one level; an element of unknown size is the last."""
     position = start
     for _ in range(MAX_ELEMENTS):
         if position >= stop:

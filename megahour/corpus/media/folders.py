@@ -1,7 +1,7 @@
-"""Files below a folder of this machine, those behind symbolic links too: people link data disks together.
+"""List the files below a local folder, following symbolic links, which people use to join data disks.
 
-A folder that several names lead to is read once, under its real name where that lies below the root, else under the
-first link. What a link leads to need not lie below the root. Nothing is skipped without being counted.
+A folder with several names is read once: under its real name if that is below the root, else under the first link.
+Links may point outside the root. Everything that is skipped is counted.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 from fsspec.utils import glob_translate
 
 AGAIN, UNREADABLE, SPECIAL, BROKEN = "folder linked again", "unreadable folder", "special file", "broken link"
-HIDDEN = re.compile(r"(?:^|/)(?:\.|_[^/]*/)")  # ".DS_Store", "_temporary/part-0"; "_intro.mp3" is a file as any other
+HIDDEN = re.compile(r"(?:^|/)(?:\.|_[^/]*/)")  # ".DS_Store", "_temporary/part-0"; "_intro.mp3" is not hidden
 Identity = tuple[int, int]
 
 
 @dataclass
 class Found:
-    """Entries of files by path, as fsspec has them; `broken` links, and the number of what is `unread`, by kind."""
+    """File entries by path, as in fsspec; paths of `broken` links; number of `unread` entries by kind."""
 
     entries: dict[str, dict[str, Any]] = field(default_factory=dict)
     broken: list[str] = field(default_factory=list)
@@ -34,11 +34,11 @@ class Found:
 class _Folder(NamedTuple):
     path: str
     level: int
-    above: frozenset[Identity]  # the folders on the way to it
+    above: frozenset[Identity]  # its parent folders, including those of the root
 
 
 def found_here(root: str, pattern: str) -> Found:
-    """Files below `root`, or the file or those of the glob `pattern`, whose fixed part `root` is."""
+    """Files below `root`, or those that match the path or glob `pattern`, whose fixed prefix is `root`."""
     if not pattern:
         return files_below(root) if Path(root).is_dir() else Found()
     if Path(pattern).is_file():
@@ -55,29 +55,29 @@ def found_here(root: str, pattern: str) -> Found:
 
 
 def files_below(root: str, *, depth: int | None = None, once: bool = True) -> Found:
-    """Files in `root` and, down to `depth` levels, its folders.
+    """Files in `root` and its subfolders, down to `depth` levels.
 
-    once: read no folder twice; else only links that lead back to a folder above them are left out.
+    once: read no folder twice. Otherwise only links to one of their own parent folders are skipped.
 
-    Raises OSError: the root cannot be read.
+    Raises OSError if the root cannot be read.
     """
     files = Found()
     root_id = _identity(Path(root).stat())
     above = frozenset({root_id, *_parents(root)})
     seen: set[Identity] = set()
     folders, links = deque([_Folder(root, 0, above - {root_id})]), deque[_Folder]()
-    while folders or links:  # real folders first, so that their files have their real names
+    while folders or links:  # real folders first, so that files are listed under their real names
         folder = folders.popleft() if folders else links.popleft()
         try:
             own = _identity(Path(folder.path).stat())
-        except OSError:  # it has gone, or may not be looked at
+        except OSError:  # removed meanwhile, or access denied
             files.unread[UNREADABLE] += 1
             continue
         if own in folder.above or (once and own in seen):
             files.unread[AGAIN] += 1
             continue
         is_hidden = bool(HIDDEN.search(f"{folder.path[len(root.rstrip('/')) + 1 :]}/"))
-        seen.update(() if is_hidden else (own,))  # a link may show what lies in a hidden folder
+        seen.update(() if is_hidden else (own,))  # a hidden folder may still be read through a link
         for child, is_link in _read(folder, files, follow=not is_hidden, last=folder.level + 1 == depth):
             inner = _Folder(child, folder.level + 1, folder.above | {own})
             (links if is_link else folders).append(inner)
@@ -85,7 +85,7 @@ def files_below(root: str, *, depth: int | None = None, once: bool = True) -> Fo
 
 
 def _read(folder: _Folder, found: Found, *, follow: bool, last: bool) -> Iterator[tuple[str, bool]]:
-    """Note the files of a folder; yields its folders, and whether they are links."""
+    """Add a folder's files to `found`; yields each subfolder and whether it is a link."""
     try:
         with os.scandir(folder.path) as listed:
             inner = sorted(listed, key=lambda entry: entry.name)

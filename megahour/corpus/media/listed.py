@@ -1,4 +1,4 @@
-"""Files that a table from elsewhere names. Nothing in it is trusted; a file that cannot be read costs its row alone."""
+"""Open files named in an untrusted table. A file that cannot be read affects only its own row."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _CONTROL = re.compile(r"[\0-\x20\x7f]")
 
 @dataclass(frozen=True)
 class Listing:
-    """The table at `source`, which says what its rows may name.
+    """A table at `source`, which determines the addresses that its rows may name.
 
-    A table on this machine may name any file of it, one from elsewhere none. Both may name the web, but no address of
-    this machine or of a private network outside of `allow_private` (networks, "10.0.0.0/8").
+    A local table may name any local file, a remote table none. Both may name web addresses, but none on this machine
+    or in a private network unless it is in `allow_private` (networks such as "10.0.0.0/8").
     """
 
     source: str
@@ -39,7 +39,7 @@ class Listing:
         return _protocol(self.source) in ("", *DISK)
 
     def is_here(self, address: str) -> bool:
-        """Whether an address is a file of this machine, so that to open it costs no request."""
+        """Whether an address is a local file, which opens without a network request."""
         return self.is_local and _protocol(address) in ("", *DISK)
 
     def blob(self, address: str) -> Blob:
@@ -48,7 +48,7 @@ class Listing:
         Raises
         ------
         BadRecord: ``foreign-protocol``, ``local-address``, ``malformed-address``. Opening it raises
-        ``private-address``, ``missing-file`` (not there, or not for us), ``unreachable-file`` (no answer).
+        ``private-address``, ``missing-file`` (absent or access denied), ``unreachable-file`` (no answer).
         """
         absolute = self._absolute(address)
         return Blob(masked(address), lambda: self._open(absolute))
@@ -84,14 +84,14 @@ class Listing:
             raise BadRecord("private-address", detail) from error
 
     def _check_namenode(self, address: str, protocol: str, allowed: Networks) -> None:
-        """Of an hdfs:// that is not the table's own: its client asks whatever host the row names."""
+        """Check the host of an hdfs:// address unless it is the table's own: the client would contact any host."""
         host = urlsplit(address).hostname if protocol == "hdfs" else None
         if host and urlsplit(address).netloc != urlsplit(self.source).netloc:
             check_host(host, allowed)
 
 
 def _protocol(address: str) -> str:
-    """In lower case; "" of a path."""
+    """The protocol in lower case; "" for a path."""
     match = _SCHEME.match(address)
     return (match[1] or match[2]).lower() if match else ""
 
@@ -118,7 +118,7 @@ def _open_disk(address: str) -> BinaryIO:
 
     try:
         path = Path(LocalFileSystem._strip_protocol(address))
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would block
             raise BadRecord("missing-file", f"{in_short(address)} is no file")
         return path.open("rb")
     except (OSError, ValueError) as error:
@@ -131,7 +131,7 @@ def _store(address: str) -> tuple[Any, str]:
         return file_system(address)
     except MegahourError as error:
         raise BadRecord("unreachable-file", f"{in_short(address)}: {in_short(error.message)}") from error
-    except Exception as error:  # a client library may fail in any way on a foreign string
+    except Exception as error:  # a client library may raise anything for an untrusted string
         raise BadRecord(
             "malformed-address", f"{in_short(address)!r}: {type(error).__name__} {in_short(str(error))}"
         ) from error

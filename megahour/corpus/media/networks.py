@@ -1,7 +1,7 @@
-"""Where a table from elsewhere may point on the network: not to this machine or private networks, unless allowed.
+"""Keep untrusted tables from reaching this machine or private networks, unless allowed.
 
-What counts is the address that a connection goes to, after names are resolved and redirects followed: a name that
-is looked up twice may lead to two places.
+The check applies to the IP address of each connection, after name resolution and redirects: a name that is resolved
+twice may give two addresses.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from megahour.core.errors import ConfigError
 IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 Networks = tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
 NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: the last four bytes are an IPv4 address
-CONNECT_S, SILENT_S, TOTAL_S = 20, 60, 300  # a server that says nothing must not hold a task
+CONNECT_S, SILENT_S, TOTAL_S = 20, 60, 300  # a silent server must not block a task
 
 
 class PrivateAddress(OSError):
-    """A connection to `address` is refused. All have one text, so that aiohttp does not fold several into another."""
+    """A refused connection to `address`. The text is always the same, so that aiohttp does not merge several errors."""
 
     def __init__(self, address: str) -> None:
         super().__init__("it leads to a private address")
@@ -29,7 +29,7 @@ class PrivateAddress(OSError):
 
 
 def parse_networks(entries: Iterable[str]) -> Networks:
-    """Networks such as "10.0.0.0/8", and addresses, from a parameter. Raises ConfigError naming what is neither."""
+    """Parse a parameter's networks ("10.0.0.0/8") and addresses. Raises ConfigError for an entry that is neither."""
     networks = []
     for entry in entries:
         try:
@@ -41,17 +41,17 @@ def parse_networks(entries: Iterable[str]) -> Networks:
 
 
 def check_address(written: str, allowed: Networks) -> None:
-    """Raise PrivateAddress for an IP address that is not public and in none of the allowed networks."""
+    """Raise PrivateAddress for an IP address that is neither public nor in an allowed network."""
     try:
         address = _inner(ipaddress.ip_address(written))
-    except ValueError:  # another spelling of a number: what it leads to is the system's guess
+    except ValueError:  # nonstandard spelling, which the system may resolve to any address
         raise PrivateAddress(written) from None
     if not _is_public(address) and not any(address in network for network in allowed):
         raise PrivateAddress(written)
 
 
 def check_host(host: str, allowed: Networks) -> None:
-    """`check_address` of all addresses that a name resolves to now; an unknown name fails when it is connected to."""
+    """Apply `check_address` to all addresses of a name. An unknown name passes: connecting to it will fail."""
     try:
         addresses = socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)
     except (OSError, UnicodeError):
@@ -61,7 +61,7 @@ def check_host(host: str, allowed: Networks) -> None:
 
 
 def _inner(address: IP) -> IP:
-    """The IPv4 address that an IPv6 address stands for, else itself."""
+    """The IPv4 address embedded in an IPv6 address (NAT64, mapped, 6to4, Teredo), else the address itself."""
     if not isinstance(address, ipaddress.IPv6Address):
         return address
     if address in NAT64:
@@ -76,7 +76,7 @@ def _is_public(address: IP) -> bool:
 
 
 def web_files(allowed: Networks) -> Any:
-    """fsspec's file system of web servers whose every connection is checked."""
+    """fsspec's HTTP file system with a check of every connection."""
     import fsspec
 
     return fsspec.filesystem("http", get_client=partial(_client, allowed))

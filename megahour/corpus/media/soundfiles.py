@@ -1,4 +1,4 @@
-"""Readers of sound: what `audio.Decoder` asks of one, and the reader of what libsndfile understands."""
+"""The interface of the readers that `audio.Decoder` uses, and the reader based on libsndfile."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from megahour.core.errors import BadRecord
 from megahour.corpus.media.complaints import Complaints
 
 BLOCK_FRAMES = 1 << 16
-UNKNOWN_FRAMES = 2**63 - 1  # libsndfile's word for "the header does not say"
-# libsndfile's log of a size field that it has corrected (AIFF, AU, W64); WAV and Ogg are checked byte by byte before.
+UNKNOWN_FRAMES = 2**63 - 1  # libsndfile's value for a length missing from the header
+# libsndfile's log line for a corrected size field (AIFF, AU, W64). WAV and Ogg are checked in `containers`.
 _CORRECTED = re.compile(r"^\s*(?:FORM|SSND|riff|data|Data Size)\s*: (\d+) \(should be (\d+)\)", re.MULTILINE)
-# MP3 encoders add delay and padding that their headers count or do not: a few MPEG frames of 1,152 samples.
+# MP3 headers may or may not count the encoder's delay and padding: a few MPEG frames of 1,152 samples.
 _SLACK_FRAMES = {"MP3": 4 * 1152}
 
 Float32 = npt.NDArray[np.float32]
 
 
 class DecodeError(Exception):
-    """A decoder cannot go on; `Decoder` finds out whether the bytes end there or are damaged."""
+    """A decoder failed; `Decoder` determines whether the file is truncated or corrupt."""
 
 
 class SoundReader(Protocol):
-    """A recording that is read once, from its start to its end.
+    """A recording that is read once from start to end.
 
-    `declared` and `slack` are samples per channel: what the header says (None: nothing that one could hold it to), and
-    how far off an honest header of that format may be. `complaints` is what the decoder had to say.
+    `declared` is the number of samples per channel in the header (None if it gives no reliable number), and `slack`
+    the deviation from it that is normal for the format. `complaints` holds the decoder's messages.
     """
 
     format: str
@@ -45,14 +45,13 @@ class SoundReader(Protocol):
     complaints: Complaints
 
     def read(self) -> Float32:
-        """The next float32 [T, channels], T up to about 65,536; T = 0 at the end. Raises DecodeError."""
+        """Read the next float32 [T, channels]; T is up to about 65,536, and 0 at the end. Raises DecodeError."""
 
 
 class Watched:
-    """Passes reads through, remembers the last byte read, and keeps an I/O error for the caller.
+    """A file wrapper that records the end of the last read and stores I/O errors for the caller.
 
-    The callbacks of libsndfile and FFmpeg cannot raise: without this a network failure would look like the end of the
-    file.
+    Callbacks of libsndfile and FFmpeg cannot raise: without it, a network failure would look like the end of the file.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -66,7 +65,7 @@ class Watched:
         except Exception as error:
             if not isinstance(error, ValueError) and getattr(error, "errno", None) != errno.EINVAL:
                 self.error = error
-            return -1  # before the file's beginning, as broken headers would have it
+            return -1  # broken headers may ask for a position before the start of the file
 
     def tell(self) -> int:
         return self._inner.tell()
@@ -81,13 +80,13 @@ class Watched:
         return data
 
     def raise_error(self) -> None:
-        """Raise what a read has raised."""
+        """Raise the stored error, if any."""
         if self.error:
             raise self.error
 
 
 class SoundFileReader:
-    """What libsndfile reads: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF, AU, W64, SPHERE and others.
+    """Reads what libsndfile supports: WAV, FLAC, Ogg Vorbis and Opus, MP3, AIFF, AU, W64, SPHERE and others.
 
     Raises
     ------

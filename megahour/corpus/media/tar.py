@@ -1,6 +1,7 @@
-"""Tar shards of FLAC: written with fixed headers so that equal recordings give equal bytes, read by byte offset.
+"""Tar shards of FLAC files, shared by features, align, cut and report.
 
-What features, align, cut and report share. Archives from elsewhere are read by `corpus.media.archives`.
+They are written with fixed headers, so that equal recordings give equal bytes, and read by byte offset. For untrusted
+archives see `corpus.media.archives`.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 
 BLOCK = 512
 COPY_BYTES = 1 << 20
-WHOLE_BYTES = 8 << 20  # FLAC up to this size is fetched with one range read, larger ones are read through a window
+WHOLE_BYTES = 8 << 20  # FLAC files up to this size are fetched with one range read, larger ones in parts
 
 
 class TarWindow(RangeFile):
-    """Bytes `offset` to `offset + size` of a seekable file as a file of their own."""
+    """A file-like window onto bytes `offset` to `offset + size` of a seekable file."""
 
     def __init__(self, file: BinaryIO, offset: int, size: int) -> None:
         self._file, self._offset, self._size = file, offset, size
@@ -48,7 +49,7 @@ class TarWindow(RangeFile):
 
 
 class TarWriter:
-    """Uncompressed tar with fixed dates, owners and modes: equal members give equal bytes. Close it with `finish`."""
+    """Writes an uncompressed tar with fixed dates, owners and modes: equal members give equal bytes. `finish` it."""
 
     def __init__(self, target: BinaryIO) -> None:
         self._target = target
@@ -68,13 +69,13 @@ class TarWriter:
         return offset, info.size
 
     def finish(self) -> None:
-        """Write the two empty blocks that end an archive."""
+        """Write the two zero blocks that end an archive."""
         self._target.write(bytes(2 * BLOCK))
 
 
 @contextmanager
 def tar_writer(target: BinaryIO) -> Iterator[TarWriter]:
-    """`TarWriter` that is finished on leaving without an error."""
+    """Context manager: a `TarWriter` that is finished on exit unless an error was raised."""
     writer = TarWriter(target)
     yield writer
     writer.finish()
@@ -83,7 +84,7 @@ def tar_writer(target: BinaryIO) -> Iterator[TarWriter]:
 def read_flac(
     flac: BinaryIO, offset: int, size: int, where: str, start_samples: int = 0, stop_samples: int | None = None
 ) -> Int16:
-    """`ShardAudio.read` of the bytes from a place; `where` is the artifact and the shard for messages."""
+    """Implement `ShardAudio.read` for a file object; `where` names the artifact and the shard in messages."""
     try:
         with soundfile.SoundFile(flac) as sound:
             stop = sound.frames if stop_samples is None else stop_samples
@@ -119,15 +120,15 @@ class ShardAudio:
         self._file.close()
 
     def read(self, offset: int, size: int, start_samples: int = 0, stop_samples: int | None = None) -> Int16:
-        """int16 [T]: samples `start_samples` to `stop_samples` (default: to the end) of the FLAC at `offset`.
+        """Read int16 [T]: samples `start_samples` to `stop_samples` (default: the end) of the FLAC at `offset`.
 
         Parameters
         ----------
-        offset, size: the index's columns: where the FLAC's bytes are in the tar.
+        offset, size: byte range of the FLAC in the tar, from the columns of the index.
 
         Raises
         ------
-        StoreError: there is no readable FLAC at that place, or it ends before `stop_samples`.
+        StoreError: there is no readable FLAC at this offset, or it ends before `stop_samples`.
         """
         return read_flac(self._open(offset, size), offset, size, self._where, start_samples, stop_samples)
 
@@ -139,7 +140,7 @@ class ShardAudio:
 
 
 class MappedAudio(ShardAudio):
-    """The same of a tar that is mapped: threads may read at a time, and there is nothing to close."""
+    """`ShardAudio` on a memory-mapped tar: several threads can read at once, and nothing needs to be closed."""
 
     def __init__(self, artifact: Artifact, shard: int) -> None:
         self._where = f"{artifact.url} shard {shard}"

@@ -1,8 +1,8 @@
-"""Sound tracks that libsndfile cannot read (M4A, MP4, MOV, WebM, Matroska, AAC, AVI, WMA …), by FFmpeg through PyAV.
+"""Read audio that libsndfile cannot (M4A, MP4, MOV, WebM, Matroska, AAC, AVI, WMA …) with FFmpeg, through PyAV.
 
-The demuxer is named by the caller, never guessed from the data: FFmpeg's probing would take text for a playlist and
-open what it points to. Only the sound track is demuxed and decoded, packet by packet, with one thread. Time is kept:
-where a track starts late or has a hole, silence is put, because subtitles count from the start of the container.
+The caller names the demuxer: FFmpeg's probing might take text for a playlist and open what it points to. Only the audio
+track is demuxed and decoded, packet by packet, in one thread. If the track starts late or has a gap, silence is
+inserted to preserve timing, because subtitle times count from the start of the container.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from av.container import InputContainer
 
 READ_BYTES = 1 << 16
-SLACK_S = 0.5  # encoders' delay and padding, and durations rounded to video frames
+SLACK_S = 0.5  # covers encoder delay and padding, and durations rounded to video frames
 SLACK_SHARE = 1e-3
-GAP_S = 0.1  # jitter of timestamps (Matroska rounds to milliseconds) is below, a lost packet of speech about this
-MAX_GAP_S = 600.0  # a longer hole is a broken clock, not silence
-# Demuxers whose duration is a guess from the bit rate, or that of another track.
+GAP_S = 0.1  # more than timestamp jitter (Matroska rounds to milliseconds), about one lost packet of speech
+MAX_GAP_S = 600.0  # a longer gap means broken timestamps, not silence
+# Demuxers whose duration is estimated from the bit rate or belongs to another track.
 _GUESSED = frozenset({"aac", "mp3", "ac3", "eac3", "amr", "mpegts", "mpeg", "flv"})
 _SCALE = {"u8": 1 / 128, "s16": 1 / 32768, "s32": 1 / 2147483648, "flt": 1.0, "dbl": 1.0}
 
 
 class TrackReader:
-    """The sound track of a container as a `SoundReader`; of several, the one FFmpeg holds for the main one.
+    """Reads a container's audio track as a `SoundReader`; of several tracks, the one FFmpeg considers best.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class TrackReader:
             )
         except (av.FFmpegError, UnicodeError) as error:
             raise DecodeError(f"{demuxer}: {error}") from error
-        self.complaints = Complaints()  # FFmpeg's are silenced by PyAV
+        self.complaints = Complaints()  # stays empty: PyAV silences FFmpeg
         self._stream = self._main_stream()
         self.format = demuxer.upper()
         self.subtype = self._stream.codec_context.name
@@ -62,10 +62,10 @@ class TrackReader:
         if first is None:
             file.raise_error()
             raise BadRecord("zero-length-audio", f"a {self.subtype} track without a sample")
-        # Of the first frame, not of the header: HE-AAC declares half the rate that it has.
+        # From the first frame, not the header: HE-AAC headers declare half the actual rate.
         self.rate_hz, self.channels = first.sample_rate, len(first.layout.channels)
         self._late: AudioFrame | None = first
-        self._position = 0  # samples handed out
+        self._position = 0  # samples returned so far
         self._zero_s = _zero_s(self._container)
         self.declared = self._declared_samples(demuxer)
         self.slack = round((SLACK_S + SLACK_SHARE * (self.declared or 0) / self.rate_hz) * self.rate_hz)
@@ -79,13 +79,13 @@ class TrackReader:
         best = next((stream for stream in streams.audio if main and stream.index == main.index), streams.audio[0])
         for stream in streams:
             if stream is not best:
-                stream.discard = av.stream.Discard.all  # pictures need not even be fetched
+                stream.discard = av.stream.Discard.all  # do not even fetch video
         if best.codec_context is None:
             raise BadRecord("unsupported-codec", "FFmpeg has no decoder for the sound track")
         best.codec_context.thread_count = 1
         best.codec_context.options = {
             "err_detect": "crccheck"
-        }  # FLAC, AC-3 and MP3 have sums; by default FFmpeg skips them
+        }  # FLAC, AC-3 and MP3 have checksums, which FFmpeg ignores by default
         return best
 
     def _declared_samples(self, demuxer: str) -> int | None:
@@ -118,7 +118,7 @@ class TrackReader:
                 break
             if gap := self._gap(frame):
                 blocks.append(np.zeros((min(gap, BLOCK_FRAMES), self.channels), np.float32))
-                self._late = frame  # comes again, when its time has come
+                self._late = frame  # returned after the gap is filled
             else:
                 blocks.append(self._samples(frame))
             filled += len(blocks[-1])
@@ -126,7 +126,7 @@ class TrackReader:
         return np.concatenate(blocks) if blocks else np.zeros((0, self.channels), np.float32)
 
     def _gap(self, frame: AudioFrame) -> int:
-        """Samples of silence before a frame; 0 when it follows its predecessor, or has no time."""
+        """Number of samples of silence before a frame; 0 if it follows the last one directly or has no timestamp."""
         if frame.pts is None or frame.time_base is None:
             return 0
         gap = round((float(frame.pts * frame.time_base) - self._zero_s) * self.rate_hz) - self._position
@@ -136,7 +136,7 @@ class TrackReader:
         return gap if gap >= GAP_S * self.rate_hz else 0
 
     def _samples(self, frame: AudioFrame) -> Float32:
-        """float32 [T, C] of a frame, whatever its sample format."""
+        """Convert a frame of any supported sample format to float32 [T, C]."""
         rate_and_channels = (frame.sample_rate, len(frame.layout.channels))
         if rate_and_channels != (self.rate_hz, self.channels):
             was = f"{self.rate_hz} Hz, {self.channels} channels"
@@ -158,5 +158,5 @@ class TrackReader:
 
 
 def _zero_s(container: Any) -> float:
-    """Second of the container's clock at which its playback starts: a broadcast's need not be 0."""
+    """Timestamp in seconds at which playback of the container starts; not 0 in many broadcasts."""
     return 0.0 if container.start_time is None else max(0.0, container.start_time / av.time_base)
