@@ -20,7 +20,7 @@ import torch
 
 from megahour.sync.group.base import Group
 
-LOOK_S = 10.0  # between two marks at most: how long a requested checkpoint may have to wait
+LOOK_S = 10.0  # longest time between two marks, so the longest delay of a requested checkpoint
 
 
 class SharedStore(Protocol):
@@ -34,7 +34,7 @@ class SharedStore(Protocol):
 
 
 class Claim(NamedTuple):
-    """A step's batches, from `first` on, of all workers that take the step; `own` are this worker's, possibly none.
+    """The batches from `first` on that all workers of a step take together; `own` are this worker's, possibly none.
 
     After the step all batches before `last` are done. `again`: this many owed batches are repeated, and no new ones.
     """
@@ -52,7 +52,7 @@ class Claims(Protocol):
 
 
 class InTurn:
-    """W batches per step, one for each worker of `group` (or `each` of them), from number `at` on.
+    """Takes W · `each` batches per step, `each` for every worker of `group`, from number `at` on.
 
     `owed` come first: batches before `at` whose training was lost with a worker.
     """
@@ -78,7 +78,7 @@ class InTurn:
 
 
 class FirstCome:
-    """The next `node_size` · `each` unassigned batches, from number `at` on.
+    """Takes the next unassigned batches, `each` for every worker of `node`, from number `at` on.
 
     node: the synchronous workers.
     """
@@ -120,7 +120,7 @@ class Marks:
     ----------
     store: None for a single worker.
     at: batch number that this run begins at.
-    interval_s: seconds between checkpoints; marks are as far apart, or `LOOK_S` if that is less.
+    interval_s: seconds between checkpoints; marks are this far apart, but at most `LOOK_S`.
     requested: whether a checkpoint is to be saved now, whatever the interval. One worker asks at each mark.
     """
 
@@ -138,7 +138,7 @@ class Marks:
         self._saved_s = float("-inf")
 
     def due(self, claim: Claim | None) -> Mark | None:
-        """The mark that this worker passes with its next claim (None: the end of the schedule); None if it passes none.
+        """The mark that this worker passes with its next `claim` (None: end of schedule); None if it passes none.
 
         A worker may pass several marks at once if others took the batches between; it gets them one by one.
         """
@@ -152,7 +152,7 @@ class Marks:
         return Mark(batch, save)
 
     def _decided(self, mark: int) -> tuple[bool, int]:
-        """Whether to save at this mark, and the next one: as the first worker that passes it decides."""
+        """Whether to save at this mark, and the next mark; decided by the first worker that passes it."""
         if self.store is None:
             return self._save(), self._following(mark)
         if self.store.add(f"passed/{mark}", 1) == 1:
@@ -161,12 +161,12 @@ class Marks:
         return bool(save), following
 
     def _save(self) -> bool:
-        """Whether the interval is over, to half the distance of two marks, or a checkpoint was requested."""
+        """Whether the interval is over, to within half the distance of two marks, or a checkpoint was requested."""
         waited_s = time.monotonic() - self._saved_s
         return self.interval_s <= LOOK_S or waited_s + LOOK_S / 2 >= self.interval_s or self._requested()
 
     def _following(self, mark: int) -> int:
-        """The next mark: as many batches on as fit between two marks at the pace since the last one."""
+        """The next mark, so many batches later that the time between marks is right at the current pace."""
         seconds = max(time.monotonic() - self._passed_s, 1e-6)
         batches = (mark - self._passed) * min(self.interval_s, LOOK_S) / seconds
         # At most twice as far, since the pace changes, for example from chunks to whole utterances.

@@ -25,7 +25,7 @@ from megahour.train.options import SequenceOptions, SmbrOptions
 Forward = Callable[..., Tensor]
 CPU = torch.device("cpu")
 MADE_WHOLE = frozenset({"durations", "sound"})
-"""Targets of voices and vocoders, one of each: these make their loss themselves, a frame at a time."""
+"""Targets of voices (durations) and vocoders (sound), whose models compute their own loss, per frame."""
 
 
 class Loss(NamedTuple):
@@ -41,9 +41,9 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class SequenceGoal:
-    """Denominator and settings of sequence training, see `losses.sequence`. log_priors (V,) are those of the units.
+    """Denominator and settings of sequence training, see `losses.sequence`. log_priors (V,): of the senones.
 
-    graph: None if each batch has lattices.
+    graph: None if each batch has its own lattices.
     """
 
     criterion: Criterion
@@ -57,9 +57,9 @@ class SequenceGoal:
 class DeviceBatch:
     """A batch on the model's device: features (B, T, F), lengths (B,), and the targets of the loss.
 
-    rows: the N frames that count, as indices into B·T; None for tokens and sentences. targets: of these
-    frames, `labels` (N,), or `indices` and `logits` (N, k) of a teacher; for CTC `tokens` (B, U), `token_lengths` (B,)
-    and the logits' `lengths` (B,) on the host; for sentences `labels` (B, T). lattices: denominators of sentences.
+    rows: the N frames that count, as indices into B·T; None if the loss takes whole utterances. targets: for these
+    frames `labels` (N,), or a teacher's `indices` and `logits` (N, k); for CTC `tokens` (B, U), `token_lengths` (B,)
+    and the logits' `lengths` (B,) on the host; for sequence training `labels` (B, T). lattices: its denominators.
     """
 
     features: Tensor
@@ -71,7 +71,7 @@ class DeviceBatch:
 
 
 def weight(batch: Batch) -> int:
-    """What the loss is averaged over: labelled frames, or symbols for CTC."""
+    """The number that the loss is divided by: labelled frames, or symbols for CTC."""
     targets = batch.targets
     if not MADE_WHOLE.isdisjoint(targets):
         return int(batch.lengths.sum())
@@ -186,7 +186,7 @@ def _of_sentences(logits: Tensor, batch: DeviceBatch, goal: SequenceGoal) -> Los
         silence=None if isinstance(options, SmbrOptions) and options.silence else goal.silence,
         reject=options.reject,
     )
-    right = (logits.detach().argmax(dim=2) == labels).sum()  # padding's label is no unit
+    right = (logits.detach().argmax(dim=2) == labels).sum()  # the label of padding is no senone
     return Loss(result.loss.sum(), right, (~result.has_path).sum())
 
 

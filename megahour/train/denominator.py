@@ -1,8 +1,8 @@
 """Turns a decoding graph into the denominator of sequence training: arcs of senones, without words and epsilons.
 
-The graph comes from stage `graph` with topology hmm and a low-order language model: a unigram's is the smallest.
-Epsilons are merged into the arcs before them: an arc leads directly to each state that its end reaches by epsilons,
-weighted by the sum over the epsilon paths, so that the sum over all paths does not change.
+The graph comes from stage `graph` with topology hmm and a low-order language model; a unigram gives the smallest.
+Epsilons are merged into the preceding arcs: an arc leads directly to each state that its end reaches by epsilons,
+weighted by the sum over those epsilon paths. So the sum over all paths does not change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def read_denominator(graph: Artifact, units: Artifact) -> ArcGraph:
 
     Raises
     ------
-    ConfigError: a graph of tokens, or of other units. StoreError: a damaged graph.
+    ConfigError: the graph is of tokens or of other units. StoreError: it is damaged.
     """
     made_of = graph.read_json(0, ".json").get("units_digest")
     if made_of != units.manifest.digest:
@@ -34,18 +34,18 @@ def read_denominator(graph: Artifact, units: Artifact) -> ArcGraph:
 
 
 def senone_arcs(fst: FstArrays, *, where: str = "") -> ArcGraph:
-    """The input acceptor of `fst`, whose labels are + 1 as from stage `graph`; sums over paths are unchanged.
+    """The input acceptor of `fst`; sums over paths are unchanged. Labels of `fst` are senone + 1, as in stage `graph`.
 
     Raises
     ------
-    StageError: an epsilon cycle, or no path.
+    StageError: the graph has an epsilon cycle, or no path.
     """
     read = fst.arcs["ilabel"] > 0
     factor = np.exp(-fst.arcs["weight"].astype(np.float64))
     final = np.exp(-fst.final.astype(np.float64))
     silent = _closure(fst.states, fst.source[~read], fst.arcs["nextstate"][~read], factor[~read], where)
     ends = final > 0
-    ends[fst.source[read]] = True  # where a path may stand between frames
+    ends[fst.source[read]] = True  # states where a path may be between two frames
     silent = sparse.csr_array(silent @ sparse.diags_array(ends.astype(np.float64)))
     silent.eliminate_zeros()
     initial = silent[[fst.start]].toarray()[0]
@@ -72,7 +72,7 @@ def senone_arcs(fst: FstArrays, *, where: str = "") -> ArcGraph:
 def _closure(
     states: int, source: NDArray[np.int32], target: NDArray[np.int32], factor: NDArray[np.float64], where: str
 ) -> sparse.csr_array:
-    """Sums over all epsilon paths between two states, the empty path included."""
+    """(states, states) sums over all epsilon paths between two states, including the empty path."""
     step = sparse.csr_array((factor, (source, target)), shape=(states, states))
     total = ways = sparse.csr_array(sparse.eye_array(states))
     for _ in range(states):
@@ -84,7 +84,7 @@ def _closure(
 
 
 def _reached(reached: Bool, source: NDArray[np.int32], target: NDArray[np.int32]) -> Bool:
-    """The states in `reached`, and all that arcs lead to from them."""
+    """The states in `reached` and all states reachable from them; updated in place."""
     before = -1
     while before != (before := int(reached.sum())):
         reached[target[reached[source]]] = True

@@ -26,14 +26,14 @@ KNOW_TAGS = ("tagger.", "tag_prompt.", "tag_start.")
 
 
 class InitialModel:
-    """A *model* artifact of `train` with whose weights a training starts.
+    """A *model* artifact of `train` that provides the initial weights of a training.
 
-    Its normalisation is taken too, so that the encoder's outputs are unchanged at the start. Layers of tokens, senones
-    or tags are taken if these are the same, and are new otherwise.
+    Its feature normalisation is used too, so that the encoder's outputs are unchanged at the start. Layers for tokens,
+    senones or tags are copied if both models have the same ones, and initialised randomly otherwise.
 
     Raises
     ------
-    ConfigError: a model that was not trained by `train`. StoreError: a damaged model.
+    ConfigError: the model was not trained by `train`. StoreError: it is damaged.
     """
 
     def __init__(self, artifact: Artifact) -> None:
@@ -45,14 +45,14 @@ class InitialModel:
         self._data = artifact.read_bytes(0, ".safetensors")
 
     def front(self, front: Front) -> Front:
-        """`front` with this model's mean and variance. Raises ConfigError: it was trained on other features."""
+        """`front` with this model's mean and variance. Raises ConfigError if its features have another size."""
         stats = {name: np.asarray(self.config["stats"][name], np.float32) for name in ("mean", "inv_std")}
         if stats["mean"].shape != front.mean.shape:
             self._differ("mels", len(stats["mean"]), len(front.mean))
         return Front(front.stack, **stats)
 
     def fill(self, module: nn.Module, config: Mapping[str, Any]) -> None:
-        """Load the weights into a `module` of `config`. Raises ConfigError: the encoder does not fit."""
+        """Load the weights into a `module` of `config`. Raises ConfigError if the encoder does not fit."""
         for name in SAME:
             if self.config.get(name) != config.get(name):
                 self._differ(name, self.config.get(name), config.get(name))

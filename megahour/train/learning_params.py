@@ -1,4 +1,4 @@
-"""What a user may set of what `train` learns, from what, and in which steps."""
+"""Parameters of `train` for the model, its data and its steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lets a preemptible machine leave a training: on notice, it has a checkpoint saved and then leaves.
+"""Lets a preemptible machine leave a training: on notice, it requests a checkpoint, waits for it, and leaves.
 
     python -m megahour.train.leave RUN --process PID --notice 'curl -sf http://169.254.169.254/…' [--within 110]
 
@@ -25,7 +25,7 @@ from megahour.core.transfer import publish_text
 LOG = logging.getLogger(__name__)
 LOOK_S = 5.0  # between two calls of the notice command
 POLL_S = 0.5
-AGAIN_S = 15.0  # before the request is repeated: the worker that took it may have been lost
+AGAIN_S = 15.0  # until the request is repeated, since the worker that took it may have been lost
 REQUESTED = ".requested"  # after the name of a folder of checkpoints: a file that asks for one now
 MARKERS = (".work/*/checkpoints/*/checkpoint.json", f"*/{SCRATCH}/checkpoints/*/checkpoint.json")
 
@@ -68,7 +68,7 @@ def alive(process: int) -> bool:
 
 
 def leave(run: str, process: int, within_s: float) -> bool:
-    """Have a checkpoint saved, then end the process with SIGTERM; returns whether there was one."""
+    """Request a checkpoint, then end the process with SIGTERM; returns whether a checkpoint was saved."""
     before, began_s, asked_s = newest(run), time.monotonic(), float("-inf")
     LOG.warning("this machine will be taken away: waiting for a checkpoint, at most %.0f s", within_s)
     saved = False

@@ -1,4 +1,4 @@
-"""What a user may set of the machines that `train` runs on: devices, workers, checkpoints, alarms, faults."""
+"""Parameters of `train` for machines: devices, workers, checkpoints, alarms, faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user may set of `train` by a table of its own: optimisers, criteria, and how a model is shared out."""
+"""Parameters of `train` that are tables of their own: optimisers, criteria, and how to split a model."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pydantic import (
 from megahour.core.config import Share
 
 POLICY: dict[str, JsonValue] = {"policy": True}
-"""`json_schema_extra` of a parameter that says how a training runs, not what it learns."""
+"""`json_schema_extra` of parameters that affect how a training runs, but not what it learns."""
 IN_FEATURES = ("speaker", "condition")
-"""Tags that features have; others are of the selection."""
+"""Tags that are stored with features; all others come from the input `selection`."""
 
 
 class OptimiserOptions(BaseModel):
@@ -44,7 +44,7 @@ class AdamWOptions(OptimiserOptions):
 
 
 class SgdOptions(OptimiserOptions):
-    """SGD with momentum. It needs a learning rate tens of times that of AdamW, and half of its state in memory."""
+    """SGD with momentum. Its learning rate is tens of times that of AdamW, and its state half as large."""
 
     momentum: float = Field(0.9, ge=0, lt=1, description="Share of the previous step that the next one keeps.")
     nesterov: bool = Field(True, description="Use Nesterov momentum (Sutskever et al., 2013).")
@@ -53,8 +53,8 @@ class SgdOptions(OptimiserOptions):
 class MuonOptions(AdamWOptions):
     """Muon (Jordan et al., 2024): orthogonal steps for matrices, AdamW for the head, norms and biases.
 
-    A matrix's step is scaled to the root mean square of AdamW's (Liu et al., 2025), so that one learning rate and decay
-    serve both: begin with those of AdamW.
+    A matrix's step is scaled to the root mean square of AdamW's (Liu et al., 2025), so one learning rate and decay
+    fit both: start with those of AdamW.
     """
 
     momentum: float = Field(0.95, ge=0, lt=1, description="Decay rate of the running mean of a matrix's gradient.")
@@ -71,7 +71,7 @@ class CriterionOptions(BaseModel):
 
     @property
     def heads(self) -> dict[str, float]:
-        """Weight of each head of an end-to-end model; none: the encoder's own outputs are the model's."""
+        """Weights of the heads of an end-to-end model; empty if the encoder has the only output layer."""
         return {}
 
 
@@ -216,7 +216,7 @@ class SmbrOptions(SequenceOptions):
 
 
 class SpeechOptions(CriterionOptions):
-    """Speech from phones, for kind voice. Durations, pitch and energy of *voice_data* are learnt beside the mels."""
+    """Speech from phones, for kind voice. Learns durations, pitch and energy of *voice_data* as well as mels."""
 
     decoder: Literal["fast", "flow"] = Field(
         "flow",
@@ -227,7 +227,7 @@ class SpeechOptions(CriterionOptions):
 
 
 class SoundOptions(CriterionOptions):
-    """Of kind vocoder: spectra of several resolutions, and discriminators that learn alongside."""
+    """Sound from mels, for kind vocoder: spectra of several resolutions, and discriminators trained alongside."""
 
     rounds: int = Field(
         32,
@@ -293,7 +293,7 @@ class Parallel(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_what_is_of_other_modes(self, given: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """What finished runs have in their identity stays as it is when a mode gets options."""
+        """Leave out options of other modes, so that new options do not change the identity of finished runs."""
         found: dict[str, Any] = given(self)
         pipeline = self.mode == "pipeline"
         return {name: value for name, value in found.items() if pipeline or name in ("shard", "mode")}

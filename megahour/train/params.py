@@ -1,4 +1,4 @@
-"""The parameters of `train`, and which of them go together."""
+"""The parameters of `train`, and checks that they fit each other and the inputs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from megahour.train.options import (
 )
 
 SOUNDING = {"voice": "speech", "vocoder": "sound"}
-"""Kinds that learn speech, with their criteria."""
+"""Kinds of model that generate speech or sound, with their criteria."""
 
 
 class TrainParams(MachineParams, LearningParams):
@@ -36,7 +36,7 @@ class TrainParams(MachineParams, LearningParams):
 
     @property
     def step_options(self) -> OptimiserOptions:
-        """The optimiser's options. ConfigError: there is no such option."""
+        """The optimiser's options. Raises ConfigError for an unknown option."""
         kind = OPTIMISERS[self.optimiser]
         known = ", ".join(kind.model_fields) or "none"
         return parse(
@@ -45,7 +45,7 @@ class TrainParams(MachineParams, LearningParams):
 
     @property
     def goal(self) -> CriterionOptions:
-        """The criterion's options. ConfigError: there is no such option."""
+        """The criterion's options. Raises ConfigError for an unknown option."""
         kind = CRITERIA[self.criterion]
         known = ", ".join(kind.model_fields) or "none"
         where = f"criterion {self.criterion}"
@@ -53,23 +53,23 @@ class TrainParams(MachineParams, LearningParams):
 
     @property
     def tag(self) -> str:
-        """What the model says of an utterance beside its text; "": nothing."""
+        """The tag that the model predicts besides the text, such as language; "" for none."""
         goal = self.goal
         return goal.tag if isinstance(goal, AttentionOptions) else ""
 
     @property
     def synchroniser(self) -> TrainerOptions:
-        """The trainer with its options. ConfigError: there is no such trainer or option."""
-        clip = self.clip if self.parallel.shard == 1 else None  # a group of shards clips what it hands over
+        """The trainer with its options. Raises ConfigError for an unknown trainer or option."""
+        clip = self.clip if self.parallel.shard == 1 else None  # a group of shards clips its gradient itself
         return options_of(self.trainer, {**self.trainer_options, "clip_norm": clip})
 
     @property
     def of_senones(self) -> bool:
-        """Whether the labels are senones of `units`, frame by frame."""
+        """Whether the labels are a senone of `units` for each frame."""
         return self.criterion in ("ce", "mmi", "smbr")
 
     def check_roles(self, roles: Collection[str]) -> None:
-        """Raises ConfigError: the criterion asks for other inputs."""
+        """Raises ConfigError unless the inputs `roles` fit the criterion."""
         if self.kind in SOUNDING and (others := sorted(set(roles) - {"features", "initial"})):
             what = f"criterion {self.criterion} learns from *voice_data* alone, not from `{others[0]}`"
             raise ConfigError(what, where="train", remedy="leave it out")
@@ -103,7 +103,7 @@ class TrainParams(MachineParams, LearningParams):
             raise ConfigError(f"criterion {self.criterion} needs `units`", where="train", remedy=remedy)
 
     def _check_sequence(self, roles: Collection[str]) -> None:
-        """Whether sequence training has its graph and the model that it begins with, and no other criterion a graph."""
+        """Check that sequence training has a graph or lattices and an initial model, and other criteria no graph."""
         against = [role for role in ("graph", "lattices") if role in roles]
         if not isinstance(self.goal, SequenceOptions):
             if against:
@@ -125,7 +125,7 @@ class TrainParams(MachineParams, LearningParams):
             raise ConfigError(what, where="train", remedy="set offsets: [0], and leave out tempo")
 
     def _check_audio(self, roles: Collection[str]) -> None:
-        """Whether what changes audio has audio to change, and what is given is used."""
+        """Check that settings that change audio have the input `audio`, and that all audio inputs are used."""
         wave = self.waveform
         for what, wrong, remedy in (
             ("`waveform` changes audio", wave.changes and "audio" not in roles, "give `audio`, the utterances"),

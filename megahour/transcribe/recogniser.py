@@ -195,7 +195,7 @@ class Recogniser:
     def features(self, rows: Rows) -> Rows:
         """The model's input (T', F) for a piece of rows."""
         if self.front.kind == "stacked":
-            rows = rows.astype(np.float16).astype(np.float32)  # as in training: features are stored so
+            rows = rows.astype(np.float16).astype(np.float32)  # as in training: stored features are fp16
         return self.front.shape(rows[: len(rows) // self.joined * self.joined])
 
     @property

@@ -1,4 +1,4 @@
-"""Measures the held-out part for a row of the curves: loss, error rates, and a voice's distance from recordings."""
+"""Measures held-out data for a row of the curves: loss, error rates, and a voice's distance from recordings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class HeldOut:
         self._tokens: Sequence[str] = job.config.get("tokens", ()) if in_one_piece else ()
 
     def columns(self, rank: int, size: int, summed: Summed, step: int) -> dict[str, float | None]:
-        """The held-out columns after `step`; models in one piece also get error rates or a voice's distances."""
+        """The held-out columns after `step`; error rates and a voice's distances only for models that are not split."""
         if self._job.held_out is None:
             return {"held_out_loss": None, "held_out_accuracy": None}
         share = partial(_share, self._job.held_out, rank, size, self._job.params.prefetch)
@@ -66,7 +66,7 @@ class HeldOut:
 
 
 def _share(loader: Loader, rank: int, size: int, prefetch: int) -> Iterator[Batch]:
-    """Every `size`-th batch of a pass from `rank` on, `prefetch` of them ahead in memory."""
+    """Every `size`-th batch of a pass, starting at `rank`, with `prefetch` batches loaded ahead."""
     numbers = range(rank, len(loader.plan(0)), size)
     with Ahead(lambda number: Request(loader, 0, number, 0, 0), prefetch=prefetch, numbers=numbers) as ahead:
         yield from map(ahead.batch, numbers)

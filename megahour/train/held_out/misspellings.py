@@ -18,7 +18,7 @@ from megahour.units.tokens import spelled_words
 
 
 class Misspellings(NamedTuple):
-    """Edits and reference lengths, in characters and in words; correct tags, out of those known."""
+    """Edits and reference lengths in characters and in words; correct and known tags."""
 
     characters: int = 0
     of_characters: int = 0
@@ -51,7 +51,7 @@ def misspelled(module: nn.Module, tokens: Sequence[str], mark: str, batches: Ite
 
 
 def _decoded(module: nn.Module, batch: Batch) -> tuple[list[TokenPath], tuple[int, int]]:
-    """The best path of each piece; the numbers of correct and of known tags."""
+    """The best path of each utterance; the numbers of correct and of known tags."""
     device = next(module.parameters()).device
     features, lengths = (torch.from_numpy(array).to(device) for array in (batch.features, batch.lengths))
     rows = (batch.lengths // getattr(module, "subsample", 1)).tolist()

@@ -1,4 +1,4 @@
-"""Measures a voice on held-out utterances while it trains: its distances, and its sound for TensorBoard."""
+"""Measures a voice on held-out utterances during training: distances from recordings, and sound for TensorBoard."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Sound = NDArray[np.float32]
 
 
 class _Utterance(NamedTuple):
-    """phones (1, U), voice and language (1,); the recording through the same vocoder, and its acoustic measures."""
+    """phones (1, U), voice and language (1,); sound: the recording through the vocoder; heard: its analysis."""
 
     key: int
     phones: Tensor
@@ -35,10 +35,10 @@ class _Utterance(NamedTuple):
 
 
 class HeldOutSpeech:
-    """Speaks the first held-out utterances of at most eight seconds, with its own durations.
+    """Speaks the first held-out utterances of at most `LONGEST_FRAMES`, with predicted durations.
 
-    config: that of a model of kind voice. Distances are those of `features.distortion` from the utterances' own mels
-    through the same vocoder, so that they measure the model alone.
+    config: of a model of kind voice. The distances (`features.distortion`) are from the recordings' mels through the
+    same vocoder, so that they measure the model alone.
     """
 
     columns = ("held_out_mcd_db", "held_out_pitch_cents", "held_out_voicing")
@@ -51,7 +51,7 @@ class HeldOutSpeech:
         self._utterances: list[_Utterance] = []
 
     def spoken(self, module: nn.Module, batches: Iterable[Batch]) -> tuple[list[float], dict[str, Sound]]:
-        """Means of `columns` over the utterances (NaN: none, or none that is voiced), and sounds by name.
+        """Means of `columns` over the utterances (NaN if there are none, or none is voiced), and sounds by name.
 
         batches: the held-out pass; only the first call reads from it.
         """
@@ -83,7 +83,7 @@ class HeldOutSpeech:
         return mels[0].float().cpu()
 
     def _sound(self, mels: Tensor) -> Sound:
-        """(T, M) normalised → samples in -1 … 1."""
+        """Samples in ±1 from normalised mels (T, M)."""
         with torch.no_grad():
             sound: Sound = self._vocoder((mels / self._inv_std + self._mean)[None])[0].numpy()
         return sound.clip(-1, 1)

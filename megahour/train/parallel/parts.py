@@ -3,10 +3,11 @@
 The workers of a job are groups of `parallel.shard` consecutive ranks:
 
     rank      0  1 | 2  3 | 4  5        shard: 2, three groups
-    shard     0  1 | 0  1 | 0  1        parts of one model: inside a group, fast
-    trainer   0, 2 and 4 agree on part 0; 1, 3 and 5 on part 1: thin
+    shard     0  1 | 0  1 | 0  1        parts of one model: needs a fast network inside a group
+    trainer   0, 2 and 4 agree on part 0; 1, 3 and 5 on part 1: a slow network will do
 
-To the trainer a group is one worker. Its gradient is the mean over all frames of its workers' batches, clipped as one.
+The trainer treats a group as one worker. Its gradient is the mean over all frames of its workers' batches, clipped as
+one.
 Each worker passes its part of the gradient, as plain tensors, through optimiser and synchroniser together with the
 workers that hold the same part.
 """

@@ -28,7 +28,7 @@ from megahour.train.parallel.parts import dimension
 from megahour.train.parallel.shared_batches import NumberedBatch, SharedBatchesTrainer
 
 JOINED = "attention.inputs."
-"""Query, key and value in one matrix (3 · D, D): each worker has rows of all three."""
+"""The matrix (3 · D, D) that holds query, key and value: each worker has rows of all three."""
 
 
 class TensorTrainer(SharedBatchesTrainer):
@@ -83,8 +83,11 @@ class TensorTrainer(SharedBatchesTrainer):
         return torch.stack([_numbers(self._score(each.batch, 0)) for each in everyone]).cpu()
 
     def _count_sums(self, shape: tuple[int, ...]) -> None:
-        """Count a block's traffic, forward and backward each: four sums of (B, T', D), sent twice, and 2 D that come
-        together."""
+        """Count the traffic of a batch in forward and backward.
+
+        Each block has four all-reduces of (B, T', D), which send every value twice, and gathers (B, T', 2 D). The
+        head's outputs are gathered too.
+        """
         module = self.module
         assert isinstance(module, Conformer)
         rows = shape[0] * (shape[1] // module.subsample)
