@@ -1,9 +1,9 @@
-"""JSON transcripts → cues, in the shapes that people and recognisers write.
+"""Convert JSON transcripts to cues, in the formats that people and recognisers write.
 
-The shape is found by its names, at the top or in an object that wraps it:
+The format is recognised by its keys, at the top level or in a wrapping object:
 
     cues, segments, subtitles, body    lists of cues: megahour, Whisper, WhisperX, the Podcast Index, Bilibili
-    a bare list                        of cues, of texts, or of words, as faster-whisper has them
+    a bare list                        cues, texts, or words as written by faster-whisper
     chunks                             Hugging Face (`timestamp: [start, end]`)
     events                             YouTube's json3 (`tStartMs`, `segs`)
     transcription                      whisper.cpp (`offsets` in milliseconds)
@@ -12,10 +12,10 @@ The shape is found by its names, at the top or in an object that wraps it:
     monologues                         Rev
     utterances                         AssemblyAI (milliseconds)
     fragments                          aeneas
-    word_segments, words               WhisperX; OpenAI's service, whose `text` has the marks; Gentle
+    word_segments, words               WhisperX; OpenAI's API, whose `text` has the punctuation; Gentle
     text, content, sentence            no times
 
-Words that come one by one are joined to sentences.
+Lists of single words are joined into sentences.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ Reader = Callable[[Any], Iterable[Said]]
 
 
 def json_cues(text: str, rate_hz: int) -> list[Cue]:
-    """Cues of a JSON transcript, times in samples at `rate_hz`, -1 where unknown.
+    """Cues of a JSON transcript; times are in samples at `rate_hz`, -1 if unknown.
 
-    Raises BadRecord (``unreadable-transcript``): no JSON, or of no shape that is known.
+    Raises BadRecord (``unreadable-transcript``) for invalid JSON or an unknown format.
     """
     try:
         value: Any = load_json(text)
@@ -80,7 +80,7 @@ def json_cues(text: str, rate_hz: int) -> list[Cue]:
 
 
 def find(value: Any, depth: int = 0) -> tuple[Reader, Any] | None:
-    """How the transcript in a JSON value is read, and the part to be read; None where there is none."""
+    """The reader for the transcript in a JSON value and the part to pass to it; None if there is no transcript."""
     if isinstance(value, list):
         return (_list, value) if depth == 0 or any(map(_is_cue, value)) else None
     if not isinstance(value, dict):
@@ -99,7 +99,7 @@ def find(value: Any, depth: int = 0) -> tuple[Reader, Any] | None:
 
 
 def _is_cue(value: Any) -> bool:
-    """Whether an object has a text; a `transcript` of one word may be the name of a file."""
+    """Whether an object has a text. A `transcript` of one word does not count: it may be a file name."""
     if not isinstance(value, dict):
         return False
     return any(isinstance(text := value.get(name), str) and (name != "transcript" or " " in text) for name in TEXTS)
@@ -242,7 +242,7 @@ _SHAPES: tuple[tuple[str, Reader], ...] = (
 
 
 def _service(results: Any) -> Reader | None:
-    """Whose `results` they are: three services share the name."""
+    """The reader for `results`, a key that Amazon, Google and Deepgram share."""
     if isinstance(results, list):
         return _google if any(isinstance(each, dict) and "alternatives" in each for each in results) else None
     if isinstance(results, dict) and ("items" in results or "audio_segments" in results):
@@ -252,7 +252,7 @@ def _service(results: Any) -> Reader | None:
 
 def _cue(said: Said, rate_hz: int) -> Cue:
     start, end = (
-        round(s * rate_hz) if 0 <= s < MAX_HOURS * 3600 else -1  # NaN is not
+        round(s * rate_hz) if 0 <= s < MAX_HOURS * 3600 else -1  # NaN gives -1
         for s in (said.start_s, said.end_s)
     )
     return Cue(start, end if end > start >= 0 else -1, said.text, said.speaker)

@@ -1,4 +1,4 @@
-"""Fields and words of JSON transcripts, and words joined to cues: what the shapes of `json_cues` share."""
+"""Helpers shared by the formats of `json_cues`: reading fields and words, and joining words into cues."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 TEXTS = ("text", "content", "sentence", "transcript", "body")
 SPEAKERS = ("speaker", "speaker_label", "name")
 STARTS, ENDS = ("start", "from", "begin", "start_time", "startTime"), ("end", "to", "end_time", "endTime")
-MAX_S = 1e18  # in ticks of 100 ns, three thousand years; an integer of JSON may be too long for a float
-SENTENCE_WORDS = 40  # words after which a cue of words ends, whatever they are
-SENTENCE_PAUSE_S = 1.0  # pause that ends it
+MAX_S = 1e18  # three thousand years in ticks of 100 ns; a larger JSON integer may overflow a float
+SENTENCE_WORDS = 40  # maximum number of words in a joined cue
+SENTENCE_PAUSE_S = 1.0  # a pause of this length ends a cue
 _CLOCK = re.compile(r"\s*(?:(?:(\d{1,3}):)?(\d{1,3}):)?(\d+(?:[.,]\d+)?)\s*s?\s*")
 _SENTENCE_END = re.compile(r"[.?!…。？！][\"'”’»)]*$")
 Fields = Mapping[str, Any]
 
 
 class Said(NamedTuple):
-    """A cue, or a word, in seconds; NaN unknown. `joined`: without a space before it."""
+    """A cue or a word; times in seconds, NaN if unknown. `joined`: no space before it."""
 
     start_s: float
     end_s: float
@@ -30,9 +30,9 @@ class Said(NamedTuple):
 
 
 def sentences(words: Iterable[Said]) -> Iterator[Said]:
-    """Words joined to cues, which end with a sentence, before a pause or another speaker, or after many words."""
+    """Join words into cues that end at a sentence end, a pause, a change of speaker or `SENTENCE_WORDS` words."""
     pending: list[Said] = []
-    end_s = math.nan  # of the last word that has one: marks have none
+    end_s = math.nan  # end of the last word that has one; punctuation has none
     for word in words:
         if pending and not word.joined:
             full = len(pending) >= SENTENCE_WORDS or bool(_SENTENCE_END.search(pending[-1].text))
@@ -52,7 +52,7 @@ def _joined(words: list[Said]) -> Said:
 
 
 def word_of(item: Fields) -> Said:
-    """One word of a list of words."""
+    """Convert one item of a list of words."""
     return Said(
         time_of(item, STARTS), time_of(item, ENDS), item.get("punctuated_word") or item["word"], speaker_of(item)
     )
@@ -68,7 +68,7 @@ def are_words(value: Any) -> bool:
 
 
 def words_of(items: list[Fields]) -> Iterator[Said]:
-    """Words one by one. Whisper's begin with a space unless they go on with the one before."""
+    """Convert a list of words. Whisper's words begin with a space unless they continue the previous one."""
     spaced = any(item["word"].startswith(" ") for item in items)
     for item in items:
         word = word_of(item)
@@ -76,7 +76,7 @@ def words_of(items: list[Fields]) -> Iterator[Said]:
 
 
 def with_marks(words: list[Said], text: str) -> list[Said]:
-    """The words as `text` writes them, with the marks behind each; as they are where it does not have them all."""
+    """Add to each word the punctuation that follows it in `text`; unchanged if `text` lacks one of the words."""
     starts, end = list[int](), 0
     for word in words:
         start = text.find(word.text, end)
@@ -89,23 +89,23 @@ def with_marks(words: list[Said], text: str) -> list[Said]:
 
 
 def first_text(cue: Fields, names: Iterable[str]) -> str:
-    """The first of the fields `names` that is a text; empty where none is."""
+    """The first of the fields `names` that holds a string; "" if none does."""
     return next((value for name in names if isinstance(value := cue.get(name), str)), "")
 
 
 def speaker_of(item: Fields) -> str:
-    """A speaker's name, or the number that stands for it."""
+    """The speaker's name or number as a string; "" if there is none."""
     value = next((item[name] for name in SPEAKERS if isinstance(item.get(name), str | int)), "")
     return "" if isinstance(value, bool) else str(value).strip()
 
 
 def time_of(cue: Fields, names: Iterable[str]) -> float:
-    """The first of the fields `names` in seconds, NaN where there is none."""
+    """The first of the fields `names` that exists, in seconds; NaN if none does."""
     return seconds(next((cue[name] for name in names if name in cue), None))
 
 
 def seconds(value: Any) -> float:
-    """A number of seconds, or a string: "1.5", "1.5s", "0:01.5"; NaN for what is neither."""
+    """Convert a number or a string such as "1.5", "1.5s" or "0:01.5" to seconds; NaN for anything else."""
     if isinstance(value, str):
         match = _CLOCK.fullmatch(value)
         parts = [float((part or "0").replace(",", ".")) for part in match.groups()] if match else [math.nan] * 3

@@ -1,9 +1,9 @@
-"""Which files belong together: a medium, the transcripts that may be its own, and its side information.
+"""Group files that belong together: a media file, its candidate transcripts and its metadata.
 
 By name: `a/talk.mp3` belongs with `a/talk.srt`, `a/talk.en.srt`, `a/talk.mp3.srt` and with `a/talk.json`. By folder, as
-items of archive.org are: transcripts whose name claims no medium are candidates for every medium of their folder, and
-`*_meta.json` or `metadata.json` speaks for all of them. Which candidate is the right one is found out later, by
-language and length in `ingest` (corpus.candidates), and by what is heard in `align`.
+in archive.org items: transcripts whose name matches no media file are candidates for every media file in their folder,
+and `*_meta.json` or `metadata.json` describes all of them. The right candidate is chosen later, by language and length
+in `ingest` (corpus.candidates) and by the audio in `align`.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ MEDIA = (
     ".ts", ".mpg", ".mpeg", ".flv", ".ogv",
 )  # fmt: skip
 INFO = ".json"
-MAX_CANDIDATES = 16  # transcripts of one medium; aligning each costs time
+MAX_CANDIDATES = 16  # maximum per media file; aligning each costs time
 _LANGUAGE = re.compile(r"\.([a-z]{2,3}(?:-[A-Za-z]{2,4})?)$")
 _FOLDER_INFO = re.compile(r"(?:^|/)(?:metadata|[^/]*_meta)\.json$")
 
 
 class FileGroup(NamedTuple):
-    """Paths of one medium, its candidate transcripts and its side information; empty where there is none."""
+    """Paths of a media file, its candidate transcripts and its metadata; empty if missing."""
 
     media: str
     transcripts: tuple[str, ...]
@@ -37,7 +37,7 @@ class FileGroup(NamedTuple):
 
 
 def split_suffix(path: str) -> tuple[str, str]:
-    """("a/b.c", ".wav") of "a/b.c.WAV": the suffix in lower case, with its dot.
+    """Split off the suffix, in lower case and with its dot: "a/b.c.WAV" gives ("a/b.c", ".wav").
 
     >>> split_suffix("talks/day 1.en.vtt")
     ('talks/day 1.en', '.vtt')
@@ -50,7 +50,7 @@ def split_suffix(path: str) -> tuple[str, str]:
 
 
 def language_tag(path: str) -> str:
-    """ "en" of "talk.en.srt"; "" where the name has no tag.
+    """The language tag in a file name, "en" in "talk.en.srt"; "" if there is none.
 
     >>> language_tag("talks/day 1.en.vtt")
     'en'
@@ -60,9 +60,9 @@ def language_tag(path: str) -> str:
 
 
 def group_files(paths: Iterable[str], pairing: Pairing = "name") -> list[FileGroup]:
-    """Groups in the order of their first file. Transcripts without a medium come as groups with an empty `media`.
+    """Group files by media file, in input order. Timed transcripts without one follow, with an empty `media`.
 
-    Two media of one stem make two groups: the second will be quarantined as a duplicate.
+    Two media files with the same stem make two groups; the second will be quarantined as a duplicate.
     """
     media: dict[str, list[str]] = {}
     texts: dict[str, dict[str, str]] = {}
@@ -92,7 +92,7 @@ def group_files(paths: Iterable[str], pairing: Pairing = "name") -> list[FileGro
 
 
 def side_files(paths: Iterable[str], chosen: Iterable[str], pairing: Pairing = "name") -> list[str]:
-    """Those of `paths`, all that a folder holds, that may say something of the media `chosen` in it."""
+    """Select from `paths`, all files of a folder, the transcripts and metadata of the media files `chosen` in it."""
     media: dict[str, list[str]] = {}
     for path in chosen:
         stem, suffix = split_suffix(path)
@@ -103,7 +103,7 @@ def side_files(paths: Iterable[str], chosen: Iterable[str], pairing: Pairing = "
 
 
 def _owner(stem: str, media: dict[str, list[str]]) -> tuple[str, str] | None:
-    """(stem of the medium that a transcript's stem names, language tag)."""
+    """(stem of the media file that a transcript's stem names, language tag); None if it names none."""
     match = _LANGUAGE.search(stem)
     for name, tag in ((stem, ""), (stem[: match.start()], match[1]) if match else (stem, "")):
         if name in media:
@@ -115,12 +115,12 @@ def _owner(stem: str, media: dict[str, list[str]]) -> tuple[str, str] | None:
 
 
 def _preferred(forms: dict[str, str]) -> str:
-    """Of one transcript in several formats, the one that says most."""
+    """The path of the preferred format of a transcript, by the order of `SUFFIXES`."""
     return next((forms[suffix] for suffix in TRANSCRIPTS if suffix in forms), "")
 
 
 def _by_folder(texts: dict[str, dict[str, str]], media: dict[str, list[str]]) -> dict[str, tuple[list[str], str]]:
-    """Transcripts that no name claims, and side information, of each folder with media; takes them out of `texts`."""
+    """Unclaimed transcripts and the metadata file of each folder with media; removes them from `texts`."""
     folders: dict[str, tuple[list[str], str]] = {stem.rpartition("/")[0]: ([], "") for stem in media}
     for stem in list(texts):
         folder = stem.rpartition("/")[0]

@@ -1,7 +1,7 @@
-"""Transcript files → cues: SRT, WebVTT, JSON and plain text, as they are found in the wild.
+"""Read transcript files as cues: SRT, WebVTT, JSON and plain text, as found in the wild.
 
 SRT has no standard; WebVTT: W3C Candidate Recommendation of 4 April 2019, sections 4 and 6. One reader serves both:
-whatever stands between two timing lines belongs to the first of them. JSON has shapes of its own: `json_cues`.
+the text between two timing lines belongs to the first of them. For the JSON formats see `json_cues`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from megahour.corpus.transcripts.turns import by_speaker, with_names
 MAX_BYTES = 64 << 20
 SUFFIXES = (".srt", ".vtt", ".json3", ".txt", ".json")  # in order of preference
 TIMED_SUFFIXES = (".srt", ".vtt")
-REACH_S = 10  # cues no farther from their place than this are put there
+REACH_S = 10  # cues that are out of order by at most this are moved into place
 _CLOCK = r"(-?)(?:(\d{1,4}):)?(\d{1,3}):(\d{1,3})[.,](\d{1,3})"
 _TIMING = re.compile(rf"^\s*{_CLOCK}\s*-+>\s*{_CLOCK}(?:\s.*)?$")
 _NUMBER = re.compile(r"^\s*\d+\s*$")
@@ -31,14 +31,14 @@ _TABLE_LINE = re.compile(r"^([^\t|:]+)(?:\t|\||:\s)(.*)$")
 
 @dataclass(frozen=True)
 class Transcript:
-    """Cues in the order of the file, and what was repaired on the way (counts by name)."""
+    """Cues in order, and the number of repairs by name."""
 
     cues: list[Cue]
     repairs: dict[str, int]
 
 
 def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "en") -> Transcript:
-    """Cues with times in samples at `rate_hz` (-1 where unknown).
+    """Read cues with times in samples at `rate_hz` (-1 if unknown).
 
     Parameters
     ----------
@@ -46,13 +46,13 @@ def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "
 
     Raises
     ------
-    BadRecord: ``empty-transcript`` (nothing is left to say), ``unreadable-encoding``, ``unreadable-transcript``,
+    BadRecord: ``empty-transcript`` (no spoken words), ``unreadable-encoding``, ``unreadable-transcript``,
     ``transcript-too-large``, ``absurd-cue-times``, ``cues-out-of-order``.
     """
     if len(data) > MAX_BYTES:
         raise BadRecord("transcript-too-large", f"{len(data)} bytes, the limit is {MAX_BYTES}")
     text = decode_text(data, language)
-    if suffix in (".json", ".json3"):  # the second is YouTube's
+    if suffix in (".json", ".json3"):  # .json3 is YouTube's
         cues = json_cues(text, rate_hz)
     elif suffix == ".txt":
         cues = [Cue(-1, -1, paragraph) for paragraph in _paragraphs(text)]
@@ -65,7 +65,7 @@ def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "
 
 
 def read_recognised(data: bytes, suffix: str, rate_hz: int, *, language: str = "en") -> Transcript:
-    """`read_transcript` of what a recogniser wrote: times that are out of order all over go, the words stay."""
+    """`read_transcript` for the output of a recogniser: if times are badly out of order, drop them, keep the words."""
     try:
         return read_transcript(data, suffix, rate_hz, language=language)
     except BadRecord as bad:
@@ -75,9 +75,9 @@ def read_recognised(data: bytes, suffix: str, rate_hz: int, *, language: str = "
 
 
 def tidy(found: list[Cue], rate_hz: int) -> Transcript:
-    """Remove what is not spoken, copies, repeated lines of rolling captions, and times that cannot be true.
+    """Remove cues without words, duplicates, repeated lines of rolling captions and times that are out of order.
 
-    Cues in which several speakers are named are split at the names.
+    Cues that name several speakers are split at the names.
     """
     spoken = [cue for cue in found if spoken_text(cue.raw)]
     if not spoken:
@@ -95,7 +95,7 @@ def tidy(found: list[Cue], rate_hz: int) -> Transcript:
 
 
 def _in_order(cues: list[Cue], rate_hz: int) -> list[Cue]:
-    """Cues in the order of their times; raises as `check_order` for a file that is out of order all over."""
+    """Sort cues by time. Raises BadRecord, as `check_order` does, if the file is badly out of order."""
     check_order(cues)
     return check_order(put_back(cues, REACH_S * rate_hz))
 
@@ -132,7 +132,7 @@ def _srt_body(lines: list[str], last: bool) -> list[str]:
 
 
 def _samples(clock: tuple[str | Any, ...], rate_hz: int) -> int:
-    """Samples of (sign, hours, minutes, seconds, fraction); -1 for a time that no clock shows."""
+    """Samples of (sign, hours, minutes, seconds, fraction); -1 for an impossible time such as 0:75."""
     sign, hours, minutes, seconds, fraction = clock
     whole = int(hours or 0), int(minutes), int(seconds)
     if sign or whole[0] >= MAX_HOURS or whole[1] >= 60 or whole[2] >= 60:
@@ -142,7 +142,7 @@ def _samples(clock: tuple[str | Any, ...], rate_hz: int) -> int:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Paragraphs when blank lines part the text, lines otherwise; the long ones in sentences."""
+    """Split text at blank lines or, if there are none, at line ends; long parts are split into sentences."""
     text = without_code(text)
     blocks = re.split(r"\n\s*\n", text.strip())
     for block in blocks if len(blocks) > 1 else text.splitlines():
@@ -150,7 +150,7 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def read_table(data: bytes, *, language: str = "en") -> dict[str, str]:
-    """Transcripts by name from lines ``name<TAB>text``, ``name|text`` or ``name: text``; not from remarks (; #)."""
+    """Transcripts by name from lines ``name<TAB>text``, ``name|text`` or ``name: text``; skips comments (; #)."""
     table = {}
     for line in decode_text(data, language).splitlines():
         if (match := _TABLE_LINE.match(line)) and not line.startswith((";", "#")):

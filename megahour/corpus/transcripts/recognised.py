@@ -1,8 +1,8 @@
-"""What a recogniser wrote of one utterance, in JSON: which utterance, its text, and how sure it is.
+"""Read a recogniser's JSON output for one utterance: its id, its text and its confidence.
 
-The text is `pred_text` (NeMo's manifests), or that of the shapes of `json_cues`. The confidence is the mean of those of
+The text is `pred_text` (NeMo manifests), `text`, or that of a format of `json_cues`. The confidence is the mean over
 the smallest parts that have one: words (`confidence`, `probability`, `conf`, `score`), else segments, else the whole.
-Whisper's `avg_logprob` of a segment counts as its exponential, by the segment's length.
+For Whisper's segments it is exp(`avg_logprob`), weighted by the segment's length.
 """
 
 from __future__ import annotations
@@ -17,36 +17,36 @@ from megahour.corpus.transcripts.json_words import seconds
 
 IDS = ("id", "key", "utt_id", "utterance_id", "audio_filepath", "audio", "file", "path", "wav", "name")
 CONFIDENCES = ("confidence", "probability", "conf", "score")
-LISTED = ("word_confidence", "token_confidence")  # NeMo's: numbers without their words
+LISTED = ("word_confidence", "token_confidence")  # NeMo: lists of numbers without words
 SAID = ("word", "punctuated_word", "text", "pred_text", "transcript", "content", "value", "display", "sentence")
-RIVALS = ("alternatives", "nBest")  # lists of which only the first was written
+RIVALS = ("alternatives", "nBest")  # lists of alternatives, of which only the first (best) counts
 AUDIO = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".npy", ".json", ".jsonl", ".gz")
 
 
 class Recognised(NamedTuple):
-    """`confidence`: from 0 to 1, None where the JSON has none."""
+    """Text and confidence of an utterance. `confidence` is from 0 to 1, or None if the JSON has none."""
 
     text: str
     confidence: float | None
 
 
 def recognised(value: Mapping[str, Any]) -> Recognised:
-    """What a JSON object says of an utterance.
+    """Read the text and confidence from a JSON object.
 
     Raises
     ------
-    BadRecord: ``no-text``: no shape that is known; ``bad-confidence``: a number outside 0 to 1, or none.
+    BadRecord: ``no-text`` for an unknown format, ``bad-confidence`` for a confidence that is not a number from 0 to 1.
     """
     return Recognised(_text(value), _confidence(value))
 
 
 def named(value: Mapping[str, Any]) -> str:
-    """The utterance that a JSON object is about, "" where it does not say."""
+    """The utterance id in a JSON object; "" if there is none."""
     return utterance_id(str(next((value[key] for key in IDS if isinstance(value.get(key), str | int)), "")))
 
 
 def utterance_id(name: str) -> str:
-    """The name of a file without its folder and ending, and any other name as it is.
+    """Strip the folder and the file suffixes in `AUDIO` from a name.
 
     >>> utterance_id("clips/an4.12.wav"), utterance_id("an4.12")
     ('an4.12', 'an4.12')
@@ -79,7 +79,7 @@ def _confidence(value: Mapping[str, Any]) -> float | None:
 
 
 def _of_parts(value: Any) -> Iterator[tuple[float, float]]:
-    """Confidences of the smallest parts below a value that have one, with their weights."""
+    """Yield (confidence, weight) of the smallest parts within a value that have a confidence."""
     if isinstance(value, list):
         for item in value:
             yield from _of_parts(item)
@@ -114,6 +114,6 @@ def _checked(name: str, value: Any, *, exponent: bool = False) -> float:
         number = math.exp(number) if exponent else number
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if not 0.0 <= number <= 1.0:  # NaN is not
+    if not 0.0 <= number <= 1.0:  # true for NaN
         raise BadRecord("bad-confidence", f"{name} = {str(value)[:40]} gives none from 0 to 1")
     return number

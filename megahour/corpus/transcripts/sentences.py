@@ -1,4 +1,4 @@
-"""A long paragraph as sentences: a cue is what the aligner may leave out, so an hour's text must not be one of them."""
+"""Split long paragraphs into sentences: the aligner drops whole cues, so a cue must not hold an hour of text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 LONG = 300  # characters; shorter paragraphs stay whole
-FAR = 2000  # characters after which an open bracket is taken for a slip
+FAR = 2000  # characters after which an unclosed bracket is ignored as a typo
 _CLOSERS = r"[\"'”’»]*(?=\s+\S)"
 _END = re.compile(rf"(?<=[^\W\d_]{{3}})[.?!…]+{_CLOSERS}|[?!…]+{_CLOSERS}|[。？！]+[」』”]*(?=.)", re.DOTALL)
 _BRACKET = re.compile(r"[(\[{<)\]}>♪]")
@@ -14,10 +14,10 @@ _OPENING, _CLOSING = "([{<", ")]}>"
 
 
 def in_sentences(text: str) -> list[str]:
-    """Stretches of `text` that end with a sentence, together all of it but the space between; itself when it is short.
+    """Split `text` at sentence ends, dropping only the space between; texts up to `LONG` stay whole.
 
-    A dot ends a sentence after a word of three letters or more, not after an abbreviation or a number, and none within
-    brackets or song marks, which may hide what is in them.
+    A dot ends a sentence only after a word of three letters or more, not after a short abbreviation or number. Text is
+    not split inside brackets or song marks, because their content may be hidden as a whole.
     """
     return list(_parts(text)) if len(text) > LONG else [text]
 

@@ -1,4 +1,4 @@
-"""Who speaks in a cue: names from its markup and labels; cues that several people share are split."""
+"""Find the speaker of each cue from its markup and labels, and split cues that several speakers share."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from megahour.corpus.text.markup import spoken_text, view
 from megahour.corpus.text.speaker_labels import leading_name, named_labels
 from megahour.corpus.transcripts.cues import Cue
 
-_CHEVRONS = re.compile(r"(?<=\S)\s(?=>>+\s)")  # where another speaks who has no name
+_CHEVRONS = re.compile(r"(?<=\S)\s(?=>>+\s)")  # change to an unnamed speaker
 
 
 def with_names(cues: list[Cue]) -> list[Cue]:
-    """Take names in mixed case ("Ann: hello") from the front of cues, in a file that uses them as labels throughout."""
+    """Move mixed-case names ("Ann: hello") from the start of lines to `speaker`, in files that use them as labels."""
     names = named_labels(cue.raw for cue in cues)
     if not names:
         return cues
@@ -32,7 +32,7 @@ def with_names(cues: list[Cue]) -> list[Cue]:
 
 
 def by_speaker(cue: Cue) -> list[Cue]:
-    """`cue` with its speaker, or a cue a speaker where several are named; the inner times are unknown."""
+    """Set the speaker of `cue`, or split it into one cue per turn if it names several; inner times are unknown."""
     shown = view(cue.raw)
     names = [name for name, _ in shown.labels]
     if not names:
@@ -47,7 +47,7 @@ def by_speaker(cue: Cue) -> list[Cue]:
 
 
 def _turns(cue: Cue, parts: list[tuple[str, str]]) -> list[Cue]:
-    """Parts of `cue` that say something, with the times of the whole where it begins and ends."""
+    """Make cues of the parts that contain speech. If there are several, only the first keeps its start time."""
     said = [(name, raw) for name, raw in parts if spoken_text(raw)]
     if len(said) == 1 and said[0][1].strip() == cue.raw.strip():
         return [replace(cue, speaker=said[0][0])]
