@@ -1,8 +1,8 @@
-"""Hours by name of the artifacts of a run, and what its stages left out, as sums over shards.
+"""Counts hours by name (language, speaker, …) in a run's artifacts, and what its stages left out, over all shards.
 
-Each shard is counted by a task of its own; what the driver keeps is bounded counters (`Heaviest`), whatever the size of
-the corpus. What `select` left out is the difference of what it read and what it wrote: no keys are compared; its
-receipts say for which reasons. The keys of duplicates are compared with those of the utterances, `MOST_KEYS` at a time.
+One task counts each shard. The driver keeps only bounded counters (`Heaviest`), whatever the size of the corpus. What
+`select` left out is the difference between its input and its output, without comparing keys; its receipts have the
+reasons. Keys of duplicates are compared with those of the utterances, `MOST_KEYS` at a time.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from megahour.report.coverage_family import CountedArtifact, Family, family
 from megahour.report.dimensions import TRANSCRIPT, Sums
 from megahour.report.survey import Advance, columns_of
 
-MOST_KEYS = 2**24  # 128 MB: keys of duplicates that a task holds
+MOST_KEYS = 2**24  # 128 MB: keys of duplicates that a task holds in memory
 KEPT, LEFT_OUT = "kept", "left out"
 CAPACITY = 4096
 
 
 @dataclass
 class Column:
-    """Hours of an artifact, or those that its stage left out, by dimension and name. `reasons`: records of each."""
+    """Hours in an artifact, or that its stage left out, by dimension and name. `reasons`: records per reason."""
 
     artifact: str
     stage: str
@@ -53,7 +53,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Coverage:
-    """All columns of a run or of an artifact and what it was made of; `main` is the one that it is about."""
+    """All columns of a run, or of an artifact and its ancestors; `main` is the column of most interest."""
 
     title: str
     columns: tuple[Column, ...]
@@ -61,9 +61,9 @@ class Coverage:
 
 
 def cover(url: str, engine: Engine | None = None, advance: Advance = lambda done, shards: None) -> Coverage:
-    """Count an artifact, with the stages before it that lie beside it, or all artifacts of a run's folder.
+    """Count an artifact and those of its ancestors in the same folder, or all artifacts in a run's folder.
 
-    The same whatever the engine; without one all is counted in this process.
+    The result does not depend on the engine; without one, this process counts everything.
 
     Raises
     ------
@@ -92,11 +92,13 @@ def _counted(tasks: Iterable[ShardCount], engine: Engine | None) -> Iterator[tup
     return in_order(engine.map(count_shard, tasks))
 
 
-Tasks = tuple[int, Callable[[int], Iterator[ShardCount]]]  # how many, and they for the number of their column
+Tasks = tuple[
+    int, Callable[[int], Iterator[ShardCount]]
+]  # number of tasks, and a function from a column's number to its tasks
 
 
 def _planned(found: Family, member: CountedArtifact) -> list[tuple[Column, Tasks]]:
-    """The columns of an artifact with their tasks: what its stage left out, then what it kept."""
+    """The columns of an artifact and their tasks: first what its stage left out, then what it kept."""
     manifest = member.artifact.manifest
     left_out = Column(member.name, manifest.stage, LEFT_OUT, member.kind, reasons=dict(manifest.counts.dropped))
     kept = Column(member.name, manifest.stage, KEPT, member.kind)
@@ -107,7 +109,7 @@ def _planned(found: Family, member: CountedArtifact) -> list[tuple[Column, Tasks
         many = _parts(member) * member.made_of["utterances"].artifact.manifest.shards
         return [(left_out, (many, lambda number: _duplicates(member, number)))]
     if member.kind in ("recordings", "utterances"):
-        # Which files shards have is not known before their receipts are read: at most one table each.
+        # Which files a shard has is unknown until its receipt is read; count one table per shard at most.
         return [
             (left_out, (manifest.shards, lambda number: _lost(member, number))),
             (kept, (manifest.shards, lambda number: _tables(found, member, number))),
@@ -130,7 +132,7 @@ def _lost(member: CountedArtifact, number: int) -> Iterator[ShardCount]:
         if ".left_out.parquet" in receipt.files and member.kind == "recordings":
             yield ShardCount(number, "left-out", member.artifact.url, receipt.shard)
         if ".dropped.parquet" in receipt.files and recordings:
-            # `align` and `cut` have a task for each shard of recordings.
+            # `align` and `cut` make one shard per shard of recordings.
             beside = (recordings.artifact.url, (receipt.shard,))
             yield ShardCount(number, "dropped", member.artifact.url, receipt.shard, columns, *beside)
 
@@ -159,7 +161,7 @@ def _targets(found: Family, member: CountedArtifact, number: int) -> Iterator[Sh
 
 
 def _pairs(features: CountedArtifact, selection: CountedArtifact) -> dict[int, int]:
-    """Shard of the features → that of the selection: stages keep the order of shards within each set."""
+    """Shard of the features → shard of the selection; stages keep the order of shards within each set."""
     mine, theirs = _by_set(features.artifact.each_receipt()), _by_set(selection.artifact.each_receipt())
     sets = [name for name in mine if len(mine[name]) == len(theirs.get(name, []))]
     return {a: b for name in sets for a, b in zip(mine[name], theirs[name], strict=True)}
@@ -173,7 +175,7 @@ def _by_set(receipts: Iterable[Receipt]) -> dict[str, list[int]]:
 
 
 def _parts(member: CountedArtifact) -> int:
-    """In how many parts the keys of a list of duplicates are held, of about `MOST_KEYS` at most."""
+    """Number of parts, of at most about `MOST_KEYS` keys each, into which to split a list of duplicates."""
     listed = sum(member.artifact.summary.get(f"listed_{kind}", 0) for kind in ("audio", "text"))
     return 1 + int(listed) // MOST_KEYS
 
@@ -188,7 +190,7 @@ def _duplicates(member: CountedArtifact, number: int) -> Iterator[ShardCount]:
 
 
 def _subtract(found: Family, columns: list[Column]) -> None:
-    """What each `select` left out beyond the duplicates: what it read less what it wrote."""
+    """Compute what each `select` left out besides duplicates: its input minus its output."""
     place = {(column.artifact, column.part): column for column in columns}
     for member in found.members:
         if member.kind != "selection" or "utterances" not in member.made_of:
@@ -206,7 +208,7 @@ def _subtract(found: Family, columns: list[Column]) -> None:
 
 
 def reasons_of(selection: Artifact, beside: Collection[str], left_out: Column) -> Heaviest | None:
-    """Why `select` left out what it did; None of artifacts that do not say. What no set took is `no-set`.
+    """Records and seconds that `select` left out by reason; None if its receipts lack them. `no-set`: in no set.
 
     beside: reasons that are counted in another column.
     """
@@ -229,7 +231,7 @@ def reasons_of(selection: Artifact, beside: Collection[str], left_out: Column) -
 
 
 def difference(before: Column, after: list[Column]) -> dict[str, Heaviest]:
-    """By those dimensions of which all names are known. Labels are those that the texts had."""
+    """`before` minus `after`, in dimensions with exact counts. Labels are those of the transcripts, not a teacher's."""
     found: dict[str, Heaviest] = {}
     for dimension, of in before.hours.items():
         dimension_after = TRANSCRIPT if dimension == "label" else dimension

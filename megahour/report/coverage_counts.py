@@ -1,4 +1,4 @@
-"""Worker side of `coverage`: the records and seconds of one shard by name, kept ones or left out ones."""
+"""Worker side of `coverage`: records and seconds of one shard by name, kept or left out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from megahour.core.store import Artifact
 from megahour.report.dimensions import COLUMNS, TEACHER, Names, Sums, named, sums
 
-ALL = "all"  # the dimension with one name, "": everything
+ALL = "all"  # the dimension of totals; its only name is ""
 REASON = "reason"
 FRAME_S = 0.01
 SMALL = ["key", "speaker", "text", "set", "condition", "frames"]  # of features
@@ -23,11 +23,11 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class ShardCount:
-    """What to count: a shard, and the shards of another artifact that its rows are looked up in.
+    """What to count: a shard, and the shards of another artifact in which to look up its rows.
 
     count: table (of recordings, utterances or a selection), features, targets, dropped (of `cut`), left-out (of
-    `ingest`) or duplicates. taught: sets whose labels are a teacher's. column: whose sums these are. part: (i, n) takes
-    those keys of duplicates that leave i when divided by n.
+    `ingest`) or duplicates. taught: sets labelled by a teacher. column: number of the column to add the sums to.
+    part: (i, n) selects the duplicates whose key modulo n is i.
     """
 
     column: int
@@ -42,7 +42,7 @@ class ShardCount:
 
 
 def count_shard(task: ShardCount) -> tuple[int, Sums]:
-    """The column that the sums of this shard belong to, and they. Raises StoreError: a table is missing or damaged."""
+    """The number of the column, and the shard's sums. Raises StoreError: a table is missing or damaged."""
     names, seconds = _COUNTED[task.count](task)
     return task.column, {ALL: [("", len(seconds), float(seconds.sum()))]} | sums(names, seconds)
 
@@ -53,7 +53,7 @@ def _table(task: ShardCount) -> tuple[dict[str, Names], Floats]:
 
 
 def _features(task: ShardCount) -> tuple[dict[str, Names], Floats]:
-    """Features or partitions; what they lack is looked up in the shard of the selection that they were made of."""
+    """Count features or partitions; missing columns come from the shard of the selection that they were made of."""
     table = Artifact(task.url).read_table(task.shard, ".arrow", columns=SMALL)
     seconds = FRAME_S * table["frames"].to_numpy()
     if task.beside_shards:
@@ -62,7 +62,7 @@ def _features(task: ShardCount) -> tuple[dict[str, Names], Floats]:
 
 
 def _targets(task: ShardCount) -> tuple[dict[str, Names], Floats]:
-    """An utterance has a row for each offset, one after the other."""
+    """Count targets, where each utterance has one row per offset; `unique` keeps one of them."""
     keys = Artifact(task.url).read_table(task.shard, ".arrow", columns=["key"])["key"]
     table = _looked_up(task, pa.chunked_array([pc.unique(keys)]))
     names = named(table)
@@ -70,7 +70,7 @@ def _targets(task: ShardCount) -> tuple[dict[str, Names], Floats]:
 
 
 def _dropped(task: ShardCount) -> tuple[dict[str, Names], Floats]:
-    """Stretches that `cut` left out; whose they are tells the shard of recordings. Without a place they have 0 s."""
+    """Count spans that `cut` left out; names come from the shard of recordings. Spans without times count as 0 s."""
     wanted = ["recording", "start_samples", "end_samples", REASON]
     table = Artifact(task.url).read_table(task.shard, ".dropped.parquet", columns=wanted)
     recordings = _looked_up(task, table["recording"])
@@ -88,7 +88,7 @@ def _left_out(task: ShardCount) -> tuple[dict[str, Names], Floats]:
 
 
 def _duplicates(task: ShardCount) -> tuple[dict[str, Names], Floats]:
-    """Those utterances of a shard that are listed as duplicates, of one part of the keys."""
+    """Count the utterances of a shard that are in one part of the list of duplicates."""
     table = Artifact(task.url).read_table(task.shard, columns=list(task.columns))
     listed = _listed(task.beside, task.part)
     keys = table["key"].to_numpy()
@@ -99,7 +99,7 @@ def _duplicates(task: ShardCount) -> tuple[dict[str, Names], Floats]:
 
 @lru_cache(maxsize=1)
 def _listed(url: str, part: tuple[int, int]) -> NDArray[np.int64]:
-    """The keys of a part of the list, in order and once each: the tasks of a part come one after the other."""
+    """Sorted unique keys of a part of the list; cached, since the tasks of a part are consecutive."""
     artifact, keys = Artifact(url), np.zeros(0, np.int64)
     for receipt in artifact.each_receipt():
         more = artifact.read_table(receipt.shard, columns=["key"])["key"].to_numpy()
@@ -108,7 +108,7 @@ def _listed(url: str, part: tuple[int, int]) -> NDArray[np.int64]:
 
 
 def _looked_up(task: ShardCount, keys: pa.ChunkedArray) -> pa.Table:
-    """The rows of these keys in the other artifact, in their order; nulls where it has none."""
+    """Rows of the other artifact for these keys, in their order; nulls for missing keys."""
     other = Artifact(task.beside)
     parts = [other.read_table(shard, columns=list(task.columns)) for shard in task.beside_shards]
     table = pa.concat_tables(parts).combine_chunks()
@@ -120,13 +120,13 @@ def _seconds(table: pa.Table) -> Floats:
 
 
 def _numbers(column: Any) -> Floats:
-    """float64 (rows,), 0 of nulls."""
+    """A column as float64 (rows,), with 0 for nulls."""
     numbers: Floats = pc.fill_null(column, 0).to_numpy().astype(np.float64)
     return numbers
 
 
 def wanted_columns(has: list[str]) -> tuple[str, ...]:
-    """Of a table's columns those that are read."""
+    """The columns to read, of those that a table has."""
     return tuple(name for name in COLUMNS if name in has)
 
 

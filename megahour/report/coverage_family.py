@@ -1,4 +1,4 @@
-"""Which artifacts lie beside each other, and which was made of which: by the digests in their manifests."""
+"""Finds the artifacts in a folder, and links each to its inputs by the digests in their manifests."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from megahour.core.errors import StoreError
 from megahour.core.kinds import kind_of
 from megahour.core.store import Artifact
 
-MOST_BESIDE = 1000  # folders that are looked at
+MOST_BESIDE = 1000  # folders to look at, at most
 COUNTED = ("recordings", "utterances", "selection", "features", "targets", "partitions")
 LABELLERS = ("targets", "pseudo_labels")
-BACK = ("features", "selection", "utterances", "recordings")  # roles of what utterances come from, the nearest first
+BACK = ("features", "selection", "utterances", "recordings")  # roles of ancestors, nearest first
 
 
 @dataclass(frozen=True, eq=False)
 class CountedArtifact:
-    """An artifact of a run: its name there, what it is, and what it was made of."""
+    """An artifact of a run: its name in the run, its kind, and its inputs."""
 
     name: str
     kind: str
@@ -25,28 +25,28 @@ class CountedArtifact:
     made_of: dict[str, CountedArtifact] = field(default_factory=dict)  # by role
 
     def path(self) -> Iterator[CountedArtifact]:
-        """Itself, then what its utterances came from, back to the recordings."""
+        """This artifact, then its ancestors back to the recordings."""
         yield self
         before = next((self.made_of[role] for role in BACK if role in self.made_of), None)
         if before:
             yield from before.path()
 
     def back(self, kind: str) -> CountedArtifact | None:
-        """The artifact of a kind that its utterances came from."""
+        """The nearest artifact of `kind` in `path`; None if there is none."""
         return next((member for member in self.path() if member.kind == kind), None)
 
 
 @dataclass(frozen=True)
 class Family:
-    """The artifacts to count, what comes first first, and all that lie beside them."""
+    """The artifacts to count, ancestors first, and all artifacts in the same folder."""
 
     title: str
     members: tuple[CountedArtifact, ...]
     beside: tuple[CountedArtifact, ...]
-    asked: CountedArtifact | None = None  # the artifact that was given; None of a run
+    asked: CountedArtifact | None = None  # the artifact that was given; None for a run
 
     def taught(self, member: CountedArtifact) -> tuple[str, ...]:
-        """Sets of a selection or of features that have labels of a teacher."""
+        """Sets of a selection or of features that a teacher labelled."""
         sets: set[str] = set()
         for other in self.beside:
             if other.kind in LABELLERS and member in other.path():
@@ -55,11 +55,11 @@ class Family:
 
 
 def family(url: str) -> Family:
-    """Of an artifact and what it was made of, or of all artifacts of a run's folder.
+    """The family of an artifact and its ancestors, or of all artifacts in a run's folder.
 
     Raises
     ------
-    StoreError: it is neither.
+    StoreError: `url` has no artifact that can be counted.
     """
     one = Artifact(url)
     alone = one.complete
@@ -86,7 +86,7 @@ def family(url: str) -> Family:
 
 
 def _beside(folder: str) -> list[Artifact]:
-    """The finished artifacts in a folder, by their names. A damaged manifest counts as none."""
+    """The finished artifacts in a folder, sorted by name; those with a damaged manifest are skipped."""
     here = Artifact(folder)
     try:
         names = sorted({str(path).rstrip("/").rsplit("/", 1)[-1] for path in here.fs.ls(here.root, detail=False)})

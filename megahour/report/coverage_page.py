@@ -1,4 +1,4 @@
-"""Coverage as a table for programs and as a page: hours by name, what was left out beside it, two runs side by side."""
+"""Coverage as a table and as an HTML page: hours by name, kept and left out, for one run or two side by side."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ ROWS = pa.schema(
         ("artifact", pa.string()),
         ("stage", pa.string()),
         ("part", pa.string()),  # kept, or left out by the artifact's stage
-        ("dimension", pa.string()),  # `all` has one name, the empty one
+        ("dimension", pa.string()),  # `all` has a single, empty name
         ("name", pa.string()),  # empty: unknown; null: all other names together
         ("records", pa.float64()),
         ("hours", pa.float64()),
-        ("too_low_by_h", pa.float64()),  # at most, where there are more names than counters
+        ("too_low_by_h", pa.float64()),  # upper bound, if there are more names than counters
     ]
 )
 UNKNOWN, OTHERS = "unknown", "all others"
 SHOWN = (*DIMENSIONS, REASON)
 LONGEST_NAME = 120
-SMALLEST_S = 1e-6  # of a rest: less is rounding
+SMALLEST_S = 1e-6  # smaller remainders are rounding errors
 
 
 def rows(coverages: Sequence[Coverage]) -> Iterator[dict[str, Any]]:
-    """Rows of `ROWS`: of each artifact everything, then names by dimension, the most hours first."""
+    """Rows with schema `ROWS`: each artifact's totals, then names by dimension, most hours first."""
     for coverage in coverages:
         for column in coverage.columns:
             about = {"run": coverage.title, "artifact": column.artifact, "stage": column.stage, "part": column.part}
@@ -55,7 +55,7 @@ def rows(coverages: Sequence[Coverage]) -> Iterator[dict[str, Any]]:
 
 
 def unlike(coverages: Sequence[Coverage]) -> list[Coverage]:
-    """Two that are called the same are numbered."""
+    """Number the titles if some are equal."""
     titles = {coverage.title for coverage in coverages}
     if len(titles) == len(coverages):
         return list(coverages)
@@ -67,7 +67,7 @@ def table(coverages: Sequence[Coverage]) -> pa.Table:
 
 
 def page(coverages: Sequence[Coverage], title: str, top: int) -> str:
-    """The page, the same bytes for the same artifacts. `top`: names of a table; the others are added up."""
+    """The page, byte-identical for the same artifacts. `top`: names per table; the others are added up."""
     parts = sections(coverages, top)
     names = {"coverage": "Hours by name", "reasons": "Left out"}
     words = "Made by megahour coverage. This file is whole: it loads nothing and sends nothing."
@@ -76,7 +76,7 @@ def page(coverages: Sequence[Coverage], title: str, top: int) -> str:
 
 
 def sections(coverages: Sequence[Coverage], top: int) -> list[Markup | None]:
-    """Hours by name, and records and hours by reason; also for the explorer."""
+    """The sections hours by name, and records and hours by reason; also used by the explorer."""
     panels = [shown for dimension in DIMENSIONS if (shown := _dimension(coverages, dimension, top))]
     note = (
         "Hours of each artifact, and what stages left out: ingest and cut by their lists, duplicates among utterances, "
@@ -105,7 +105,7 @@ def _header(coverages: Sequence[Coverage], title: str) -> Markup:
 
 
 def _dimension(coverages: Sequence[Coverage], dimension: str, top: int) -> Markup | None:
-    """A table of the names: a column for each artifact and each stage, or two runs side by side."""
+    """A table of one dimension's names, with a column per artifact and stage, or two runs side by side."""
     shown = [column for column in _in_order(coverages) if _tells(column, dimension)]
     if not shown:
         return None
@@ -116,7 +116,7 @@ def _dimension(coverages: Sequence[Coverage], dimension: str, top: int) -> Marku
     lines = [[_hours(of, name) for of in hours] for name in names]
     rest = [of.seconds - sum(_seconds(of, name) for name in names) for of in hours]
     last = [TableCell(f"{seconds / 3600:,.2f}", seconds) for seconds in rest]
-    if len(mains) == 2 and all(_tells(coverage.main, dimension) for coverage in coverages):  # they are the first two
+    if len(mains) == 2 and all(_tells(coverage.main, dimension) for coverage in coverages):  # the first two columns
         heads.insert(2, "Difference")
         for line in (*lines, last):
             line.insert(2, _difference(line[0], line[1]))
@@ -130,7 +130,7 @@ def _dimension(coverages: Sequence[Coverage], dimension: str, top: int) -> Marku
 
 
 def _in_order(coverages: Sequence[Coverage]) -> list[Column]:
-    """Of one run all columns; of two the main artifacts, then what was left out, stage by stage."""
+    """For one run, all columns; for two, the main artifacts, then what each stage left out."""
     if len(coverages) == 1:
         shown = list(coverages[0].columns)
     else:
@@ -146,7 +146,7 @@ def _tells(column: Column, dimension: str) -> bool:
 
 
 def _names(shown: Sequence[Heaviest], mains: Sequence[Heaviest], dimension: str, top: int) -> list[str]:
-    """The names with most hours in any column, those of the main artifacts first; months in their order."""
+    """The names with most hours in any column, those of the main artifacts first; months are in calendar order."""
     most: dict[str, tuple[float, float]] = {}
     for of in shown:
         for name, tally in of.top(top):
@@ -179,7 +179,7 @@ def _difference(one: TableCell, other: TableCell) -> TableCell:
 
 
 def _reasons(coverages: Sequence[Coverage]) -> Markup | None:
-    """Why records were left out, as the receipts count them, and their hours where they are known."""
+    """Records left out by reason, as counted in the receipts, and their hours if known."""
     panels = []
     for coverage in coverages:
         for column in coverage.columns:

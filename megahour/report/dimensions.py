@@ -1,4 +1,4 @@
-"""What hours are counted by: columns of a table, and what is read from them (domain, month, whose labels)."""
+"""The dimensions by which hours are counted: table columns, and values derived from them (domain, month, label)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from megahour.corpus.transcripts.speaker_names import is_address, one_name
 
 DIMENSIONS = ("language", "domain", "licence", "label", "tier", "speaker", "month", "split", "set", "condition")
 HUMAN, RECOGNISER, TEACHER, NO_LABEL = "human", "recogniser", "teacher", "none"
-TRANSCRIPT = "transcript"  # the label without what a teacher added: what `select` leaves out is counted by it
-# Columns that a dimension is read from, where it is not its own.
+TRANSCRIPT = "transcript"  # the label before a teacher's; used for what `select` leaves out
+# Columns that a dimension is derived from, if not from the column of its name.
 _FROM = {"domain": ("source",), "month": ("created_s",), "label": ("text",)}
 COLUMNS = sorted({*DIMENSIONS, "source", "created_s", "text", "transcript", "key", "samples", "rate_hz"})
 Sums = dict[str, list[tuple[str, int, float]]]  # dimension → (name, records, seconds), by name
@@ -23,7 +23,7 @@ Names = list[str]
 
 
 def with_names(table: pa.Table) -> pa.Table:
-    """A table with the columns domain, month and label too, as far as it has what they are read from."""
+    """Add the columns domain, month and label, each if the columns it is derived from are present."""
     for dimension, columns in _FROM.items():
         if set(columns) <= set(table.column_names):
             table = table.append_column(dimension, pa.array(_NAMED[dimension](table), pa.string()))
@@ -31,9 +31,9 @@ def with_names(table: pa.Table) -> pa.Table:
 
 
 def named(table: pa.Table, taught: Collection[str] = ()) -> dict[str, Names]:
-    """The name of each row in those dimensions that the table knows; "" unknown.
+    """The name of each row in each dimension that the table's columns allow; "" is unknown.
 
-    taught: sets whose labels are a teacher's.
+    taught: sets labelled by a teacher.
     """
     found = {}
     for dimension in DIMENSIONS:
@@ -59,11 +59,11 @@ def sums(names: dict[str, Names], seconds: NDArray[np.float64]) -> Sums:
 
 
 def domain_of(source: str) -> str:
-    """The host of an address, or the first folder of a path; "" of a bare name."""
+    """The host of a URL, or the first folder of a path; "" for a bare name."""
     if "://" in source:
         try:
             return (urlsplit(source).hostname or "").removeprefix("www.")
-        except ValueError:  # as of a host in open brackets
+        except ValueError:  # such as an unclosed bracket in the host
             return ""
     folder, slash, _ = source.lstrip("./").partition("/")
     return folder if slash else ""
@@ -81,7 +81,7 @@ def _own(dimension: str) -> Callable[[pa.Table], Names]:
 
 
 def _each(column: str, name: Callable[[str], str]) -> Callable[[pa.Table], Names]:
-    """By a function of a column, called once for each value."""
+    """A function that maps a column's values by `name`, called once per distinct value."""
 
     def found(table: pa.Table) -> Names:
         values = [value or "" for value in table[column].to_pylist()]
@@ -102,7 +102,7 @@ def _labels(table: pa.Table) -> Names:
 
 _NAMED: dict[str, Callable[[pa.Table], Names]] = {
     "domain": _each("source", domain_of),
-    "speaker": _each("speaker", lambda name: name if is_address(name) else one_name(name)),  # `select` spells them anew
+    "speaker": _each("speaker", lambda name: name if is_address(name) else one_name(name)),  # `select` normalises them
     "month": lambda table: list(month_of(at or 0 for at in table["created_s"].to_pylist())),
     "label": _labels,
 }

@@ -44,16 +44,16 @@ class Choice:
 
 
 def explore(artifact: Artifact, recordings: Artifact | None, choice: Choice, advance: Advance) -> str:
-    """The page, the same bytes for the same artifact.
+    """Build the page, byte-identical for the same artifact.
 
     Parameters
     ----------
-    recordings: where dropped stretches are heard; None looks for the artifact's own beside it.
+    recordings: source of audio for dropped spans; None: look for the artifact's recordings in its folder.
 
     Raises
     ------
     StoreError: an artifact is missing, unfinished or damaged.
-    ConfigError: `recordings` is not what such an artifact is.
+    ConfigError: `recordings` is not a *recordings* artifact.
     """
     if recordings is not None and not {"key", "offset", "size", "rate_hz"} <= set(columns_of(recordings)):
         raise ConfigError(
@@ -94,7 +94,7 @@ def explore(artifact: Artifact, recordings: Artifact | None, choice: Choice, adv
 def _data_set(
     artifact: Artifact, choice: Choice, advance: Advance
 ) -> tuple[Survey | None, tuple[list[dict[str, Any]], dict[int, ReportClip]] | None]:
-    """What is known of all rows, and the chosen ones with their sound; None of artifacts that are no data sets."""
+    """The survey of all rows, and the sampled rows with their audio; each None if the artifact lacks the columns."""
     columns = set(columns_of(artifact))
     if not {"key", "samples", "rate_hz"} <= columns:
         return None, None
@@ -110,7 +110,7 @@ def _data_set(
 
 
 def _before(artifact: Artifact, inputs: dict[str, str]) -> dict[str, Artifact]:
-    """Those recordings and that alignment beside the artifact which it was made from, by their digests."""
+    """The recordings and alignment in the artifact's folder, if their digests match its `inputs`."""
     parent = artifact.url.rpartition("/")[0] or "."
     artifacts: dict[str, Artifact] = {}
     for role in ("recordings", "alignment"):
@@ -124,10 +124,10 @@ def _before(artifact: Artifact, inputs: dict[str, str]) -> dict[str, Artifact]:
 
 
 def _coverage(artifact: Artifact, top: int) -> Markup | None:
-    """Hours by name of what the artifact was made of, as far as that lies beside it, and of what was left out."""
+    """Hours by name of the artifact's ancestors in its folder, and of what was left out."""
     try:
         found = cover(artifact.url)
-    except StoreError:  # it is none of those that are counted
+    except StoreError:  # not a kind of artifact that can be counted
         return None
     return coverage_page.sections([found], top)[0] if len(found.columns) > 1 else None
 

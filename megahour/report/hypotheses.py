@@ -23,7 +23,7 @@ from megahour.report.rows import coded
 from megahour.report.sections import section
 from megahour.report.tables import paged_frame
 
-MOST_WORDS = 400  # of an utterance in the page
+MOST_WORDS = 400  # words shown per utterance
 BATCH = 4096
 LETTERS = {"ok": "=", "sub": "s", "del": "d", "ins": "i"}
 
@@ -67,10 +67,10 @@ def _rows(score: Artifact) -> Iterator[dict[str, Any]]:
 
 
 def payload(rows: Sequence[Mapping[str, Any]], heard: Mapping[int, int]) -> dict[str, Any]:
-    """Columns for the page. heard: the number of the example that has an utterance's sound, by key.
+    """Columns for the page. heard: key of an utterance → number of the example with its audio.
 
-    `steps` of a system has a letter for each step of the alignment, `texts` what it needs beside: the reference, and
-    of a system the words that differ from it.
+    `steps` has, per system, one letter per alignment step. `texts` has the reference, and per system the words that
+    differ from it.
     """
     systems = list(rows[0]["steps"]) if rows else []
     numbers: dict[str, list[Any]] = {"words": [row["words"] for row in rows]}
@@ -83,7 +83,7 @@ def payload(rows: Sequence[Mapping[str, Any]], heard: Mapping[int, int]) -> dict
         numbers["change"] = [b - a for a, b in zip(wrong["baseline"], wrong["student"], strict=True)]
     cut = {name: [row["steps"][name][:MOST_WORDS] for row in rows] for name in systems}
     return {
-        "key": [str(row["key"]) for row in rows],  # 63 bits: more than a number of JavaScript holds
+        "key": [str(row["key"]) for row in rows],  # 63 bits do not fit in a JavaScript number
         "names": {name: coded([row[name] for row in rows]) for name in ("speaker", "condition")},
         "numbers": numbers,
         "errors": wrong,
@@ -95,7 +95,7 @@ def payload(rows: Sequence[Mapping[str, Any]], heard: Mapping[int, int]) -> dict
 
 
 def table(found: Readings, sidecar: str) -> Markup | None:
-    """The frame that `hypotheses.js` fills. sidecar: name of the file with all of them."""
+    """The frame that `hypotheses.js` fills. sidecar: name of the file with all hypotheses."""
     if not found.utterances:
         return None
     shown, all_of_them = f"{len(found.rows):,}", f"{found.utterances:,}"

@@ -1,4 +1,4 @@
-"""Utterances to hear and to read: which ones, their audio, their words in time, and where the hypotheses are wrong."""
+"""Chooses example utterances for the page, with audio, timed words, and errors of the hypotheses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Word:
-    """A word of the transcript with its place in the utterance's audio, None where no alignment tells it."""
+    """A word of the transcript and its time in the utterance's audio; None without an alignment."""
 
     text: str
     start_s: float | None
@@ -38,7 +38,7 @@ class Word:
 
 @dataclass(frozen=True)
 class Example:
-    """One utterance of the page. `peaks` (PEAKS,) in 0..1 draw the wave; `hypotheses` are by system."""
+    """One utterance of the page. `peaks` (PEAKS,) in 0..1 draw the waveform; `hypotheses` are by system."""
 
     key: int
     speaker: str
@@ -55,16 +55,16 @@ class Example:
 
 
 def examples(inputs: Inputs, *, count: int, longest_s: float, seed: int) -> list[Example]:
-    """Up to `count` utterances: of the scored ones in turn from each condition, else some from each shard.
+    """Up to `count` utterances: scored ones, alternating between conditions; without scores, some from each shard.
 
-    The index is read one shard at a time, and no further than until all are found.
+    The index is read one shard at a time, until all are found.
     """
     if "utterances" not in inputs or not count:
         return []
     utterances = inputs["utterances"]
     spoken = _spoken(inputs)
     if spoken:
-        # Some of the chosen are too long or not in this artifact, so more are looked for than shown.
+        # Some may be too long or not in this artifact, so choose more than are shown.
         wanted = choose({key: str(row.get("condition", "")) for key, row in spoken.items()}, 6 * count, seed)
         rows = _rows_of(utterances, wanted, longest_s)
         order = [key for key in wanted if key in rows]
@@ -80,7 +80,7 @@ def examples(inputs: Inputs, *, count: int, longest_s: float, seed: int) -> list
 
 
 def choose(conditions: Mapping[int, str], count: int, seed: int) -> list[int]:
-    """Keys in a random but repeatable order that goes round the conditions."""
+    """Keys in a random but repeatable order that alternates between conditions."""
     queues: dict[str, list[int]] = {}
     for key in sorted(conditions, key=lambda key: key_of(seed, key)):
         queues.setdefault(conditions[key], []).append(key)
@@ -89,7 +89,7 @@ def choose(conditions: Mapping[int, str], count: int, seed: int) -> list[int]:
 
 
 def difference(reference: Sequence[str], hypothesis: Sequence[str]) -> list[Step]:
-    """The steps of a shortest alignment."""
+    """The steps of an alignment with the fewest errors."""
     steps = []
     for i, j in pairs(reference, hypothesis):
         word, heard = reference[i] if i >= 0 else "", hypothesis[j] if j >= 0 else ""

@@ -12,13 +12,13 @@ from megahour.core.store import Artifact
 from megahour.report.clips import ClipSpan, Coding, ReportClip, spans
 from megahour.report.counters import Sample
 
-MOST_REASONS = 200  # that examples are kept for
+MOST_REASONS = 200  # examples are kept for at most this many reasons
 CueTimes = dict[tuple[int, int], tuple[int, int]]
 
 
 @dataclass(frozen=True)
 class Lost:
-    """An example: where it was (seconds, None unknown), what was to be said, and why it was left out."""
+    """An example of a dropped record: its time in seconds (None: unknown), its text, and the reason."""
 
     reason: str
     name: str
@@ -26,16 +26,16 @@ class Lost:
     detail: str
     start_s: float | None = None
     end_s: float | None = None
-    cue: tuple[int, int] | None = None  # of recording and cue
-    cue_s: tuple[float, float] | None = None  # where its transcript has it
+    cue: tuple[int, int] | None = None  # keys of recording and cue
+    cue_s: tuple[float, float] | None = None  # time of the cue in the transcript
     clip: ReportClip | None = None
     span: ClipSpan | None = None
 
 
 def examples(artifact: Artifact, *, each: int, seed: int) -> dict[str, list[Lost]]:
-    """Up to `each` by reason: a sample of `.dropped.parquet`, and the first of the quarantine and of the receipts.
+    """Up to `each` examples per reason: a sample of `.dropped.parquet`, then the first in quarantine and receipts.
 
-    A receipt has those of good records that a policy leaves out, as `ingest` does (`examples` of its statistics).
+    Receipts list good records that a policy leaves out, as in `ingest` (`examples` in their statistics).
     """
     by_reason: dict[str, list[Lost]] = {}
     for reason, sample in _sampled(artifact, each, seed).items():
@@ -93,9 +93,9 @@ def _dropped(artifact: Artifact, sample: Sample) -> Iterator[Lost]:
 def with_sound(
     found: dict[str, list[Lost]], recordings: Artifact, *, longest_s: float, coding: Coding
 ) -> dict[str, list[Lost]]:
-    """The same examples with their places in seconds, those of their cues, and the first `longest_s` of their sound.
+    """Add to the examples their times and their cues' times in seconds, and up to `longest_s` seconds of audio.
 
-    What has no place of its own is heard where its transcript has it.
+    An example without times of its own uses those of its cue.
     """
     every = [lost for here in found.values() for lost in here]
     keys = {lost.span.recording for lost in every if lost.span} | {lost.cue[0] for lost in every if lost.cue}
@@ -125,7 +125,7 @@ def _placed(lost: Lost, rates: dict[int, int], cues: CueTimes) -> Lost:
 
 
 def _cue_times(recordings: Artifact, wanted: set[tuple[int, int]]) -> CueTimes:
-    """Times in samples of those cues that have both."""
+    """(start, end) in samples of the cues that have both."""
     times: CueTimes = {}
     keys: Any = np.array(sorted({key for key, _ in wanted}), np.int64)
     for receipt in recordings.each_receipt() if wanted else ():
@@ -139,9 +139,9 @@ def _cue_times(recordings: Artifact, wanted: set[tuple[int, int]]) -> CueTimes:
 
 
 def hours_by_reason(artifact: Artifact, rate_hz: int) -> tuple[dict[str, float], float]:
-    """Hours that a stage left out by reason, as far as its tables know them, and the hours that came in.
+    """Hours that a stage left out by reason, if its tables have times, and its input hours.
 
-    rate_hz: of the times in these tables, that of the recordings.
+    rate_hz: sampling rate of the recordings, which the times in these tables use.
     """
     hours: dict[str, float] = {}
     came_in = 0.0

@@ -1,4 +1,4 @@
-"""The section about how a run was made: versions, commit and machine, and its recipe, as its artifacts know them."""
+"""The section about how a run was made: versions, commit, machine and recipe, from the artifacts' manifests."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LONGEST = 200_000  # characters of a recipe
 
 
 def provenance(inputs: Inputs) -> Markup:
-    """Versions by step where they differ, and the steps of `recipe`."""
+    """Versions, by step if they differ, and the recipe."""
     note = (
         "Read from the artifacts themselves: parameters from their manifests, versions from their timings. "
         "Of a step that was interrupted these are the versions of its last session."
@@ -34,10 +34,10 @@ def provenance(inputs: Inputs) -> Markup:
 
 
 def recipe(inputs: Inputs) -> str:
-    """YAML of a recipe whose steps make these artifacts again.
+    """YAML of a recipe that reproduces these artifacts.
 
-    What shapes no byte is not in it: `max_bad`, workers, threads. Digests of files that a step read are comments; an
-    input that is not among the artifacts goes by its digest.
+    Options that do not affect the bytes, such as `max_bad`, workers and threads, are omitted. Digests of files that a
+    step read are comments; an input that is not among the artifacts is named by its digest.
     """
     names = _names(inputs)
     by_digest = {artifact.manifest.digest: names[role] for role, artifact in inputs.items()}
@@ -55,14 +55,14 @@ def recipe(inputs: Inputs) -> str:
 
 
 def _names(inputs: Inputs) -> dict[str, str]:
-    """The step's name of each role: the last part of its artifact's address, where no two have the same."""
+    """The step name of each role: the last part of its artifact's address if unique, else the role."""
     last = {role: artifact.url.rsplit("/", 1)[-1] for role, artifact in inputs.items()}
     many = Counter(last.values())
     return {role: name if many[name] == 1 else role.replace("_", "-") for role, name in last.items()}
 
 
 def _of_files(name: str) -> bool:
-    """Whether an entry of a manifest's parameters tells the version of files rather than a parameter."""
+    """Whether an entry of a manifest's parameters is a version of files that the step read, not a parameter."""
     return name in ("digests", "versions") or name.endswith("_sha256")
 
 
@@ -71,7 +71,7 @@ def _indented(words: str) -> str:
 
 
 def _versions(inputs: Inputs) -> Markup:
-    """A row for each name; where steps differ, each version with the steps that have it."""
+    """A row per name; if steps differ, each version with its steps."""
     names = _names(inputs)
     made_with = {names[role]: _made_with(artifact) for role, artifact in inputs.items()}
     rows = []

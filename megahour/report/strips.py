@@ -1,4 +1,4 @@
-"""Whole recordings as strips: what of each was kept, what was left out, and where the shown utterances lie."""
+"""Recordings as strips that show which parts were kept or left out, and where the shown utterances are."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from numpy.typing import NDArray
 from megahour.core.store import Artifact
 from megahour.report.survey import columns_of
 
-CELLS = 200  # parts of a strip: its size does not grow with the recording
+CELLS = 200  # cells per strip, whatever the recording's length
 NOTHING, LEFT_OUT, KEPT = range(3)
 Row = Mapping[str, Any]
 
 
 def strips(artifact: Artifact, rows: Sequence[Row], recordings: Artifact | None) -> dict[str, Any]:
-    """Of the recordings of `rows`: `of`, each with its seconds and CELLS digits, and `at`, the number of each row's.
+    """Strips for the page. `of`: seconds and CELLS digits per recording; `at`: index into `of` for each of `rows`.
 
-    Digits: 0 nothing is known, 1 left out, 2 kept. Empty where rows have no places in recordings. Without `recordings`
-    a strip ends with the last thing that is known.
+    Digits: 0 unknown, 1 left out, 2 kept. Empty if the rows have no times in recordings. Without `recordings`, a strip
+    ends with the last known span.
     """
     if not rows or not {"recording", "start_samples"} <= set(rows[0]):
         return {}
@@ -47,7 +47,7 @@ def strips(artifact: Artifact, rows: Sequence[Row], recordings: Artifact | None)
 
 
 def _cells(spans: Sequence[tuple[int, int, int]], length: int) -> NDArray[np.int8]:
-    """(CELLS,): the most that is known of each part."""
+    """(CELLS,): the largest kind among the spans that touch each cell."""
     cells = np.zeros(CELLS, np.int8)
     for kind, start, end in spans:
         part = cells[start * CELLS // length : max(-(-end * CELLS // length), start * CELLS // length + 1)]

@@ -1,7 +1,7 @@
 """One pass over a data set's tables: hours by name, distributions, and which rows the page shows.
 
-What is kept does not grow with the corpus: counters of bounded number, histograms with fixed edges, samples of a fixed
-size. One shard's columns are in memory at a time.
+Memory does not grow with the corpus: the number of counters is bounded, histogram edges and sample sizes are fixed, and
+only one shard's columns are loaded at a time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from megahour.report.dimensions import DIMENSIONS, with_names
 from megahour.report.gather import Histogram
 
 Advance = Callable[[int, int], None]  # shards done, shards in all
-# What hours are counted by; attributions with the licence that asks for them.
+# What hours are counted by; attributions are kept with their licence.
 GROUPS = (*DIMENSIONS, "source", "attribution")
 EDGES = {
     "seconds": np.arange(0, 30.5, 0.5),
@@ -41,7 +41,7 @@ UNKNOWN = "unknown"
 
 @dataclass
 class Survey:
-    """What is known of a table with `samples` and `rate_hz`."""
+    """Statistics of a table that has `samples` and `rate_hz`."""
 
     columns: list[str]
     hours: dict[str, Heaviest] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Survey:
 
 
 def columns_of(artifact: Artifact) -> list[str]:
-    """Names of the columns of the artifact's first `.parquet`; none where it has no such table."""
+    """Column names of the first shard's `.parquet`; empty if it has none."""
     for receipt in artifact.each_receipt():
         if ".parquet" in receipt.files:
             with artifact.open(receipt.shard, ".parquet") as file:
@@ -67,7 +67,7 @@ def survey(artifact: Artifact, *, rows: int, seed: int, advance: Advance) -> Sur
 
     Parameters
     ----------
-    rows: how many are chosen, by the hashes of their keys.
+    rows: number of rows to sample, by the hashes of their keys.
 
     Raises
     ------
@@ -143,7 +143,7 @@ def _floats(column: Any) -> NDArray[Any]:
 
 
 def median(histogram: Histogram, share: float = 0.5) -> float | None:
-    """The value that `share` of all are below, to within a bin of the histogram; None of none."""
+    """The quantile `share` (0.5: the median), interpolated within a bin; None for an empty histogram."""
     counts = np.sum([np.zeros(len(histogram.edges) - 1, np.int64), *histogram.series.values()], axis=0)
     total = int(counts.sum())
     if not total:
