@@ -1,4 +1,4 @@
-"""The section about alignment errors: word times against the truth, by condition, and the worst recordings."""
+"""The section about alignment errors: word times against the reference, by condition, and the worst recordings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEADS = ["Words", "Start, median", "p95", "≤ 100 ms", "> 1 s", "End, median", 
 
 
 def alignment(score: Artifact) -> Markup | None:
-    """The table of a *score-alignment* artifact; since its version 4 also the histograms and the worst recordings."""
+    """The table of a *score-alignment* artifact; from version 4 on also histograms and the worst recordings."""
     scores = score.read_json(0, ".json")
     rows = scores["table"]
     if not rows or (not rows[-1]["words"] and not rows[-1]["recordings"]):
@@ -55,7 +55,7 @@ def _part(row: Row, part: str, whole: str) -> TableCell:
 
 
 def _spread(histogram: Mapping[str, Sequence[int]] | None) -> Markup | None:
-    """How the errors of starts and ends lie around 0."""
+    """Histogram of the errors of word starts and ends."""
     if histogram is None or not any(histogram["start"]):
         return None
     panels = []
@@ -71,7 +71,7 @@ def _spread(histogram: Mapping[str, Sequence[int]] | None) -> Markup | None:
 
 
 def _worst(score: Artifact) -> Markup | None:
-    """Recordings that kept nothing, then those whose words start furthest from the truth."""
+    """Recordings of which nothing was kept, then those with the largest errors of word starts."""
     if ".parquet" not in score.receipts()[0].files:
         return None
     table = score.read_table(0, columns=["key", *COLUMNS])

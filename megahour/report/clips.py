@@ -1,4 +1,4 @@
-"""Sound for the page: FLAC from a shard, or a span of a recording, as a small MP3 with the peaks of its wave."""
+"""Audio for the page: FLAC from a shard, or a span of a recording, as a small MP3 with waveform peaks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from megahour.core.store import Artifact
 from megahour.corpus.media.tar import ShardAudio
 
 PEAKS = 400
-RATES_HZ = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)  # that MP3 knows
-RATE_HZ = 16_000  # of sound at any other rate
+RATES_HZ = (8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000)  # that MP3 supports
+RATE_HZ = 16_000  # to which audio of any other rate is resampled
 Coding = Literal["mp3", "flac"]
 
 
 @dataclass(frozen=True)
 class ReportClip:
-    """Encoded sound; `peaks` (PEAKS,) uint8 draw its wave, the loudest part at 255."""
+    """Encoded audio; `peaks` (PEAKS,) uint8 draw its waveform, with the loudest part at 255."""
 
     name: str
     media: str
@@ -39,7 +39,7 @@ class ReportClip:
 
 
 def encode(name: str, samples: NDArray[np.int16], rate_hz: int, coding: Coding) -> ReportClip:
-    """A clip of int16 [T]. MP3 of constant bit rate: browsers find a time in it exactly, and bytes repeat."""
+    """Encode int16 [T]. The MP3 has a constant bit rate, so browsers seek exactly and the bytes are reproducible."""
     target = io.BytesIO()
     seconds = len(samples) / rate_hz
     if coding == "flac":
@@ -68,7 +68,7 @@ def peaks(samples: NDArray[np.int16]) -> NDArray[np.uint8]:
 
 @dataclass(frozen=True)
 class ClipSpan:
-    """A stretch of a recording: its key, and samples from `start` to `stop`."""
+    """A span of a recording: its key, and samples from `start` to `stop`."""
 
     name: str
     recording: int
@@ -77,7 +77,7 @@ class ClipSpan:
 
 
 def spans(recordings: Artifact, wanted: Sequence[ClipSpan], coding: Coding) -> dict[str, ReportClip]:
-    """Clips by name of those spans whose recording is there. The index is read shard by shard."""
+    """Clips by name, for the spans whose recording exists. The index is read shard by shard."""
     keys = np.array(sorted({span.recording for span in wanted}), np.int64)
     clips: dict[str, ReportClip] = {}
     for receipt in recordings.receipts():

@@ -1,6 +1,6 @@
-"""Summaries of bounded size: the heaviest names of a stream, and a repeatable sample of it.
+"""Summaries of a stream in bounded memory: its heaviest names, and a repeatable sample.
 
-Both are merged shard by shard and do not depend on how a corpus is cut into batches of rows within a shard.
+Both are merged shard by shard, and do not depend on how the rows of a shard are split into batches.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Place = tuple[int, int, int]  # hash, shard, row
 
 @dataclass
 class GroupTotals:
-    """Utterances and seconds of one name. `credit` is the first attribution met, `more` whether others follow."""
+    """Utterances and seconds of one name. `credit`: its first attribution; `more`: whether it has others."""
 
     records: float = 0.0
     seconds: float = 0.0
@@ -34,7 +34,7 @@ class GroupTotals:
 
 @dataclass
 class Heaviest:
-    """The names with most seconds, in at most `capacity` counters (Agarwal et al., Mergeable summaries, PODS 2012).
+    """The names with the most seconds, in at most `capacity` counters (Agarwal et al., Mergeable summaries, PODS 2012).
 
     Exact until more than `capacity` names have been seen. After that a name's seconds are too low by at most
     `missing_s`, which is at most the total over `capacity` + 1; totals stay exact.
@@ -47,7 +47,7 @@ class Heaviest:
     missing_s: float = 0.0
 
     def add(self, rows: Iterable[tuple[str, float, float, str]]) -> None:
-        """Rows (name, records, seconds, attribution) of one shard."""
+        """Add the rows (name, records, seconds, attribution) of one shard."""
         for name, records, seconds, credit in rows:
             self.tallies.setdefault(name, GroupTotals()).add(records, seconds, credit)
             self.records += records
@@ -58,7 +58,7 @@ class Heaviest:
             self._prune()
 
     def _prune(self) -> None:
-        """Take the seconds of the (capacity + 1)th name from all, and forget those that have none left."""
+        """Subtract the seconds of the (capacity + 1)th name from all names, and drop those with none left."""
         cut = sorted((tally.seconds for tally in self.tallies.values()), reverse=True)[self.capacity]
         self.missing_s += cut
         left = {}
@@ -74,20 +74,20 @@ class Heaviest:
         return self.missing_s == 0.0
 
     def top(self, n: int) -> list[tuple[str, GroupTotals]]:
-        """The `n` heaviest, heaviest first, names in order where seconds are equal."""
+        """The `n` heaviest names, heaviest first; ties are sorted by name."""
         return sorted(self.tallies.items(), key=lambda item: (-item[1].seconds, item[0]))[:n]
 
 
 @dataclass
 class Sample:
-    """The `size` rows whose keys have the smallest hashes: the same whatever the order and number of shards."""
+    """The `size` rows with the smallest key hashes, whatever the order and number of shards."""
 
     size: int
     seed: int
     places: list[Place] = field(default_factory=list)
 
     def add(self, shard: int, keys: NDArray[Any], rows: NDArray[Any] | None = None) -> None:
-        """keys int64 [N] of one shard, in row order, or of those of its rows that `rows` [N] names."""
+        """Add keys int64 [N] of one shard: of all rows in order, or of the row numbers in `rows` [N]."""
         if not self.size or not len(keys):
             return
         hashes = scattered(keys, self.seed)
@@ -97,7 +97,7 @@ class Sample:
         self.places = sorted(self.places + new)[: self.size]
 
     def by_shard(self) -> dict[int, list[int]]:
-        """Rows of each shard, both in order."""
+        """Sampled rows by shard; shards and rows are sorted."""
         rows: dict[int, list[int]] = {}
         for _, shard, row in sorted(self.places, key=lambda place: place[1:]):
             rows.setdefault(shard, []).append(row)
@@ -105,7 +105,7 @@ class Sample:
 
 
 def scattered(keys: NDArray[Any], seed: int) -> UInt64:
-    """uint64 [N]: integers that look random, from keys int64 [N] (splitmix64's finaliser: Steele et al., 2014)."""
+    """Hash keys int64 [N] to pseudo-random uint64 [N] (splitmix64's finaliser: Steele et al., 2014)."""
     with np.errstate(over="ignore"):
         z = keys.astype(np.int64).view(np.uint64) + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

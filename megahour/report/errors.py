@@ -1,4 +1,4 @@
-"""Sections about word errors: rates and how sure they are, by speaker, and which words are confused."""
+"""Sections about word errors: rates with confidence intervals, by speaker, and confused words."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from megahour.report.sections import panel, section
 from megahour.report.tables import TableCell, count, percent, sortable, text
 
 Row = Mapping[str, Any]
-FEW_SPEAKERS = 20  # below that the bootstrap's intervals are known to be too short
+FEW_SPEAKERS = 20  # with fewer speakers, bootstrap intervals are known to be too narrow
 MOST_SPEAKERS = 200
 KINDS = {"sub": "Substitutions", "del": "Deletions", "ins": "Insertions"}
 
 
 def errors(rows: Sequence[Row], systems: Sequence[str], draws: int) -> Markup | None:
-    """Word error rates per condition with WERR, and what their intervals mean."""
+    """Word error rates per condition with WERR, and an explanation of the intervals."""
     if not rows:
         return None
     heads = ["Condition", "Utterances", "Words", *(f"WER {system}" for system in systems), "WERR", "P(better)"]
@@ -111,7 +111,7 @@ def _reduction(werr: float | None, interval: Sequence[float | None] | None = Non
 
 
 def speakers(rows: Sequence[Row], systems: Sequence[str]) -> Markup | None:
-    """Word error rates of each test speaker, of those with the most words where there are many."""
+    """Word error rates per test speaker; if there are many, of those with the most words."""
     if not rows:
         return None
     shown = sorted(rows, key=lambda row: (-row["words"], row["speaker"]))[:MOST_SPEAKERS]
@@ -131,7 +131,7 @@ def speakers(rows: Sequence[Row], systems: Sequence[str]) -> Markup | None:
 
 
 def tags(found: Mapping[str, Mapping[str, Any]]) -> Markup | None:
-    """How often each system says rightly what an utterance is, such as its language."""
+    """How often each system's tag for an utterance, such as its language, is correct."""
     if not found:
         return None
     panels = []
@@ -154,7 +154,7 @@ def tags(found: Mapping[str, Mapping[str, Any]]) -> Markup | None:
 
 
 def confusions(found: Mapping[str, Counter[Step]], most: int) -> Markup | None:
-    """The commonest errors of each kind: each system's first ones, with the counts of all systems."""
+    """The most frequent errors of each kind and system, with the counts of all systems."""
     if not any(found.values()):
         return None
     panels = []

@@ -1,7 +1,7 @@
-"""Charts as inline SVG, drawn with the page's CSS colours, so that they are readable in light and in dark.
+"""Charts as inline SVG in the page's CSS colours, readable in light and dark mode.
 
-Series differ in shape too, not in colour alone: marks and dashes of lines, filled and hollow bars. Their text is large
-enough on a phone, where 400 units are some 300 pixels. `<desc>` says in words what a picture shows.
+Series differ in shape as well as colour: line marks and dashes, filled and hollow bars. Text is large enough for a
+phone, where 400 units are about 300 pixels. `<desc>` describes each chart in words.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from megahour.report.markup import Child, Markup, join, svg, tag
 WIDTH, HEIGHT = 400.0, 240.0
 LEFT, RIGHT, TOP, BOTTOM = 54.0, 12.0, 34.0, 48.0
 NAME, BAR = 30.0, 14.0  # heights of a condition's name and of a system's bar in the interval chart
-MARKS = 24  # of a line at most
+MARKS = 24  # per line, at most
 SHAPES = {"student": 0, "baseline": 1, "teacher": 2}
 OTHER = 3
 Points = Sequence[tuple[float, float]]
@@ -77,7 +77,7 @@ def _peak(name: str, edges: Sequence[float], counts: Sequence[int], x_label: str
 
 
 def lines(series: Mapping[str, Points], *, x_label: str, y_label: str, label: str) -> Markup:
-    """One polyline per series, with marks that tell their values under the pointer."""
+    """One polyline per series, with marks that show their values on hover."""
     xs = [x for points in series.values() for x, _ in points]
     ys = [y for points in series.values() for _, y in points]
     low, high = min(ys), max(ys)
@@ -123,7 +123,7 @@ def intervals(rows: Sequence[tuple[str, Mapping[str, Triple]]], *, x_label: str,
 
 
 def shares(parts: Sequence[tuple[str, float, str]]) -> Markup:
-    """A thin bar of parts (name, value, CSS class) that fill its width by their share; one without names is decor."""
+    """A thin bar split by the values of parts (name, value, CSS class); without names it is decorative."""
     total = sum(value for _, value, _ in parts) or 1.0
     pieces = [
         tag("i", class_=css, style=f"width:{100 * value / total:.3f}%", title=f"{name}: {number(value)}")
@@ -138,7 +138,7 @@ def shares(parts: Sequence[tuple[str, float, str]]) -> Markup:
 
 
 def number(value: float) -> str:
-    """Short text of a number: thousands with commas, small ones with three significant digits."""
+    """A number as short text: with thousands separators, or three significant digits if small."""
     if value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
@@ -151,7 +151,7 @@ def slug(name: str) -> str:
 
 
 def shape(name: str) -> int:
-    """Number of a series' mark: circle, square, triangle or, of names that are no system, diamond."""
+    """Number of a series' mark: circle, square or triangle for systems, diamond for other names."""
     return SHAPES.get(slug(name), OTHER)
 
 
@@ -168,7 +168,7 @@ def _mark(number_of_shape: int, x: float, y: float, r: float) -> Markup:
 
 
 def _look(name: str, names: Iterable[str]) -> str:
-    """Colour by the name's first word; a second series of that colour has dashes and hollow marks."""
+    """Colour by the name's first word; a second series of the same colour has dashes and hollow marks."""
     earlier = list(names)
     again = slug(name) in map(slug, earlier[: earlier.index(name)])
     return f"of-{slug(name)} again" if again else f"of-{slug(name)}"
@@ -197,7 +197,7 @@ def _legend(keys: Sequence[tuple[str, int | None, str]]) -> Markup:
 
 
 def _y_axis(y: Scale, label: str, ticks: Sequence[float]) -> Markup:
-    """Grid lines with numbers; the title lies above them, so that it is read without turning the head."""
+    """Grid lines with numbers; the title is horizontal, above them."""
     rows = [
         [
             tag("line", x1=LEFT, x2=WIDTH - RIGHT, y1=y(tick), y2=y(tick), class_="grid"),

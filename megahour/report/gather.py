@@ -1,4 +1,4 @@
-"""What the report says, read from artifacts shard by shard: nothing here grows with the corpus but counters."""
+"""Reads the report's facts from artifacts, shard by shard; memory holds only counters."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ METRICS = {  # column of the training curves: (title, its unit)
 
 @dataclass(frozen=True)
 class StageFacts:
-    """Counts, size and time of one artifact. `seconds` is wall time over all sessions, `cores` what it held."""
+    """Counts, size and time of one artifact. `seconds`: wall time of all sessions; `cores`: cores reserved."""
 
     role: str
     stage: str
@@ -62,7 +62,7 @@ class Histogram:
         self.series[name] = self.series.get(name, np.zeros(len(counts), np.int64)) + counts
 
     def trimmed(self) -> Histogram:
-        """Without the empty bins at the right end."""
+        """A copy without the empty bins at the right end."""
         used = np.flatnonzero(sum(self.series.values())) if self.series else np.array([])
         last = int(used[-1]) + 1 if len(used) else 1
         return Histogram(self.edges[: last + 1], {name: counts[:last] for name, counts in self.series.items()})
@@ -99,7 +99,7 @@ def quarantined(artifact: Artifact, limit: int) -> list[dict[str, str]]:
 
 
 def durations(utterances: Artifact) -> Histogram:
-    """Utterances by seconds."""
+    """Histogram of utterance durations in seconds."""
     histogram = Histogram(DURATION_EDGES_S)
     for receipt in utterances.each_receipt():
         table = utterances.read_table(receipt.shard, columns=["samples", "rate_hz"])
@@ -108,7 +108,7 @@ def durations(utterances: Artifact) -> Histogram:
 
 
 def confidences(inputs: Inputs) -> Histogram:
-    """Alignment confidences of segments, kept and dropped; without an alignment those of the utterances."""
+    """Alignment confidences of kept and dropped segments; without an alignment, those of the utterances."""
     histogram = Histogram(CONFIDENCE_EDGES)
     if "alignment" in inputs:
         alignment = inputs["alignment"]
@@ -139,7 +139,7 @@ def hours(utterances: Artifact) -> float:
 def curves(inputs: Inputs) -> dict[str, dict[str, list[tuple[float, float]]]]:
     """metric → line → [(share of the training in percent, value)] of the models' training curves.
 
-    A model that alternates between data sets has a line for each where their losses cannot be compared.
+    A model that alternates between data sets has one line for each if their losses are not comparable.
     """
     curves_of: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for role in MODELS:

@@ -1,4 +1,4 @@
-"""HTML and SVG from Python calls. Whatever is not already markup is escaped: hostile text cannot become a tag."""
+"""HTML and SVG from Python calls. Text that is not `Markup` is escaped, so hostile text cannot become a tag."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ VOID = frozenset({"br", "meta", "hr"})
 
 
 class Markup(str):
-    """Text that is HTML already; made only by `tag` and `join`, and of the package's own files."""
+    """Text that is already HTML; made only by `tag` and `join`, and from the package's own files."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ def tag(name: str, *children: Child, **attributes: Any) -> Markup:
 
 
 def join(children: Child) -> Markup:
-    """Children one after the other: markup as it is, other text escaped, None as nothing."""
+    """Concatenate children: markup unchanged, other text escaped, None omitted."""
     if children is None:
         return Markup("")
     if isinstance(children, Markup):

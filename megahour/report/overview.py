@@ -14,9 +14,9 @@ from megahour.report.sections import panel, section
 from megahour.report.survey import GROUPS, UNKNOWN, Survey, median
 from megahour.report.tables import TableCell, count, paged_frame, percent, sortable, text
 
-CREDITED = ("source", "speaker")  # licences are told with all their attributions
+CREDITED = ("source", "speaker")  # shown with an attribution
 LONGEST_JSON = 20_000
-LONG_TEXT = 400  # characters of a quoted text
+LONG_TEXT = 400  # characters shown of a text
 SHOWN = {  # histogram: (title, label of its axis)
     "seconds": ("Duration", "seconds"),
     "minutes": ("Duration", "minutes"),
@@ -30,7 +30,7 @@ SHOWN = {  # histogram: (title, label of its axis)
 
 
 def header(title: str, artifact: Artifact, found: Survey | None) -> Markup:
-    """Title and the figures that one asks for first."""
+    """Title and key figures."""
     counts = artifact.manifest.counts
     cards: list[tuple[str, str]] = []
     if found is not None:
@@ -52,7 +52,7 @@ def header(title: str, artifact: Artifact, found: Survey | None) -> Markup:
 
 
 def hours(found: Survey, top: int) -> Markup:
-    """A table of hours for each kind of name."""
+    """A table of hours for each dimension."""
     shown = [(name, found.hours[name]) for name in GROUPS if name in found.hours and _told(found.hours[name])]
     tables = [_names_table(name, of, top) for name, of in shown]
     note = "All of the data set, not only the sample below. Names beyond the first are added up as the rest."
@@ -92,7 +92,7 @@ def _names_table(name: str, of: Heaviest, top: int) -> Markup:
 
 
 def _label(name: str, value: str, tally: GroupTotals) -> list[Child]:
-    """A name and whom to credit for it; an attribution with its licence."""
+    """A name with its attribution, if any."""
     if name == "attribution":
         licence, _, credit = value.rpartition("\n")
         return [tag("bdi", _cut(credit) or "no one named"), tag("small", licence, class_="credit")]
@@ -104,7 +104,7 @@ def _label(name: str, value: str, tally: GroupTotals) -> list[Child]:
 
 
 def spread(found: Survey) -> Markup | None:
-    """A histogram of each measure that is known."""
+    """A histogram of each measure that the artifact has."""
     panels = []
     for name, (title, label) in SHOWN.items():
         histogram = found.histograms.get(name)
@@ -123,7 +123,7 @@ def spread(found: Survey) -> Markup | None:
 
 
 def left_out(stages: Sequence[tuple[Artifact, Mapping[str, Sequence[Lost]]]], rate_hz: int) -> Markup | None:
-    """Hours and counts by reason for each stage, and examples of each. rate_hz: of the recordings."""
+    """Hours and counts by reason for each stage, and examples of each. rate_hz: sampling rate of the recordings."""
     panels = []
     for stage, reasons in stages:
         counts = stage.manifest.counts

@@ -1,4 +1,4 @@
-"""The page: gather, draw, and put everything into one file that loads nothing from anywhere."""
+"""Builds the page: gathers facts, draws charts, and puts everything into one file that loads nothing else."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIDECAR = ".hypotheses.tsv"
 
 @dataclass(frozen=True)
 class Page:
-    """The file, the figures at its head as numbers, and whether there are more hypotheses than it holds."""
+    """The file, its headline figures as numbers, and whether there are more hypotheses than it holds."""
 
     html: str
     figures: dict[str, Any]
@@ -33,7 +33,7 @@ class Page:
 
 
 def build(p: ReportParams, inputs: Inputs) -> Page:
-    """The page about whichever artifacts are given.
+    """Build the page from the given artifacts.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def build(p: ReportParams, inputs: Inputs) -> Page:
 def _scores(
     p: ReportParams, inputs: Inputs, rows: Sequence[dict[str, Any]], systems: Sequence[str], readings: Readings
 ) -> list[Markup | None]:
-    """Everything that a *score* artifact tells."""
+    """The sections from a *score* artifact."""
     if "score" not in inputs:
         return []
     score = inputs["score"]
@@ -143,7 +143,7 @@ NAMES = {
 
 
 def navigation(parts: Sequence[Markup | None], names: Mapping[str, str]) -> Markup:
-    """Links to those of the named sections that the page has."""
+    """Links to the named sections that are on the page."""
     shown = [name for name in names if any(part and f'id="{name}"' in part[:60] for part in parts)]
     return tag("nav", tag("div", [tag("a", names[name], href=f"#{name}") for name in shown]), aria_label="Sections")
 
@@ -154,7 +154,7 @@ def _footer() -> Markup:
 
 
 def data_block(name: str, value: Any) -> Markup:
-    """JSON in a block that is no script. Its `<` are escaped, so that no text in it ends the block."""
+    """JSON in a script block that is not executed. `<` is escaped, so no text can end the block."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     return Markup(f'<script type="application/json" id="{name}">{text}</script>\n')
 
@@ -162,7 +162,7 @@ def data_block(name: str, value: Any) -> Markup:
 def document(
     title: str, body: Markup, *, scripts: Sequence[str] = ("page.js",), styles: Sequence[str] = ("style.css",)
 ) -> str:
-    """The whole file. Its policy lets run what the named scripts hold, and nothing else."""
+    """The whole file. Its content security policy allows only the named scripts to run."""
     script = "".join(map(_asset, scripts))
     digest = b64encode(hashlib.sha256(script.encode()).digest()).decode()
     parts = {
@@ -172,7 +172,7 @@ def document(
         "BODY": body,
         "SCRIPT": script,
     }
-    # The template is cut at its placeholders once, so that text which looks like one is not replaced.
+    # The template is split at its placeholders once, so that text that looks like one is not replaced.
     pieces = _asset("template.html").split("%")
     return "".join(parts.get(piece, piece) if i % 2 else piece for i, piece in enumerate(pieces))
 

@@ -1,4 +1,4 @@
-"""What a user may set of `report`: parameters, their defaults and what they change."""
+"""Parameters of `report`, with their defaults and effects."""
 
 from __future__ import annotations
 

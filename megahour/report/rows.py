@@ -1,4 +1,4 @@
-"""The table's rows as one JSON object of columns, small enough for a page, and the sound of some of them."""
+"""The table's rows as one JSON object of columns, small enough for a page, and audio for some of them."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def chosen_rows(artifact: Artifact, found: Survey) -> list[Row]:
 def clips(
     artifact: Artifact, rows: Sequence[Row], *, count: int, longest_s: float, seed: int, coding: Coding
 ) -> dict[int, ReportClip]:
-    """Sound by row number: of the `count` rows no longer than `longest_s` whose keys have the smallest hashes."""
+    """Clips by row number, for the `count` rows no longer than `longest_s` with the smallest key hashes."""
     short = [i for i, row in enumerate(rows) if 0 < row["samples"] <= longest_s * row["rate_hz"]]
     hashes = scattered(np.array([rows[i]["key"] for i in short], np.int64), seed + 1)
     chosen = sorted(short[i] for i in np.argsort(hashes, kind="stable")[:count])
@@ -61,10 +61,10 @@ def clips(
 
 
 def payload(rows: Sequence[Row], sounds: Mapping[int, ReportClip]) -> dict[str, Any]:
-    """Columns of the table: names as numbers into a list, times in milliseconds, unknown numbers as None."""
+    """Columns of the table: names as indices into a list, times in milliseconds, unknown numbers as None."""
     seconds = [round(row["samples"] / max(row["rate_hz"], 1), 3) for row in rows]
     columns: dict[str, Any] = {
-        "key": [str(row["key"]) for row in rows],  # 63 bits: more than a number of JavaScript holds
+        "key": [str(row["key"]) for row in rows],  # 63 bits do not fit in a JavaScript number
         "names": {name: coded([str(row.get(name) or "") for row in rows]) for name in NAMES if _known(rows, name)},
         "texts": {name: [_shortened(row.get(name) or "") for row in rows] for name in TEXTS if _known(rows, name)},
         "numbers": {"seconds": seconds}
@@ -91,7 +91,7 @@ def _known(rows: Sequence[Row], name: str) -> bool:
 
 
 def coded(values: Sequence[str]) -> dict[str, Any]:
-    """Names once each, `of`, and for every row the number of its name, `at`."""
+    """Dictionary-coded names: `of` has each name once, `at` the index of each row's name."""
     names = sorted(set(values))
     numbers = {name: i for i, name in enumerate(names)}
     return {"of": [_shortened(name) for name in names], "at": [numbers[value] for value in values]}

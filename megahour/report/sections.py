@@ -1,4 +1,4 @@
-"""The sections of the page, each from facts that `gather` and `listen` have read."""
+"""The sections of the page, from facts read by `gather` and `listen`."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from megahour.report.markup import Child, Markup, join, svg, tag
 from megahour.report.tables import TableCell, count, size, sortable, text
 from megahour.runner.console import duration
 
-CORPUS_STAGES = ("raw", "recordings", "alignment", "utterances", "selection", "features")  # they see all the audio
-UNSURE = 0.3  # words of a lower alignment confidence are underlined
+CORPUS_STAGES = ("raw", "recordings", "alignment", "utterances", "selection", "features")  # they process all the audio
+UNSURE = 0.3  # words with a lower alignment confidence are underlined
 
 
 def section(name: str, title: str, note: Child, *children: Child) -> Markup:
-    """A titled part of the page that the navigation can point to."""
+    """A titled part of the page that the navigation can link to."""
     return tag("section", tag("h2", title), tag("p", note, class_="note"), children, id=name)
 
 
@@ -28,7 +28,7 @@ def panel(*children: Child, title: str = "") -> Markup:
 
 
 def flow(facts: Sequence[StageFacts], bad: Mapping[str, Sequence[Mapping[str, str]]]) -> Markup:
-    """What went in, was kept, and was dropped and why."""
+    """Records read, kept, and dropped by reason, for each stage."""
     rows = []
     for fact in facts:
         policy = sum(fact.dropped.values()) - fact.bad
@@ -117,7 +117,7 @@ def training(curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) 
 
 
 def costs(facts: Sequence[StageFacts], audio_hours: float, price: float, currency: str) -> Markup:
-    """Time and money per stage, and of the whole per hour of utterances."""
+    """Time and cost per stage, and in total per hour of utterances."""
     longest = max((fact.seconds for fact in facts), default=0.0)
     rows = []
     for fact in facts:
@@ -167,7 +167,7 @@ def _price(core_hours: float, price: float, currency: str) -> list[TableCell]:
 
 
 def money(value: float, currency: str) -> str:
-    """Two digits after the point, four for less than a tenth."""
+    """An amount with two decimals, or four if below 0.1."""
     return f"{currency}{value:.2f}" if value >= 0.1 or value == 0 else f"{currency}{value:.4f}"
 
 

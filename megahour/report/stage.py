@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
 
-# In the order of the page's tables: an artifact that is not given is left out of the page.
+# In the order of the page's tables; the page omits artifacts that are not given.
 ROLES = (
     *("prompts_raw", "prompts_recordings", "prompts_utterances", "prompts", "prompts_features", "aligner"),
     *("raw", "recordings", "alignment", "utterances", "selection", "features"),
@@ -21,7 +21,7 @@ ROLES = (
     *("graph", "baseline_tune", "student_tune"),
     *("baseline_hypotheses", "student_hypotheses", "teacher_hypotheses", "score", "score_alignment"),
 )
-# Kinds of those roles that are not called as one; `prompts_` may stand before a kind.
+# Kinds of roles whose name is not a kind; a kind may have the prefix `prompts_`.
 KINDS = {
     **{"prompts": "selection", "aligner": "model", "baseline": "model", "teacher": "model", "student": "model"},
     **dict.fromkeys(("baseline_tune", "student_tune"), "hypotheses"),
@@ -30,9 +30,9 @@ KINDS = {
 
 
 class Report(Stage[ReportParams]):
-    """Writes `.html`, and `.hypotheses.tsv` where they are too many for a page.
+    """Writes `.html`, and `.hypotheses.tsv` if there are too many hypotheses for the page.
 
-    It quotes times and versions, so its bytes differ between runs, unlike those of all other artifacts.
+    The page quotes times and versions, so unlike other artifacts its bytes differ between runs.
     """
 
     name = "report"

@@ -1,4 +1,4 @@
-"""Sortable tables: cells know the number they sort by."""
+"""Sortable tables, whose cells hold the number they sort by."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def percent(value: float | None, digits: int = 1, class_: str | None = None) -> 
 def sortable(
     heads: Sequence[str], rows: Sequence[Sequence[TableCell]], total: Sequence[TableCell] | None = None
 ) -> Markup:
-    """A table whose heads are buttons; `total` stays at the end."""
+    """A table with buttons in its header to sort it; `total` stays last."""
     first = rows[0] if rows else total or []
     kinds = [None if cell.value is not None else "text" for cell in first]
     kinds += [None] * (len(heads) - len(kinds))
@@ -54,7 +54,7 @@ def sortable(
 
 
 def paged_frame(name: str, label: str) -> list[Markup]:
-    """The frame that `paged.js` fills with filters, and with a page at a time of a long table."""
+    """The frame that `paged.js` fills with filters and one page of a long table."""
     status = tag("p", id="found", role="status", aria_live="polite")
     region = {"class_": "panel wide", "tabindex": "0", "role": "region", "aria_label": label}
     return [
