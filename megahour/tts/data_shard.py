@@ -1,4 +1,4 @@
-"""Worker side of `tts-data`: one shard of the selection."""
+"""Worker side of `tts-data`: process one shard of the selection."""
 
 from __future__ import annotations
 
@@ -34,27 +34,27 @@ SOUND = ["key", "shard", "offset", "size", "samples", "rate_hz"]
 COLUMNS = [*SOUND, "speaker", "language", "text", "set", "condition", "licence", "attribution"]
 PADDING = ""
 UNDETERMINED = "und"
-QUIET = 1e-3  # of the largest sample, below which nothing can be heard
-CLIPPED = 0.01  # share of samples at full scale, above which a voice would learn to clip
+QUIET = 1e-3  # of full scale; an utterance whose peak is not above it counts as silent
+CLIPPED = 0.01  # a larger share of samples at full scale would teach the voice to clip
 LN_SEMITONE = float(np.log(2) / 12)
-GUARD = 2  # frames of 10 ms
+GUARD = 2  # frames of 10 ms at either end of a pause that `background_db` ignores
 LEAST_SILENCE = 5
-BY_POLICY = ("no-derivatives", "not-aligned", "too-long", "loud-background")  # nothing is wrong with these
+BY_POLICY = ("no-derivatives", "not-aligned", "too-long", "loud-background")  # dropped, not quarantined
 Row = dict[str, Any]
 
 
 def symbols_of(units: Units) -> list[str]:
-    """What a voice reads, by number: 0 is padding."""
+    """The voice's input symbols; the index is the number of the symbol, and 0 is padding."""
     return [PADDING, PAUSE, *sorted(set(units.phones) - {SILENCE})]
 
 
 def forbids_derivatives(licence: str) -> bool:
-    """Whether nothing may be made of what has this licence (SPDX): a voice would be a derivative of it."""
+    """Whether this SPDX licence forbids derivatives; a voice trained on the speech would be one."""
     return "-ND" in licence.upper()
 
 
 class DataShard:
-    """Makes rows of `VOICE_DATA` of those of a selection."""
+    """Turn rows of a selection into rows of `VOICE_DATA`."""
 
     def __init__(self, p: TtsDataParams, inputs: Inputs) -> None:
         self.p, self.units = p, read_units(inputs["units"])
@@ -64,7 +64,7 @@ class DataShard:
         self.unheard = _texts(inputs["test"]) if "test" in inputs else frozenset()
 
     def row(self, row: Row, samples: NDArray[np.int16], senones: NDArray[np.int16] | None) -> Row:
-        """Raises BadRecord: a voice cannot learn from the utterance."""
+        """Make the `VOICE_DATA` row of an utterance. Raises BadRecord: a voice cannot learn from it."""
         p, rate_hz = self.p, row["rate_hz"]
         if forbids_derivatives(row["licence"] or "") and not p.no_derivatives:
             raise BadRecord("no-derivatives", f"{row['licence']} forbids what is made of the speech, as a voice is")
@@ -112,9 +112,9 @@ def _signal(samples: NDArray[np.int16]) -> NDArray[np.float32]:
 
 
 def background_db(signal: NDArray[np.float32], shift: int, times: Timing) -> float | None:
-    """How far what sounds in silence is below the phones, of `signal` (samples,); None: too little silence to say.
+    """Level of the phones over that of the pauses, in dB, of `signal` (samples,); None if there is too little silence.
 
-    Frames next to a phone do not count: they have its end, or its room.
+    The frames of a pause next to a phone do not count: they hold the end of the phone or its reverberation.
     """
     frames = (signal[: len(signal) // shift * shift].reshape(-1, shift).astype(np.float64) ** 2).mean(axis=1)
     silent, ends = np.zeros(len(frames), bool), times.first + np.cumsum(times.frames)
@@ -130,7 +130,7 @@ def background_db(signal: NDArray[np.float32], shift: int, times: Timing) -> flo
 
 
 def make_shard(p: TtsDataParams, inputs: Inputs, shard: int, out: ShardWriter) -> None:
-    """Write what shard `shard` of the selection has for a voice."""
+    """Write the voice data and statistics of shard `shard` of the selection."""
     selection = inputs["selection"]
     table = selection.read_table(shard, columns=COLUMNS)
     rows = list(_rows(DataShard(p, inputs), table.to_pylist(), inputs["utterances"], out))

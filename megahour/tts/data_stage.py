@@ -1,4 +1,4 @@
-"""Stage `tts-data`: what a voice learns from."""
+"""Stage `tts-data`: extract the training data of a voice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NAMED = ("languages", "licences", "attributions", "scripts")
 
 
 class TtsData(Stage[TtsDataParams]):
-    """One task per shard of the selection. What says a text of `test` is left out: a voice is judged on others."""
+    """One task per shard of the selection. Utterances whose text is in `test` are left out, to keep the test unseen."""
 
     name = "tts-data"
     version = 2
@@ -86,9 +86,10 @@ class TtsData(Stage[TtsDataParams]):
 
 
 def mixed_voices(heights: Sequence[Mapping[str, Sequence[tuple[int, int]]]]) -> dict[str, float]:
-    """Voices of which a share of `MIXED` or more is `APART` semitones or more from the median, with the share.
+    """Find voices that may be two speakers: at least `MIXED` of their utterances lie `APART` semitones from the median.
 
-    heights: by voice, pairs of a pitch in semitones and how many utterances have it as their median; of each shard.
+    heights: for each shard, by voice, pairs (median pitch of an utterance in semitones, number of such utterances).
+    Returns the share of outlying utterances by voice. Voices with fewer than `FEWEST` utterances are skipped.
     """
     found: dict[str, Counter[int]] = {}
     for shard in heights:
@@ -104,7 +105,7 @@ def mixed_voices(heights: Sequence[Mapping[str, Sequence[tuple[int, int]]]]) -> 
 
 
 def _mean_and_deviation(moments: list[list[float]]) -> list[float]:
-    """Of values whose number, sum and sum of squares are known part by part."""
+    """Mean and standard deviation from each shard's [count, sum, sum of squares]."""
     count, total, squares = (sum(column) for column in zip(*moments, strict=True))
     mean = total / max(1, count)
     return [round(mean, 6), round(max(1e-6, squares / max(1, count) - mean * mean) ** 0.5, 6)]

@@ -1,4 +1,4 @@
-"""Speaking with an exported voice, in onnxruntime."""
+"""Speak with an exported voice in onnxruntime."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from megahour.units.lexicon import Lexicon, read_lexicon
 
 
 class ExportedSpeaker(AnySpeaker):
-    """A voice of a bundle, as `megahour.tts.speaking.Speaker` is one of a model.
+    """A voice loaded from a bundle; the counterpart of `megahour.tts.speaking.Speaker`, which loads a model.
 
-    lexicon: pronunciations that come before the bundle's own, and these before espeak-ng's rules. form: of its graphs.
+    lexicon: pronunciations that take precedence over the bundle's own, which precede espeak-ng's rules. form: which of
+    the bundle's graphs to run.
 
     Raises
     ------
-    ConfigError: no bundle of a voice, or none in this precision. StoreError: a damaged one.
+    ConfigError: the bundle is not a voice, or lacks the precision. StoreError: it is damaged.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class ExportedSpeaker(AnySpeaker):
             what = f"the bundle has no graph in {precision}"
             raise ConfigError(what, where=url, remedy=f"it has {', '.join(files)}")
         self._graphs = [self.bundle.read(file) for file in files[precision]]
-        # By seed: onnxruntime draws from the one that it had when it read the graph.
+        # One set of sessions per seed: onnxruntime takes its random seed when it loads a graph.
         self._sessions: dict[int, list[Any]] = {}
         self.voices, self.languages = manifest.voices, [manifest.language]
         self.symbols = {symbol: number for number, symbol in enumerate(manifest.symbols)}
@@ -57,7 +58,7 @@ class ExportedSpeaker(AnySpeaker):
         return self.bundle.manifest.rate_hz
 
     def sound(self, piece: SpokenPiece, manner: Manner, number: int) -> tuple[NDArray[np.float32], list[int]]:
-        """Raises ConfigError: a manner that a bundle does not have. StoreError: no such graph."""
+        """Synthesise a piece. Raises ConfigError: the bundle cannot speak in this manner. StoreError: a bad graph."""
         if manner.semitones or manner.steps != STEPS:
             what = "a bundle has its own pitch and steps"
             raise ConfigError(what, where=self.url, remedy="leave --semitones and --steps out, or speak with the model")
@@ -68,7 +69,7 @@ class ExportedSpeaker(AnySpeaker):
     def run(
         self, tokens: list[int], pace: float = 1.0, spread: float = 0.0, voice: str = "", seed: int = 0
     ) -> tuple[NDArray[np.float32], list[int]]:
-        """Samples (N,) and frames of tokens as `tokens.txt` numbers them."""
+        """Run the graphs on token numbers of `tokens.txt`: samples (N,) and the frames of each symbol."""
         sessions = self._opened(seed)
         given = {
             "x": np.array([tokens], np.int64),
@@ -89,7 +90,7 @@ class ExportedSpeaker(AnySpeaker):
         return y[0].astype(np.float32), frames[0].tolist()
 
     def _opened(self, seed: int) -> list[Any]:
-        """Raises StoreError: onnxruntime cannot read a graph."""
+        """Sessions of all graphs for a seed. Raises StoreError: onnxruntime cannot read a graph."""
         import onnxruntime
 
         if seed not in self._sessions:

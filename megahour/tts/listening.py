@@ -1,7 +1,7 @@
-"""Listening tests: a page that holds the recordings, and what its listeners' answers say; and pages of samples.
+"""Make listening-test pages, evaluate the listeners' answers, and make pages of samples.
 
-MOS (ITU-T P.800), comparison MOS, and MUSHRA (ITU-R BS.1534). Who made a recording is not in the page: its clips have
-names drawn from the seed, and what they stand for is in a file of its own, the key.
+Tests are MOS (ITU-T P.800), comparison MOS and MUSHRA (ITU-R BS.1534). The page contains the recordings but not which
+system made them: clips have names hashed from the seed, and a separate file, the key, maps each name to its system.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from megahour.core.store import Artifact
 from megahour.score.wer import interval
 
 REFERENCE = "reference"
-LARGEST_BYTES = 64 << 20  # of a page's sound
+LARGEST_BYTES = 64 << 20  # limit of the encoded sound in a page
 Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class ListeningTest:
-    """A page, and the system that each of its clips is of."""
+    """A test page, and the key that maps each of its clips to a system."""
 
     page: str
     key: dict[str, Any]
 
 
 def make_test(kind: str, title: str, systems: Mapping[str, Artifact], *, utterances: int, seed: int) -> ListeningTest:
-    """`systems` by name; those that say a text of `REFERENCE` are compared on it, drawn by `seed`.
+    """Make a blind test of `systems` (by name) on up to `utterances` texts that all of them say, drawn with `seed`.
 
-    Raises ConfigError: there are too few systems or common texts, or too much sound for a page.
+    Raises ConfigError: the systems have no text in common, or there is too much sound for a page.
     """
     said, texts = _common(systems, utterances, seed)
     of_clip: dict[str, str] = {}
@@ -56,7 +56,7 @@ def make_test(kind: str, title: str, systems: Mapping[str, Artifact], *, utteran
         elif kind == "cmos":
             trials.append({"id": number, "clips": list(clips.values())})
         else:
-            hidden = f"{key_of('hidden', seed, text):x}"  # the reference, once more
+            hidden = f"{key_of('hidden', seed, text):x}"  # the hidden reference of MUSHRA
             of_clip[hidden], sounds[hidden] = REFERENCE, sounds[clips[REFERENCE]]
             others = [clip for name, clip in clips.items() if name != REFERENCE]
             trials.append({"id": number, "reference": clips[REFERENCE], "clips": [hidden, *others]})
@@ -69,7 +69,7 @@ def make_test(kind: str, title: str, systems: Mapping[str, Artifact], *, utteran
 
 
 def make_samples(title: str, systems: Mapping[str, Artifact], *, utterances: int, seed: int) -> str:
-    """A page that is not blind: each text, and beside it how each of `systems` says it. Raises as `make_test` does."""
+    """Make a page that is not blind: a row per text, a column per system. Raises as `make_test` does."""
     said, texts = _common(systems, utterances, seed)
     rows, size = [], 0
     for text in texts:
@@ -95,7 +95,7 @@ def make_samples(title: str, systems: Mapping[str, Artifact], *, utterances: int
 def _common(
     systems: Mapping[str, Artifact], utterances: int, seed: int
 ) -> tuple[dict[str, dict[str, Row]], Sequence[str]]:
-    """What each system says, by text, and the texts that are drawn of those that all say."""
+    """Each system's rows by text, and up to `utterances` texts drawn from those that all systems say."""
     said = {name: dict(_said(artifact)) for name, artifact in systems.items()}
     common = sorted(set.intersection(*map(set, said.values())), key=lambda text: key_of("listening", seed, text))
     if not common:
@@ -122,7 +122,7 @@ def _said(artifact: Artifact) -> Iterator[tuple[str, Row]]:
 
 
 def _sound(artifact: Artifact, row: Row) -> str:
-    """The FLAC of an utterance, as an address that holds it."""
+    """The FLAC of an utterance as a data URL."""
     with artifact.open(row["shard"], ".tar") as file:
         file.seek(row["offset"])
         return "data:audio/flac;base64," + base64.b64encode(file.read(row["size"])).decode()
@@ -130,7 +130,7 @@ def _sound(artifact: Artifact, row: Row) -> str:
 
 @dataclass(frozen=True)
 class Opinion:
-    """What listeners thought of a system: the mean of `ratings`, with its 95 % interval."""
+    """A system's mean rating with its 95 % interval (`low`, `high`), from `ratings` ratings."""
 
     system: str
     mean: float
@@ -140,9 +140,9 @@ class Opinion:
 
 
 def opinions(key: Mapping[str, Any], answers: Sequence[Mapping[str, Any]], draws: int = 2000) -> list[Opinion]:
-    """Of each system, from the listeners' files. Intervals by drawing whole listeners and, of these, trials.
+    """Evaluate the listeners' files for each system, with bootstrap intervals over listeners and, within them, ratings.
 
-    Raises ConfigError: an answer is not of this test, or none has ratings.
+    Raises ConfigError: an answer belongs to another test, or no answer has ratings.
     """
     by_system: defaultdict[str, list[list[float]]] = defaultdict(list)
     for number, answer in enumerate(answers, 1):
@@ -176,7 +176,7 @@ def _drawn(listeners: Sequence[Sequence[float]], rng: np.random.Generator) -> li
 
 
 def read_answer(text: str, where: str) -> dict[str, Any]:
-    """A listener's file, or a key. Raises ConfigError: it is none."""
+    """Parse a listener's file or a key. Raises ConfigError: `text` is neither."""
     try:
         found = json.loads(text)
     except ValueError as error:

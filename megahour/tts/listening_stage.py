@@ -1,4 +1,4 @@
-"""Stage `listening-test`: a page on which people compare voices."""
+"""Stage `listening-test`: make a page on which people compare voices."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROLES = ("reference", "first", "second", "third", "fourth")
 
 
 class MakeListeningTest(SingleShard[ListeningTestParams]):
-    """Writes `.html`, to be opened by listeners, and of a test `.key.json`, for `megahour listening-results`."""
+    """Write `.html` for the listeners and, for a blind test, `.key.json` for `megahour listening-results`."""
 
     name = "listening-test"
     params = ListeningTestParams

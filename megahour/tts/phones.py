@@ -1,4 +1,4 @@
-"""From words to the phones that a voice knows: by a lexicon, by espeak-ng's rules, or as they are written in braces."""
+"""Convert words to the phones that a voice knows: by a lexicon, by espeak-ng's rules, or as written in braces."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from megahour.core.errors import BadRecord
 from megahour.units.lexicon import Lexicon
 
-# X-SAMPA (Wells, 1995) of the phones that espeak-ng has; the longer ones are tried first.
+# X-SAMPA (Wells, 1995) to IPA for espeak-ng's phones. `_ipa` tries longer symbols first.
 _SAMPA_PAIRS = (
     "A=ɑ {=æ 6=ɐ Q=ɒ E=ɛ @=ə 3=ɜ I=ɪ O=ɔ 2=ø 9=œ &=ɶ V=ʌ U=ʊ }=ʉ 1=ɨ M=ɯ Y=ʏ 7=ɤ 8=ɵ @`=ɚ 3`=ɝ :=ː "
     "B=β C=ç D=ð G=ɣ H=ɥ J=ɲ K=ɬ L=ʎ N=ŋ R=ʁ S=ʃ T=θ X=χ Z=ʒ g=ɡ r\\=ɹ 4=ɾ ?=ʔ tS=tʃ dZ=dʒ l\\=ɺ s\\=ɕ z\\=ʑ "
@@ -16,7 +16,7 @@ _SAMPA_PAIRS = (
 )
 _X_SAMPA = dict(pair.split("=") for pair in _SAMPA_PAIRS.split())
 _LONGEST = max(map(len, _X_SAMPA))
-# What a voice says where it has never heard a phone: the nearest one, by place and manner.
+# The nearest phone, by place and manner of articulation, for a phone that the voice was not trained on.
 _NEAR_PAIRS = (
     "ʒ=ʃ ʃ=s ð=d θ=t x=k ç=ʃ ɣ=ɡ χ=k ʁ=ɹ r=ɹ ɹ=r ɾ=t ʔ=t ŋ=n ɲ=n ɱ=m ʎ=l ɫ=l ɬ=l β=v v=f w=v ʋ=v ɥ=j j=i z=s b=p "
     "d=t ɡ=k f=v s=z p=b t=d k=ɡ h=x dʒ=tʃ tʃ=ʃ ts=s n̩=n əl=l m̩=m l̩=l ɒ=ɔ ɔ=o o=ɔ ɑ=a a=ɑ æ=a ʌ=ɐ ɐ=ə ə=ɐ ɛ=e e=ɛ "
@@ -26,7 +26,7 @@ _NEAR = dict(pair.split("=") for pair in _NEAR_PAIRS.split())
 
 
 def from_x_sampa(written: str) -> list[str]:
-    """Phones in IPA of X-SAMPA whose phones are apart by spaces; stress marks go.
+    """Convert space-separated X-SAMPA phones to IPA; stress marks are removed.
 
     >>> from_x_sampa('h @ "l @U')
     ['h', 'ə', 'l', 'əʊ']
@@ -44,7 +44,7 @@ def _ipa(phone: str) -> str:
 
 
 def known_phones(phone: str, symbols: Collection[str]) -> list[str]:
-    """`phone` in phones that a voice knows: itself, its parts, without its length, or the nearest; [] if none is.
+    """Express `phone` in the voice's `symbols`: itself, without its length mark, the nearest, or its parts; [] if none.
 
     >>> known_phones("aɪə", {"aɪ", "ə"}), known_phones("ʒ", {"ʃ"}), known_phones("ǃ", {"k"})
     (['aɪ', 'ə'], ['ʃ'], [])
@@ -71,9 +71,9 @@ def scripts_of(text: str) -> set[str]:
 
 
 class Pronounce:
-    """Words to the phones of a voice: those of `lexicon`, then by `rules`.
+    """Look up a word's phones in `lexicon`, else apply `rules`, and map them to the voice's phones.
 
-    symbols: the voice's. scripts: of what it was trained on; others it cannot read.
+    symbols: the voice's symbols. scripts: those of its training texts; it cannot read others.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Pronounce:
         self.symbols, self.scripts, self.rules, self.lexicon = frozenset(symbols), frozenset(scripts), rules, lexicon
 
     def word(self, word: str) -> list[str]:
-        """Raises BadRecord: the voice cannot say it."""
+        """The phones of a word. Raises BadRecord: the voice cannot say it."""
         if others := scripts_of(word) - self.scripts:
             scripts = ", ".join(sorted(self.scripts)).lower()
             raise BadRecord(
@@ -99,7 +99,7 @@ class Pronounce:
         return self.phones(phones)
 
     def phones(self, phones: Sequence[str]) -> list[str]:
-        """Raises BadRecord: one of them is like none that the voice has heard."""
+        """Map phones to the voice's own. Raises BadRecord: the voice has no phone near one of them."""
         found: list[str] = []
         for phone in phones:
             known = known_phones(phone, self.symbols)
@@ -109,7 +109,7 @@ class Pronounce:
         return found
 
     def written(self, braced: str) -> list[str]:
-        """Phones in IPA, or in X-SAMPA where that is what they are, as they are written between braces."""
+        """Phones from the text between braces: IPA, or X-SAMPA if some phone is ASCII and not one of the voice's."""
         phones = [phone for phone in braced.translate({ord(mark): None for mark in "ˈˌ"}).split() if phone]
         if all(phone in self.symbols or any(ord(c) > 127 for c in phone) for phone in phones):
             return self.phones(phones)

@@ -1,4 +1,4 @@
-"""The pitch of speech, by WORLD (Morise et al., 2016; package pyworld)."""
+"""Track the pitch of speech with WORLD (Morise et al., 2016; package pyworld)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ FRAME_MS = 10.0
 
 
 def pitch(signal: NDArray[np.float32], rate_hz: int, low_hz: float, high_hz: float) -> NDArray[np.float64]:
-    """(samples,) in -1 … 1 → (1 + samples // shift,) Hz every 10 ms, 0 where nothing is voiced."""
+    """Pitch in Hz every 10 ms, (1 + samples // shift,), of a signal (samples,) in -1 … 1; 0 in unvoiced frames."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it imports the deprecated pkg_resources
+        warnings.simplefilter("ignore")  # pyworld imports the deprecated pkg_resources
         import pyworld  # type: ignore[import-untyped]
     wave = signal.astype(np.float64)
     hz, times = pyworld.dio(wave, rate_hz, f0_floor=low_hz, f0_ceil=high_hz, frame_period=FRAME_MS)
@@ -21,7 +21,7 @@ def pitch(signal: NDArray[np.float32], rate_hz: int, low_hz: float, high_hz: flo
 
 
 def filled(hz: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Logarithms of `hz` (T,), in straight lines over what is not voiced; zeros where nothing is."""
+    """Natural log of `hz` (T,), linearly interpolated over unvoiced frames; zeros if no frame is voiced."""
     voiced = np.flatnonzero(hz > 0)
     if not len(voiced):
         return np.zeros(len(hz))

@@ -1,4 +1,4 @@
-"""Worker side of `score-speech`: measures of one shard of speech, and their means."""
+"""Worker side of `score-speech`: score one shard of speech, and average the scores of all shards."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ COLUMNS = ["key", "offset", "size", "samples", "rate_hz", "text", "language", "r
 
 
 def score_shard(p: ScoreSpeechParams, inputs: Inputs, shard: int, out: ShardWriter, ctx: Context) -> None:
-    """Write a row for each utterance of the shard."""
+    """Write a row of scores for each utterance of the shard."""
     speech, reference = inputs["speech"], inputs.get("reference")
     recognise = _recogniser(p.recogniser) if p.recogniser else None
     rows: list[Row] = []
@@ -90,20 +90,20 @@ def score_shard(p: ScoreSpeechParams, inputs: Inputs, shard: int, out: ShardWrit
 
 
 def _places(reference: Artifact, wanted: set[int], likely: int) -> dict[int, tuple[int, Row]]:
-    """Shard and row of the utterances whose keys are `wanted`; shard `likely` is looked into first."""
+    """Find the shard and row of the reference utterances with the `wanted` keys, searching shard `likely` first."""
     found: dict[int, tuple[int, Row]] = {}
     shards = sorted((receipt.shard for receipt in reference.each_receipt()), key=lambda shard: shard != likely)
     for shard in shards:
         for row in reference.read_table(shard, columns=["key", "offset", "size", "rate_hz"]).to_pylist():
             if row["key"] in wanted:
                 found[row["key"]] = shard, row
-        if 2 * len(found) >= len(wanted):  # each is wanted by its own key or by that of its text
+        if 2 * len(found) >= len(wanted):  # `wanted` has two keys per utterance: its own and its recording's
             break
     return found
 
 
 class Nearest:
-    """Recordings that a voice learnt from, by their texts."""
+    """Find the training recording of a voice whose text is nearest to a given one."""
 
     def __init__(self, training: Artifact) -> None:
         columns = ["text", "offset", "size", "rate_hz"]
@@ -118,7 +118,7 @@ class Nearest:
         self.audio.__exit__(*error)
 
     def mcd_db(self, text: str, true: SpeechAnalysis) -> float:
-        """From `true`, which says `text`, to the recording of the nearest other text; NaN: there is none."""
+        """MCD in dB between `true`, a recording of `text`, and the recording of the nearest other text; NaN if none."""
         others = [row for row in self.rows if row["text"] != text]
         if not others:
             return float("nan")
@@ -130,7 +130,7 @@ class Nearest:
 def _compared(
     true: Float32, true_hz: int, said: Float32, said_hz: int, nearest: Nearest | None, text: str
 ) -> dict[str, float]:
-    """Measures of `said` beside `true`. Raises BadRecord: one of them is too short, or silent."""
+    """Score `said` against `true`. Raises BadRecord: either is shorter than 0.1 s or silent."""
     if min(len(true) / true_hz, len(said) / said_hz) < 0.1 or not true.any() or not said.any():
         raise BadRecord("nothing-to-compare", "less than a tenth of a second, or silence")
     own = analyse(true, true_hz)
@@ -139,7 +139,7 @@ def _compared(
 
 
 def _heard(row: Row, text: str | None) -> Row:
-    """The words that a recogniser heard, and how many of those said it did not."""
+    """The recogniser's normalised hypothesis, the number of reference words and of word errors; {} without `text`."""
     if text is None:
         return {}
     hypothesis = normalise(text, row["language"] or "en").text
@@ -148,7 +148,7 @@ def _heard(row: Row, text: str | None) -> Row:
 
 
 def _recogniser(address: str) -> Callable[[Float32, int], str]:
-    """A function of samples and their rate that gives text."""
+    """Load a function (samples, rate_hz) → text, from a `module:function` hook or a model address."""
     if ":" in address and not address.partition(":")[2].startswith("//"):
         return load_function(address, "recogniser")
     from megahour.transcribe.parts import parts_of
@@ -164,7 +164,7 @@ def _recogniser(address: str) -> Callable[[Float32, int], str]:
 
 
 def summary(p: ScoreSpeechParams, receipts: Sequence[Receipt]) -> dict[str, Any]:
-    """Means of the measures with 95 % intervals over utterances, and the word error rate in per cent."""
+    """Means of the scores with 95 % bootstrap intervals over utterances, and the word error rate in per cent."""
     rows = [row for receipt in receipts for row in receipt.stats["rows"]]
     found: dict[str, Any] = {"utterances": len(rows)}
     for number, name in enumerate(MEASURES, 2):

@@ -1,4 +1,4 @@
-"""Stage `score-speech`: how good synthetic speech is."""
+"""Stage `score-speech`: measure the quality of synthetic speech."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 
 class ScoreSpeech(Stage[ScoreSpeechParams]):
-    """One task per shard of the speech: a row an utterance in `.parquet`. Shares and means are in the summary.
+    """One task per shard of speech. Each writes a `.parquet` row per utterance; rates and means go into the summary.
 
-    Without `reference` only what needs none is measured. An utterance is compared with the one whose key is its
-    `recording`, as stage `speak` writes it, or with the one of its own key. With `training`, so is the recording there
-    whose text is nearest: what a voice has to be better than (`nearest_mcd_db`).
+    Each utterance is compared with the reference whose key is its `recording`, as stage `speak` writes it, or else with
+    the one that has the same key. Without `reference`, only the scores that need none are computed. With `training`,
+    the training recording with the nearest text is scored against the reference, too (`nearest_mcd_db`): a baseline
+    that the voice should beat.
     """
 
     name = "score-speech"

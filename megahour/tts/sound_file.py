@@ -1,4 +1,4 @@
-"""WAV files that are whole or not there, and say that a machine speaks."""
+"""Write WAV files atomically, with a comment that the speech is synthetic."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ OTHER_FORMATS = frozenset({".aac", ".flac", ".m4a", ".mp3", ".mp4", ".oga", ".og
 
 
 class WavWriter:
-    """16-bit mono samples into `path`, which is replaced when all is written.
+    """Write 16-bit mono samples to a scratch file, which replaces `path` on a clean exit.
 
     Raises
     ------
-    ConfigError: the folder is not there, or the name is that of another format.
-    StoreError: the file cannot be written, for want of room or of rights.
+    ConfigError: the folder does not exist, or the suffix is that of another format.
+    StoreError: the file cannot be written: the disk is full or permission is missing.
     """
 
     def __init__(self, path: Path, rate_hz: int) -> None:
@@ -38,13 +38,13 @@ class WavWriter:
         if not self.path.parent.is_dir():
             raise ConfigError("no such folder", where=str(self.path.parent), remedy="make it first, or check --out")
         with self._explaining():
-            self._scratch.touch()  # says what is wrong with a folder; libsndfile calls it a "System error"
+            self._scratch.touch()  # a clear OSError if the folder is not writable; libsndfile only says "System error"
             self._file = soundfile.SoundFile(self._scratch, "w", self.rate_hz, 1, "PCM_16", format="WAV")
             self._file.comment = NOTICE
         return self
 
     def add(self, samples: NDArray[np.float32]) -> None:
-        """(N,) in -1 … 1."""
+        """Append samples (N,) in -1 … 1."""
         with self._explaining():
             self._file.write(to_int16(samples))
 
@@ -59,7 +59,7 @@ class WavWriter:
 
     @contextlib.contextmanager
     def _explaining(self) -> Iterator[None]:
-        """What cannot be written, with the room that is left; the scratch file goes."""
+        """Turn a write error into a StoreError that gives the free space; delete the scratch file."""
         try:
             yield
         except (OSError, soundfile.SoundFileError) as error:

@@ -1,4 +1,4 @@
-"""Worker side of `speak`: the texts of one shard, as FLAC in a tar with an index of *utterances*."""
+"""Worker side of `speak`: speak the texts of one shard into FLAC files in a tar, indexed as *utterances*."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TEXT_COLUMNS = ("key", "name", "text", "raw", "language", "licence", "attributio
 
 
 class ByVoice:
-    """Speaks by a trained voice; says who, under which licence."""
+    """Speak with a trained voice; carries the licence and attribution of its speech."""
 
     def __init__(self, p: SpeakParams, inputs: Inputs) -> None:
         from megahour.tts.speaking import Speaker
@@ -65,7 +65,7 @@ class ByVoice:
 
 
 class ByEspeak:
-    """Speaks by espeak-ng: in its plain voice, or in one of `voices` that differ in tract, speed and pitch."""
+    """Speak with espeak-ng: its plain voice, or one of `voices` that differ in vocal tract, speed and pitch."""
 
     licence, attribution = "", NOTICE
 
@@ -92,7 +92,7 @@ class ByEspeak:
 
 
 def _at(samples: Int16, rate_hz: int, to_hz: int) -> Int16:
-    """(samples,) at another rate."""
+    """Resample (samples,) from `rate_hz` to `to_hz`."""
     signal = samples.astype(np.float32) / np.float32(FULL_SCALE)
     return samples if rate_hz == to_hz else to_int16(resampled(signal, rate_hz, to_hz))
 
@@ -123,7 +123,7 @@ def speak_shard(p: SpeakParams, inputs: Inputs, shard: int, out: ShardWriter, ct
 
 
 def _in_a_room(p: SpeakParams, samples: Int16, rate_hz: int, key: int) -> tuple[Int16, str]:
-    """The samples (N,) as one of the conditions sounds, and its name; without any, as they are."""
+    """Put samples (N,) into a drawn condition; returns them with its name, or unchanged if `p` has no conditions."""
     if not p.conditions:
         return samples, "synthetic"
     rng = np.random.Generator(np.random.PCG64(key_of("room", key)))
@@ -133,7 +133,7 @@ def _in_a_room(p: SpeakParams, samples: Int16, rate_hz: int, key: int) -> tuple[
 
 
 def _texts(texts: Artifact, shard: int) -> Iterator[Row]:
-    """Rows with `TEXT_COLUMNS`; of a *text* artifact a line each."""
+    """Yield rows with `TEXT_COLUMNS`; a *text* artifact gives a row per line, with fewer columns."""
     if ".parquet" in texts.receipt_of(shard).files:
         yield from texts.read_table(shard, columns=list(TEXT_COLUMNS)).to_pylist()
         return
@@ -143,7 +143,7 @@ def _texts(texts: Artifact, shard: int) -> Iterator[Row]:
 
 
 def _with_marks(text: Row, language: str) -> str:
-    """What was written, where it is the spoken words with marks: these make pauses."""
+    """The raw text if it normalises to the spoken text, since its punctuation makes pauses; else the spoken text."""
     raw = text.get("raw") or ""
     return raw if normalise(raw, language).text == text["text"] else text["text"]
 

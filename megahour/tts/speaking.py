@@ -1,4 +1,4 @@
-"""Speaking with a voice: text → phones → mels → sound, sentence by sentence."""
+"""Speak with a voice: text → phones → mels → sound, sentence by sentence."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ LN_SEMITONE = float(np.log(2) / 12)
 
 @dataclass(frozen=True)
 class Manner:
-    """How something is said. pace: 2 is twice as fast; semitones: higher; spread, steps: see `VoiceModel.speak`.
+    """How to speak. pace: 2 is twice as fast; semitones: pitch shift upwards; spread, steps: see `VoiceModel.speak`.
 
-    speaker, language: one of the model's `voices` and `languages`; "": the first.
+    speaker, language: one of the model's `voices` and `languages`; "" means the first.
     """
 
     speaker: str = ""
@@ -46,7 +46,7 @@ class Manner:
 
 @dataclass(frozen=True)
 class Spoken:
-    """A piece that was said: `samples` (N,) in -1 … 1, and the frames of each of its symbols."""
+    """A spoken piece: `samples` (N,) in -1 … 1, and the number of frames of each of its symbols."""
 
     piece: SpokenPiece
     samples: NDArray[np.float32]
@@ -54,7 +54,7 @@ class Spoken:
 
 
 class AnySpeaker(ABC):
-    """What speaks: a model, or an exported bundle. `voices` and `languages` are their names, the first ones usual."""
+    """A trained model or an exported bundle that speaks. The first voice and language are the default."""
 
     url: str
     pronounce: Pronounce
@@ -64,24 +64,24 @@ class AnySpeaker(ABC):
     @property
     @abstractmethod
     def rate_hz(self) -> int:
-        """Of its samples."""
+        """Sampling rate of the speech."""
 
     @abstractmethod
     def sound(self, piece: SpokenPiece, manner: Manner, number: int) -> tuple[NDArray[np.float32], list[int]]:
-        """Samples (N,) of a piece with symbols, however loud, and the frames of its symbols."""
+        """Synthesise a piece that has symbols: samples (N,), peak not limited, and the frames of each symbol."""
 
     def reader(self, language: str = "") -> Reader:
-        """Reads texts in `language`, "": the first one of the voice."""
+        """A reader of texts in `language`; "" means the voice's first language."""
         return Reader(self.pronounce, language or self.languages[0])
 
     def say(self, text: str, manner: Manner = Manner(), reader: Reader | None = None) -> Iterator[Spoken]:
-        """`text`, sentence by sentence as they come. Words that it cannot say are counted in `reader.left_out`."""
+        """Speak `text` and yield it sentence by sentence. `reader.left_out` counts words that the voice cannot say."""
         own = self.reader() if reader is None else reader
         for number, piece in enumerate(own.pieces(text)):
             yield self.spoken(piece, manner, number)
 
     def spoken(self, piece: SpokenPiece, manner: Manner, number: int = 0) -> Spoken:
-        """One piece; what is drawn depends on the seed and its `number` alone."""
+        """Speak one piece and the silence after it. The noise depends only on the seed and on `number`."""
         silence = np.zeros(round(piece.after_s * self.rate_hz), np.float32)
         if not piece.symbols:
             return Spoken(piece, silence, [])
@@ -91,7 +91,7 @@ class AnySpeaker(ABC):
         return Spoken(piece, np.concatenate((sound, silence)).astype(np.float32), frames)
 
     def number_of(self, kind: Literal["voices", "languages"], name: str) -> int:
-        """Of one of its `voices` or `languages`; "": the first. Raises ConfigError: there is none of this name."""
+        """Index of a name in `voices` or `languages`; "" means the first. Raises ConfigError: the name is unknown."""
         names = self.voices if kind == "voices" else self.languages
         if name and name not in names:
             what = f"{name!r} is not among the {kind} of the model"
@@ -100,16 +100,16 @@ class AnySpeaker(ABC):
 
 
 class Speaker(AnySpeaker):
-    """A voice that is loaded: a *model* artifact of kind voice.
+    """A voice loaded from a *model* artifact of kind voice.
 
-    lexicon: pronunciations that come before those of espeak-ng's rules. vocoder: a *model* artifact of kind vocoder;
-    "": Griffin-Lim.
+    lexicon: pronunciations that take precedence over espeak-ng's rules. vocoder: a *model* artifact of kind vocoder;
+    "" means Griffin-Lim.
 
     Example: `np.concatenate([spoken.samples for spoken in Speaker("runs/voice-en/voice").say("Hello, world.")])`.
 
     Raises
     ------
-    ConfigError: no voice, or a vocoder that does not fit it. StoreError: a damaged one.
+    ConfigError: the model is not a voice, or the vocoder does not fit it. StoreError: an artifact is damaged.
     """
 
     def __init__(self, url: str, *, lexicon: Lexicon | None = None, threads: int = 1, vocoder: str = "") -> None:

@@ -1,4 +1,4 @@
-"""Which vocoder is meant: a *model* artifact of kind vocoder, for the mels of a voice."""
+"""Load the vocoder for a voice's mels: a *model* artifact of kind vocoder, or Griffin-Lim."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ REMEDY = "give one of `train` with kind: vocoder, of the *voice_data* that the v
 
 @dataclass(frozen=True)
 class ReadVocoder:
-    """What makes (1, N) samples of log mels (1, T, M), and whose speech it has learnt from; digest: of its artifact."""
+    """A vocoder from log mels (1, T, M) to samples (1, N), with the licences and attributions of its training data.
+
+    digest: of the vocoder's artifact; "" for Griffin-Lim.
+    """
 
     module: nn.Module
     digest: str = ""
@@ -29,11 +32,12 @@ class ReadVocoder:
 
 
 def vocoder_at(url: str, spectrum: MelSpectrum) -> ReadVocoder:
-    """Griffin-Lim for "", else the trained one at `url`.
+    """Load the trained vocoder at `url`, or Griffin-Lim if `url` is "".
 
     Raises
     ------
-    ConfigError: no vocoder, or one of another spectrum. StoreError: a damaged one.
+    ConfigError: the model is not a vocoder, or its mel spectrum differs from the voice's.
+    StoreError: the artifact is damaged.
     """
     if not url:
         return ReadVocoder(GriffinLim(spectrum))

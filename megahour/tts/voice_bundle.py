@@ -1,12 +1,12 @@
-"""An exported voice, read back: its manifest, as `megahour.export.voice` writes it.
+"""Read an exported voice and its manifest, as `megahour.export.voice` writes them.
 
-bundle.json      what the other files are, their sizes and SHA-256, and all that `VoiceManifest` says
-model.onnx …     the graph by precision: tokens to samples
-tokens.txt       for other runtimes: a token and its number a line
+bundle.json      the manifest: fields of `VoiceManifest`, with the size and SHA-256 of every other file
+model.onnx …     the graph, one file per precision: tokens to samples
+tokens.txt       for other runtimes: one token and its number per line
 lexicon.txt      words and their phones
-matcha/          if asked, the same in two graphs: acoustic.onnx … from tokens to mels and vocoder.onnx from there to
-                 samples, with a lexicon and tokens of their own
-golden/          sentences as samples (numpy) and as WAV
+matcha/          optional: two graphs with their own lexicon and tokens: acoustic.onnx … from tokens to mels,
+                 vocoder.onnx from mels to samples
+golden/          reference sentences as numpy samples and as WAV
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from megahour.transcribe.bundle_files import (
 
 Precision = Literal["fp32", "fp16", "int8"]
 Form = Literal["vits", "matcha"]
-"""sherpa-onnx's names: one graph from tokens to samples, or two that meet at mels."""
+"""sherpa-onnx's names: one graph from tokens to samples (vits), or two joined at the mels (matcha)."""
 LEXICON, TOKENS, VOCODER = "lexicon.txt", "tokens.txt", "matcha/vocoder.onnx"
 FILES: dict[Form, tuple[str, str]] = {"vits": (LEXICON, TOKENS), "matcha": (f"matcha/{LEXICON}", f"matcha/{TOKENS}")}
-"""Words and tokens of each form."""
+"""The lexicon file and the token file of each form."""
 
 
 class GoldenSpeech(BundlePart):
-    """A sentence, who says it, the frames of its symbols, and the model's own samples at `noise_scale` 0."""
+    """A reference sentence: its voice, the frames of each symbol, and the model's samples at `noise_scale` 0."""
 
     text: str
     voice: str
@@ -48,7 +48,7 @@ class GoldenSpeech(BundlePart):
 
 
 class VoiceManifest(ListedFiles):
-    """What `bundle.json` says of a voice. rules: of espeak-ng, for words that the lexicon lacks; "": there are none."""
+    """The `bundle.json` of a voice. rules: espeak-ng language for words that the lexicon lacks; "" means none."""
 
     made_by: dict[str, str]
     name: str
@@ -85,23 +85,23 @@ class VoiceManifest(ListedFiles):
 
 @dataclass(frozen=True)
 class VoiceBundle(BundleFolder[VoiceManifest]):
-    """A voice's bundle."""
+    """The bundle of an exported voice."""
 
     @staticmethod
     def open(url: str) -> VoiceBundle:
-        """Raises StoreError: the manifest does not say what it must (`opened`). ConfigError: no bundle of a voice."""
+        """Open the bundle at `url`. Raises StoreError: the manifest is invalid (`opened`). ConfigError: not a voice."""
         if manifest_at(url)[0].get("criterion") != VOICE:
             what = "a recogniser, which hears and does not speak"
             raise ConfigError(what, where=url, remedy="megahour transcribe --model; or give a voice's bundle")
         return VoiceBundle(url, *opened(url, VoiceManifest))
 
     def graphs_of(self, form: Form) -> dict[Precision, list[str]]:
-        """Files by precision, in the order in which they are run; {} where the bundle lacks the form."""
+        """Graph files by precision, in the order in which they run; {} if the bundle lacks the form."""
         if form == "vits":
             return {precision: [name] for precision, name in self.manifest.graphs.items()}
         return {precision: [name, VOCODER] for precision, name in self.manifest.acoustic.items()}
 
 
 def is_voice(url: str) -> bool:
-    """Whether the bundle at `url` is one of a voice."""
+    """Whether the bundle at `url` is a voice."""
     return manifest_at(url)[0].get("criterion") == VOICE

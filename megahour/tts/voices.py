@@ -1,4 +1,4 @@
-"""Which voice is meant: an artifact, or the one of a run; and which lexicon."""
+"""Find the voice and the lexicon that an address names."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ GIVE = "give a *model* of kind voice, or the folder of a run that trains one, su
 
 
 def voice_of(address: str) -> str:
-    """The address of a *model* artifact: `address`, or the last voice of the run at `address`.
+    """Return the address of a voice's *model* artifact: `address` itself, or the last voice of the run there.
 
-    Raises ConfigError: there is none.
+    Raises ConfigError: `address` has no finished voice.
     """
     home = Artifact(address)
     if home.complete:
@@ -41,9 +41,11 @@ def voice_of(address: str) -> str:
 def speaker_at(
     address: str, lexicon: Lexicon | None, threads: int, precision: str = "fp32", vocoder: str = ""
 ) -> AnySpeaker:
-    """What speaks with the voice at `address`: an exported bundle, or what `voice_of` takes. Raises ConfigError.
+    """Load the voice at `address`: an exported bundle, or anything that `voice_of` accepts.
 
-    precision: of a bundle's graph. vocoder: a *model* artifact, for a model.
+    precision: which graph of a bundle to run. vocoder: a *model* artifact, only for a voice that is not a bundle.
+
+    Raises ConfigError: `address` has no voice, or the vocoder or precision does not apply to it.
     """
     if BundleFolder.at(address):
         if vocoder:
@@ -61,7 +63,7 @@ def speaker_at(
 
 
 def lexicon_at(address: str) -> Lexicon:
-    """Of a *lexicon* artifact, or of a file in CMU's format. Raises ConfigError: there is none."""
+    """Read a lexicon from a *lexicon* artifact or a file in CMU format. Raises ConfigError: neither is there."""
     if Path(address).is_file():
         return parse_dictionary(Path(address).read_text("utf-8").splitlines(), where=address)
     artifact = Artifact(address)
