@@ -123,7 +123,7 @@ class GatherByShard(Stage[BesideParams]):
 
 
 def by_place(table: pa.Table, places: NDArray[np.int64]) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(partition, its rows in their order), of rows that go to `places` (rows,)."""
+    """Split rows by `places` (rows,), their partitions; yields (partition, its rows in order)."""
     import numpy as np
 
     order = np.argsort(places, kind="stable")

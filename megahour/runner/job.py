@@ -92,7 +92,7 @@ def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -
 
 
 def _place(shard: int, spec: dict[str, Any]) -> str:
-    """The shard, and its task's numbers and names; lists, such as the files of a source, are for no message."""
+    """The shard, and the numbers and names of its task; omits lists, such as a source's files, as too long."""
     told = {key: value for key, value in spec.items() if not isinstance(value, list | dict)}
     return f"shard {shard}" + ("" if told in ({}, {"shard": shard}) else f" {shown(told)}")
 

@@ -100,7 +100,7 @@ class TerminalMonitor(Monitor):
         self._audio_s += audio_seconds(receipt)
         self._counts.add(receipt.counts)
         if self._counting:
-            return  # its own counts are finer
+            return  # the task reports its own, finer counts
         self._pace.update(self.done, self.total)
         self._note, self._more = f"{self.done:,}/{count(self.total, 'shard')}", ""
         values: dict[str, float] = {"records": self._counts.came_in, "kept": self._counts.kept, "bad": self._counts.bad}
@@ -124,7 +124,7 @@ class TerminalMonitor(Monitor):
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=pace.done, total=max(pace.total, 1))
         if time.monotonic() - self._spoke <= LINE_EVERY_S or pace.done >= pace.total:
-            return  # the closing line is next
+            return  # the closing line follows
         self._spoke = time.monotonic()
         left = pace.left_s()
         facts |= {"done": pace.done, "total": pace.total, "seconds": round(pace.spent_s, 1), "eta_s": _whole(left)}

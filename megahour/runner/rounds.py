@@ -74,7 +74,7 @@ def learn_in_rounds(
     while left := stage.rounds_left(p, kept.read(_model(number))):
         job = replace(job, model=_model(number))
         _sum_up(stage.add, job, kept, number, engine, specs, partial(_report, progress, number, left))
-        # In a worker, which has one thread: matrix products must not depend on the driver's cores.
+        # In a single-threaded worker, so that matrix products do not depend on the driver's cores.
         ((_, model),) = engine.map(partial(_learn, job), [_sum(number)])
         kept.write(_model(number + 1), model)
         kept.remove(number)

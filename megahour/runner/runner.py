@@ -107,7 +107,7 @@ def run_stage(
         if output.complete and output.manifest.fingerprint == origin.fingerprint:
             return output.manifest
     except DamagedError:
-        pass  # rebuilt from the receipts, if they are of this job
+        pass  # rebuilt from the receipts, if they belong to this job
     started = time.monotonic()
     job = job_of(origin, output, work, threads)
     disk_errors = explaining(output.url, *job.disks())
@@ -295,5 +295,5 @@ def close(origin: Origin, output: Artifact, job: Job, receipts: Sequence[Receipt
 def _add_wall(output: Artifact, seconds: float, engine: Engine) -> None:
     before = output.wall() if output.fs.exists(output.root) else {}
     total = {"seconds": round(before.get("seconds", 0.0) + seconds, 3), "workers": getattr(engine, "workers", 1)}
-    total["made_with"] = versions()  # of the last session that worked on it
+    total["made_with"] = versions()  # versions of the last session that worked on it
     publish_text(output.fs, output.path("timings/total.json"), json.dumps(total))
