@@ -1,1 +1,1 @@
-"""Text as it is spoken: normalisation in six languages, markup, speaker labels, language, edit distance."""
+"""Convert text to its spoken form: normalisation in six languages, markup, speaker labels, language, edit distance."""

@@ -1,4 +1,4 @@
-"""Digits, addresses and hashtags, part by part."""
+"""Read digits, web addresses and hashtags aloud, part by part."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CAMEL = re.compile(r"(?<=[^\W\d_A-ZА-ЯЁÀ-Þ])(?=[A-ZА-ЯЁÀ-Þ])|(?<=[^\W
 
 
 def plain_digits(written: str, words: Tongue) -> str:
-    """Digit groups and the decimal sign of a language → ASCII digits and a dot: "1.234,5" → "1234.5" in German."""
+    """Convert a language's digit groups and decimal sign to ASCII digits and a dot: "1.234,5" → "1234.5" in German."""
     ascii_digits = "".join(str(unicodedata.decimal(char, char)) for char in written) if written else ""
     if ascii_digits.isdecimal():
         return ascii_digits
@@ -23,7 +23,7 @@ def plain_digits(written: str, words: Tongue) -> str:
 
 
 def said_address(written: str, words: Tongue) -> list[str]:
-    """An address part by part: dots, slashes and the like have names, the protocol is not said."""
+    """Words of a web address: punctuation such as dots and slashes is named, the protocol is omitted."""
     address = re.sub(r"^\w+://", "", written)
     said: list[str] = []
     for part in _WEB_PARTS.findall(address):
@@ -39,7 +39,7 @@ def said_address(written: str, words: Tongue) -> list[str]:
 
 
 def said_hashtag(written: str, words: Tongue) -> list[str]:
-    """Words of a hashtag without its sign, split at capitals, digits and underscores."""
+    """Words of a hashtag: the name of "#", then the parts of the tag, split at capitals, digits and underscores."""
     parts = [part for part in _CAMEL.split(written) if part]
     said = (
         word

@@ -2,8 +2,9 @@
 
     d(i, j) = min(d(i-1, j-1) + [r_i ≠ h_j], d(i-1, j) + 1, d(i, j-1) + 1)
 
-The last term makes a row sequential; min_j' (t(j') + j - j') over j' ≤ j is the same, so a running minimum of t(j) - j
-gives a whole row at once. `distance` needs no alignment and is bit-parallel; `match` pairs equal words only.
+The last term makes each row sequential. With t(j) the minimum of the other two, d(i, j) = min (t(j') + j - j') over
+j' ≤ j, so a running minimum of t(j) - j gives a whole row at once. `distance` computes no alignment and is
+bit-parallel; `match` pairs only equal words.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from megahour.core.compiled import compiled
 
 @dataclass(frozen=True)
 class Edits:
-    """Counts of one alignment; `length` is that of the reference."""
+    """Edit counts of an alignment; `length` is the length of the reference."""
 
     substitutions: int = 0
     deletions: int = 0
@@ -34,7 +35,7 @@ class Edits:
 
     @property
     def rate(self) -> float:
-        """Errors per reference symbol; NaN without any."""
+        """Errors per reference symbol; NaN for an empty reference."""
         return self.errors / self.length if self.length else float("nan")
 
     def __add__(self, other: Edits) -> Edits:
@@ -42,9 +43,9 @@ class Edits:
 
 
 def align(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Edits:
-    """Edits of a shortest alignment; of equally short ones, one with many substitutions.
+    """Count the edits of a minimum-cost alignment. Ties prefer substitutions and matches.
 
-    Memory and time are (R + 1) · (H + 1) for R and H symbols.
+    Memory and time are proportional to (R + 1) · (H + 1) for R and H symbols.
 
     >>> align("the cat sat".split(), "the hat sat down".split())
     Edits(substitutions=1, deletions=0, insertions=1, length=3)
@@ -56,7 +57,7 @@ def align(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> Edit
 
 
 def pairs(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """The same alignment as positions (i, j), in order: j is -1 at a deletion, i is -1 at an insertion.
+    """The alignment that `align` counts, as ordered positions (i, j): j is -1 at a deletion, i is -1 at an insertion.
 
     >>> pairs("abc", "xbc")
     [(0, 0), (1, 1), (2, 2)]
@@ -88,7 +89,7 @@ def pairs(reference: Sequence[Hashable], hypothesis: Sequence[Hashable]) -> list
 
 
 def distance(reference: Sequence[Any], other: Sequence[Any]) -> int:
-    """Levenshtein distance: bit-parallel, a column of the table in one integer (Hyyrö 2003, after Myers 1999).
+    """Levenshtein distance: bit-parallel, with a column of the table in one integer (Hyyrö 2003, after Myers 1999).
 
     >>> distance("kitten", "sitting")
     3
@@ -112,7 +113,7 @@ def distance(reference: Sequence[Any], other: Sequence[Any]) -> int:
 
 
 def match(written: Sequence[str], spoken: Sequence[str]) -> NDArray[np.int64]:
-    """For each written word the position of its equal spoken partner, or -1: a longest common subsequence.
+    """For each written word, the position of the equal spoken word in a longest common subsequence, or -1.
 
     >>> match("a b c".split(), "b c d".split()).tolist()
     [-1, 0, 1]
@@ -142,7 +143,7 @@ def _match(a, b):  # type: ignore[no-untyped-def]
             came[i, j] = move
     partner = np.full(rows, -1, np.int64)
     i, j = rows, columns
-    while i > 0 and j > 0:  # what is left at an edge has no partner
+    while i > 0 and j > 0:  # words left over at an edge have no partner
         if came[i, j] == 0:
             i, j = i - 1, j - 1
             if a[i] == b[j]:

@@ -1,9 +1,10 @@
-"""Which language a text is in: by its script, and by py3langid where there is enough of it.
+"""Identify the language of a text by its script and, if the text is long enough, with py3langid.
 
 py3langid: Lui and Baldwin, "langid.py: An Off-the-shelf Language Identification Tool", ACL 2012; naive Bayes over byte
-n-grams, 140 languages, its model a NumPy archive in its wheel (no pickle). It takes 1 s and 90 MB to load, and reads
-5 MB of text a second. Of 20 letters it tells little, so nothing is said below `MIN_LETTERS`: from there on it named no
-wrong language in 4,500 random samples of telephone prompts in en, es, fr, it and ru, and the right one in 98 %.
+n-grams, 140 languages; the model is a NumPy archive in its wheel (no pickle). It takes 1 s and 90 MB to load, and reads
+5 MB of text per second. It is unreliable on 20 letters, so texts below `MIN_LETTERS` are not identified. From that
+length on, in 4,500 random samples of telephone prompts in en, es, fr, it and ru, it named the right language in 98 %
+and never a wrong one.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import Any, NamedTuple
 from megahour.core.errors import ConfigError
 
 MIN_LETTERS = 60
-MAX_CHARACTERS = 20_000  # of a transcript: its language is clear long before
-UNDETERMINED = "und"  # BCP 47's tag of a language that is not known
+MAX_CHARACTERS = 20_000  # of a transcript; the language is clear well before that
+UNDETERMINED = "und"  # BCP 47 tag of an unknown language
 
-# ISO 639-2 (both kinds) and English names, as archives and tables write them, of languages with a two-letter tag.
+# ISO 639-2 codes (both sets) and English names, as used in archives and tables, of languages with a two-letter tag.
 _NAMES = {
     "ar": "ara arabic", "bg": "bul bulgarian", "bn": "ben bengali", "ca": "cat catalan", "cs": "ces cze czech",
     "cy": "cym wel welsh", "da": "dan danish", "de": "deu ger german deutsch", "el": "ell gre greek",
@@ -40,7 +41,7 @@ _NAMES = {
 }  # fmt: skip
 _TAGS = {name: tag for tag, names in _NAMES.items() for name in names.split()}
 
-# Languages of each script, which is the first word of its characters' Unicode names. Others are not checked.
+# Languages of each script; a script is the first word of its characters' Unicode names. Others are not checked.
 _LANGUAGES_OF = {
     "LATIN": "ca cs cy da de en es et eu fi fr ga gl hr hu id is it la lt lv ms nl no nb nn pl pt ro sk sl sq sr sv sw"
              " tr vi af br eo lb mt oc so tl",
@@ -53,7 +54,7 @@ _LANGUAGES_OF = {
 _UNSPACED = frozenset(
     {"CJK", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"}
 )
-# Written alike, or one inside the other: no evidence that a declaration is wrong.
+# Languages written alike, or one within the other: confusing them is no evidence of a wrong declaration.
 _ALIKE = tuple(
     frozenset(group.split())
     for group in ("no nb nn da", "hr bs sr sh", "id ms", "en pcm", "es gl an ast", "cs sk", "fa tg", "zh yue wuu",
@@ -62,7 +63,7 @@ _ALIKE = tuple(
 
 
 class TextLanguage(NamedTuple):
-    """`language` is "" where too little text, or nothing sure, was found; `expected` is the declared one's share."""
+    """`language` is "" if the text is too short or the result uncertain; `expected`: the declared one's probability."""
 
     language: str
     probability: float
@@ -91,7 +92,7 @@ def same_language(one: str, other: str) -> bool:
 
 
 def script_share(text: str, language: str) -> float:
-    """Share of the letters that are of the language's scripts; 1 where the scripts or letters are not known."""
+    """Share of letters in the language's scripts; 1 if its scripts are not known or there are no letters."""
     scripts = {script for script, languages in _LANGUAGES_OF.items() if primary(language) in languages.split()}
     counts = Counter(char for char in text[:MAX_CHARACTERS] if char.isalpha())
     total = counts.total()
@@ -105,7 +106,7 @@ def _script(char: str) -> str:
 
 
 def endless_word(text: str, limit: int) -> int:
-    """Length of the first run of letters and digits beyond `limit` in a script that has spaces; 0 without one."""
+    """Length of the first word longer than `limit` in a script that separates words with spaces; 0 if none."""
     for match in re.finditer(rf"\w{{{limit + 1},}}", text):
         if _script(match[0][0]) not in _UNSPACED:
             return len(match[0])
@@ -113,13 +114,13 @@ def endless_word(text: str, limit: int) -> int:
 
 
 def identify(text: str, *, expected: str = UNDETERMINED, among: Iterable[str] = (), sure: float = 0.8) -> TextLanguage:
-    """The language of a text.
+    """Identify the language of a text.
 
     Parameters
     ----------
-    expected: the declared language, whose probability is given too.
-    among: languages to choose from, besides the declared one; all that the model knows when empty.
-    sure: probability below which no language is named.
+    expected: the declared language, whose probability is returned too.
+    among: languages to choose from, in addition to the declared one; if empty, all languages of the model.
+    sure: minimum probability for naming a language.
     """
     text = " ".join(text[:MAX_CHARACTERS].split())
     if sum(char.isalpha() for char in text) < MIN_LETTERS:
@@ -130,7 +131,7 @@ def identify(text: str, *, expected: str = UNDETERMINED, among: Iterable[str] = 
         for name, share in _identifier().rank(text)
         if not allowed or name in allowed or same_language(name, expected)
     }
-    # Rounded: sums of single precision differ in their last bits from machine to machine.
+    # Rounded because single-precision sums differ in their last bits between machines.
     ranking = {name: round(share / sum(shares.values()), 3) for name, share in shares.items()}
     best = next(iter(ranking))
     of_expected = max((share for name, share in ranking.items() if same_language(name, expected)), default=0.0)
@@ -140,7 +141,7 @@ def identify(text: str, *, expected: str = UNDETERMINED, among: Iterable[str] = 
 
 
 def knows(language: str) -> bool:
-    """Whether the model has this language: what it does not know, it takes for a neighbour."""
+    """Whether the model knows a language; it takes text in an unknown one for a similar language."""
     return any(same_language(language, known) for known in _identifier().labels)
 
 

@@ -1,7 +1,7 @@
-"""What transcripts contain besides speech: tags, entities, speaker labels, sound cues, lyrics. The rest is to be said.
+"""Separate spoken text from the rest of a transcript: tags, entities, speaker labels, sound cues and lyrics.
 
-Nothing is thrown away: a `View` is the text that is to be said, with the place of each of its characters in the raw
-text, and the spans of raw text that are not said with what they are.
+Nothing is lost: a `View` holds the spoken text, the position of each of its characters in the raw text, and the hidden
+spans of the raw text with their kinds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from megahour.corpus.text.sound_words import describes, names_sound
 from megahour.corpus.text.speaker_labels import LABEL, bracketed_name, label_name
 
 _HINT = re.compile(r"[<>&{\\\[(*♪♫♬#【［（〔\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]|:\s|:$")
-_CODE = re.compile(r"(?is:<(?P<raw>script|style)\b[^<>]*>(?:.*?</(?P=raw)\s*>|.*))")  # an open one ends with the text
+_CODE = re.compile(r"(?is:<(?P<raw>script|style)\b[^<>]*>(?:.*?</(?P=raw)\s*>|.*))")  # an open one runs to the end
 _MARKUP = re.compile(
     rf"(?P<code>{_CODE.pattern})"
     r"|(?P<voice><v(?:\.[^\s<>]*)?[ \t]+(?P<name>[^<>\n]+)>)"
@@ -37,9 +37,9 @@ _SOUNDS = re.compile(
 
 
 class MarkupSpan(NamedTuple):
-    """Characters `start` to `end` of the raw text that are not said; `kind` is tag, speaker, sound or lyrics.
+    """Unspoken characters `start` to `end` of the raw text; `kind` is tag, speaker, sound, lyrics or entity.
 
-    An entity is one too, although the character that it stands for may be said.
+    An entity is hidden too, although the character that it stands for may be spoken.
     """
 
     start: int
@@ -49,16 +49,16 @@ class MarkupSpan(NamedTuple):
 
 @dataclass(frozen=True)
 class View:
-    """`text` is what is to be said; its character i came from ``raw[starts[i]:ends[i]]`` (None: the same places)."""
+    """`text` is the spoken text; its character i comes from ``raw[starts[i]:ends[i]]`` (None: equal positions)."""
 
     text: str
     starts: list[int] | None = None
     ends: list[int] | None = None
     hidden: tuple[MarkupSpan, ...] = ()
-    labels: tuple[tuple[str, int], ...] = ()  # speakers' names and where their words begin in the raw text
+    labels: tuple[tuple[str, int], ...] = ()  # (speaker's name, start of their words in the raw text)
 
     def raw_span(self, start: int, end: int) -> tuple[int, int]:
-        """The place in the raw text of ``text[start:end]``, which is not empty."""
+        """The span in the raw text of ``text[start:end]``, which must not be empty."""
         if self.starts is None or self.ends is None:
             return start, end
         return self.starts[start], self.ends[end - 1]
@@ -73,12 +73,11 @@ class _Edit(NamedTuple):
 
 
 def view(raw: str) -> View:
-    """What is to be said of `raw`.
+    """Find the spoken text of `raw`.
 
-    Hidden are scripts and styles, HTML, WebVTT and ASS tags and ruby annotations, speaker labels (``JOHN:``,
+    This hides scripts and styles, HTML, WebVTT and ASS tags and ruby annotations, speaker labels (``JOHN:``,
     ``>> REPORTER:``, ``[Ann]``, ``<v Ann>``), text in square brackets, ``(applause)``, ``*sighs*``, and lyrics between
-    notes (they are sung).
-    Parentheses stay when their words read like speech. Entities are their characters.
+    music notes. Parentheses are kept if their words read like speech. Entities are replaced by their characters.
     """
     if _HINT.search(raw) is None:
         return View(raw)
@@ -88,12 +87,12 @@ def view(raw: str) -> View:
 
 
 def without_code(text: str) -> str:
-    """Text without the scripts and styles of a web page, which may run over several paragraphs."""
+    """Remove a web page's scripts and styles, which may extend over several paragraphs."""
     return _CODE.sub("", text) if "<" in text else text
 
 
 def spoken_text(raw: str) -> str:
-    """The words that a cue's author meant to be heard, on one line; empty when there are none."""
+    """The spoken words of a cue, on one line; "" if there are none."""
     text = " ".join(view(raw).text.split())
     return text if any(char.isalnum() for char in text) else ""
 
@@ -141,14 +140,14 @@ def _is_sound(match: re.Match[str]) -> bool:
 
 
 def _fills_line(match: re.Match[str]) -> bool:
-    """Whether nothing else is said on the line, looking no farther than a few characters beside."""
+    """Whether the line has no other letters or digits; checks 40 characters on each side."""
     text, start, end = match.string, match.start(), match.end()
     before, after = text[max(0, start - 40) : start].rpartition("\n")[2], text[end : end + 40].partition("\n")[0]
     return not any(char.isalnum() for char in before + after)
 
 
 def _edited(shown: View, edits: Iterable[_Edit]) -> View:
-    """`shown` with stretches replaced."""
+    """Apply edits, in the order of their positions, to a view."""
     parts: list[str] = []
     starts: list[int] = []
     ends: list[int] = []

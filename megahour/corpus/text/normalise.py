@@ -1,8 +1,8 @@
-"""Written text → spoken words, each with the place in the raw text that it came from.
+"""Convert written text to spoken words, each with its position in the raw text.
 
-Markup, speaker labels and sound cues are set aside first (`markup`); then one pass of one regular expression per
-language (`written_forms`), whose matches are read aloud by the readers named after their groups (`rules`, `languages`).
-Words of any script pass through: NFKC, case-folded, with apostrophes kept inside. Time is linear in the text.
+Markup, speaker labels and sound cues are hidden first (`markup`). Then one regular expression per language
+(`written_forms`) scans the text once, and the reader for the matching group (`rules`, `languages`) gives the words.
+Ordinary words of any script become NFKC and case-folded, with inner apostrophes kept. Time is linear in the text.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from megahour.corpus.text.written_forms import WEB_HINT, grammar
 
 _WITH_LETTERS = frozenset({"url", "email", "handle", "hashtag"})
 _BROKEN = re.compile(r"[-‐]\n[ \t]*")
-# Before a hyphen at a line's end these are words of their own: "well-\nknown" is two words, "exam-\nple" is one.
+# Before a hyphen at a line end, these are separate words: "well-\nknown" is two words, "exam-\nple" is one.
 _FIRST_PARTS = one_of(
     "well self non re co ex anti semi multi pre post half high low long short all cross over under mid vice mother "
     "father twenty thirty forty fifty sixty seventy eighty ninety full part left right so old new one two three "
@@ -32,9 +32,9 @@ _SUSPENDED = one_of("und oder bzw and or y o e et ou и или")  # "Haus-\nund 
 
 @dataclass(frozen=True)
 class Normalised:
-    """Spoken words; the source of ``tokens[i]`` is ``raw[offsets[i]:ends[i]]``. Offsets never decrease.
+    """Spoken words; ``tokens[i]`` comes from ``raw[offsets[i]:ends[i]]``. Offsets never decrease.
 
-    The words of one number share its source.
+    All words of a number have the same source span.
     """
 
     tokens: list[str]
@@ -47,14 +47,14 @@ class Normalised:
 
 
 def normalise(raw: str, language: str = "en") -> Normalised:
-    """Spoken form of `raw`: numbers, dates, times, money and abbreviations as words, punctuation gone.
+    """Spoken form of `raw`: numbers, dates, times, money and abbreviations as words, without punctuation.
 
-    What `markup.view` hides (tags, speaker labels, sound cues, lyrics) leaves no token.
+    What `markup.view` hides (tags, speaker labels, sound cues, lyrics) gives no tokens.
 
     Parameters
     ----------
-    language: BCP 47 tag; everything is read aloud in en, es, fr, it, ru and de, numbers with their decimals and signs
-        in the languages of `lookup.NUMBERS`, whole numbers in num2words' others; in any other, digits stay digits.
+    language: BCP 47 tag. All written forms are converted in en, es, fr, it, ru and de; numbers with decimals and signs
+        in the languages of `lookup.NUMBERS`; whole numbers in num2words' other languages. Elsewhere digits stay.
 
     >>> " ".join(normalise("Dr. Lee paid $4.50 on 3 May 2021.").tokens)
     'doctor lee paid four dollars and fifty cents on the third of may twenty twenty one'
@@ -65,7 +65,7 @@ def normalise(raw: str, language: str = "en") -> Normalised:
 
 
 def normalise_view(shown: View, language: str) -> Normalised:
-    """`normalise` of a text whose markup is known."""
+    """`normalise` for a text whose markup has already been separated."""
     tokens, offsets, ends = _read(shown.text, primary(language))
     if shown.starts is not None and shown.ends is not None:
         offsets = [shown.starts[offset] for offset in offsets]
@@ -78,7 +78,7 @@ def _read(text: str, language: str) -> tuple[list[str], list[int], list[int]]:
     tokens: list[str] = []
     offsets: list[int] = []
     ends: list[int] = []
-    elided, held_from = "", -1  # an elided article before a number: l'8 → l'otto
+    elided, held_from = "", -1  # elided article before a number, and its position: l'8 → l'otto
     for match in grammar(language, WEB_HINT.search(text) is not None).finditer(text):
         kind = match.lastgroup
         if kind == "plain":
@@ -109,7 +109,7 @@ def _read(text: str, language: str) -> tuple[list[str], list[int], list[int]]:
 
 
 def _plain_pieces(kind: str | None, pieces: Iterator[Piece], language: str) -> Iterator[Piece]:
-    """Pieces whose letters are read as words, where an address or a hashtag holds compatibility forms."""
+    """Normalise pieces of addresses and hashtags that contain compatibility forms; others pass unchanged."""
     if kind not in _WITH_LETTERS:
         yield from pieces
         return
@@ -121,21 +121,21 @@ def _plain_pieces(kind: str | None, pieces: Iterator[Piece], language: str) -> I
 
 @lru_cache(maxsize=50_000)
 def _words(written: str, language: str) -> tuple[str, ...]:
-    """Tokens of a word of letters."""
+    """Tokens of a match of the `word` rule."""
     if "\n" in written:
         return _across_lines(written, language)
     folded = fold(written, language).strip("'‌‍")
-    if not folded[:1].isalpha():  # ำ folds to a mark and a letter
+    if not folded[:1].isalpha():  # for example, ำ folds to a mark and a letter
         while folded and unicodedata.category(folded[0])[0] == "M":
             folded = folded[1:]
     if folded == written or _is_plain(folded):
         return (folded,) if folded else ()
-    # Compatibility forms such as ½, x² or ﷺ fold to digits, signs or several words: read those.
+    # Compatibility forms such as ½, x² or ﷺ fold to digits, signs or several words: normalise those.
     return tuple(_read(folded, language)[0])
 
 
 def _across_lines(written: str, language: str) -> tuple[str, ...]:
-    """A hyphen at a line's end parts a word, unless its first part is one that compounds begin with."""
+    """Join a word hyphenated at a line end, unless its parts are separate words (`_FIRST_PARTS`, `_SUSPENDED`)."""
     first, *rest = _BROKEN.split(written)
     done: list[str] = []
     for part in rest:

@@ -1,4 +1,4 @@
-"""How each kind of written form becomes words: the readers of the groups of `grammar`."""
+"""Readers that convert each kind of written form, a named group of `grammar`, to words."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from megahour.corpus.text.languages.base import Around, Tongue, Words, fold
 from megahour.corpus.text.languages.roman import value_of
 from megahour.corpus.text.written_forms import LETTER
 
-Piece = tuple[str, int, int]  # (word, start, end) of its source in the text
+Piece = tuple[str, int, int]  # (word, start and end of its source in the text)
 Match = re.Match[str]
-MAX_NEIGHBOUR = 24  # characters of a neighbouring word that are looked at
+MAX_NEIGHBOUR = 24  # maximum length of a neighbouring word
 _BEFORE = re.compile(rf"({LETTER}{{1,{MAX_NEIGHBOUR}}})\.?[ \u00a0\n]{{1,2}}$")
 _AFTER = re.compile(rf"[ \u00a0\n]{{1,2}}({LETTER}{{1,{MAX_NEIGHBOUR}}})")
 _VULGAR = {"½": (1, 2), "⅓": (1, 3), "⅔": (2, 3), "¼": (1, 4), "¾": (3, 4), "⅕": (1, 5), "⅖": (2, 5), "⅗": (3, 5)}
@@ -20,7 +20,7 @@ _VULGAR |= {"⅘": (4, 5), "⅙": (1, 6), "⅛": (1, 8), "⅜": (3, 8), "⅝": (
 
 
 def around(match: Match) -> Around:
-    """The words beside a match."""
+    """The words before and after a match."""
     text, start, end = match.string, match.start(), match.end()
     before = _BEFORE.search(text[max(0, start - MAX_NEIGHBOUR - 3) : start])
     after = _AFTER.match(text, end)
@@ -33,7 +33,7 @@ def _ascii(digits: str) -> int:
 
 
 def _spread(words: Iterable[str], match: Match, group: str | int = 0) -> Iterator[Piece]:
-    """The words of one reading, all with the same source."""
+    """Give all words the source span of the match or group."""
     start, end = match.span(group)
     return ((word, start, end) for word in words)
 
@@ -80,7 +80,7 @@ def _rises(low: str, high: str) -> bool:
 
 
 def _low_end(match: Match, group: str, gender: str, words: Tongue) -> Words:
-    """The lower end of a range of quantities, with the word between."""
+    """Words of the lower end of a range of quantities, including "to"; empty if there is no range."""
     if not match[group]:
         return ()
     low = words.number(plain_digits(match[group], words), gender)
@@ -110,7 +110,7 @@ def _quantity(match: Match, words: Tongue) -> Iterator[Piece]:
     signs = {"%": words.percent, "‰": words.per_mille, "°": words.degree}
     unit = re.sub("[\u00a0\u202f\u2009]", " ", match["unit"])
     name = signs.get(unit) or words.units.get(unit) or words.scales.get(unit)
-    if name is None:  # a space is missing inside the unit's name: "кв.м"
+    if name is None:  # written without the space in the unit's name: "кв.м"
         name = next(value for key, value in words.units.items() if key.replace(" ", "") == unit.replace(" ", ""))
     return _spread((*_low_end(match, "qlow", name.gender, words), *words.quantity(digits, name, beside)), match)
 
@@ -171,7 +171,7 @@ def _clock(match: Match, words: Tongue) -> Iterator[Piece]:
 
 
 def _phone(match: Match, words: Tongue) -> Iterator[Piece]:
-    """Digit by digit, or group by group where the language does so; each word with its own digits."""
+    """Read digit by digit, or in groups if the language does; the source of each word is its own digits."""
     start = match.start()
     if match[0].startswith("+"):
         yield from ((word, start, start + 1) for word in words.symbols["+"].split())
@@ -196,7 +196,7 @@ def _ordinal(match: Match, words: Tongue) -> Iterator[Piece]:
 
 
 def _roman(match: Match, words: Tongue) -> Iterator[Piece]:
-    """A numeral only where nothing else is likely: after a ruler, a chapter or another name, before a century."""
+    """Read as a numeral only if that is likely: after a ruler, a chapter or another name, or before a century."""
     latin, beside = match["latin"], around(match)
     value = value_of(latin) if latin else 0
     if match["ls"]:
@@ -218,7 +218,7 @@ def _abbreviation(match: Match, words: Tongue) -> Iterator[Piece]:
     written = re.sub("[\u00a0\u202f\u2009]", " ", match[0])
     lower = written.lower()
     said = words.exact_abbreviations.get(written) or words.abbreviations.get(lower) or words.before_numbers.get(lower)
-    if said is None:  # spaces are missing
+    if said is None:  # written without spaces
         exact = {key.lower(): value for key, value in words.exact_abbreviations.items()}
         every = {**words.abbreviations, **words.before_numbers, **exact}
         squeezed = lower.replace(" ", "")
@@ -264,7 +264,7 @@ READERS: dict[str, Callable[[Match, Tongue], Iterator[Piece]]] = {
 
 
 def read(match: Match, words: Tongue) -> Iterator[Piece]:
-    """Words of a match of the language's grammar, each with its source; words proper are read by `text`."""
+    """Words of a match of the language's grammar, with their sources; `normalise` handles ordinary words itself."""
     kind = match.lastgroup or ""
     if kind.startswith("extra_"):
         return _spread(words.extra(kind.removeprefix("extra_"), match, around(match)), match)

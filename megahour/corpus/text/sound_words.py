@@ -1,6 +1,6 @@
-"""Words by which captions name sounds, in six languages and some of East Asia: what they describe is not said.
+"""Words that captions use to describe sounds, which are not spoken, in six languages and some of East Asia.
 
-Stems match at a word's beginning. A parenthesis without any of them is speech, unless its form shows a description.
+Stems match at the start of a word. A parenthesis without any of them is speech, unless its form shows a description.
 """
 
 from __future__ import annotations
@@ -26,25 +26,25 @@ _STEMS = {
 }
 _EAST = "笑|拍手|音楽|掌声|音乐|音樂|歓声|ため息|泣|歌|웃음|박수|음악"
 SOUND = re.compile(rf"\b(?:{'|'.join(_STEMS.values())})|{_EAST}", re.IGNORECASE)
-# Words that descriptions do without: a parenthesis with one of them is a spoken aside.
+# Words that do not occur in descriptions: a parenthesis with one of them is a spoken aside.
 _SPEECH = re.compile(
     r"\b(?:i|i'm|i've|you|you're|we|he's|it's|is|are|was|were|don't|that|this|which|and|but|or|not|no|yes|because|if|"
     r"yo|tú|que|es|está|eso|pero|porque|no|sí|je|tu|nous|vous|c'est|est|qui|mais|pas|oui|non|io|che|è|sono|ma|perché|"
     r"ich|du|wir|ist|sind|das|aber|nicht|ja|nein|und|oder|я|ты|вы|мы|это|что|но|не|да|нет|или)\b",
     re.IGNORECASE,
 )
-MAX_SOUND_WORDS = 5  # longer parentheses are speech, except those up to twice as long that begin with a sound
+MAX_SOUND_WORDS = 5  # longer parentheses are speech, except those up to twice as long that begin with a sound word
 
 
 def names_sound(inside: str) -> bool:
-    """Whether a few words in brackets name a sound."""
+    """Whether the text in brackets describes a sound."""
     words = len(inside.split())
     is_named = SOUND.match(inside) if words > MAX_SOUND_WORDS else SOUND.search(inside)
     return words <= 2 * MAX_SOUND_WORDS and is_named is not None and not _is_sentence(inside)
 
 
 def describes(inside: str) -> bool:
-    """Whether a parenthesis that fills its line is a description: short, and without the words that talk is made of."""
+    """Whether a parenthesis that fills its line is a description: short, no sentence, and without words of speech."""
     return len(inside.split()) <= MAX_SOUND_WORDS and not _is_sentence(inside) and _SPEECH.search(inside) is None
 
 

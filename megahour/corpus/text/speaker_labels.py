@@ -1,8 +1,8 @@
-"""Labels that name the speaker, as opposed to words that are spoken.
+"""Tell labels that name the speaker from spoken words.
 
-A label stands at the beginning of a line, or behind ``>>``, before a colon that is followed by space: in capitals
-("JOHN:", "DR. SMITH (on phone):"), or saying that it is one ("Speaker 2:", "Interviewer:"). "Note: this" and "10:30"
-are speech. Names in mixed case ("Ann:") are labels only in a file that uses them as such: `named_labels`.
+A label is at the start of a line or after ``>>`` and ends with a colon and a space. It is in capitals ("JOHN:",
+"DR. SMITH (on phone):") or names a role ("Speaker 2:", "Interviewer:"). "Note: this" and "10:30" are speech.
+Names in mixed case ("Ann:") are labels only in a file that uses them as such: `named_labels`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from megahour.corpus.text.languages.base import one_of
 from megahour.corpus.text.sound_words import names_sound
 
 MAX_NAME_WORDS = 3
-MIN_LABELS = 3  # times that a file must use names in mixed case before they are labels
+MIN_LABELS = 3  # mixed-case names count as labels if a file has at least this many
 _ROLES = (
     r"(?i:speaker|interviewer|interviewee|host|narrator|moderator|presenter|reporter|announcer|sprecher(?:in)?|"
     r"interviewt?e?r?|moderator(?:in)?|locutor|locutora|entrevistador|presentador|narrador|orateur|présentateur|"
@@ -24,7 +24,7 @@ _ROLES = (
 )
 _CAPITAL = r"(?:(?![a-zß-öø-ÿа-яё])[\w.'’&/#-]){1,20}"
 _CAPITALS = rf"(?=[^:\n]{{0,60}}[^\W\d_]{{2}}){_CAPITAL}(?:,? {_CAPITAL}){{0,2}}"  # three words: a name, not a headline
-_LEAD = r"(?:^[ \t]*(?:(?:(?P<lead>>>+)|»|--?|[–—•])[ \t]*)?|(?P<inner>>>+)[ \t]*)"  # >> is another speaker, wherever
+_LEAD = r"(?:^[ \t]*(?:(?:(?P<lead>>>+)|»|--?|[–—•])[ \t]*)?|(?P<inner>>>+)[ \t]*)"  # >> changes speaker anywhere
 LABEL = re.compile(
     rf"(?m:{_LEAD}(?:(?:\[[^\[\]\n]{{0,40}}\][ \t]*)?"
     rf"(?P<label>{_CAPITALS}|{_ROLES}|[QA])(?:[ \t]?[\[(][^()\[\]\n]{{1,30}}[)\]])?:(?=\s|\Z)"
@@ -45,18 +45,18 @@ _NO_NAMES = one_of(
 
 
 def label_name(label: str) -> str:
-    """The speaker's name of a label, empty where it is none: "NOTE:" and "10:" are speech."""
+    """The speaker's name in a label; "" if it is none: "NOTE:" and "10:" are speech."""
     name = " ".join(label.split())
     return "" if name.casefold() in _NO_NAMES or not any(char.isalpha() for char in name) else name
 
 
 def names_nobody(label: str) -> bool:
-    """Whether a label ("Interviewer", "SPEAKER_01", "B") is a recording's own: another's is another person."""
+    """Whether a label ("Interviewer", "SPEAKER_01", "B") identifies a person only within one recording."""
     return _NOBODY.fullmatch(label.strip()) is not None
 
 
 def bracketed_name(bracketed: str) -> str:
-    """The name in "[Ann] words" or "[Ann, whispering] words", empty where the brackets hold a sound or a remark."""
+    """The name in "[Ann] words" or "[Ann, whispering] words", "" if the brackets hold a sound or a remark."""
     name = bracketed[1:-1].partition(",")[0].strip().rstrip(":")
     words = name.split()
     is_name = 0 < len(words) <= MAX_NAME_WORDS and all(word[:1].isupper() or word.isdigit() for word in words)
@@ -64,13 +64,13 @@ def bracketed_name(bracketed: str) -> str:
 
 
 def named_labels(texts: Iterable[str]) -> frozenset[str]:
-    """Names in mixed case that a file's lines use as labels: each at least twice, all together `MIN_LABELS` times."""
+    """Mixed-case names used as labels in a file: each at least twice, and at least `MIN_LABELS` times in total."""
     counts = Counter(match[1] for text in texts for match in _NAME_LABEL.finditer(text))
     names = {name: n for name, n in counts.items() if n > 1 and name.casefold() not in _NO_NAMES}
     return frozenset(names) if sum(names.values()) >= MIN_LABELS else frozenset()
 
 
 def leading_name(text: str, names: frozenset[str]) -> tuple[str, int]:
-    """The name in mixed case that `text` begins with, and where its words begin; ("", 0) without one."""
+    """The mixed-case name at the start of `text` and the position after it; ("", 0) without one."""
     match = _NAME_LABEL.match(text)
     return (match[1], match.end()) if match and match[1] in names else ("", 0)

@@ -1,7 +1,7 @@
-"""The regular expression of a language: its rules in order of precedence, one named group each.
+"""Build the regular expression of a language: its rules in order of precedence, one named group each.
 
-Every rule is linear: repetitions of unknown length are followed by what they cannot contain, or start where no other
-repetition of their kind can have started.
+Every rule takes linear time: each unbounded repetition is followed by something that it cannot contain, or starts where
+no other repetition of its kind can have started.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _ELISIONS = {
 
 @cache
 def marks() -> str:
-    """Character class of combining marks and joiners, which `\\w` leaves out but words contain."""
+    """Character class of combining marks and joiners, which occur in words but are not in `\\w`."""
     spans: list[list[int]] = []
     for code in (*range(0x300, 0x1F000), *range(0xE0100, 0xE01F0)):
         if unicodedata.category(chr(code)).startswith("M"):
@@ -47,7 +47,7 @@ def marks() -> str:
 
 @cache
 def grammar(language: str, has_web: bool) -> re.Pattern[str]:
-    """The rules of a primary subtag; those of addresses only for texts where `WEB_HINT` is found."""
+    """The rules of a primary subtag. `has_web` adds those of addresses, for texts that match `WEB_HINT`."""
     words = tongue(language)
     rules = [
         *(_web_rules() if has_web else ()),
@@ -65,14 +65,14 @@ def _class(symbols: Iterable[str]) -> str:
 
 
 def _any_of(written: Iterable[str]) -> str:
-    """Alternatives, the longest first; a space may be missing or be a no-break space."""
+    """Alternatives, longest first; a space in one matches any kind of space or none."""
     ordered = sorted(written, key=lambda text: (-len(text), text))
     return "|".join(re.escape(text).replace(r"\ ", f"{_SPACE}?") for text in ordered)
 
 
 def grouped_number(words: Tongue) -> str:
-    """Digits with grouped thousands, and perhaps decimals."""
-    lakhs = r"|\d{1,2}(?:,\d\d){1,3},\d{3}" if words.decimal_sign == "." else ""  # 12,34,567, as India parts them
+    """Pattern of digits with grouped thousands and optional decimals."""
+    lakhs = r"|\d{1,2}(?:,\d\d){1,3},\d{3}" if words.decimal_sign == "." else ""  # 12,34,567: Indian grouping
     return rf"(?:\d{{1,3}}(?:{words.grouping}\d{{3}})+{lakhs})(?!\d)(?:{re.escape(words.decimal_sign)}\d++)?"
 
 
@@ -82,7 +82,7 @@ def _number(words: Tongue) -> str:
 
 
 def _plain_rules(language: str) -> list[str]:
-    """Numbers where no module reads them: spelled by num2words, with their signs or alone, or left as they are."""
+    """Number rules of languages without a full table: with signs and units, whole numbers, or digits left as is."""
     words = tongue(language)
     if words.months:
         return []
@@ -134,7 +134,7 @@ def _reading_rules(words: Tongue) -> list[str]:
 
 
 def _money_rule(words: Tongue) -> str:
-    """An amount behind its sign."""
+    """An amount after its currency sign."""
     money, number = _any_of([*words.currencies, *words.codes]), _number(words)
     low = rf"(?P<mlow>{number})[–—-](?P=sign)?" if words.to else r"(?P<mlow>(?!))"
     scale = rf"{_SPACE}?(?P<ms>{_any_of(words.scales)}){_END}" if words.scales else "(?P<ms>(?!))"
@@ -142,7 +142,7 @@ def _money_rule(words: Tongue) -> str:
 
 
 def _price_and_quantity(words: Tongue, signs: Iterable[str]) -> list[str]:
-    """Numbers before what they count: a currency; a unit, a scale or one of `signs`."""
+    """Numbers before a currency, and before a unit, a scale or one of `signs`."""
     number, scales, gap = _number(words), _any_of(words.scales), f"{_SPACE}?"
     money = _any_of([*words.currencies, *words.codes])
     units = _any_of([*words.units, *(scale for scale in words.scales if len(scale) > 1), *signs])
@@ -157,7 +157,7 @@ def _price_and_quantity(words: Tongue, signs: Iterable[str]) -> list[str]:
 
 
 def _plain_word(words: Tongue) -> str:
-    """The quick way for most words: lower-case, between spaces, with no rule that could begin with them."""
+    """A fast path for most words: lower case, between spaces, and not the start of any other rule."""
     dotless = [text for text in (*words.abbreviations, "mr", "mrs", "ms", "dr", "prof") if not text.endswith(".")]
     return rf"(?P<plain>(?<=[ \n])(?!(?:{_any_of(dotless)})[ ,\n]|и )[a-zà-öø-ÿа-яё]{{2,}}+(?=[ ,\n]))"
 
@@ -182,7 +182,7 @@ def _time_rules(words: Tongue) -> list[str]:
 
 
 def _number_rules(words: Tongue) -> list[str]:
-    """Numbers, alone and with what they count; between them the most particular first."""
+    """Rules for numbers, with and without what they count; the most specific come first."""
     number, gap = _number(words), f"{_SPACE}?"
     return [
         *_price_and_quantity(words, ("%", "‰", "°")),
@@ -196,7 +196,7 @@ def _number_rules(words: Tongue) -> list[str]:
 
 
 def _abbreviation_rule(words: Tongue) -> str:
-    """Not inside words; digits beside are no hindrance."""
+    """Abbreviations, not inside words but also directly next to digits."""
     exact = f"|{_any_of(words.exact_abbreviations)}" if words.exact_abbreviations else ""
     before_number = f"(?i:{_any_of(words.before_numbers)})(?={_SPACE}?\\d)|" if words.before_numbers else ""
     always = f"(?i:{_any_of(words.abbreviations)})"
