@@ -67,8 +67,8 @@ def block_size(workers: int, machines: Machines) -> int:
 def table(workers: Sequence[int], machines: Machines, steps: int) -> list[list[Prediction]]:
     """Predictions of all trainers for each number of workers, the fastest without a warning first.
 
-    A trainer gets a warning if it lost more than `TOLERATED` accuracy in our benchmarks, or if the stage `train` does
-    not support it.
+    Reasons for a warning include an accuracy loss above `TOLERATED` in our benchmarks, and a trainer that the stage
+    `train` does not support.
     """
     predictions = ([predict(trainer, n, machines, steps) for trainer in TRAINERS] for n in workers)
     return [sorted(row, key=lambda p: (bool(p.warning), p.step_s)) for row in predictions]

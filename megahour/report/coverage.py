@@ -105,7 +105,7 @@ def _planned(found: Family, member: CountedArtifact) -> list[tuple[Column, Tasks
     if member.kind == "duplicates":
         if "utterances" not in member.made_of:
             return []
-        left_out.reasons = {}  # of what only a stage that is given the list leaves out
+        left_out.reasons = {}  # a stage that is given the list leaves them out, not this one
         many = _parts(member) * member.made_of["utterances"].artifact.manifest.shards
         return [(left_out, (many, lambda number: _duplicates(member, number)))]
     if member.kind in ("recordings", "utterances"):
