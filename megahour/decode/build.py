@@ -1,4 +1,4 @@
-"""From artifacts to a graph artifact, and back."""
+"""Builds graph artifacts from their inputs, and reads them back."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def read_graph(artifact: Artifact) -> tuple[Graph, dict[str, Any]]:
 def pronounced(lexicon: Lexicon, units: Units | Sequence[str]) -> dict[str, list[list[int]]]:
     """Each word's pronunciations as labels: senones of `units`, or numbers of tokens, of which 0 is the blank.
 
-    Those with a phone that is not there are left out.
+    Pronunciations with an unknown phone are left out.
     """
     if isinstance(units, Units):
         known = set(units.trees)
@@ -100,7 +100,7 @@ def _hmm_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexic
 
 
 def _about_units(units: Units, inputs: Inputs) -> dict[str, Any]:
-    """What a graph of senones says of them."""
+    """The entries of a senone graph's `.json` that describe its units."""
     return {
         "labels": units.size,
         "silence": units.silence,
@@ -110,7 +110,7 @@ def _about_units(units: Units, inputs: Inputs) -> dict[str, Any]:
 
 
 def _costs(lexicon: Artifact, units: Units) -> dict[tuple[str, tuple[int, ...]], float]:
-    """Of pronunciations in senones, where stage `pronunciations` has weighed them; those that are the same add up."""
+    """-ln p of each pronunciation in senones, if stage `pronunciations` estimated it; identical ones add up."""
     if ".lexiconp.txt" not in next(lexicon.each_receipt()).files:
         return {}
     text = lexicon.read_bytes(0, ".lexiconp.txt").decode()
@@ -141,9 +141,9 @@ def _ctc_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexic
 
 
 def _in_tokens(config: Mapping[str, Any], inputs: Inputs, lexicon: Lexicon) -> Lexicon:
-    """The words of a lexicon in phones, pieces or characters, whichever are the tokens of the model of `config`.
+    """Spells a lexicon's words in the model's tokens: phones, pieces or characters.
 
-    Raises ConfigError: a model of pieces without them, or with others.
+    Raises ConfigError if the model uses pieces and the input `tokens` is missing or has other pieces.
     """
     if config.get("phones"):
         return lexicon

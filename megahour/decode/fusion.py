@@ -1,4 +1,4 @@
-"""What is fused with a model of tokens, put together from language models and hot words; misfits are refused."""
+"""Builds the shallow fusion of language models and hot words for a token model, and rejects those that do not fit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ROLES = ("lm", "low_order_lm")
 
 
 class Tokens(NamedTuple):
-    """A model's tokens; kinds and texts without marks of each. See `units.tokens.spelled_words`."""
+    """A model's tokens, with the kind of each and its text without marks. See `units.tokens.spelled_words`."""
 
     names: tuple[str, ...]
     kinds: tuple[int, ...]
@@ -34,7 +34,7 @@ class Tokens(NamedTuple):
 
     @staticmethod
     def from_config(config: Mapping[str, Any]) -> Tokens:
-        """Of a `.model.json`."""
+        """From the contents of a `.model.json`."""
         names, mark = tuple(config.get("tokens", ())), MARK if config.get("marks") else ""
         texts = [name.removeprefix(mark).strip() if number else "" for number, name in enumerate(names)]
         begins = [bool(mark) and name.startswith(mark) for name in names]
@@ -43,18 +43,18 @@ class Tokens(NamedTuple):
 
     @property
     def spaces(self) -> bool:
-        """Whether some tokens part words."""
+        """Whether some tokens mark word boundaries."""
         return any(kind != INSIDE for kind in self.kinds[1:])
 
     @property
     def written(self) -> list[str]:
-        """Tokens as a language model of tokens has them: the space as ▁."""
+        """Tokens as a token language model writes them: the space as ▁."""
         return [MARK if name == " " else name for name in self.names]
 
 
 def check_fusion(p: DecodeParams, config: Mapping[str, Any], inputs: Mapping[str, Artifact]) -> None:
-    """Raises ConfigError for language models and hot words that the model of tokens cannot spell, and for rescoring
-    with an attention decoder that it has not."""
+    """Raises ConfigError for language models or hot words that the model cannot spell, and for attention rescoring if
+    the model has no attention decoder."""
     tokens = Tokens.from_config(config)
     for role in ROLES:
         if role in inputs:
@@ -69,7 +69,7 @@ def check_fusion(p: DecodeParams, config: Mapping[str, Any], inputs: Mapping[str
 
 
 def make_fusion(p: DecodeParams, config: Mapping[str, Any], inputs: Mapping[str, Artifact]) -> Fusion:
-    """For a model's configuration, of the inputs `lm` and `low_order_lm` where they are given."""
+    """The fusion for a model's configuration, with the inputs `lm` and `low_order_lm` if given."""
     tokens = Tokens.from_config(config)
     lm, low = (_opened(inputs[role].url) if role in inputs else None for role in ROLES)
     texts = [text.encode() for text in tokens.texts]
@@ -98,12 +98,12 @@ def make_fusion(p: DecodeParams, config: Mapping[str, Any], inputs: Mapping[str,
 
 
 def is_fused(p: DecodeParams, roles: Sequence[str] | Mapping[str, Any]) -> bool:
-    """Whether anything but the acoustics has a say."""
+    """Whether anything besides the acoustic model contributes to the score."""
     return any(role in roles for role in ROLES) or bool(p.hot_words) or p.word_bonus != 0
 
 
 def _most(p: DecodeParams, low: MappedModel | None, hot: Automaton, tokens: Tokens) -> NDArray[np.float64]:
-    """What each token may add at most: bonuses, the rarest token, and what hot words give it in the best state."""
+    """Upper bound on what each token adds: bonuses, the rarest token's low-order cost, and the best hot-word credit."""
     total = max(0.0, p.word_bonus) + max(0.0, p.unknown_word)
     if low is not None:
         weights, values = low.weights.reshape(-1, 4)[:, :2], low.values.reshape(-1, 4)[:, 2:]
@@ -119,14 +119,14 @@ def _most(p: DecodeParams, low: MappedModel | None, hot: Automaton, tokens: Toke
 
 @lru_cache(maxsize=2)
 def _opened(url: str) -> NgramScorer:
-    """A process searches many shards with one model; artifacts do not change."""
+    """Cached, since a process searches many shards with one model and artifacts do not change."""
     with lm_file(Artifact(url)) as path:
         return NgramScorer.open(path)
 
 
 @lru_cache(maxsize=2)
 def _sorted_words(url: str) -> SortedWords:
-    """As `_opened`: once for all shards and files."""
+    """Cached as `_opened` is."""
     spelled = _opened(url).model.spelled()[len(RESERVED) :]
     return SortedWords.of(word.encode("utf-8", "surrogateescape") for word in spelled)
 

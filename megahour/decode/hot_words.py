@@ -1,8 +1,8 @@
 """Hot words (contextual biasing): an automaton over characters that rewards phrases where they occur (Aho & Corasick).
 
-A phrase earns weight · characters wherever it stands as whole words; while it is being spelled the search counts what
-it has so far, which is taken back where it goes on otherwise. Characters, not tokens, because pieces of words can spell
-a phrase in more than one way. A `*` at an end says that the word may go on there: `Schmidt*` also finds Schmidts.
+A phrase earns weight · characters wherever it occurs as whole words. While it is being spelled, the search gets partial
+credit, which is taken back if the text diverges from it. The automaton reads characters, not tokens, because word
+pieces can spell a phrase in more than one way. A `*` at an end lets the word go on: `Schmidt*` also matches Schmidts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _WEIGHT = re.compile(r"(.*\S)\s+:(-?(?:[0-9]+\.?[0-9]*|\.[0-9]+))")
 
 
 class HotWord(NamedTuple):
-    """text: words with single spaces, `*` where the first or last one may be longer. weight: nats a character."""
+    """text: words separated by single spaces, `*` at an end that may continue. weight: nats per character."""
 
     text: str
     weight: float
@@ -31,8 +31,8 @@ class HotWord(NamedTuple):
 
 
 class Automaton(NamedTuple):
-    """next (S, C): the state after a character's byte, by its class. classes (256,). value, reward (S,): nats of what
-    is under way, and for what ends here. start: the state at the beginning of a text. Without phrases S is 0."""
+    """next (S, C): the state after a byte, by the byte's class. classes (256,): class of each byte. value, reward (S,):
+    nats of partial credit, and for phrases that end here. start: state where a text begins. S is 0 without phrases."""
 
     next: npt.NDArray[np.int32]
     classes: npt.NDArray[np.uint8]
@@ -41,7 +41,7 @@ class Automaton(NamedTuple):
     start: int
 
     def most(self, text: str, *, after_space: bool) -> float:
-        """What `text` adds in the state where it adds most, at least 0. after_space: it may end a word before it."""
+        """The most that `text` can add from any state, at least 0. after_space: a space may come before it."""
         best = 0.0
         for space in (b"", b" ") if after_space else (b"",):
             state, given = np.arange(len(self.value)), np.zeros(len(self.value))
@@ -53,7 +53,7 @@ class Automaton(NamedTuple):
 
 
 def parse(lines: Sequence[str], weight: float) -> list[HotWord]:
-    """Hot words of lines `new york` or, with a weight of their own, `new york :2.5`; empty lines and repeats go."""
+    """Parses lines such as `new york` or, with its own weight, `new york :2.5`; drops empty lines and repeats."""
     found: dict[str, HotWord] = {}
     for line in lines:
         match = _WEIGHT.fullmatch(line.strip())
@@ -64,7 +64,7 @@ def parse(lines: Sequence[str], weight: float) -> list[HotWord]:
 
 
 def automaton(words: Sequence[HotWord], *, spaces: bool) -> Automaton:
-    """spaces: whether the model's tokens part words; where they do not, phrases are found anywhere."""
+    """spaces: whether the model's tokens mark word boundaries; if not, phrases match anywhere."""
     following: list[dict[int, int]] = [{}]
     characters, heaviest, own = [0], [0.0], [0.0]
     for word in words:
@@ -88,7 +88,7 @@ def _none() -> Automaton:
 
 
 def _spelled(word: HotWord, spaces: bool) -> list[tuple[int, int]]:
-    """Bytes of the phrase, with spaces at its closed ends, and how many characters begin with each."""
+    """The phrase's bytes, with a space at each closed end; and 1 for a byte that starts a character, else 0."""
     open_at = [edge == "*" or unicodedata.east_asian_width(edge) in "WF" for edge in (word.text[0], word.text[-1])]
     before, behind = (b"" if is_open or not spaces else b" " for is_open in open_at)
     inner = [(byte, int(byte & 0xC0 != 0x80)) for byte in word.letters.encode()]
@@ -98,7 +98,7 @@ def _spelled(word: HotWord, spaces: bool) -> list[tuple[int, int]]:
 def _complete(
     following: list[dict[int, int]], characters: list[int], heaviest: list[float], own: list[float]
 ) -> Automaton:
-    """Breadth first: where no phrase goes on, the longest end of what was spelled that begins one."""
+    """Fills in failure transitions breadth first: fall back to the longest suffix that begins a phrase."""
     used = sorted({byte for each in following for byte in each} | {32})
     classes = np.zeros(256, np.uint8)
     classes[used] = np.arange(1, len(used) + 1)  # UTF-8 has fewer than 250 values

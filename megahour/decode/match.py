@@ -1,4 +1,4 @@
-"""Do a model, a graph and units belong together? Asked before anything runs, from their JSON alone."""
+"""Checks, before anything runs and from JSON files alone, that a model, a graph and units belong together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Inputs = Mapping[str, Artifact]
 
 
 def check_match(inputs: Inputs) -> None:
-    """Raises ConfigError when model, graph and units do not speak of the same labels, or senones have no graph."""
+    """Raises ConfigError if model, graph and units use different labels, or if a senone or phone model has no graph."""
     model = read_config(inputs["model"])
     if "graph" not in inputs:
         if not model.get("tokens") or model.get("phones"):

@@ -1,13 +1,13 @@
-"""Token sequences that a search has met, as a tree, and what language models and hot words say of each.
+"""A prefix tree of the token sequences that a search has visited, with the fused score of each.
 
-A node is a sequence: its parent's and one token more. What is fused with the acoustics depends on the sequence alone,
+A node stands for a sequence: its parent's plus one token. The score fused with the acoustics depends only on it:
 
     F = lm_scale · ln p(words) + bonus · words + unknown · unknown words - low_scale · ln p_low(tokens) + hot words
 
-so each node has it once, and hypotheses of one sequence share it. A word counts when the next one begins or the text
-ends; of a language model of tokens each token counts. `ended` adds the last word and the models' `</s>`. What an
-unknown word costs is in F as soon as no word of the language model begins with its letters: until its end it would take
-the place of words in the beam.
+so it is stored once per node and shared by all hypotheses with that sequence. A word is scored when the next one begins
+or the text ends; a language model of tokens scores each token. `ended` adds the last word and the models' `</s>`. F
+includes the cost of an unknown word as soon as no word of the language model begins with its letters; otherwise it
+would crowd known words out of the beam until it ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Int64 = npt.NDArray[np.int64]
 Float64 = npt.NDArray[np.float64]
 
 LN10 = np.log(10.0)
-INSIDE, BEGINS, PARTS = 0, 1, 2  # tokens: of the word before them, of a new word, of none
+INSIDE, BEGINS, PARTS = 0, 1, 2  # token kinds: continues a word, begins a word, belongs to no word
 LM, LOW, COUNT, MISSING, HOT, FUSED = range(6)  # columns of `PrefixTree.sums`
 PARENT, TOKEN, CHILD, SIBLING = range(4)  # columns of `PrefixTree.links`
 SPACE = 32
@@ -35,14 +35,14 @@ NEVER = -np.inf
 
 
 class Fusion(NamedTuple):
-    """What is fused; arrays of V rows are by token.
+    """The language models and hot words to fuse; arrays with V rows are indexed by token.
 
-    lm, low: order 0 where there is none. words: those of `lm`, none where it is of tokens. numbers, low_numbers (V,): a
-    token's number in a model of tokens; (0,) where `lm` is of words. kinds (V,): INSIDE, BEGINS or PARTS. letters,
-    starts (V + 1,): bytes of each token without marks.
-    hot_next (S, C): states of the hot words' automaton, (0, C) without any; classes (256,): the column of each byte;
-    hot_value (S,): what an unfinished hot word has so far, and hot_reward (S,) what those that end here are given.
-    most (V,): a token adds no more than this to F.
+    lm, low: order 0 if absent. words: the words of `lm`, empty if it models tokens. numbers, low_numbers (V,): each
+    token's number in a token model; `numbers` is (0,) if `lm` models words. kinds (V,): INSIDE, BEGINS or PARTS.
+    letters, starts (V + 1,): bytes of each token without marks.
+    hot_next (S, C): transitions of the hot-word automaton, (0, C) without hot words; hot_class (256,): the column of
+    each byte; hot_value (S,): credit for unfinished hot words; hot_reward (S,): reward for those that end here.
+    most (V,): upper bound on what each token adds to F.
     """
 
     lm: Ngrams
@@ -66,7 +66,7 @@ class Fusion(NamedTuple):
 
 
 class SortedWords(NamedTuple):
-    """W words in the order of their bytes, one after the other in `letters`; word i begins at starts[i]."""
+    """W words sorted by their bytes and concatenated in `letters`; word i begins at starts[i]."""
 
     letters: npt.NDArray[np.uint8]
     starts: npt.NDArray[np.int64]
@@ -78,14 +78,14 @@ class SortedWords(NamedTuple):
 
 
 class PrefixTree(NamedTuple):
-    """Nodes; the first ones are empty sequences, one an utterance.
+    """The nodes; the first ones are the empty sequences, one per utterance.
 
-    links (N, 4): parent, token, first child, next child of the parent; -1: none. open (N,): tokens of the word that has
-    not ended. begun (N, 3): the range of the sorted words that begin with its letters, and how many bytes these are.
-    state, low_state (N,): the models', after the words (or tokens) that have ended. hot (N,): the automaton's. sums
-    (N, 6). closing (N, 3): ln p and number of the open word, and ln p of an unknown word in its place, NaN until they
-    are asked for. closed (N,): the model's state after the open word. seen (N,): the frame when the node was last in
-    the beam, and place (N,) where it was. size (1,): nodes so far.
+    links (N, 4): parent, token, first child, next sibling; -1 if none. open (N,): number of tokens in the unfinished
+    word. begun (N, 3): the range of sorted words that begin with its letters, and the number of those letters in bytes.
+    state, low_state (N,): model states after the finished words (or tokens). hot (N,): automaton state. sums (N, 6).
+    closing (N, 3): ln p and number of the open word, and ln p of an unknown word in its place; NaN until computed.
+    closed (N,): model state after the open word. seen (N,): the frame in which the node was last in the beam, and
+    place (N,) its position there. size (1,): number of nodes.
     """
 
     links: Int32
@@ -103,7 +103,7 @@ class PrefixTree(NamedTuple):
 
 
 def make_tree(fusion: Fusion, utterances: int, nodes: int = 1 << 10) -> PrefixTree:
-    """A tree of the utterances' empty sequences, with room for some more."""
+    """A tree with an empty sequence per utterance, and room for `nodes` more."""
     nodes += utterances
     state, low_state, closed = (np.empty(nodes, np.int64) for _ in range(3))
     links = np.empty((nodes, 4), np.int32)
@@ -122,7 +122,7 @@ def make_tree(fusion: Fusion, utterances: int, nodes: int = 1 << 10) -> PrefixTr
 
 
 def with_room(tree: PrefixTree, more: int) -> PrefixTree:
-    """The tree, or a copy of it, with room for `more` nodes."""
+    """The tree with room for `more` new nodes; a larger copy if it has too little."""
     size = int(tree.size[0])
     if size + more <= len(tree.open):
         return tree
@@ -136,7 +136,7 @@ def with_room(tree: PrefixTree, more: int) -> PrefixTree:
 
 
 def fused_sums(fusion: Fusion, tree: PrefixTree, root: int, tokens: Sequence[int]) -> Float64:
-    """The sums (6,) of a whole text whose sequence the tree has."""
+    """The sums (6,) of a complete text; its sequence must be in the tree."""
     node = root
     for token in tokens:
         node = child_of(tree, node, token)
@@ -147,7 +147,7 @@ def fused_sums(fusion: Fusion, tree: PrefixTree, root: int, tokens: Sequence[int
 
 @compiled
 def after(fusion, tree, node, token, sums):  # type: ignore[no-untyped-def]
-    """Writes the sums of the sequence of `node` and `token` to `sums` (6,); its state of the hot words."""
+    """Writes the sums after appending `token` to `node` to `sums` (6,). Returns the hot-word state."""
     _copy(tree.sums, node, sums)
     hot = np.int64(tree.hot[node])
     if tree.open[node] and fusion.kinds[token] != INSIDE:
@@ -170,7 +170,7 @@ def after(fusion, tree, node, token, sums):  # type: ignore[no-untyped-def]
 
 @compiled
 def _of_no_word(fusion, tree, node, token):  # type: ignore[no-untyped-def]
-    """What an unknown word costs, if the open word of the sequence of `node` and `token` is one for certain; or 0."""
+    """Cost of an unknown word if `node` plus `token` cannot spell a known one any more, else 0."""
     first, last, _ = _begun(fusion, tree, node, token)
     if fusion.kinds[token] == PARTS or first < last:
         return 0.0
@@ -183,7 +183,7 @@ def _of_no_word(fusion, tree, node, token):  # type: ignore[no-untyped-def]
 
 @compiled
 def _begun(fusion, tree, node, token):  # type: ignore[no-untyped-def]
-    """The row of `begun` of the sequence of `node` and `token`."""
+    """The row of `begun` for `node` plus `token`."""
     words = fusion.words
     first, last, length = np.int64(0), np.int64(len(words.starts) - 1), np.int64(0)
     if fusion.kinds[token] == PARTS:
@@ -204,8 +204,8 @@ def _begun(fusion, tree, node, token):  # type: ignore[no-untyped-def]
 
 @compiled
 def _first_from(words, first, last, place, letter):  # type: ignore[no-untyped-def]
-    """The first of the words `first` to `last`, the same before byte `place`, that has `letter` or a later one there; a
-    word that ends before comes first."""
+    """Binary search among words first … last - 1, which agree before byte `place`: the first whose byte there is at
+    least `letter`. Words that end before it sort first."""
     while first < last:
         middle = (first + last) // 2
         at = words.starts[middle] + place
@@ -218,7 +218,7 @@ def _first_from(words, first, last, place, letter):  # type: ignore[no-untyped-d
 
 @compiled
 def ended(fusion, tree, node, sums):  # type: ignore[no-untyped-def]
-    """Writes the sums of the sequence of `node` as a whole text to `sums` (6,)."""
+    """Writes the sums of `node` as a complete text to `sums` (6,)."""
     _copy(tree.sums, node, sums)
     state = tree.state[node]
     if tree.open[node]:
@@ -234,7 +234,7 @@ def ended(fusion, tree, node, sums):  # type: ignore[no-untyped-def]
 
 @compiled
 def child_of(tree, node, token):  # type: ignore[no-untyped-def]
-    """The node of the sequence of `node` and `token`, or -1."""
+    """The child of `node` by `token`, or -1."""
     child = np.int64(tree.links[node, CHILD])
     while child >= 0 and tree.links[child, TOKEN] != token:
         child = np.int64(tree.links[child, SIBLING])
@@ -243,7 +243,7 @@ def child_of(tree, node, token):  # type: ignore[no-untyped-def]
 
 @compiled
 def grown_sum(fusion, tree, node, token, t, sums):  # type: ignore[no-untyped-def]
-    """F of the sequence of `node` and `token`; NEVER where the beam of frame `t` has it, and counts it there."""
+    """F of `node` plus `token`; NEVER if that sequence is already in the beam of frame `t`, which scores it itself."""
     child = child_of(tree, node, token)
     if child < 0:
         after(fusion, tree, node, token, sums)
@@ -253,7 +253,7 @@ def grown_sum(fusion, tree, node, token, t, sums):  # type: ignore[no-untyped-de
 
 @compiled
 def grown_node(fusion, tree, node, token):  # type: ignore[no-untyped-def]
-    """The node of the sequence of `node` and `token`, made where there is none; with the blank that is `node`."""
+    """The child of `node` by `token`, created if missing; `node` itself for the blank (0)."""
     child = child_of(tree, node, token) if token else node
     if child >= 0:
         return child
@@ -280,7 +280,7 @@ def grown_node(fusion, tree, node, token):  # type: ignore[no-untyped-def]
 
 @compiled
 def place_for(score, ranking, held):  # type: ignore[no-untyped-def]
-    """Where a candidate goes among ranking[:held], best first, behind equal ones; -1: it is not among the best."""
+    """Insertion index in ranking[:held] (best first, after ties), or -1 if the score does not make the ranking."""
     if held == len(ranking) and not score > ranking[held - 1]:
         return np.int64(-1)
     at = np.int64(held)
@@ -291,7 +291,7 @@ def place_for(score, ranking, held):  # type: ignore[no-untyped-def]
 
 @compiled
 def put_in(at, held, ranking, score, entries, node, token, one, other):  # type: ignore[no-untyped-def]
-    """Puts a candidate there; where there is no room the last one goes. entries (K, 4). Returns how many there are."""
+    """Inserts a candidate at `at` and drops the last one if full. entries (K, 4). Returns the new number held."""
     held = min(held + 1, len(ranking))
     for i in range(held - 1, at, -1):
         ranking[i] = ranking[i - 1]
@@ -312,7 +312,7 @@ def log_sum(a, b):  # type: ignore[no-untyped-def]
 
 @compiled
 def _closed(fusion, tree, node, sums):  # type: ignore[no-untyped-def]
-    """Counts the open word; the hot words' state after it."""
+    """Adds the open word to `sums`. Returns the hot-word state after it."""
     if len(fusion.numbers) == 0:
         if np.isnan(tree.closing[node, 1]):
             _look_up(fusion, tree, node)
@@ -329,7 +329,7 @@ def _closed(fusion, tree, node, sums):  # type: ignore[no-untyped-def]
 
 @compiled
 def _look_up(fusion, tree, node):  # type: ignore[no-untyped-def]
-    """The open word's number and ln p."""
+    """Fills in `closing` and `closed` for the open word: its ln p, its number, and the model state after it."""
     tree.closing[node, 0] = tree.closing[node, 1] = 0.0
     tree.closed[node] = 0
     if fusion.lm.order == 0:

@@ -1,11 +1,11 @@
-"""A graph composed on the fly with what another language model says in place of the graph's own: only what a search
-comes by is made (Hori et al., "Efficient WFST-based one-pass decoding with on-the-fly hypothesis rescoring", 2007).
+"""On-the-fly composition that replaces a graph's own language model by another: only states that a search visits are
+made (Hori et al., "Efficient WFST-based one-pass decoding with on-the-fly hypothesis rescoring", 2007).
 
-A state is one of the graph with those of both models; an arc with a word costs what the graph has, less what its own
-language model takes for the word, more what the other does. That is the same graph as one made of the other model, but
-for the words that a beam drops before they are known: until then the graph's own model speaks for them.
+A state combines a state of the graph with one of each model. An arc with a word costs the graph's cost, minus the old
+model's cost of the word, plus the new model's. The result equals a graph built from the new model, except for words
+that the beam prunes before they are known: until then the old model scores them.
 
-Compiled code makes the states, and asks for those *moves* of the models, by a word, that it has not met; they are kept.
+Compiled code makes the states. It requests *moves* (both models' steps by a word) that are not cached yet.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from megahour.lattices.beam import StateLattice, emit, lattice_of, settle
 from megahour.lattices.rescore import Scorer
 from megahour.lattices.search_graph import SearchGraph
 
-MOST_STATES = 1 << 21  # that are kept from utterance to utterance
+MOST_STATES = 1 << 21  # kept from one utterance to the next
 STATES, ARCS, MOVES, ASKED = range(4)  # columns of `counts`
-NEW = -1  # the last arc of a state that has not been made
+NEW = -1  # `stop` of a state whose arcs have not been made
 
 
 class _Made(NamedTuple):
-    """What has been made: states with their arcs, and moves. counts (4,): how many, and moves that are asked for.
+    """The states, arcs and moves made so far. counts (4,): states, arcs, moves and requested moves.
 
-    Of states: state_table finds them by their state of the graph and pair of the models' states; others as of
-    `SearchGraph`. Of moves: move_table finds them by pair and word; the pair behind it, and the difference in cost.
-    asked: pairs and words. ends (P,): what the end of a sentence costs more, by pair.
+    state_table: hash table of states by graph state (`origin`) and pair of model states (`pair`); the states' other
+    columns are as in `SearchGraph`. move_table: hash table of moves by pair and word; move_to is the pair after the
+    word, move_cost the difference in cost. asked: requested (pair, word). ends (P,): extra cost of `</s>`, by pair.
     """
 
     counts: NDArray[np.int64]
@@ -59,17 +59,17 @@ class _Made(NamedTuple):
 
 
 class ComposedGraph:
-    """A graph with `lm_scale` · new in place of old, its own language model."""
+    """A graph in which `lm_scale` · new replaces old, the language model that it was built with."""
 
     def __init__(
         self, graph: SearchGraph, words: Sequence[str], old: Scorer, new: Scorer, lm_scale: float = 1.0
     ) -> None:
-        """words: spelling of each word's number."""
+        """words: the spelling of each word number."""
         self._graph, self._words, self._old, self._new, self._scale = graph, words, old, new, lm_scale
         self._begin()
 
     def _begin(self) -> None:
-        """With the first state alone."""
+        """Resets to the start state alone."""
         self._pairs: dict[tuple[Any, Any], int] = {}
         self._models: list[tuple[Any, Any]] = []
         self._made = _empty(1 << 12, 1 << 14, 1 << 12)
@@ -78,8 +78,8 @@ class ComposedGraph:
         _add_state(made, self._graph, self._graph.start, pair, _slot(made, self._graph.start, pair))
 
     def lattice(self, scores: NDArray[np.float32], beam: float, max_active: int, lattice_beam: float) -> StateLattice:
-        """As `beam.state_lattice`. Raises ValueError: nothing survives. UnknownWordError: the graph has words that its
-        language model has not."""
+        """As `beam.state_lattice`. Raises ValueError if no path survives, UnknownWordError if the graph has words that
+        its own language model lacks."""
         if self._made.counts[STATES] > MOST_STATES:
             self._begin()
         slot, begin = np.full(len(self._made.final), -1, np.int64), np.zeros(len(scores) + 2, np.int64)
@@ -114,7 +114,7 @@ class ComposedGraph:
         return SearchGraph(0, m.first, m.labelled, m.stop, *arcs, m.final, m.level, levels, m.gains)
 
     def _make(self, states: NDArray[np.int32]) -> None:
-        """The arcs of states, and of those that epsilons lead to."""
+        """Makes the arcs of `states` and of all states that epsilons lead to from them."""
         left = states.astype(np.int64)
         while len(left):
             left = _make_arcs(self._graph, self._made, left)
@@ -124,7 +124,7 @@ class ComposedGraph:
                 self._made = _larger(self._made)
 
     def _answer(self) -> None:
-        """Adds the moves that are asked for."""
+        """Computes the requested moves."""
         count = int(self._made.counts[ASKED])
         for pair, word in np.unique(self._made.asked[:count], axis=0).tolist():
             old, new = self._models[pair]
@@ -138,7 +138,7 @@ class ComposedGraph:
         self._made.counts[ASKED] = 0
 
     def _pair(self, old: Any, new: Any) -> int:
-        """The number of the models' states."""
+        """The number of a pair of model states; new pairs are added."""
         number = self._pairs.setdefault((old, new), len(self._pairs))
         if number == len(self._models):
             self._models.append((old, new))
@@ -175,7 +175,7 @@ def _empty(states: int, arcs: int, moves: int) -> _Made:
 
 
 def _larger(made: _Made) -> _Made:
-    """With twice the room."""
+    """A copy with twice the room."""
     larger = _empty(2 * len(made.final), 2 * len(made.label), 2 * len(made.move_cost))
     old, new = made._asdict(), larger._asdict()
     for name in set(old) - {"state_table", "move_table"}:
@@ -187,8 +187,8 @@ def _larger(made: _Made) -> _Made:
 
 @compiled
 def _find(table, one, two, a, b):  # type: ignore[no-untyped-def]
-    """The slot of the entry that has a in `one` and b in `two`, or of the free place for it. The table's length is a
-    power of two."""
+    """The slot of the entry with a in `one` and b in `two`, or the free slot for it. The table's length must be a power
+    of two."""
     mixed = (np.uint64(a) * np.uint64(0x9E3779B97F4A7C15)) ^ (np.uint64(b) * np.uint64(0xC2B2AE3D27D4EB4F))
     mask = np.int64(len(table) - 1)
     slot = np.int64((mixed ^ (mixed >> np.uint64(29))) >> np.uint64(3)) & mask
@@ -210,7 +210,7 @@ def _slot(made, origin, pair):  # type: ignore[no-untyped-def]
 
 @compiled
 def _add_state(made, graph, origin, pair, slot):  # type: ignore[no-untyped-def]
-    """A state without arcs; its number."""
+    """Adds a state without arcs. Returns its number."""
     number = made.counts[STATES]
     made.counts[STATES] += 1
     made.state_table[slot] = number
@@ -233,8 +233,8 @@ def _add_move(made, pair, word, after, cost):  # type: ignore[no-untyped-def]
 
 @compiled
 def _make_arcs(graph, made, states):  # type: ignore[no-untyped-def]
-    """Makes the arcs of states, and of those that epsilons lead to from them. Returns the states that it could not
-    make: moves are asked for, or there is no room."""
+    """Makes the arcs of `states` and of all states that epsilons lead to from them. Returns the states that it could
+    not complete, for lack of room or because they need moves, which it requests."""
     stack, top, counts = states.copy(), np.int64(len(states)), made.counts
     left, waiting = np.empty(64, np.int64), np.int64(0)
     while top:
@@ -275,7 +275,7 @@ def _make_arcs(graph, made, states):  # type: ignore[no-untyped-def]
 
 @compiled
 def _asks(graph, made, pair, begin, stop):  # type: ignore[no-untyped-def]
-    """Whether arcs have words by which the models have not moved; as many of these as there is room for are noted."""
+    """Whether some arcs need moves that are not cached; requests as many of these as `asked` has room for."""
     asks = False
     for a in range(begin, stop):
         word = np.int64(graph.word[a])
