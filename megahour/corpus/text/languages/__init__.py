@@ -1,1 +1,1 @@
-"""How numbers, dates, sums and abbreviations are read aloud, a module for each language."""
+"""How numbers, dates, amounts of money and abbreviations are read aloud, with one module per language."""

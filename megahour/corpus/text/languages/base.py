@@ -1,8 +1,8 @@
-"""What a language needs to read text aloud: tables of words, and numbers that agree with what they count.
+"""Base class and tables for reading text aloud in a language.
 
-num2words spells the numbers; each language corrects it where it errs. A subclass states its usual reading in its own
-module, with the words in a YAML file beside it; `Tongue` holds what languages have in common and serves those of
-num2words that have no module.
+num2words spells the numbers; each language corrects its errors. The module of a language defines a subclass with its
+rules, and a YAML file beside it holds the words. `Tongue` has the rules common to all languages and is used directly
+for languages of num2words without a module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_DIGITS = 15  # longer digit strings are identifiers, read digit by digit
 _WORDS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _DOTLESS = ("tr", "az")
 _MARKS = str.maketrans({"’": "'", "ʼ": "'", "\u00ad": None, "\u2060": None})
-# Arabic to Burmese, Khmer and Mongolian, Arabic's presentation forms: there a joiner chooses how a word is written.
+# Arabic to Burmese, Khmer to Mongolian, Arabic presentation forms: scripts in which joiners change the spelling.
 _JOINING = re.compile("[\u0600-\u109f\u1780-\u18af\ua880-\ua8ff\ufb50-\ufefc]")
 Words = tuple[str, ...]
 
@@ -31,9 +31,9 @@ class Noun(NamedTuple):
 
 
 class Around(NamedTuple):
-    """The neighbours of a number: the word before, folded, and the word after, as written.
+    """Context of a number: the word before it, folded, and the word after it, as written.
 
-    `capital`: the word before has a capital; `grouped`: the number's thousands are grouped.
+    `capital`: the word before begins with a capital; `grouped`: the number has grouped thousands.
     """
 
     before: str = ""
@@ -43,20 +43,20 @@ class Around(NamedTuple):
 
 
 def noun(text: str) -> Noun:
-    """A `Noun` as tables have it: "libra, libras (f)"; m where no gender is given."""
+    """Parse a `Noun` of a table such as "libra, libras (f)"; the gender is m unless given."""
     forms, _, gender = text.removesuffix(")").partition(" (")
     return Noun(tuple(forms.split(", ")), gender if text.endswith(")") else "m")
 
 
 class Table:
-    """The words of a language in `CODE.yaml` beside its module, where each key may name several that read the same."""
+    """The words of a language, from `CODE.yaml` beside its module. A key may list several forms with one reading."""
 
     def __init__(self, entries: dict[str, Any]) -> None:
         self._entries = entries
 
     @staticmethod
     def of(code: str) -> Table:
-        """The table that comes with megahour."""
+        """Load the table that is part of megahour."""
         import yaml
 
         text = Path(__file__).with_name(f"{code}.yaml").read_text("utf-8")
@@ -64,28 +64,28 @@ class Table:
         return Table(entries)
 
     def part(self, name: str) -> Table:
-        """The table under a name; an empty one where there is none."""
+        """The table under a key; empty if there is none."""
         return Table(self._entries.get(name, {}))
 
     def text(self, name: str) -> str:
-        """Empty where the language has none."""
+        """The text under a key; "" if there is none."""
         return str(self._entries.get(name, ""))
 
     def texts(self, name: str) -> dict[str, str]:
-        """What is written → what is said."""
+        """Map from written to spoken forms."""
         entries = self._entries.get(name, {})
         return {written: said for keys, said in entries.items() for written in keys.split(", ")}
 
     def nouns(self, name: str) -> dict[str, Noun]:
-        """What is written → the noun."""
+        """Map from written forms to nouns."""
         return {written: noun(text) for written, text in self.texts(name).items()}
 
 
 def fold(text: str, language: str = "") -> str:
-    """NFKC, case-folded, NFKC again, typewriter apostrophes: the form of every token.
+    """Fold text to the form of tokens: NFKC, case-folded, NFKC again, ASCII apostrophes.
 
-    In Turkish and Azerbaijani I is the capital of ı, elsewhere that of i; İ is that of i everywhere. Joiners stay only
-    in scripts that are written with them.
+    In Turkish and Azerbaijani, I folds to ı, elsewhere to i; İ always folds to i. Joiners are kept only in scripts that
+    use them.
 
     >>> fold("İNCE IŞIK", "tr"), fold("Hel\u200dlo")
     ('ince ışık', 'hello')
@@ -100,18 +100,18 @@ def fold(text: str, language: str = "") -> str:
 
 
 def one_of(words: str) -> frozenset[str]:
-    """The words of a text, to look words up in."""
+    """The set of words of a text, for lookup."""
     return frozenset(words.split())
 
 
 def words_of(text: str) -> Words:
-    """The folded words of a spelled number; hyphens part words."""
+    """The folded words of a spelled number; hyphens separate words."""
     return tuple(_WORDS.findall(fold(text)))
 
 
 @lru_cache(maxsize=20_000)
 def spell(value: Decimal | int, language: str, kind: str = "cardinal", case: str = "n", gender: str = "m") -> Words:
-    """Words of num2words, empty for a language or form that it does not have; `case` and `gender` for Russian."""
+    """Spell a number with num2words; empty for an unknown language. `case` and `gender` are used in Russian only."""
     import num2words
 
     if language not in num2words.CONVERTER_CLASSES:
@@ -124,19 +124,19 @@ def spell(value: Decimal | int, language: str, kind: str = "cardinal", case: str
 
 
 class Tongue:
-    """Words and rules of one language; `code` is its primary subtag.
+    """Words and rules of a language; `code` is its primary subtag.
 
-    Its table maps what is written to what is said. Digits come as ASCII, with a dot for the decimal sign.
+    The table maps written to spoken forms. Digits are passed as ASCII with a decimal point.
     """
 
-    grouping: str = r"(?:[.\u00a0\u202f\u2009]| (?=000(?!\d)))"  # regular expression of what parts thousands
+    grouping: str = r"(?:[.\u00a0\u202f\u2009]| (?=000(?!\d)))"  # regular expression of the thousands separator
     decimal_sign: str = ","
     day_first: ClassVar[bool] = True
     ordinal_suffix: str = ""  # regular expression
-    fraction_as_number: ClassVar[bool] = False  # 3,25 is "three comma twenty five"
+    fraction_as_number: ClassVar[bool] = False  # if true, 3,25 is "three comma twenty five"
     phone_in_groups: ClassVar[bool] = False
     digit_rules: ClassVar[dict[str, str]] = {}  # name → regular expression that begins with a digit, read by `extra`
-    letter_rules: ClassVar[dict[str, str]] = {}  # the same for those that begin with a letter or a sign
+    letter_rules: ClassVar[dict[str, str]] = {}  # the same, for expressions that begin with a letter or a sign
     clock_suffix: ClassVar[str] = ""
     phone: ClassVar[str] = ""  # regular expression of the country's telephone numbers
 
@@ -146,7 +146,7 @@ class Tongue:
         self.grouping = table.text("grouping") or self.grouping
         self.ordinal_suffix = table.text("ordinal_suffix") or self.ordinal_suffix
         self.decimal_word = table.text("decimal_word")
-        self.point_word = table.text("point_word")  # the other sign, as in versions: 3.5 in a language of 3,5
+        self.point_word = table.text("point_word")  # name of the dot if the decimal sign is a comma, as in version 3.5
         self.minus = table.text("minus")
         self.to = table.text("to")  # between the ends of a range
         self.before_range = table.text("before_range")
@@ -154,9 +154,9 @@ class Tongue:
         self.of_money = table.text("of_money")  # between a scale and a currency: "millones de euros"
         self.months = tuple(table.text("months").split())
         self.currencies = table.nouns("currencies")
-        self.codes = table.texts("codes")  # written codes of currencies → their symbols
+        self.codes = table.texts("codes")  # currency codes → symbols
         self.cents = table.nouns("cents")
-        self.bare_cents = noun(table.text("bare_cents"))  # which are named only alone: "drei euro fünfzig"
+        self.bare_cents = noun(table.text("bare_cents"))  # named only in amounts below one euro: "drei euro fünfzig"
         self.units = table.nouns("units")
         self.scales = table.nouns("scales")
         self.percent = noun(table.text("percent"))
@@ -164,15 +164,15 @@ class Tongue:
         self.degree = noun(table.text("degree"))
         self.symbols = table.texts("symbols")
         self.web = table.texts("web")
-        self.abbreviations = table.texts("abbreviations")  # whatever their case
+        self.abbreviations = table.texts("abbreviations")  # in any case
         self.exact_abbreviations = table.texts("exact_abbreviations")  # in this case only
-        self.before_numbers = table.texts("before_numbers")  # abbreviations only where a number follows
-        self.parts_of_works = one_of(table.text("parts_of_works"))  # words before Roman numerals that count
-        self.rulers = one_of(table.text("rulers"))  # names before Roman numerals that rank
-        self.ages = one_of(table.text("ages"))  # words after Roman numerals that rank: "XX secolo"
+        self.before_numbers = table.texts("before_numbers")  # abbreviations only before a number
+        self.parts_of_works = one_of(table.text("parts_of_works"))  # words before Roman numerals read as cardinals
+        self.rulers = one_of(table.text("rulers"))  # names before Roman numerals read as ranks
+        self.ages = one_of(table.text("ages"))  # words after Roman numerals read as ordinals: "XX secolo"
 
     def whole(self, n: int, gender: str = "", case: str = "n") -> Words:
-        """Words of a whole number; `gender` "" stands alone, as in counting."""
+        """Words of a whole number; `gender` is "" if no noun follows, as in counting."""
         return spell(n, self.code) or (str(n),)
 
     def number(self, digits: str, gender: str = "", case: str = "n") -> Words:
@@ -187,7 +187,7 @@ class Tongue:
         return self.decimal(whole, fraction, case)
 
     def digit_by_digit(self, digits: str) -> Words:
-        """Each digit by itself."""
+        """Words of each digit in turn."""
         names = {digit: self.whole(int(digit)) for digit in set(digits)}
         return tuple(word for digit in digits for word in names[digit])
 
@@ -196,12 +196,12 @@ class Tongue:
         return (*self.whole(int(whole)), *self.decimal_word.split(), *self.after_point(fraction))
 
     def after_point(self, fraction: str) -> Words:
-        """Words of the digits behind a decimal sign."""
+        """Words of the digits after a decimal sign."""
         as_number = self.fraction_as_number and len(fraction) <= 2 and not fraction.startswith("0")
         return self.whole(int(fraction)) if as_number else self.digit_by_digit(fraction)
 
     def ordinal(self, n: int, written: str = "", around: Around = Around()) -> Words:  # noqa: B008 (a tuple)
-        """Words of an ordinal; `written` is its suffix."""
+        """Words of an ordinal; `written` is its written suffix."""
         return spell(n, self.code, "ordinal") or (str(n),)
 
     def year(self, n: int, around: Around = Around()) -> Words:  # noqa: B008
@@ -217,11 +217,11 @@ class Tongue:
         return (*self.number(digits, name.gender), *self.form(name, digits).split())
 
     def form(self, name: Noun, digits: str) -> str:
-        """The form of a unit's name that goes with a number."""
+        """The form of a unit's name that agrees with a number."""
         return name.forms[0] if digits.lstrip("-") == "1" else name.forms[-1]
 
     def money(self, digits: str, symbol: str, around: Around) -> Words:
-        """Words of an amount of money: 3.25 $ is dollars and cents."""
+        """Words of an amount of money; with two decimals, as in $3.25, they are read as cents."""
         name, cent = self.currencies[symbol], self.cents.get(symbol)
         whole, _, fraction = digits.partition(".")
         if symbol == "€" and self.bare_cents.forms[0] and len(fraction) == 2:
@@ -255,7 +255,7 @@ class Tongue:
         return self.whole(n)
 
     def day_before_month(self, n: int, around: Around) -> Words:
-        """Words of a day whose month follows."""
+        """Words of a day before the name of its month."""
         return self.day(n, around)
 
     def date(self, day: Words, month: Words, year: Words) -> Words:
@@ -263,7 +263,7 @@ class Tongue:
         return (*day, *month, *year)
 
     def fraction(self, top: int, bottom: int) -> Words:
-        """Words of a common fraction; empty where the language has no short name for it."""
+        """Words of a common fraction; empty if the language has no short name for it."""
         return ()
 
     def mixed(self, whole: int, top: int, bottom: int) -> Words:
@@ -272,7 +272,7 @@ class Tongue:
         return (*self.whole(whole), *self.symbols.get("&", "").split(), *tail) if tail else ()
 
     def roman(self, n: int, around: Around, *, rank: bool) -> Words:
-        """Words of a Roman numeral: of a ruler's name (`rank`), or of a chapter."""
+        """Words of a Roman numeral: after a ruler's name (`rank`), or of a chapter and the like."""
         return self.ordinal(n) if rank else self.whole(n)
 
     def extra(self, rule: str, match: re.Match[str], around: Around) -> Words:

@@ -1,7 +1,8 @@
-"""German: 1985 is "neunzehnhundertfünfundachtzig" as a year, "eintausend…" as a number; decimals digit by digit.
+"""German: 1985 is "neunzehnhundertfünfundachtzig" as a year, "eintausend…" as a number; decimals are digit by digit.
 
-Ordinals take their ending from the word before: "der dritte", "am dritten", else "dritter"; a number with a dot is an
-ordinal before a month, a lower-case word or a noun of a short list, or after an article. Times are read with "uhr".
+The ending of an ordinal depends on the word before it: "der dritte", "am dritten", else "dritter". A number with a dot
+is an ordinal before a month, a lower-case word or a noun of a short list, or after an article. Times are read with
+"uhr".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """English, as news readers read it: no "and" inside a number, 1,250 is "one thousand two hundred fifty".
 
-Years 1100 to 2099 in pairs (1905 "nineteen oh five"); dates in figures month first; digits of telephone numbers and
-behind the decimal point one by one; 3:00 is "three", 15:00 "fifteen hundred".
+Years 1100 to 2099 are read in pairs (1905 "nineteen oh five"), and numeric dates month first. Digits of telephone
+numbers and after the decimal point are read one by one. 3:00 is "three", 15:00 "fifteen hundred".
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Spanish: numbers agree with what they count (veintiún años, doscientas personas), "coma" before decimals.
 
 The first of a month is "primero"; ordinals to ten are ordinals, those of kings above ten cardinals; times are read with
-"y" (15:30 "quince y treinta"); a feminine noun is told by its ending -as or -a and a list of exceptions.
+"y" (15:30 "quince y treinta"); a feminine noun is recognised by its ending and a list of exceptions.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def _feminine_hundreds(word: str) -> str:
 
 
 def _gender(after: str) -> str:
-    """Gender of the noun that a number counts, "" when what follows is none."""
+    """Gender of the noun that a number counts; "" if no noun follows."""
     word = after.lower()
     if not word[:1].isalpha() or word in _NO_NOUN:
         return ""

@@ -1,7 +1,7 @@
 """French: "virgule" before decimals, read as a number up to two digits; times with "heures"; telephone digits in pairs.
 
-The first of a month is "premier", other days are cardinals; kings from the second on are cardinals; "une" before a
-noun whose ending or entry in a short list says that it is feminine.
+The first of a month is "premier", other days are cardinals; kings are cardinals from the second on. "Une" is used
+before nouns that are feminine by their ending or a short list.
 """
 
 from __future__ import annotations

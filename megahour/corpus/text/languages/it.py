@@ -1,7 +1,7 @@
 """Italian: "virgola" before decimals, read as a number up to two digits; times with "e" (15:30 "quindici e trenta").
 
-The first of a month is "primo"; kings and centuries are ordinals; telephone numbers digit by digit; "un", "uno" and
-"una" by the noun's beginning and ending; a range is "da … a".
+The first of a month is "primo"; kings and centuries are ordinals; telephone numbers are read digit by digit; "un",
+"uno" or "una" depends on the noun's beginning and ending; a range is "da … a".
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Italian(Tongue):
     clock_suffix = r"(?:ore\b)"
 
     def whole(self, n: int, gender: str = "", case: str = "n") -> Words:
-        words = tuple(word for word in spell(n, "it") if word != "e")  # "un milione e duecento": no one says the "e"
+        words = tuple(word for word in spell(n, "it") if word != "e")  # "e" of "un milione e duecento" is not spoken
         return {"m": ("un",), "f": ("una",), "s": ("uno",)}.get(gender, words) if n == 1 else words
 
     def ordinal(self, n: int, written: str = "", around: Around = Around()) -> Words:  # noqa: B008
@@ -70,7 +70,7 @@ class Italian(Tongue):
 
 
 def _article(after: str) -> str:
-    """How "one" is said before a noun: m (un), s (uno), f (una), "" when no noun follows."""
+    """The form of "one" before a noun: m (un), s (uno), f (una); "" if no noun follows."""
     word = after.lower()
     if not word[:1].isalpha() or word in _NO_NOUN:
         return ""

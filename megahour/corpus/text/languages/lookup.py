@@ -1,4 +1,4 @@
-"""The languages that are read aloud, by their code."""
+"""Find the words and rules of a language by its code."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from megahour.corpus.text.languages.base import Table, Tongue, fold, spell
 
 __all__ = ["fold", "primary", "tongue"]
 NAMES = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "ru": "Russian"}
-"""Languages with a module and a table of their own: its class."""
+"""Class names of the languages with a module and a table of their own."""
 NUMBERS = ("ar", "da", "fa", "fi", "id", "ja", "ko", "nl", "no", "pl", "pt", "ro", "sv", "tr", "vi")
-"""Languages of ``numbers.yaml``: numbers with decimals, minus and percent are read aloud."""
+"""Languages of ``numbers.yaml``, which read numbers with decimals, minus and percent signs."""
 
 MONEY = ("da", "fi", "id", "ja", "ko", "nl", "no", "pl", "pt", "sv", "tr", "vi")
-"""Those of them that read money and units, too."""
+"""Languages of ``numbers.yaml`` that also read money and units."""
 
-_OF_NUMBERS = {"pl": "Polish", "tr": "Turkish"}  # those that have a module besides
-_CODES = {"nb": "no", "kk": "kz"}  # what num2words calls them
+_OF_NUMBERS = {"pl": "Polish", "tr": "Turkish"}  # languages of `NUMBERS` that also have a module
+_CODES = {"nb": "no", "kk": "kz"}  # codes that num2words uses
 
 
 @cache
@@ -29,7 +29,7 @@ def primary(language: str) -> str:
 
 @cache
 def tongue(language: str) -> Tongue:
-    """Words and rules of a BCP 47 tag's language; numbers only for others of num2words, nothing for the rest."""
+    """Words and rules for a BCP 47 tag. Languages known only to num2words read only numbers; others read nothing."""
     code = _CODES.get(primary(language), primary(language))
     name = NAMES.get(code) or _OF_NUMBERS.get(code)
     kind: type[Tongue] = getattr(import_module(f"megahour.corpus.text.languages.{code}"), name) if name else Tongue

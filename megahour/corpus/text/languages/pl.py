@@ -1,4 +1,4 @@
-"""Polish nouns behind numbers: 1 złoty, 2 złote, 5 złotych, 1,5 złotego."""
+"""Polish nouns after numbers: 1 złoty, 2 złote, 5 złotych, 1,5 złotego."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Russian: numbers, years and units agree with each other, as far as their neighbours show it.
+"""Russian: numbers, years and units agree with each other, as far as the words beside them show the form.
 
-"Один" and "два" take their gender from the ending of the next word; prepositions of the genitive (до, от, около, с …)
-put numbers and units into it. A day before a month is a genitive ordinal, a year before "год" an ordinal in the case of
-that word. Decimals are "целых" and "десятых"; a range is its two ends; telephone digits are read in groups.
+"Один" and "два" take their gender from the ending of the next word; numbers and units after genitive prepositions (до,
+от, около, с …) are in the genitive. A day before a month is a genitive ordinal, a year before "год" an ordinal in the
+case of that word. Decimals are "целых" and "десятых"; in a range, only the two ends are read; telephone digits are read
+in groups.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Russian(Tongue):
 
     def whole(self, n: int, gender: str = "", case: str = "n") -> Words:
         words = spell(n, "ru", "cardinal", case, gender or "m")
-        return words[1:] if 1000 <= n < 2000 and case in "ng" else words  # "одна тысяча" is for cheques
+        return words[1:] if 1000 <= n < 2000 and case in "ng" else words  # "одна тысяча" is used only on cheques
 
     def decimal(self, whole: str, fraction: str, case: str = "n") -> Words:
         if len(fraction) > 3 or not int(fraction):

@@ -1,4 +1,4 @@
-"""Turkish numbers: num2words writes one word, as on cheques; in texts each part stands alone (TDK, Yazım Kılavuzu)."""
+"""Turkish numbers: num2words writes one word, as on cheques; text has separate words (TDK, Yazım Kılavuzu)."""
 
 from __future__ import annotations
 
