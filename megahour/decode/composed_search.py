@@ -1,4 +1,4 @@
-"""The language models of a graph's lattices, or of its search: its own, and the one that takes its place."""
+"""The two language models for rescoring lattices or composed search: the graph's own, and its replacement."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from megahour.lm.query.scorer import NgramScorer
 
 @lru_cache(maxsize=2)
 def scorers(lm: str, graph_lm: str) -> tuple[GraphScorer, ModelScorer]:
-    """Of the addresses of two *lm* artifacts. A process asks many shards with the same models; artifacts do not
-    change."""
+    """Scorers for the URLs of two *lm* artifacts. Cached, since a process decodes many shards with the same models."""
     with lm_file(Artifact(lm)) as path:
         return GraphScorer(read_lm(Artifact(graph_lm))), ModelScorer(NgramScorer.open(path))
 

@@ -1,8 +1,8 @@
-"""What other recognisers wrote, brought to the features shards whose utterances it names: the sources are read once.
+"""Sends other recognisers' records to the features shards that hold their utterances, reading each source once.
 
-A source says nothing of the order of the features. If each task looked through all of it for its own utterances, S
-tasks would read it S times. Here its records meet the names of all utterances by the hash of the name, and each task
-gets its own (`runner.beside`).
+A source is not in the order of the features. If each task searched all of it for its own utterances, S tasks would read
+it S times. Instead, records are joined with the utterances' names by hash, and each task gets its own records
+(`runner.beside`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 4096
 BATCH_BYTES = 64 << 20
 Names = dict[str, list[int]]
-PLACE = ("file", "at")  # of a record: of several the first counts
+PLACE = ("file", "at")  # a record's position; the first of several records wins
 
 
 class NamedRecord(NamedTuple):
@@ -111,15 +111,15 @@ class ReadRecords(Stage[P]):
     most: ClassVar[int] = 1024  # tasks, and partitions
 
     def columns(self) -> pa.Schema:
-        """Of a record's row."""
+        """The columns of a record's row."""
         raise TypeError(f"stage {self.name} has no columns")
 
     def sources(self, p: P) -> list[str]:
-        """Files, in order."""
+        """The source files, in order."""
         raise TypeError(f"stage {self.name} has no sources")
 
     def records(self, p: P, url: str) -> Iterator[NamedRecord]:
-        """What a file has, in order."""
+        """The records of a file, in order."""
         raise TypeError(f"stage {self.name} reads nothing")
 
     def plan(self, p: P, inputs: Inputs) -> list[Task]:

@@ -1,4 +1,4 @@
-"""Texts of a model of tokens without a graph: what is searched how, best first, with the parts of their scores."""
+"""Graph-free search with a token model (CTC or transducer): texts, best first, with the parts of their scores."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TokenReading(NamedTuple):
     attention: float = 0.0
 
     def parts(self) -> dict[str, float]:
-        """What the score is made of, by the names that n-best lists have."""
+        """The parts of the score, named as in n-best lists."""
         found = {"score": self.path.score, "lm": self.sums[LM], "low_order_lm": self.sums[LOW]}
         found |= {"hot_words": self.sums[HOT], "attention": self.attention}
         numbers = {"words": int(self.sums[COUNT]), "oov": int(self.sums[MISSING])}
@@ -166,7 +166,7 @@ class TokenReadingStream:
 
     @property
     def path(self) -> TokenPath:
-        """The best one so far."""
+        """The best path so far."""
         if not self._outputs:
             return TokenPath((), (), 0.0)
         return self._rescore(self._searched.readings(), np.concatenate(self._outputs))[0].path
@@ -182,7 +182,7 @@ class _CtcParts:
         self._beam.advance(self._heard[-1])
 
     def readings(self) -> list[TokenReading]:
-        """With the best alignment of each text to all frames so far."""
+        """The texts found, each aligned to all frames so far."""
         readings, log_probs = [], np.concatenate(self._heard)
         for tokens, score, sums in self._beam.found():
             labels = align(log_probs, np.array(tokens, np.int64))

@@ -22,9 +22,9 @@ from megahour.lattices.lattice import Lattice
 from megahour.lattices.word_graph import WordGraph
 
 DELTA = 1e-4
-"""Costs that are closer (nats) are the same: subsets that owe them are merged."""
-ENTRY, FROM, LENGTH = 0, 1, 2  # of a member: its entry, and where the labels that it owes lie
-BEGIN, STOP, FRAME, BEHIND, NUMBER = 0, 1, 2, 3, 4  # of a subset: its members, frame, the next that waits, its number
+"""Residual costs closer than this (nats) count as equal when subsets are merged."""
+ENTRY, FROM, LENGTH = 0, 1, 2  # of a member: its entry, and the position of its residual labels
+BEGIN, STOP, FRAME, BEHIND, NUMBER = 0, 1, 2, 3, 4  # of a subset: its members, frame, next in the queue, number
 SOURCE, TARGET, WORD, TEXT = 0, 1, 2, 3  # of an arc
 
 
@@ -132,7 +132,7 @@ def _ways(graph, member, owed, begin, stop, room):  # type: ignore[no-untyped-de
 
 @compiled
 def _members(graph, over, by, at, after, member, owed, pool, first, written):  # type: ignore[no-untyped-def]
-    """The members from `first` on that the ways at … after, all of one word, lead to: the best way to each entry."""
+    """Appends the members that ways at … after - 1, all with one word, lead to; keeps the best way to each entry."""
     last = first
     for way in range(at, after):
         a, k = over[way], by[way]
@@ -158,7 +158,7 @@ def _members(graph, over, by, at, after, member, owed, pool, first, written):  #
 
 @compiled
 def _common(pool, member, first, last):  # type: ignore[no-untyped-def]
-    """How many labels the members from `first` to `last` owe alike."""
+    """Length of the common prefix of the residual labels of members first … last - 1."""
     common = member[first, LENGTH]
     for i in range(first + 1, last):
         j = 0

@@ -1,8 +1,8 @@
 """Edit distances over all paths of a lattice: the best path's words with their confidences, and the oracle's errors.
 
-A word's confidence is its share of the position that it has in the best path when all paths are aligned with that, by
-the approximation of Xu, Povey, Mangu & Zhu, "Minimum Bayes risk decoding and system combination based on a recursion
-for edit distance", 2011, as Kaldi's lattice-to-ctm-conf without its change of the path.
+A word's confidence is the posterior share of the paths that have it at its position when all paths are aligned with the
+best path. The alignment is approximated as in Xu, Povey, Mangu & Zhu, "Minimum Bayes risk decoding and system
+combination based on a recursion for edit distance", 2011, and in Kaldi's lattice-to-ctm-conf, but the path stays fixed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from megahour.core.compiled import compiled
 from megahour.lattices.lattice import Lattice, posteriors
 
 DELTA = 1e-5
-"""What an insertion costs more than its 1, so that of equal alignments the one with few is taken."""
+"""Extra cost of an insertion, so that of equal alignments the one with fewest insertions wins."""
 SUBSTITUTED, INSERTED, DELETED = 0, 1, 2
 
 
 def confidences(lattice: Lattice, path: Sequence[int], scale: float) -> list[float]:
-    """Of each word of a path, from 0 to 1, with the acoustics at `scale`."""
+    """The confidence of each word of a path, from 0 to 1, with acoustic costs scaled by `scale`."""
     said = lattice.word[list(path)]
     shares = _shares(
         lattice.source,
@@ -76,7 +76,7 @@ def _distances(at, w, said, row, choice):  # type: ignore[no-untyped-def]
 
 @compiled
 def _shares(source, target, word, posterior, said, states):  # type: ignore[no-untyped-def]
-    """For each position of `said`: how much of all paths has its word there."""
+    """For each position of `said`, the posterior share of the paths that have its word there."""
     n = len(said)
     into, expected = np.zeros(states), np.zeros((states, n + 1))
     row, choice = np.empty(n + 1), np.zeros(n + 1, np.int64)

@@ -47,7 +47,7 @@ class Lattice:
         return int(self.frame[-1])
 
     def costs(self, scale: float) -> Float64:
-        """Of the arcs (A,), with the acoustics at `scale`."""
+        """Total costs of the arcs (A,), with acoustic costs scaled by `scale`."""
         return self.graph + scale * self.acoustic
 
     def text(self, arcs: Sequence[int]) -> tuple[str, ...]:
@@ -74,12 +74,12 @@ def posteriors(lattice: Lattice, scale: float) -> PathWeights:
 
 
 def completions(lattice: Lattice, scale: float) -> Float64:
-    """Least cost from each state to the end (S,), infinite where there is no way."""
+    """Least cost from each state to the end (S,), infinite if the end cannot be reached."""
     return np.asarray(_backward(lattice.source, lattice.target, lattice.costs(scale), lattice.states))
 
 
 def best_path(lattice: Lattice, scale: float) -> list[int]:
-    """Arcs of the path with the least cost; of equal ones the first word's."""
+    """Arcs of the path with the least cost; ties go to the first arc."""
     backward, costs = completions(lattice, scale), lattice.costs(scale)
     first = np.searchsorted(lattice.source, np.arange(lattice.states + 1))
     state, arcs = 0, []

@@ -1,4 +1,4 @@
-"""Lattices from the states and links that others wrote, in any order, with several ends."""
+"""Lattices from states and links that other tools wrote, in any order, with one or several final states."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def from_links(
     words: Sequence[str],
     frames: Mapping[int, int] | None = None,
 ) -> Lattice:
-    """A lattice that begins in state 0; states that no path from there to an end goes through are left out.
+    """A lattice that begins in state 0; states not on a path from there to an end are left out.
 
-    frames: of the states, -1 of the end; None: from the strings' lengths. Raises ValueError: no path, a cycle, words
-    without spelling, costs that are no numbers, or frames that differ on two ways to a state.
+    frames: the frame of each state, with key -1 for the end; None to count the strings' labels. Raises ValueError: no
+    path, a cycle, words without spelling, costs that are not finite, or two ways to a state that differ in frames.
     """
     every = [*links, *finals.values()]
     order = _order(every)

@@ -1,4 +1,4 @@
-"""The best paths of a word lattice, each of which says other words."""
+"""The best paths of a word lattice, each with a different word sequence."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BestPath(NamedTuple):
 
 
 def best_paths(lattice: Lattice, scale: float) -> Iterator[BestPath]:
-    """All paths, best first, with the acoustics at `scale` (A*, whose heuristic is what the way to the end costs).
+    """All paths, best first, at acoustic scale `scale` (A* with the exact cost to the end as heuristic).
 
     A lattice has each sequence of words once, so the paths are an n-best list of texts.
     """

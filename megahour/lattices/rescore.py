@@ -1,7 +1,7 @@
 """A lattice with the scores of another language model in place of its graph's: exact, word by word.
 
-Language models are walked by states (`Scorer`), so a model of any order and size does, and a state of the result is one
-of the lattice with those of both models. Every sequence of words keeps its path, labels and acoustic score.
+Language models are stepped through their states (`Scorer`), so models of any order and size work. A state of the result
+combines a lattice state with a state of each model. Every word sequence keeps its path, labels and acoustic score.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from megahour.lm.query.scorer import NgramScorer
 from megahour.lm.text.vocabulary import BOS, EOS
 
 LN10 = math.log(10.0)
-MAX_ARCS = 2000  # a frame; a lattice that would have more is narrower
+MAX_ARCS = 2000  # per frame; beyond that the beam is narrowed
 NARROWER = 0.75
 
 
 class UnknownWordError(ValueError):
-    """A lattice has a word that the language model of its graph has not: it is another one's."""
+    """A lattice has a word that the graph's language model lacks, so this is the wrong language model."""
 
 
 class Scorer(Protocol):
-    """A language model as a walk: costs in nats of words, and of the end where `word` is None."""
+    """A language model that is stepped word by word; costs in nats; word None is the end of the sentence."""
 
     @property
     def start(self) -> Hashable: ...
@@ -38,7 +38,7 @@ class Scorer(Protocol):
 
 
 class ModelScorer:
-    """-ln p of a language model; words that it does not know are its <unk>."""
+    """-ln p of a language model; unknown words are scored as its <unk>."""
 
     def __init__(self, scorer: NgramScorer) -> None:
         self._scorer = scorer
@@ -60,9 +60,9 @@ class ModelScorer:
 
 
 class GraphScorer:
-    """What a language model costs within a decoding graph: the least over using an n-gram and backing off from it.
+    """A language model's cost inside a decoding graph: the least over using an n-gram or backing off from it.
 
-    A state is each history that words may have led to, with its cost above the least.
+    A state is the set of histories that the words can lead to, each with its cost above the least.
     """
 
     def __init__(self, model: NgramModel) -> None:
@@ -111,8 +111,8 @@ def rescored(
 ) -> Lattice:
     """`lattice` with lm_scale · new in place of old, and `word_bonus` off each word's cost.
 
-    A result of more than MAX_ARCS arcs a frame is made of the lattice within a narrower beam, with the acoustics at
-    `scale`. Raises UnknownWordError: a word that `old` does not know.
+    If the result would have more than MAX_ARCS arcs per frame, the lattice is first pruned with a narrower beam, at
+    acoustic scale `scale`. Raises UnknownWordError for a word that `old` does not know.
     """
     beam = 100.0
     while (found := _product(lattice, old, new, lm_scale, word_bonus, MAX_ARCS * max(1, lattice.frames))) is None:

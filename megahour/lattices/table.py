@@ -18,13 +18,13 @@ _WHOLE = ("source", "target", "word", "frame", "labels")
 _COSTS = ("graph", "acoustic")
 _LISTS = (*_WHOLE, *_COSTS)
 EXACT = pa.schema([pa.field(f.name, pa.list_(pa.float64())) if f.name in _COSTS else f for f in LATTICES])
-"""LATTICES whose costs are not rounded, for what is not yet an artifact of lattices."""
+"""LATTICES with float64 costs, for intermediate tables."""
 
 
 class LatticeRow(NamedTuple):
-    """An utterance's lattice. scale: of the acoustics, at which it was searched. frame_s: seconds of a frame.
+    """An utterance's lattice. scale: acoustic scale of the search. frame_s: seconds per frame.
 
-    finished: whether its paths end where the graph may end.
+    finished: whether its paths end in final states of the graph.
     """
 
     key: int
@@ -35,7 +35,7 @@ class LatticeRow(NamedTuple):
 
 
 def to_table(rows: Iterable[LatticeRow], schema: pa.Schema = LATTICES) -> pa.Table:
-    """A row an utterance, of schema LATTICES or EXACT."""
+    """One row per utterance, with schema LATTICES or EXACT."""
     columns: dict[str, list[Any]] = {name: [] for name in LATTICES.names}
     for key, lattice, scale, frame_s, finished in rows:
         spelled = [lattice.words[word] if word else "" for word in lattice.word.tolist()]
@@ -76,7 +76,7 @@ def rows_of(table: pa.Table) -> Iterator[LatticeRow]:
 
 
 def misfit(lattice: Lattice) -> str:
-    """What is wrong with a lattice that others wrote; empty if nothing."""
+    """What is wrong with a lattice read from a file; empty if nothing."""
     source, target = lattice.source, lattice.target
     columns = (source, target, lattice.word, lattice.graph, lattice.acoustic)
     if not lattice.states or not lattice.arcs or len({len(column) for column in columns}) > 1:

@@ -1,4 +1,4 @@
-"""From a lattice of states to one of words: what lies between two words becomes one arc, the best way through.
+"""Turns a state lattice into a word graph: each stretch up to the next word becomes one arc, its best path.
 
 A node where a word was just written, or the first node, is an *entry*. An arc of the word graph leads from an entry,
 over arcs without words and one with a word, to that arc's end. It keeps the labels of its frames. All sequences of
@@ -41,13 +41,13 @@ class WordGraph(NamedTuple):
 
 
 def word_graph(lattice: StateLattice, lattice_beam: float) -> WordGraph:
-    """`lattice_beam`: that of the lattice; arcs whose best path is worse than it are left out."""
+    """Arcs whose best path is worse than the overall best by more than `lattice_beam` are left out."""
     return WordGraph(*_word_graph(lattice, lattice.backward[0] + lattice_beam))
 
 
 @compiled
 def _entries(lattice):  # type: ignore[no-untyped-def]
-    """The entry of each node, -1 of one that is none, and how many there are."""
+    """The entry number of each node, or -1 if it is not an entry; and the number of entries."""
     entry_of = np.full(len(lattice.frame), -1, np.int32)
     entry_of[0], entries = 0, 1
     for a in range(len(lattice.target)):
