@@ -1,1 +1,1 @@
-"""Models out: bundles of ONNX graphs, tokens, golden clips and checksums that `transcribe` and sherpa-onnx play."""
+"""Export models as bundles of ONNX graphs, tokens, golden clips and checksums for `transcribe` and sherpa-onnx."""

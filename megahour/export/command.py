@@ -1,4 +1,4 @@
-"""What `megahour export-model` does: finds the model, its clips and its origin, and writes the bundle."""
+"""`megahour export-model` for a recogniser: find the model, its clips and its origin, and write the bundle."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from megahour.transcribe.parts import parts_of
 def export_model(
     address: str, step: str, params: ExportModelParams, golden: Sequence[str], calibration: Sequence[str], out: str
 ) -> tuple[Bundle, GraphComparison]:
-    """The bundle at `out`, and how it did on the golden clips.
+    """Export a recogniser as a bundle at `out`, and compare it with the model on the golden clips.
 
-    golden, calibration: files or folders; without them clips are taken from the run that the model lies in.
+    golden, calibration: files or folders; by default the clips come from the model's run.
 
     Raises
     ------
-    ConfigError: no model of tokens, no clips, `out` is there, or the bundle does not say what the model says.
+    ConfigError: not a model of tokens, no clips, `out` exists, or the bundle does not match the model.
     """
     model = TrainedModel(parts_of(address, step), tell=params.tell)
     origin, rate_hz = origin_of(model.artifact), model.front_end.rate_hz
@@ -41,11 +41,11 @@ def export_model(
 
 
 def golden_clips(origin: ModelOrigin, params: ExportModelParams, rate_hz: int) -> list[SpokenClip]:
-    """Clips of the run that the model lies in, with their texts where it has not learnt from them; [] without a run."""
+    """Held-out clips of the model's run, or training clips without their texts; [] without a run."""
     if not origin.selection:
         return []
     found = partial(clips_of_sets, origin.selection, origin.utterances, params.golden_clips, rate_hz)
-    # Clips that the model has learnt from show what a runtime does with it, and no error rate.
+    # Training clips can test a runtime, but give no fair error rate: their texts are removed.
     return found(but=origin.sets) or [replace(clip, said="") for clip in found(among=origin.sets)]
 
 

@@ -1,4 +1,4 @@
-"""Whether a bundle's graphs say what the model says: in onnxruntime, and in sherpa-onnx where it is installed."""
+"""Compare a bundle's graphs with the model, in onnxruntime and, if it is installed, in sherpa-onnx."""
 
 from __future__ import annotations
 
@@ -26,7 +26,10 @@ Float32 = NDArray[np.float32]
 
 @dataclass
 class GraphComparison:
-    """Texts of each clip by form and precision; largest differences of outputs; sherpa: version that agreed."""
+    """Texts of each clip by form and precision, and the largest output differences.
+
+    sherpa: the version of sherpa-onnx that gave the same texts; "" if none was tried.
+    """
 
     clips: Sequence[SpokenClip]
     texts: list[dict[str, dict[str, str]]]
@@ -35,7 +38,7 @@ class GraphComparison:
     sherpa: str = ""
 
     def figures(self, form: str, precision: str) -> dict[str, Any]:
-        """Clips whose text is that of fp32, the largest difference in nats, and the WER where all texts are known."""
+        """The number of clips with the fp32 text, the largest output difference, and the WER if all texts are known."""
         pairs = [(each[form][precision], each[form]["fp32"]) for each in self.texts]
         found: dict[str, Any] = {
             "same_texts": sum(one == other for one, other in pairs),
@@ -47,7 +50,7 @@ class GraphComparison:
         return found
 
     def wer(self, form: str, precision: str) -> float:
-        """Percent of the words of all clips that are wrong."""
+        """Word error rate over all clips, in per cent."""
         said = [clip.said.split() for clip in self.clips]
         heard = [each[form][precision].split() for each in self.texts]
         wrong = sum(distance(one, other) for one, other in zip(said, heard, strict=True))
@@ -57,7 +60,10 @@ class GraphComparison:
 def compare(
     model: TrainedModel, params: ExportModelParams, bundle: Bundle, clips: Sequence[SpokenClip]
 ) -> GraphComparison:
-    """Raises ConfigError: a graph in fp32 gives another text, or outputs further away than the tolerance."""
+    """Run every graph on the clips and compare its texts and outputs with the model's.
+
+    Raises ConfigError: an fp32 graph gives another text, or its outputs differ by more than the tolerance.
+    """
     found = GraphComparison(clips, [{} for _ in clips])
     for form in ("offline", "streaming"):
         exact = [_expected(model, params, form, clip) for clip in clips] if form in bundle.manifest.graphs else []
@@ -87,7 +93,7 @@ def _expected(model: TrainedModel, params: ExportModelParams, form: str, clip: S
 def _heard(
     recogniser: Recogniser, bundle: Bundle, form: str, precision: str, clips: Sequence[SpokenClip]
 ) -> Iterator[Float32]:
-    """What the bundle's own runtime gives: `transcribe`'s recogniser of it, or its stream."""
+    """Outputs of the bundle in onnxruntime: by `transcribe`'s recogniser (offline), or by its streaming graph."""
     if form == "offline":
         for clip in clips:
             blocks = iter([clip.samples.astype(np.float32)])
@@ -115,7 +121,7 @@ def _check(form: str, clip: str, mine: str, text: str, worst: float, tolerance: 
 
 
 def _played(model: TrainedModel, bundle: Bundle, clips: Sequence[SpokenClip], found: GraphComparison) -> None:
-    """sherpa-onnx's texts of fp32 graphs are those of the model too. Raises ConfigError where they are not."""
+    """Check that sherpa-onnx gives the same texts with the fp32 graphs. Raises ConfigError: it does not."""
     forms = bundle.manifest.sherpa_onnx
     players: dict[str, type[SherpaOffline] | type[SherpaStream]] = {"offline": SherpaOffline, "streaming": SherpaStream}
     for form, player in players.items():

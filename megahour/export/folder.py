@@ -1,4 +1,4 @@
-"""The folder of a bundle: made beside its place, and put there when all of it is right."""
+"""Build a bundle in a scratch folder beside its destination, and move it there once it is complete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PACKAGES = ("megahour", "commit", "torch")
 
 @contextmanager
 def published(out: str) -> Iterator[Path]:
-    """A folder to fill, which is at `out` afterwards; of one that fails nothing is left. Raises ConfigError."""
+    """Yield a folder to fill and rename it to `out`; it is deleted on failure. Raises ConfigError: `out` exists."""
     target = Path(out)
     if target.exists():
         raise ConfigError("it is there already", where=out, remedy="remove it, or choose another --out")
@@ -37,7 +37,7 @@ def published(out: str) -> Iterator[Path]:
 
 
 def files_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Size and SHA-256 of each file but the manifest."""
+    """Yield the size and SHA-256 of each file except the manifest."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path.name != MANIFEST:
             with path.open("rb") as file:
@@ -46,6 +46,6 @@ def files_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def made_by() -> dict[str, str]:
-    """Versions of what writes a bundle."""
+    """Versions of the software that writes a bundle."""
     known = {name: versions()[name] for name in _PACKAGES}
     return known | {name: metadata.version(name) for name in ("onnx", "onnxruntime")}

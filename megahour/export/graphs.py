@@ -1,15 +1,16 @@
-"""What an exported graph computes: the rest of the front end, the encoder, and log posteriors or a transducer's parts.
+"""Exported graphs of recognisers: the rest of the front end, the encoder, and log posteriors or a transducer's parts.
 
-A runtime makes log-mel frames x_t; our models want more of them (`features.normalise`): the causal mean m_t off, values
-rounded as they are stored, the global mean and variance, neighbours joined. All of this is in the graph. The mean
+A runtime computes log-mel frames x_t. Our models need further steps (`features.normalise`): subtract the causal mean
+m_t, round to the stored precision, normalise by the global mean and variance, and stack neighbouring frames. The graph
+does all of this. The mean
 
     m_t = m_{t−1} + (x_t − m_{t−1}) / d_t        d_t = min(t + N0, N1)
 
-has a closed form, which needs no loop: with P_t = Π_{i ≤ t} (1 − 1/d_i),
+has a closed form that needs no loop: with P_t = Π_{i ≤ t} (1 − 1/d_i),
 
     m_t = P_t (m_0 + Σ_{i ≤ t} x_i / (d_i P_i))
 
-where P falls as N0 / (t + N0) up to frame N1 − N0, then as e^{−t/N1}: in float64 that is exact for hours.
+where P falls as N0 / (t + N0) up to frame N1 − N0, then as e^{−t/N1}; float64 keeps it accurate for hours.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ from megahour.models.conformer import KERNEL, AttentionContext, Conformer, Strea
 from megahour.models.end_to_end import EndToEnd, LstmPredictor, StatelessPredictor
 
 FLOOR = math.log(torch.finfo(torch.float32).eps)
-"""Of log energies, in whatever scale the samples are (`features.fbank`)."""
+"""Smallest log energy, whatever the scale of the samples (`features.fbank`)."""
 TO_UNIT = 2 * math.log(UNIT)
-"""What log energies of int16 samples change by when the samples are in -1 … 1."""
+"""Offset from log energies of int16 samples to those of the same samples in -1 … 1."""
 
 
 def _log_weight(place: Tensor) -> Tensor:
@@ -42,8 +43,9 @@ def _log_weight(place: Tensor) -> Tensor:
 
 
 def without_causal_mean(x: Tensor, mean: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, T, F) with the mean up to each frame taken off, and the mean (B, F) after the last; before: `mean`, after
-    `count` (B,) frames.
+    """Subtract the causal mean from `x` (B, T, F); returns the result and the mean (B, F) after the last frame.
+
+    mean: the mean (B, F) before the first frame, over `count` (B,) frames.
     """
     before = (count + PRIOR_FRAMES).double()[:, None]
     place = before + torch.arange(1, x.shape[1] + 1, device=x.device)[None, :]
@@ -54,9 +56,9 @@ def without_causal_mean(x: Tensor, mean: Tensor, count: Tensor) -> tuple[Tensor,
 
 
 class FrontGraph(nn.Module):
-    """Log-mel frames (B, T, F) of a runtime to the encoder's input (B, T // stack, stack · F), for a stream or a whole.
+    """A runtime's log-mel frames (B, T, F) to the encoder's input (B, T // stack, stack · F), streaming or offline.
 
-    int16: the runtime's samples are int16, the model's in -1 … 1 (whose floor is the higher one).
+    int16: the runtime's samples are int16; if the model's are in -1 … 1, whose floor is higher, energies are converted.
     """
 
     def __init__(self, config: Mapping[str, Any], *, int16: bool = False) -> None:
@@ -69,11 +71,11 @@ class FrontGraph(nn.Module):
         self.inv_std: Tensor
 
     def forward(self, x: Tensor, moved: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Also how far the causal mean (B, F) is from its prior; `moved`: how far it was, after `count` frames."""
+        """Encoder input, and the new offset (B, F) of the causal mean from its prior; moved: the offset before `x`."""
         if self.to_unit:
             x = (x + self.to_unit).clamp(min=FLOOR)
         x, mean = without_causal_mean(x, moved + self.prior, count)
-        x = (x.half().float() - self.mean) * self.inv_std  # half: as features are stored
+        x = (x.half().float() - self.mean) * self.inv_std  # float16 is the stored precision
         groups = x.shape[1] // self.stack
         if self.stack > 1:
             x = x[:, : groups * self.stack].reshape(x.shape[0], groups, self.stack * x.shape[2])
@@ -81,9 +83,9 @@ class FrontGraph(nn.Module):
 
 
 class OfflineGraph(nn.Module):
-    """Whole utterances: `x` (B, T, F) and `x_lens` (B,) to outputs (B, T', V) and their lengths (B,).
+    """Whole utterances: frames `x` (B, T, F) and lengths `x_lens` (B,) to outputs (B, T', V) and their lengths (B,).
 
-    top: makes outputs of the encoder's. An encoder of a transducer has none, and outputs named `encoder_out`.
+    top: from encoder output to graph output, the identity for a transducer. output: name of the output.
     """
 
     inputs = ("x", "x_lens")
@@ -93,7 +95,7 @@ class OfflineGraph(nn.Module):
         self.front, self.encoder, self.top = FrontGraph(config), encoder, top
         self.outputs = output, f"{output}_lens"
         self.subsample = int(getattr(encoder, "subsample", 1))
-        self.least = self.subsample * self.front.stack  # frames that give a row
+        self.least = self.subsample * self.front.stack  # frames per output row
 
     def forward(self, x: Tensor, x_lens: Tensor) -> tuple[Tensor, Tensor]:
         rows = x.shape[1] // self.least
@@ -104,24 +106,24 @@ class OfflineGraph(nn.Module):
 
 
 class StreamingGraph(nn.Module):
-    """The next chunk of streams, by a Conformer whose state is packed into two caches that are zero at first.
+    """Process the next chunk of streams with a Conformer whose state is packed into two caches, initially zero.
 
-    The caches hold N blocks' keys and values of L frames, the last K - 1 frames of each block's convolution and, in
-    more room of the second cache, what else a stream remembers: the last inputs of the subsampling, and how far the
-    causal mean has moved.
+    The first cache holds the keys and values of L frames of N blocks. The second holds the last K - 1 frames of each
+    block's convolution and, in extra room, the rest of the state: the last inputs of the subsampling, and the offset of
+    the causal mean from its prior.
     """
 
     def __init__(self, encoder: Conformer, config: Mapping[str, Any], top: nn.Module, *, int16: bool) -> None:
         super().__init__()
         self.front, self.encoder, self.top = FrontGraph(config, int16=int16), encoder, top
         self.units, self.blocks = encoder.head.in_features, len(encoder.blocks)
-        self.sizes = [encoder.inputs, self.units, int(config["mels"])]  # of what else is remembered
+        self.sizes = [encoder.inputs, self.units, int(config["mels"])]  # of the rest of the state
         self.frames = encoder.subsample * self.front.stack
 
     def _next(
         self, x: Tensor, attention: Tensor, convolved: Tensor, others: Tensor, heard: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Outputs (B, C, V) of `x` (B, T, F) and the same state after it.
+        """Outputs (B, C, V) for `x` (B, T, F), and the first three parts of the state after it.
 
         attention (N, B, L, 2 D), convolved (N, B, K - 1, D), others (B, sum of `sizes`), heard (B,) output frames.
         """
@@ -140,10 +142,10 @@ class StreamingGraph(nn.Module):
 
 
 class StreamingCtc(StreamingGraph):
-    """The next chunk of one stream, in the form that WeNet's streaming CTC models have.
+    """Process the next chunk of one stream, with the interface of WeNet's streaming CTC models.
 
-    `attn_cache` (N, 1, L, 2 D), `conv_cache` (N, 1, D, K - 1 + E). `offset` counts output frames from
-    `required_cache_size` on; `attn_mask` of the runtime is not used.
+    `attn_cache` is (N, 1, L, 2 D), `conv_cache` (N, 1, D, K - 1 + E). `offset` counts output frames, starting at
+    `required_cache_size`. The runtime's `attn_mask` is not used.
     """
 
     inputs = ("chunk", "offset", "required_cache_size", "attn_cache", "conv_cache", "attn_mask")
@@ -183,10 +185,10 @@ class StreamingCtc(StreamingGraph):
 
 
 class StreamingEncoder(StreamingGraph):
-    """The next chunk of B streams, in the form that icefall's streaming Conformer transducers have.
+    """Process the next chunk of B streams, with the interface of icefall's streaming Conformer transducers.
 
-    `attn_cache` (N, L, B, 2 D), `cnn_cache` (N, R, B, 2 D) with rows enough for the rest. `processed_lens` (B,): frames
-    of `x` that each stream has given before.
+    `attn_cache` is (N, L, B, 2 D), `cnn_cache` (N, R, B, 2 D) with R rows to hold the rest of the state.
+    `processed_lens` (B,): frames of `x` that each stream has processed before.
     """
 
     inputs = ("x", "attn_cache", "cnn_cache", "processed_lens")
@@ -198,7 +200,7 @@ class StreamingEncoder(StreamingGraph):
 
     def __init__(self, encoder: Conformer, config: Mapping[str, Any], top: nn.Module) -> None:
         super().__init__(encoder, config, top, int16=False)
-        self.convolved = (KERNEL - 1) * self.units  # values of a block
+        self.convolved = (KERNEL - 1) * self.units  # number of values per block
         more = -(-sum(self.sizes) // self.blocks)
         self.rows = -(-(self.convolved + more) // (2 * self.units))
 
@@ -228,7 +230,7 @@ class StreamingEncoder(StreamingGraph):
 
 
 class LogPosteriors(nn.Module):
-    """Log posteriors of CTC, of what the encoder gives or of its `head`."""
+    """CTC log posteriors: log softmax of the encoder output, or of `head` applied to it."""
 
     def __init__(self, head: nn.Module | None = None) -> None:
         super().__init__()
@@ -239,7 +241,7 @@ class LogPosteriors(nn.Module):
 
 
 class PredictorGraph(nn.Module):
-    """A stateless predictor: `y` (N, context) of tokens to (N, D); runtimes begin with -1, which is no token."""
+    """A stateless predictor: tokens `y` (N, context) to (N, D). Runtimes start with -1, which is read as token 0."""
 
     inputs, outputs = ("y",), ("decoder_out",)
 
@@ -256,9 +258,9 @@ class PredictorGraph(nn.Module):
 
 
 class LstmPredictorGraph(nn.Module):
-    """An LSTM predictor: one more token `y` (N,), after `hidden` and `cell` (N, D), to (N, D) and what it remembers.
+    """An LSTM predictor: the next token `y` (N,) and state `hidden`, `cell` (N, D) to the output (N, D) and new state.
 
-    It begins with token 0 after zeros.
+    A search starts with token 0 and a zero state.
     """
 
     inputs, outputs = ("y", "hidden", "cell"), ("decoder_out", "next_hidden", "next_cell")
@@ -278,7 +280,7 @@ class LstmPredictorGraph(nn.Module):
 
 
 class JoinerGraph(nn.Module):
-    """Logits (N, V) of a frame (N, D) and what the predictor says (N, D)."""
+    """The joiner: an encoder frame (N, D) and a predictor output (N, D) to logits (N, V)."""
 
     inputs, outputs = ("encoder_out", "decoder_out"), ("logit",)
 

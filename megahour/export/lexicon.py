@@ -1,4 +1,4 @@
-"""The words of a voice's bundle: sherpa-onnx looks each one up, and leaves out what is not there."""
+"""Collect the words of a voice's lexicon: sherpa-onnx skips words that the lexicon lacks."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from megahour.export.origin import ModelOrigin
 from megahour.tts.durations import PAUSE
 from megahour.tts.script import Reader, SpokenPiece
 
-NUMBERS = 1000  # 0 to 999 are there in digits, too: sherpa-onnx reads no numbers by itself
+NUMBERS = 1000  # 0 to 999 are also added as digits: sherpa-onnx cannot read numbers
 _WHOLE = re.compile("[a-z0-9'äöüßáéíóúñàèùçâêîôûë’]+")
 
 
 def looked_up(word: str) -> bool:
-    """Whether sherpa-onnx (2.0.1) looks this word up as a whole: of others it takes each letter for a word."""
+    """Whether sherpa-onnx (2.0.1) looks this word up as a whole; it splits other words into letters."""
     return _WHOLE.fullmatch(word) is not None
 
 
 def words_of_run(origin: ModelOrigin) -> dict[str, None]:
-    """Words of the texts of the run that the model lies in."""
+    """Words of the training texts of the model's run, in order."""
     texts = texts_of_run(origin) if origin.selection else iter(())
     return dict.fromkeys(word for text in texts for word in text.split())
 
 
 def texts_of_run(origin: ModelOrigin) -> Iterator[str]:
-    """Of what the voice has learnt from."""
+    """Yield the training texts of the voice."""
     selection = Artifact(origin.selection)
     for receipt in selection.receipts():
         for row in selection.read_table(receipt.shard, columns=["text", "set"]).to_pylist():
@@ -37,7 +37,7 @@ def texts_of_run(origin: ModelOrigin) -> Iterator[str]:
 
 
 def lines_of(paths: Sequence[str]) -> list[str]:
-    """Lines with text, of files. Raises ConfigError: no file, or not UTF-8."""
+    """Non-empty lines of text files. Raises ConfigError: a file is missing or not UTF-8."""
     lines = []
     for path in paths:
         try:
@@ -48,7 +48,7 @@ def lines_of(paths: Sequence[str]) -> list[str]:
 
 
 def pronounced(words: Iterable[str], reader: Reader) -> tuple[dict[str, list[str]], int]:
-    """Phones of each word that the voice can say, in order of the words, and how many it cannot say."""
+    """Phones of each word that the voice can say, sorted by word, and the number of words that it cannot say."""
     found, not_said = {}, 0
     for word in sorted(dict.fromkeys(words)):
         if any(c.isspace() for c in word) or not word:
@@ -67,7 +67,7 @@ def pronounced(words: Iterable[str], reader: Reader) -> tuple[dict[str, list[str
 
 
 def written(piece: SpokenPiece, reader: Reader) -> str:
-    """The piece as a text that is read so again: its words, a comma at each pause, a full stop; "": it has none."""
+    """A text that reads back as this piece: words, a comma per pause, a full stop; "" if there is no such text."""
     text, place = "", 1
     for word in piece.text.split():
         try:

@@ -1,4 +1,4 @@
-"""The model that is to go out: its configuration, its module, and what it says of clips."""
+"""Load a trained model for export: its configuration, its modules and its output for clips."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ Float32 = NDArray[np.float32]
 
 
 class TrainedModel:
-    """A trained CTC model or transducer, as `transcribe --whole --beams 1` recognises with it, without a graph.
+    """A trained CTC model or transducer, used as by `transcribe --whole --beams 1`, without a decoding graph.
 
-    Its output (T, V) is log posteriors of tokens, or (T, D) of a transducer what its encoder gives.
+    The output is log posteriors of tokens (T, V), or for a transducer the encoder output (T, D).
 
     Raises
     ------
-    ConfigError: a model of senones, one from elsewhere, or one that does not say how it hears audio.
+    ConfigError: a model of senones, an exported one, or one whose heads or `tell` cannot be exported.
     """
 
     def __init__(self, parts: RecogniserParts, *, threads: int = 1, tell: str = "") -> None:
-        """tell: a tag that it is told for good."""
+        """tell: a tag that is built into the exported model."""
         self.artifact = Artifact(parts.model)
         self.config: dict[str, Any] = read_config(self.artifact)
         if parts.precision or "stats" not in self.config or "tokens" not in self.config:
@@ -69,14 +69,14 @@ class TrainedModel:
 
     @property
     def top(self) -> nn.Module:
-        """What makes the output of what the encoder gives."""
+        """Module from encoder output to model output: log posteriors for CTC, the identity for a transducer."""
         if self.criterion == "transducer":
             return nn.Identity()
         return LogPosteriors(None if self.joint is None else self.joint.ctc)
 
     @property
     def front_end(self) -> FrontEndSettings:
-        """Raises StoreError: the model says frequencies or a rate that no audio has."""
+        """Settings of the log-mel front end. Raises StoreError: the model has an impossible frequency or rate."""
         front = self.recogniser.front
         values: dict[str, Any] = {name: getattr(front, name) for name in ("rate_hz", "mels", "low_hz", "high_hz")}
         values |= {
@@ -91,12 +91,12 @@ class TrainedModel:
 
     @property
     def sherpa_forms(self) -> dict[str, Any]:
-        """In which forms sherpa-onnx plays it, or why it does not."""
+        """The sherpa-onnx forms that can run the model, or the reason why none can."""
         return forms(self.front_end, self.criterion, streams=self.streams, predictor=self.predictor)
 
     @property
     def frames(self) -> int:
-        """Of 10 ms for a row of log posteriors."""
+        """Number of 10 ms frames per output row."""
         return self.recogniser.front.rows
 
     @property
@@ -105,7 +105,7 @@ class TrainedModel:
 
     @property
     def look_ahead_s(self) -> float | None:
-        """How far the offline graph looks ahead; None: to the end."""
+        """Look-ahead of the offline graph in seconds; None: to the end of the utterance."""
         kind = self.config["kind"]
         if kind in ("blstm", "conformer"):
             return None
@@ -114,11 +114,11 @@ class TrainedModel:
         return float(rows) * self.frames / 100
 
     def output(self, samples: NDArray[np.int16]) -> Float32:
-        """Of a whole clip."""
+        """The output for a whole clip."""
         return self.recogniser.log_posteriors(self._rows(samples))
 
     def streamed(self, samples: NDArray[np.int16], chunk: int, left: int) -> Float32:
-        """The output of a clip in chunks of output frames, those that a runtime would take."""
+        """The output for a clip streamed as by a runtime: chunks of `chunk` output frames, `left` previous chunks."""
         assert isinstance(self.encoder, Conformer)
         rate_hz, size = self.recogniser.front.rate_hz, chunk * self.frames
         rows = self._rows(padded(samples, rate_hz, size / 100))
@@ -131,7 +131,7 @@ class TrainedModel:
         return together
 
     def text(self, output: Float32) -> str:
-        """The words of the best path."""
+        """The text of the best path through `output`."""
         return text_of(self.recogniser, output)
 
     def _rows(self, samples: NDArray[np.int16]) -> Float32:
@@ -139,11 +139,11 @@ class TrainedModel:
 
 
 def greedy(parts: RecogniserParts, tell: str = "") -> RecogniserParts:
-    """The model with the search that every runtime has: no graph, language model, hot words or rescoring."""
+    """The model with greedy search, which every runtime has: no graph, language model, hot words or rescoring."""
     search = DecodeParams.model_validate({"beams": 1, "tell": tell})
     return RecogniserParts(parts.model, model_name=parts.model_name, precision=parts.precision, search=search)
 
 
 def text_of(recogniser: Recogniser, output: Float32) -> str:
-    """The words that a recogniser without a graph reads in a model's output."""
+    """The text that a recogniser without a decoding graph reads from a model's output."""
     return " ".join(word.text for word in recogniser.spelled(output))

@@ -1,4 +1,4 @@
-"""An ONNX file of a graph, with the metadata that a runtime reads; checked by running it."""
+"""Write a module as an ONNX file, with the metadata that a runtime reads."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import torch
 from torch import nn
 
 OPSET = 17
-"""What every runtime of the last years reads, sherpa-onnx's among them."""
+"""Old enough for all recent runtimes, including sherpa-onnx."""
 
 
 def write_onnx(
     module: nn.Module, example: tuple[torch.Tensor, ...], free: Mapping[str, Mapping[int, str]], path: Path
 ) -> None:
-    """Writes `module`, whose `inputs` and `outputs` are names; `free`: axes of any length, by input or output.
+    """Write `module`, whose `inputs` and `outputs` are lists of names. free: dynamic axes, by input or output.
 
-    By tracing, torch's older exporter: it takes a second where the newer one takes a minute, and knows LSTMs. What it
-    gets wrong is seen, as every graph is compared with the model.
+    Uses torch's older, tracing exporter: it takes a second where the newer one takes a minute, and supports LSTMs.
+    Tracing errors are caught later, since every graph is compared with the model.
     """
     inputs, outputs = list(module.inputs), list(module.outputs)  # type: ignore[arg-type]
     axes = {name: dict(each) for name, each in free.items()}
@@ -35,9 +35,9 @@ def write_onnx(
 
 
 def _simplify(path: Path) -> None:
-    """Folds constants and what is computed more than once, such as positions in each layer: half of the nodes go.
+    """Fold constants and common subexpressions, such as the positions in each layer: this removes half of the nodes.
 
-    onnxruntime writes what its basic optimisations leave, which is still plain ONNX.
+    onnxruntime writes the graph after its basic optimisations; the result is still standard ONNX.
     """
     import onnx
     import onnxruntime
@@ -56,7 +56,7 @@ def _simplify(path: Path) -> None:
 
 
 def _share_weights(graph: Any) -> None:
-    """Keeps one of weights that are equal: tracing writes what is no parameter again wherever it is used."""
+    """Merge equal weights: tracing writes a tensor that is not a parameter once per use."""
     first: dict[bytes, str] = {}
     instead = {}
     for weight in list(graph.initializer):
@@ -73,7 +73,7 @@ def _share_weights(graph: Any) -> None:
 
 
 def _keep_inputs(path: Path, names: list[str], example: tuple[torch.Tensor, ...], axes: Mapping[str, Any]) -> None:
-    """Puts back inputs that the graph does not use: runtimes give all of them, in order."""
+    """Restore inputs that the graph does not use: runtimes pass all of them, in order."""
     import onnx
 
     model = onnx.load(str(path))
@@ -90,7 +90,7 @@ def _keep_inputs(path: Path, names: list[str], example: tuple[torch.Tensor, ...]
 
 
 def set_metadata(path: Path, values: Mapping[str, Any]) -> None:
-    """Puts `values` as text into an ONNX file's metadata, in place of what was there."""
+    """Replace an ONNX file's metadata with `values`, converted to text."""
     import onnx
 
     model = onnx.load(str(path))

@@ -1,4 +1,4 @@
-"""Where a model comes from: the artifacts of its run, what it was trained on, and the licences of that."""
+"""Trace a model to its origin: the artifacts of its run, its training sets and their licences."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from megahour.transcribe.parts import RECIPE, steps_of_run
 
 @dataclass(frozen=True)
 class ModelOrigin:
-    """What a bundle says of its model. selection, utterances: addresses, "" where no run tells; sets: trained on."""
+    """Provenance of a bundle's model. selection, utterances: addresses, "" if unknown; sets: the training sets."""
 
     provenance: dict[str, Any]
     selection: str = ""
@@ -22,7 +22,7 @@ class ModelOrigin:
 
 
 def origin_of(model: Artifact) -> ModelOrigin:
-    """From the manifest, and from the recipe of the run whose folder the artifact lies in, where there is one."""
+    """Read the origin from the model's manifest and, if the artifact lies in a run's folder, from the run's recipe."""
     manifest = model.manifest
     own = {name: getattr(manifest, name) for name in ("stage", "version", "digest", "fingerprint", "inputs", "params")}
     folder, _, name = model.url.rpartition("/")
@@ -46,7 +46,7 @@ def origin_of(model: Artifact) -> ModelOrigin:
 
 
 def _made_of(address: str) -> dict[str, str]:
-    """Inputs of the step whose output is at `address`, by the recipe of its run; {} where no recipe tells."""
+    """Inputs of the step whose output is at `address`, from its run's recipe; {} without a recipe."""
     folder, _, name = address.rpartition("/")
     home = Artifact(folder) if folder else None
     if home is None or not home.fs.exists(home.path(RECIPE)):
@@ -56,7 +56,7 @@ def _made_of(address: str) -> dict[str, str]:
 
 
 def _walk(name: str, home: str, steps: dict[str, dict[str, Any]], made: dict[str, Any]) -> None:
-    """Stage and digest of all that a step was made of, by the step's name."""
+    """Collect into `made` the stage and digest of everything that step `name` depends on, by step name."""
     for address in steps[name]["inputs"].values():
         other, artifact = address.rpartition("/")[2], Artifact(address)
         if other in made or not artifact.complete:
@@ -67,7 +67,7 @@ def _walk(name: str, home: str, steps: dict[str, dict[str, Any]], made: dict[str
 
 
 def _licences(selection: Artifact, sets: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Licences and attributions of what was trained on, with utterances and hours."""
+    """Licences and attributions of the training sets, with their utterances and hours."""
     utterances: Counter[tuple[str, str]] = Counter()
     seconds: Counter[tuple[str, str]] = Counter()
     columns = ["licence", "attribution", "samples", "rate_hz", "set"]

@@ -1,4 +1,4 @@
-"""What a user may set of `export-model`: parameters, their defaults and what they change."""
+"""Parameters of `export-model` with their defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graphs of a bundle as runtimes run them: onnxruntime, and sherpa-onnx's Python client where it is installed."""
+"""Run the graphs of a bundle in onnxruntime, and in sherpa-onnx's Python client if it is installed."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from megahour.transcribe.exported_stream import ExportedEncoder, ExportedStream
 from megahour.tts.voice_bundle import FILES, Form, Precision, VoiceBundle
 
 Float32 = NDArray[np.float32]
-TAIL_S = 0.3  # silence after a clip, beside what fills the last chunk: words end before it
+TAIL_S = 0.3  # silence after a clip, besides what fills the last chunk, to flush the last words
 BLOCK_S = 0.1
 
 
 def padded(samples: NDArray[np.int16], rate_hz: int, chunk_s: float) -> NDArray[np.int16]:
-    """A clip and the silence after it that lets a stream come to its end: the last chunk is taken only when whole."""
+    """Append silence to a clip so that a stream processes all of it: only whole chunks are taken."""
     return np.concatenate([samples, np.zeros(round((TAIL_S + chunk_s) * rate_hz), np.int16)])
 
 
 def chunks(rows: int, chunk: int) -> Iterator[slice]:
-    """The chunks that sherpa-onnx takes of `rows` frames: one more frame must have come."""
+    """The chunks that sherpa-onnx takes from `rows` frames: it waits for one frame beyond each chunk."""
     for begin in range(0, max(0, rows - chunk), chunk):
         yield slice(begin, begin + chunk)
 
 
 class PlayedStream:
-    """The streaming graph of a bundle, as sherpa-onnx feeds it: in whole chunks, those of the export."""
+    """The streaming graph of a bundle, fed as by sherpa-onnx: in whole chunks of the exported size."""
 
     def __init__(self, bundle: Bundle, precision: str = "fp32") -> None:
-        """Raises StoreError: onnxruntime cannot read the graph, or it is called otherwise."""
+        """Raises StoreError: onnxruntime cannot read the graph, or its interface is another."""
         self._encoder = ExportedEncoder(bundle, precision)
         self.chunk, self.frames = self._encoder.chunk, bundle.manifest.frames
 
     def feeds(self, rows: Rows) -> Iterator[dict[str, Any]]:
-        """What the graph takes for each chunk of log-mel frames in the scale of its runtime (`stream_rows`)."""
+        """The graph's inputs for each chunk of log-mel frames, which have its runtime's scale (`stream_rows`)."""
         for feed, _ in self._run(rows):
             yield feed
 
     def outputs(self, rows: Rows) -> Float32:
-        """(T, V) of all whole chunks."""
+        """Outputs (T, V) of all whole chunks."""
         return np.concatenate([values for _, values in self._run(rows)])
 
     def _run(self, rows: Rows) -> Iterator[tuple[dict[str, Any], Float32]]:
@@ -61,7 +61,7 @@ def stream_rows(bundle: Bundle, front: FrontEnd, samples: NDArray[np.int16]) -> 
 
 
 def _parts(bundle: Bundle, form: str, precision: str) -> dict[str, str]:
-    """Files of a transducer, by sherpa-onnx's names of them; {} of another model."""
+    """Files of a transducer by sherpa-onnx's names; {} for other models."""
     graphs = bundle.manifest.graphs
     if "joiner" not in graphs:
         return {}
@@ -71,7 +71,7 @@ def _parts(bundle: Bundle, form: str, precision: str) -> dict[str, str]:
 
 
 class SherpaOffline:
-    """sherpa-onnx's offline recogniser of a bundle."""
+    """sherpa-onnx's offline recogniser with a bundle's graphs."""
 
     def __init__(self, bundle: Bundle, precision: str = "fp32") -> None:
         import sherpa_onnx
@@ -98,7 +98,7 @@ class SherpaOffline:
 
 
 def _fire_red(model: str, tokens: str, rate_hz: int, mels: int) -> Any:
-    """As `OfflineRecognizer.from_fire_red_asr_ctc`, which is for 80 mels at 16 kHz alone."""
+    """`OfflineRecognizer.from_fire_red_asr_ctc` for any rate and mels; the original has only 16 kHz and 80 mels."""
     from sherpa_onnx.lib import _sherpa_onnx as parts
 
     heard = parts.FeatureExtractorConfig(sampling_rate=rate_hz, feature_dim=mels)
@@ -109,7 +109,7 @@ def _fire_red(model: str, tokens: str, rate_hz: int, mels: int) -> Any:
 
 
 class SherpaStream:
-    """sherpa-onnx's streaming recogniser of a bundle."""
+    """sherpa-onnx's streaming recogniser with a bundle's graphs."""
 
     def __init__(self, bundle: Bundle, precision: str = "fp32") -> None:
         import sherpa_onnx
@@ -130,7 +130,7 @@ class SherpaStream:
         )  # fmt: skip
 
     def text(self, samples: NDArray[np.int16]) -> str:
-        """Of samples that come in blocks, as from a microphone."""
+        """The text of samples that are fed in blocks, as from a microphone."""
         stream = self._recogniser.create_stream()
         block = round(BLOCK_S * self.rate_hz)
         for begin in range(0, len(samples), block):
@@ -146,7 +146,7 @@ class SherpaStream:
 
 
 class SherpaVoice:
-    """sherpa-onnx's `OfflineTts` of a voice's bundle. spread: `noise_scale`; 0 says a text the same each time."""
+    """sherpa-onnx's `OfflineTts` with a voice's bundle. spread: `noise_scale`; 0 makes the speech deterministic."""
 
     def __init__(
         self, bundle: VoiceBundle, precision: Precision = "fp32", spread: float = 0.667, form: Form = "vits"
@@ -159,7 +159,7 @@ class SherpaVoice:
         kind = sherpa_onnx.OfflineTtsVitsModelConfig if form == "vits" else sherpa_onnx.OfflineTtsMatchaModelConfig
         graphs = kind(**paths, noise_scale=spread, length_scale=1.0)
         model = sherpa_onnx.OfflineTtsModelConfig(**{form: graphs}, num_threads=1)
-        # All sentences at once, or Matcha's form would be cut at commas.
+        # All sentences at once (-1); otherwise the Matcha form would be split at commas.
         most = 1 if form == "vits" else -1
         self._speaker: Any = sherpa_onnx.OfflineTts(sherpa_onnx.OfflineTtsConfig(model=model, max_num_sentences=most))
 
@@ -169,5 +169,5 @@ class SherpaVoice:
 
         manner = sherpa_onnx.GenerationConfig()
         manner.sid, manner.speed = voice, pace
-        manner.silence_scale = 1.0  # it would shorten pauses to a fifth, whatever the speaker's configuration says
+        manner.silence_scale = 1.0  # otherwise it shortens pauses to a fifth, whatever the speaker's configuration says
         return np.array(self._speaker.generate(text, manner).samples, np.float32)

@@ -1,4 +1,4 @@
-"""Smaller graphs: weights in fp16, or in int8 with activations that are measured as they come or beforehand."""
+"""Make smaller graphs: weights in fp16, or int8 with activations scaled dynamically or by calibration."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 KINDS = ("MatMul", "Gemm", "Conv", "LSTM")
-"""Operators with weights. The rest, the front end and what makes sound of mels stay as they are."""
+"""Operators to quantise. All others, and nodes of the front end and the vocoder (`FP32`), stay in fp32."""
 FP32 = ("/front/", "/vocoder/")
-LEAST_VALUES = 256  # of a tensor that is worth a node of its own
+LEAST_VALUES = 256  # smaller tensors stay fp32: they are not worth a Cast node
 Feed = Mapping[str, Any]
 
 
 def layers(path: Path) -> list[str]:
-    """Names of the nodes with weights, in the order of the graph: the same offline and streaming."""
+    """Names of the nodes to quantise, in graph order, which is the same for the offline and streaming graphs."""
     import onnx
 
     graph = onnx.load(str(path)).graph
@@ -30,7 +30,7 @@ def layers(path: Path) -> list[str]:
 
 
 def to_fp16(source: Path, target: Path) -> None:
-    """Weights in fp16, which the runtime turns into fp32 when it loads them: half the bytes, the same arithmetic."""
+    """Store weights in fp16, cast back to fp32 by the graph: half the size, arithmetic still in fp32."""
     import onnx
     from onnx import TensorProto, helper, numpy_helper
 
@@ -49,9 +49,9 @@ def to_fp16(source: Path, target: Path) -> None:
 
 
 def to_int8(source: Path, target: Path, *, leave: Sequence[str] = (), feeds: Iterable[Feed] | None = None) -> None:
-    """int8 weights, a scale a column; activations by what `feeds` show, or without these as they come.
+    """Quantise weights to int8 with a scale per channel.
 
-    leave: nodes that stay fp32.
+    feeds: calibration inputs for static activation scales; None for dynamic ones. leave: nodes that stay fp32.
     """
     import onnx
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
@@ -59,7 +59,7 @@ def to_int8(source: Path, target: Path, *, leave: Sequence[str] = (), feeds: Ite
     nodes = [name for name in layers(source) if name not in leave]
     model = onnx.load(str(source))
     metadata = {each.key: each.value for each in model.metadata_props}
-    onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})  # `write_onnx` did that
+    onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})  # by `write_onnx`
     shared = {"per_channel": True, "weight_type": QuantType.QInt8, "nodes_to_quantize": nodes}
     if feeds is None:
         quantize_dynamic(model, str(target), op_types_to_quantize=list(KINDS), **shared)
@@ -75,7 +75,7 @@ def to_int8(source: Path, target: Path, *, leave: Sequence[str] = (), feeds: Ite
 
 
 class _Reader:
-    """onnxruntime's way of asking for the next input."""
+    """Calibration data reader in onnxruntime's interface."""
 
     def __init__(self, feeds: Iterable[Feed]) -> None:
         self._feeds: Iterator[Feed] = iter(feeds)
@@ -85,7 +85,7 @@ class _Reader:
 
 
 def ranges(path: Path) -> dict[str, list[float]]:
-    """Least and largest activation that a static graph can hold, by tensor; {} for a dynamic one."""
+    """Smallest and largest activation that a static graph can represent, by tensor; {} for a dynamic graph."""
     import onnx
     from onnx import numpy_helper
 
@@ -102,10 +102,10 @@ def ranges(path: Path) -> dict[str, list[float]]:
 
 
 def divergences(source: Path, feeds: Sequence[Feed], output: str) -> dict[str, float]:
-    """How far each layer moves the output when it alone is int8.
+    """How much quantising each layer alone changes the output.
 
-    Of log posteriors the mean Kullback-Leibler divergence, in nats a frame; of an encoder's output the mean square of
-    the difference, as a share of the output's.
+    For log posteriors: the mean Kullback-Leibler divergence, in nats per frame. For an encoder output: the squared
+    difference relative to the squared output.
     """
     exact = outputs_of(source, feeds, output)
     found = {}
@@ -125,7 +125,7 @@ def divergences(source: Path, feeds: Sequence[Feed], output: str) -> dict[str, f
 
 
 def outputs_of(path: Path, feeds: Sequence[Feed], output: str) -> list[Any]:
-    """What a graph gives for each of `feeds`."""
+    """Output `output` of a graph for each of `feeds`."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -1,4 +1,4 @@
-"""A bundle's golden clips played once more: whether its graph, front end, tokens and texts belong together."""
+"""Replay a bundle's golden clips to check that its graph, front end, tokens and texts belong together."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from megahour.transcribe.bundle import Bundle, GoldenClip
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.recogniser import Recogniser
 
-MOST_APART = 0.01  # of the largest value: other machines round differently
+MOST_APART = 0.01  # relative to the largest value: machines round differently
 LIMITS = AudioLimits(max_clipped=1.0, silent_peak=0.0)
 
 
 def replayed(bundle: Bundle) -> list[str]:
-    """What is wrong with each clip, by the fp32 graph for whole utterances; [] if all is as it was exported.
+    """Run the offline fp32 graph on each golden clip and list what differs; [] if all is as exported.
 
-    Checksums cannot say this of files that were changed with the manifest: tokens in another order, another front end.
+    This finds changes that checksums miss if the manifest was changed, too, such as reordered tokens or another front
+    end.
 
     Raises
     ------
@@ -35,7 +36,7 @@ def replayed(bundle: Bundle) -> list[str]:
 
 
 def _wrong(bundle: Bundle, recogniser: Recogniser, clip: GoldenClip) -> str:
-    """What is wrong with a clip; "" of a good one."""
+    """What is wrong with a clip; "" if nothing is."""
     try:
         expected: NDArray[np.float32] = np.load(io.BytesIO(bundle.read(clip.log_probs)), allow_pickle=False)
         samples = decode(io.BytesIO(bundle.read(clip.file)), recogniser.front.rate_hz, limits=LIMITS)[:, 0]

@@ -1,7 +1,7 @@
-"""The forms in which sherpa-onnx plays a model, and the metadata that each needs.
+"""The model forms that sherpa-onnx can run, and the metadata that each needs.
 
-Read from its sources (version 2.0.1): each form fixes the front end of its Python client, so a model is playable where
-its own front end is that one. All forms hear 25 ms windows from 20 Hz on, and no mean is taken off.
+According to its sources (version 2.0.1), each form fixes the front end of the Python client, so sherpa-onnx can run a
+model only if the model's front end is the same. All forms use 25 ms windows from 20 Hz up, without mean subtraction.
 
     zipformer2_ctc    offline     mirrored ends, samples in -1 … 1, up to 400 Hz below Nyquist
     fire_red_asr_ctc  offline     whole windows only, int16 samples, up to Nyquist: our defaults
@@ -9,9 +9,9 @@ its own front end is that one. All forms hear 25 ms windows from 20 Hz on, and n
     transducer        offline     as zipformer2_ctc
     conformer         streaming   as zipformer2_ctc: a transducer
 
-WeNet's offline form adds noise to the samples (dither), NeMo's takes a mean over the utterance. Only NeMo's transducers
-have a predictor with a state (an LSTM): they hear other mels (librosa's, from 0 Hz on, whatever the metadata say), have
-the blank last, and may write several tokens at a frame, where ours write one.
+WeNet's offline form is unsuitable since it adds noise to the samples (dither), NeMo's because it subtracts the
+utterance mean. Only NeMo's transducers have a predictor with a state (an LSTM), but they use other mels (librosa's from
+0 Hz up, whatever the metadata say), put the blank last, and may emit several tokens per frame, where ours emit one.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from megahour.units.tokens import MARK
 MIRRORED = {"low_hz": 20.0, "high_hz": -400.0, "edges": "mirrored", "scale": "unit"}
 INSIDE = {"low_hz": 20.0, "high_hz": 0.0, "edges": "inside", "scale": "int16"}
 PLAYED = {"ctc": ("zipformer2_ctc", "wenet_ctc"), "transducer": ("transducer", "conformer")}
-"""Offline and streaming form of a model that hears `MIRRORED`."""
+"""Offline and streaming form of a model with the front end `MIRRORED`, by criterion."""
 REMEDY = "train on features with edges: mirrored, scale: unit, high_hz: -400"
 
 
 def forms(front: FrontEndSettings, criterion: str, *, streams: bool, predictor: str = "") -> dict[str, Any]:
-    """{"offline": form, "streaming": form} of what sherpa-onnx plays, "" with a `reason` where it does not."""
+    """{"offline": form, "streaming": form} that sherpa-onnx can run; "" with a `reason` if it cannot."""
     if predictor == "lstm":
         reason = "its predictor is an LSTM: train with criterion_options: {predictor: stateless}"
         return {"offline": "", "streaming": "", "reason": reason}
@@ -49,7 +49,7 @@ def forms(front: FrontEndSettings, criterion: str, *, streams: bool, predictor: 
 
 
 def offline_metadata(form: str, mels: int, tokens: int, frames: int) -> dict[str, Any]:
-    """Of an offline graph of CTC; `frames` of 10 ms for a row."""
+    """Metadata of an offline CTC graph. frames: number of 10 ms frames per output row."""
     if form == "fire_red_asr_ctc":
         means = {"cmvn_mean": ",".join(["0"] * mels), "cmvn_inv_stddev": ",".join(["1"] * mels)}
         return {"model_type": "fire-red-asr-2-ctc", "subsampling_factor": frames, **means}
@@ -57,7 +57,7 @@ def offline_metadata(form: str, mels: int, tokens: int, frames: int) -> dict[str
 
 
 def streaming_metadata(graph: StreamingGraph, tokens: int, chunk: int, left: int) -> dict[str, Any]:
-    """Of a streaming graph with chunks of output frames: the sizes of its caches."""
+    """Metadata of a streaming graph: its cache sizes. chunk: in output frames; left: number of previous chunks."""
     if isinstance(graph, StreamingEncoder):
         return {
             "model_type": "conformer",
@@ -76,13 +76,13 @@ def streaming_metadata(graph: StreamingGraph, tokens: int, chunk: int, left: int
         "num_blocks": graph.blocks,
         "output_size": graph.units,
         "cnn_module_kernel": KERNEL + graph.columns,
-        "right_context": graph.frames - 1,  # a chunk without frames of the next one
+        "right_context": graph.frames - 1,  # so that a chunk takes no frames of the next one
         "subsampling_factor": graph.frames,
         "vocab_size": tokens,
     }
 
 
 def tokens_text(tokens: Sequence[str]) -> str:
-    """`tokens.txt`: the blank as <blk>, the space between words as sentencepiece writes it."""
+    """The text of `tokens.txt`: the blank is written <blk>, the space as sentencepiece's mark."""
     written = ["<blk>", *(MARK if token == " " else token for token in tokens[1:])]
     return "".join(f"{token} {number}\n" for number, token in enumerate(written))

@@ -1,4 +1,4 @@
-"""A bundle from a voice: its graph, lexicon, golden sentences and manifest; published only when it says the same."""
+"""Write the bundle of a voice: graphs, lexicon, golden sentences, manifest; published only if it matches the model."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ from megahour.tts.speaking import Manner, Speaker, Spoken
 from megahour.tts.voice_bundle import Form, GoldenSpeech, Precision, VoiceBundle
 
 CLOSE = 1e-2
-"""Most that a sample of fp32 may differ from the model's own, of 1: Griffin-Lim enlarges differences of rounding."""
+"""Largest difference of an fp32 sample (full scale 1) from the model's: Griffin-Lim amplifies rounding errors."""
 Float32 = NDArray[np.float32]
 
 
 @dataclass
 class VoiceComparison:
-    """largest: difference of a sample from the model's, by runtime and form; mcd_db: mean from fp32, by graph; sherpa:
-    the version that agreed, or "" with a `reason`."""
+    """How a bundle's graphs compare with the model.
+
+    largest: largest difference of a sample from the model's, by runtime and form. mcd_db: mean distortion against fp32,
+    by graph. sherpa: the version of sherpa-onnx that agreed, or "" with a `reason` if it could not be compared.
+    """
 
     sentences: int = 0
     words: int = 0
@@ -51,7 +54,7 @@ class VoiceComparison:
 
 @dataclass
 class _Draft:
-    """A bundle under way, in a folder beside its place."""
+    """A bundle under construction, in a scratch folder beside its destination."""
 
     folder: Path
     speaker: Speaker
@@ -65,7 +68,7 @@ class _Draft:
 
     @property
     def vocoder(self) -> dict[str, Any]:
-        """A trained vocoder's part of the provenance."""
+        """Provenance of a trained vocoder; {} for Griffin-Lim."""
         digest = self.speaker.vocoder_digest
         return {"vocoder": {"digest": digest}} if digest else {}
 
@@ -74,7 +77,7 @@ class _Draft:
         return ["vits", "matcha"] if self.params.matcha else ["vits"]
 
     def bundle(self) -> VoiceBundle:
-        """What is there so far, with its manifest, opened as everyone would."""
+        """Write the manifest of what is there so far, and open the bundle."""
         config, found = self.speaker.config, self.found
         values = {
             "format": 1,
@@ -109,14 +112,14 @@ def write_voice_bundle(
     speaker: Speaker, params: ExportModelParams, origin: ModelOrigin, texts: Sequence[str], words: Sequence[str],
     out: str,
 ) -> tuple[VoiceBundle, VoiceComparison]:  # fmt: skip
-    """The bundle at `out`, a local folder that must not be there yet, and how its graphs did on golden `texts`.
+    """Write a bundle to `out`, a local folder that must not exist, and compare its graphs with the model on `texts`.
 
-    words: of its lexicon, beside those of the run and of the texts.
+    words: for the lexicon, in addition to those of the run and of the texts.
 
     Raises
     ------
-    ConfigError: a licence forbids derivatives; `out` is there; a graph gives other samples than the model; or one in
-        fp16 or int8 is further away than `most_mcd_db`. Then nothing is left there.
+    ConfigError: a licence forbids derivatives; `out` exists; a graph gives other samples than the model; or one in
+        fp16 or int8 differs by more than `most_mcd_db`. After an error nothing new is left at `out`.
     """
     for licence in [*speaker.config.get("licences", []), *(each["licence"] for each in origin.licences)]:
         if forbids_derivatives(licence or ""):
@@ -138,7 +141,7 @@ def write_voice_bundle(
 
 
 def _golden(draft: _Draft, texts: Sequence[str], reader: Reader) -> None:
-    """Sentences of the texts, by one voice after the other, as the model says them without noise."""
+    """Speak the sentences of the texts with the model without noise, the voices taking turns, and store them."""
     speaker, pieces = draft.speaker, [piece for text in texts for piece in reader.pieces(text)]
     for number, piece in enumerate(piece for piece in pieces if piece.symbols):
         voice = speaker.voices[number % len(speaker.voices)]
@@ -159,7 +162,7 @@ def _golden(draft: _Draft, texts: Sequence[str], reader: Reader) -> None:
 
 
 def _lexicon(draft: _Draft, words: Sequence[str], reader: Reader) -> None:
-    """The words of each form, and how they are said."""
+    """Write the lexicon and tokens of each form."""
     own = [word for _, piece, _ in draft.golden for word in piece.text.split()]
     run = words_and_phones.words_of_run(draft.origin)
     phones, draft.found.not_said = words_and_phones.pronounced([*own, *run, *words], reader)
@@ -169,7 +172,7 @@ def _lexicon(draft: _Draft, words: Sequence[str], reader: Reader) -> None:
 
 
 def _graphs(draft: _Draft) -> None:
-    """The graphs of each form in all precisions."""
+    """Write the graphs of each form in all precisions."""
     for form in draft.forms:
         files = write_graphs(draft.folder, form, draft.speaker, draft.language, draft.params.precisions)
         told = sherpa_metadata(draft.speaker, draft.origin, draft.language, form)
@@ -183,12 +186,12 @@ def _graphs(draft: _Draft) -> None:
 
 
 def _key(form: Form, precision: Precision) -> str:
-    """How the manifest names a graph that is smaller."""
+    """Key of a quantised graph in the manifest."""
     return precision if form == "vits" else f"{form} {precision}"
 
 
 def _compare(draft: _Draft, bundle: VoiceBundle) -> None:
-    """Raises ConfigError: onnxruntime gives other samples than the model."""
+    """Compare onnxruntime's fp32 samples with the model's. Raises ConfigError: they differ."""
     for form in draft.forms:
         exported = ExportedSpeaker(bundle.url, form=form)
         for golden, piece, samples in draft.golden:
@@ -201,7 +204,7 @@ def _runtime(name: str, form: Form) -> str:
 
 
 def _check(draft: _Draft, runtime: str, golden: GoldenSpeech, mine: Float32, other: Float32) -> None:
-    """Keeps the largest difference of a sample. Raises ConfigError: it is above CLOSE."""
+    """Record the largest difference of a sample. Raises ConfigError: it is above CLOSE."""
     apart = float(np.abs(mine - other).max(initial=0.0)) if len(mine) == len(other) else float("inf")
     draft.found.largest[runtime] = max(apart, draft.found.largest.get(runtime, 0.0))
     if apart > CLOSE:
@@ -214,7 +217,7 @@ def _check(draft: _Draft, runtime: str, golden: GoldenSpeech, mine: Float32, oth
 
 
 def _smaller_ones(draft: _Draft, bundle: VoiceBundle) -> None:
-    """Raises ConfigError: a smaller graph sounds too different."""
+    """Measure the distortion of fp16 and int8 graphs. Raises ConfigError: it is above `most_mcd_db`."""
     for form, precision in [(f, p) for f in draft.forms for p in draft.graphs[f] if p != "fp32"]:
         exported, key = ExportedSpeaker(bundle.url, precision=precision, form=form), _key(form, precision)
         apart, frames = [], []
@@ -234,7 +237,7 @@ def _smaller_ones(draft: _Draft, bundle: VoiceBundle) -> None:
 
 
 def _play(draft: _Draft, bundle: VoiceBundle) -> None:
-    """sherpa-onnx says the same where it is installed. Raises ConfigError: it does not."""
+    """Compare sherpa-onnx, if it is installed, with the model. Raises ConfigError: the samples differ."""
     found, reader = draft.found, draft.speaker.reader(draft.language)
     for form in draft.forms:
         fit = []

@@ -1,4 +1,4 @@
-"""What `megahour export-model` does with a voice: finds it, its texts, words and origin, and writes the bundle."""
+"""`megahour export-model` for a voice: find it, its texts, words and origin, and write the bundle."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from megahour.tts.speaking import Speaker
 from megahour.tts.voice_bundle import VoiceBundle
 from megahour.tts.voices import lexicon_at, voice_of
 
-SOME_WORDS = 4  # of a golden sentence from a run: prompts of one word show little
+SOME_WORDS = 4  # minimum of a golden sentence from a run: one-word prompts show little
 
 
 def voice_address(address: str, step: str) -> str:
-    """Of the *model* artifact of a voice, where `address` and `step` mean one; "": they mean a recogniser, or nothing.
+    """The address of the voice's *model* artifact that `address` and `step` name; "" if they name no voice.
 
-    Of a run without `step`, its last model is meant.
+    A run without `step` names its last model that is not a vocoder.
     """
     home = Artifact(address)
     if home.complete:
@@ -35,7 +35,7 @@ def voice_address(address: str, step: str) -> str:
     if not home.fs.exists(home.path(RECIPE)):
         return ""
     criteria = {n: each.get("criterion") for n, each in steps_of_run(home).items() if each["stage"] == "train"}
-    criteria = {name: each for name, each in criteria.items() if each != "sound"}  # vocoders do not go alone
+    criteria = {name: each for name, each in criteria.items() if each != "sound"}  # a vocoder is not exported by itself
     name = step or next(reversed(criteria), "")
     if criteria.get(name) != "speech":
         return ""
@@ -51,10 +51,10 @@ def export_voice(
     vocoder: str,
     out: str,
 ) -> tuple[VoiceBundle, VoiceComparison]:
-    """The bundle at `out` of the voice at `address`, and how it did on golden sentences.
+    """Export the voice at `address` as a bundle at `out`, and compare it with the model on golden sentences.
 
-    golden: text files, a sentence a line; without them texts are taken from the run that the voice lies in. words: text
-    files whose words the bundle shall say, beside those of the run. lexicon, vocoder: as of `say`.
+    golden: text files with a sentence per line; by default the texts come from the voice's run. words: text files whose
+    words go into the bundle's lexicon in addition to those of the run. lexicon, vocoder: as for `say`.
 
     Raises ConfigError: see `write_voice_bundle`; or there are no golden sentences.
     """
@@ -74,12 +74,12 @@ def export_voice(
 
 
 def _of_run(origin: ModelOrigin, most: int) -> list[str]:
-    """The first texts that the voice has learnt, those of several words before others."""
+    """The first training texts of the voice that have `SOME_WORDS` words; if none has, the first texts."""
     texts = list(dict.fromkeys(texts_of_run(origin))) if origin.selection else []
     longer = [text for text in texts if len(text.split()) >= SOME_WORDS]
     return (longer or texts)[:most]
 
 
 def _usual(language: str) -> list[str]:
-    """Words of everyday texts in `language`, where we have some: those of `sentences`."""
+    """Everyday words of `language`: the vocabulary of `sentences` for English, else []."""
     return vocabulary() if language.partition("-")[0] == "en" else []

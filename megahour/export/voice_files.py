@@ -1,8 +1,8 @@
-"""Files of a voice's bundle that sherpa-onnx reads: graphs with their metadata, words, tokens.
+"""Write the files of a voice's bundle that sherpa-onnx reads: graphs with metadata, lexicon, tokens.
 
-sherpa-onnx 2.0.1 has two front ends of lexicons, read from its sources. That of VITS takes phones as they are named.
-That of Matcha cuts the name of a phone into its letters unless it ends in a digit or a Latin letter, and then has no
-tokens of marks; so phones have their number at the end there.
+According to its sources, sherpa-onnx 2.0.1 has two lexicon front ends. The one for VITS takes phone names as they are.
+The one for Matcha splits a phone's name into letters unless it ends in a digit or a Latin letter, and then has no
+tokens for diacritics; so in the Matcha form each phone's name ends in its number.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from megahour.units.lexicon import write_lexicon
 
 _TOLD: dict[Form, dict[str, Any]] = {
     "vits": {"model_type": "vits", "add_blank": 0, "punctuation": " ".join(PAUSES + ENDS), "voice": ""},
-    # Up to version 1, "jieba" chose the front end of lexicons.
+    # Up to version 1, "jieba" selects the lexicon front end.
     "matcha": {"model_type": "matcha-tts", "version": 1, "jieba": 1, "use_eos_bos": 0, "pad_id": SPACE},
 }
 
 
 def write_words(folder: Path, form: Form, phones: Mapping[str, Sequence[str]], symbols: Sequence[str]) -> None:
-    """The lexicon and the tokens of one form. phones: of each word; symbols: of the voice, by their numbers."""
+    """Write the lexicon and tokens of one form. phones: by word; symbols: the voice's, indexed by number."""
     names = {symbol: symbol if form == "vits" else f"{symbol}{number}" for number, symbol in enumerate(symbols)}
     lexicon, tokens = (folder / name for name in FILES[form])
     lexicon.parent.mkdir(exist_ok=True)
@@ -50,7 +50,7 @@ def write_words(folder: Path, form: Form, phones: Mapping[str, Sequence[str]], s
 def write_graphs(
     folder: Path, form: Form, speaker: Speaker, language: str, precisions: Sequence[Precision]
 ) -> dict[Precision, str]:
-    """Files by precision, of tokens to samples, or of the pair's first half; its vocoder is there in fp32 alone."""
+    """Write the graphs of a form; returns its files by precision. Matcha's vocoder is written in fp32 only."""
     graph = VoiceGraph(speaker, language) if form == "vits" else AcousticGraph(speaker, language)
     name = "model" if form == "vits" else "matcha/acoustic"
     path = folder / f"{name}.onnx"
@@ -69,9 +69,9 @@ def write_graphs(
 
 
 def sherpa_metadata(speaker: Speaker, origin: ModelOrigin, language: str, form: Form) -> dict[str, Any]:
-    """What sherpa-onnx reads, and below it what a person should know.
+    """Metadata of a voice graph: first what sherpa-onnx reads, then what people should know.
 
-    Its `comment` is fixed: an attribution with the name of another toolkit would make sherpa-onnx take it for that.
+    `comment` is fixed: sherpa-onnx searches it for toolkit names, and an attribution with one would mislead it.
     """
     licences = licences_of(speaker, origin)
     return {
@@ -89,7 +89,7 @@ def sherpa_metadata(speaker: Speaker, origin: ModelOrigin, language: str, form: 
 
 
 def licences_of(speaker: Speaker, origin: ModelOrigin) -> list[dict[str, Any]]:
-    """Licences and attributions of what the voice has learnt from; where no run tells, the licences alone."""
+    """Licences and attributions of the voice's training data; without a run, only the licences."""
     named = {each["licence"] for each in origin.licences}
     own = [{"licence": each, "attribution": ""} for each in speaker.config.get("licences", []) if each not in named]
     return [*origin.licences, *own]

@@ -1,15 +1,15 @@
-"""What the exported graphs of a voice compute: tokens to samples (VITS form), or to mels, and mels to samples (Matcha).
+"""Exported graphs of a voice: tokens to samples (VITS form), or tokens to mels and mels to samples (Matcha form).
 
-sherpa-onnx's front end of lexicons (version 2.0.1) puts a token " " after each word, which is no pause to our voices,
-cuts a text at . ; ! ? : and -, and leaves out words that the lexicon lacks. That of Matcha writes no " ", and cuts at
-, . ! ? and :, unless it is told to take all sentences at once. So `tokens.txt` says
+sherpa-onnx's lexicon front end for VITS (version 2.0.1) adds a token " " after each word, which is not a pause to our
+voices, splits a text at . ; ! ? : and -, and skips words that the lexicon lacks. The one for Matcha writes no " ", and
+splits at , . ! ? and : unless it is told to take all sentences at once. So `tokens.txt` defines
 
     0       " ", which the graph drops
-    1       a pause: , and what cuts a text without ending a sentence
+    1       a pause: the comma, and marks that split a text within a sentence
     2 …     phones, by their numbers in the model
-    N       the end of a sentence: a pause, and silence after it
+    N       the end of a sentence: a pause and silence after it
 
-and the graph puts pauses around what is said, as `megahour.tts.script` does.
+and the graph puts pauses before and after the speech, as `megahour.tts.script` does.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from megahour.tts.speaking import LOUDEST, Speaker
 
 SPACE, PAUSE_NUMBER = 0, 1
 ENDS, PAUSES = ".!?", ",;:-"
-"""Marks that sherpa-onnx knows: of sentences' ends, and of pauses within them."""
+"""Punctuation that sherpa-onnx splits at: ends of sentences, and pauses within them."""
 SILENT = -20.0
-"""Log mel of a frame between sentences: far below `features.mel_spectrum.FLOOR`, where no model leads."""
+"""Log mel of a frame between sentences: far below `features.mel_spectrum.FLOOR`, so no model outputs it."""
 
 
 class _TokenGraph(nn.Module):
-    """From `x` (1, U) of tokens to mels (1, T, M) of what is said."""
+    """Base of graphs that turn tokens `x` (1, U) into mels (1, T, M)."""
 
     free: Mapping[str, Mapping[int, str]]
 
@@ -59,7 +59,7 @@ class _TokenGraph(nn.Module):
     def said(
         self, x: Tensor, x_length: Tensor, noise_scale: Tensor, length_scale: Tensor, sid: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Mels (1, T, M), frames (1, U') of each symbol, whether there are phones among them, and a sentence's end."""
+        """Mels (1, T, M), frames (1, U') of each symbol, and two 0/1 flags: any phone, and any end of a sentence."""
         given = x[0]
         ended = (given == self.end).long().sum().clamp(max=1)
         phones = self._phones(given)[None]
@@ -72,11 +72,11 @@ class _TokenGraph(nn.Module):
         frames = self.voice.frames(read.h, sounding, durations, durations.sum())
         noise = torch.randn_like(frames[:, :, :1].expand(-1, -1, self.voice.mels)) * noise_scale
         mel = self.voice.decoded(frames, noise if self.voice.flow else None, STEPS)
-        some = (phones > PAUSE_NUMBER).long().sum().clamp(max=1)  # nothing is heard of pauses alone
+        some = (phones > PAUSE_NUMBER).long().sum().clamp(max=1)  # 0 mutes a text that has only pauses
         return mel / self.inv_std + self.mean, durations, some, ended
 
     def _phones(self, given: Tensor) -> Tensor:
-        """(U',): what is said, with one pause before and after it and at most one between."""
+        """Symbols (U',) without spaces, with a pause at either end and no two pauses in a row."""
         kept = given[given != SPACE]
         edge = torch.full_like(given[:1], PAUSE_NUMBER)
         kept = torch.cat((edge, torch.where(kept == self.end, edge, kept), edge))
@@ -86,10 +86,10 @@ class _TokenGraph(nn.Module):
 
 
 class VoiceGraph(_TokenGraph):
-    """`x` (1, U) of tokens to samples `y` (1, N) in -1 … 1, and the `frames` (1, U') of what is said.
+    """Tokens `x` (1, U) to samples `y` (1, N) in -1 … 1, and the `frames` (1, U') of each symbol.
 
-    noise_scale: `spread` of a flow's noise; length_scale: how much slower; sid: which of several voices. `x_length` and
-    `noise_scale_w` are there for the form's sake.
+    noise_scale: `spread` of a flow's noise; length_scale: factor on durations; sid: which of several voices. The VITS
+    form requires `x_length` and `noise_scale_w`, but they have no effect.
     """
 
     outputs = ("y", "frames")
@@ -113,9 +113,9 @@ class VoiceGraph(_TokenGraph):
 
 
 class AcousticGraph(_TokenGraph):
-    """`x` (1, U) of tokens to log mels `mel` (1, M, T), and the `frames` (1, U') of what is said: Matcha's first half.
+    """Tokens `x` (1, U) to log mels `mel` (1, M, T), and the `frames` (1, U') of each symbol: the first Matcha graph.
 
-    The silence after a sentence is frames of SILENT, for which any vocoder makes silence and `VocoderGraph` zeros.
+    The silence after a sentence is frames of SILENT: any vocoder turns them into silence, `VocoderGraph` into zeros.
     """
 
     outputs = ("mel", "frames")
@@ -135,7 +135,7 @@ class AcousticGraph(_TokenGraph):
 
 
 class VocoderGraph(nn.Module):
-    """Log mels `mel` (1, M, T) to samples `audio` (1, N) in -1 … 1: Matcha's second half."""
+    """Log mels `mel` (1, M, T) to samples `audio` (1, N) in -1 … 1: the second Matcha graph."""
 
     inputs, outputs = ("mel",), ("audio",)
     free: Mapping[str, Mapping[int, str]] = MappingProxyType({"mel": {2: "T"}, "audio": {1: "N"}})
@@ -156,5 +156,5 @@ class VocoderGraph(nn.Module):
 
 
 def at_most_full(sound: Tensor) -> Tensor:
-    """(1, N), made quieter where a sample would be clipped."""
+    """Scale samples (1, N) down if their peak would clip."""
     return sound * (LOUDEST / sound.abs().amax().clamp(min=LOUDEST))
