@@ -1,1 +1,1 @@
-"""Corpora made to measure against: synthetic voices, rooms, flawed transcripts, composed recordings."""
+"""Generate corpora with known truth: synthetic voices, rooms, flawed transcripts, composed recordings."""

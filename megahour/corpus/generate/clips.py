@@ -24,7 +24,7 @@ from megahour.corpus.media.archives import Member, read_members
 MAX_CLIP_BYTES = 64 << 20
 _BRACKETS = re.compile(r"\[[^\]]*\]|\([^)]*\)|<[^>]*>")
 _LETTER = re.compile(r"[^\W\d_]")
-_NAME = re.compile(r"\s(\w+(?:[-/_]\w+)+):\s")  # no word: a clip's name that has parts
+_NAME = re.compile(r"\s(\w+(?:[-/_]\w+)+):\s")  # not a word: a clip name with several parts
 _UNSPEAKABLE = re.compile(r"[*#&@<>\[\](){}=|\\]")
 
 
@@ -38,7 +38,7 @@ class Clip(NamedTuple):
 
 @dataclass(frozen=True)
 class Files:
-    """What a source has: file names, how to read one, where it is, and what it says of itself (such as `licence`)."""
+    """Files of a source: their names, a function to read one, the address, and tags (such as `licence`)."""
 
     names: list[str]
     read: Callable[[str], bytes]
@@ -65,7 +65,7 @@ def files_below(source: str) -> Files:
 
 
 def files_in_shards(artifact: Artifact, language: str) -> Files:
-    """Members of the `.tar` of all shards whose tag `language` is the wanted one (or that have none)."""
+    """Members of the `.tar` of every shard whose tag `language` matches or is absent."""
     places: dict[str, tuple[int, Member]] = {}
     tags: dict[str, str] = {}
     for receipt in artifact.each_receipt():
@@ -105,8 +105,8 @@ def _fixed_part(glob: str) -> str:
 def read_listing(url: str) -> dict[str, str]:
     """Texts by clip name from lines ``name: text``; ``;`` begins a comment; gzip by its magic bytes.
 
-    Where an entry has run on into the next one's, ``text other-name: its text`` on one line, the text ends before that
-    name, if it is a line's name too.
+    If an entry runs on into another on the same line (``text other-name: its text``), and `other-name` also begins a
+    line of its own, the text ends before that name.
     """
     with fsspec.open(url, "rb") as file:
         data = file.read()

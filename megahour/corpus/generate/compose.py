@@ -1,8 +1,8 @@
 """Long recordings composed from short clips of real speech, with a flawed transcript and the true times.
 
-A string is a few clips of one speaker with short pauses between them; it has one line in the transcript. Word times
-are known where a clip has one word: the clip's audible part. Of a clip with several words the first one's start and the
-last one's end are known, the times between are -1.
+A string is a few clips of one speaker with short pauses between them; it has one line in the transcript. A
+clip with one word gives its times: the clip's audible part. A clip with several words gives only the start of the first
+and the end of the last; the times in between are -1.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _FIRST_DAY_S = 1_546_300_800  # 1 January 2019, 0:00 UTC
 
 @dataclass
 class _Tape:
-    """A recording as it grows: its `pieces` of audio, `samples` in all, and what is said in it.
+    """A recording under construction: `pieces` of audio, their total `samples`, and the truth about its speech.
 
-    sentences: (raw, start, end) of each string, samples. starts: where passages wait to begin, samples, rising.
+    sentences: (raw, start, end) of each string, in samples. starts: earliest start of each remaining passage, too.
     """
 
     pieces: list[NDArray[np.float32]] = field(default_factory=list)
@@ -50,7 +50,7 @@ class _Tape:
 
 
 class Composer:
-    """Draws strings of clips of one speaker and joins them; `dropped` says which clips could not be used and why."""
+    """Draw strings of one speaker's clips and join them; `dropped` has the unusable clips with the reasons."""
 
     def __init__(
         self,
@@ -189,7 +189,7 @@ class Composer:
                 yield _written([self._texts[int(i)] for i in self._rng.integers(0, len(self._texts), count)])
 
     def _unsaid(self, texts: Sequence[str]) -> list[str]:
-        """Those of `texts`, each once, whose words are not the words of one of the clips."""
+        """Unique `texts` whose words are not those of any clip."""
         said = {tuple(normalise(text, self._p.language).tokens) for text in self._texts}
         unsaid: dict[tuple[str, ...], str] = {}
         for text in texts:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Compose(Stage[ComposeParams]):
-    """Shard = one part of one speaker's clips."""
+    """One task per part of a speaker's clips."""
 
     name = "compose"
     version = 4
@@ -91,7 +91,7 @@ class Compose(Stage[ComposeParams]):
 
 
 def _find(p: ComposeParams, inputs: Inputs) -> tuple[Files, list[Clip], list[str], dict[str, int]]:
-    """Where the clips are, those to use, texts that are not spoken, and how many clips were left out, by reason."""
+    """The source files, the clips to use, texts for lines never spoken, and the number of clips left out by reason."""
     from megahour.core.records import key_of
     from megahour.corpus.generate.clips import files_below, files_in_shards, find_clips, read_listing
 

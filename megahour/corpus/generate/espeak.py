@@ -139,7 +139,7 @@ class Say(Protocol):
 
 @contextmanager
 def speaker(voice: str, variant: str = "") -> Iterator[Say]:
-    """A voice with a memory: what it says depends on what it said before since the start of the `with` block.
+    """A voice with state: its speech depends on what it has spoken before in the same `with` block.
 
     It holds the process's only library: no other function of this module may be called inside the block.
 

@@ -15,7 +15,7 @@ from megahour.corpus.generate.params import ComposeParams
 
 
 class Foreign:
-    """Draws clips of one language after another; repeats a clip only after all clips of its language were drawn."""
+    """Draw clips, cycling through the languages; a clip repeats only after all clips of its language were drawn."""
 
     def __init__(self, sources: dict[str, tuple[Files, list[Clip]]], p: ComposeParams, seed: int) -> None:
         self._p = p
@@ -26,7 +26,7 @@ class Foreign:
 
     @staticmethod
     def of(artifact: Artifact, p: ComposeParams, own: Mapping[str, str], seed: int) -> Foreign:
-        """From shards of `artifact` by their tag `language`; those with the recording's own voice are left out.
+        """Build from the shards of `artifact`, by their tag `language`, skipping the voice of the recording itself.
 
         own: tags of the recording's clips; `attribution` names the voice.
 

@@ -1,4 +1,4 @@
-"""Transcripts as people make them: times that drift, lines left out, lines never spoken, words misheard."""
+"""Simulate human transcripts: drifting times, missing lines, lines never spoken, misheard words."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _SHORTEST_CUE_S = 0.3
 
 
 class FlawedTranscript(NamedTuple):
-    """A transcript's `text` in its `form` (srt, vtt or txt), for each spoken line whether it has it, and its lines."""
+    """A transcript's `text` and `form` (srt, vtt or txt), whether it has each spoken line, and its `lines`."""
 
     text: str
     form: str
@@ -76,7 +76,7 @@ def write_transcript(
     speaker: str,
     rng: np.random.Generator,
 ) -> FlawedTranscript:
-    """A transcript of `lines` in one of `forms`, drawn, now and then with the speaker's name in it.
+    """Write a transcript of `lines` in a form drawn from `forms`, sometimes with the speaker's name in it.
 
     forms: "srt", "vtt", "txt" (paragraphs of six lines) or "lines" (a text without times, a line each).
     """
@@ -142,7 +142,7 @@ def _in_order(cues: list[FlawedCue]) -> list[FlawedCue]:
 
 
 def _mishear(raw: str, share: float, heard: list[str], rng: np.random.Generator) -> str:
-    """Leave out words, or put one that occurs elsewhere in the recording."""
+    """Drop words, or replace them with words from elsewhere in the recording."""
     words: list[str] = []
     for word in raw.split():
         if rng.random() >= share:
