@@ -1,12 +1,11 @@
-"""Determinisation of a word graph: every sequence of words has one path, its best, with its labels and scores.
+"""Determinisation of a word graph: keeps for each word sequence its best path, with labels and scores.
 
-Subsets of entries with what they still owe (Mohri 1997), where weights are pairs of graph and acoustic cost with the
-labels of the frames, ordered by the sum of the costs; what all members of a subset owe goes to the arc before it
-(Povey et al., "Generating exact lattices in the WFST framework", 2012). A state's frame is where the labels on the way
-to it end, the same on all ways.
+States are subsets of entries with residual weights (Mohri 1997). A weight is a pair of graph and acoustic cost with the
+frame labels, ordered by the sum of the costs; what all residuals of a subset share moves to the arc into it (Povey et
+al., "Generating exact lattices in the WFST framework", 2012). A state's frame is the label count of any path to it.
 
-A subset is done when all arcs into it are: subsets wait by their least entry, which rises along every arc. So its least
-cost is known, and only arcs that are within the beam are made.
+Subsets are expanded in order of their least entry, which rises along every arc, so all arcs into a subset are made
+before it is expanded. Its least forward cost is then known, and only arcs within the beam are made.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ SOURCE, TARGET, WORD, TEXT = 0, 1, 2, 3  # of an arc
 
 
 def determinised(graph: WordGraph, words: Sequence[str], lattice_beam: float, max_arcs: int) -> Lattice | None:
-    """Without arcs whose best path is worse than the best of all by more than `lattice_beam`.
+    """The determinised lattice, without arcs whose best path is more than `lattice_beam` worse than the best.
 
-    words: spelling of each word's number. None: it would have more than `max_arcs` arcs.
+    words: the spelling of each word number. Returns None if it would have more than `max_arcs` arcs.
     """
     arcs, costs, made, frame, pool = _determinised(graph, graph.backward[0] + lattice_beam + ROUNDING, max_arcs)
     if made > max_arcs:

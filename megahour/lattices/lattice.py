@@ -17,12 +17,12 @@ Int32 = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Lattice:
-    """S states in topological order, of which the first begins and the last ends all paths, and A arcs in order of
-    their source, then word.
+    """S states in topological order and A arcs sorted by source, then word. Paths lead from the first state to the
+    last.
 
-    source, target, word: int32 (A,); `words[word]` is the spelling; word 0 is none, only of arcs to the last state.
-    graph, acoustic: costs float64 (A,) in nats; those of the acoustics without their scale. frame: int32 (S,).
-    labels: int32, one a frame of each arc, in order of the arcs; or empty, where they are not known.
+    source, target, word: int32 (A,); `words[word]` is the spelling; word 0 is none, only on arcs to the last state.
+    graph, acoustic: costs float64 (A,) in nats; acoustic costs are unscaled. frame: int32 (S,).
+    labels: int32, one per frame of each arc, in order of the arcs; empty if unknown.
     """
 
     source: Int32

@@ -12,7 +12,7 @@ from megahour.lattices.table import misfit
 
 
 class WeightedLink(NamedTuple):
-    """An arc, costs in nats; `string`: transition ids, one a frame; word 0 is none. Of an end, `target` is -1."""
+    """An arc with costs in nats; `string`: transition ids, one per frame; word 0: none; final weights: target -1."""
 
     source: int
     target: int
