@@ -31,7 +31,7 @@ VARIETY = {"rate_hz": 8000, "pace": [0.85, 1.15], "semitones": [-4.0, 4.0], "con
 # What a system learns from beside the real strings, and its passes of chunks and of whole utterances.
 SYSTEMS = {"real": ([], 6), "espeak": (["espeak"], 3), "voice": (["voice"], 3), "both": (["espeak", "voice"], 2)}
 NAMES = {"real": "real alone", "espeak": "and espeak-ng", "voice": "and our voice", "both": "and both"}
-SHARED = ("raw", "recordings", "utterances", "unseen-raw", "unseen-recordings", "unseen-utterances")
+SHARED: tuple[str, ...] = ("raw", "recordings", "utterances", "unseen-raw", "unseen-recordings", "unseen-utterances")
 SHARED += ("unseen-selection", "unseen", "real-selection", "lm", "lexicon")
 DRAWS = 2000
 Step = dict[str, Any]
@@ -85,7 +85,7 @@ def run(fold: str, steps: dict[str, Step], a: argparse.Namespace) -> Path:
     recipe.write_text(yaml.safe_dump({**top, "steps": steps}, sort_keys=False), "utf-8")
     if subprocess.run([sys.executable, "-m", "megahour", "run", str(recipe)], stdout=subprocess.DEVNULL).returncode:
         sys.exit(f"{recipe} did not end: see above")
-    return recipe.with_suffix("")
+    return Path(recipe.with_suffix(""))
 
 
 def errors_of(made: Path, seeds: list[int]) -> tuple[NDArray[np.int64], dict[str, NDArray[np.int64]]]:
