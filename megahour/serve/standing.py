@@ -32,6 +32,7 @@ TOKEN = "MEGAHOUR_SERVICE_TOKEN"
 SCHEMES = ("grpc://", "grpc+tls://")
 LEASE_S = 300.0  # a run that has not asked for this long is gone
 ANSWER_S = 5.0  # for an answer of a desk
+PATIENCE = 11.0  # times a vain wait, from its beginning to the next try
 
 
 def are_addresses(services: str) -> bool:
@@ -82,18 +83,19 @@ class Desk(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no typ
 
     def _serve(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
         """The model's address and token; {} while it loads, `busy` while another run has this machine."""
-        if self._leased() and self._wanted and self._wanted[0] != name:
+        if (current := self._current()) and current[0] != name:
             return {"busy": True}
         self._wanted, self._asked_s = (name, spec), time.monotonic()
         return self._offer if self._offer.get("model") == name else {}
 
-    def _leased(self) -> bool:
-        return self._wanted is not None and time.monotonic() - self._asked_s < LEASE_S
+    def _current(self) -> tuple[str, dict[str, Any]] | None:
+        return self._wanted if time.monotonic() - self._asked_s < LEASE_S else None
 
     def wanted(self) -> tuple[str, ModelSpec] | None:
         """See `Registry.wanted`."""
         with self._lock:
-            return (self._wanted[0], ModelSpec(**self._wanted[1])) if self._wanted and self._leased() else None
+            current = self._current()
+        return (current[0], ModelSpec(**current[1])) if current else None
 
     def add(self, model: str, service: ServiceAddress) -> str:
         """See `Registry.add`."""
@@ -121,6 +123,7 @@ class Desks:
         self._request = {"name": fingerprint(asdict(spec)), "spec": asdict(spec)}
         self._token, self._tls, self._level = token, tls, level
         self._noted: dict[str, str] = {}  # by address: the problem that was logged last
+        self._retry_s: dict[str, float] = {}  # by address: when a silent desk is asked again
 
     def want(self, spec: ModelSpec) -> None:
         """Nothing to do: `services` requests the model."""
@@ -137,16 +140,22 @@ class Desks:
         return [ServiceAddress(each["address"], each["token"], tls) for each in answers.values() if "address" in each]
 
     def _ask(self, action: str, **request: Any) -> dict[str, dict[str, Any]]:
-        """The answers of the desks that can be reached, by address."""
+        """The answers of the desks that can be reached, by address.
+
+        A desk that let the caller wait in vain is not asked again for ten times as long, so that tasks lose little.
+        """
         headers = [(b"authorization", f"Bearer {self._token}".encode())]
         call, answers = flight.Action(action, json.dumps(request).encode()), {}
         for address in self._addresses:
+            if (began_s := time.monotonic()) < self._retry_s.get(address, 0.0):
+                continue
             try:
                 with flight.connect(address, **client_options(self._tls)) as client:
                     options = flight.FlightCallOptions(timeout=ANSWER_S, headers=headers)
                     (answer,) = client.do_action(call, options)
                     answers[address] = json.loads(answer.body.to_pybytes())
             except (pa.ArrowException, OSError) as error:
+                self._retry_s[address] = began_s + PATIENCE * (time.monotonic() - began_s)
                 self._note(address, str(error).partition("\n")[0].rpartition("last error: ")[2])
         return answers
 

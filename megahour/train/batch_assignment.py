@@ -166,7 +166,7 @@ class Marks:
         return self.interval_s <= LOOK_S or waited_s + LOOK_S / 2 >= self.interval_s or self._requested()
 
     def _following(self, mark: int) -> int:
-        """The next mark, so many batches later that the time between marks is right at the current pace."""
+        """The next mark, placed by the pace since the last one."""
         seconds = max(time.monotonic() - self._passed_s, 1e-6)
         batches = (mark - self._passed) * min(self.interval_s, LOOK_S) / seconds
         # At most twice as far, since the pace changes, for example from chunks to whole utterances.

@@ -22,6 +22,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from services_here import services_at
 from trainings import until
 
 from megahour.core.errors import ConfigError
@@ -62,21 +63,6 @@ def as_bytes(results: Iterator[tuple[int, dict[str, np.ndarray]]]) -> dict[int, 
 
 
 @contextmanager
-def hosts(folder: Path, count: int) -> Iterator[None]:
-    """Services in threads of this process; their models are in processes of their own, as ever."""
-    stop, options = threading.Event(), {"devices": ["cpu"], "host": "127.0.0.1", "trusted": ("accelerator_models:",)}
-    threads = [threading.Thread(target=serve_registry, args=(str(folder), stop), kwargs=options) for _ in range(count)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-
-@contextmanager
 def machine(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
     """`megahour serve` as a process group, which can be killed or stopped as a machine is."""
     command = [
@@ -110,7 +96,7 @@ def registered(folder: Path, pool: ServicePool) -> int:
 
 def test_two_services_share_the_work_and_leave_with_it(tmp_path: Path) -> None:
     items = sequences(200)
-    with hosts(tmp_path, 2):
+    with services_at(*[str(tmp_path)] * 2):
         with services_of(str(tmp_path), SLOW) as pool:
             until(lambda: registered(tmp_path, pool) == 2, 60)
             with SpreadSession(pool) as session:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -13,13 +10,13 @@ import pyarrow.flight as flight
 import pytest
 from click.testing import CliRunner
 from loopback import free_port
+from services_here import services_at
 from trainings import until
 
 from megahour.cli.serve import command as serve_command
 from megahour.core.errors import ConfigError
 from megahour.core.records import fingerprint
 from megahour.serve import standing
-from megahour.serve.host import serve_registry
 from megahour.serve.local import serve_in_process
 from megahour.serve.registry import services_of
 from megahour.serve.spec import AcceleratorError, ModelSpec
@@ -28,20 +25,6 @@ from megahour.serve.standing import TOKEN, Desk, Desks
 
 SUMS = ModelSpec("accelerator_models:sums", max_batch_frames=2048)
 ITEMS = [(i, np.full((5 + i, 8), i / 8, np.float32)) for i in range(40)]
-
-
-@contextmanager
-def serving(*addresses: str) -> Iterator[None]:
-    stop, options = threading.Event(), {"devices": ["cpu"], "host": "127.0.0.1", "trusted": ("accelerator_models:",)}
-    threads = [threading.Thread(target=serve_registry, args=(each, stop), kwargs=options) for each in addresses]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 def addresses(count: int) -> list[str]:
@@ -55,7 +38,7 @@ def test_a_run_finds_the_models_at_the_addresses_and_one_may_be_missing(
     here, there, missing = addresses(3)
     with serve_in_process(SUMS) as session:
         expected = dict(session.infer(ITEMS))
-    with serving(here, there), services_of(f"{here}, {there},{missing}", SUMS) as pool:
+    with services_at(here, there), services_of(f"{here}, {there},{missing}", SUMS) as pool:
         assert "secret" not in repr(pool)
         monkeypatch.delenv(TOKEN)  # tasks on other machines have it from the driver
         with SpreadSession(pool) as session:
@@ -73,7 +56,7 @@ def test_a_desk_that_starts_again_is_asked_again(monkeypatch: pytest.MonkeyPatch
     (here,) = addresses(1)
     desks = Desks(here, SUMS, "secret")
     for _ in range(2):
-        with serving(here):
+        with services_at(here):
             until(lambda: desks.services(fingerprint(asdict(SUMS))))
         assert not desks.services("")
 
@@ -124,3 +107,21 @@ def test_what_is_refused_before_a_run_waits_for_it(monkeypatch: pytest.MonkeyPat
         Desk("grpc://0.0.0.0:0", "secret", {})
     with pytest.raises(AcceleratorError, match="no model service joined within 0 s"):
         services_of(addresses(1)[0], SUMS, join_s=0.0).__enter__()
+
+
+def test_a_silent_desk_is_not_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes five seconds to give no answer, of which a task would lose every one."""
+    now_s, asked = [0.0], list[float]()
+    monkeypatch.setattr("megahour.serve.standing.time.monotonic", lambda: now_s[0])
+
+    def silence(address: str) -> None:
+        asked.append(now_s[0])
+        now_s[0] += 5.0
+        raise OSError("no answer")
+
+    monkeypatch.setattr("megahour.serve.standing.flight.connect", silence)
+    desks = Desks("grpc://far:1", SUMS, "secret")
+    while now_s[0] < 100.0:
+        desks.services("")
+        now_s[0] += 1.0
+    assert asked == [0.0, 55.0]

@@ -198,7 +198,7 @@ def _locator(file: BinaryIO, end: int) -> tuple[int, int, int, int, int, int] | 
     name, _, _, _ = LOCATOR_FORM.unpack(file.read(LOCATOR_FORM.size))
     if name != LOCATOR:
         return None
-    at = end - LOCATOR_FORM.size - END64_FORM.size  # assuming no extensible data sector, which nobody writes
+    at = end - LOCATOR_FORM.size - END64_FORM.size  # assuming no extensible data sector; writers leave it out
     file.seek(at)
     name, *_, disk, first_disk, _, members, bytes_, offset = END64_FORM.unpack(file.read(END64_FORM.size))
     if name != END64:

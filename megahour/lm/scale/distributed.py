@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 WORDS = pa.schema([("word", pa.binary()), ("first", pa.int64()), ("count", pa.int64())])
-RANK_BITS = 32  # `first`: number of the piece, then, in so many low bits, the rank of the word in the piece
+RANK_BITS = 32  # low bits of `first` for the word's rank in its piece; the piece's number is above them
 MOST_SHARDS = 1 << 14  # in round 1: each is a partition of an exchange, and reads names from all others
 ROUNDS = tuple(f"round{number}" for number in range(1, 7))
 

@@ -135,7 +135,7 @@ class Gossip:
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Restore this worker's weights or, if the number of workers has changed, the mean of `states`.
 
-        A collective call, before the first step, so that nobody mixes with weights that are not restored yet.
+        A collective call, before the first step, so that no worker mixes with weights that are not restored yet.
         """
         own = base.own_state("gossip", states, self.group.rank, ("weights", "steps"))
         self.flat.views(own["weights"])  # raises if they are of another model
