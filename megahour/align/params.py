@@ -1,4 +1,4 @@
-"""What a user may set of `align`: parameters, their defaults and what they change."""
+"""The parameters of `align`."""
 
 from __future__ import annotations
 

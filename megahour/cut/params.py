@@ -1,4 +1,4 @@
-"""What a user may set of `cut`: parameters, their defaults and what they change."""
+"""The parameters of `cut`."""
 
 from __future__ import annotations
 

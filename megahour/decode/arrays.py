@@ -1,4 +1,4 @@
-"""FST arrays to kaldifst and back, by files, which are faster than arc by arc."""
+"""Converts FST arrays to kaldifst and back through files, which is faster than arc by arc."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from megahour.units.fst import FstArrays, from_bytes, to_bytes
 
 
 def to_kaldifst(fst: FstArrays) -> Any:
-    """A kaldifst.StdConstFst."""
+    """The FST as a kaldifst.StdConstFst."""
     with tempfile.TemporaryDirectory(prefix="megahour-fst-") as folder:
         path = Path(folder) / "fst"
         path.write_bytes(to_bytes(fst))
@@ -20,7 +20,7 @@ def to_kaldifst(fst: FstArrays) -> Any:
 
 
 def from_kaldifst(fst: Any) -> FstArrays:
-    """Arrays of any kaldifst FST of standard arcs."""
+    """The arrays of any kaldifst FST with standard arcs."""
     with tempfile.TemporaryDirectory(prefix="megahour-fst-") as folder:
         path = Path(folder) / "fst"
         kaldifst.StdConstFst(fst).write(str(path))

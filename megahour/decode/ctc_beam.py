@@ -1,13 +1,14 @@
-"""CTC prefix beam search (Graves & Jaitly, 2014; Hannun et al., 2014), and the best alignment of what it found.
+"""CTC prefix beam search (Graves & Jaitly, 2014; Hannun et al., 2014), and the best alignment of its results.
 
-Of each sequence y the search keeps the probability of all paths that spell it, by whether they end in a blank:
+For each sequence y the search keeps the probability of all paths that spell it, separately for paths that end in a
+blank and paths that end in a label:
 
     blank(y, t) = (blank + label)(y, t-1) · p_t(blank)
     label(yc, t) = label(yc, t-1) · p_t(c) + (blank(y, t-1) if y ends in c, else (blank + label)(y, t-1)) · p_t(c)
 
-A frame's candidates are all sequences of the beam and each of them with one token more; the `beams` with the largest
-ln p + F (see `prefixes`) stay. Only candidates that can be among them are looked up in the language model: F of a token
-is bounded, so this leaves nothing out.
+The candidates of a frame are the sequences of the beam and their extensions by one token. The `beams` candidates with
+the largest ln p + F (see `prefixes`) stay. Since F of a token has an upper bound, only candidates that can be among
+them are looked up in the language model; this loses nothing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ Float64 = npt.NDArray[np.float64]
 
 
 class CtcBeam:
-    """The search of one utterance, whose frames may come in parts."""
+    """The search of one utterance, whose frames may arrive in chunks."""
 
     def __init__(self, fusion: Fusion, beams: int) -> None:
         self._fusion, self._tree, self._frames = fusion, make_tree(fusion, 1), 0
@@ -48,7 +49,7 @@ class CtcBeam:
         self._nodes[0], self._blank[0] = 0, 0.0
 
     def advance(self, log_probs: Float32) -> None:
-        """The next frames of CTC's (T, V)."""
+        """Add the next frames of CTC's log probabilities, (T, V)."""
         values = np.ascontiguousarray(log_probs, np.float32)
         self._tree = with_room(self._tree, len(values) * len(self._nodes))
         held = int((self._nodes >= 0).sum())
@@ -56,9 +57,9 @@ class CtcBeam:
         self._frames += len(values)
 
     def found(self) -> list[tuple[list[int], float, Float64]]:
-        """Up to `beams` sequences: tokens, ln p of all their paths, and `prefixes`' sums (6,).
+        """Up to `beams` sequences: tokens, ln p summed over their paths, and the sums (6,) of `prefixes.ended`.
 
-        The best come first, by ln p + F, where F is that of whole texts.
+        Sorted by ln p + F of the complete text, best first.
         """
         found = []
         scores = np.logaddexp(self._blank, self._label).tolist()
@@ -75,9 +76,9 @@ class CtcBeam:
 
 @compiled
 def _sweep(log_probs, fusion, tree, nodes, blank, label, held, seen):  # type: ignore[no-untyped-def]
-    """Takes the beam, (K,) nodes of which `held` are there, and their ln p (K,), through (T, V).
+    """Advance the beam in place through (T, V): `nodes` (K,), the first `held` of them in use, with their ln p (K,).
 
-    seen: frames that came before.
+    seen: number of earlier frames.
     """
     beams, sums, most = len(nodes), np.empty(6), NEVER
     for token in range(1, len(fusion.most)):
@@ -127,7 +128,10 @@ def _sweep(log_probs, fusion, tree, nodes, blank, label, held, seen):  # type: i
 
 @compiled
 def align(log_probs, tokens):  # type: ignore[no-untyped-def]
-    """The label of each frame (T,) on the best path of CTC's (T, V) that spells `tokens` (U,), which some path does."""
+    """The label of each frame (T,) on the best CTC path through (T, V) that spells `tokens` (U,).
+
+    There must be such a path.
+    """
     frames, states = len(log_probs), 2 * len(tokens) + 1
     best, moves = np.full(states, NEVER), np.zeros((frames, states), np.int8)
     labels = np.zeros(frames, np.int64)

@@ -1,4 +1,4 @@
-"""Stage `import-hypotheses`: what any recogniser wrote in JSON becomes *hypotheses*."""
+"""Stage `import-hypotheses`: any recogniser's JSON output as *hypotheses*."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 
 class ImportHypotheses(Stage[ImportHypothesesParams]):
-    """One task per features shard of the sets; the source is read once, and its records brought to their shards.
+    """One task per features shard of the sets. The source is read once, and its records are sent to their shards.
 
-    An utterance is known by its key, as `export` names it, or with the input `selection` by the name of its recording,
-    where that has one utterance.
+    Records name an utterance by its key, as `export` does. With the input `selection` they may also name a recording
+    that has only one utterance.
     """
 
     name = "import-hypotheses"
@@ -43,7 +43,7 @@ class ImportHypotheses(Stage[ImportHypothesesParams]):
         import_shard(p, inputs, task, out)
 
     def finish(self, p: ImportHypothesesParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
-        """`unknown`: records of the source that are of no utterance of the sets."""
+        """`unknown`: number of records in the source that belong to no utterance of the sets."""
         numbers = summed(receipt.stats for receipt in receipts)
         records = int(numbers.get("records", 0)) // max(1, len(receipts))  # each task has counted all
         return {"model": p.model_name, "sets": sorted(p.sets), "unknown": records - int(numbers.get("own", 0))}

@@ -1,4 +1,4 @@
-"""One *hypotheses* shard out of recognisers' JSON, in the order of a features shard."""
+"""Worker of `import-hypotheses`: one *hypotheses* shard from recognisers' JSON, in the order of a features shard."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from megahour.decode.params import ImportHypothesesParams
 from megahour.features.sets import set_of
 from megahour.units.texts import find_files
 
-MAX_FILE_BYTES = 64 << 20  # of a value that is not on one line
-MAX_BYTES = 1 << 40  # of a file of lines, unpacked
+MAX_FILE_BYTES = 64 << 20  # largest JSON value over several lines
+MAX_BYTES = 1 << 40  # largest file of lines, unpacked
 COLUMNS = ["text", "reason", "detail", "confidence"]
 
 
 def import_shard(p: ImportHypothesesParams, inputs: Mapping[str, Artifact], task: Task, out: ShardWriter) -> None:
-    """Rows of the utterances of a features shard that the source has; the first of several counts.
+    """Write a row for each utterance of a features shard that the source has; the first of several records is taken.
 
-    Records that cannot be read, and so name no utterance, are quarantined with the first shard of the sets. Statistics
+    Unreadable records name no utterance; they are quarantined with the first shard of the sets. The statistics
     `records` and `own` count the records of the source, and those that name an utterance of this shard.
     """
     features, shard = inputs["features"], task["shard"]
@@ -60,7 +60,7 @@ def _write(
     shared: Collection[int],
     out: ShardWriter,
 ) -> None:
-    """shared: utterances of recordings of which the source has one text for several."""
+    """shared: utterances whose recording has several, while the source has one text for all of it."""
     rows: list[tuple[Any, ...]] = []
     for key, frames in zip(table["key"].to_pylist(), table["frames"].to_pylist(), strict=True):
         record = found.get(key)
@@ -78,7 +78,7 @@ def _write(
 
 
 def _records(table: pa.Table) -> Iterator[tuple[str, Recognised | BadRecord]]:
-    """Names, and what is said of them or why it cannot be used."""
+    """Names and their records, or why a record is unusable."""
     for row in table.to_pylist():
         if row["reason"] is None:
             yield row["name"], Recognised(row["text"], row["confidence"])
@@ -87,7 +87,7 @@ def _records(table: pa.Table) -> Iterator[tuple[str, Recognised | BadRecord]]:
 
 
 class ReadHypotheses(ReadRecords[ImportHypothesesParams]):
-    """The records of recognisers' files. Where a record cannot be used `text` says where it is."""
+    """Reads the records of recognisers' files. For an unusable record, `text` is its place in the source."""
 
     name = "read-hypotheses"
     params = ImportHypothesesParams
@@ -99,7 +99,7 @@ class ReadHypotheses(ReadRecords[ImportHypothesesParams]):
         return find_files(p.source)
 
     def records(self, p: ImportHypothesesParams, url: str) -> Iterator[NamedRecord]:
-        """A file's first value is of the utterance that the file is called as, unless it names one itself."""
+        """The records of a file. If the first value names no utterance, the file's name does."""
         for number, value in enumerate(_values(url)):
             name = named(value) if isinstance(value, dict) else ""
             name = name or ("" if number else utterance_id(url))
@@ -117,7 +117,7 @@ class ReadHypotheses(ReadRecords[ImportHypothesesParams]):
 
 
 def _values(url: str) -> Iterator[dict[str, Any] | BadRecord]:
-    """JSON objects of a file: one a line, or one over several lines, or a list of them."""
+    """JSON objects of a file: one per line, one over several lines, or a list."""
     from megahour.corpus.interchange.untrusted import (
         text_lines,  # with the libraries of audio, which decoding needs not
     )

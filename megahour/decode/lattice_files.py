@@ -1,4 +1,4 @@
-"""Workers of `export-lattices` and `import-lattices`: a shard's lattices to Kaldi's and HTK's files, and back."""
+"""Workers of `export-lattices` and `import-lattices`: a shard's lattices to and from Kaldi's and HTK's files."""
 
 from __future__ import annotations
 
@@ -28,15 +28,14 @@ from megahour.lattices.table import EXACT, SUFFIX, LatticeRow, density, misfit, 
 from megahour.units.texts import find_files
 
 Inputs = Mapping[str, Artifact]
-MAX_SLF = 256 << 20  # bytes of one lattice
-KEYS, MOST = 20_000, 1 << 14  # of `BesideParams`: lattices are large rows
+MAX_SLF = 256 << 20  # largest SLF file in bytes
+KEYS, MOST = 20_000, 1 << 14  # limits of `BesideParams`: lattices are large rows
 EMPTY: dict[str, Any] = {field.name: [] for field in EXACT if pa.types.is_list(field.type)}
 
 
 def export_shard(p: ExportLatticesParams, inputs: Inputs, shard: int, out: ShardWriter) -> None:
-    """`.lat.ark`, `.lat.txt`, `.lattice4.ark` and `.slf.tar`, as `formats` say, and `.words.txt`, the graph's.
-
-    Lattices with a word that the graph has not are quarantined.
+    """Write `.lat.ark`, `.lat.txt`, `.lattice4.ark` and `.slf.tar` as `formats` asks, and the graph's `.words.txt`.
+    Lattices with a word that the graph lacks are quarantined.
     """
     table = inputs["graph"].read_bytes(0, ".words.txt").decode()
     numbers = {line.rpartition(" ")[0]: int(line.rpartition(" ")[2]) for line in table.splitlines()}
@@ -74,7 +73,10 @@ def _written(name: str, row: LatticeRow, numbers: Mapping[str, int]) -> bytes:
 
 
 def import_shard_of_lattices(p: ImportLatticesParams, inputs: Inputs, shard: int, out: ShardWriter) -> None:
-    """*Hypotheses* with lattices of the utterances of features shard `shard` that the source has; the first counts."""
+    """Write *hypotheses* with lattices for the utterances of features shard `shard` that the source has.
+
+    Of several lattices of an utterance the first is taken.
+    """
     keys = inputs["features"].read_table(shard, ".arrow", columns=["key"])["key"].to_pylist()
     own, found = {str(key): key for key in keys}, dict[int, Lattice | ValueError]()
     for name, lattice in _read_lattices(records_beside(inputs, shard)):
@@ -102,7 +104,7 @@ def import_shard_of_lattices(p: ImportLatticesParams, inputs: Inputs, shard: int
 
 
 def _read_lattices(table: pa.Table) -> Iterator[tuple[str, Lattice | ValueError]]:
-    """Names and lattices of a table of `ReadLattices`, or what is wrong with them."""
+    """Names and lattices of a table from `ReadLattices`, or the error of a lattice."""
     about = zip(table["name"].to_pylist(), table["reason"].to_pylist(), rows_of(table), strict=True)
     for name, reason, row in about:
         wrong = reason if reason is not None else misfit(row.lattice)
@@ -110,7 +112,7 @@ def _read_lattices(table: pa.Table) -> Iterator[tuple[str, Lattice | ValueError]
 
 
 class ReadLattices(ReadRecords[ImportLatticesParams]):
-    """The lattices of other recognisers' files, unrounded; where one cannot be read `reason` says why."""
+    """Reads lattices from other recognisers' files, unrounded; `reason` is the error if a lattice is unreadable."""
 
     name = "read-lattices"
     params = ImportLatticesParams
@@ -132,7 +134,7 @@ class ReadLattices(ReadRecords[ImportLatticesParams]):
 
 
 def _lattices(p: ImportLatticesParams, url: str) -> Iterator[tuple[str, Lattice | ValueError]]:
-    """Names and lattices of a file. Raises ConfigError: an archive that cannot be read on."""
+    """Names and lattices of a file. Raises ConfigError: the archive is damaged, so the rest of it is unreadable."""
     with fsspec.open(url, "rb", compression="infer") as file:
         if p.format == "slf":
             yield _slf(PurePosixPath(url).name.split(".")[0], file.read(MAX_SLF), p.frame_s)
@@ -147,7 +149,7 @@ def _lattices(p: ImportLatticesParams, url: str) -> Iterator[tuple[str, Lattice 
 
 
 def _slf(name: str, data: bytes, frame_s: float) -> tuple[str, Lattice | ValueError]:
-    """The file's own name stands for an utterance that its text does not name."""
+    """Name and lattice of an SLF file; the name is the file's if the text has no UTTERANCE."""
     try:
         own, lattice = from_slf(data.decode("utf-8", "replace").splitlines(), frame_s)
         return own or name, pruned(lattice, 1.0, float("inf"))
@@ -156,7 +158,7 @@ def _slf(name: str, data: bytes, frame_s: float) -> tuple[str, Lattice | ValueEr
 
 
 def _words(path: str) -> Sequence[str]:
-    """Spelling of each number of a words.txt."""
+    """The word of each number in a words.txt; "" for unused numbers."""
     with fsspec.open(path, "rt", encoding="utf-8") as file:
         pairs = [line.split() for line in file if line.strip()]
     if not pairs or any(len(pair) != 2 or not pair[1].isdecimal() for pair in pairs):

@@ -1,4 +1,4 @@
-"""Stages `export-lattices` and `import-lattices`: lattices as Kaldi's and HTK's files, and such files as lattices."""
+"""Stages `export-lattices` and `import-lattices`: lattices to and from Kaldi's and HTK's files."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class ExportLattices(Stage[ExportLatticesParams]):
-    """One task per shard of lattices. Word numbers are those of `graph`, whose `.words.txt` is written beside them.
+    """One task per shard of lattices. Words are numbered as in `graph`; its `.words.txt` is written beside the files.
 
-    Acoustic scores are without their scale, as Kaldi and HTK have them. Transition ids are labels + 1.
+    Acoustic scores are unscaled, as in Kaldi and HTK. Transition ids are labels + 1.
     """
 
     name = "export-lattices"
@@ -31,7 +31,7 @@ class ExportLattices(Stage[ExportLatticesParams]):
 
 
 class ImportLattices(Stage[ImportLatticesParams]):
-    """One task per features shard of the sets; the source is read once, and its lattices go to their shards by key."""
+    """One task per features shard of the sets. The source is read once; keys send its lattices to their shards."""
 
     name = "import-lattices"
     params = ImportLatticesParams

@@ -1,5 +1,5 @@
-"""Search of a graph that gives word lattices: `Searcher` with all paths near the best one, and with the language model
-of a `ComposedGraph`."""
+"""Graph search that gives word lattices: like `Searcher`, but with all paths near the best one, and optionally with the
+language model of a `ComposedGraph`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from megahour.lattices.n_best import best_paths
 from megahour.lattices.search_graph import SearchGraph, search_graph
 from megahour.lattices.word_graph import word_graph
 
-MAX_ARCS = 500  # a frame; more are noise, and to determinise them may take time without bounds
+MAX_ARCS = 500  # per frame; more are noise, and determinising them may take unbounded time
 NARROWER = 0.75
-NBEST_BEAM, BEST_BEAM = 8.0, 0.01  # of lattices that only texts, or only the best one, is wanted of
+NBEST_BEAM, BEST_BEAM = 8.0, 0.01  # lattice beams if only an n-best list, or only the best text, is wanted
 
 
 class PlainGraph:
@@ -35,7 +35,7 @@ class PlainGraph:
 
 
 class LatticeSearcher:
-    """Decodes utterances with one graph, and the likelihoods, beam and scale of a `Searcher`."""
+    """Decodes utterances with one graph; likelihoods, beam and scale are those of a `Searcher`."""
 
     def __init__(
         self,
@@ -45,17 +45,17 @@ class LatticeSearcher:
         nbest: int = 0,
         composed: ComposedGraph | None = None,
     ) -> None:
-        """lattice_beam: 0 for hypotheses without lattices. nbest: texts of the hypotheses' n-best lists. composed: of
-        the graph, to be searched in its place. Raises ValueError: epsilons of the graph form a cycle."""
+        """lattice_beam: 0 for hypotheses without lattices. nbest: length of the n-best lists. composed: to search in
+        place of `graph`, with another language model. Raises ValueError: the graph has a cycle of epsilons."""
         self._searched = composed or PlainGraph(search_graph(graph.fst))
         self._words, self._searcher, self._nbest, self._kept = graph.words, searcher, nbest, lattice_beam > 0
         self._beam = lattice_beam or (NBEST_BEAM if nbest else BEST_BEAM)
 
     def __call__(self, log_posteriors: Float32) -> Hypothesis:
-        """The best path for (T, V), with the lattice of the paths that are worse by at most the lattice beam.
+        """The best path for (T, V), with a lattice of all paths within the lattice beam.
 
-        Where a lattice would have more than MAX_ARCS arcs a frame its beam is narrower. Raises ValueError as
-        `Searcher` does.
+        The beam is narrowed until the lattice has at most MAX_ARCS arcs per frame. Raises ValueError as `Searcher`
+        does.
         """
         options, beam, scores = self._searcher.options, self._beam, self._searcher.scaled(log_posteriors)
         states = self._searched.lattice(scores, options.beam, options.max_active, beam)
@@ -78,7 +78,7 @@ class LatticeSearcher:
         lattice = determinised(word_graph(states, beam), self._words, beam, MAX_ARCS * frames)
         if lattice is None:
             return None
-        # As they are kept, so that whoever reads them finds the same best path.
+        # Round as the table does, so that readers of the table get the same best path.
         graph, acoustic = (
             costs.astype(np.float32).astype(np.float64)
             for costs in (lattice.graph, lattice.acoustic / self._searcher.options.acoustic_scale)

@@ -1,4 +1,4 @@
-"""One shard of `lattices`: another language model's scores, the best texts, their words' confidences and times."""
+"""Worker of `lattices`: rescores a shard's lattices and writes the best texts with word confidences and times."""
 
 from __future__ import annotations
 
@@ -34,17 +34,18 @@ Inputs = Mapping[str, Artifact]
 
 @dataclass(frozen=True)
 class WordSpeller:
-    """Pronunciations of words as labels, and the label of silence."""
+    """Each word's pronunciations as sequences of labels, and the label of silence."""
 
     ways: Mapping[str, Sequence[Sequence[int]]]
     silence: int | None
 
 
 def lattices_shard(p: LatticesParams, inputs: Inputs, shard: int, out: ShardWriter, ctx: Context) -> None:
-    """*Hypotheses* of a shard's lattices, with `confidence`, the mean of their words'; `.lattices.parquet`, `.ctm`.
+    """Write the *hypotheses* of a shard's lattices, `.lattices.parquet` and `.ctm`.
 
-    Lattices without a path, or with words that the graph's language model lacks, are quarantined. Statistics: errors of
-    the texts and of the oracle, where `features` are given; words without exact times; words that `lm` does not know.
+    `confidence` is the mean over the words. Lattices without a path, or with words that the graph's language model
+    lacks, are quarantined. Statistics: errors of the texts and of the oracle if `features` are given; words without
+    exact times; words unknown to `lm`.
     """
     scorers = lm_scorers(inputs["lm"].url, inputs["graph_lm"].url) if "lm" in inputs else None
     speller = _speller(inputs)
@@ -101,19 +102,22 @@ def _speller(inputs: Inputs) -> WordSpeller | None:
 
 
 def _texts(texts: Artifact, shard: int) -> dict[int, str]:
-    """Of the utterances of a shard of lattices, see `Lattices.layouts`."""
+    """Reference texts by key for a shard of lattices, laid out by `Lattices.layouts`."""
     table = rows_beside(texts, shard)
     return dict(zip(table["key"].to_pylist(), table["text"].to_pylist(), strict=True))
 
 
 def _as_kept(lattice: Lattice) -> Lattice:
-    """With costs as the table keeps them."""
+    """The lattice with its costs rounded to float32, as the table stores them."""
     graph, acoustic = (each.astype(np.float32).astype(np.float64) for each in (lattice.graph, lattice.acoustic))
     return replace(lattice, graph=graph, acoustic=acoustic)
 
 
 def _spans(lattice: Lattice, best: BestPath, speller: WordSpeller | None) -> tuple[list[tuple[int, int]], bool]:
-    """Frames of each word, and whether they are those of its pronunciation, or else of the lattice's arcs."""
+    """First and end frame of each word, and whether these are exact.
+
+    Exact ones follow from the labels and the word's pronunciation, the others from where the lattice's arcs meet.
+    """
     if speller is not None and len(lattice.labels):
         labels = lattice.labels_of(best.arcs).tolist()
         spans = word_spans(best.words, labels, speller.ways, speller.silence)
@@ -127,7 +131,7 @@ def _spans(lattice: Lattice, best: BestPath, speller: WordSpeller | None) -> tup
 def _ctm(
     key: int, words: Sequence[str], spans: Sequence[tuple[int, int]], sure: Sequence[float], frame_s: float
 ) -> list[str]:
-    """NIST's lines: utterance, channel, start and duration in seconds, word, confidence."""
+    """Lines in NIST's CTM format: utterance, channel, start and duration in seconds, word, confidence."""
     return [
         f"{key} 1 {begin * frame_s:.3f} {(end - begin) * frame_s:.3f} {word} {confidence:.4f}\n"
         for word, (begin, end), confidence in zip(words, spans, sure, strict=True)
@@ -135,7 +139,7 @@ def _ctm(
 
 
 def _nbest_line(key: int, found: Sequence[BestPath]) -> str:
-    """As `megahour lm rescore` reads them: `score` is that of the acoustics."""
+    """An n-best list in the format of `megahour lm rescore`; its `score` is the acoustic score."""
     items = [
         {
             "text": " ".join(each.words),
@@ -155,6 +159,6 @@ def _count(out: ShardWriter, reference: Sequence[str], words: Sequence[str], lat
 
 
 def rates(numbers: Mapping[str, Any]) -> dict[str, float]:
-    """For the summary: word error rates of the texts and of the oracle."""
+    """Word error rates of the texts and of the oracle, for the summary."""
     words = numbers.get("reference_words", 0)
     return {f"{name}wer": round(numbers[f"{name}errors"] / words, 6) for name in ("", "oracle_") if words}

@@ -1,4 +1,4 @@
-"""Stage `lattices`: texts of lattices, with another language model, n-best lists, confidences and word times."""
+"""Stage `lattices`: rescores lattices; writes texts, n-best lists, confidences and word times."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class Lattices(Stage[LatticesParams]):
-    """One task per shard of `lattices`, which are *hypotheses* with lattices. Writes *hypotheses* with lattices, a
-    column `confidence`, and `.ctm`.
+    """One task per shard of `lattices`, which are *hypotheses* with lattices.
 
-    `lm` takes the place of `graph_lm`, the language model of the graph that was searched. `features` hold the
-    reference texts, for error rates and the oracle. `lexicon` and `units` give words of an HMM graph their exact times;
-    without them, or where a text has none, times are those of the lattice's arcs, which may be off by half a word.
+    Writes *hypotheses* with lattices and a column `confidence`, and `.ctm`. `lm` replaces `graph_lm`, the language
+    model of the graph that was searched. `features` hold the reference texts for error rates and the oracle. `lexicon`
+    and `units` give exact word times for an HMM graph. Otherwise times come from the lattice's arcs, which may be off
+    by half a word.
     """
 
     name = "lattices"

@@ -1,4 +1,4 @@
-"""What a user may set of `decode`: parameters, their defaults and what they change."""
+"""The parameters of the stages in `decode`."""
 
 from __future__ import annotations
 

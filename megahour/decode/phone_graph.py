@@ -1,7 +1,7 @@
-"""A graph of senones alone: an n-gram of phones, each in its context, as their alignments have them.
+"""A decoding graph without words: an n-gram of senones, estimated from alignments.
 
 It is the denominator of lattice-free MMI (Povey et al., "Purely sequence-trained neural networks for ASR based on
-lattice-free MMI", 2016): no smoothing and no back-off arcs, so that it stays small. Rare histories count as shorter.
+lattice-free MMI", 2016). It has no smoothing and no back-off arcs, so it stays small; rare histories are shortened.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ END = -1
 
 
 def phone_graph(runs: Iterable[History], senones: int, order: int, min_count: int, self_loop: float) -> Graph:
-    """The HMM graph of an n-gram of `order` over the senones of each run; words are senones as numbers.
+    """The HMM graph of an n-gram of `order` over the senones of `runs`; its words are senone numbers.
 
-    A history that occurs fewer than `min_count` times is cut to its last senones, down to one; only what was seen after
-    it may follow. Memory holds each different n-gram once.
+    A history that occurs fewer than `min_count` times is shortened from its beginning, to one senone at least. Only
+    senones observed after a history may follow it. Memory grows with the number of distinct n-grams.
 
     Raises
     ------
-    StageError: no run.
+    StageError: there are no runs.
     """
     counts: Counter[History] = Counter()
     for run in runs:
-        padded = (END, *run, END)  # behind END, the beginning, a history is shorter
+        padded = (END, *run, END)  # END also marks the beginning, where histories are shorter
         for last in range(1, len(padded)):
             counts[padded[max(0, last - order + 1) : last + 1]] += 1
     if not counts:
@@ -61,7 +61,7 @@ def phone_graph(runs: Iterable[History], senones: int, order: int, min_count: in
 
 
 def _kept(counts: Counter[History], min_count: int) -> set[History]:
-    """Histories that are states: frequent ones, and of those that are not, the part that is."""
+    """Histories that become states: the frequent ones, and all of one senone."""
     of_histories: Counter[History] = Counter()
     for gram, count in counts.items():
         for first in range(len(gram) - 1):
@@ -74,7 +74,7 @@ def _longest(history: History, kept: set[History]) -> History:
 
 
 def runs_of(units: Artifact) -> Iterator[History]:
-    """The senones of each aligned utterance, one for all frames that it lasts."""
+    """The senones of each aligned utterance, with repeated frames merged."""
     for receipt in units.each_receipt():
         table = units.read_table(receipt.shard, ".alignments.arrow", columns=["senones"])
         for row in table["senones"]:

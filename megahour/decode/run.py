@@ -1,4 +1,4 @@
-"""Decoding one features shard: posteriors through the accelerator service, search here, as they arrive."""
+"""Decodes one features shard: the accelerator service computes posteriors; this process searches as they arrive."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ Search = Callable[[Sequence[Float32]], list[list[Hypothesis] | ValueError]]
 def decode_shard(
     p: DecodeParams, inputs: Mapping[str, Artifact], shard: int, spec: ModelSpec, out: ShardWriter, ctx: Context
 ) -> None:
-    """One *hypotheses* shard: a row per utterance of features shard `shard`, in its order, at the acoustic scale.
+    """Write one *hypotheses* shard: a row per utterance of features shard `shard`, in its order.
 
-    Utterances too short for one stacked frame are dropped; those without posteriors, because they are too long for a
-    batch or the model fails on them, and those whose posteriors cannot be searched are quarantined.
-    With `nbest`, `.nbest.jsonl` has a line for each row; with `lattice`, `.lattices.parquet` a row. With `scales`,
-    statistics `errors_at_…` count word errors against the features' text at each.
+    Rows hold the hypotheses at the acoustic scale. Utterances too short for one stacked frame are dropped. Utterances
+    are quarantined if they are too long for a batch, if the model fails on them, or if the search of their posteriors
+    fails. With `nbest`, `.nbest.jsonl` has a line for each row; with `lattice`, `.lattices.parquet` has a row. With
+    `scales`, the statistics `errors_at_…` count the word errors at each scale against the features' text.
     """
     model = read_config(inputs["model"])
     table = inputs["features"].read_table(shard, ".arrow", columns=["key", "text", "frames", "features"])
@@ -104,19 +104,19 @@ def decode_shard(
 
 
 def _row(p: DecodeParams, key: int, best: Hypothesis, tag: tuple[Any, ...]) -> tuple[Any, ...]:
-    """As the columns of the table are; tag: and its probability, of a model that tells any."""
+    """A row in the order of the table's columns. tag: the tag and its probability; empty for a model without tags."""
     sure = (best.confidence,) if p.confidence else ()
     return (key, p.model_name, " ".join(best.words), best.score, len(best.labels), *sure, *tag)
 
 
 def _nbest_line(key: int, texts: Sequence[Text]) -> str:
-    """As `megahour lm rescore` reads and writes them: `score` is that of the acoustics."""
+    """An n-best list in the format of `megahour lm rescore`; its `score` is the acoustic score."""
     items = [{"text": text, "total": round(total, 4), **parts} for text, total, parts in texts]
     return json.dumps({"id": str(key), "nbest": items}, ensure_ascii=False) + "\n"
 
 
 def _count(out: ShardWriter, p: DecodeParams, scales: Sequence[float], found: Sequence[Hypothesis], text: str) -> None:
-    """Statistics of an utterance: what was found at each scale, the one whose words are kept first."""
+    """Add an utterance to the statistics. found: its hypothesis at each scale; the first is the one that is kept."""
     for scale, hypothesis in zip(scales, found, strict=True) if p.scales else ():
         out.stat(f"errors_at_{scale:g}", align(text.split(), hypothesis.words).errors)
     out.stat("reference_words", len(text.split()) if p.scales else 0)
@@ -126,7 +126,10 @@ def _count(out: ShardWriter, p: DecodeParams, scales: Sequence[float], found: Se
 
 
 def _search(p: DecodeParams, inputs: Mapping[str, Artifact]) -> tuple[list[float], Search, int]:
-    """Acoustic scales, what gives a hypothesis for each of them, and how many utterances it wants at a time."""
+    """The acoustic scales, the search, and how many utterances to pass it at a time.
+
+    The search gives a hypothesis per scale, or the error, for each utterance.
+    """
     if "graph" not in inputs:
         from megahour.decode.token_search import TOGETHER  # graphs need no torch
 
@@ -158,7 +161,7 @@ def _token_searcher(inputs: Mapping[str, Artifact], p: DecodeParams) -> TokenSea
 
 
 def _spelled(tokens: TokenSearcher, readings: Sequence[TokenReading], p: DecodeParams) -> Hypothesis:
-    """Texts of the n-best list are different ones; tokens can spell a text in more than one way."""
+    """A hypothesis from `readings`, best first. Its n-best list has a text once, though several paths may spell it."""
     texts: dict[tuple[str, ...], TokenReading] = {}
     for reading in readings if p.nbest else readings[:1]:
         texts.setdefault(tuple(word.text for word in tokens.words(reading.path.labels)), reading)
@@ -172,9 +175,9 @@ def _spelled(tokens: TokenSearcher, readings: Sequence[TokenReading], p: DecodeP
 def _with_each(
     searchers: Sequence[Searcher | LatticeSearcher], log_probs: Float32, nbest: int, *, blank: bool
 ) -> list[Hypothesis] | ValueError:
-    """The best of each searcher; that of the first one with its n-best list and its confidence.
+    """Each searcher's best hypothesis, or the error; the first one's has its n-best list and its confidence.
 
-    blank: label 0 is the blank of tokens, which does not count.
+    blank: label 0 is the blank, which confidence ignores.
     """
     try:
         found = [searcher(log_probs) for searcher in searchers]
@@ -191,7 +194,7 @@ def _with_each(
 
 
 def _searchers(p: DecodeParams, inputs: Mapping[str, Artifact]) -> dict[float, Searcher | LatticeSearcher]:
-    """A searcher of the graph per acoustic scale, the one whose hypotheses are kept first."""
+    """A searcher of the graph for each acoustic scale; first the scale whose hypotheses are kept."""
     graph, about = read_graph(inputs["graph"])
     fst = to_kaldifst(graph.fst)
     chosen = p.acoustic_scale

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 
 Float32 = npt.NDArray[np.float32]
 Text = tuple[str, float, Mapping[str, float]]
-"""A text, its score in nats, and the parts of that."""
+"""A text, its score in nats, and the parts of the score."""
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How much of the search space is kept: less is faster, more is closer to exact.
+    """Pruning and scales. Narrower pruning is faster, wider is closer to exact search.
 
-    beam: paths worse than the best by more nats are dropped. max_active: most paths that stay alive at a frame.
+    beam: paths that are worse than the best by more nats are dropped. max_active: most active paths per frame.
     """
 
     beam: float
@@ -43,11 +43,12 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Words; `score` is the negative cost in nats of the path, graph and scaled acoustics; `labels` one a frame.
+    """The words of an utterance, and the path that gave them.
 
-    `final` is False when the beam held no path to the end of a sentence and the best unfinished one was taken. `parts`:
-    what the score is made of. `nbest`: texts of the utterance, best first, where they were asked for. `confidence`:
-    mean probability of the labels that count, 0 where there is none. `lattice`: where one was asked for.
+    score: minus the path's cost in nats, graph plus scaled acoustics. labels: one a frame. final: False if no path in
+    the beam reached the end of a sentence, so that this is the best unfinished one. parts: the parts of the score.
+    nbest: texts of the utterance, best first, if requested. confidence: mean probability of the labels except blanks, 0
+    if there is none. lattice: the lattice, if requested.
     """
 
     words: tuple[str, ...]
@@ -66,9 +67,9 @@ class Searcher:
     def __init__(
         self, graph: Graph, priors: Sequence[float] | None, options: SearchOptions, fst: Any | None = None
     ) -> None:
-        """`priors`: probability of each label (S,), needed unless prior_scale is 0.
+        """`priors`: probability of each label (S,), required unless prior_scale is 0.
 
-        `fst`: `to_kaldifst(graph.fst)` for searchers that share it; made when None.
+        `fst`: `to_kaldifst(graph.fst)`, for several searchers to share; converted here if None.
         """
         if options.prior_scale and priors is None:
             raise ValueError(f"prior_scale {options.prior_scale} needs priors; pass them or set it to 0")
@@ -83,21 +84,21 @@ class Searcher:
         self._log_priors = None if floor is None else (options.prior_scale * floor).astype(np.float32)
 
     def __call__(self, log_posteriors: Float32) -> Hypothesis:
-        """Best path for `log_posteriors` float32 (T, V), V at least the graph's labels.
+        """The best path for `log_posteriors` float32 (T, V); V is at least the number of labels in the graph.
 
-        Raises ValueError on a wrong shape, NaN, or when nothing survives (T too short for any sentence gives the best
-        unfinished path instead).
+        If T is too short for any sentence, this is the best unfinished path. Raises ValueError on a wrong shape, on
+        NaN, or if no path survives.
         """
         stream = self.begin()
         stream.advance(log_posteriors)
         return stream.best
 
     def begin(self) -> GraphStream:
-        """The search of an utterance that comes in parts."""
+        """Begin the search of an utterance that arrives in chunks."""
         return GraphStream(self, kaldi_decoder.FasterDecoder(self._fst, self._config))
 
     def n_best(self, log_posteriors: Float32, n: int, lattice_beam: float = 8.0) -> list[Hypothesis]:
-        """At most `n` best paths with different words, best first, from a lattice within `lattice_beam` nats."""
+        """Up to `n` best paths with distinct words, best first, from a lattice with a beam of `lattice_beam` nats."""
         config = kaldi_decoder.LatticeSimpleDecoderConfig(beam=self.options.beam, lattice_beam=lattice_beam)
         decoder = kaldi_decoder.LatticeSimpleDecoder(self._fst, config)
         decoder.decode(kaldi_decoder.DecodableCtc(self.scaled(log_posteriors)))
@@ -110,7 +111,7 @@ class Searcher:
             for path in paths:
                 hypothesis = self.read(path, final)
                 best.setdefault(hypothesis.words, hypothesis)
-            if len(paths) < wanted or wanted >= 64 * n:  # all paths seen, or the rest says the same words
+            if len(paths) < wanted or wanted >= 64 * n:  # no more paths, or too many with the same words
                 break
             wanted *= 4
         return sorted(best.values(), key=lambda hypothesis: -hypothesis.score)[:n]
@@ -127,7 +128,7 @@ class Searcher:
         return np.ascontiguousarray(values * np.float32(self.options.acoustic_scale))
 
     def read(self, path: Any, final: bool) -> Hypothesis:
-        """Of a linear kaldifst path."""
+        """The hypothesis of a linear kaldifst path."""
         _, inputs, outputs, weight = kaldifst.get_linear_symbol_sequence(path)
         return Hypothesis(
             tuple(self.words[number] for number in outputs),
@@ -139,7 +140,7 @@ class Searcher:
 
 
 class GraphStream:
-    """The search of one utterance that comes in parts; in the end it has found what it finds in the whole."""
+    """The search of an utterance that arrives in chunks; the result is the same as for the whole utterance."""
 
     def __init__(self, searcher: Searcher, decoder: Any) -> None:
         self._searcher, self._decoder, self._frames = searcher, decoder, 0

@@ -1,4 +1,4 @@
-"""Clips that a bundle is tried on: files that the user names, or utterances of the model's own run."""
+"""Clips to test a bundle on: files named by the user, or utterances of the model's own run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COLUMNS = ["key", "shard", "offset", "size", "rate_hz", "speaker", "text", "set"
 
 @dataclass(frozen=True)
 class SpokenClip:
-    """Mono samples at the model's rate, and their text where it is known."""
+    """Mono samples at the model's rate, and their text if known, else ""."""
 
     name: str
     samples: NDArray[np.int16]
@@ -40,7 +40,7 @@ def digest(clips: Sequence[SpokenClip]) -> str:
 
 
 def clips_of_files(paths: Sequence[str], rate_hz: int) -> list[SpokenClip]:
-    """The audio files at `paths`, those of folders in order of their names; `talk.txt` says what is said in `talk.wav`.
+    """The audio files at `paths`, those of a folder sorted by name; the text of `talk.wav` is read from `talk.txt`.
 
     Raises
     ------
@@ -73,7 +73,10 @@ def _clip(path: Path, rate_hz: int) -> SpokenClip:
 def clips_of_sets(
     selection: str, utterances: str, most: int, rate_hz: int, *, among: Sequence[str] = (), but: Sequence[str] = ()
 ) -> list[SpokenClip]:
-    """The first utterances of sets of a *selection*, one of each speaker in turn; among: sets (all), but: left out."""
+    """Up to `most` utterances of a *selection*, taking one from each speaker in turn.
+
+    among: sets to take them from; all if empty. but: sets to leave out. Only utterances at `rate_hz` count.
+    """
     by_speaker: dict[str, list[dict[str, Any]]] = {}
     for row in _rows(Artifact(selection), among, but):
         mine = by_speaker.setdefault(row["speaker"], [])

@@ -2,12 +2,12 @@
 
 sherpa-onnx's lexicon front end for VITS (version 2.0.1) adds a token " " after each word, which is not a pause to our
 voices, splits a text at . ; ! ? : and -, and skips words that the lexicon lacks. The one for Matcha writes no " ", and
-splits at , . ! ? and : unless it is told to take all sentences at once. So `tokens.txt` defines
+splits at , . ! ? and : unless it is set to pass all sentences at once. So `tokens.txt` defines
 
     0       " ", which the graph drops
     1       a pause: the comma, and marks that split a text within a sentence
-    2 …     phones, by their numbers in the model
-    N       the end of a sentence: a pause and silence after it
+    2 …     phones, numbered as in the model
+    N       the end of a sentence: a pause, then silence
 
 and the graph puts pauses before and after the speech, as `megahour.tts.script` does.
 """
@@ -50,7 +50,7 @@ class _TokenGraph(nn.Module):
         self.language = speaker.config["languages"].index(language)
 
     def example(self) -> tuple[Tensor, ...]:
-        """Inputs to trace it with."""
+        """Example inputs for tracing."""
         one = torch.ones(1)
         x = torch.tensor([[2, SPACE, PAUSE_NUMBER, 2, SPACE, 2, self.end, SPACE]])
         known = {"x": x, "x_length": torch.tensor([x.shape[1]]), "sid": torch.tensor([0])}
@@ -59,7 +59,7 @@ class _TokenGraph(nn.Module):
     def said(
         self, x: Tensor, x_length: Tensor, noise_scale: Tensor, length_scale: Tensor, sid: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Mels (1, T, M), frames (1, U') of each symbol, and two 0/1 flags: any phone, and any end of a sentence."""
+        """Mels (1, T, M), frames of each symbol (1, U'), and two 0/1 flags: has a phone, has an end of a sentence."""
         given = x[0]
         ended = (given == self.end).long().sum().clamp(max=1)
         phones = self._phones(given)[None]
@@ -88,8 +88,8 @@ class _TokenGraph(nn.Module):
 class VoiceGraph(_TokenGraph):
     """Tokens `x` (1, U) to samples `y` (1, N) in -1 … 1, and the `frames` (1, U') of each symbol.
 
-    noise_scale: `spread` of a flow's noise; length_scale: factor on durations; sid: which of several voices. The VITS
-    form requires `x_length` and `noise_scale_w`, but they have no effect.
+    noise_scale: `spread` of a flow's noise; length_scale: factor on durations; sid: which of the model's voices. The
+    VITS form requires `x_length` and `noise_scale_w`, but they have no effect.
     """
 
     outputs = ("y", "frames")
@@ -145,7 +145,7 @@ class VocoderGraph(nn.Module):
         self.vocoder, self.mels, self.shift = speaker.vocoder, speaker.spectrum.mels, speaker.spectrum.shift
 
     def example(self) -> tuple[Tensor, ...]:
-        """Inputs to trace it with."""
+        """Example inputs for tracing."""
         return (torch.cat((torch.zeros(1, self.mels, 9), torch.full((1, self.mels, 2), SILENT)), 2),)
 
     def forward(self, mel: Tensor) -> Tensor:

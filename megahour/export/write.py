@@ -1,4 +1,4 @@
-"""A bundle from a model: graphs, golden clips, manifest; published only when it says what the model says."""
+"""Write a model as a bundle: graphs, golden clips and manifest. Published only if its texts equal the model's."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from megahour.export.play import PlayedStream, padded, stream_rows
 from megahour.transcribe.bundle import Bundle, GoldenClip
 from megahour.transcribe.bundle_files import MANIFEST
 
-FRAMES = 120  # of the example that graphs are traced with
+FRAMES = 120  # length of the example that graphs are traced with
 
 
 @dataclass
 class Draft:
-    """A bundle under way, in a folder beside its place."""
+    """An unfinished bundle, in a scratch folder beside its destination."""
 
     folder: Path
     model: TrainedModel
@@ -53,7 +53,7 @@ class Draft:
     program: str = ""
 
     def bundle(self) -> Bundle:
-        """What is there so far, with its manifest, opened as everyone would."""
+        """Write the manifest of what the folder holds so far, and open it as a reader would."""
         model, p, front = self.model, self.params, self.model.front_end
         values = {
             "format": 1,
@@ -82,7 +82,7 @@ class Draft:
         return Bundle.open(str(self.folder))
 
     def _sizes(self) -> dict[str, Any]:
-        """Of a transducer."""
+        """Entries of the manifest for a transducer's predictor and joiner; none for CTC."""
         if self.model.criterion == "ctc":
             return {}
         width = int(self.model.config["join"])
@@ -95,11 +95,12 @@ def write_bundle(
     model: TrainedModel, params: ExportModelParams, origin: ModelOrigin, clips: Sequence[SpokenClip],
     calibration: Sequence[SpokenClip], out: str,
 ) -> tuple[Bundle, GraphComparison]:  # fmt: skip
-    """The bundle at `out`, a local folder that must not be there yet, and how its graphs did on the golden clips.
+    """Write a bundle to `out`, a local folder that must not exist yet; also returns the comparison on the golden clips.
 
     Raises
     ------
-    ConfigError: `out` is there, or a graph does not give the model's texts for the clips; then nothing is left there.
+    ConfigError: `out` exists, static or mixed int8 lacks calibration clips, or a graph's texts of the clips differ from
+        the model's. Nothing is left at `out`.
     """
     if "int8" in params.precisions and params.int8 != "dynamic" and not calibration:
         raise ConfigError(
@@ -162,7 +163,7 @@ def _offline(draft: Draft) -> None:
 
 
 def _search_graphs(draft: Draft) -> None:
-    """What a transducer's search asks: its predictor, which runtimes call decoder, and its joiner."""
+    """Write a transducer's predictor, which runtimes call decoder, and its joiner."""
     joint = draft.model.joint
     assert joint is not None
     width, lstm = draft.model.config["join"], draft.model.predictor == "lstm"
@@ -187,7 +188,7 @@ def _streaming(draft: Draft) -> None:
 
 
 def _smaller(draft: Draft, precision: str) -> None:
-    """Each graph again, in fp16 or int8; of a transducer's search always with activations as they come."""
+    """Write each graph in fp16 or int8 too. In int8, decoder and joiner always quantise activations dynamically."""
     leave: list[str] = []
     about: dict[str, Any] = {}
     how = draft.params.int8
@@ -216,7 +217,7 @@ def _smaller(draft: Draft, precision: str) -> None:
 
 
 def _feeds(draft: Draft, form: str) -> Iterator[dict[str, Any]]:
-    """What a graph takes for the calibration clips."""
+    """A graph's inputs for the calibration clips."""
     model, bundle = draft.model, draft.bundle()
     stream = PlayedStream(bundle) if form == "streaming" else None
     for clip in draft.calibration:
@@ -230,7 +231,10 @@ def _feeds(draft: Draft, form: str) -> Iterator[dict[str, Any]]:
 
 
 def _sensitive(draft: Draft) -> tuple[list[str], dict[str, float]]:
-    """Layers that stay fp32 so that texts of the calibration clips do, and how far each alone moves the output."""
+    """Layers to keep in fp32 so that the texts of the calibration clips do not change, and each layer's divergence.
+
+    Layers are taken in order of divergence, the change of the output when only that layer is quantised.
+    """
     source, feeds = draft.folder / "model.onnx", list(_feeds(draft, "offline"))
     output = _offline_graph(draft.model).outputs[0]
     found = quantise.divergences(source, feeds, output)
@@ -253,7 +257,7 @@ def _layer(node: str) -> str:
 
 
 def _program(draft: Draft) -> None:
-    """The offline graph as a torch.export program of one utterance of any length."""
+    """Write the offline graph as a torch.export program for one utterance of any length."""
     model, path = draft.model, draft.folder / "model.pt2"
     graph = _offline_graph(model).eval()
     x = torch.zeros(1, FRAMES * model.frames, model.front_end.mels)

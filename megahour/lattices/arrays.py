@@ -1,4 +1,4 @@
-"""Arrays that grow, for compiled code that does not know how much it will find."""
+"""Growing arrays, selection and sorting for compiled code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from megahour.core.compiled import compiled, put
 
 @compiled
 def grown(array, size):  # type: ignore[no-untyped-def]
-    """`array`, or a copy with room for at least `size` values and as many again."""
+    """`array` if it has room for `size` values, else a copy with room for twice that."""
     if size <= len(array):
         return array
     larger = np.empty(2 * size, array.dtype)
@@ -19,7 +19,7 @@ def grown(array, size):  # type: ignore[no-untyped-def]
 
 @compiled
 def grown_rows(array, size):  # type: ignore[no-untyped-def]
-    """The same of rows."""
+    """`grown` for rows."""
     if size <= len(array):
         return array
     larger = np.empty((2 * size, array.shape[1]), array.dtype)
@@ -31,8 +31,10 @@ def grown_rows(array, size):  # type: ignore[no-untyped-def]
 
 @compiled
 def least(values, count, k):  # type: ignore[no-untyped-def]
-    """The k-th least, from 0, of values[:count], by partitions of a copy (Hoare's find). numba's own takes 13 s to
-    compile."""
+    """The k-th smallest (k from 0) of values[:count], by Hoare's quickselect on a copy.
+
+    numba's np.partition takes 13 s to compile.
+    """
     found = np.empty(count, values.dtype)
     for i in range(count):
         found[i] = values[i]
@@ -57,7 +59,7 @@ def least(values, count, k):  # type: ignore[no-untyped-def]
 
 @compiled
 def sort_ways(key, by, over, count):  # type: ignore[no-untyped-def]
-    """Sort the first `count` of three columns by the first, then the others (Shell 1959)."""
+    """Sort the first `count` rows of three columns by `key`, then `by`, then `over` (Shell sort, 1959)."""
     gap = count // 2
     while gap:
         for i in range(gap, count):

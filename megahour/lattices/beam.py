@@ -1,12 +1,12 @@
 """Beam search over a decoding graph that keeps every path within a lattice beam of the best one.
 
-Forward, it is the best-path search: tokens (state, least cost) at each frame, within `beam` of the frame's best and at
-most `max_active`. Only tokens are kept. Backward, each frame's tokens are expanded once more, and an arc stays whose
-best path is within the lattice beam of the best of all. That is what Kaldi's lattice-faster-decoder has after its last
-pruning, without links that die on the way.
+The forward pass is an ordinary best-path search. It stores only tokens (state, least cost): for each frame those within
+`beam` of the frame's best, at most `max_active`. The backward pass expands each frame's tokens once more and keeps an
+arc if the best path through it is within the lattice beam of the best path. The result is what Kaldi's
+lattice-faster-decoder has after its final pruning, but links that would be pruned are never stored.
 
-Arcs without a label (epsilons) do not form cycles in a decoding graph, so states have levels: an epsilon leads to a
-higher one. Tokens of a frame lie in order of their levels, and frames in order: a topological order of all tokens.
+Arcs without a label (epsilons) form no cycles in a decoding graph, so each state has a level, and an epsilon leads to a
+state of a higher level. Tokens are sorted by frame, then by level, which is a topological order.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 ROUNDING = 1e-7
-"""Nats that sums of the same costs in another order may differ by."""
+"""Largest difference in nats between sums of the same costs in another order."""
 HUGE = 1e300
 
 
 class StateLattice(NamedTuple):
-    """N nodes in topological order, node 0 the first, and arcs in order of their node; costs in nats.
+    """N nodes in topological order, starting with node 0, and A arcs sorted by their source node; costs in nats.
 
-    first: int64 (N + 1,), a node's first arc. target, label, word: int32 (A,); 0 is no label, or no word. graph,
+    first: int64 (N + 1,), each node's first arc. target, label, word: int32 (A,); 0 is no label, or no word. graph,
     acoustic: float64 (A,). frame: int32 (N,). forward, backward: float64 (N,), least costs from the beginning and to
-    the end. final: float64 (N,), infinite where no path ends. `reached`: whether paths end in final states of the
-    graph; without one all states of the last frame count as final.
+    the end. final: float64 (N,), infinite if no path ends in the node. reached: whether paths end in final states of
+    the graph; if not, all states of the last frame count as final.
     """
 
     first: Int64
@@ -53,9 +53,9 @@ class StateLattice(NamedTuple):
 def state_lattice(
     graph: SearchGraph, scores: NDArray[np.float32], beam: float, max_active: int, lattice_beam: float
 ) -> StateLattice:
-    """All paths of `scores` (T, V), scaled log likelihoods, that the beam holds and that are within `lattice_beam`.
+    """All paths for scaled log likelihoods `scores` (T, V) that survive the beam and are within `lattice_beam`.
 
-    Raises ValueError: nothing survives.
+    Raises ValueError: no path survives.
     """
     begin, state, cost = _forward(graph, scores, beam, max_active)
     return lattice_of(graph, scores, begin, state, cost, beam, lattice_beam)
@@ -70,8 +70,12 @@ def lattice_of(
     beam: float,
     lattice_beam: float,
 ) -> StateLattice:
-    """Of the tokens of each frame, which begin there (T + 2,), with their states and costs. Raises ValueError: fewer
-    beginnings, since none survived."""
+    """The lattice from the tokens of the forward pass, with their `state` and `cost`.
+
+    begin: (T + 2,), the first token of each frame, and their number at the end; shorter if no token survived.
+
+    Raises ValueError: no token survived.
+    """
     if len(begin) < len(scores) + 2:
         raise ValueError(f"no path survives frame {len(begin) - 1} of {len(scores)}; raise beam {beam:g}")
     return StateLattice(*_backward(graph, scores, begin, state, cost, lattice_beam + ROUNDING))
@@ -79,7 +83,10 @@ def lattice_of(
 
 @compiled
 def _forward(graph, scores, beam, max_active):  # type: ignore[no-untyped-def]
-    """Where each frame's tokens begin, their states and costs; fewer than T + 2 beginnings when all tokens died."""
+    """The first token of each frame (T + 2,), and the tokens' states and costs.
+
+    There are fewer than T + 2 if no token survived a frame.
+    """
     slot, begin = np.full(len(graph.final), -1, np.int64), np.zeros(len(scores) + 2, np.int64)
     state, cost = np.empty(1024, np.int32), np.empty(1024, np.float64)
     new_state, new_cost = np.empty(1024, np.int32), np.empty(1024, np.float64)
@@ -103,10 +110,11 @@ def _forward(graph, scores, beam, max_active):  # type: ignore[no-untyped-def]
 
 @compiled
 def emit(graph, score, beam, state, cost, slot, new_state, new_cost):  # type: ignore[no-untyped-def]
-    """The tokens that a frame's labels lead to from those of the frame before; how many. slot: where a state's is.
+    """Expand the previous frame's tokens along arcs with a label. Returns states and costs of the new tokens, and their
+    number.
 
-    `settle` puts tokens in place word for word as this does: a function that gives grown arrays back for each token
-    takes 1.7 times as long.
+    slot: each state's token, or -1. `settle` repeats the code that inserts a token, since a shared function that
+    returns the grown arrays for each token takes 1.7 times as long.
     """
     limit = min(_best_next(graph, score, state, cost) + beam, HUGE)
     count = np.int64(0)
@@ -130,7 +138,7 @@ def emit(graph, score, beam, state, cost, slot, new_state, new_cost):  # type: i
 
 @compiled
 def settle(graph, beam, max_active, slot, new_state, new_cost, count, state, cost, total):  # type: ignore[no-untyped-def]
-    """Adds the tokens of a frame, with those that epsilons lead to, to state[:total] and cost[:total], by levels."""
+    """Follow epsilons, prune the frame's tokens, and append them to state[:total] and cost[:total], sorted by level."""
     best = np.inf
     for i in range(count):
         best = min(best, new_cost[i])
@@ -170,7 +178,7 @@ def settle(graph, beam, max_active, slot, new_state, new_cost, count, state, cos
 
 @compiled
 def _best_next(graph, score, state, cost):  # type: ignore[no-untyped-def]
-    """Least cost behind the best token: a bound before all others are expanded."""
+    """Least cost of the tokens that the best token leads to: a bound to begin with, before all tokens are expanded."""
     best = 0
     for i in range(len(cost)):
         if cost[i] < cost[best]:
@@ -183,7 +191,7 @@ def _best_next(graph, score, state, cost):  # type: ignore[no-untyped-def]
 
 @compiled
 def _backward(graph, scores, begin, state, forward, lattice_beam):  # type: ignore[no-untyped-def]
-    """A `StateLattice` of the tokens' arcs within the lattice beam."""
+    """The fields of a `StateLattice` with the arcs between tokens that are within the lattice beam."""
     frames, tokens = len(scores), len(state)
     final = np.full(tokens, np.inf)
     best, reached = np.inf, False
@@ -232,7 +240,7 @@ def _backward(graph, scores, begin, state, forward, lattice_beam):  # type: igno
 
 @compiled
 def _numbered(graph, scores, begin, forward, backward, final, reached, source, via, end):  # type: ignore[no-untyped-def]
-    """Tokens with a path to the end as nodes, and their arcs, found from the last to the first, in order."""
+    """Number the tokens with a path to the end as nodes, and sort the arcs, which come last to first, by node."""
     frames, arcs = len(scores), len(source)
     node, nodes = np.full(len(forward), -1, np.int32), 0
     frame = np.empty(len(forward), np.int32)

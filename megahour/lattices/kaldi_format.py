@@ -1,8 +1,8 @@
-"""Kaldi's compact lattices, binary and text, and its plain ones: archives of OpenFst `vector` files.
+"""Kaldi's compact lattices in binary and text form, and its plain lattices: archives of OpenFst `vector` FSTs.
 
-An entry is the key, a space, and the FST; a binary one begins with OpenFst's magic number, a text one with a newline.
-Weights are (graph cost, acoustic cost), those of compact lattices with a string of transition ids, one a frame: labels
-+ 1 here. Formats of Kaldi's lat/kaldi-lattice.h and fstext/lattice-weight.h.
+An entry is a key, a space and an FST, which begins with OpenFst's magic number if binary, or with a newline if text.
+Weights are (graph cost, acoustic cost). In compact lattices they include a string of transition ids, one per frame;
+these are our labels + 1. The formats are defined in Kaldi's lat/kaldi-lattice.h and fstext/lattice-weight.h.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from megahour.lattices.loose import WeightedLink, from_links
 from megahour.units.fst import MAGIC
 
 COMPACT, PLAIN = b"compactlattice44", b"lattice4"
-MOST = 1 << 26  # states, arcs or labels of a lattice that is read
+MOST = 1 << 26  # most states, arcs of a state, or labels of an arc to read
 Numbers = Mapping[str, int]
 
 
 def compact_bytes(lattice: Lattice, numbers: Numbers) -> bytes:
-    """A compact lattice. numbers: those of the words in Kaldi's words.txt. Raises ValueError: a word is not there."""
+    """A binary compact lattice. numbers: of each word in Kaldi's words.txt. Raises ValueError: a word has no number."""
     first, words, strings = _columns(lattice, numbers)
     end, parts = (
         lattice.states - 1,
@@ -44,7 +44,7 @@ def compact_bytes(lattice: Lattice, numbers: Numbers) -> bytes:
 
 
 def compact_text(lattice: Lattice, numbers: Numbers) -> str:
-    """The same as text: `source target word graph,acoustic,1_2_3` an arc, `state weight` a final state."""
+    """A compact lattice as text: lines `source target word graph,acoustic,1_2_3` (arcs) and `state weight` (final)."""
     _, words, strings = _columns(lattice, numbers)
     lines, end = ["\n"], lattice.states - 1
     for arc in range(lattice.arcs):
@@ -56,8 +56,10 @@ def compact_text(lattice: Lattice, numbers: Numbers) -> str:
 
 
 def plain_bytes(lattice: Lattice, numbers: Numbers) -> bytes:
-    """A plain lattice, which OpenFst readers of Kaldi's `lattice4` arcs take: a transition id an arc, words on the
-    first. The weights are on the first arc, too."""
+    """A plain lattice for readers of Kaldi's `lattice4` arcs: an arc per transition id.
+
+    The first of a word's arcs has the word and the weights.
+    """
     _, words, strings = _columns(lattice, numbers)
     out: list[list[tuple[int, int, float, float, int]]] = [[] for _ in range(lattice.states)]
     for arc in range(lattice.arcs):
@@ -78,7 +80,7 @@ def plain_bytes(lattice: Lattice, numbers: Numbers) -> bytes:
 
 
 def _columns(lattice: Lattice, numbers: Numbers) -> tuple[list[int], list[int], list[tuple[int, ...]]]:
-    """Where each state's arcs begin, words and transition ids of the arcs."""
+    """The first arc of each state, and each arc's word number and transition ids."""
     first = np.searchsorted(lattice.source, np.arange(lattice.states + 1)).tolist()
     spelled = [lattice.words[word] if word else None for word in lattice.word.tolist()]
     if missing := {word for word in spelled if word is not None} - numbers.keys():
@@ -101,14 +103,14 @@ def _weight(graph: float, acoustic: float, string: Sequence[int]) -> bytes:
 
 
 def read_archive(file: BinaryIO, words: Sequence[str]) -> Iterator[tuple[str, Lattice | ValueError]]:
-    """Keys and compact lattices of an archive, of binary and text entries; a lattice that cannot be used is an error.
+    """Keys and compact lattices of an archive with binary or text entries; an error in place of an unusable lattice.
 
-    words: spelling of each number. Raises ValueError where the archive itself cannot be read on.
+    words: the word of each number. Raises ValueError: the archive is damaged, so that nothing after that is readable.
     """
     while key := _key(file):
         begins = file.read(1)
         is_binary = begins == struct.pack("<i", MAGIC)[:1]
-        entry = _binary(file) if is_binary else None  # of a text the end is an empty line, whatever it holds
+        entry = _binary(file) if is_binary else None  # a text entry always ends at an empty line
         lines = [] if is_binary else list(iter(lambda: file.readline().rstrip(), b""))
         try:
             yield key, from_links(*(entry or _text(lines)), words)
@@ -125,7 +127,7 @@ def _key(file: BinaryIO) -> str:
         if len(key) > 1 << 12:
             raise ValueError("a key of more than 4,096 bytes: this is no archive")
     if c == b"\n":
-        file.seek(-1, 1)  # that of a text entry
+        file.seek(-1, 1)  # the newline belongs to the text entry
     return key.decode("utf-8", "replace")
 
 
@@ -133,7 +135,7 @@ Read = tuple[list[WeightedLink], dict[int, WeightedLink]]
 
 
 def _binary(file: BinaryIO) -> Read:
-    """Links and final weights of a binary entry whose first byte was read."""
+    """Links and final weights of a binary entry whose first byte has been read."""
     (_,) = _unpack(file, "3s")
     names = [file.read(_bounded(_unpack(file, "i")[0], 64)) for _ in range(2)]
     if names != [b"vector", COMPACT]:

@@ -1,4 +1,4 @@
-"""A decoding graph as the search of lattices reads it. Epsilons (arcs without a label) do not form cycles in it."""
+"""A decoding graph laid out for lattice search. Its epsilons (arcs without a label) must not form cycles."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ Int64 = NDArray[np.int64]
 
 
 class SearchGraph(NamedTuple):
-    """A graph of S states as the search reads it; arcs of a state lie together, epsilons first.
+    """A graph of S states. The arcs of a state are consecutive, epsilons first.
 
-    first, labelled, stop: int64 (S,), a state's first arc, its first with a label, and the one behind its last. level:
-    int32 (S,), below `levels`. gains: bool (S,), whether an epsilon of the state may have a cost below 0.
+    first, labelled, stop: int64 (S,), a state's first arc, its first arc with a label, and the end of its arcs. level:
+    int32 (S,), below `levels`; an epsilon leads to a higher level. gains: bool (S,), whether an epsilon of the state
+    has a negative cost.
     """
 
     start: int
@@ -36,7 +37,7 @@ class SearchGraph(NamedTuple):
 
 
 def search_graph(fst: FstArrays) -> SearchGraph:
-    """Raises ValueError: epsilons form a cycle, or a cost is NaN or below all bounds."""
+    """Lay out a graph. Raises ValueError: epsilons form a cycle, or a cost is NaN or negative infinity."""
     label, source, target = fst.arcs["ilabel"], fst.source, fst.arcs["nextstate"]
     cost, final = fst.arcs["weight"].astype(np.float64), fst.final.astype(np.float64)
     if not ((cost > -np.inf).all() and (final > -np.inf).all()):
@@ -65,7 +66,7 @@ def search_graph(fst: FstArrays) -> SearchGraph:
 
 
 def _levels(source: Int32, target: Int32, states: int) -> Int32:
-    """Epsilons on the longest way to each state (S,)."""
+    """Level of each state (S,): the largest number of consecutive epsilons that lead to it."""
     level = np.zeros(states, np.int32)
     for _ in range(states + 1):
         raised = level.copy()

@@ -1,4 +1,4 @@
-"""HTK's standard lattice format (SLF), version 1.0: words on the links, natural logarithms, times of the nodes."""
+"""HTK's standard lattice format (SLF), version 1.0. We write words on links, natural logarithms, and times of nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FIELD = re.compile(r'([A-Za-z]+)=("(?:[^"\\]|\\.)*"|\S+)')
 
 
 def to_slf(name: str, lattice: Lattice, scale: float, frame_s: float) -> str:
-    """`a` is ln p of the acoustics without their scale, which is `acscale`; `l` is -1 times the graph's cost."""
+    """A lattice in SLF. `a` is the unscaled acoustic ln p, `acscale` its scale, `l` minus the graph cost."""
     head = ["VERSION=1.0", f"UTTERANCE={name}", "lmscale=1", "wdpenalty=0", f"acscale={scale:.9g}"]
     head += ["start=0", f"end={lattice.states - 1}", f"N={lattice.states} L={lattice.arcs}"]
     nodes = [f"I={state} t={frame * frame_s:.4f}" for state, frame in enumerate(lattice.frame.tolist())]
@@ -32,10 +32,10 @@ def _quoted(lattice: Lattice, arc: int) -> str:
 
 
 def from_slf(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
-    """The utterance's name, "" if it has none, and its lattice, whose labels are not known.
+    """The utterance's name, "" if it has none, and its lattice, without labels.
 
-    Words may be on links, or on nodes: then links to the node carry the word. Raises ValueError: not the format, no
-    logarithms (base 0), several first or last nodes, or what `from_links` finds.
+    Words may be on links or on nodes; a node's word goes to the links that lead to it. Raises ValueError: not SLF, no
+    logarithms (base 0), several first or last nodes, or an error of `from_links`.
     """
     try:
         return _read(lines, frame_s)

@@ -1,4 +1,4 @@
-"""From the senones of an utterance to its phones and how long each lasts."""
+"""Phones and durations from an utterance's senone alignment."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from megahour.units.hmm import SILENCE, Units, transcript_path, viterbi
 from megahour.units.lexicon import Lexicon
 
 PAUSE = " "
-"""The symbol of silence: before, between and after words."""
-OFF = np.float32(-1e6)  # a senone that is not the aligned one
+"""The symbol for silence before, between and after words."""
+OFF = np.float32(-1e6)  # score of any senone but the aligned one
 WINDOW_FRAMES = 1
-"""Windows of the alignment begin at their frame's time, those of mel spectra are centred there: 10 of 12.5 ms."""
+"""Offset of alignment frames from mel frames, 12.5 ms rounded to 10: windows of the former begin at the frame's time,
+those of the latter are centred on it."""
 
 
 @dataclass(frozen=True)
 class SpokenPhone:
-    """A phone, or `PAUSE`, that lasts `frames` of 10 ms."""
+    """A phone or `PAUSE`, and its duration in frames of 10 ms."""
 
     phone: str
     frames: int
@@ -31,13 +32,13 @@ class SpokenPhone:
 def spoken_phones(
     senones: NDArray[np.int16], words: Sequence[str], lexicon: Lexicon, units: Units
 ) -> list[SpokenPhone]:
-    """The phones of `words` with their frames, which add up to those of `senones` (T,), and the silences between.
+    """The phones of `words` and the silences around them, with durations that add up to the T frames of `senones` (T,).
 
-    The alignment's path is found again: of all pronunciations and silences it is the one with these senones.
+    Viterbi recovers the aligned path: the choice of pronunciations and silences that gives exactly these senones.
 
     Raises
     ------
-    BadRecord: a word is not in the lexicon, or the senones are of another text.
+    BadRecord: a word is not in the lexicon, or the senones belong to another text.
     """
     if missing := [word for word in words if word not in lexicon]:
         raise BadRecord("no-pronunciation", f"{missing[0]!r} is not in the lexicon of the units")
@@ -56,7 +57,10 @@ def spoken_phones(
 
 @dataclass(frozen=True)
 class Timing:
-    """Phones (U,) with their `frames` (U,), of the mel frames from `first` on; the first and the last are pauses."""
+    """Phones (U,) and their durations `frames` (U,) in mel frames, starting at mel frame `first`.
+
+    The first and the last phone are pauses.
+    """
 
     phones: list[str]
     frames: NDArray[np.int32]
@@ -68,13 +72,14 @@ class Timing:
 
 
 def timing(spoken: Sequence[SpokenPhone], mel_frames: int, *, pause: int, edge: int, longest: int) -> Timing:
-    """Durations in mel frames: short silences go to the phone before, and of those at the edges `edge` are kept.
+    """Durations in mel frames; a short silence is added to the phone before it.
 
-    pause: fewest frames of a silence between words. longest: most frames of a phone.
+    mel_frames: length of the mel spectrum. pause: fewest frames of a pause between words. edge: most frames of silence
+    to keep at either end. longest: most frames of a phone.
 
     Raises
     ------
-    BadRecord: nothing is spoken, or a phone is longer than `longest`.
+    BadRecord: there is no speech, a phone is longer than `longest`, or the alignment does not fit the mel spectrum.
     """
     phones: list[str] = []
     frames: list[int] = []
@@ -103,7 +108,7 @@ def timing(spoken: Sequence[SpokenPhone], mel_frames: int, *, pause: int, edge: 
 
 
 def means_of(values: NDArray[Any], frames: NDArray[np.int32]) -> NDArray[np.float32]:
-    """(U,) means of `values` (T,) over each phone's frames; of none the value that is nearest."""
+    """Mean of `values` (T,) over each phone's frames (U,); for a phone without frames, the value at its position."""
     ends = np.cumsum(frames)
     starts = np.minimum(ends - frames, len(values) - 1)
     sums = np.concatenate(([0.0], np.cumsum(values, dtype=np.float64)))

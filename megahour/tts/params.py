@@ -1,4 +1,4 @@
-"""What a user may set of the stages that make voices."""
+"""The parameters of the stages in `tts`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures of speech quality that others have made: PESQ, STOI and DNSMOS."""
+"""Standard measures of speech quality from other packages: PESQ, STOI and DNSMOS."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from megahour.core.errors import BadRecord
 from megahour.features.codecs import resampled
 
 NARROW_HZ, WIDE_HZ = 8_000, 16_000
-SHORTEST_S = 0.4  # that PESQ and STOI say something about
+SHORTEST_S = 0.4  # PESQ and STOI need at least this much
 Float32 = NDArray[np.float32]
 
 
 def pesq_and_stoi(true: Float32, true_hz: int, said: Float32, said_hz: int) -> dict[str, float]:
-    """PESQ (ITU-T P.862; wide band where both have 16 kHz) and STOI of `said` beside `true`, over the shorter length.
+    """PESQ (ITU-T P.862; wide band if both have at least 16 kHz) and STOI of `said` against `true`.
 
-    They compare frame by frame: of speech with a timing of its own, as of most voices, they say little.
+    Both are cut to the shorter length; NaN if that is below 0.4 s, or if PESQ finds no speech. The measures compare
+    frame by frame, so they mean little for speech whose timing differs from the recording's, as with most voices.
     """
     from pesq import NoUtterancesError, pesq  # type: ignore[import-untyped]
     from pystoi import stoi  # type: ignore[import-untyped]
@@ -37,9 +38,9 @@ def pesq_and_stoi(true: Float32, true_hz: int, said: Float32, said_hz: int) -> d
 
 
 def dnsmos(said: Float32, rate_hz: int) -> dict[str, float]:
-    """The mean opinion scores that DNSMOS predicts (Reddy et al., 2022): overall, of speech and of background.
+    """Mean opinion scores predicted by DNSMOS (Reddy et al., 2022): overall, speech and background.
 
-    Raises BadRecord: silence.
+    Raises BadRecord: all samples are zero.
     """
     from speechmos import dnsmos as model  # type: ignore[import-not-found,import-untyped,unused-ignore]
 

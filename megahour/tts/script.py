@@ -1,4 +1,4 @@
-"""From a text, or SSML, to what a voice says piece by piece: phones and pauses."""
+"""Turns a text or SSML into pieces for a voice to speak: phones and pauses."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from megahour.corpus.text.normalise import normalise_view
 from megahour.tts.durations import PAUSE
 from megahour.tts.phones import Pronounce
 
-MOST_WORDS = 40  # of a piece: longer sentences are said in several
+MOST_WORDS = 40  # of a piece; longer sentences are split
 MOST_CHARACTERS = 1 << 20
 SENTENCE_S, PARAGRAPH_S = 0.25, 0.6
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
@@ -28,7 +28,7 @@ MOST_BREAK_S = 10.0
 
 @dataclass(frozen=True)
 class SpokenPiece:
-    """Phones and pauses of a sentence or a part of one, how fast it is said, and the silence after it."""
+    """Phones and pauses of a sentence or part of one, its speaking rate (1 is normal), and the silence after it."""
 
     symbols: list[str]
     text: str
@@ -38,7 +38,7 @@ class SpokenPiece:
 
 @dataclass
 class _Draft:
-    """The piece that is being written."""
+    """The piece under construction."""
 
     symbols: list[str] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
@@ -54,7 +54,7 @@ class _Draft:
 
 
 class Reader:
-    """Reads texts aloud in `language` (BCP 47). `left_out` counts the words that the voice cannot say, by reason."""
+    """Turns texts in `language` (BCP 47) into pieces. `left_out` counts words that the voice cannot say, by reason."""
 
     def __init__(self, pronounce: Pronounce, language: str) -> None:
         self.pronounce, self.language = pronounce, language
@@ -62,11 +62,11 @@ class Reader:
         self.details: list[str] = []
 
     def pieces(self, text: str) -> Iterator[SpokenPiece]:
-        """Of a text with words, ``{phones}``, or SSML, which begins with ``<speak``.
+        """The pieces of a text. Phones may stand in braces, ``{phones}``; a text that begins with ``<speak`` is SSML.
 
         Raises
         ------
-        ConfigError: SSML that is none, or too long a text.
+        ConfigError: malformed SSML, or a text that is too long.
         """
         if len(text) > MOST_CHARACTERS:
             raise ConfigError(f"a text of {len(text):,} characters", remedy=f"say {MOST_CHARACTERS:,} at a time")
@@ -93,7 +93,7 @@ class Reader:
         yield from _ended(draft, 0.0)
 
     def _between(self, draft: _Draft, marks: str) -> Iterator[SpokenPiece]:
-        """What punctuation between two words does."""
+        """Apply the punctuation between two words: end the piece, add a pause, or neither."""
         if _PARAGRAPH.search(marks):
             yield from _ended(draft, PARAGRAPH_S)
         elif _ENDS.search(marks):
@@ -145,7 +145,10 @@ def _ended(draft: _Draft, after_s: float) -> Iterator[SpokenPiece]:
 
 
 def _rate(written: str) -> float:
-    """Of ``prosody``: a name, or per cent of the usual rate. Raises ConfigError."""
+    """The rate of a ``prosody`` element: a name, a percentage of the normal rate, or a change by one.
+
+    Raises ConfigError: anything else, or below 25 % or above 400 %.
+    """
     if not written or written in _RATES:
         return _RATES.get(written, 1.0)
     if (found := re.fullmatch(r"([+-]?)(\d+(?:\.\d+)?)%", written)) is not None:

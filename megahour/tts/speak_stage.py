@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Speak(Stage[SpeakParams]):
-    """One task per shard of the texts. An utterance's `recording` is the key of the one whose text it says."""
+    """One task per shard of the texts. `recording` of a spoken utterance is the key of the utterance with its text."""
 
     name = "speak"
     params = SpeakParams

@@ -1,4 +1,4 @@
-"""What a user may set of `apply`: parameters, their defaults and what they change."""
+"""The parameters of `apply`."""
 
 from __future__ import annotations
 

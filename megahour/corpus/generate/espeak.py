@@ -1,11 +1,11 @@
 """Speech, word times and phonemes from espeak-ng, through the shared library of the `espeakng_loader` wheel.
 
-The library is one set of C globals, and they leak from one call into the next: the phase of the pitch flutter, the
-seed of the breath noise (taken from the clock) and attributes that one voice sets and the next does not reset.
-`espeak_Terminate` does not clear them: of the 104 voice variants 88 then speak the same text differently a second time.
-Unloading the shared library does clear them, and costs under a millisecond. So every call here begins with a freshly
-loaded library and a fixed seed, and its result depends on its arguments only. Two variants (`UNSTABLE`) read memory
-that they never wrote and are refused.
+The library keeps its state in C globals, which leak from one call into the next: the phase of the pitch flutter, the
+seed of the breath noise (taken from the clock), and attributes that one voice sets and the next does not reset.
+`espeak_Terminate` does not clear them: 88 of the 104 voice variants then speak the same text differently the second
+time. Unloading the shared library clears them and takes under a millisecond. So every call here loads the library again
+and sets a fixed seed, and its result depends on its arguments only. Two variants (`UNSTABLE`) read uninitialised memory
+and are refused.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ UNSTABLE = frozenset({"Reed", "caleb"})
 _SYNCHRONOUS, _DONT_EXIT = 2, 0x8000
 _BUFFER_MS = 1000  # one Python callback per second of speech
 _RATE, _VOLUME, _PITCH, _RANGE = 1, 2, 3, 4
-_QUIET = 50  # of 100: at full volume the louder variants clip
+_QUIET = 50  # of 100; at full volume the louder variants clip
 _UTF8, _IPA, _SEPARATOR_SHIFT = 1, 0x02, 8
 _END_OF_EVENTS, _WORD = 0, 1
 _LONGEST_DATA_PATH = 160  # bytes; N_PATH_HOME in espeak-ng's speech.h
@@ -39,7 +39,7 @@ _STRESS_AND_LANGUAGE_MARKS = str.maketrans("", "", "ˈˌ'ˑ\u200d")
 
 
 class WordEvent(NamedTuple):
-    """Where a word begins: `offset` and `length` in characters of the text, `start_sample` in the samples."""
+    """A word's place in the text (`offset` and `length` in characters), and its first sample."""
 
     offset: int
     length: int
@@ -65,7 +65,7 @@ class _Event(ctypes.Structure):
 
 _Callback = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.POINTER(ctypes.c_short), ctypes.c_int, ctypes.POINTER(_Event))
 _lock = threading.Lock()
-_holder: list[int] = []  # the thread that has the library
+_holder: list[int] = []  # id of the thread that uses the library
 
 
 @cache
@@ -83,7 +83,7 @@ def _paths() -> tuple[str, bytes]:
 
 @contextmanager
 def _library() -> Iterator[Any]:
-    """A freshly loaded and initialised library; one at a time in a process."""
+    """Load and initialise the library, and unload it afterwards; only one thread of a process at a time."""
     path, data = _paths()
     if threading.get_ident() in _holder:
         raise StageError(
@@ -109,7 +109,7 @@ def _set_voice(library: Any, voice: str, variant: str) -> None:
         raise StageError(
             f'the espeak-ng variant "{variant}" never says the same thing twice', remedy="take another variant"
         )
-    if variant and variant not in variants():  # espeak-ng would speak with the plain voice
+    if variant and variant not in variants():  # espeak-ng would silently use the plain voice
         raise StageError(f'espeak-ng has no variant "{variant}"', remedy=f"take one of {', '.join(variants())}")
     name = f"{voice}+{variant}" if variant else voice
     if library.espeak_SetVoiceByName(name.encode()) != 0:
@@ -139,9 +139,9 @@ class Say(Protocol):
 
 @contextmanager
 def speaker(voice: str, variant: str = "") -> Iterator[Say]:
-    """A voice with state: its speech depends on what it has spoken before in the same `with` block.
+    """A voice for several texts; its speech depends on what it spoke earlier in the same `with` block.
 
-    It holds the process's only library: no other function of this module may be called inside the block.
+    The block holds the process's only library, so it may not call any other function of this module.
 
     Raises
     ------
@@ -183,13 +183,13 @@ def speaker(voice: str, variant: str = "") -> Iterator[Say]:
 def speak(
     text: str, voice: str, variant: str = "", *, words_per_minute: int = 170, pitch: int = 50, pitch_range: int = 50
 ) -> Speech:
-    """Speak `text`: a pure function of its arguments.
+    """Speak `text`. The result depends on the arguments only.
 
     Parameters
     ----------
     voice: espeak-ng's language or accent, such as ``en-us`` or ``en-gb-scotland``.
-    variant: a name of `variants()`, or empty for the plain voice.
-    words_per_minute: 80–450. pitch, pitch_range: 0–99, 50 is the voice's own.
+    variant: a name from `variants()`, or empty for the plain voice.
+    words_per_minute: 80–450. pitch, pitch_range: 0–99; 50 is the voice's default.
 
     Raises
     ------
@@ -202,7 +202,7 @@ def speak(
 def phonemes(word: str, language: str) -> list[str]:
     """Phones of a word or phrase in IPA without stress marks: ``phonemes("water", "en-us") == ["w", "ɔː", "ɾ", "ɚ"]``.
 
-    A pure function of its arguments; empty for a text without anything to say.
+    The result depends on the arguments only; it is empty if there is nothing to pronounce.
 
     Raises
     ------

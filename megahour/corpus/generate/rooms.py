@@ -1,8 +1,8 @@
-"""Acoustic conditions from clean to noisy and reverberant: s(t) → band-pass(s * h + n), peak-safe, seeded.
+"""Acoustic conditions from clean to noisy and reverberant: s(t) → band-pass(s * h + n), without clipping, seeded.
 
-A room's impulse response is h(t) = δ(t) + a few early echoes + a tail of noise whose energy falls by 60 dB in RT60
-seconds, scaled so that 10 log10(direct energy / all reverberant energy) is the wanted direct-to-reverberant ratio.
-The direct path has no delay: word times stay as they are.
+A room's impulse response is h(t) = δ(t) + a few early echoes + a noise tail whose energy falls by 60 dB in RT60
+seconds, scaled so that 10 log10(direct energy / reverberant energy) is the chosen direct-to-reverberant ratio. The
+direct path has no delay, so word times do not change.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _EARLY_ECHOES = 6
 _EARLY_S = 0.04
 _LEVEL = 0.08  # RMS of the speech at gain 0 dB, about -22 dB full scale
 _NOISE_BLOCK = 1 << 20  # samples; a Fourier transform of a whole long recording would take gigabytes
-_SYLLABLES_HZ = 4.0  # rate at which babble comes and goes
+_SYLLABLES_HZ = 4.0  # rate at which babble rises and falls
 
 
 @dataclass(frozen=True)
 class Condition:
-    """One acoustic condition; ranges are drawn uniformly for each recording.
+    """One acoustic condition; each recording draws uniformly from the ranges.
 
-    `rt60_s` reverberation time, `direct_db` direct-to-reverberant ratio, `snr_db` of the sum of all noises to the
-    reverberant speech, `noises` with their shares of the noise energy, `band_hz` pass band, `gain_db` level.
+    rt60_s: reverberation time. direct_db: direct-to-reverberant ratio. snr_db: reverberant speech over the sum of all
+    noises. noises: kinds and their shares of the noise energy. band_hz: pass band. gain_db: level.
     """
 
     rt60_s: tuple[float, float] | None
@@ -56,12 +56,16 @@ CONDITIONS: dict[str, Condition] = {
 
 
 def impulse_response(rt60_s: float, direct_db: float, rate_hz: int, rng: np.random.Generator) -> Audio:
-    """Room impulse response float32 (R,), h[0] = 1, R = the samples of `rt60_s`.
+    """Room impulse response float32 (R,) with h[0] = 1; R is `rt60_s` in samples.
 
     Parameters
     ----------
-    rt60_s: seconds in which the tail falls by 60 dB, > 0.05.
-    direct_db: energy of the direct path over that of everything after it.
+    rt60_s: seconds in which the tail falls by 60 dB, between 0.05 and 5.
+    direct_db: energy of the direct path over that of the rest of the response.
+
+    Raises
+    ------
+    ValueError: `rt60_s` is out of range.
     """
     if not 0.05 < rt60_s < 5:
         raise ValueError(f"RT60 must be between 0.05 and 5 s, got {rt60_s}")
@@ -147,7 +151,7 @@ def apply(condition: str, audio: Audio, rate_hz: int, rng: np.random.Generator) 
 
 
 def speech_rms(audio: Audio, rate_hz: int) -> float:
-    """RMS over the blocks of 50 ms that lie within 30 dB of the loudest: pauses do not count."""
+    """RMS over the blocks of 50 ms within 30 dB of the loudest, which leaves pauses out."""
     block = rate_hz // 20
     whole = len(audio) // block * block
     if whole == 0:

@@ -1,4 +1,4 @@
-"""Generated recordings: sentences of the grammar, spoken by espeak-ng, put into a room, with a flawed transcript."""
+"""Generates recordings: sentences of the grammar, spoken by espeak-ng in a simulated room, with a flawed transcript."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ LICENCES = (
 RESERVED = "All rights reserved"
 _RESERVED_SHARE = 0.03
 _FIRST_DAY_S = 1_546_300_800  # 1 January 2019, 0:00 UTC
-_SILENT = 10 ** (-45 / 20)  # of the sentence's peak
+_SILENT = 10 ** (-45 / 20)  # share of the sentence's peak
 _ENERGY_S = 0.01
 _SHORTEST_PAUSE_S = 0.06
 _PROMPT_S = (2.0, 6.0)
 
 
 class SpokenAudio(NamedTuple):
-    """A sentence spoken: `samples` int16 (N,) at espeak's rate, `words` (text, start, end) in its samples."""
+    """A spoken sentence: `samples` int16 (N,) at espeak's rate, and `words` as (text, first sample, end sample)."""
 
     sentence: Sentence
     samples: NDArray[np.int16]
@@ -46,8 +46,9 @@ class SpokenAudio(NamedTuple):
 def word_times(speech: Speech, said: str) -> list[tuple[str, int, int]]:
     """(word, start sample, end sample) of each word of `said`.
 
-    espeak-ng reports where words begin, but not for every word: it speaks "of the" as one. Such words share their time
-    by their letters. An end is the next word's start, or the end of the audible part if a pause of over 60 ms follows.
+    espeak-ng does not report the start of every word: it speaks "of the" as one. The time of such a group is divided
+    in proportion to the words' letters. A word ends where the next one starts, or where it stops being audible if a
+    pause of over 60 ms follows.
     """
     starts = {event.offset: event.start_sample for event in speech.words}
     groups: list[tuple[int, list[str]]] = []
@@ -71,14 +72,14 @@ def word_times(speech: Speech, said: str) -> list[tuple[str, int, int]]:
 
 
 def _audible(samples: NDArray[np.int16]) -> NDArray[np.bool_]:
-    """Per block of 10 ms: louder than 45 dB below the peak."""
+    """Whether each block of 10 ms is louder than 45 dB below the peak."""
     block = int(ESPEAK_HZ * _ENERGY_S)
     loudness = np.abs(samples[: len(samples) // block * block].astype(np.int32)).reshape(-1, block).max(axis=1)
     return np.asarray(loudness > _SILENT * max(int(loudness.max(initial=0)), 1))
 
 
 def _trim(audible: NDArray[np.bool_], start: int, stop: int) -> tuple[int, int]:
-    """The part of [start, stop) samples between its pauses."""
+    """[start, stop) in samples without the pauses of over 60 ms at either end."""
     block = int(ESPEAK_HZ * _ENERGY_S)
     blocks = np.flatnonzero(audible[start // block : -(-stop // block)])
     if len(blocks) == 0:
@@ -89,7 +90,7 @@ def _trim(audible: NDArray[np.bool_], start: int, stop: int) -> tuple[int, int]:
 
 
 def speak_sentence(say: Say, who: Voice, sentence: Sentence, rng: np.random.Generator) -> SpokenAudio:
-    """Speak a sentence in a voice whose speed and pitch vary a little, without the silence around it."""
+    """Speak a sentence, with speed and pitch varied a little, and cut off the silence around it."""
     speed = round(who.words_per_minute * rng.uniform(0.93, 1.08))
     pitch = int(np.clip(who.pitch + rng.integers(-4, 5), 0, 99))
     speech = say(sentence.said, speed, pitch, who.pitch_range)
@@ -102,7 +103,7 @@ def speak_sentence(say: Say, who: Voice, sentence: Sentence, rng: np.random.Gene
 def speak_recording(
     who: Voice, texts: Iterator[Sentence], seconds: float, rng: np.random.Generator
 ) -> tuple[list[SpokenAudio], list[int]]:
-    """Sentences until `seconds` are full, and the pause before each and after the last, in samples at 22,050 Hz."""
+    """Enough sentences to fill `seconds`, and the pauses before each and after the last, in samples at 22,050 Hz."""
     spoken: list[SpokenAudio] = []
     pauses = [int(rng.uniform(0.2, 1.0) * ESPEAK_HZ)]
     samples = pauses[0]
@@ -130,7 +131,7 @@ def speak_prompt(
 def render(
     spoken: Sequence[SpokenAudio], pauses: Sequence[int], rate_hz: int
 ) -> tuple[NDArray[np.float32], list[list[TrueWord]]]:
-    """Join sentences and pauses: audio float32 (N,) at `rate_hz`, and each sentence's words with their times in it."""
+    """Join sentences and pauses: audio float32 (N,) at `rate_hz`, and each sentence's words with their times there."""
     pieces: list[NDArray[np.int16]] = [np.zeros(pauses[0], np.int16)]
     words: list[list[TrueWord]] = []
     position = pauses[0]
@@ -162,11 +163,11 @@ def synthesise(
     seed: int = 0,
     split: str = "train",
 ) -> RawRecording:
-    """Recording number `index` of a generated corpus: a pure function of its arguments.
+    """Recording number `index` of a generated corpus. The result depends on the arguments only.
 
     Parameters
     ----------
-    style: ``recordings`` of about `minutes`, or ``prompts`` of one sentence (2–6 s), whose transcripts are right.
+    style: ``recordings`` of about `minutes`, or ``prompts``, one sentence of 2 to 6 s with a correct transcript.
     """
     who = voice(first_voice + index % voices)
     turn = index // voices
@@ -206,7 +207,7 @@ def _sentence_truth(
 
 
 def _info(who: Voice, index: int, turn: int, condition: str, rng: np.random.Generator) -> dict[str, str | int]:
-    """Side information. A speaker's recordings lie days apart, in the order of their numbers."""
+    """Side information. A speaker's recordings are dated days apart, in the order of their index."""
     licence = RESERVED if rng.random() < _RESERVED_SHARE else LICENCES[int(rng.integers(len(LICENCES)))]
     first_s = _FIRST_DAY_S + key_of("created", who.name) % (300 * 86_400)
     return {
