@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Literal
 
 from megahour.core.errors import BadRecord
 from megahour.units.lexicon import Lexicon
@@ -15,7 +16,11 @@ _SAMPA_PAIRS = (
     "h\\=ɦ v\\=ʋ x\\=ɧ P=ʋ F=ɱ s`=ʂ z`=ʐ t`=ʈ d`=ɖ n`=ɳ l`=ɭ I\\=ᵻ"
 )
 _X_SAMPA = dict(pair.split("=") for pair in _SAMPA_PAIRS.split())
+_UNSAID_SAMPA = {ord(mark): None for mark in '"%.'}
 _LONGEST = max(map(len, _X_SAMPA))
+_UNSAID = {ord(mark): None for mark in "ˈˌ.‿|‖"}
+MOST_CHARACTERS = 200  # of a phone that is taken apart
+Alphabet = Literal["", "ipa", "x-sampa"]
 # The nearest phone, by place and manner of articulation, for a phone that the voice was not trained on.
 _NEAR_PAIRS = (
     "ʒ=ʃ ʃ=s ð=d θ=t x=k ç=ʃ ɣ=ɡ χ=k ʁ=ɹ r=ɹ ɹ=r ɾ=t ʔ=t ŋ=n ɲ=n ɱ=m ʎ=l ɫ=l ɬ=l β=v v=f w=v ʋ=v ɥ=j j=i z=s b=p "
@@ -31,7 +36,7 @@ def from_x_sampa(written: str) -> list[str]:
     >>> from_x_sampa('h @ "l @U')
     ['h', 'ə', 'l', 'əʊ']
     """
-    return [found for phone in written.split() if (found := _ipa(phone.replace('"', "").replace("%", "")))]
+    return [found for phone in written.split() if (found := _ipa(phone.translate(_UNSAID_SAMPA)))]
 
 
 def _ipa(phone: str) -> str:
@@ -46,23 +51,38 @@ def _ipa(phone: str) -> str:
 def known_phones(phone: str, symbols: Collection[str]) -> list[str]:
     """Express `phone` in the voice's `symbols`: itself, without its length mark, the nearest, or its parts; [] if none.
 
+    Of several ways to part it, the one with the fewest phones; one that is only near counts as two.
+
     >>> known_phones("aɪə", {"aɪ", "ə"}), known_phones("ʒ", {"ʃ"}), known_phones("ǃ", {"k"})
     (['aɪ', 'ə'], ['ʃ'], [])
     """
-    if phone in symbols:
-        return [phone]
-    tried = {phone}
-    other = phone
-    while (other := _NEAR.get(other, other.replace("ː", ""))) not in tried and other:
-        if other in symbols:
-            return [other]
-        tried.add(other)
-    for size in range(len(phone) - 1, 0, -1):
-        first = known_phones(phone[:size], symbols)
-        rest = known_phones(phone[size:], symbols) if first else []
-        if rest:
-            return first + rest
-    return []
+    if (near := _nearest(phone, symbols)) or len(phone) > MOST_CHARACTERS:
+        return [near] if near else []
+    longest = max(map(len, [*symbols, *_NEAR]), default=1)
+    best: list[tuple[int, int, list[str]] | None] = [
+        (0, 0, [])
+    ]  # of the first n characters: cost, phones only near, phones
+    for end in range(1, len(phone) + 1):
+        ways = []
+        for start in range(max(0, end - longest), end):
+            part, before = phone[start:end], best[start]
+            if before is not None and (near := _nearest(part, symbols)):
+                cost, distant, phones = before
+                only_near = near != part
+                ways.append((cost + 1 + only_near, distant + only_near, [*phones, near]))
+        best.append(min(ways, key=lambda way: way[:2]) if ways else None)
+    return best[-1][2] if best[-1] else []
+
+
+def _nearest(phone: str, symbols: Collection[str]) -> str:
+    """The phone itself, without its length mark, or the nearest one by `_NEAR`; "" if the voice has none."""
+    tried: set[str] = set()
+    while phone and phone not in tried:
+        if phone in symbols:
+            return phone
+        tried.add(phone)
+        phone = _NEAR.get(phone, phone.replace("ː", ""))
+    return ""
 
 
 def scripts_of(text: str) -> set[str]:
@@ -108,9 +128,13 @@ class Pronounce:
             found += known
         return found
 
-    def written(self, braced: str) -> list[str]:
-        """Phones from the text between braces: IPA, or X-SAMPA if some phone is ASCII and not one of the voice's."""
-        phones = [phone for phone in braced.translate({ord(mark): None for mark in "ˈˌ"}).split() if phone]
-        if all(phone in self.symbols or any(ord(c) > 127 for c in phone) for phone in phones):
-            return self.phones(phones)
-        return self.phones(from_x_sampa(braced))
+    def written(self, phones: str, alphabet: Alphabet = "") -> list[str]:
+        """Phones as somebody wrote them, with or without spaces; stress and syllable marks are removed.
+
+        alphabet: "" is X-SAMPA if some phone is ASCII and not one of the voice's, else IPA.
+        """
+        ipa = phones.translate(_UNSAID).split()
+        known = all(phone in self.symbols or any(ord(c) > 127 for c in phone) for phone in ipa)
+        if alphabet == "ipa" or (not alphabet and known):
+            return self.phones(ipa)
+        return self.phones(from_x_sampa(phones))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from xml.etree import ElementTree
 
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.corpus.text.markup import View
 from megahour.corpus.text.normalise import normalise_view
 from megahour.tts.durations import PAUSE
-from megahour.tts.phones import Pronounce
+from megahour.tts.phones import Alphabet, Pronounce
 
 MOST_WORDS = 40  # of a piece; longer sentences are split
 MOST_CHARACTERS = 1 << 20
@@ -20,10 +21,15 @@ SENTENCE_S, PARAGRAPH_S = 0.25, 0.6
 _PARAGRAPH = re.compile(r"\n[ \t]*\n")
 _ENDS = re.compile(r"[.!?…。！？]")
 _BREAKS = re.compile(r"[,;:()\[\]—–«»،、，]|\s-\s|\n")
-_BRACED = re.compile(r"\{([^{}]*)\}")
+_BRACED = re.compile(r"\{((?:[^{}]|(?<=[\s{])\{(?=[\s:]))*)\}")  # a brace by itself is X-SAMPA's name of a phone, æ
+_SPACES = re.compile(r"\s+")
 _RATES = {"x-slow": 0.5, "slow": 0.75, "medium": 1.0, "default": 1.0, "fast": 1.35, "x-fast": 1.75}
 _STRENGTHS = {"none": 0.0, "x-weak": 0.1, "weak": 0.2, "medium": 0.4, "strong": 0.7, "x-strong": 1.0}
+SLOWEST, FASTEST = 0.25, 4.0
 MOST_BREAK_S = 10.0
+MOST_LEVELS = 100  # of SSML elements within each other
+_MARKUP = re.compile(r"\s*<(speak\b|\?xml|!--|!DOCTYPE)", re.IGNORECASE)
+_X_SAMPA = frozenset({"x-sampa", "xsampa", "sampa"})
 
 
 @dataclass(frozen=True)
@@ -43,6 +49,7 @@ class _Draft:
     symbols: list[str] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     pace: float = 1.0
+    initials: bool = False  # only a full stop stood between the last two words, as in p.m
 
     def pause(self) -> None:
         if self.symbols and self.symbols[-1] != PAUSE:
@@ -62,7 +69,7 @@ class Reader:
         self.details: list[str] = []
 
     def pieces(self, text: str) -> Iterator[SpokenPiece]:
-        """The pieces of a text. Phones may stand in braces, ``{phones}``; a text that begins with ``<speak`` is SSML.
+        """The pieces of a text. Phones may stand in braces, ``{phones}``; one that begins as XML does is SSML.
 
         Raises
         ------
@@ -70,30 +77,39 @@ class Reader:
         """
         if len(text) > MOST_CHARACTERS:
             raise ConfigError(f"a text of {len(text):,} characters", remedy=f"say {MOST_CHARACTERS:,} at a time")
-        if text.lstrip().startswith("<speak"):
-            yield from self._ssml(text)
+        draft = _Draft()
+        if _MARKUP.match(text):
+            yield from self._element(_parsed(text), draft)
         else:
-            yield from self._plain(text, 1.0)
+            yield from self._plain(text, draft)
+        yield from _ended(draft, 0.0)
 
-    def _plain(self, text: str, pace: float) -> Iterator[SpokenPiece]:
-        draft = _Draft(pace=pace)
+    def _plain(self, text: str, draft: _Draft) -> Iterator[SpokenPiece]:
+        """Add words to the draft, and yield the pieces that end among them."""
         for number, part in enumerate(_BRACED.split(text)):
             if number % 2:
-                self._say(draft, part.strip(), written=True)
+                self._say(draft, partial(self.pronounce.written, part), part.strip())
                 continue
             read = normalise_view(View(part), self.language)
             before = 0
             for word, start, end in zip(read.tokens, read.offsets, read.ends, strict=True):
-                yield from self._between(draft, part[before:start])
+                yield from self._between(draft, part[before:start], part[start:])
                 before = max(before, end)
-                self._say(draft, word)
+                self._say(draft, partial(self.pronounce.word, word), word)
                 if len(draft.words) >= MOST_WORDS:
                     yield from _ended(draft, 0.0)
-            yield from self._between(draft, part[before:])
-        yield from _ended(draft, 0.0)
+            yield from self._between(draft, part[before:], "")
 
-    def _between(self, draft: _Draft, marks: str) -> Iterator[SpokenPiece]:
-        """Apply the punctuation between two words: end the piece, add a pause, or neither."""
+    def _between(self, draft: _Draft, marks: str, after: str) -> Iterator[SpokenPiece]:
+        """Apply the punctuation between two words: end the piece, add a pause, or neither.
+
+        A full stop inside p.m. or 1.2.3 does nothing.
+        """
+        inside = marks == "." and bool(after)
+        abbreviated = draft.initials and marks.rstrip() == "." and after[:1].islower()
+        draft.initials = inside
+        if inside or abbreviated:
+            return
         if _PARAGRAPH.search(marks):
             yield from _ended(draft, PARAGRAPH_S)
         elif _ENDS.search(marks):
@@ -101,39 +117,81 @@ class Reader:
         elif _BREAKS.search(marks):
             draft.pause()
 
-    def _say(self, draft: _Draft, word: str, *, written: bool = False) -> None:
+    def _say(self, draft: _Draft, pronounce: Callable[[], list[str]], word: str) -> None:
         try:
-            draft.add(word, self.pronounce.written(word) if written else self.pronounce.word(word))
+            draft.add(word, pronounce())
         except BadRecord as bad:
             self.left_out[bad.reason] += 1
             if bad.detail not in self.details:
                 self.details.append(bad.detail)
 
-    def _ssml(self, text: str) -> Iterator[SpokenPiece]:
-        if "<!" in text.replace("<!--", ""):
-            raise ConfigError("SSML with a document type or entities", remedy="leave them out")
-        try:
-            root = ElementTree.fromstring(text)
-        except ElementTree.ParseError as error:
-            raise ConfigError(f"not SSML: {error}", remedy="check its tags, or say it as plain text") from error
-        yield from self._element(root, 1.0)
-
-    def _element(self, element: ElementTree.Element, pace: float) -> Iterator[SpokenPiece]:
+    def _element(self, element: ElementTree.Element, draft: _Draft, level: int = 1) -> Iterator[SpokenPiece]:
+        """Add an element to the draft. Words go on in the same piece, unless a break, a paragraph or a rate ends it."""
+        if level > MOST_LEVELS:
+            what = f"SSML of more than {MOST_LEVELS} elements within each other"
+            raise ConfigError(what, remedy="close elements where they end")
         tag = element.tag.rpartition("}")[2]
-        inside = pace * _rate(element.get("rate", "")) if tag == "prosody" else pace
         if tag == "break":
-            yield SpokenPiece([], "", after_s=_break_s(element))
+            if after_s := _break_s(element):
+                yield from _ended(draft, 0.0)
+                yield SpokenPiece([], "", after_s=after_s)
         elif tag == "phoneme":
-            yield from self._plain("{" + element.get("ph", "").replace("{", "").replace("}", "") + "}", inside)
+            alphabet, phones = _phones_of(element)
+            self._say(draft, partial(self.pronounce.written, phones, alphabet), phones)
         elif tag == "sub":
-            yield from self._plain(element.get("alias", ""), inside)
+            yield from self._plain(_one_line(element.get("alias")), draft)
         else:
-            yield from self._plain(element.text or "", inside)
-            for child in element:
-                yield from self._element(child, inside)
-                yield from self._plain(child.tail or "", inside)
+            yield from self._inside(element, draft, tag, level)
+
+    def _inside(self, element: ElementTree.Element, draft: _Draft, tag: str, level: int) -> Iterator[SpokenPiece]:
+        pace = draft.pace
+        changed = pace * _rate(element.get("rate", "")) if tag == "prosody" else pace
+        if not SLOWEST <= changed <= FASTEST:
+            what = f"rates within each other that make {changed:.0%}"
+            raise ConfigError(what, where="prosody", remedy=f"stay within {SLOWEST:.0%} to {FASTEST:.0%}")
+        apart = tag in ("s", "p") or changed != pace
+        if apart:
+            yield from _ended(draft, 0.0)
+        draft.pace = changed
+        yield from self._plain(_one_line(element.text), draft)
+        for child in element:
+            yield from self._element(child, draft, level + 1)
+            yield from self._plain(_one_line(child.tail), draft)
+        if apart:
+            yield from _ended(draft, 0.0)
+        draft.pace = pace
         if tag in ("s", "p"):
             yield SpokenPiece([], "", after_s=PARAGRAPH_S if tag == "p" else SENTENCE_S)
+
+
+def _parsed(text: str) -> ElementTree.Element:
+    """The root of an SSML document. Raises ConfigError: the document is malformed or declares entities."""
+    if "<!" in text.replace("<!--", "").replace("<![CDATA[", ""):
+        raise ConfigError("SSML with a document type or entities", remedy="leave them out")
+    try:
+        root = ElementTree.fromstring(text.lstrip())
+    except ElementTree.ParseError as error:
+        raise ConfigError(f"not SSML: {error}", remedy="check its tags, or say it as plain text") from error
+    if root.tag.rpartition("}")[2] != "speak":
+        raise ConfigError(
+            f"not SSML: its first element is <{root.tag[:40]}>", remedy="put it between <speak> and </speak>"
+        )
+    return root
+
+
+def _one_line(text: str | None) -> str:
+    """The text with each run of white space as one space: line breaks and indents of XML are not pauses."""
+    return _SPACES.sub(" ", text or "")
+
+
+def _phones_of(element: ElementTree.Element) -> tuple[Alphabet, str]:
+    """Alphabet and phones of a ``phoneme`` element. Raises ConfigError: neither IPA nor X-SAMPA."""
+    alphabet, phones = element.get("alphabet", "").lower(), element.get("ph", "")
+    if alphabet in ("", "ipa"):
+        return ("ipa" if alphabet else ""), phones
+    if alphabet in _X_SAMPA:
+        return "x-sampa", phones
+    raise ConfigError(f"alphabet {alphabet!r}", where="phoneme", remedy='use alphabet="ipa" or "x-sampa"')
 
 
 def _ended(draft: _Draft, after_s: float) -> Iterator[SpokenPiece]:
@@ -141,7 +199,7 @@ def _ended(draft: _Draft, after_s: float) -> Iterator[SpokenPiece]:
         symbols = [PAUSE, *draft.symbols] if draft.symbols[0] != PAUSE else draft.symbols
         symbols = symbols if symbols[-1] == PAUSE else [*symbols, PAUSE]
         yield SpokenPiece(symbols, " ".join(draft.words), draft.pace, after_s)
-    draft.symbols, draft.words = [], []
+    draft.symbols, draft.words, draft.initials = [], [], False
 
 
 def _rate(written: str) -> float:
@@ -154,9 +212,13 @@ def _rate(written: str) -> float:
     if (found := re.fullmatch(r"([+-]?)(\d+(?:\.\d+)?)%", written)) is not None:
         share = float(found[2]) / 100
         rate = {"": share, "+": 1 + share, "-": 1 - share}[found[1]]
-        if 0.25 <= rate <= 4:
+        if SLOWEST <= rate <= FASTEST:
             return rate
-    raise ConfigError(f"rate {written!r}", where="prosody", remedy=f"use 25% to 400%, or one of {', '.join(_RATES)}")
+    raise ConfigError(
+        f"rate {written!r}",
+        where="prosody",
+        remedy=f"use {SLOWEST:.0%} to {FASTEST:.0%}, or one of {', '.join(_RATES)}",
+    )
 
 
 def _break_s(element: ElementTree.Element) -> float:
@@ -165,4 +227,7 @@ def _break_s(element: ElementTree.Element) -> float:
         return _STRENGTHS.get(element.get("strength", "medium"), _STRENGTHS["medium"])
     if (found := re.fullmatch(r"\+?(\d+(?:\.\d+)?)(ms|s)", time)) is None:
         raise ConfigError(f"time {time!r}", where="break", remedy="write 500ms or 0.5s")
-    return min(MOST_BREAK_S, float(found[1]) / (1000 if found[2] == "ms" else 1))
+    seconds = float(found[1]) / (1000 if found[2] == "ms" else 1)
+    if seconds > MOST_BREAK_S:
+        raise ConfigError(f"time {time!r}", where="break", remedy=f"write at most {MOST_BREAK_S:g}s, several times")
+    return seconds

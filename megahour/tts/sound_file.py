@@ -24,13 +24,19 @@ class WavWriter:
 
     Raises
     ------
-    ConfigError: the folder does not exist, or the suffix is that of another format.
+    ConfigError: the folder does not exist, the suffix is that of another format, or `path` is a folder, pipe or device.
     StoreError: the file cannot be written: the disk is full or permission is missing.
     """
 
     def __init__(self, path: Path, rate_hz: int) -> None:
         if path.suffix.lower() in OTHER_FORMATS:
             raise ConfigError("only WAV can be written", where=str(path), remedy=f"--out {path.with_suffix('.wav')}")
+        if path.exists() and not path.is_file():  # replacing it would destroy a pipe or a device, such as /dev/null
+            what = "a folder" if path.is_dir() else "a pipe or a device"
+            remedy = (
+                f"--out {path / 'speech.wav'}" if path.is_dir() else "--out - writes raw samples to standard output"
+            )
+            raise ConfigError(f"{what}, not a file", where=str(path), remedy=remedy)
         self.path, self.rate_hz = path, rate_hz
         self._scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
 

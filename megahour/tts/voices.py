@@ -63,9 +63,14 @@ def speaker_at(
 
 
 def lexicon_at(address: str) -> Lexicon:
-    """Read a lexicon from a *lexicon* artifact or a file in CMU format. Raises ConfigError: neither is there."""
+    """Read a lexicon from a *lexicon* artifact or a file in CMU format. Raises ConfigError: there is none."""
     if Path(address).is_file():
-        return parse_dictionary(Path(address).read_text("utf-8").splitlines(), where=address)
+        try:
+            lines = Path(address).read_text("utf-8-sig").splitlines()
+        except UnicodeDecodeError as error:
+            remedy = f"iconv -f LATIN1 -t UTF-8 {address} first"
+            raise ConfigError(f"not UTF-8: {error}", where=address, remedy=remedy) from error
+        return parse_dictionary(lines, where=address)
     artifact = Artifact(address)
     if not artifact.complete:
         raise ConfigError("no lexicon", where=address, remedy="give a *lexicon* artifact or a dictionary file")

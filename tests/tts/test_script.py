@@ -47,9 +47,17 @@ def test_a_long_sentence_is_said_in_parts() -> None:
 
 
 def test_phones_in_braces() -> None:
-    (only,) = said("say {h ə l o}, {k { t}")
-    assert shown(only).startswith("_sayhəlo")
+    (only,) = said("say {h ə l o}, {b @ t} {ˈhə.lo}")
+    assert shown(only) == "_sayhəlo_bəthəlo_"
     assert from_x_sampa('h @ "l @U tS') == ["h", "ə", "l", "əʊ", "tʃ"]
+
+
+def test_a_brace_among_x_sampa_phones_is_the_vowel_of_cat() -> None:
+    own = Reader(Pronounce([*SYMBOLS, "æ"], {"LATIN"}, list, {}), "en")
+    ssml = '<speak>a <phoneme alphabet="x-sampa" ph="k { t">cat</phoneme></speak>'
+    for text in ("a {k { t}", "a {kæt}", ssml):
+        assert [shown(piece) for piece in own.pieces(text)] == ["_akæt_"]
+    assert [shown(piece) for piece in own.pieces("{{ n d} {a }b{ c }")] == ["_ændabc_"]
 
 
 def test_phones_that_a_voice_has_not_heard() -> None:
@@ -57,6 +65,13 @@ def test_phones_that_a_voice_has_not_heard() -> None:
     assert known_phones("aɪə", {"aɪ", "ə"}) == ["aɪ", "ə"]
     assert known_phones("iː", {"i"}) == ["i"]
     assert known_phones("ǃ", {"k"}) == []
+
+
+def test_phones_without_spaces_are_parted_into_the_fewest() -> None:
+    symbols = {"h", "ə", "l", "o", "oʊ", "ʊ", "k", "æ", "t", "s", "tʃ"}
+    assert known_phones("həloʊ", symbols) == ["h", "ə", "l", "oʊ"]
+    assert known_phones("kætʃts", symbols) == ["k", "æ", "tʃ", "t", "s"]
+    assert known_phones("lə" * 90 + "ǃ", symbols) == []  # at once: not by trying all ways to part it
 
 
 def test_words_of_another_script_are_left_out_by_name() -> None:
@@ -88,9 +103,24 @@ def test_ssml() -> None:
         ("_two_", 1.0, 0.0),
         ("", 1.0, SENTENCE_S),
         ("_six_", 1.5, 0.0),
-        ("_əb_", 1.0, 0.0),
-        ("_three_", 1.0, 0.0),
+        ("_əbthree_", 1.0, 0.0),
     ]
+
+
+def test_elements_within_a_sentence_do_not_part_it() -> None:
+    (only,) = said('<speak>the <emphasis>big</emphasis>\n  <sub alias="cat">C</sub><break time="0s"/> sat</speak>')
+    assert shown(only) == "_thebigcatsat_"
+
+
+@pytest.mark.parametrize("head", ['<?xml version="1.0"?>\n', "<!-- a note -->", " \n"])
+def test_ssml_may_begin_as_xml_documents_do(head: str) -> None:
+    assert [piece.text for piece in said(head + "<speak>hi <!-- no --><![CDATA[<you>]]></speak>")] == ["hi you"]
+
+
+def test_full_stops_of_abbreviations_end_no_piece() -> None:
+    (only,) = said("at 3 p.m. on version 1.2.3")
+    assert only.text == "at three p m on version one point two point three"
+    assert [piece.text for piece in said("It is 3 p.m. Go.")] == ["it is three p m", "go"]
 
 
 @pytest.mark.parametrize(
@@ -99,6 +129,12 @@ def test_ssml() -> None:
         "<speak>one",
         '<speak><prosody rate="9000%">one</prosody></speak>',
         '<speak><break time="soon"/></speak>',
+        '<speak><break time="3600s"/></speak>',
+        '<speak><prosody rate="400%"><prosody rate="fast">one</prosody></prosody></speak>',
+        '<speak><phoneme alphabet="cmu-arpabet" ph="HH AY">hi</phoneme></speak>',
+        "<speak>" + 4000 * "<p>" + 4000 * "</p>" + "</speak>",
+        '<!DOCTYPE a [<!ENTITY b "c">]><speak>&b;</speak>',
+        '<?xml version="1.0"?><html>one</html>',
         '<speak><!DOCTYPE a [<!ENTITY b "c">]>&b;</speak>',
         "x" * (1 << 21),
     ],

@@ -1,6 +1,8 @@
 """WAV files of synthetic speech: whole or not there, and errors that say what is wrong."""
 
+import os
 import resource
+import stat
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import soundfile
 from megahour.cli.say import _text
 from megahour.core.errors import ConfigError, StoreError
 from megahour.tts.sound_file import NOTICE, WavWriter
+from megahour.tts.voices import lexicon_at
 
 SECOND = np.linspace(-1, 1, 8000, dtype=np.float32)
 
@@ -27,6 +30,15 @@ def test_names_of_other_formats_and_folders_that_are_not_there_are_refused(tmp_p
         WavWriter(tmp_path / "a.MP3", 8000)
     with pytest.raises(ConfigError, match="nowhere: no such folder"), WavWriter(tmp_path / "nowhere" / "a.wav", 8000):
         pass
+
+
+def test_a_pipe_or_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ConfigError, match=r"pipe: a pipe or a device, not a file\nRemedy: --out - "):
+        WavWriter(tmp_path / "pipe", 8000)
+    with pytest.raises(ConfigError, match=r"a folder, not a file\nRemedy: --out .*speech\.wav"):
+        WavWriter(tmp_path, 8000)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
@@ -49,5 +61,7 @@ def test_a_text_of_another_encoding_is_named_with_what_converts_it(tmp_path: Pat
         _text((), str(tmp_path / "latin"))
     with pytest.raises(ConfigError, match="none: cannot be read: No such file"):
         _text((), str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=r"latin: not UTF-8: .*\nRemedy: iconv -f LATIN1"):
+        lexicon_at(str(tmp_path / "latin"))
     (tmp_path / "marked").write_bytes("\ufeffhello".encode())
     assert _text((), str(tmp_path / "marked")) == "hello"
