@@ -90,24 +90,22 @@ def _sent_bytes(trainer: str, workers: int, block: int, machines: Machines) -> f
 
 def _warning(trainer: str, workers: int, block: int, steps: int, speedup: float) -> str:
     if speedup == 0:
-        return "workers fail before what was lost is done again: it never ends"
+        return "never finishes: workers fail faster than lost work is repeated"
     if workers > 1 and speedup < 1:
         return "slower than one worker"
     if trainer in ("bmuf", "local_sgd") and workers > 1 and block > MEASURED_BLOCK:
-        return (
-            f"blocks of {block}: accuracy was measured up to {MEASURED_BLOCK} only, where it was {accuracy_of(trainer)}"
-        )
+        return f"blocks of {block}: accuracy was measured only up to {MEASURED_BLOCK} (there {accuracy_of(trainer)})"
     if trainer == "bmuf" and workers > 1 and steps / (workers * block) < ENOUGH_BLOCKS * workers:
         blocks = steps // (workers * block)
-        return f"{blocks} blocks for {workers} workers, {ENOUGH_BLOCKS * workers} are wanted: cap η, or fewer workers"
+        return f"only {blocks} blocks, {workers} workers need {ENOUGH_BLOCKS * workers}: cap η or use fewer workers"
     if workers > 1 and -ACCURACY.get(trainer, 0.0) > TOLERATED and (trainer != "local_sgd" or block > SHORT_BLOCK):
         return f"less accurate than dense by {-ACCURACY[trainer]:.1%} in our benchmarks"
     if trainer == "local_sgd" and workers > 16:
-        return "plain averaging without block momentum learns slower the more workers there are"
+        return "plain averaging, without block momentum, learns more slowly with more workers"
     if trainer == "gtc update" and workers > 1:
-        return f"measured on a transformer only, where its loss was {UPDATE_LOSS:.1%} above dense"
+        return f"measured only on a transformer, with a loss {UPDATE_LOSS:.1%} above dense"
     if OPTIONS[trainer.partition(" ")[0]].wraps_model:
-        return "for scripts of your own: stage train does not take it"
+        return "only for your own scripts: stage train does not support it"
     return ""
 
 

@@ -56,9 +56,7 @@ def measured(
         raise ConfigError("not finished", where=output.url, remedy="run the recipe, or give finished runs by --from")
     timings, wall = output.timings(), output.wall()
     if not timings or "seconds" not in wall:
-        raise ConfigError(
-            "its timings are gone", where=output.url, remedy="run the step once more, with --from its run"
-        )
+        raise ConfigError("no timings", where=output.url, remedy="run the step again, and give that run by --from")
     seconds = [float(timing.get("seconds", 0.0)) for timing in timings.values()]
     cpu_s = sum(float(timing.get("cpu_seconds", 0.0)) for timing in timings.values())
     workers = max(1, int(wall.get("workers", 1)))
@@ -126,7 +124,7 @@ def source_of_hours(run: Sequence[Measured], step: str = "") -> str:
         above[each.name] = set(each.inputs).union(*(above.get(parent, set()) for parent in each.inputs))
     first = [each for each in counting.values() if not above[each.name] & counting.keys()]
     if not first:
-        raise ConfigError("no step counts hours of audio", remedy="plan a recipe that goes through audio")
+        raise ConfigError("no step counts hours of audio", remedy="plan a recipe that processes audio")
     return max(first, key=lambda each: each.hours).name
 
 
@@ -143,7 +141,7 @@ def laws(runs: Sequence[Sequence[Measured]], step: str = "", *, growing: bool = 
     tables = [{each.name: each for each in run} for run in runs]
     hours = [table[source].hours for table in tables if source in table]
     if len(hours) < len(runs) or len(set(hours)) < len(hours):
-        raise ConfigError(f"the runs do not differ in the hours of {source}", remedy="give runs of different sizes")
+        raise ConfigError(f"the runs have the same size of {source}", remedy="give runs of different sizes")
     return [
         _laws([table[first.name] for table in tables], hours, growing)
         for first in runs[0]
@@ -244,5 +242,5 @@ def from_json(text: str, where: str) -> list[StepLaws]:
             found.append(StepLaws(name=name, laws={key: pairs[key] for key in QUANTITIES}, own=own, **rest))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         detail = f"{type(error).__name__} {error}"
-        raise ConfigError(f"not a file of constants: {detail}", where=where, remedy="write one by --save") from None
+        raise ConfigError(f"not a file of constants: {detail}", where=where, remedy="write one with --save") from None
     return found

@@ -46,12 +46,12 @@ def _peoples_speech() -> list[SetUp]:
     return [
         SetUp(
             "People's Speech, 32 CPUs", 365.0, "days", years.wall_s / DAY_S,
-            f"20 CPU years (published as a little less than a year); by the 3,500 CPU days {cpus.wall_s / DAY_S:.0f}",
+            f"from 20 CPU years (published: a little less than a year); from 3,500 CPU days {cpus.wall_s / DAY_S:.0f}",
         ),
         SetUp(
             "People's Speech, and a TPU v3-8", 1.0, "days", step.wall_s / DAY_S,
-            f"1 % of 3,500 CPU days stay on 32 CPUs; the TPU {speed:,.0f} times a CPU (420 TFLOP/s over an assumed 72 "
-            f"GFLOP/s, both as well used) needs {step.device_hours / 24:.2f} days beside them: bound by {step.bound}",
+            f"1 % of 3,500 CPU days stays on 32 CPUs; the TPU, {speed:,.0f} times as fast as a CPU (420 TFLOP/s over "
+            f"an assumed 72 GFLOP/s, equally used), takes {step.device_hours / 24:.2f} days: bound by {step.bound}",
         ),
     ]  # fmt: skip
 
@@ -65,7 +65,7 @@ def _align(machine: Machine, cpu_days: float) -> StepLaws:
 
 def _amazon() -> list[SetUp]:
     days = {data: sum(part.days for part in parts(PAPERS) if part.data == data) for data in (True, False)}
-    how = "`megahour plan chain` has the steps and what is assumed"
+    how = "`megahour plan chain` lists the steps and assumptions"
     return [
         SetUp("Amazon, a million hours: data", DATA_DAYS, "days", days[True], how),
         SetUp("Amazon, a million hours: training", TRAINING_DAYS, "days", days[False], how),
@@ -75,7 +75,7 @@ def _amazon() -> list[SetUp]:
 def _distributed_training() -> list[SetUp]:
     terms = table_one_terms()
     days = 100 * speedup("bmuf", 8, terms) / speedup("bmuf", 128, terms)
-    how = "the row of 8 GPUs taken as it is; 128 by BMUF's speed-ups, with the constants of Amazon's Table I"
+    how = "8 GPUs as published; 128 by BMUF's speed-ups, with the constants of Amazon's Table I"
     return [
         SetUp("100,000 h, from 8 GPUs to 128", 7.0, "days", days, how),
         SetUp("the same, at $3 a GPU hour", 64_512.0, "dollars", 128 * 24 * 3 * days, how),

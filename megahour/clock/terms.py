@@ -74,9 +74,9 @@ def step_time(trainer: str, workers: int, terms: Terms) -> float:
     ConfigError: an unknown trainer, or fewer than one worker.
     """
     if trainer not in TRAINERS:
-        raise ConfigError(f"no clock for trainer {trainer!r}", remedy=f"one of: {', '.join(TRAINERS)}")
+        raise ConfigError(f"no step times for trainer {trainer!r}", remedy=f"use one of {', '.join(TRAINERS)}")
     if workers < 1:
-        raise ConfigError(f"{workers} workers; at least one is needed")
+        raise ConfigError(f"{workers} workers; give at least one")
     return TRAINERS[trainer](workers, terms)
 
 

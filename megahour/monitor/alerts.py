@@ -44,9 +44,9 @@ def command_hook(command: str, *, timeout_s: float = HOOK_TIMEOUT_S) -> Callable
         try:
             done = subprocess.run([*words, message], timeout=timeout_s, check=False, stdin=subprocess.DEVNULL)
         except subprocess.TimeoutExpired:
-            raise TimeoutError(f"{words[0]} was ended after {timeout_s:g} s") from None
+            raise TimeoutError(f"{words[0]} was killed after {timeout_s:g} s") from None
         if done.returncode:
-            raise OSError(f"{words[0]} ended with exit code {done.returncode}")
+            raise OSError(f"{words[0]} failed with exit code {done.returncode}")
 
     return run
 
@@ -61,9 +61,9 @@ def check_command(command: str) -> None:
     program = _words(command)[0]
     if shutil.which(program) is None:
         raise ConfigError(
-            f"the alarm's command {program} is not there, or not executable",
+            f"the alarm's command {program} does not exist, or is not executable",
             where="alarm",
-            remedy="give its whole path, and chmod +x it",
+            remedy="give its full path, and chmod +x it",
         )
 
 
@@ -71,7 +71,7 @@ def _words(command: str) -> list[str]:
     try:
         words = shlex.split(command)
     except ValueError as error:
-        raise ConfigError(f"the alarm's command cannot be read: {error}", where="alarm") from None
+        raise ConfigError(f"the alarm's command cannot be parsed: {error}", where="alarm") from None
     if not words:
         raise ConfigError("the alarm's command is empty", where="alarm")
     return words
@@ -95,7 +95,7 @@ class Teller:
         """Queue a message; returns at once. If `MAX_UNTOLD` messages are waiting, it is only logged."""
         with self._changed:
             if len(self._untold) == MAX_UNTOLD:
-                LOG.error("the alarm's hook is too slow to be told: %s", message)
+                LOG.error("the alarm's hook is too slow; message not delivered: %s", message)
                 return
             self._untold.append(message)
             if len(self._untold) == 1:
@@ -115,7 +115,7 @@ class Teller:
             hook.start()
             hook.join(self._timeout_s)
             if hook.is_alive():
-                LOG.error("the alarm's hook does not return after %g s; its message: %s", self._timeout_s, message)
+                LOG.error("the alarm's hook has not returned after %g s; message: %s", self._timeout_s, message)
             with self._changed:
                 self._untold.popleft()
                 left = len(self._untold)
@@ -127,7 +127,7 @@ class Teller:
         try:
             self._tell(message)
         except Exception:  # a failing hook must not stop training
-            LOG.exception("the alarm's hook failed; its message was: %s", message)
+            LOG.exception("the alarm's hook failed; message: %s", message)
 
 
 class Alarm:
@@ -186,7 +186,7 @@ class Alarm:
             waited_s = time.monotonic() - self._last_s
             if waited_s > max(self.stall_s, self.stall_factor * usual_s) and not self._stalled:
                 self._stalled = True
-                self.call(f"no step has ended for {waited_s:.0f} s after step {self._step} (usual: {usual_s:.2g} s)")
+                self.call(f"no step has finished for {waited_s:.0f} s after step {self._step} (usual: {usual_s:.2g} s)")
 
     def __enter__(self) -> Alarm:
         return self

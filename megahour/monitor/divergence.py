@@ -48,11 +48,11 @@ class Divergence:
 
     def _describe(self, loss: float) -> str:
         usual = self._median()
-        known = "" if usual is None else f", where {usual:.4g} was usual (median of {len(self._usual)} steps)"
+        known = "" if usual is None else f", usually {usual:.4g} (median of {len(self._usual)} steps)"
         if not math.isfinite(loss):
             return f"the loss is {loss:.4g}{known}: look for NaN in the features, lower the learning rate or clip"
         now = f"{statistics.median_low(self._now):.4g} over the last {len(self._now)} steps"
         return (
-            f"the loss diverges: {now}{known}, and up to {self.factor:g} times "
-            "that is healthy; if it stays so, go back to a checkpoint and lower the learning rate or clip"
+            f"the loss diverges: {now}{known}; up to {self.factor:g} times that would be normal. If it stays there, "
+            "go back to a checkpoint and lower the learning rate or clip"
         )

@@ -27,8 +27,8 @@ def alignment(score: Artifact) -> Markup | None:
     cells = [[text(row["condition"]), *_figures(row), _part(row, "refused", "recordings")] for row in rows]
     table = sortable(["Condition", *HEADS, "Refused"], cells[:-1], cells[-1])
     note = (
-        "Word times of the alignment against the true ones, which generated and composed recordings know. Spoken text "
-        "is lost where it is not kept; unspoken text should not be kept. Of a refused recording nothing is kept."
+        "Word times of the alignment against the true ones, which generated and composed recordings have. Spoken text "
+        "that is not kept is lost; unspoken text should not be kept. A refused recording keeps nothing."
     )
     parts = [panel(table), _spread(scores.get("histogram")), _worst(score)]
     return section("alignment", "Alignment errors", note, parts)
@@ -66,7 +66,7 @@ def _spread(histogram: Mapping[str, Sequence[int]] | None) -> Markup | None:
             histogram["edges_ms"], {"words": histogram[edge]}, x_label=x_label, y_label="words", label=title
         )
         panels.append(panel(chart, title=title))
-    note = tag("p", "Errors beyond an end of the axis are counted in the bar there.", class_="note")
+    note = tag("p", "Errors beyond an end of the axis count in its last bar.", class_="note")
     return tag("div", tag("div", panels, class_="pair"), note)
 
 

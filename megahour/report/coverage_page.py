@@ -70,7 +70,7 @@ def page(coverages: Sequence[Coverage], title: str, top: int) -> str:
     """The page, byte-identical for the same artifacts. `top`: names per table; the others are added up."""
     parts = sections(coverages, top)
     names = {"coverage": "Hours by name", "reasons": "Left out"}
-    words = "Made by megahour coverage. This file is whole: it loads nothing and sends nothing."
+    words = "Made by megahour coverage. This file is self-contained: it loads nothing and sends nothing."
     body = [_header(coverages, title), navigation(parts, names), tag("main", parts), tag("footer", tag("p", words))]
     return document(title, join(body), styles=("style.css", "explorer.css"))
 
@@ -79,13 +79,13 @@ def sections(coverages: Sequence[Coverage], top: int) -> list[Markup | None]:
     """The sections hours by name, and records and hours by reason; also used by the explorer."""
     panels = [shown for dimension in DIMENSIONS if (shown := _dimension(coverages, dimension, top))]
     note = (
-        "Hours of each artifact, and what stages left out: ingest and cut by their lists, duplicates among utterances, "
-        "select as the difference of what it read and wrote, less the duplicates. Speakers are named as they are "
-        "compared; months are those of the recording, in UTC; a label is a teacher's where targets or pseudo-labels "
-        "were made of the set."
+        "Hours of each artifact, and what stages left out: ingest and cut from their lists, duplicates among "
+        "utterances, select as the difference of its input and output, less the duplicates. Speakers are named as "
+        "select compares them; months are those of the recording, in UTC; a label is a teacher's if the set has "
+        "targets or pseudo-labels."
     )
     if len(coverages) > 1:
-        note += " The difference is that of the two columns before it."
+        note += " The difference is between the two columns before it."
     hours = section("coverage", "Hours by name", note, panels) if panels else None
     return [hours, _reasons(coverages)]
 
@@ -123,7 +123,7 @@ def _dimension(coverages: Sequence[Coverage], dimension: str, top: int) -> Marku
     body = [[text(tag("bdi", name[:LONGEST_NAME] or UNKNOWN)), *line] for name, line in zip(names, lines, strict=True)]
     total = [text(OTHERS), *last] if any(seconds > SMALLEST_S for seconds in rest) else None
     low = max(of.missing_s for of in hours)
-    words = f"More names than counters: hours of a name are too low by at most {low / 3600:.2f}."
+    words = f"There are more names than counters, so a name's hours may be too low, by {low / 3600:.2f} at most."
     inner = sortable([dimension.capitalize(), *heads], body, total)
     wide = tag("div", inner, class_="wide", tabindex="0", role="region", aria_label=f"Hours by {dimension}")
     return panel(tag("p", words, class_="note") if low else None, wide, title=f"By {dimension}")
@@ -196,5 +196,5 @@ def _reasons(coverages: Sequence[Coverage]) -> Markup | None:
             of = f"{coverage.title}: " if len(coverages) > 1 else ""
             title = f"{of}{column.stage} ({column.artifact})"
             panels.append(panel(sortable(["Reason", "Records", "Hours", "Of the hours"], lines), title=title))
-    note = "Records as the stages count them; – where only their number is known."
+    note = "Records as the stages count them; – if their hours are unknown."
     return section("reasons", "Why it was left out", note, tag("div", panels, class_="pair")) if panels else None

@@ -30,8 +30,8 @@ def errors(rows: Sequence[Row], systems: Sequence[str], draws: int) -> Markup | 
     ]
     chart = figures.intervals(spans, x_label="word error rate, %", label="Word error rates by condition")
     note = (
-        "Errors are substitutions, deletions and insertions over reference words. WERR is the share of the baseline's "
-        "errors that the student does not make. In brackets and as bars: intervals that hold 95 % of the draws."
+        "Errors are substitutions, deletions and insertions over reference words. WERR is the relative reduction: the "
+        "share of the baseline's errors that the student avoids. Brackets and bars are 95 % intervals of the bootstrap."
     )
     table = sortable(heads, cells[:-1] if whole else cells, cells[-1] if whole else None)
     beside = tag("div", panel(chart, title="Word error rates"), _explained(rows, draws), class_="pair")
@@ -42,31 +42,31 @@ def _explained(rows: Sequence[Row], draws: int) -> Markup:
     speakers = int(rows[-1].get("speakers", 0))
     many = f"The {speakers} test speakers" if speakers > 1 else "The test speakers"
     drawn = (
-        f"{many} stand for all others. So a draw takes as many speakers, with replacement: some come twice, some not "
-        f"at all, each with all of their utterances. There are {draws:,} draws. Utterances of one speaker resemble "
-        "each other; to draw them one by one would claim too much. (Where there is one speaker, utterances are drawn.)"
+        f"{many} stand for all speakers. So each of {draws:,} draws takes the same number of speakers, with "
+        "replacement: some twice, some not at all, each with all of their utterances. Utterances of one speaker "
+        "resemble each other; drawing them one by one would give intervals that are too short. (With a single "
+        "speaker, utterances are drawn.)"
     )
-    bar = "It holds the error rates of the middle 95 % of the draws."
+    bar = "It covers the error rates of the middle 95 % of the draws."
     if 1 < speakers < FEW_SPEAKERS:
-        bar += f" With as few as {speakers} speakers it is rather too short."
+        bar += f" With only {speakers} speakers it is likely to be too short."
     paired = (
-        "Both systems are scored on the same draws. WERR's interval is that of their difference, draw by draw. "
-        "P(better) is the share of draws in which the student makes fewer errors, equal ones counted half: 1 is every "
-        "draw, 0.5 is a toss-up."
+        "Both systems are scored on the same draws, and WERR is computed draw by draw. P(better) is the share of draws "
+        "in which the student makes fewer errors, with ties counted half: 1 is every draw, 0.5 is a toss-up."
     )
     overlap = (
         "Hard speakers raise both error rates, easy ones lower both. So each bar is long, although the difference "
-        "hardly moves. Ask WERR's interval: where it leaves out 0, the difference is sure to 95 %."
+        "hardly varies. Look at WERR's interval instead: if it excludes 0, the difference is significant at 95 %."
     )
     example = next((row for row in rows if _overlaps(row) and _sure(row)), None)
     if example is not None:
         better = example["probability_of_improvement"]
-        overlap += f" So it is here with “{example['condition']}”: the bars overlap, and P(better) is {better:.3f}."
+        overlap += f" “{example['condition']}” is an example: its bars overlap, and P(better) is {better:.3f}."
     parts = {
         "Speakers are drawn": drawn,
         "A bar": bar,
         "The test is paired": paired,
-        "Bars that overlap can still be a sure difference": overlap,
+        "Overlapping bars can still be a significant difference": overlap,
     }
     lines = [[tag("dt", name), tag("dd", words)] for name, words in parts.items()]
     return panel(tag("dl", lines, class_="explained"), title="How to read the intervals")
@@ -125,7 +125,7 @@ def speakers(rows: Sequence[Row], systems: Sequence[str]) -> Markup | None:
         cells.append([name, count(row["utterances"]), count(row["words"]), *rates, _reduction(werr)])
     note = f"The student makes fewer errors for {better} of {len(shown)} speakers, more for {worse}."
     if len(shown) < len(rows):
-        note += f" Of {len(rows):,} speakers here are the {len(shown)} with the most words."
+        note += f" The table has the {len(shown)} of {len(rows):,} speakers with the most words."
     heads = ["Speaker", "Utterances", "Words", *(f"WER {system}" for system in systems), "WERR"]
     return section("speakers", "Speakers", note, panel(sortable(heads, cells)))
 
@@ -147,10 +147,10 @@ def tags(found: Mapping[str, Mapping[str, Any]]) -> Markup | None:
             shown = ", ".join(f"{said or 'nothing'} {n:,}" for n, said in wrong[:5])
             cells.append([text(known), count(heard.total()), percent(heard[known] / heard.total()), text(shown or "–")])
         last = [text("all"), count(each["utterances"]), percent(each["accuracy"]), text("")]
-        heads = [str(each["column"]).replace("_", " ").capitalize(), "Utterances", "Right", "Otherwise heard as"]
+        heads = [str(each["column"]).replace("_", " ").capitalize(), "Utterances", "Correct", "Recognised instead"]
         panels.append(panel(sortable(heads, cells, last), title=system))
-    note = "What the model says of whole utterances beside their words, against what the selection says they are."
-    return section("tags", "What utterances are", note, tag("div", panels, class_="pair"))
+    note = "Tags that the model recognises for whole utterances, such as their language, against the selection's."
+    return section("tags", "Tags of utterances", note, tag("div", panels, class_="pair"))
 
 
 def confusions(found: Mapping[str, Counter[Step]], most: int) -> Markup | None:
@@ -166,7 +166,7 @@ def confusions(found: Mapping[str, Counter[Step]], most: int) -> Markup | None:
         if not wanted:
             continue
         order = sorted(wanted, key=lambda error: (-sum(counts[error] for counts in found.values()), error))
-        heads = {"sub": ["Reference", "Heard as"], "del": ["Not heard"], "ins": ["Heard too much"]}[kind]
+        heads = {"sub": ["Reference", "Recognised"], "del": ["Missed"], "ins": ["Inserted"]}[kind]
         rows = [
             [*(text(word) for word in error[1:] if word), *(count(counts[error]) for counts in found.values())]
             for error in order
@@ -175,7 +175,7 @@ def confusions(found: Mapping[str, Counter[Step]], most: int) -> Markup | None:
         last = [text("all"), *[text("")] * (len(heads) - 1), *map(count, whole)]
         panels.append(panel(sortable([*heads, *found], rows, last), title=title))
     note = (
-        f"The {most} commonest of each kind and system, with how often each system makes them. "
-        "They are counted along a shortest alignment of the words, as the error rates are."
+        f"The {most} most frequent errors of each kind and system, with their counts in every system. They are counted "
+        "along a minimum edit distance alignment of the words, as for the error rates."
     )
     return section("confusions", "Confusions", note, tag("div", panels, class_="thirds"))

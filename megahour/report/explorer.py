@@ -156,7 +156,7 @@ def _sound(clip: ReportClip) -> Markup:
 
 def _footer(choice: Choice) -> Markup:
     words = (
-        f"Made by megahour report. Rows are a sample by the hash of their keys (seed {choice.seed}): the same artifact "
-        "gives the same page. This file is whole: it loads nothing and sends nothing."
+        f"Made by megahour report. Rows are sampled by a hash of their keys (seed {choice.seed}), so the same artifact "
+        "gives the same page. This file is self-contained: it loads nothing and sends nothing."
     )
     return tag("footer", tag("p", words))

@@ -99,13 +99,13 @@ def table(found: Readings, sidecar: str) -> Markup | None:
     if not found.utterances:
         return None
     shown, all_of_them = f"{len(found.rows):,}", f"{found.utterances:,}"
-    how_many: list[Any] = [f"All {all_of_them} utterances are here."]
+    how_many: list[Any] = [f"All {all_of_them} utterances are shown."]
     if not found.whole:
         link = tag("a", sidecar, href=sidecar, download=True)
-        how_many = [f"Here are {shown} of {all_of_them} utterances, drawn by their keys. All are in ", link, "."]
+        how_many = [f"A sample of {shown} of {all_of_them} utterances, drawn by key. All are in ", link, "."]
     note = [
         *how_many,
-        " Below each word of the reference stands what each system heard: ",
+        " Below each word of the reference is what each system recognised: ",
         *(tag("span", "wrong", class_="sub"), " ", tag("span", "missing", class_="del"), " "),
         tag("span", "extra", class_="ins"),
         ".",

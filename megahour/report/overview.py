@@ -21,9 +21,9 @@ SHOWN = {  # histogram: (title, label of its axis)
     "seconds": ("Duration", "seconds"),
     "minutes": ("Duration", "minutes"),
     "cer": ("Character error rate of the second reading", "CER, share of characters"),
-    "edge_cer": ("The same at the edges", "edge CER, share of characters"),
+    "edge_cer": ("Character error rate at the edges", "edge CER, share of characters"),
     "confidence": ("Alignment confidence", "confidence, 0 to 1"),
-    "snr_db": ("Signal to noise", "SNR, dB"),
+    "snr_db": ("Signal-to-noise ratio", "SNR, dB"),
     "words_per_s": ("Speaking rate", "words per second"),
     "wildcard_share": ("Share of untranscribed sound", "share of tokens"),
 }
@@ -45,7 +45,7 @@ def header(title: str, artifact: Artifact, found: Survey | None) -> Markup:
                 cards.append((f"{100 * value if name == 'cer' else value:.1f}{unit}", label))
     else:
         cards += [(f"{counts.came_in:,}", "records in"), (f"{counts.kept:,}", "kept")]
-    cards.append((f"{100 * sum(counts.dropped.values()) / max(counts.came_in, 1):.1f} %", "left out here"))
+    cards.append((f"{100 * sum(counts.dropped.values()) / max(counts.came_in, 1):.1f} %", "left out by this stage"))
     boxes = [tag("div", tag("b", big), tag("span", small), class_="card") for big, small in cards]
     lead = f"Made by the stage {artifact.manifest.stage}, {artifact.manifest.shards:,} shards."
     return tag("header", tag("h1", title), tag("p", lead, class_="lead"), tag("div", boxes, class_="cards"))
@@ -55,7 +55,7 @@ def hours(found: Survey, top: int) -> Markup:
     """A table of hours for each dimension."""
     shown = [(name, found.hours[name]) for name in GROUPS if name in found.hours and _told(found.hours[name])]
     tables = [_names_table(name, of, top) for name, of in shown]
-    note = "All of the data set, not only the sample below. Names beyond the first are added up as the rest."
+    note = "For the whole data set, not only the sample below. The last row adds up all names that are not listed."
     return section("hours", "Hours", note, tag("div", tables, class_="pair"))
 
 
@@ -85,7 +85,8 @@ def _names_table(name: str, of: Heaviest, top: int) -> Markup:
         ]
     note = None
     if not of.exact:
-        words = f"More names than counters: hours of a name are too low by at most {of.missing_s / 3600:.2f}."
+        low = of.missing_s / 3600
+        words = f"There are more names than counters, so a name's hours may be too low, by {low:.2f} at most."
         note = tag("p", words, class_="note")
     table = sortable([name.capitalize(), "Hours", "Share", "Records"], rows, last)
     return panel(note, table, title=f"By {name}")
@@ -95,7 +96,7 @@ def _label(name: str, value: str, tally: GroupTotals) -> list[Child]:
     """A name with its attribution, if any."""
     if name == "attribution":
         licence, _, credit = value.rpartition("\n")
-        return [tag("bdi", _cut(credit) or "no one named"), tag("small", licence, class_="credit")]
+        return [tag("bdi", _cut(credit) or "no attribution"), tag("small", licence, class_="credit")]
     label: list[Child] = [tag("bdi", _cut(value) or UNKNOWN)]
     if name in CREDITED and tally.credit and tally.credit != value:
         more = " and others" if tally.more else ""
@@ -116,9 +117,9 @@ def spread(found: Survey) -> Markup | None:
         low, middle, high = (median(histogram, share) or 0.0 for share in (0.1, 0.5, 0.9))
         words = f"10 % below {low:.3g}, half below {middle:.3g}, 90 % below {high:.3g}."
         if unknown := found.unknown[name]:
-            words += f" Not known of {unknown:,}."
+            words += f" Unknown for {unknown:,}."
         panels.append(panel(chart, tag("p", words, class_="note"), title=title))
-    note = "Values beyond an end of the axis are counted in the bar there; shares are read from the bars."
+    note = "Values beyond an end of the axis count in its last bar. Quantiles are estimated from the bars."
     return section("spread", "Distributions", note, tag("div", panels, class_="pair")) if panels else None
 
 
@@ -149,9 +150,9 @@ def left_out(stages: Sequence[tuple[Artifact, Mapping[str, Sequence[Lost]]]], ra
         table = sortable(["Reason", "Hours", "Of the hours", "Records"], rows)
         panels.append(panel(tag("p", lead, class_="note"), table, quotes, title=title))
     note = (
-        "Hours that each stage left out, where it knows them (– where it does not), and records as its receipts count "
-        "them: recordings, or utterances and stretches of sound. Examples are heard where they were placed, else where "
-        "the transcript has them."
+        "Hours that each stage left out (– if unknown), and the records that its receipts count: recordings, or "
+        "utterances and stretches of sound. Examples play the audio where alignment placed them, else where the "
+        "transcript has them."
     )
     return section("losses", "What was left out", note, panels) if panels else None
 
@@ -191,9 +192,9 @@ def _cut(words: str) -> str:
 
 def table(rows: int, sounds: int, all_records: int) -> Markup:
     """The frame that `explorer.js` fills."""
-    sample = "all" if rows == all_records else f"a sample of {rows:,} of all {all_records:,}"
+    sample = f"All {rows:,}" if rows == all_records else f"A sample of {rows:,} of {all_records:,}"
     note = (
-        f"Here are {sample} utterances, {sounds:,} of them with sound. Open a row to follow it word by word. "
+        f"{sample} utterances, {sounds:,} of them with sound. Open a row to follow it word by word. "
         "Keys: ↑ ↓ move, Enter opens, P plays."
     )
     return section("explore", "Utterances", note, paged_frame("utterances", "Utterances"))

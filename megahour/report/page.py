@@ -122,17 +122,17 @@ def _header(p: ReportParams, numbers: dict[str, Any]) -> Markup:
     cards.append(("", duration(numbers["seconds"]), "of computing"))
     cards.append(("", sections.money(numbers["cost"], p.currency), f"for {numbers['core_hours']:.2f} core-hours"))
     boxes = [tag("div", tag("b", big), tag("span", small), class_=f"card {kind}".strip()) for kind, big, small in cards]
-    lead = "From raw recordings to word error rates: what came in, what was kept, what was learned."
+    lead = "From raw recordings to word error rates: what came in, what was kept, and what the models learned."
     return tag("header", tag("h1", p.title), tag("p", lead, class_="lead"), tag("div", boxes, class_="cards"))
 
 
 NAMES = {
     "errors": "Word error rates",
     "speakers": "Speakers",
-    "tags": "What utterances are",
+    "tags": "Tags",
     "confusions": "Confusions",
     "hypotheses": "Hypotheses",
-    "utterances": "Hear and read",
+    "utterances": "Listen and read",
     "alignment": "Alignment",
     "flow": "In and out",
     "corpus": "Corpus",
@@ -149,7 +149,7 @@ def navigation(parts: Sequence[Markup | None], names: Mapping[str, str]) -> Mark
 
 
 def _footer() -> Markup:
-    words = "Made by megahour's report stage. This file is whole: it loads nothing and sends nothing."
+    words = "Made by megahour's report stage. This file is self-contained: it loads nothing and sends nothing."
     return tag("footer", tag("p", words))
 
 

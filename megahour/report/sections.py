@@ -184,7 +184,7 @@ def listening(found: Sequence[Example]) -> Markup | None:
         ".",
     ]
     return section(
-        "utterances", "Hear and read", note, tag("div", [_utterance(example) for example in found], class_="heard")
+        "utterances", "Listen and read", note, tag("div", [_utterance(example) for example in found], class_="heard")
     )
 
 

@@ -198,7 +198,7 @@ def test_hours_are_those_of_the_largest_source() -> None:
     assert source_of_hours(small, "prompts") == "prompts"
     with pytest.raises(ConfigError, match="lm counts no audio"):
         source_of_hours(small, "lm")
-    with pytest.raises(ConfigError, match="do not differ"):
+    with pytest.raises(ConfigError, match="the same size"):
         laws([run(1.0), run(1.0)])
 
 

@@ -65,8 +65,8 @@ def test_a_jump_that_stays_is_told_once_with_what_was_usual_and_what_to_do() -> 
     (said,) = told([*before, *(("labelled", 10 * loss) for loss in falling(300, 2, 0.2, 1.0, 1.0))])
     assert said.startswith("step 20"), "within ten steps"
     assert "(labelled): the loss diverges: " in said
-    assert "where 1.0" in said
-    assert "up to 3 times that is healthy" in said
+    assert "usually 1.0" in said
+    assert "up to 3 times that would be normal" in said
     assert "go back to a checkpoint and lower the learning rate" in said
 
 

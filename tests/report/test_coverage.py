@@ -349,7 +349,7 @@ def test_more_names_than_counters_are_added_up(
     (left,) = [column for column in few.columns if (column.artifact, column.part) == ("chosen", "left out")]
     assert "speaker" not in left.hours, "a difference of names that are not all known is none"
     assert "all" in left.hours
-    assert "More names than counters" in page([few], "few", 5)
+    assert "more names than counters" in page([few], "few", 5)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "", None]), st.integers(0, 2**34), st.floats(0, 9)), max_size=30))

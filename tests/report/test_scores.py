@@ -86,7 +86,7 @@ def test_more_hypotheses_than_a_page_holds_go_into_a_file_beside_it(run: dict[st
     assert [line.split("\t")[0] for line in lines[1:]] == [str(key) for key in range(10, 60)]
     assert {len(line.split("\t")) for line in lines} == {6}
     page = few.read_bytes(0, ".html").decode()
-    assert "Here are 20 of 50 utterances" in page
+    assert "A sample of 20 of 50 utterances" in page
     assert 'href="00000.hypotheses.tsv"' in page
     assert len(read(run["score"], most=20, seed=0).rows) == 20
     assert [row["key"] for row in read(run["score"], most=20, seed=0).rows] != list(range(10, 30))
@@ -99,13 +99,13 @@ def test_what_intervals_mean_is_said_with_the_figures_of_the_run() -> None:
     words = str(errors([sure], SYSTEMS, draws=1234))
     assert "The 8 test speakers" in words
     assert "1,234 draws" in words
-    assert "With as few as 8 speakers" in words
-    assert "“far”: the bars overlap, and P(better) is 0.999" in words
+    assert "With only 8 speakers" in words
+    assert "“far” is an example: its bars overlap, and P(better) is 0.999" in words
     unsure = row | {"werr_interval": [-0.1, 0.3], "probability_of_improvement": 0.9}
-    assert "So it is here" not in str(errors([unsure], SYSTEMS, draws=1234))
+    assert "is an example" not in str(errors([unsure], SYSTEMS, draws=1234))
     apart = sure | {"wer_student_interval": [0.3, 0.39]}
-    assert "So it is here" not in str(errors([apart], SYSTEMS, draws=1234))
-    assert "With as few" not in str(errors([sure | {"speakers": 20}], SYSTEMS, draws=1234))
+    assert "is an example" not in str(errors([apart], SYSTEMS, draws=1234))
+    assert "With only" not in str(errors([sure | {"speakers": 20}], SYSTEMS, draws=1234))
 
 
 def test_each_speaker_has_all_error_rates_and_their_reduction() -> None:
@@ -119,7 +119,7 @@ def test_each_speaker_has_all_error_rates_and_their_reduction() -> None:
     assert 'class="loss" data-value="-0.5">-50.0 %' in words
     many = [rows[0] | {"speaker": f"s{i}", "words": i} for i in range(300)]
     words = str(speakers(many, SYSTEMS))
-    assert "Of 300 speakers here are the 200 with the most words" in words
+    assert "The table has the 200 of 300 speakers with the most words" in words
     assert ">s100<" in words
     assert ">s99<" not in words
 

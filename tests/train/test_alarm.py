@@ -61,7 +61,7 @@ def test_chunks_and_whole_utterances_are_kinds_of_their_own_to_the_alarm(
 
 def test_a_command_that_is_not_there_is_refused_before_the_first_step(tmp_path: Path) -> None:
     inputs = training_data(tmp_path, utterances(8), 1)
-    with pytest.raises(ConfigError, match="pgae-me is not there"):
+    with pytest.raises(ConfigError, match="pgae-me does not exist"):
         trained(tmp_path, inputs, SMALL | {"alarm": str(tmp_path / "pgae-me")})
     assert not (tmp_path / "work" / "meters" / "train.log.jsonl").exists()
 
