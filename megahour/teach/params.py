@@ -27,6 +27,14 @@ class TargetsParams(Params):
         "teacher is unsure of them. `mean_top1` in the summary shows how sure it is of the others. 0 keeps all.",
         json_schema_extra=LATER,
     )
+    share: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of each shard's utterances that is kept, those with the lowest mean entropy. It needs no "
+        "knowledge of the teacher's scale, as `max_entropy` does.",
+        json_schema_extra=LATER,
+    )
     batch_frames: BatchFrames = 4096
     precision: Precision = "fp32"
 

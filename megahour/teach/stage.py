@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
@@ -15,17 +15,24 @@ if TYPE_CHECKING:
 
 
 class Targets(Stage[TargetsParams]):
-    """Runs one task per features shard of the sets: stack frames, run the teacher, keep the top k logits."""
+    """Runs one task per features shard of the sets: stack frames, run the teacher, keep the top k logits.
+
+    With `pseudo_labels`, only utterances that have one get targets: those whose text another decoding is sure of.
+    """
 
     name = "targets"
     version = 3
     params = TargetsParams
-    inputs: ClassVar[tuple[Input, ...]] = (Input("features"), Input("teacher", kinds=("model",)))
+    inputs: ClassVar[tuple[Input, ...]] = (
+        Input("features"),
+        Input("teacher", kinds=("model",)),
+        Input("pseudo_labels", optional=True),
+    )
 
     def plan(self, p: TargetsParams, inputs: Inputs) -> list[Task]:
         from megahour.features.sets import tasks_of_sets
 
-        return tasks_of_sets(inputs["features"], p.sets, where=self.name)
+        return tasks_of_sets(inputs["features"], p.sets, where=self.name, beside=inputs.get("pseudo_labels"))
 
     def accelerator(self, p: TargetsParams, inputs: Inputs) -> ModelSpec:
         from megahour.models.service import model_spec
@@ -33,9 +40,19 @@ class Targets(Stage[TargetsParams]):
         return model_spec(inputs["teacher"], p.batch_frames, outputs="top_k", k=p.top_k, precision=p.precision)
 
     def run(self, p: TargetsParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.teach.targets import write_targets
+        from megahour.teach.targets import keys_of, write_targets
 
-        write_targets(p, inputs["features"], inputs["teacher"], task["shard"], self.accelerator(p, inputs), out, ctx)
+        chosen = None
+        if "pseudo_labels" in inputs:
+            chosen = keys_of(inputs["pseudo_labels"], task["beside"])
+        spec = self.accelerator(p, inputs)
+        write_targets(p, inputs["features"], inputs["teacher"], task["shard"], spec, out, ctx, chosen)
+
+    def remedies(self, p: TargetsParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
+        return {
+            "unsure": "raise `share` or `max_entropy`",
+            "no-pseudo-label": "choose more of these sets with `pseudo-label`, or give `targets` no pseudo-labels",
+        }
 
     def finish(self, p: TargetsParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         outputs = int(inputs["teacher"].read_json(0, ".model.json")["outputs"])

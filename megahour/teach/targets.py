@@ -6,6 +6,7 @@ and results come back by number while later sequences are still being stacked. M
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -38,10 +39,12 @@ def write_targets(
     spec: ModelSpec,
     out: ShardWriter,
     ctx: Context,
+    chosen: NDArray[np.int64] | None = None,
 ) -> None:
     """Write a *targets* shard: one row per utterance and offset of a features shard, in that order.
 
     Utterances of fewer than 2 · stack − 1 frames are dropped, since they have no stacked frame at the last offset.
+    With `chosen`, other keys are dropped before the teacher hears them.
     Features are normalised by the statistics that the teacher was trained with, which must equal their own.
     """
     mean, inv_std, size = trained_statistics(features, teacher)
@@ -49,10 +52,14 @@ def write_targets(
         raise ConfigError(f"offsets {p.offsets} of a teacher that stacks {size} frames", remedy=f"use 0 … {size - 1}")
     table = features.read_table(shard, ".arrow", columns=["key", "frames", "features"])
     frames = table.column("frames").to_numpy()
+    keys = table.column("key").to_numpy()
     long = np.flatnonzero(frames >= 2 * size - 1)
     values = frames_of(table, len(mean), where=features.url)
     out.came_in(len(table))
     out.drop("too-short", len(table) - len(long))
+    if chosen is not None:
+        all_long, long = long, long[np.isin(keys[long], chosen)]
+        out.drop("no-pseudo-label", len(all_long) - len(long))
     out.stat("audio_s", round(int(frames[long].sum()) * FRAME_S, 2))
 
     def sequences() -> Iterator[tuple[int, NDArray[np.float32]]]:
@@ -60,15 +67,14 @@ def write_targets(
             for i, offset in enumerate(p.offsets):
                 yield row * len(p.offsets) + i, stack(values.row(row), offset, mean, inv_std, size)
 
-    keys = table.column("key").to_numpy()
     inferred, failed = _infer(ctx, spec, sequences(), len(long) * len(p.offsets))
     failed_rows = {number // len(p.offsets): reason for number, reason in sorted(failed.items())}
     for row, reason in failed_rows.items():
         out.quarantine(int(keys[row]), "inference-failed", reason, features.url)
     rows = [row for row in long.tolist() if row not in failed_rows]
-    if p.max_entropy:
-        found = {row: _entropy([inferred[row * len(p.offsets) + i] for i in range(len(p.offsets))]) for row in rows}
-        sure = [row for row in rows if found[row] <= p.max_entropy]
+    if p.max_entropy or p.share < 1:
+        found = [_entropy([inferred[row * len(p.offsets) + i] for i in range(len(p.offsets))]) for row in rows]
+        sure = [rows[i] for i in _surest(p, found)]
         out.drop("unsure", len(rows) - len(sure))
         rows = sure
     ordered = [inferred[row * len(p.offsets) + i] for row in rows for i in range(len(p.offsets))]
@@ -79,6 +85,14 @@ def write_targets(
     out.tags["set"] = set_of(features, shard)
     out.stat("frames", sum(len(outputs["indices"]) for outputs in ordered))
     out.stat("top1_sum", round(sum(_top1(outputs["logits"]) for outputs in ordered), 3))
+
+
+def keys_of(pseudo_labels: Artifact, shard: int | None) -> NDArray[np.int64]:
+    """The keys of the utterances that have a pseudo-label in this shard; none if the shard is None."""
+    if shard is None:
+        return np.empty(0, np.int64)
+    keys: NDArray[np.int64] = pseudo_labels.read_table(shard, columns=["key"])["key"].to_numpy()
+    return keys
 
 
 def _infer(
@@ -129,6 +143,12 @@ def _entropy(parts: list[Outputs]) -> float:
     z = np.concatenate([part["logits"] for part in parts]).astype(np.float64)
     log_p = z - np.logaddexp.reduce(z, axis=1, keepdims=True)
     return float(-(np.exp(log_p) * log_p).sum(axis=1).mean())
+
+
+def _surest(p: TargetsParams, entropies: list[float]) -> list[int]:
+    """The utterances to keep, in order: a `share` of all, the lower entropy first, and none above `max_entropy`."""
+    order = sorted(range(len(entropies)), key=lambda i: (entropies[i], i))[: math.ceil(p.share * len(entropies))]
+    return sorted(i for i in order if not p.max_entropy or entropies[i] <= p.max_entropy)
 
 
 def _top1(logits: NDArray[np.float16]) -> float:

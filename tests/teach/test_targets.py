@@ -4,11 +4,14 @@ import json
 import threading
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
-from made_artifacts import features_artifact, units_artifact, utterances
+from made_artifacts import features_artifact, units_artifact, utterances, write_artifact
 
 from megahour.core.config import parse
 from megahour.core.errors import MegahourError
+from megahour.core.schemas import PSEUDO_LABELS
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.features.stack import stack
@@ -96,6 +99,36 @@ def test_utterances_that_the_teacher_is_unsure_of_are_dropped(tmp_path, features
     assert kept == {key for key, each in entropies.items() if np.mean(each) <= limit}
     assert sure.manifest.counts.dropped == {"too-short": 1, "unsure": len(entropies) - len(kept)}
     assert sure.summary["mean_top1"] > targets.summary["mean_top1"]
+
+
+def test_a_share_of_each_shard_is_kept_the_surest_utterances(tmp_path, features, teacher, targets, engine):
+    values = {"top_k": 3, "offsets": [0, 2], "share": 0.26}
+    sure = make(Targets(), values, {"features": features, "teacher": teacher}, tmp_path, engine)
+    for receipt, all_of_shard in zip(sure.receipts(), targets.receipts(), strict=True):
+        entropies = {}
+        for row in targets.read_table(all_of_shard.shard, ".arrow").to_pylist():
+            p = np.exp(np.reshape(row["logits"], (-1, 3)).astype(float))
+            p /= p.sum(axis=1, keepdims=True)
+            entropies.setdefault(row["key"], []).extend(-(p * np.log(p)).sum(axis=1))
+        surest = sorted(entropies, key=lambda key: np.mean(entropies[key]))[:6]  # ⌈0.26 · 20⌉
+        kept = sure.read_table(receipt.shard, ".arrow")["key"].to_pylist()
+        assert kept == [key for key in entropies for _ in (0, 2) if key in surest]
+        assert receipt.counts.dropped["unsure"] == 14
+
+
+def test_only_utterances_with_pseudo_labels_get_targets(tmp_path, features, teacher, targets, engine):
+    """The surest by a lattice's confidences, for example. The rows of these are as without pseudo-labels."""
+    keys = [features.read_table(shard, ".arrow")["key"].to_pylist() for shard in (1, 2)]
+    sure = [own[::2] for own in keys]
+    rows = [[{"key": key, "text": "a", "confidence": 1.0, "model": "m"} for key in own] for own in sure]
+    shards = [({"set": "unlabelled"}, {".parquet": pa.Table.from_pylist(own, PSEUDO_LABELS)}) for own in rows]
+    labels = write_artifact(tmp_path / "labels", shards, {})
+    inputs = {"features": features, "teacher": teacher, "pseudo_labels": labels}
+    chosen = make(Targets(), {"top_k": 3, "offsets": [0, 2]}, inputs, tmp_path, engine)
+    for shard, own in enumerate(sure):
+        every = targets.read_table(shard, ".arrow")
+        assert chosen.read_table(shard, ".arrow").equals(every.filter(pc.is_in(every["key"], pa.array(own))))
+    assert chosen.manifest.counts.dropped == {"too-short": 1, "no-pseudo-label": 20}
 
 
 def test_the_bytes_are_those_without_a_service(tmp_path, features, teacher, targets, monkeypatch):
