@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from numba import njit
 from numba.core.caching import IndexDataCacheFile
+from numba.core.compiler_lock import global_compiler_lock
 
 from megahour.core.machine_code import Made, used
+
+PATIENCE_S = 120.0
+"""How long a process waits for another one that compiles the same function, before it compiles the function too."""
 
 
 def dispatcher(function: Callable[..., Any], *, fastmath: bool | set[str] = False, inline: bool = False) -> Any:
@@ -16,7 +26,8 @@ def dispatcher(function: Callable[..., Any], *, fastmath: bool | set[str] = Fals
     in the user's cache folder or in NUMBA_CACHE_DIR.
 
     If none of these is writable, numba's `cache=True` raises an error. The function is then compiled without a cache,
-    in every process, which takes a few seconds.
+    in every process, which takes a few seconds. Of several processes that need a function at the same time, as
+    the workers of an engine do, one compiles it and the others load the result.
     """
     if inline:
         return njit(nogil=True, inline="always")(function)
@@ -27,7 +38,41 @@ def dispatcher(function: Callable[..., Any], *, fastmath: bool | set[str] = Fals
             raise
         return njit(nogil=True, fastmath=fastmath)(function)
     made._cache._cache_file = _Index(made._cache._cache_file, function)
+    made.compile = partial(_compile_once, made.compile, Path(f"{made._cache._cache_file._index_path}.lock"))
     return made
+
+
+def _compile_once(compile_or_load: Callable[[Any], Any], lock: Path, signature: Any) -> Any:
+    # In this order, so that no thread waits for a lock that another thread of its process holds.
+    with global_compiler_lock, _held(lock):
+        return compile_or_load(signature)
+
+
+@contextmanager
+def _held(lock: Path) -> Iterator[None]:
+    """Hold a lock file, if it can be made and no other process holds it for longer than `PATIENCE_S`."""
+    descriptor, until_s = -1, time.monotonic() + PATIENCE_S
+    with suppress(OSError):  # of a folder where nothing can be written: nor will the code be
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(lock, os.O_CREAT | os.O_RDWR)
+        while not _locked(descriptor) and time.monotonic() < until_s:
+            time.sleep(0.01)
+    try:
+        yield
+    finally:
+        if descriptor >= 0:
+            with suppress(OSError):  # another process may have removed it
+                lock.unlink()
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for a child that was forked meanwhile
+            os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def compiled_for(made: Any, args: tuple[Any, ...]) -> Made | None:

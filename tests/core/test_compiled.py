@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import importlib
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gloo import processes
 
+from megahour.core import jit
 from megahour.core.compiled import compiled
 from megahour.core.jit import dispatcher
 
@@ -92,3 +96,57 @@ def answer_of(folder: Path, lower: str, upper: str) -> tuple[int, int]:
     importlib.invalidate_caches()
     upper_module = importlib.import_module("upper_module")
     return upper_module.answer(), sum(upper_module.total.stats.cache_hits.values())
+
+
+SLOW = """
+from megahour.core.jit import dispatcher
+
+def work(x):
+    total = 0.0
+    for row in range(len(x)):
+        for column in range(row):
+            total += x[row] * x[column] if x[row] > x[column] else x[column] ** 2
+    return total
+
+work = dispatcher(work)
+"""
+
+
+def test_processes_that_need_a_function_at_once_compile_it_once(tmp_path: Path) -> None:
+    (tmp_path / "slow_module.py").write_text(SLOW)
+    barrier, answers = processes.Barrier(3), processes.SimpleQueue()
+    started = [processes.Process(target=compiles, args=(str(tmp_path), barrier, answers)) for _ in range(3)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join()
+    found = [answers.get() for _ in started]
+    assert sorted(found) == [0, 0, 1]
+    assert not list(tmp_path.rglob("*.lock"))
+
+
+def compiles(folder: str, barrier: Any, answers: Any) -> None:
+    """Adds how often this process has compiled the function."""
+    import numpy as np
+
+    sys.path.insert(0, folder)
+    work = importlib.import_module("slow_module").work
+    barrier.wait(240)
+    assert work(np.arange(3.0)) == 2.0
+    answers.put(sum(work.stats.cache_misses.values()))
+
+
+def test_one_that_stands_still_with_a_lock_is_waited_for_no_longer_than_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jit, "PATIENCE_S", 0.1)
+    with (tmp_path / "a.lock").open("w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        began_s = time.monotonic()
+        with jit._held(tmp_path / "a.lock"):
+            assert time.monotonic() - began_s >= 0.1
+    with jit._held(tmp_path / "none" / "a.lock"):
+        assert (tmp_path / "none" / "a.lock").exists()
+    (tmp_path / "file").touch()
+    with jit._held(tmp_path / "file" / "a.lock"):
+        pass  # no folder to write to
