@@ -16,7 +16,7 @@ from megahour.core.records import fingerprint
 from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.verify import agrees, known_receipts, verify
 
-SHARDS = 3000
+SHARDS = 600
 MANIFEST = Manifest("features", 1, "f", "d", {}, {}, SHARDS, Counts(), {})
 
 

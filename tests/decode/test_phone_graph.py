@@ -35,7 +35,7 @@ def test_what_follows_depends_on_the_history_where_it_is_frequent() -> None:
     assert log_probability(cut, [3, 1, 2], 5) == pytest.approx(math.log(2 / 7 * 5 / 7 / 8))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=6).map(tuple), min_size=1, max_size=8),
     st.integers(2, 4),
