@@ -52,8 +52,8 @@ class AlignedFile:
 def command(audio: str, text: str, aligner: str, language: str, form: str, out: str) -> None:
     """Find where each line and word of TEXT is spoken in AUDIO.
 
-    TEXT is SRT, VTT, a recogniser's JSON, or plain text with one sentence per line. Times in it serve as hints. For
-    more than a few files, use the stages `ingest` and `align`.
+    TEXT is SRT, VTT, TTML, TextGrid, a recogniser's JSON, or plain text with one sentence per line. Times in it serve
+    as hints. For more than a few files, use the stages `ingest` and `align`.
 
     \b
     megahour align-file talk.mp3 talk.txt --aligner work/aligner --out talk.srt

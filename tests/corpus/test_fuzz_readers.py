@@ -66,7 +66,23 @@ VTT = (
     "Hello &amp; welcome.\n\n00:00.100 --> 00:00.200\n<00:00.150><c>It is</c> 5 o'clock on 3 May 2021.\n"
 )
 TXT = "Ann: Hello there.\nBob: Call +1 555 0100 or mail a@b.org.\nAnn: No. 12, page iv.\n\nBob: Bye!\nAnn: x\n"
+TTML = (
+    '<?xml version="1.0"?>\n<tt xmlns="http://www.w3.org/ns/ttml" xmlns:ttp="http://www.w3.org/ns/ttml#parameter" '
+    'ttp:frameRate="25"><body><div begin="0s"><p begin="00:00:00.000" end="00:00:00:02">Hello<br/>there.</p><p>'
+    '<span begin="100ms" dur="3f">It is</span> <span begin="0.2s">&amp; late.</span></p></div></body></tt>'
+)
+ASS = (
+    "[Events]\nFormat: Layer, Start, End, Style, Name, Text\nDialogue: 0,0:00:00.00,0:00:00.10,Default,Ann,{\\i1}"
+    "Hello,{\\i0}\\Nthere.\nDialogue: 0,0:00:00.10,0:00:00.20,Default,,{\\p1}m 0 0 l 1 1\nComment: 0,0:00:00.10,x\n"
+)
+GRID = 'File type = "ooTextFile"\nObject class = "TextGrid"\n\n0\n0.25\n<exists>\n2\n"IntervalTier"\n"ann - words"\n'
+GRID += '0\n0.25\n2\n0\n0.1\n"Hello"\n0.1\n0.25\n"""there"""\n"TextTier"\n"points"\n0\n0.25\n1\n0.1\n"x"\n'
+CTM = ";; made\ntalk 1 0.00 0.10 Hello 0.9\ntalk 1 0.10 0.10 there NA\n"
 TRANSCRIPTS = [
+    *((".ttml", TTML.encode()), (".ass", ASS.encode()), (".textgrid", GRID.encode("utf-16")), (".ctm", CTM.encode())),
+    (".tsv", b"start\tend\ttext\n0\t100\tHello\n100\t200\tthere.\n"),
+    (".sbv", b"0:00:00.000,0:00:00.100\nHello\n\n0:00:00.100,0:00:00.200\nthere.\n"),
+    (".lab", b"0 100000 sil\n100000 200000 ah\nor words\n"),
     *((".srt", SRT.encode()), (".vtt", VTT.encode()), (".txt", TXT.encode()), (".txt", TXT.encode("utf-16"))),
     (".srt", SRT.replace("\n", "\r\n").encode("utf-8-sig")),
     *((".json", json.dumps(value).encode()) for value in SHAPES.values()),

@@ -76,7 +76,7 @@ def json_cues(text: str, rate_hz: int) -> list[Cue]:
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         detail = f"no cues as {read.__name__.strip('_')} has them: {type(error).__name__} {error}"
         raise BadRecord("unreadable-transcript", detail) from error
-    return [_cue(each, rate_hz) for each in said]
+    return [timed_cue(each, rate_hz) for each in said]
 
 
 def find(value: Any, depth: int = 0) -> tuple[Reader, Any] | None:
@@ -250,7 +250,8 @@ def _service(results: Any) -> Reader | None:
     return _deepgram if isinstance(results, dict) and ("channels" in results or "utterances" in results) else None
 
 
-def _cue(said: Said, rate_hz: int) -> Cue:
+def timed_cue(said: Said, rate_hz: int) -> Cue:
+    """The cue with its times in samples at `rate_hz`, -1 if unknown or impossible."""
     start, end = (
         round(s * rate_hz) if 0 <= s < MAX_HOURS * 3600 else -1  # NaN gives -1
         for s in (said.start_s, said.end_s)

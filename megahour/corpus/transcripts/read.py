@@ -1,7 +1,8 @@
-"""Read transcript files as cues: SRT, WebVTT, JSON and plain text, as found in the wild.
+"""Read transcript files as cues, as found in the wild.
 
-SRT has no standard; WebVTT: W3C Candidate Recommendation of 4 April 2019, sections 4 and 6. One reader serves both:
-the text between two timing lines belongs to the first of them. For the JSON formats see `json_cues`.
+SRT and SBV have no standard; WebVTT: W3C Candidate Recommendation of 4 April 2019, sections 4 and 6. One reader serves
+them: the text between two timing lines belongs to the first of them. For other formats see `json_cues`,
+`subtitle_forms` and `word_tiers`.
 """
 
 from __future__ import annotations
@@ -15,18 +16,28 @@ from megahour.core.errors import BadRecord
 from megahour.corpus.text.markup import spoken_text, without_code
 from megahour.corpus.transcripts.cues import Cue, check_order, put_back, strip_rolling, untimed, without_copies
 from megahour.corpus.transcripts.encodings import decode_text
-from megahour.corpus.transcripts.json_cues import MAX_HOURS, json_cues
+from megahour.corpus.transcripts.json_cues import MAX_HOURS, json_cues, timed_cue
+from megahour.corpus.transcripts.json_words import Said
 from megahour.corpus.transcripts.sentences import in_sentences
+from megahour.corpus.transcripts.subtitle_forms import ass_said, table_said, ttml_said
 from megahour.corpus.transcripts.turns import by_speaker, with_names
+from megahour.corpus.transcripts.word_tiers import ctm_said, textgrid_said
 
 MAX_BYTES = 64 << 20
-SUFFIXES = (".srt", ".vtt", ".json3", ".txt", ".json")  # in order of preference
-TIMED_SUFFIXES = (".srt", ".vtt")
+# In order of preference. Aligners write unknown words as such into a .textgrid or .ctm, so texts come before these.
+SUFFIXES = (
+    ".srt", ".vtt", ".json3", ".ttml", ".dfxp", ".sbv", ".ass", ".ssa", ".tsv", ".txt", ".lab", ".textgrid", ".ctm",
+    ".json",
+)  # fmt: skip
+TIMED_SUFFIXES = (".srt", ".vtt", ".sbv")
+PLAIN_SUFFIXES = (".txt", ".lab")  # .lab is the Montreal Forced Aligner's
 REACH_S = 10  # cues that are out of order by at most this are moved into place
 _CLOCK = r"(-?)(?:(\d{1,4}):)?(\d{1,3}):(\d{1,3})[.,](\d{1,3})"
-_TIMING = re.compile(rf"^\s*{_CLOCK}\s*-+>\s*{_CLOCK}(?:\s.*)?$")
+_TIMING = re.compile(rf"^\s*{_CLOCK}\s*(?:-+>|,)\s*{_CLOCK}(?:\s.*)?$")  # SBV has a comma
 _NUMBER = re.compile(r"^\s*\d+\s*$")
-_TABLE_LINE = re.compile(r"^([^\t|:]+)(?:\t|\||:\s)(.*)$")
+_TABLE_LINE = re.compile(r"^([^\t|:]+)(?:([\t|])|:\s)((?(2)[^\t|]*|.*))")
+_SPACED_LINE = re.compile(r"^(\S+)(\s+)(.*)")
+_HTK_LABEL = re.compile(r"\d+ \d+ \S.*")
 
 
 @dataclass(frozen=True)
@@ -54,14 +65,34 @@ def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "
     text = decode_text(data, language)
     if suffix in (".json", ".json3"):  # .json3 is YouTube's
         cues = json_cues(text, rate_hz)
-    elif suffix == ".txt":
-        cues = [Cue(-1, -1, paragraph) for paragraph in _paragraphs(text)]
+    elif read := _SAID.get(suffix):
+        cues = [timed_cue(each, rate_hz) for each in read(text)]
+    elif suffix in PLAIN_SUFFIXES:
+        if suffix == ".lab" and all(map(_HTK_LABEL.fullmatch, text.strip().split("\n"))):
+            raise BadRecord("unreadable-transcript", "labels with times in 100 ns, as HTK has them; give the text")
+        labelled = [timed_cue(each, rate_hz) for each in table_said(text)]
+        cues = labelled or [Cue(-1, -1, paragraph) for paragraph in _paragraphs(text)]
     else:
         cues = list(_timed_cues(text, rate_hz, is_vtt=suffix == ".vtt"))
     absurd = sum(cue.start_samples < 0 for cue in cues)
     if suffix in TIMED_SUFFIXES and absurd > len(cues) / 2:
         raise BadRecord("absurd-cue-times", f"{absurd} of {len(cues)} cues have a time that no clock shows")
     return tidy(cues, rate_hz)
+
+
+def _table(text: str) -> list[Said]:
+    if not (said := table_said(text)) and text.strip():
+        raise BadRecord("unreadable-transcript", "not lines of start, end and text with tabs between them")
+    return said
+
+
+_SAID = {
+    **dict.fromkeys((".ttml", ".dfxp"), ttml_said),
+    **dict.fromkeys((".ass", ".ssa"), ass_said),
+    ".textgrid": textgrid_said,
+    ".ctm": ctm_said,
+    ".tsv": _table,
+}
 
 
 def read_recognised(data: bytes, suffix: str, rate_hz: int, *, language: str = "en") -> Transcript:
@@ -150,9 +181,13 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def read_table(data: bytes, *, language: str = "en") -> dict[str, str]:
-    """Transcripts by name from lines ``name<TAB>text``, ``name|text`` or ``name: text``; skips comments (; #)."""
-    table = {}
-    for line in decode_text(data, language).splitlines():
-        if (match := _TABLE_LINE.match(line)) and not line.startswith((";", "#")):
-            table[match[1].strip()] = match[2].strip()
-    return table
+    """Transcripts by name from lines ``name<TAB>text``, ``name|text`` or ``name: text``; skips comments (; #).
+
+    What follows a second tab or ``|`` is another column, such as the normalised text of LJ Speech. If most lines are of
+    none of these forms, the first space ends the name, as in Kaldi's ``text``.
+    """
+    lines = [line for line in decode_text(data, language).splitlines() if line.strip() and line[0] not in ";#"]
+    rows = [match for line in lines if (match := _TABLE_LINE.match(line))]
+    if len(rows) < len(lines) / 2:
+        rows = [match for line in lines if (match := _SPACED_LINE.match(line))]
+    return {row[1].strip(): row[3].strip() for row in rows}
