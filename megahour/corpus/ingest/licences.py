@@ -7,7 +7,7 @@ Expressions with AND, OR and WITH follow annex D too (`corpus.ingest.licence_exp
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.corpus.ingest import licence_expressions as expressions
@@ -235,8 +235,11 @@ def licence_remedies(refused: Iterable[str]) -> dict[str, str]:
     }
 
 
-def check_policy(allowed: Iterable[str]) -> None:
-    """Raise ConfigError for an entry of an allow-list that matches no identifier, such as "cc by"."""
+def check_policy(allowed: Collection[str], licence: str = "") -> None:
+    """Raise ConfigError for an entry of an allow-list that matches no identifier, such as "cc by".
+
+    licence: that of the records that name none; an unknown one or one that is not allowed would drop them all.
+    """
     for entry in allowed:
         known = spdx(entry)
         if known == UNKNOWN:
@@ -245,3 +248,8 @@ def check_policy(allowed: Iterable[str]) -> None:
             valid, remedy = is_allowed(known, [entry]), f'did you mean "{known}"?'
         if not valid:
             raise ConfigError(f'"{entry}" is not an SPDX identifier', where="licences", remedy=remedy)
+    if licence and (identifier := spdx(licence)) == UNKNOWN:
+        raise ConfigError(f'"{licence}" is not a known licence', where="licence", remedy="e.g. CC-BY-4.0, MIT, CC0")
+    if licence and not is_allowed(identifier, allowed):
+        remedy = f"add {identifier} to --licences, if you may use it"
+        raise ConfigError(f"{identifier} is not an allowed licence", where="licence", remedy=remedy)

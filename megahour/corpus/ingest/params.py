@@ -28,7 +28,9 @@ class IngestParams(Params):
         description="Which transcripts belong to a media file. name: those with its name. folder: also those in its "
         "folder that match no media file's name.",
     )
-    transcripts: str = Field("", description='File of all transcripts, with lines "name: text" or "name TAB text".')
+    transcripts: str = Field(
+        "", description='File of all transcripts, with lines "name: text", "name TAB text", "name|text" or "name text".'
+    )
     recognised: str = Field(
         "",
         description="Folder of JSON files from a recogniser such as Whisper, NAME.json for each media file. `cut` "
@@ -99,7 +101,8 @@ class IngestParams(Params):
         from megahour.corpus.ingest.sources import source_digest
 
         digests = [source_digest(self.source, self.pairing)] if self.source else []
-        digests += [source_digest(each) for each in (self.transcripts, self.recognised) if each]
+        beside = {"transcripts": self.transcripts, "recognised": self.recognised}
+        digests += [source_digest(url, where=name) for name, url in beside.items() if url]
         return {**super().identity(), "digests": digests}
 
 
@@ -113,7 +116,7 @@ class TranscriptTableParams(Params):
         """With a digest of the file: a rewritten one is laid out again."""
         from megahour.corpus.ingest.sources import source_digest
 
-        return {**super().identity(), "digest": source_digest(self.transcripts)}
+        return {**super().identity(), "digest": source_digest(self.transcripts, where="transcripts")}
 
 
 class CopiesParams(Params):

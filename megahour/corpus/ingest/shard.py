@@ -170,7 +170,7 @@ class _Shard:
         raw = self.texts.by_people(item, info.language)
         recognised = self.texts.by_recogniser(item)
         if not raw and recognised is None and self.p.require_transcript:
-            raise no_transcript(item)
+            raise no_transcript(item, self.p.transcripts)
         candidates = read_candidates(raw, info.language, self.p, recognised)
         candidates.counts["not_recognised"] += int(bool(self.p.recognised) and recognised is None)
         return candidates

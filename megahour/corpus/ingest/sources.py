@@ -92,10 +92,11 @@ def open_source(source: str) -> tuple[Any, str, str]:
         return (fs, path, "") if not is_file and fs.isdir(path) else (fs, path.rpartition("/")[0], path)
 
 
-def list_source(source: str, pairing: Pairing | None = None) -> SourceListing:
+def list_source(source: str, pairing: Pairing | None = None, where: str = "source") -> SourceListing:
     """List a source's files without the hidden ones.
 
     pairing: for a glob or a file, add the transcripts and side files beside the media it names.
+    where: the parameter that names the source, for messages.
 
     Raises
     ------
@@ -106,7 +107,7 @@ def list_source(source: str, pairing: Pairing | None = None) -> SourceListing:
         files = _matching(fs, root, pattern)
         if pairing and pattern and not _is_web(fs):  # a web server need not list folders
             files.entries.update(_beside(fs, files.entries, pairing))
-    return _listing(fs, root, files, source)
+    return _listing(fs, root, files, source, where)
 
 
 def _matching(fs: Any, root: str, pattern: str) -> Found:
@@ -140,7 +141,7 @@ def _is_web(fs: Any) -> bool:
     return "http" in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol)
 
 
-def _listing(fs: Any, root: str, files: Found, source: str) -> SourceListing:
+def _listing(fs: Any, root: str, files: Found, source: str, where: str) -> SourceListing:
     prefix, entries = len(root) + 1, files.entries
     sizes = {path[prefix:]: UNKNOWN_BYTES if (size := entries[path]["size"]) is None else int(size) for path in entries}
     made = _artifacts(sizes)
@@ -148,8 +149,8 @@ def _listing(fs: Any, root: str, files: Found, source: str) -> SourceListing:
     visible = {path: sizes[path] for path in sorted(sizes) if not HIDDEN_PATH.search(path)}
     links = sorted(path[prefix:] for path in files.broken if not HIDDEN_PATH.search(path[prefix:]))
     if not visible:
-        remedy = "give a directory, a glob, a .tar, a .zip or a URL"
-        raise ConfigError(f"no files at {source}{broken_links(links)}", where="source", remedy=remedy)
+        remedy = "give a directory, a glob, a .tar, a .zip or a URL" if where == "source" else "check the path"
+        raise ConfigError(f"no files at {source}{broken_links(links)}", where=where, remedy=remedy)
     versions = {path: _version(entries[f"{root}/{path}"]) for path in visible}
     return SourceListing(fs, root, visible, versions, len(sizes) - len(visible), tuple(links), dict(files.unread))
 
@@ -173,9 +174,9 @@ def _version(entry: dict[str, Any]) -> str:
     )
 
 
-def source_digest(source: str, pairing: Pairing | None = None) -> str:
+def source_digest(source: str, pairing: Pairing | None = None, where: str = "source") -> str:
     """A digest of the names, sizes and versions of the files in `list_source(source, pairing)`; reads no file."""
-    listing = list_source(source, pairing)
+    listing = list_source(source, pairing, where)
     files = [[path, size, listing.versions[path]] for path, size in listing.sizes.items()]
     return fingerprint([*files, *([["broken links", *listing.broken]] if listing.broken else [])])
 

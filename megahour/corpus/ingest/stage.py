@@ -12,6 +12,7 @@ from megahour.corpus.ingest.counts import replaced_remark
 from megahour.corpus.ingest.licences import check_policy, licence_remedies
 from megahour.corpus.ingest.params import IngestParams, TranscriptTableParams
 from megahour.corpus.media.networks import parse_networks
+from megahour.corpus.text.language_id import check_language
 
 if TYPE_CHECKING:
     from megahour.core.receipts import Receipt
@@ -22,12 +23,13 @@ class Ingest(Stage[IngestParams]):
     """One task per shard of the raw input, or per archive, `shard_mb` of files and rows of the source."""
 
     name = "ingest"
-    version = 7
+    version = 8
     params = IngestParams
     inputs = (Input("raw", optional=True, kinds=("raw", "clips")),)
 
     def check(self, p: IngestParams, roles: Collection[str]) -> None:
-        check_policy(p.licences)
+        check_policy(p.licences, p.licence)
+        check_language(p.language)
         parse_networks(p.allow_private)
         _check_pattern(p.speaker_pattern)
         if p.text_languages:

@@ -14,8 +14,9 @@ from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.sources import Item, SourceListing
 from megahour.corpus.ingest.transcript_table import TranscriptsByName, read_transcripts
 from megahour.corpus.transcripts.json_cues import find
-from megahour.corpus.transcripts.pairing import INFO, language_tag, split_suffix
+from megahour.corpus.transcripts.pairing import INFO, MEDIA, language_tag, split_suffix
 from megahour.corpus.transcripts.read import MAX_BYTES
+from megahour.corpus.transcripts.read import SUFFIXES as TRANSCRIPTS
 
 MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
@@ -45,7 +46,7 @@ class TranscriptSources:
             suffix = split_suffix(blob.path)[1]
             if suffix != INFO or _is_transcript(data):
                 raw.append(RawTranscript(data, suffix, language_tag(blob.path)))
-        line = item.text or self.table.get(item.name) or self.table.get(item.name.rpartition("/")[2])
+        line = item.text or next(filter(None, map(self.table.get, _names(item))), "")
         return raw or ([RawTranscript(line.encode(), ".txt")] if line else [])
 
     def by_recogniser(self, item: Item) -> RawTranscript | None:
@@ -65,10 +66,19 @@ class TranscriptSources:
         return None
 
 
-def no_transcript(item: Item) -> BadRecord:
+def _names(item: Item) -> list[str]:
+    """The names by which a table of transcripts may call an item: with or without its folder and its suffix."""
+    suffix = split_suffix(item.media.path)[1]
+    whole = (item.name, *([f"{item.name}{suffix}"] if suffix in MEDIA else []))
+    return [*whole, *(name.rpartition("/")[2] for name in whole)]
+
+
+def no_transcript(item: Item, table: str = "") -> BadRecord:
     """The error for an item without a transcript; it names the files beside the item that have no text."""
     beside = ", ".join(blob.path.rpartition("/")[2] for blob in item.transcripts)
-    detail = f"{beside} has no cues and no text" if beside else "no .srt, .vtt, .txt or .json beside it"
+    detail = f"{beside} has no cues and no text" if beside else f"none of {' '.join(TRANSCRIPTS)} beside it"
+    if table:
+        detail += f", and no line of {table.rpartition('/')[2]} is named {' or '.join(_names(item))}"
     return BadRecord("no-transcript", detail)
 
 

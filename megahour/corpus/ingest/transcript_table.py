@@ -32,6 +32,7 @@ class LayOutTranscripts(SingleShard[TranscriptTableParams]):
     name = "lay-out-transcripts"
     params = TranscriptTableParams
     inputs = ()
+    version = 2
     local = True  # the driver reports errors of the file
 
     def run(self, p: TranscriptTableParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:

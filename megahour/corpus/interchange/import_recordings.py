@@ -19,6 +19,7 @@ from megahour.corpus.interchange.import_audio import SLACK_S, SPOOL_BYTES, Impor
 from megahour.corpus.interchange.record import Row
 from megahour.corpus.interchange.untrusted import Entry
 from megahour.corpus.media.audio import FlacEncoder
+from megahour.corpus.text.language_id import canonical
 from megahour.corpus.text.normalise import normalise
 
 BLOCK_SAMPLES = 1 << 16
@@ -93,7 +94,7 @@ class ImportedRecordings(ImportTarget):
             "rate_hz": p.rate_hz,
             "channel": channel,
             "speaker": first.speaker if len(speakers) == 1 else "",
-            "language": first.language or p.language,
+            "language": canonical(first.language or p.language),
             "licence": licence,
             "attribution": first.attribution or p.attribution,
             "source": first.source,
@@ -110,7 +111,7 @@ class ImportedRecordings(ImportTarget):
         timed = len(entries) > 1 or entries[0].start_s > 0 or spans[0][1] < samples - round(self.p.rate_hz * SLACK_S)
         number = 0
         for (start, stop), entry in sorted(zip(spans, entries, strict=True), key=lambda pair: pair[0]):
-            spoken = normalise(entry.text, entry.language or self.p.language)
+            spoken = normalise(entry.text, canonical(entry.language or self.p.language))
             if not spoken.tokens:
                 continue
             yield {

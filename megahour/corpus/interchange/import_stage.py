@@ -9,6 +9,7 @@ from megahour.core.stage import Context, Inputs, Stage, Task
 from megahour.corpus.ingest.counts import replaced_remark
 from megahour.corpus.ingest.licences import check_policy, licence_remedies
 from megahour.corpus.interchange.params import ImportParams
+from megahour.corpus.text.language_id import check_language
 
 if TYPE_CHECKING:
     from megahour.core.receipts import Receipt
@@ -19,12 +20,13 @@ class Import(Stage[ImportParams]):
     """One task per tar or parquet file, or per about `shard_rows` lines of a manifest, by whole recordings."""
 
     name = "import"
-    version = 4
+    version = 5
     params = ImportParams
     inputs = ()
 
     def check(self, p: ImportParams, roles: Collection[str]) -> None:
-        check_policy(p.licences)
+        check_policy(p.licences, p.licence)
+        check_language(p.language)
 
     def plan(self, p: ImportParams, inputs: Inputs) -> list[Task]:
         from megahour.corpus.interchange.import_plan import plan_source

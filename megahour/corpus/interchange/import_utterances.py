@@ -20,6 +20,7 @@ from megahour.corpus.interchange.params import ImportParams
 from megahour.corpus.interchange.record import Row, filled
 from megahour.corpus.interchange.untrusted import Entry
 from megahour.corpus.media.audio import encode_flac
+from megahour.corpus.text.language_id import canonical
 from megahour.corpus.text.normalise import Normalised, normalise
 
 
@@ -56,7 +57,7 @@ class Utterances(ImportTarget):
         if entry.record is not None:
             return kept_record(p, entry, stop - start)
         licence = check_licence(entry.licence or p.licence, p.licences)
-        language = entry.language or p.language
+        language = canonical(entry.language or p.language)  # lhotse's recipes write "English"
         spoken = normalise(entry.text, language)
         if not spoken.tokens:
             raise BadRecord("no-text", "nothing to say after normalisation")

@@ -80,6 +80,12 @@ def canonical(written: str) -> str:
     return "-".join([tag, *(part.upper() if len(part) == 2 else part for part in rest)])
 
 
+def check_language(written: str) -> None:
+    """Raise ConfigError for what cannot be a language: its texts would be read without the rules of any."""
+    if not re.fullmatch(r"[a-z]{2,3}", primary(canonical(written))):
+        raise ConfigError(f'"{written}" is not a language tag', where="language", remedy="e.g. en, pt-BR; und: unknown")
+
+
 def primary(tag: str) -> str:
     """The language of a tag without its region or script: "en" of "en-US"."""
     return tag.partition("-")[0].lower()

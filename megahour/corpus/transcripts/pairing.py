@@ -24,7 +24,7 @@ MEDIA = (
 )  # fmt: skip
 INFO = ".json"
 MAX_CANDIDATES = 16  # maximum per media file; aligning each costs time
-_LANGUAGE = re.compile(r"\.([a-z]{2,3}(?:-[A-Za-z]{2,4})?)$")
+_LANGUAGE = re.compile(r"\.([a-z]{2,3}(?:-(?:[A-Za-z]{2,4}|\d{3})){0,2})$")
 _FOLDER_INFO = re.compile(r"(?:^|/)(?:metadata|[^/]*_meta)\.json$")
 
 

@@ -269,9 +269,9 @@ def test_hooks_and_languages_are_checked_before_the_start(params: dict[str, Any]
 
 
 def test_tags_of_names() -> None:
-    assert [language_tag(path) for path in ("t.en.srt", "t.pt-BR.vtt", "t.srt", "a.b/t.mp3.srt")] == [
-        "en",
-        "pt-BR",
-        "",
-        "",
-    ]
+    tags = {"t.en.srt": "en", "t.pt-BR.vtt": "pt-BR", "t.es-419.vtt": "es-419", "t.zh-Hant-TW.vtt": "zh-Hant-TW"}
+    assert {path: language_tag(path) for path in (*tags, "t.srt", "a.b/t.mp3.srt")} == {
+        **tags,
+        "t.srt": "",
+        "a.b/t.mp3.srt": "",
+    }

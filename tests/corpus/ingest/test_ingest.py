@@ -203,6 +203,34 @@ def test_one_file_can_hold_all_transcripts(tmp_path: Path, engine: LocalEngine) 
     assert [row["text"] for row in rows(out, ".cues.parquet")] == ["one", "hello two of you"]
 
 
+def test_that_file_may_name_media_with_their_suffix(tmp_path: Path, engine: LocalEngine) -> None:
+    for seed, name in enumerate(["one.wav", "clips/two.wav", "three.wav"]):
+        put(tmp_path / "in", name, encode(murmur(1, seed=seed)))
+    table = put(tmp_path, "validated.tsv", "path\tsentence\tvotes\none.wav\tOne.\t2\ntwo.wav\tTwo.\t3\n")
+    out = ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), licence="CC0", transcripts=str(table))
+    assert sorted(row["raw"] for row in rows(out, ".cues.parquet")) == ["One.", "Two."]
+    (left_out,) = rows(out, ".left_out.parquet")
+    assert left_out["reason"] == "no-transcript"
+    assert "no line of validated.tsv is named three or three.wav" in left_out["detail"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"transcripts": "nowhere.txt"}, "transcripts: no files at nowhere.txt"),
+        ({"recognised": "nowhere"}, "recognised: no files at nowhere"),
+        ({"language": "englsh"}, 'language: "englsh" is not a language tag'),
+        ({"licence": "CC BI 4"}, 'licence: "CC BI 4" is not a known licence'),
+    ],
+)
+def test_a_parameter_that_can_only_be_wrong_is_named(
+    folder: Path, tmp_path: Path, engine: LocalEngine, given: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        ingest(tmp_path / "out", engine, source=str(folder), **{"licence": "CC0", **given})
+    assert message in str(caught.value)
+
+
 def test_a_changed_source_is_ingested_again(folder: Path, tmp_path: Path, engine: LocalEngine) -> None:
     def made() -> tuple[int, int]:
         out = ingest(tmp_path / "out", engine, source=str(folder), licence="CC0")

@@ -133,3 +133,12 @@ def test_a_policy_that_can_match_nothing_is_an_error() -> None:
     check_policy([*DEFAULT_ALLOWED, "CC-BY-NC-4.0", "LicenseRef-AN4"])
     with pytest.raises(ConfigError, match="CC-BY"):
         check_policy(["cc by"])
+
+
+@pytest.mark.parametrize(
+    ("licence", "message"), [("CC BI 4", "not a known licence"), ("CC BY-NC 4.0", "CC-BY-NC-4.0 is not an allowed")]
+)
+def test_a_licence_for_all_that_would_drop_them_all_is_an_error(licence: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check_policy(DEFAULT_ALLOWED, licence)
+    check_policy([*DEFAULT_ALLOWED, "CC-BY-NC"], "cc by-nc 4.0")

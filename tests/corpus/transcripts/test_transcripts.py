@@ -264,6 +264,13 @@ def test_one_file_of_many_transcripts() -> None:
     assert read_table(text.encode()) == {"activated": "Activated.", "digits/1": "One: the first", "plain": "Tab text"}
 
 
+def test_a_table_with_further_columns_or_with_spaces() -> None:
+    of_lj_speech = "LJ1|Printing, in 1450|Printing, in fourteen fifty\nLJ2|has|has\n"
+    assert read_table(of_lj_speech.encode()) == {"LJ1": "Printing, in 1450", "LJ2": "has"}
+    of_kaldi = "ann-1 HE SAID: NO\nann-2\tAND SO\nann-3 ON\nann-4\nann-5 NOW\n"
+    assert read_table(of_kaldi.encode()) == {"ann-1": "HE SAID: NO", "ann-2": "AND SO", "ann-3": "ON", "ann-5": "NOW"}
+
+
 def test_labels_that_name_nobody() -> None:
     assert all(map(names_nobody, ["SPEAKER_01", "spk_0", "0", "Speaker 2", "Interviewer", "B", "ведущий"]))
     assert not any(map(names_nobody, ["Ann", "DR. SMITH", "R2D2", "Maria 2", ""]))
