@@ -32,6 +32,9 @@ def file_system(address: str, **options: Any) -> tuple[Any, str]:
     import fsspec
 
     protocol = address.partition("://")[0].rpartition("::")[2]
+    if re.match(r"(s3a?|gc?s):(?!//[^/])", address):
+        remedy = "give e.g. s3://BUCKET/PATH; is a variable of the shell empty?"
+        raise ConfigError("no bucket is named", where=address, remedy=remedy)
     try:
         fs, path = fsspec.core.url_to_fs(address, **options)
     except ImportError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,8 +58,13 @@ def _number(error: OSError) -> int:
 
 
 def is_of_a_store(error: BaseException) -> bool:
-    """Whether a store's client raised it: botocore's errors, for missing credentials say, are not OSErrors."""
-    return type(error).__module__.partition(".")[0] in CLIENTS
+    """Whether a store's client raised it: botocore's errors, for missing credentials say, are not OSErrors, and for an
+    endpoint without `http://` it raises a plain ValueError."""
+    module = type(error).__module__
+    if isinstance(error, ValueError) and error.__traceback__:
+        frame = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+        module = module if module != "builtins" else str(frame.f_globals.get("__name__"))
+    return module.partition(".")[0] in CLIENTS
 
 
 @contextmanager

@@ -27,11 +27,17 @@ CLIENT_LOGGER = "org.apache.spark.deploy.client.StandaloneAppClient$ClientEndpoi
 
 
 def check_master(master: str) -> None:
-    """Raises EngineError unless one address of `spark://host:port[,host:port]` or `k8s://[https://]host:port` answers.
+    """Raises EngineError unless one address of `spark://host:port[,host:port]` or `k8s://[https://]host:port` answers,
+    and for what is no master of Spark's, such as host:port alone.
 
     Other masters (`local`, `yarn`) are left to Spark.
     """
     scheme, separator, rest = master.partition("://")
+    if not separator and not re.match(r"local($|\[|-cluster\[)|yarn$", master):
+        raise EngineError(
+            f'"{master}" is no Spark master',
+            remedy="give engine.master as spark://HOST:PORT, k8s://https://HOST:PORT, yarn, or local[2] (this machine)",
+        )
     if not separator or scheme not in ("spark", "k8s"):
         return
     if scheme == "k8s":

@@ -29,7 +29,8 @@ from megahour.engine.spark_reach import CLIENT_LOGGER, Wait, check_master, wait_
 LOOPBACK = "127.0.0.1"
 CANCEL_LIMIT_S = 10.0
 LOOK_S = 1.0  # between checks of a cluster without a first result
-REMEDY = f"install Java 17 or later and `{install('spark')}`, or use --engine local"
+REMEDY = f"install Java 17 or later and `{install('spark')}`, or use the local engine"
+CHECK = "check engine.master, engine.conf, and with `megahour doctor` Java; its own lines are above"
 # Arrow has compressed the batches already: compressing them again in Spark would only cost CPU time.
 OWN_BLOCKS = {"spark.shuffle.compress": "false", "spark.shuffle.spill.compress": "false"}
 # A local master's Java only moves blocks between Python workers and the disk: its first compiler is good enough for
@@ -83,7 +84,7 @@ def start(master: str, settings: Mapping[str, str]) -> Any:
             SparkContext._ensure_initialized(conf=conf)
         context = SparkContext(conf=conf)
     except Exception as error:
-        raise EngineError(f"Spark did not start on {master}: {error}", remedy=REMEDY) from error
+        raise EngineError(f"Spark did not start on {master}: {error}", remedy=CHECK) from error
     _waits[context] = wait_of(context, folder / "launches.log")
     return context
 

@@ -55,6 +55,14 @@ def test_an_unknown_protocol_is_an_error_too(use: Callable[[str], Any]) -> None:
         use("s4://bucket/run")
 
 
+@pytest.mark.parametrize("address", ["s3://", "s3:///demo", "gs://", "s3:/recordings"])
+@pytest.mark.parametrize("use", USES, ids=["address", "artifact", "model"])
+def test_an_address_without_its_bucket_is_no_local_folder(use: Callable[[str], Any], address: str) -> None:
+    """As `s3://$BUCKET/demo` is where BUCKET is not set."""
+    with pytest.raises(ConfigError, match=r"no bucket is named\nRemedy: .*variable of the shell"):
+        use(address)
+
+
 @pytest.mark.parametrize("store", ["local", "s3"])
 def test_a_file_that_is_written_again_has_another_version(
     store: str, request: pytest.FixtureRequest, tmp_path: Path

@@ -68,6 +68,14 @@ def test_a_stores_client_is_named_as_the_store() -> None:
     )
 
 
+def test_an_endpoint_without_a_protocol_is_the_stores_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """botocore raises a plain ValueError for it."""
+    s3fs = pytest.importorskip("s3fs")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9000")
+    with pytest.raises(StoreError, match="cannot be used: Invalid endpoint: 127"), explaining("r"):
+        s3fs.S3FileSystem(skip_instance_cache=True, key="k", secret="s").exists("bucket/file")
+
+
 def test_what_explains_itself_stays_as_it_is() -> None:
     own = BadRecord("nan-audio")
     assert explained(own) is own

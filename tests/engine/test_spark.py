@@ -228,6 +228,6 @@ def kill_tree(process: subprocess.Popen[bytes]) -> None:
 
 def test_without_java_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    remedy = r"needs Java, which was not found\nRemedy: install Java 17 .* or use --engine local"
+    remedy = r"needs Java, which was not found\nRemedy: install Java 17 .* or use the local engine"
     with SparkEngine() as engine, pytest.raises(EngineError, match=remedy):
         list(engine.map(toy_tasks.square, [1]))

@@ -165,7 +165,7 @@ class FakeContext:
     log_settings = ""
 
     def __init__(self, conf: FakeConf) -> None:
-        if conf["master"] == "nowhere":
+        if conf["master"] == "nowhere://":
             raise ValueError("no such master")
         self.conf, self.master, self.applicationId = conf, conf["master"], "app-1"
         self.executors = 1
@@ -226,8 +226,8 @@ def test_the_users_python_and_address_stay(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("java")
 def test_what_is_missing_to_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(EngineError, match="Spark did not start on nowhere: no such master"):
-        spark_session.start("nowhere", {})
+    with pytest.raises(EngineError, match=r"did not start on nowhere://: no such master\nRemedy: check engine"):
+        spark_session.start("nowhere://", {})
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with pytest.raises(EngineError, match="needs pyspark"):
         spark_session.start("local[1]", {})

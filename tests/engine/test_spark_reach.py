@@ -34,6 +34,9 @@ def test_a_master_that_is_not_there_is_named_before_java_starts() -> None:
     assert "engine.master" in str(caught.value)
     with pytest.raises(EngineError, match="no Spark master answers at k8s"):
         check_master(f"k8s://https://127.0.0.1:{port}")
+    for other in ("head:7077", "locals", "yarns"):
+        with pytest.raises(EngineError, match=f'"{other}" is no Spark master\nRemedy: .*spark://HOST:PORT'):
+            check_master(other)
 
 
 def test_one_of_several_masters_is_enough() -> None:
@@ -41,7 +44,7 @@ def test_one_of_several_masters_is_enough() -> None:
         there = server.getsockname()[1]
         check_master(f"spark://127.0.0.1:{free_port()},127.0.0.1:{there}")
         check_master(f"k8s://http://127.0.0.1:{there}")
-    for other in ("local[*]", "local[2,3]", "yarn"):
+    for other in ("local", "local[*]", "local[2,3]", "local-cluster[1,1,1024]", "yarn"):
         check_master(other)
 
 
