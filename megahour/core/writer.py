@@ -40,6 +40,7 @@ class ShardWriter:
         self.tags: dict[str, str] = {}
         self._bad: list[dict[str, str]] = []
         self._files: dict[str, Path] = {}
+        self._digests: dict[str, str] = {}
         self._started = time.monotonic()
         self._cpu_started = time.process_time()
         if is_local(artifact.fs):
@@ -67,6 +68,10 @@ class ShardWriter:
         if not suffix.startswith("."):
             raise ValueError(f"a suffix starts with a dot, got {suffix!r}")
         return self._files.setdefault(suffix, self._folder / f"shard{suffix}")
+
+    def hashed(self, suffix: str, sha256: str) -> None:
+        """State the SHA-256 of a file that was written to `path`, which `commit` then does not read again."""
+        self._digests[suffix] = sha256
 
     @contextmanager
     def open(self, suffix: str) -> Iterator[BinaryIO]:
@@ -114,7 +119,7 @@ class ShardWriter:
 
         Raises StoreError: another run has taken the artifact over.
         """
-        files = {suffix: _info(path) for suffix, path in sorted(self._files.items())}
+        files = {suffix: _info(path, self._digests.get(suffix)) for suffix, path in sorted(self._files.items())}
         receipt = Receipt(self.shard, self.fingerprint, self.counts, files, dict(self.stats), dict(self.tags))
         text = receipt.to_json()  # fails here, before anything is published, when a stat is not JSON
         receipt_text = mended(text)
@@ -143,7 +148,8 @@ def peak_bytes() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
-def _info(path: Path) -> FileInfo:
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+def _info(path: Path, digest: str | None) -> FileInfo:
+    if digest is None:
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
     return FileInfo(bytes=path.stat().st_size, sha256=digest)

@@ -5,19 +5,13 @@ The estimator uses `lines`, which is faster, but has numbers of fixed width, whi
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from megahour.core.compiled import compiled
 from megahour.lm.text.arrays import Int32, Int64
 from megahour.lm.text.machine import load8, store8
-
-if TYPE_CHECKING:
-    from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
 
 ROOM = 16  # bytes after the last line that may be overwritten
 NUMBER_BYTES = 22
@@ -34,20 +28,6 @@ def header(sizes: Sequence[int]) -> bytes:
 def section(k: int) -> bytes:
     """The line before the k-grams."""
     return b"\n\\%d-grams:\n" % k
-
-
-def join_lines(lines: Artifact, sizes: Sequence[int], out: ShardWriter) -> None:
-    """Write `.arpa` from an artifact with `.1.txt`, `.2.txt`, …: lines by order, shards in the order of the file."""
-    receipts = lines.receipts()
-    with out.open(".arpa") as file:
-        file.write(header(sizes))
-        for k in range(1, len(sizes) + 1):
-            file.write(section(k))
-            for receipt in receipts:
-                if f".{k}.txt" in receipt.files:
-                    with lines.open(receipt.shard, f".{k}.txt") as part:
-                        shutil.copyfileobj(part, file, 1 << 20)
-        file.write(END_OF_MODEL)
 
 
 def room_for(grams: Int32, lengths: Int64) -> int:

@@ -13,26 +13,23 @@ Words, positions and shards are numbered as in `bounded`, so the file has the sa
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from megahour.core.stage import Inputs
 from megahour.lm.estimate.history import buckets
 from megahour.lm.estimate.partitions import BUCKET
-from megahour.lm.estimate.reading import vocabulary_of
 from megahour.lm.scale.row_files import CHUNK, LEAD
 from megahour.lm.scale.shard_kernels import appearances, scatter_rows, scatter_windows
 from megahour.lm.scale.shard_parts import Part, parts_of_rows
 from megahour.lm.scale.shards import HistoryShard, ShardTree, Split, Target, slots_of
-from megahour.lm.text.arrays import Int32, Int64
+from megahour.lm.text.arrays import Bytes, Int32, Int64, spellings
 from megahour.lm.text.pieces import Piece, tokens_of
-from megahour.lm.text.sources import blocks
-from megahour.lm.text.tokenise import BOUNDARY, RESERVED, UNKNOWN, WordTable
+from megahour.lm.text.tokenise import BOUNDARY, UNKNOWN, WordTable
 
 if TYPE_CHECKING:
     from megahour.core.stage import Batches
@@ -40,47 +37,8 @@ if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
 
 
-WORDS = pa.schema([("word", pa.binary()), ("first", pa.int64()), ("count", pa.int64())])
-RANK_BITS = 32  # low bits of `first` for the word's rank in its piece; the piece's number is above them
 MOST_SHARDS = 1 << 14  # in round 1: each is a partition of an exchange, and reads names from all others
 ROUNDS = tuple(f"round{number}" for number in range(1, 7))
-
-
-def split_words(
-    piece: Piece, number: int, inputs: Inputs, partitions: int, skip: bool
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """Words of a piece of text by hash. The empty word stands for the piece; its count is the number of tokens."""
-    table, counts, total = WordTable(), np.zeros(1 << 16, np.int64), 0
-    for tokens in tokens_of(piece, inputs, table, skip=skip):
-        result = np.bincount(tokens, minlength=len(counts))
-        result[: len(counts)] += counts
-        counts, total = result, total + len(tokens)
-    words = table.words()
-    owner = np.array([zlib.crc32(word) % partitions for word in words[len(RESERVED) :]], np.int64)
-    place = (number << RANK_BITS) + np.arange(len(owner))
-    yield 0, _words([b""], np.array([number << RANK_BITS]), np.array([total]))
-    for partition in range(partitions):
-        own = np.flatnonzero(owner == partition)
-        if len(own):
-            ranks = own + len(RESERVED)
-            yield partition, _words([words[i] for i in ranks.tolist()], place[own], counts[ranks])
-
-
-def merge_words(batches: Batches) -> tuple[pa.Table, list[int]]:
-    """The different words of a partition in order of appearance; and, for partition 0, the tokens of each piece."""
-    table = pa.Table.from_batches(list(batches), WORDS)
-    if not len(table):
-        return table, []
-    pieces = table.filter(pa.compute.equal(table["word"], b"")).sort_by("first")
-    table = table.filter(pa.compute.not_equal(table["word"], b""))
-    grouped = table.group_by("word").aggregate([("first", "min"), ("count", "sum")])
-    grouped = grouped.rename_columns({"first_min": "first", "count_sum": "count"})
-    return grouped.select(WORDS.names).sort_by("first").cast(WORDS), pieces["count"].to_pylist()
-
-
-def _words(words: list[bytes], first: Int64, counts: Int64) -> pa.RecordBatch:
-    columns = [pa.array(words, pa.binary()), pa.array(first, pa.int64()), pa.array(counts, pa.int64())]
-    return pa.record_batch(columns, schema=WORDS)
 
 
 def first_tree(counts: Int64, total: int, order: int, limit: int) -> ShardTree:
@@ -97,10 +55,9 @@ class Cluster:
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
-        self.vocabulary = inputs["vocabulary"]
-        stats = self.vocabulary.receipts()[0].stats
+        stats = inputs["vocabulary"].receipts()[0].stats
         self.order, self.offsets = int(stats["order"]), list(stats["offsets"])
-        self.words = self.vocabulary.read_table(0, ".arrow")
+        self.words = inputs["vocabulary"].read_table(0, ".arrow")
         self.counts: Int64 = self.words["count"].to_numpy()
         self.tree = first_tree(self.counts, self.offsets[-1], self.order, int(stats["shard_rows"]))
         self.slots: list[list[Target]] = [self.tree.root]
@@ -117,9 +74,15 @@ class Cluster:
             self.tree.grow(split, words, counts)
         self.slots.append([child for split in left for child in split.children])
 
+    @cached_property
+    def spelling(self) -> tuple[Bytes, Int64]:
+        """arena, starts (V + 1,) of the words."""
+        return spellings(self.words["word"])
+
+    @cached_property
     def table(self) -> WordTable:
-        """The vocabulary for `tokenise.encode`."""
-        return WordTable.of(self.words["word"].to_pylist()[len(RESERVED) :])
+        """The vocabulary; `tokenise.encode` needs a copy, to which it adds the words that were cut."""
+        return WordTable.spelled(*self.spelling)
 
     def histogram(self, round_name: str, target: Target) -> tuple[Int32, Int64]:
         """Words before a left-over history, in order of appearance, and their counts (V,)."""
@@ -152,13 +115,15 @@ def read_rows(rounds: Artifact, slot: int, width: int, begin: int, rows: int) ->
     return np.frombuffer(data, np.int32).reshape(rows, width)
 
 
-def split_rows(cluster: Cluster, piece: Piece, number: int, skip: bool) -> Iterator[tuple[int, pa.RecordBatch]]:
+def split_rows(
+    cluster: Cluster, piece: Piece, number: int, inputs: Inputs, skip: bool
+) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Rows of a piece of text by their slots in round 1."""
     slots = cluster.tree.root
     slot_of = slots_of(slots, cluster.tree.shard_of)
     base, before = cluster.offsets[number], np.full(LEAD, BOUNDARY, np.int32)
     out = np.empty((CHUNK, cluster.order + 2), np.int32)
-    for tokens in tokens_of(piece, cluster.inputs, cluster.table(), skip=skip):
+    for tokens in tokens_of(piece, inputs, cluster.table.copy(), skip=skip):
         tokens[tokens >= len(cluster.counts)] = UNKNOWN
         for begin in range(0, len(tokens), CHUNK):
             part = np.concatenate([before, tokens[begin : begin + CHUNK]])
@@ -201,10 +166,7 @@ def merge_rows(cluster: Cluster, slot: int, batches: Batches, out: ShardWriter) 
     out.came_in(out.stats["rows"])
     out.kept(out.stats["rows"])
     if left:
-        split = cluster.tree.splits[~target]
-        cluster.tree.next_round()
-        cluster.tree.grow(split, words[:known], counts)
-        out.stats["children"] = len(split.children)
+        out.stats["children"] = len(cluster.tree.divided(words[:known], counts))
         out.table(pa.table({"word": words[:known], "count": counts[words[:known]]}), ".next.arrow")
 
 
@@ -215,53 +177,3 @@ def row_batches(rows: Int32, ends: Int64, counts: Int64) -> Iterator[tuple[int, 
         own = rows[ends[slot] - counts[slot] : ends[slot]]
         values = pa.array(own.reshape(-1))
         yield slot, pa.record_batch([pa.FixedSizeListArray.from_arrays(values, width)], names=["row"])
-
-
-def choose_words(words: Artifact, most_frequent: int, min_count: int) -> pa.Table:
-    """The words of `lm-words` that occur at least `min_count` times, of these the `most_frequent` (0: all).
-
-    They are in order of appearance. Of words with equal counts those are kept whose bytes sort first. Memory holds one
-    partition and the kept words.
-    """
-    held = WORDS.empty_table()
-    for table in each_partition(words):
-        held = pa.concat_tables([held, table.filter(pa.compute.greater_equal(table["count"], min_count))])
-        if most_frequent:
-            held = held.sort_by([("count", "descending"), ("word", "ascending")]).slice(0, most_frequent)
-            held = held.combine_chunks().take(np.arange(len(held)))  # a copy, which does not keep the whole table
-    return held.sort_by("first")
-
-
-def listed_words(words: Artifact, path: str) -> pa.Table:
-    """The words of a list in its order, also those that do not occur. Raises ConfigError: no such list."""
-    listed = vocabulary_of(blocks([path])).words()[len(RESERVED) :]
-    numbered = pa.table({"word": pa.array(listed, pa.binary()), "number": np.arange(len(listed))})
-    parts = [table.filter(pa.compute.is_in(table["word"], numbered["word"])) for table in each_partition(words)]
-    result = numbered.join(pa.concat_tables(parts), "word", join_type="left outer").sort_by("number")
-    count = pa.compute.fill_null(result["count"], 0)
-    return result.set_column(result.schema.get_field_index("count"), "count", count).select(WORDS.names)
-
-
-def write_vocabulary(words: Artifact, chosen: pa.Table, out: ShardWriter, order: int, limit: int) -> None:
-    """Write the chosen words by number with their counts, and the sizes that `Cluster` reads. Others are `<unk>`."""
-    sizes = [(len(table), pa.compute.sum(table["count"]).as_py() or 0) for table in each_partition(words)]
-    types, occurrences = (sum(column) for column in zip(*sizes, strict=True))
-    pieces = next(receipt.stats["pieces"] for receipt in words.each_receipt() if receipt.shard == 0)
-    offsets = np.concatenate([[LEAD], LEAD + np.cumsum(pieces)]).tolist()
-    counts = np.zeros(len(RESERVED) + len(chosen), np.int64)
-    counts[len(RESERVED) :] = chosen["count"].to_numpy()
-    counts[UNKNOWN] = occurrences - counts.sum()
-    counts[BOUNDARY] = offsets[-1] - LEAD - counts.sum()
-    spelled = pa.table({"word": [word.encode() for word in RESERVED] + chosen["word"].to_pylist(), "count": counts})
-    out.table(spelled.cast(pa.schema([("word", pa.binary()), ("count", pa.int64())])), ".arrow")
-    tree, kept = first_tree(counts, offsets[-1], order, limit), int((counts[len(RESERVED) :] > 0).sum())
-    out.stats.update(offsets=offsets, slots=len(tree.root), order=order, shard_rows=tree.limit, types=types)
-    out.came_in(types)
-    out.kept(kept)
-    out.drop("rare", types - kept)
-
-
-def each_partition(words: Artifact) -> Iterator[pa.Table]:
-    """The tables of the partitions of `lm-words`, one after the other."""
-    for receipt in words.each_receipt():
-        yield words.read_table(receipt.shard, ".arrow")

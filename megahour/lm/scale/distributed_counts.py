@@ -6,25 +6,27 @@ words; names of contexts, one partition per group of targets.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from megahour.lm.arpa.write import join_lines
+from megahour.lm.estimate.discounts import Discount, Smoothing
 from megahour.lm.estimate.estimate import thresholds
 from megahour.lm.estimate.sweep import SUMS, TALLIES
 from megahour.lm.scale.distributed import Cluster
-from megahour.lm.scale.shard_types import NAME, SHARE, Counted, Text
+from megahour.lm.scale.joined import join_lines, write_words
+from megahour.lm.scale.shard_types import NAME, SHARE, Counted, Shared, Text
 from megahour.lm.scale.shard_work import ShardWorker
 from megahour.lm.scale.shared_context import close, close_all, smooth_all
+from megahour.lm.scale.streams import StreamWriter, shard_stream
 from megahour.lm.scale.totals import Totals, unigram_lines
-from megahour.lm.text.arrays import Int64, load_array, save_array, spellings
+from megahour.lm.text.arrays import Int64, load_array, save_array
 
 if TYPE_CHECKING:
     from megahour.core.stage import Batches
@@ -60,15 +62,25 @@ class Parts:
 class Counting:
     """Counts the shards of a cluster's corpus."""
 
-    def __init__(self, cluster: Cluster, cutoffs: list[int], ranges: int, groups: int) -> None:
-        self.cluster, self.tree = cluster, cluster.tree
-        self.text = Text.of(cluster.order, thresholds(cluster.order, cutoffs), *spellings(cluster.words["word"]))
-        targets = len(self.tree.shards) + len(self.tree.splits)
-        self.parts = Parts(self.text.size, targets, min(ranges, self.text.size), min(groups, targets))
+    def __init__(self, cluster: Cluster, cutoffs: Sequence[int], ranges: int, groups: int) -> None:
+        self.cluster, self.tree, self._cutoffs = cluster, cluster.tree, cutoffs
+        targets, words = len(self.tree.shards) + len(self.tree.splits), len(cluster.counts)
+        self.parts = Parts(words, targets, min(ranges, words), min(groups, targets))
+
+    @cached_property
+    def text(self) -> Text:
+        """The data that all shards share."""
+        order = self.cluster.order
+        return Text.of(order, thresholds(order, self._cutoffs), *self.cluster.spelling)
+
+    @cached_property
+    def worker(self) -> ShardWorker:
+        """The scratch arrays of this process."""
+        return ShardWorker(self.text, self.tree)
 
     def split(self, number: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The counts of a shard, by partition."""
-        counted = ShardWorker(self.text, self.tree).count(self.tree.shards[number], self.cluster)
+        counted = self.worker.count(self.tree.shards[number], self.cluster)
         tally, dropped = counted.tally.reshape(-1), counted.dropped.reshape(-1)
         yield TALLY_PART, pa.record_batch({"shard": [number], "tally": [tally], "dropped": [dropped]})
         if len(counted.share):
@@ -178,32 +190,41 @@ class Estimating:
         tallies, dropped = (load_array(self.tally, TALLY_PART, suffix) for suffix in (".npy", ".dropped.npy"))
         return Totals.closing(self.tree, self.text, unigrams, contexts, tallies, closed, dropped)
 
+    @cached_property
+    def smoothing(self) -> tuple[Smoothing, list[Discount], dict[int, str]]:
+        """See `Totals.smoothing`."""
+        return self.totals.smoothing()
+
+    @cached_property
+    def shared(self) -> list[Shared]:
+        """p(w|h) of all splits."""
+        return smooth_all(self.tree, self.totals.closed, self.smoothing[0])
+
     def write_unigrams(self, out: ShardWriter) -> None:
         """Write the lines of unigrams."""
-        smoothing, _, _ = self.totals.smoothing()
-        with out.open(".1.txt") as file:
-            file.write(unigram_lines(self.text, self.counting.cluster.counts, self.totals.contexts, smoothing))
+        lines = unigram_lines(self.text, self.counting.cluster.counts, self.totals.contexts, self.smoothing[0])
+        with shard_stream(out, ".1.txt") as file:
+            file.put(np.frombuffer(lines, np.uint8))
 
     def write_target(self, target: int, out: ShardWriter) -> None:
         """Write the lines of a target by order."""
-        smoothing, _, _ = self.totals.smoothing()
-        closed = self.totals.closed
-        shared, nowhere = smooth_all(self.tree, closed, smoothing), [0] * (self.text.order + 1)
+        closed, nowhere = self.totals.closed, [0] * (self.text.order + 1)
         names = np.concatenate([self._names(target), self.totals.names_of(target)])
-        worker, rows = ShardWorker(self.text, self.tree), self.counting.cluster
-        files: dict[int, BinaryIO] = {}
+        worker, rows = self.counting.worker, self.counting.cluster
+        files: dict[int, StreamWriter] = {}
         with ExitStack() as stack:
-            for piece in worker.lines(target, rows, closed, smoothing, shared, names, nowhere):
+            for piece in worker.lines(target, rows, closed, self.smoothing[0], self.shared, names, nowhere):
                 if piece.k not in files:
-                    files[piece.k] = stack.enter_context(out.path(f".{piece.k}.txt").open("wb"))
-                files[piece.k].write(piece.text.data)
+                    files[piece.k] = stack.enter_context(shard_stream(out, f".{piece.k}.txt"))
+                files[piece.k].put(piece.text)
                 out.came_in(piece.lines)
                 out.kept(piece.lines)
 
     def write_arpa(self, lines: Artifact, out: ShardWriter) -> None:
         """Write `.arpa` from the lines of all shards."""
         join_lines(lines, self.totals.sizes(), out)
-        _, result, fallbacks = self.totals.smoothing()
+        write_words(*self.counting.cluster.spelling, out)
+        _, result, fallbacks = self.smoothing
         out.stats.update(
             order=self.text.order,
             ngrams=self.totals.sizes(),

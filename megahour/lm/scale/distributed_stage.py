@@ -52,14 +52,14 @@ class CountWords(Stage[WordsParams]):
         return p.parts
 
     def split(self, p: WordsParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
-        from megahour.lm.scale.distributed import split_words
+        from megahour.lm.scale.distributed_words import split_words
 
         return split_words(task["piece"], task["number"], inputs, p.parts, p.skip_symbols)
 
     def merge(
         self, p: WordsParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
     ) -> None:
-        from megahour.lm.scale.distributed import merge_words
+        from megahour.lm.scale.distributed_words import merge_words
 
         words, pieces = merge_words(batches)
         out.table(words, ".arrow")
@@ -80,7 +80,7 @@ class MakeVocabulary(Stage[VocabularyParams]):
         return [Task({})]
 
     def run(self, p: VocabularyParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.lm.scale.distributed import choose_words, listed_words, write_vocabulary
+        from megahour.lm.scale.distributed_words import choose_words, listed_words, write_vocabulary
 
         words = inputs["words"]
         listed = p.vocabulary_file
@@ -123,7 +123,7 @@ class MakeShards(ShardingRound[ShardsParams]):
         from megahour.lm.scale.distributed import split_rows
 
         skip_symbols = params_of(inputs["words"], WordsParams).skip_symbols
-        return split_rows(_cluster(inputs), task["piece"], task["number"], skip_symbols)
+        return split_rows(_cluster(inputs), task["piece"], task["number"], inputs, skip_symbols)
 
 
 class Reshard(ShardingRound[ReshardParams]):
@@ -207,13 +207,7 @@ class JoinArpa(SingleShard[ArpaParams]):
     inputs = (Input("lines"), Input("tally"), Input("vocabulary"), *ROUND_INPUTS)
 
     def run(self, p: ArpaParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.lm.text.tokenise import RESERVED
-
-        estimating = _estimating(inputs)
-        estimating.write_arpa(inputs["lines"], out)
-        with out.open(".vocab.txt") as file:
-            for word in estimating.counting.cluster.words["word"].to_pylist()[len(RESERVED) :]:
-                file.write(word + b"\n")
+        _estimating(inputs).write_arpa(inputs["lines"], out)
 
 
 def params_of(artifact: Artifact, model: type[P]) -> P:
@@ -232,18 +226,18 @@ def _last_round(inputs: Inputs) -> Any:
 
 
 def _cluster(inputs: Inputs) -> Cluster:
-    from megahour.lm.scale.distributed import Cluster
+    from megahour.lm.scale.held import cluster_of
 
-    return Cluster(inputs)
+    return cluster_of(inputs)
 
 
 def _counting(inputs: Inputs, p: TallyParams) -> Counting:
-    from megahour.lm.scale.distributed_counts import Counting
+    from megahour.lm.scale.held import counting_of
 
-    return Counting(_cluster(inputs), p.prune, p.ranges, p.groups)
+    return counting_of(inputs, p)
 
 
 def _estimating(inputs: Inputs) -> Estimating:
-    from megahour.lm.scale.distributed_counts import Estimating
+    from megahour.lm.scale.held import estimating_of
 
-    return Estimating(_counting(inputs, params_of(inputs["tally"], TallyParams)), inputs["tally"])
+    return estimating_of(inputs, params_of(inputs["tally"], TallyParams))

@@ -38,6 +38,7 @@ class ShardWorker:
     def count(self, shard: HistoryShard, rows: Rows) -> Counted:
         """Count a shard."""
         order = self._text.order
+        self._clear()
         total = np.zeros((order + 1, TALLIES), np.int64)
         names, targets, words, word_sums = [], [], [np.empty(0, np.int32)], [np.empty((0, SUMS), np.int64)]
         share = np.empty(0, SHARE)
@@ -58,10 +59,8 @@ class ShardWorker:
                 keeping.put_partition(Swept(windows, positions, self._keep(n, grams, windows), tally))
         if keeping is not None:
             keeping.close()
-        self._open.sizes[:] = 0
         unigrams = np.flatnonzero(self._unigrams).astype(np.int32)
         adjusted = self._unigrams[unigrams]
-        self._unigrams[unigrams] = 0
         ordered, edges = by_target(self._tree, names, targets)
         joined = np.concatenate(words), np.concatenate(word_sums)
         dropped = _dropped(order, joined[1], ordered)
@@ -119,6 +118,12 @@ class ShardWorker:
             split, own = self._tree.splits[target - len(shards)], target - len(shards)
             yield split_lines(self._text, split, closed[own], shared[own], smoothing.discounts, table, places)
 
+    def _clear(self) -> None:
+        """Forget what the last shard left behind, or a task that failed within one."""
+        self._unigrams[:] = 0
+        if self._room:
+            self._open.sizes[:] = 0
+
     def _sweep(self, floor: int, windows: Int32, positions: Int64 | Int32, tally: Int64) -> tuple[int, int]:
         text = self._text
         n, grams = sweep_from(
@@ -132,6 +137,7 @@ class ShardWorker:
         if self._swept is not None:
             yield from self._swept.read(shard.number, self._room_of)
             return
+        self._clear()
         for part in rows.parts(shard):
             self._make_room(len(part.positions))
             windows, positions = self._sorter.sort(shard, part)

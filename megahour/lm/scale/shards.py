@@ -122,19 +122,24 @@ class ShardTree:
     def grow(self, split: Split, words: Int32, counts: Int64) -> None:
         """Give a split its children. words: those before its history, in order of appearance; counts (V,): of them."""
         split.child_of = np.full(self.vocabulary, np.iinfo(np.int32).max, np.int32)
-        sizes = counts[words]
-        first, ends = 0, np.cumsum(sizes)
-        while first < len(words):
-            held = int(ends[first] - sizes[first])
-            last = max(first + 1, int(np.searchsorted(ends, held + self.limit, "right")))
-            rows = int(ends[last - 1]) - held
+        for first, last, rows in self.divided(words, counts):
             if rows > self.limit:
                 target = self._split((*split.history, int(words[first])), rows, split.number)
             else:
                 target = self._shard(rows, floor=split.floor, parent=split.number)
             split.children.append(target)
             split.child_of[words[first:last]] = target
+
+    def divided(self, words: Int32, counts: Int64) -> list[tuple[int, int, int]]:
+        """The children of a split, as for `grow`: first and last + 1 of their words, and their rows."""
+        result, sizes = [], counts[words]
+        first, ends = 0, np.cumsum(sizes)
+        while first < len(words):
+            held = int(ends[first] - sizes[first])
+            last = max(first + 1, int(np.searchsorted(ends, held + self.limit, "right")))
+            result.append((first, last, int(ends[last - 1]) - held))
             first = last
+        return result
 
     def left_over(self) -> list[Split]:
         """Splits without children, for the next round."""

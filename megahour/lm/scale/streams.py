@@ -6,9 +6,12 @@ Data that are read once do not profit from the cache, and the copy to it takes l
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,15 +21,19 @@ from megahour.lm.arpa.direct import DirectFile, page_buffer
 
 PIECE_BYTES = 1 << 20
 
+if TYPE_CHECKING:
+    from megahour.core.writer import ShardWriter
+
 Array = npt.NDArray[Any]
 
 
 class StreamWriter:
-    """Writes arrays one after the other. The file gets its name on `close`."""
+    """Writes arrays one after the other. The file gets its name on `close`. hashed: compute the SHA-256, `digest`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, hashed: bool = False) -> None:
         self._path, self._scratch = path, path.with_name(f"{path.name}.part")
         self._file = DirectFile(self._scratch)
+        self.digest = hashlib.sha256() if hashed else None
         self._buffer = page_buffer(PIECE_BYTES)
         self._used = self._place = 0
 
@@ -45,9 +52,29 @@ class StreamWriter:
         self._file.close()
         self._scratch.replace(self._path)
 
+    def abandon(self) -> None:
+        """Close the file without its name."""
+        self._file.close()
+
     def _flush(self) -> None:
+        if self.digest is not None:
+            self.digest.update(self._buffer[: self._used].data)
         self._file.write(self._buffer, 0, self._used, self._place)
         self._place, self._used = self._place + self._used, 0
+
+
+@contextmanager
+def shard_stream(out: ShardWriter, suffix: str) -> Iterator[StreamWriter]:
+    """Write the file *suffix* of a shard past the page cache; its SHA-256 is computed on the way."""
+    writer = StreamWriter(out.path(suffix), hashed=True)
+    try:
+        yield writer
+    except BaseException:
+        writer.abandon()
+        raise
+    writer.close()
+    assert writer.digest is not None
+    out.hashed(suffix, writer.digest.hexdigest())
 
 
 class StreamReader:

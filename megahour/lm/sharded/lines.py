@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from megahour.core.errors import MegahourError
-from megahour.lm.arpa import write
 from megahour.lm.arpa.write import PART, format_lines, room_for
+from megahour.lm.scale import joined
 from megahour.lm.sharded.local import LocalWords, sorted_level
 from megahour.lm.sharded.rows import NGRAM, all_rows
 from megahour.lm.sharded.union import Union
-from megahour.lm.text.vocabulary import SPECIALS
 
 if TYPE_CHECKING:
     from megahour.core.stage import Batches
@@ -53,12 +52,8 @@ def write_lines(union: Union, highest: int, batches: Batches, out: ShardWriter) 
 def join_lines(lines: Artifact, union: Union, out: ShardWriter) -> None:
     """Write `.arpa` and `.vocab.txt` from the lines of all shards."""
     sizes = np.array([receipt.stats["sizes"] for receipt in lines.each_receipt()]).sum(axis=0).tolist()
-    write.join_lines(lines, sizes, out)
-    arena, starts = union.spelled()
-    with out.open(".vocab.txt") as file:
-        for begin in range(len(SPECIALS), union.size, PART):
-            end = min(begin + PART, union.size)
-            file.write(b"".join(arena[starts[n] : starts[n + 1]].tobytes() + b"\n" for n in range(begin, end)))
+    joined.join_lines(lines, sizes, out)
+    joined.write_words(*union.spelled(), out)
     out.stats["ngrams"] = sizes
     out.came_in(sum(sizes))
     out.kept(sum(sizes))

@@ -35,6 +35,14 @@ def spellings(column: pa.ChunkedArray) -> tuple[Bytes, Int64]:
     return np.concatenate([np.frombuffer(data, np.uint8)[: starts[-1]], np.zeros(PADDING, np.uint8)]), starts
 
 
+def spelled(arena: Bytes, starts: Int64) -> pa.Array:
+    """The column of binary words of an arena; starts (V + 1,). The inverse of `spellings`."""
+    import pyarrow as pa
+
+    buffers = [None, pa.py_buffer(starts - starts[0]), pa.py_buffer(arena[starts[0] : starts[-1]])]
+    return pa.Array.from_buffers(pa.large_binary(), len(starts) - 1, buffers)
+
+
 def save_array(out: ShardWriter, suffix: str, array: npt.NDArray[Any]) -> None:
     """Write an array to the shard as a `.npy` file."""
     with out.open(suffix) as file:

@@ -11,13 +11,14 @@ token of a corpus is a BOUNDARY.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from itertools import pairwise
 
 import numpy as np
 
 from megahour.core.compiled import compiled
 from megahour.lm.text.arrays import PADDING as PADDING
-from megahour.lm.text.arrays import Bytes, Tokens
+from megahour.lm.text.arrays import Bytes, Int64, Tokens
 from megahour.lm.text.machine import lines64, load8, parts64, prefetch, store8, trailing_zeros
 
 UNKNOWN, BOUNDARY, END = 0, 1, 2
@@ -43,13 +44,33 @@ class WordTable:
     def __init__(self, expected: int = 1 << 15) -> None:
         self.table = np.zeros(2 << 16, np.uint64)
         self.arena: Bytes = np.zeros(max(1 << 20, 8 * expected), np.uint8)
-        self.starts = np.zeros(expected, np.int64)
+        self.starts: Int64 = np.zeros(expected, np.int64)
         self.size = 0
         for word in RESERVED:
             self.add(word.encode())
 
     def __len__(self) -> int:
         return self.size
+
+    @staticmethod
+    def spelled(arena: Bytes, starts: Int64) -> WordTable:
+        """The table of different words in an arena with PADDING more bytes, the reserved words first. Shares both
+        arrays."""
+        result = WordTable(0)
+        result.arena, result.starts, result.size = arena, starts, len(starts) - 1
+        slots = len(result.table) // 2
+        while 2 * result.size > slots:
+            slots *= 2
+        result.table = np.zeros(2 * slots, np.uint64)
+        _rehash(result.table, arena, starts, result.size)
+        return result
+
+    def copy(self) -> WordTable:
+        """A table to which words may be added."""
+        result = copy(self)
+        result.table = self.table.copy()
+        result.arena, result.starts = self.arena.copy(), self.starts.copy()
+        return result
 
     @staticmethod
     def of(words: Sequence[bytes]) -> WordTable:

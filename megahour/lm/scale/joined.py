@@ -1,0 +1,39 @@
+"""One ARPA file, with its word list, from the lines of all shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from megahour.lm.arpa.write import END_OF_MODEL, header, section
+from megahour.lm.scale.streams import PIECE_BYTES, shard_stream
+from megahour.lm.text.arrays import Bytes, Int64
+from megahour.lm.text.tokenise import RESERVED
+
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
+    from megahour.core.writer import ShardWriter
+
+
+def join_lines(lines: Artifact, sizes: Sequence[int], out: ShardWriter) -> None:
+    """Write `.arpa` from an artifact with `.1.txt`, `.2.txt`, …: lines by order, shards in the order of the file."""
+    receipts, buffer = lines.receipts(), np.empty(PIECE_BYTES, np.uint8)
+    with shard_stream(out, ".arpa") as file:
+        file.put(np.frombuffer(header(sizes), np.uint8))
+        for k in range(1, len(sizes) + 1):
+            file.put(np.frombuffer(section(k), np.uint8))
+            for receipt in receipts:
+                if f".{k}.txt" in receipt.files:
+                    with lines.open(receipt.shard, f".{k}.txt") as part:
+                        while got := part.readinto(buffer.data):  # type: ignore[attr-defined]
+                            file.put(buffer[:got])
+        file.put(np.frombuffer(END_OF_MODEL, np.uint8))
+
+
+def write_words(arena: Bytes, starts: Int64, out: ShardWriter) -> None:
+    """Write `.vocab.txt`: the words of a vocabulary without the reserved ones, a line each."""
+    own = starts[len(RESERVED) :]
+    with out.open(".vocab.txt") as file:
+        file.write(np.insert(arena[own[0] : own[-1]], own[1:] - own[0], 10).data)
