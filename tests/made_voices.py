@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +47,13 @@ def spoken(text: str, seed: int) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
     return samples.astype(np.int16), senones[:-2].astype(np.int16)  # whole windows only
 
 
-def corpus(folder: Path, speakers: int = 1) -> dict[str, Artifact]:
-    """Inputs of `tts-data`: a shard for each speaker."""
-    made = [spoken(text, seed) for seed, text in enumerate(TEXTS)]
-    utterances = audio_artifact(folder / "utterances", [[samples for samples, _ in made]], RATE_HZ)
+def corpus(
+    folder: Path, speakers: int = 1, texts: Sequence[str] = TEXTS, said: Sequence[str] = ()
+) -> dict[str, Artifact]:
+    """Inputs of `tts-data`: a shard for each speaker. said: what is spoken in place of the texts, phone for phone."""
+    made = [spoken(text, seed) for seed, text in enumerate(texts)]
+    sounds = [spoken(text, seed)[0] for seed, text in enumerate(said or texts)]
+    utterances = audio_artifact(folder / "utterances", [sounds], RATE_HZ)
     columns = {"key": range(len(made)), "frames": [len(s) for _, s in made], "senones": [s for _, s in made]}
     arrays = [pa.array(columns[field.name], field.type) for field in SENONE_ALIGNMENTS]
     files = {
@@ -59,7 +62,7 @@ def corpus(folder: Path, speakers: int = 1) -> dict[str, Artifact]:
         ".lexicon.txt": LEXICON.encode(),
     }
     return {
-        "selection": selection_artifact(folder / "selection", utterances, TEXTS, speakers),
+        "selection": selection_artifact(folder / "selection", utterances, texts, speakers),
         "utterances": utterances,
         "units": write_artifact(folder / "units", [({}, files)], {"senones": 3}),
     }

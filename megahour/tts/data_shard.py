@@ -23,6 +23,7 @@ from megahour.features.mel_spectrum import MelSpectrum
 from megahour.features.normalise import Moments
 from megahour.features.open_shards import OpenShards
 from megahour.features.sets import set_of
+from megahour.tts.confidence import confidences
 from megahour.tts.durations import PAUSE, Timing, means_of, spoken_phones, timing
 from megahour.tts.params import TtsDataParams
 from megahour.tts.phones import scripts_of
@@ -33,6 +34,7 @@ from megahour.units.lexicon import lexicon_of
 SOUND = ["key", "shard", "offset", "size", "samples", "rate_hz"]
 COLUMNS = [*SOUND, "speaker", "language", "text", "set", "condition", "licence", "attribution"]
 PADDING = ""
+SILENT = 1  # the number of `PAUSE`
 UNDETERMINED = "und"
 QUIET = 1e-3  # of full scale; an utterance whose peak is not above it counts as silent
 CLIPPED = 0.01  # a larger share of samples at full scale would teach the voice to clip
@@ -133,7 +135,8 @@ def make_shard(p: TtsDataParams, inputs: Inputs, shard: int, out: ShardWriter) -
     """Write the voice data and statistics of shard `shard` of the selection."""
     selection = inputs["selection"]
     table = selection.read_table(shard, columns=COLUMNS)
-    rows = list(_rows(DataShard(p, inputs), table.to_pylist(), inputs["utterances"], out))
+    made = list(_rows(DataShard(p, inputs), table.to_pylist(), inputs["utterances"], out))
+    rows = list(_confident(p, made, inputs["utterances"].url, out))
     moments = Moments.zero(p.mels)
     for row in rows:
         moments.add(row["features"])
@@ -182,5 +185,16 @@ def _rows(maker: DataShard, rows: Sequence[Row], utterances: Artifact, out: Shar
                     continue
                 out.quarantine(row["key"], bad.reason, bad.detail, source=utterances.url)
                 continue
-            out.kept()
             yield made
+
+
+def _confident(p: TtsDataParams, rows: Sequence[Row], source: str, out: ShardWriter) -> Iterator[Row]:
+    """Yield the rows whose sound fits their phones; the others go to quarantine."""
+    features, phones, frames = ([row[name] for row in rows] for name in ("features", "phones", "durations"))
+    for row, confidence in zip(rows, confidences(features, phones, frames, SILENT), strict=True):
+        if confidence < p.least_confidence:
+            what = f"confidence {confidence:.1f}, least_confidence is {p.least_confidence:g}: {row['text'][:80]!r}"
+            out.quarantine(row["key"], "doubtful-text", what, source=source)
+            continue
+        out.kept()
+        yield row

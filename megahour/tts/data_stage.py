@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
 
 LOG = logging.getLogger(__name__)
+FEW_VOICES, LEAST_VOICE_S = 10, 60.0
 APART, MIXED, FEWEST = 8, 0.1, 20
 NAMED = ("languages", "licences", "attributions", "scripts")
 
@@ -24,7 +25,7 @@ class TtsData(Stage[TtsDataParams]):
     """One task per shard of the selection. Utterances whose text is in `test` are left out, to keep the test unseen."""
 
     name = "tts-data"
-    version = 2
+    version = 3
     params = TtsDataParams
     inputs = (
         Input("selection"),
@@ -48,6 +49,7 @@ class TtsData(Stage[TtsDataParams]):
             "not-aligned": "give `units` whose `sets` have these utterances",
             "no-derivatives": "set no_derivatives where the speaker agrees to a voice",
             "loud-background": "a lower silence_db keeps them",
+            "doubtful-text": "compare their texts with their sound; a lower least_confidence keeps them",
             "badly-aligned": "look at some in `megahour report`; a higher phone_s keeps them",
         }
 
@@ -64,6 +66,10 @@ class TtsData(Stage[TtsDataParams]):
         for receipt in receipts:
             for voice, found in receipt.stats["voice_s"].items():
                 seconds[voice] = round(seconds.get(voice, 0.0) + found, 2)
+        short = sum(found < LEAST_VOICE_S for found in seconds.values())
+        if len(seconds) >= FEW_VOICES and 2 * short >= len(seconds):
+            remedy = "if one person speaks: ingest --speaker NAME; if paths name the speakers: --speaker-pattern"
+            LOG.warning("tts-data: %d of %d voices have less than a minute of speech; %s", short, len(seconds), remedy)
         mixed = mixed_voices([receipt.stats["heights"] for receipt in receipts])
         for voice, share in mixed.items():
             LOG.warning(

@@ -53,6 +53,12 @@ class TtsDataParams(Params):
         gt=0,
         description="Leave out utterances with a longer phone, in seconds: their text or alignment is wrong.",
     )
+    least_confidence: float = Field(
+        -3.0,
+        le=0,
+        description="Leave out utterances whose sound fits their phones worse, in nats a frame: the text is wrong, "
+        "or music plays. It is judged where a shard has 50 utterances or more. -100 keeps all.",
+    )
     silence_db: float = Field(
         10.0,
         ge=0,

@@ -33,6 +33,7 @@ from megahour.train.held_out.speech import HeldOutSpeech
 from megahour.train.params import TrainParams
 from megahour.train.session import train
 from megahour.train.stage import Train
+from megahour.tts.confidence import confidences
 from megahour.tts.data_shard import background_db, forbids_derivatives
 from megahour.tts.data_stage import mixed_voices
 from megahour.tts.durations import Timing
@@ -87,6 +88,42 @@ def test_what_is_left_out(tmp_path: Path, made: Path, params: dict[str, Any], re
     counts = data.receipt_of(0).counts
     assert counts.dropped[reason] > 0
     assert counts.kept + counts.dropped[reason] == len(TEXTS)
+
+
+def test_wrong_texts_are_found_by_their_sound(tmp_path: Path) -> None:
+    texts = ["ab ba ab", "ba ba ba", "a"] * 20
+    wrong = {3: "ba ab ba", 7: "ab ab ab"}
+    inputs = corpus(tmp_path, texts=texts, said=[wrong.get(n, text) for n, text in enumerate(texts)])
+    data = voice_data(tmp_path / "data", inputs)
+    bad = [json.loads(line) for line in (tmp_path / "data/quarantine/00000.jsonl").read_text().splitlines()]
+    assert [each["reason"] for each in bad] == ["doubtful-text"] * 2
+    assert [each["detail"].endswith(repr(texts[n])) for n, each in zip(wrong, bad, strict=True)] == [True, True]
+    assert data.receipt_of(0).counts.kept == len(texts) - 2
+    kept = voice_data(tmp_path / "all", inputs, least_confidence=-100)
+    assert kept.receipt_of(0).counts.kept == len(texts)
+
+
+def test_confidence_needs_enough_to_compare_with() -> None:
+    rng = np.random.default_rng(0)
+    phones = [rng.permutation(np.array([2, 3, 4, 5, 6], np.int16)) for _ in range(50)]
+    mels = [(np.repeat(each, 8)[:, None] ** 2 + rng.normal(0, 1, (40, 20))).astype(np.float32) for each in phones]
+    frames = [np.full(5, 8, np.int32)] * 50
+    found = confidences(mels, phones, frames, silent=1)
+    assert ((found > -0.1) & (found <= 0)).all()
+    assert np.isnan(confidences(mels[:49], phones[:49], frames[:49], silent=1)).all()
+    assert np.isnan(confidences(mels, phones, frames, silent=2)).all(), "four phones each"
+    phones[7] = np.roll(phones[7], 1)
+    assert confidences(mels, phones, frames, silent=1)[7] < -2
+
+
+def test_files_that_name_no_speaker_do_not_become_many_voices_in_silence(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    voice_data(tmp_path / "data", corpus(tmp_path, speakers=8, texts=["ab ba"] * 16))
+    assert "less than a minute" not in caplog.text
+    voice_data(tmp_path / "more", corpus(tmp_path / "b", speakers=16, texts=["ab ba"] * 16))
+    assert "16 of 16 voices have less than a minute of speech" in caplog.text
+    assert "--speaker NAME" in caplog.text
 
 
 def test_what_sounds_in_silence_is_measured_away_from_the_phones() -> None:
