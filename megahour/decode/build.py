@@ -57,7 +57,9 @@ def read_graph(artifact: Artifact) -> tuple[Graph, dict[str, Any]]:
     highest = int(fst.arcs["olabel"].max(initial=0))
     if highest >= len(words) or int(fst.arcs["ilabel"].max(initial=0)) > about["labels"]:
         raise StoreError(
-            f"the graph writes word {highest}, its list has {len(words)}", where=artifact.url, remedy="make it again"
+            f"the graph outputs word {highest}, but its list has {len(words)} words, or it has unknown labels",
+            where=artifact.url,
+            remedy="make the graph again",
         )
     return Graph(fst, words), about
 
@@ -150,14 +152,14 @@ def _in_tokens(config: Mapping[str, Any], inputs: Inputs, lexicon: Lexicon) -> L
     if not config.get("marks"):
         return {word: [list(word)] for word in lexicon}
     if "tokens" not in inputs:
-        what = "the model spells words in pieces, and does not know how words are cut into them"
+        what = "the model spells words in pieces, but does not contain the rules that split words into them"
         raise ConfigError(what, where=inputs["model"].url, remedy="give the input `tokens` that it was trained with")
     from megahour.units.spellers import speller_of
 
     pieces = speller_of(inputs["tokens"])
     if list(pieces.tokens) != config["tokens"]:
         remedy = "give the input `tokens` that the model was trained with"
-        raise ConfigError("these are not the model's pieces", where=inputs["tokens"].url, remedy=remedy)
+        raise ConfigError("its pieces are not the model's", where=inputs["tokens"].url, remedy=remedy)
     known = filter(pieces.spellable, lexicon)
     spelled = {word: [[pieces.tokens[token] for token in pieces.encode(word)]] for word in known}
     return {word: spelled.get(word, []) for word in lexicon}

@@ -26,13 +26,13 @@ def scorers(lm: str, graph_lm: str) -> tuple[GraphScorer, ModelScorer]:
 def composed_graph(graph: Graph, inputs: Mapping[str, Artifact], lm_scale: float) -> ComposedGraph:
     """The graph with the input `lm` in place of `graph_lm`.
 
-    Raises ConfigError: the graph has words that `graph_lm` has not, so it was made of another one.
+    Raises ConfigError: the graph has words that `graph_lm` lacks, so it was made from another one.
     """
     old, new = scorers(inputs["lm"].url, inputs["graph_lm"].url)
     if missing := [word for word in graph.words[1:] if not old.knows(word)]:
         raise ConfigError(
             f"the graph has {len(missing)} words that this language model lacks, such as {missing[0]!r}",
             where=inputs["graph_lm"].url,
-            remedy="give the language model that the graph was made of",
+            remedy="give the language model that the graph was made from",
         )
     return ComposedGraph(search_graph(graph.fst), graph.words, old, new, lm_scale)

@@ -152,9 +152,9 @@ def _check_words(role: str, artifact: Artifact, tokens: Tokens) -> None:
         return
     if role == "low_order_lm":
         raise ConfigError(
-            f"its words are not the model's tokens, such as {', '.join(map(repr, tokens.written[1:4]))}",
+            f"its words are not the model's tokens (such as {', '.join(map(repr, tokens.written[1:4]))})",
             where=artifact.url,
-            remedy="make it with stage language-model and the input `tokens`: the model, or what it was trained with",
+            remedy="make it with stage language-model and the input `tokens`: the model, or its tokens in training",
         )
     letters = set("".join(tokens.texts))
     misfits = [word for word in words if not letters.issuperset(word)]
@@ -162,8 +162,8 @@ def _check_words(role: str, artifact: Artifact, tokens: Tokens) -> None:
         raise ConfigError(
             f"{len(misfits)} of {len(words)} words have letters that the model lacks, such as {misfits[0]!r}",
             where=artifact.url,
-            remedy="make the language model of text that is normalised as the model's was (see `language`), or of the "
-            "model's tokens, with its input `tokens`",
+            remedy="make the language model from text normalised like the model's (see `language`), or from the "
+            "model's tokens, with the input `tokens`",
         )
 
 
@@ -174,5 +174,5 @@ def _check_hot_words(words: Sequence[HotWord], tokens: Tokens) -> None:
             raise ConfigError(
                 f"the hot word {word.text!r} has {', '.join(map(repr, unknown))}, which the model cannot spell",
                 where="hot_words",
-                remedy=f"write it as the model's texts are, with {''.join(sorted(letters))[:80]!r}",
+                remedy=f"spell it with the letters of the model's texts, {''.join(sorted(letters))[:80]!r}",
             )

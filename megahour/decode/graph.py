@@ -78,7 +78,7 @@ def build_graph(
     if not lexicon:
         raise MegahourError(
             f"none of the lexicon's {len(pronunciations)} words is in the language model",
-            remedy="make both from the same text and with the same case",
+            remedy="make both from the same text, in the same case",
         )
     _check_labels(lexicon, labels, blank=topology == "ctc")
     words = ["<eps>", *lexicon]
@@ -105,8 +105,9 @@ def _check_labels(lexicon: Pronunciations, labels: int, *, blank: bool) -> None:
         for sequence in sequences:
             if not sequence or not all(lowest <= label < labels for label in sequence):
                 raise MegahourError(
-                    f"{word!r} is pronounced {list(sequence)}; labels go from {lowest} to {labels - 1}, at least one",
-                    remedy="make the lexicon with the units that the graph gets",
+                    f"the pronunciation {list(sequence)} of {word!r} is empty or has labels outside {lowest} … "
+                    f"{labels - 1}",
+                    remedy="make the lexicon with the same units as the graph",
                 )
 
 
@@ -171,7 +172,9 @@ def _compose(lexicon: FstArrays, language: FstArrays) -> FstArrays:
     kaldifst.arcsort(right, "ilabel")
     composed: Any = kaldifst.StdVectorFst(kaldifst.compose(left, right))
     if composed.num_states == 0:
-        raise MegahourError("the grammar accepts no sentence of the lexicon's words", remedy="check both vocabularies")
+        raise MegahourError(
+            "the grammar accepts no sentence of words in the lexicon", remedy="compare the vocabularies"
+        )
     kaldifst.determinize_star(composed, delta=DELTA)
     kaldifst.minimize_encoded(composed, delta=DELTA)
     return from_kaldifst(composed)
@@ -216,8 +219,8 @@ def _ctc(fst: FstArrays, labels: int) -> FstArrays:
     """T ∘ fst. State 0 of T: the last frame was blank (or there was none); state l: it was label l."""
     if labels > CTC_LIMIT:
         raise MegahourError(
-            f"{labels} CTC tokens, at most {CTC_LIMIT}: the topology has a transition for each pair",
-            remedy="use fewer tokens",
+            f"{labels} CTC tokens, the limit is {CTC_LIMIT}: the topology has a transition for each pair",
+            remedy="train with fewer tokens",
         )
     last, now = (grid.ravel() for grid in np.meshgrid(np.arange(labels), np.arange(labels), indexing="ij"))
     written: Int32 = np.where((now == 0) | (now == last), 0, now + 1).astype(np.int32)

@@ -49,5 +49,5 @@ class ImportHypotheses(Stage[ImportHypothesesParams]):
         return {"model": p.model_name, "sets": sorted(p.sets), "unknown": records - int(numbers.get("own", 0))}
 
     def remedies(self, p: ImportHypothesesParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
-        names = "name utterances by their keys, as `export` does, or give the input `selection` with recordings' names"
-        return {"not-recognised": names, "several-utterances": "cut recordings apart, or name utterances by their keys"}
+        names = "name utterances by their keys, as `export` does, or by their recordings, with the input `selection`"
+        return {"not-recognised": names, "several-utterances": "name utterances by their keys, as `export` does"}

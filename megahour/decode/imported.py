@@ -107,7 +107,7 @@ class ReadHypotheses(ReadRecords[ImportHypothesesParams]):
                 if isinstance(value, BadRecord):
                     raise value
                 if not name:
-                    raise BadRecord("no-id", "it does not say which utterance it is of")
+                    raise BadRecord("no-id", "it does not name its utterance")
                 found = recognised(value)
                 row: dict[str, Any] = {"text": found.text, "confidence": found.confidence}
             except RECORD_FAULTS as error:
@@ -148,7 +148,7 @@ def _whole(first: str, lines: Iterator[str | BadRecord]) -> Iterator[dict[str, A
             return
         size += len(line)
         if size > MAX_FILE_BYTES:
-            yield BadRecord("too-large", f"a JSON value of more than {MAX_FILE_BYTES} bytes")
+            yield BadRecord("too-large", f"a JSON value has more than {MAX_FILE_BYTES} bytes")
             return
         parts.append(line)
     try:
@@ -157,4 +157,8 @@ def _whole(first: str, lines: Iterator[str | BadRecord]) -> Iterator[dict[str, A
         yield BadRecord("bad-json", str(error)[:200])
         return
     for item in value if isinstance(value, list) else [value]:
-        yield item if isinstance(item, dict) else BadRecord("bad-json", f"a {type(item).__name__}, not an object")
+        yield (
+            item
+            if isinstance(item, dict)
+            else BadRecord("bad-json", f"the value is a {type(item).__name__}, not an object")
+        )

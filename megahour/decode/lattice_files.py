@@ -162,6 +162,6 @@ def _words(path: str) -> Sequence[str]:
     with fsspec.open(path, "rt", encoding="utf-8") as file:
         pairs = [line.split() for line in file if line.strip()]
     if not pairs or any(len(pair) != 2 or not pair[1].isdecimal() for pair in pairs):
-        raise ConfigError("no list of words", where=path, remedy="give Kaldi's words.txt: lines `word number`")
+        raise ConfigError("not a list of words", where=path, remedy="give Kaldi's words.txt: lines `word number`")
     numbers = {int(number): word for word, number in pairs}
     return [numbers.get(number, "") for number in range(max(numbers) + 1)]

@@ -38,10 +38,10 @@ class Lattices(Stage[LatticesParams]):
     def check(self, p: LatticesParams, roles: Collection[str]) -> None:
         for one, other in (("lm", "graph_lm"), ("lexicon", "units")):
             if (one in roles) != (other in roles):
-                raise ConfigError(f"one of `{one}` and `{other}`", where=self.name, remedy="give both, or neither")
+                raise ConfigError(f"only one of `{one}` and `{other}`", where=self.name, remedy="give both, or neither")
         if "lm" not in roles and (p.lm_scale != 1 or p.word_bonus):
-            what = "lm_scale and word_bonus are for the input `lm`"
-            raise ConfigError(what, where=self.name, remedy="give `lm` and `graph_lm`, or leave them out")
+            what = "lm_scale and word_bonus apply only to the input `lm`"
+            raise ConfigError(what, where=self.name, remedy="give `lm` and `graph_lm`, or leave both parameters out")
 
     def layouts(self, p: LatticesParams, inputs: Inputs) -> Mapping[str, LaidOut]:
         from megahour.runner.beside import laid_beside

@@ -18,7 +18,7 @@ def check_match(inputs: Inputs) -> None:
     if "graph" not in inputs:
         if not model.get("tokens") or model.get("phones"):
             raise ConfigError(
-                f"the model gives {'phones' if model.get('phones') else 'senones'}, which only a graph makes words of",
+                f"the model outputs {'phones' if model.get('phones') else 'senones'}, which need a graph to give words",
                 where=inputs["model"].url,
                 remedy=makers_of(("graph",)),
             )
@@ -26,19 +26,21 @@ def check_match(inputs: Inputs) -> None:
     graph = inputs["graph"].read_json(0, ".json")
     if int(model["outputs"]) != graph["labels"]:
         raise ConfigError(
-            f"the model has {model['outputs']} outputs, the graph reads {graph['labels']} labels",
+            f"the model has {model['outputs']} outputs, but the graph has {graph['labels']} labels",
             where=inputs["model"].url,
             remedy="make the graph with the units (or tokens) that the model was trained with",
         )
     if graph["topology"] == "ctc":
         if model.get("tokens") != graph["tokens"]:
-            raise ConfigError("the model's tokens are not the graph's", where=inputs["model"].url)
+            what, remedy = "the model's tokens are not the graph's", "make the graph with this model"
+            raise ConfigError(what, where=inputs["model"].url, remedy=remedy)
         return
     digests = {"graph": graph["units_digest"], "model": model.get("units_digest")}
     if "units" in inputs:
         digests["units"] = inputs["units"].manifest.digest
     if len(set(digests.values())) > 1:
-        raise ConfigError(f"different units: {digests}", where="decode", remedy="train and make the graph from one")
+        remedy = "train the model and make the graph with the same units"
+        raise ConfigError(f"different units: {digests}", where="decode", remedy=remedy)
 
 
 def check_features(inputs: Inputs) -> None:
@@ -46,5 +48,6 @@ def check_features(inputs: Inputs) -> None:
     model, features = inputs["model"], inputs["features"]
     mels = len(normalisation(read_config(model), where=model.url)[0])
     if (given := features.summary.get("mels", mels)) != mels:
-        what, remedy = f"the model was trained on {mels} mels, these have {given}", f"make features with mels: {mels}"
+        what = f"the model was trained on {mels} mels, but these features have {given}"
+        remedy = f"make features with mels: {mels}"
         raise ConfigError(what, where=features.url, remedy=remedy)

@@ -217,7 +217,9 @@ class ImportLatticesParams(Params):
     @model_validator(mode="after")
     def _words_fit(self) -> ImportLatticesParams:
         if (self.format == "kaldi") != bool(self.words):
-            raise ValueError(f"{self.format} {'needs' if self.format == 'kaldi' else 'takes no'} words = WORDS.TXT")
+            raise ValueError(
+                f"{self.format} {'needs' if self.format == 'kaldi' else 'has no use for'} words = WORDS.TXT"
+            )
         return self
 
     def identity(self) -> dict[str, Any]:

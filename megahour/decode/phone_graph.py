@@ -39,7 +39,7 @@ def phone_graph(runs: Iterable[History], senones: int, order: int, min_count: in
         for last in range(1, len(padded)):
             counts[padded[max(0, last - order + 1) : last + 1]] += 1
     if not counts:
-        raise StageError("no utterance is aligned", where="graph", remedy="make the units again")
+        raise StageError("the units have no aligned utterances", where="graph", remedy="make the units again")
     kept = _kept(counts, min_count)
     following: dict[History, Counter[int]] = {}
     for gram, count in counts.items():

@@ -200,7 +200,8 @@ def _searchers(p: DecodeParams, inputs: Mapping[str, Artifact]) -> dict[float, S
     chosen = p.acoustic_scale
     if "tuned" in inputs:
         if "best_scale" not in inputs["tuned"].summary:
-            raise ConfigError("`tuned` tried no scales", where=inputs["tuned"].url, remedy="give that step `scales`")
+            what = "the decoding for `tuned` tried no scales"
+            raise ConfigError(what, where=inputs["tuned"].url, remedy="run that step with `scales`")
         chosen = float(inputs["tuned"].summary["best_scale"])
     prior_scale = p.prior_scale if about["priors"] is not None else 0.0
     searchers = {

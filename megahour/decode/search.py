@@ -121,7 +121,7 @@ class Searcher:
         if log_posteriors.ndim != 2 or log_posteriors.shape[1] < self.labels or not len(log_posteriors):
             raise ValueError(f"log posteriors are {log_posteriors.shape}; expected (T ≥ 1, V ≥ {self.labels})")
         if not (log_posteriors < np.inf).all():
-            raise ValueError("log posteriors hold NaN or infinity; check the model and its features")
+            raise ValueError("log posteriors are NaN or infinite; check the model and its features")
         values = log_posteriors.astype(np.float32)
         if self._log_priors is not None:
             values -= self._log_priors

@@ -56,10 +56,10 @@ class MakeGraph(SingleShard[GraphParams]):
 class Decode(Stage[DecodeParams]):
     """One task per features shard of the sets. Writes *hypotheses*; its summary names the best of `scales`.
 
-    Without `graph` the model, a transducer or CTC, spells words by itself, with the input `lm`, of words or of the
-    model's tokens, where there is one. With `graph`, `lm` takes the place of `graph_lm`, the small language model that
-    the graph was made of, during the search: a model of any size, whose graph would be too large. A run with `scales`
-    on a held-out set can be the input `tuned` of the run on the test set.
+    Without `graph`, a transducer or CTC model spells words in its tokens; the optional input `lm` is a language model
+    of words or of these tokens. With `graph`, `lm` replaces `graph_lm`, the small language model that the graph was
+    made from, during the search; it may be too large to be compiled into a graph. A run with `scales` on a held-out set
+    can be the input `tuned` of the run on the test set.
     """
 
     name = "decode"
@@ -78,22 +78,22 @@ class Decode(Stage[DecodeParams]):
 
     def check(self, p: DecodeParams, roles: Collection[str]) -> None:
         if "graph" not in roles and (p.scales or {"units", "tuned"} & set(roles)):
-            what = "`scales`, `tuned` and `units` are for the search of a graph"
+            what = "`scales`, `tuned` and `units` apply only to decoding with a graph"
             raise ConfigError(what, where=self.name, remedy=makers_of(("graph",)))
         if p.lattice and "graph" not in roles:
-            what = "`lattice` is for the search of a graph"
+            what = "`lattice` applies only to decoding with a graph"
             raise ConfigError(what, where=self.name, remedy=makers_of(("graph",)))
         alone = {"low_order_lm"} & set(roles) | {
             name for name in ("hot_words", "word_bonus", "attention_weight") if getattr(p, name)
         }
         if "graph" in roles and alone:
-            what = f"{', '.join(sorted(alone))}: for a search without a graph"
-            raise ConfigError(what, where=self.name, remedy="leave out either; a graph has its own language model")
+            what = f"{', '.join(sorted(alone))}: only for decoding without a graph"
+            raise ConfigError(what, where=self.name, remedy="leave them out, or the graph")
         if ("graph_lm" in roles or {"graph", "lm"} <= set(roles)) and not {"graph", "graph_lm", "lm"} <= set(roles):
-            what = "`lm` takes the place of `graph_lm`, the language model that `graph` was made of"
+            what = "`lm` replaces `graph_lm`, the language model that `graph` was made from, so both are needed"
             raise ConfigError(what, where=self.name, remedy="give all three, or `graph` alone, or `lm` alone")
         if "low_order_lm" in roles and "lm" not in roles:
-            what = "`low_order_lm` is taken off what `lm` adds, which is not given"
+            what = "`low_order_lm` is subtracted from `lm`, which is missing"
             raise ConfigError(what, where=self.name, remedy="give both, or neither")
 
     def plan(self, p: DecodeParams, inputs: Inputs) -> list[Task]:

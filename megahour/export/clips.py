@@ -51,7 +51,7 @@ def clips_of_files(paths: Sequence[str], rate_hz: int) -> list[SpokenClip]:
         found = [each] if Path(each).is_file() else sorted(files_below(each).entries) if Path(each).is_dir() else []
         audio = [path for path in found if path == each or path.lower().endswith(MEDIA)]
         if not audio:
-            raise ConfigError("no audio here", where=each, remedy="give audio files, or folders of them")
+            raise ConfigError("no audio files", where=each, remedy="give audio files, or folders of them")
         for path in audio:
             clips.append(_clip(Path(path), rate_hz))
     return clips
@@ -64,9 +64,11 @@ def _clip(path: Path, rate_hz: int) -> SpokenClip:
             blocks = list(Decoder(file, rate_hz, limits=LIMITS).blocks())
         said = " ".join(beside.read_text("utf-8").split()) if beside.is_file() else ""
     except BadRecord as bad:
-        raise ConfigError(f"{bad.reason}: {bad.detail}", where=str(path), remedy="give other audio") from None
+        raise ConfigError(
+            f"{bad.reason}: {bad.detail}", where=str(path), remedy="replace this file, or leave it out"
+        ) from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"no text in UTF-8: {error}", where=str(beside), remedy="save it as UTF-8") from None
+        raise ConfigError(f"not UTF-8: {error}", where=str(beside), remedy="save it as UTF-8") from None
     return SpokenClip(path.stem, np.concatenate(blocks)[:, 0], said)
 
 

@@ -33,9 +33,9 @@ def export_model(
     clips = clips_of_files(golden, rate_hz) if golden else golden_clips(origin, params, rate_hz)
     if not clips:
         raise ConfigError(
-            "no golden clips: no run with held-out sets tells where there are some",
+            "no golden clips: the model does not belong to a run with held-out sets",
             where=address,
-            remedy="give --golden with audio that the model has not learnt from",
+            remedy="give audio that the model was not trained on with --golden",
         )
     return write_bundle(model, params, origin, clips, _calibration(origin, params, calibration, rate_hz), out)
 

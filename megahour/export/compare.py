@@ -108,15 +108,15 @@ def _heard(
 def _check(form: str, clip: str, mine: str, text: str, worst: float, tolerance: float) -> None:
     if text != mine:
         raise ConfigError(
-            f'the {form} graph says "{text}" where the model says "{mine}"',
+            f'the {form} graph recognises "{text}", but the model "{mine}"',
             where=f"clip {clip}",
-            remedy="this is a fault of the exporter: please report it with the clip",
+            remedy="this is a bug in the exporter: please report it with the clip",
         )
     if worst > tolerance:
         raise ConfigError(
-            f"what the {form} graph gives is {worst:.2g} from what the model does, at most {tolerance}",
+            f"the {form} graph's output differs from the model's by {worst:.2g}, the limit is {tolerance}",
             where=f"clip {clip}",
-            remedy="raise --tolerance if the texts are what counts",
+            remedy="raise --tolerance if only the texts matter",
         )
 
 
@@ -135,9 +135,9 @@ def _played(model: TrainedModel, bundle: Bundle, clips: Sequence[SpokenClip], fo
             text, mine = client.text(samples), found.texts[number][form]["fp32"]
             if " ".join(text.split()) != mine:
                 raise ConfigError(
-                    f'sherpa-onnx says "{text}" where the model says "{mine}" ({form})',
+                    f'sherpa-onnx recognises "{text}", but the model "{mine}" ({form})',
                     where=f"clip {clip.name}",
-                    remedy="this is a fault of the exporter: please report it with the clip",
+                    remedy="this is a bug in the exporter: please report it with the clip",
                 )
     if forms["offline"] or forms["streaming"]:
         found.sherpa = metadata.version("sherpa-onnx")

@@ -24,7 +24,7 @@ def published(out: str) -> Iterator[Path]:
     """Yield a folder to fill and rename it to `out`; it is deleted on failure. Raises ConfigError: `out` exists."""
     target = Path(out)
     if target.exists():
-        raise ConfigError("it is there already", where=out, remedy="remove it, or choose another --out")
+        raise ConfigError("it already exists", where=out, remedy="remove it, or choose another --out")
     folder = target.with_name(f".{target.name}.partial")
     with explaining(folder, target.absolute().parent):
         shutil.rmtree(folder, ignore_errors=True)

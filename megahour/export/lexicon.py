@@ -43,7 +43,7 @@ def lines_of(paths: Sequence[str]) -> list[str]:
         try:
             lines += [line.strip() for line in Path(path).read_text("utf-8").splitlines()]
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"no text: {error}", where=path, remedy="give text files in UTF-8") from error
+            raise ConfigError(f"cannot be read: {error}", where=path, remedy="give text files in UTF-8") from error
     return [line for line in lines if line]
 
 

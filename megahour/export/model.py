@@ -43,19 +43,19 @@ class TrainedModel:
         self.config: dict[str, Any] = read_config(self.artifact)
         if parts.precision or "stats" not in self.config or "tokens" not in self.config:
             raise ConfigError(
-                "not a model of tokens that was trained here",
+                "not a token model trained by megahour",
                 where=parts.model,
-                remedy="give a *model* of `train` with criterion ctc; of a run, name its step with --step",
+                remedy="give a *model* of `train` with criterion ctc or transducer, or a run's folder and --step",
             )
         heads = self.config.get("heads", {})
         if heads and not {"transducer", "ctc"}.intersection(heads):
             raise ConfigError(
-                f"a model with heads {', '.join(heads)}, none of which goes out",
+                f"a model with heads {', '.join(heads)}, none of which can be exported",
                 where=parts.model,
                 remedy="train with criterion ctc or transducer",
             )
         if tell == RECOGNISED:
-            what = "a bundle cannot be told what it recognises: its graphs do not wait for the end of an utterance"
+            what = "--tell recognised: a bundle's graphs cannot recognise a tag before the utterance ends"
             raise ConfigError(what, where=parts.model, remedy="give --tell a tag, or leave it out")
         self.recogniser = Recogniser(greedy(parts, tell), threads=threads)
         loaded = self.recogniser.model
@@ -86,8 +86,8 @@ class TrainedModel:
         try:
             return FrontEndSettings(**values)
         except ValueError:
-            what = f"a front end of {values}"
-            raise StoreError(what, where=self.artifact.url, remedy="train the model or copy it again") from None
+            what = f"the model's front end has invalid settings: {values}"
+            raise StoreError(what, where=self.artifact.url, remedy="copy the model again, or train it again") from None
 
     @property
     def sherpa_forms(self) -> dict[str, Any]:

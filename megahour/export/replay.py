@@ -30,7 +30,7 @@ def replayed(bundle: Bundle) -> list[str]:
     StoreError: onnxruntime cannot read or run the graph.
     """
     if bundle.read("tokens.txt").decode("utf-8", "replace") != tokens_text(bundle.manifest.tokens):
-        return ["tokens.txt: not the tokens of the manifest"]
+        return ["tokens.txt: its tokens are not the manifest's"]
     recogniser = Recogniser(greedy(parts_of(bundle.url)))
     return [f"{clip.file}: {what}" for clip in bundle.manifest.golden if (what := _wrong(bundle, recogniser, clip))]
 
@@ -41,13 +41,13 @@ def _wrong(bundle: Bundle, recogniser: Recogniser, clip: GoldenClip) -> str:
         expected: NDArray[np.float32] = np.load(io.BytesIO(bundle.read(clip.log_probs)), allow_pickle=False)
         samples = decode(io.BytesIO(bundle.read(clip.file)), recogniser.front.rate_hz, limits=LIMITS)[:, 0]
     except (BadRecord, EOFError, MemoryError, OverflowError, ValueError) as error:
-        return f"it, or {clip.log_probs}, cannot be read: {error}"
+        return f"this file or {clip.log_probs} cannot be read: {error}"
     rows = list(recogniser.front.rows_of(iter([samples.astype(np.float32)]), []))
     found = recogniser.log_posteriors(np.concatenate(rows))
     if found.shape != expected.shape or expected.dtype != np.float32:
-        return f"the graph gives {found.shape}, {clip.log_probs} has {expected.shape} of {expected.dtype}"
+        return f"the graph's output is {found.shape}, but {clip.log_probs} is {expected.shape} of {expected.dtype}"
     apart = float(np.abs(found - expected).max(initial=0.0))
     if not apart <= MOST_APART * max(1.0, float(np.abs(expected).max(initial=0.0))):
-        return f"what the graph gives is {apart:.2g} from {clip.log_probs}"
+        return f"the graph's output differs from {clip.log_probs} by {apart:.2g}"
     text, kept = text_of(recogniser, expected), clip.texts.get("offline", {}).get("fp32")
-    return "" if text == kept else f'{clip.log_probs} is "{text}" by these tokens, and "{kept}" in the manifest'
+    return "" if text == kept else f'{clip.log_probs} is "{text}" in these tokens, but "{kept}" in the manifest'

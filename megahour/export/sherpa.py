@@ -42,9 +42,9 @@ def forms(front: FrontEndSettings, criterion: str, *, streams: bool, predictor: 
     else:
         offline, streaming = "fire_red_asr_ctc" if heard == INSIDE and criterion == "ctc" else "", ""
     streaming = streaming if streams else ""
-    reasons = [] if offline else [f"it makes other features: {REMEDY}"]
+    reasons = [] if offline else [f"it computes other features: {REMEDY}"]
     if not streaming:
-        reasons.append(f"no streams: {REMEDY}" if streams else "no streams: only a conformer has them")
+        reasons.append(f"no streaming: {REMEDY}" if streams else "no streaming: only a conformer supports it")
     return {"offline": offline, "streaming": streaming, "reason": "; ".join(reasons)}
 
 

@@ -123,8 +123,8 @@ def write_voice_bundle(
     """
     for licence in [*speaker.config.get("licences", []), *(each["licence"] for each in origin.licences)]:
         if forbids_derivatives(licence or ""):
-            what = f"the voice has learnt from speech under {licence}, which forbids derivatives"
-            raise ConfigError(what, where=speaker.url, remedy="train on speech whose speaker agrees to a voice")
+            what = f"the voice was trained on speech under {licence}, which forbids derivatives"
+            raise ConfigError(what, where=speaker.url, remedy="train on speech of people who agreed to it")
     language = speaker.languages[speaker.number_of("languages", params.tell)]
     with published(out) as folder:
         draft = _Draft(folder, speaker, params, origin, language)
@@ -156,7 +156,7 @@ def _golden(draft: _Draft, texts: Sequence[str], reader: Reader) -> None:
         )  # fmt: skip
         draft.golden.append((golden, piece, said.samples))
     if not draft.golden:
-        remedy = "; ".join(reader.details[:3]) or "give --golden with a text file, a sentence a line"
+        remedy = "; ".join(reader.details[:3]) or "give a text file with a sentence per line by --golden"
         raise ConfigError("no golden sentences that the voice can say", where=speaker.url, remedy=remedy)
     draft.found.sentences = len(draft.golden)
 
@@ -208,11 +208,11 @@ def _check(draft: _Draft, runtime: str, golden: GoldenSpeech, mine: Float32, oth
     apart = float(np.abs(mine - other).max(initial=0.0)) if len(mine) == len(other) else float("inf")
     draft.found.largest[runtime] = max(apart, draft.found.largest.get(runtime, 0.0))
     if apart > CLOSE:
-        what = f"{len(other)} samples instead of {len(mine)}" if apart == np.inf else f"a sample {apart:.2g} from it"
+        what = f"{len(other)} samples instead of {len(mine)}" if apart == np.inf else f"a sample differs by {apart:.2g}"
         raise ConfigError(
-            f'what {runtime} says of "{golden.text[:80]}" is not what the model says: {what}, at most {CLOSE}',
+            f'{runtime} speaks "{golden.text[:80]}" differently from the model: {what}, the limit is {CLOSE}',
             where=golden.samples,
-            remedy="this is a fault of the exporter: please report it with the text",
+            remedy="this is a bug in the exporter: please report it with the text",
         )
 
 
@@ -230,9 +230,9 @@ def _smaller_ones(draft: _Draft, bundle: VoiceBundle) -> None:
         draft.quantisation[key] |= found
         if mcd_db > draft.params.most_mcd_db:
             raise ConfigError(
-                f"the voice in {key} is {mcd_db:.2f} dB from fp32, at most {draft.params.most_mcd_db:g}",
+                f"the voice in {key} differs from fp32 by {mcd_db:.2f} dB, the limit is {draft.params.most_mcd_db:g}",
                 where="export-model",
-                remedy="leave this precision out, or raise --most-mcd-db if it sounds well to you",
+                remedy="leave this precision out, or raise --most-mcd-db if it sounds good to you",
             )
 
 
@@ -246,7 +246,7 @@ def _play(draft: _Draft, bundle: VoiceBundle) -> None:
             if words and (form == "matcha" or all(words_and_phones.looked_up(word) for word in words)):
                 fit.append((golden, samples))
         if not fit:
-            found.reason = f"in the form {form} it looks up no words in these letters"
+            found.reason = f"in the form {form} it cannot look up words in this script"
         elif find_spec("sherpa_onnx"):
             client = SherpaVoice(bundle, spread=0.0, form=form)
             for golden, samples in fit:

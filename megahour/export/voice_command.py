@@ -63,9 +63,9 @@ def export_voice(
     texts = lines_of(golden) or _of_run(origin, params.golden_clips)
     if not texts:
         raise ConfigError(
-            "no golden sentences: no run tells what the voice has learnt",
+            "no golden sentences: the voice does not belong to a run whose texts are known",
             where=address,
-            remedy="give --golden with a text file, a sentence a line",
+            remedy="give a text file with a sentence per line by --golden",
         )
     language = params.tell or speaker.languages[0]
     own = [word for line in lines_of(words) for word in normalise(line, language).tokens]

@@ -84,7 +84,7 @@ def _columns(lattice: Lattice, numbers: Numbers) -> tuple[list[int], list[int], 
     first = np.searchsorted(lattice.source, np.arange(lattice.states + 1)).tolist()
     spelled = [lattice.words[word] if word else None for word in lattice.word.tolist()]
     if missing := {word for word in spelled if word is not None} - numbers.keys():
-        raise ValueError(f"{sorted(missing)[0]!r} has no number")
+        raise ValueError(f"{sorted(missing)[0]!r} is not in the graph's words.txt")
     lengths = (lattice.frame[lattice.target] - lattice.frame[lattice.source]).tolist()
     ids, at, strings = (lattice.labels + 1).tolist(), 0, []
     for length in lengths if ids else ():
@@ -117,7 +117,7 @@ def read_archive(file: BinaryIO, words: Sequence[str]) -> Iterator[tuple[str, La
         except ValueError as error:
             yield key, error
         except (ArithmeticError, LookupError) as error:
-            yield key, ValueError(f"a number beyond all bounds: {error}")
+            yield key, ValueError(f"a number is out of range: {error}")
 
 
 def _key(file: BinaryIO) -> str:
@@ -125,7 +125,7 @@ def _key(file: BinaryIO) -> str:
     while (c := file.read(1)) and not (c.isspace() and key):
         key += c.strip()
         if len(key) > 1 << 12:
-            raise ValueError("a key of more than 4,096 bytes: this is no archive")
+            raise ValueError("a key has more than 4,096 bytes, so this is not a Kaldi archive")
     if c == b"\n":
         file.seek(-1, 1)  # the newline belongs to the text entry
     return key.decode("utf-8", "replace")
@@ -140,11 +140,11 @@ def _binary(file: BinaryIO) -> Read:
     names = [file.read(_bounded(_unpack(file, "i")[0], 64)) for _ in range(2)]
     if names != [b"vector", COMPACT]:
         raise ValueError(
-            f"an FST of type {names}, not of compact lattices: lattice-copy --write-compact=true makes them"
+            f"an FST of type {names}, not a compact lattice: convert with lattice-copy --write-compact=true"
         )
     _, flags, _, start, states, _ = _unpack(file, "iiQqqq")
     if start != 0 or flags:
-        raise ValueError(f"an FST that begins in state {start} or has symbols (flags {flags})")
+        raise ValueError(f"an FST that starts in state {start} or has symbol tables (flags {flags}) is not supported")
     links, finals = [], {}
     for state in range(_bounded(states)):
         weight = _read_weight(file)
@@ -171,7 +171,7 @@ def _unpack(file: BinaryIO, form: str) -> tuple[Any, ...]:
 
 def _bounded(number: int, most: int = MOST) -> int:
     if not 0 <= number <= most:
-        raise ValueError(f"{number} states, arcs or labels: the archive is damaged")
+        raise ValueError(f"it declares {number} states, arcs or labels, so the archive is damaged")
     return number
 
 
@@ -188,5 +188,5 @@ def _text(lines: Iterable[bytes]) -> Read:
             else:
                 links.append(WeightedLink(state, int(fields[1]), int(fields[2]), *weight))
         except (ValueError, IndexError):
-            raise ValueError(f"{line[:60]!r} is no line of a compact lattice") from None
+            raise ValueError(f"{line[:60]!r} is not a line of a compact lattice") from None
     return links, finals

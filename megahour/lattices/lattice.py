@@ -96,7 +96,7 @@ def pruned(lattice: Lattice, scale: float, beam: float) -> Lattice:
     costs, backward = lattice.costs(scale), completions(lattice, scale)
     forward = _forward(lattice.source, lattice.target, costs, lattice.states)
     if not backward[0] < np.inf:
-        raise ValueError("no path leads to the end")
+        raise ValueError("no path leads to the final state")
     kept = forward[lattice.source] + costs + backward[lattice.target] <= backward[0] + beam + 1e-7
     used = np.zeros(lattice.states, np.bool_)
     used[[0, -1]] = used[lattice.source[kept]] = True

@@ -39,7 +39,7 @@ def from_links(
     every = [link for link in every if link.source in number and link.target in number]
     every.sort(key=lambda link: (number[link.source], link.target == -1, link.word, number[link.target]))
     if any(not 0 <= link.word < len(words) for link in every):
-        raise ValueError("a word without a spelling: the list of words is another one")
+        raise ValueError("a word number is not in the list of words, which belongs to another graph")
     times = _times(every, order) if frames is None else {state: frames[state] for state in order}
     columns = ([number[link.source], number[link.target], link.word] for link in every)
     source, target, word = np.array(list(columns), np.int32).T
@@ -61,7 +61,7 @@ def _order(links: Sequence[WeightedLink]) -> list[int]:
         before.setdefault(link.target, []).append(link.source)
     used = _reached(0, after) & _reached(-1, before)
     if not {0, -1} <= used:
-        raise ValueError("no path leads to an end")
+        raise ValueError("no path leads to a final state")
     waiting = {state: sum(other in used for other in before.get(state, ())) for state in used}
     order, ready = [], [0]
     while ready:
@@ -91,5 +91,5 @@ def _times(links: Sequence[WeightedLink], order: Sequence[int]) -> dict[int, int
     for link in links:
         frame = times[link.source] + len(link.string)
         if times.setdefault(link.target, frame) != frame:
-            raise ValueError("two ways to a state differ in frames")
+            raise ValueError("two paths to a state differ in frames")
     return times

@@ -74,4 +74,4 @@ def _levels(source: Int32, target: Int32, states: int) -> Int32:
         if np.array_equal(raised, level):
             return level
         level = raised
-    raise ValueError("arcs of the graph that read nothing form a cycle")
+    raise ValueError("the graph has a cycle of arcs without labels")

@@ -40,7 +40,7 @@ def from_slf(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
     try:
         return _read(lines, frame_s)
     except (ArithmeticError, LookupError) as error:
-        raise ValueError(f"a field is missing or beyond all bounds: {error}") from error
+        raise ValueError(f"a field is missing or out of range: {error}") from error
 
 
 def _read(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
@@ -56,7 +56,7 @@ def _read(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
         else:
             about |= fields
     if ("VERSION" not in about and "V" not in about) or not links:
-        raise ValueError("no lattice of HTK's format: VERSION and links are missing")
+        raise ValueError("not an HTK lattice: VERSION or links are missing")
     unit = math.log(float(about.get("base", math.e)))
     ends = [(int(link["S"]), int(link["E"])) for link in links]
     start = _only(about.get("start"), {s for s, _ in ends} - {e for _, e in ends}, "begins")
@@ -79,5 +79,5 @@ def _read(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
 
 def _only(given: str | None, found: set[int], what: str) -> int:
     if given is None and len(found) != 1:
-        raise ValueError(f"it {what} in {len(found)} nodes")
+        raise ValueError(f"the lattice {what} in {len(found)} nodes instead of one")
     return int(given) if given is not None else found.pop()

@@ -51,7 +51,7 @@ def read_rows(artifact: Artifact, shard: int) -> Iterator[LatticeRow]:
     files = artifact.receipt(shard)
     if files is None or SUFFIX not in files.files:
         remedy = "decode with `lattice: 6`, the beam of the lattices"
-        raise ConfigError("hypotheses without lattices", where=artifact.url, remedy=remedy)
+        raise ConfigError("the hypotheses have no lattices", where=artifact.url, remedy=remedy)
     for row in rows_of(artifact.read_table(shard, SUFFIX)):
         if what := misfit(row.lattice):
             remedy = f"megahour verify {artifact.url}"
@@ -82,14 +82,14 @@ def misfit(lattice: Lattice) -> str:
     if not lattice.states or not lattice.arcs or len({len(column) for column in columns}) > 1:
         return "it is empty, or its columns differ in length"
     if not (source.min() >= 0 and (source < target).all() and target.max() < lattice.states):
-        return "its states are in no topological order"
+        return "its states are not in topological order"
     if (np.diff(source) < 0).any():
-        return "its arcs are not in order of their states"
+        return "its arcs are not sorted by state"
     if not (np.isfinite(lattice.graph).all() and np.isfinite(lattice.acoustic).all()):
         return "a cost is not finite"
     lengths = lattice.frame[target] - lattice.frame[source]
     if (lengths < 0).any() or (len(lattice.labels) and lengths.sum() != len(lattice.labels)):
-        return "its frames do not fit"
+        return "its frames do not match its labels, or decrease along an arc"
     return ""
 
 

@@ -69,9 +69,9 @@ class DataShard:
         """Make the `VOICE_DATA` row of an utterance. Raises BadRecord: a voice cannot learn from it."""
         p, rate_hz = self.p, row["rate_hz"]
         if forbids_derivatives(row["licence"] or "") and not p.no_derivatives:
-            raise BadRecord("no-derivatives", f"{row['licence']} forbids what is made of the speech, as a voice is")
+            raise BadRecord("no-derivatives", f"{row['licence']} forbids derivatives, and a voice is one")
         if senones is None:
-            raise BadRecord("not-aligned", "the units have no alignment of it")
+            raise BadRecord("not-aligned", "the units have no alignment of this utterance")
         if row["samples"] > p.most_s * rate_hz:
             raise BadRecord("too-long", f"{row['samples'] / rate_hz:.1f} s, most_s is {p.most_s:g}")
         signal = _signal(samples)
@@ -84,7 +84,7 @@ class DataShard:
         own = slice(times.first, times.end)
         behind = background_db(signal, spectrum.shift, times)
         if behind is not None and behind < p.silence_db:
-            what = f"silence is {behind:.0f} dB below the speech, silence_db is {p.silence_db:g}"
+            what = f"silence is only {behind:.0f} dB below the speech, silence_db is {p.silence_db:g}"
             raise BadRecord("loud-background", f"{what}: music, noise, another voice, or a wrong alignment")
         mel, logs = mel[own], filled(np.resize(hz, len(mel)))[own]
         return {
@@ -107,7 +107,7 @@ def _texts(utterances: Artifact) -> frozenset[str]:
 def _signal(samples: NDArray[np.int16]) -> NDArray[np.float32]:
     signal = samples.astype(np.float32) / np.float32(FULL_SCALE)
     if len(signal) < 2 or not np.abs(signal).max() > QUIET:
-        raise BadRecord("silent", "no sample is louder than a thousandth of full scale")
+        raise BadRecord("silent", "no sample exceeds a thousandth of full scale")
     if (share := float((np.abs(signal) > 0.999).mean())) > CLIPPED:
         raise BadRecord("clipped", f"{100 * share:.1f} % of the samples are at full scale")
     return signal

@@ -47,10 +47,10 @@ class TtsData(Stage[TtsDataParams]):
     def remedies(self, p: TtsDataParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         return {
             "not-aligned": "give `units` whose `sets` have these utterances",
-            "no-derivatives": "set no_derivatives where the speaker agrees to a voice",
-            "loud-background": "a lower silence_db keeps them",
-            "doubtful-text": "compare their texts with their sound; a lower least_confidence keeps them",
-            "badly-aligned": "look at some in `megahour report`; a higher phone_s keeps them",
+            "no-derivatives": "set no_derivatives if the speaker agrees to a voice",
+            "loud-background": "lower silence_db to keep them",
+            "doubtful-text": "compare their texts with their sound; lower least_confidence to keep them",
+            "badly-aligned": "look at some in `megahour report`; raise phone_s to keep them",
         }
 
     def finish(self, p: TtsDataParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
@@ -60,8 +60,8 @@ class TtsData(Stage[TtsDataParams]):
 
         rates_hz = {rate_hz for receipt in receipts for rate_hz in receipt.stats["rates_hz"]}
         if len(rates_hz) > 1:
-            what = f"utterances of {sorted(rates_hz)} Hz: a voice has one rate"
-            raise ConfigError(what, where=self.name, remedy="ingest them with one rate_hz")
+            what = f"utterances at {sorted(rates_hz)} Hz, but a voice has one sampling rate"
+            raise ConfigError(what, where=self.name, remedy="ingest all with the same rate_hz")
         seconds: dict[str, float] = {}
         for receipt in receipts:
             for voice, found in receipt.stats["voice_s"].items():
@@ -73,7 +73,7 @@ class TtsData(Stage[TtsDataParams]):
         mixed = mixed_voices([receipt.stats["heights"] for receipt in receipts])
         for voice, share in mixed.items():
             LOG.warning(
-                "tts-data: %.0f %% of the utterances of %r are of another pitch: are these two voices?",
+                "tts-data: %.0f %% of the utterances of %r have another pitch: does the name stand for two speakers?",
                 *(100 * share, voice),
             )
         named = {name: sorted({each for r in receipts for each in r.stats[name]}) for name in NAMED}

@@ -48,7 +48,7 @@ def spoken_phones(
     scores = np.where(np.arange(units.size)[None, :] == senones[:, None], np.float32(0), OFF)
     found = viterbi(scores, replace(path, emission=of_slots[path.slot]))
     if found is None or found[1] < OFF / 2:
-        raise BadRecord("not-as-aligned", "the senones are not those of the text: make the units again")
+        raise BadRecord("not-as-aligned", "the aligned senones are not those of the text: make the units again")
     starts = np.flatnonzero(np.diff(found[0], prepend=-1))
     frames = np.diff(np.append(starts, len(senones)))
     names = [path.slots[found[0][start]][1] for start in starts]
@@ -94,16 +94,20 @@ def timing(spoken: Sequence[SpokenPhone], mel_frames: int, *, pause: int, edge: 
     if phones[-1] != PAUSE:
         phones, frames = [*phones, PAUSE], [*frames, 0]
     if len(phones) < 3:
-        raise BadRecord("no-speech", "the alignment has silence alone")
+        raise BadRecord("no-speech", "the alignment is all silence")
     if long := [phone for phone, n in zip(phones, frames, strict=True) if n > longest and phone != PAUSE]:
-        raise BadRecord("badly-aligned", f"phone {long[0]!r} lasts {max(frames[1:-1]) / 100:.2f} s")
+        raise BadRecord(
+            "badly-aligned", f"phone {long[0]!r} lasts {max(frames[1:-1]) / 100:.2f} s, phone_s is {longest / 100:g}"
+        )
     ends = np.cumsum(frames) + WINDOW_FRAMES
     ends[-1] = mel_frames
     first = max(0, int(ends[0]) - edge)
     ends[-1] = min(int(ends[-1]), int(ends[-2]) + edge)
     found = np.diff(ends, prepend=first)
     if (found[1:-1] < 1).any() or found[-1] < 0:
-        raise BadRecord("badly-aligned", f"the alignment has {int(sum(frames))} frames, the sound {mel_frames}")
+        raise BadRecord(
+            "badly-aligned", f"the alignment has {int(sum(frames))} frames, but the mel spectrum {mel_frames}"
+        )
     return Timing(phones, found.astype(np.int32), first)
 
 

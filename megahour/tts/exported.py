@@ -41,8 +41,8 @@ class ExportedSpeaker(AnySpeaker):
         manifest = self.bundle.manifest
         files = {str(name): each for name, each in self.bundle.graphs_of(form).items()}
         if precision not in files:
-            what = f"the bundle has no graph in {precision}"
-            raise ConfigError(what, where=url, remedy=f"it has {', '.join(files)}")
+            what = f"the bundle has no {precision} graph"
+            raise ConfigError(what, where=url, remedy=f"use one of {', '.join(files)}")
         self._graphs = [self.bundle.read(file) for file in files[precision]]
         # One set of sessions per seed: onnxruntime takes its random seed when it loads a graph.
         self._sessions: dict[int, list[Any]] = {}
@@ -60,8 +60,8 @@ class ExportedSpeaker(AnySpeaker):
     def sound(self, piece: SpokenPiece, manner: Manner, number: int) -> tuple[NDArray[np.float32], list[int]]:
         """Synthesise a piece. Raises ConfigError: the bundle cannot speak in this manner. StoreError: a bad graph."""
         if manner.semitones or manner.steps != STEPS:
-            what = "a bundle has its own pitch and steps"
-            raise ConfigError(what, where=self.url, remedy="leave --semitones and --steps out, or speak with the model")
+            what = "a bundle's pitch and number of steps are fixed"
+            raise ConfigError(what, where=self.url, remedy="leave out --semitones and --steps, or speak with the model")
         self.number_of("languages", manner.language)
         tokens = [self.symbols[symbol] for symbol in piece.symbols]
         return self.run(tokens, manner.pace * piece.pace, manner.spread, manner.speaker, manner.seed)
@@ -86,7 +86,7 @@ class ExportedSpeaker(AnySpeaker):
         except Exception as error:
             raise StoreError(f"the graph cannot be run: {error}", where=self.url, remedy=AGAIN) from error
         if y.ndim != 2 or not np.isfinite(y).all():
-            raise StoreError("the graph gives no samples", where=self.url, remedy=AGAIN)
+            raise StoreError("the graph does not output finite samples", where=self.url, remedy=AGAIN)
         return y[0].astype(np.float32), frames[0].tolist()
 
     def _opened(self, seed: int) -> list[Any]:
@@ -103,5 +103,5 @@ class ExportedSpeaker(AnySpeaker):
                     for each in self._graphs
                 ]
             except Exception as error:
-                raise StoreError(f"no graph: {error}", where=self.url, remedy=AGAIN) from error
+                raise StoreError(f"onnxruntime cannot load a graph: {error}", where=self.url, remedy=AGAIN) from error
         return self._sessions[seed]

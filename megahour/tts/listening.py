@@ -99,7 +99,7 @@ def _common(
     said = {name: dict(_said(artifact)) for name, artifact in systems.items()}
     common = sorted(set.intersection(*map(set, said.values())), key=lambda text: key_of("listening", seed, text))
     if not common:
-        what = "no text that all systems say"
+        what = "the systems have no text in common"
         raise ConfigError(what, where="listening-test", remedy="give speech of the same texts")
     return said, common[:utterances]
 
@@ -111,7 +111,7 @@ def _source(attribution: str, licence: str | None) -> str:
 def _check_size(size: int, utterances: int) -> None:
     if size > LARGEST_BYTES:
         what = f"{size >> 20} MB of sound for one page"
-        raise ConfigError(what, where="listening-test", remedy=f"lower utterances, {utterances}")
+        raise ConfigError(what, where="listening-test", remedy=f"lower `utterances` (now {utterances})")
 
 
 def _said(artifact: Artifact) -> Iterator[tuple[str, Row]]:
@@ -147,8 +147,8 @@ def opinions(key: Mapping[str, Any], answers: Sequence[Mapping[str, Any]], draws
     by_system: defaultdict[str, list[list[float]]] = defaultdict(list)
     for number, answer in enumerate(answers, 1):
         if answer.get("test") != key["test"]:
-            what = f"answer {number} is of test {answer.get('test')}, the key of {key['test']}"
-            raise ConfigError(what, where="listening-results", remedy="give the answers to this page alone")
+            what = f"answer {number} belongs to test {answer.get('test')}, but the key to {key['test']}"
+            raise ConfigError(what, where="listening-results", remedy="give only the answers to this page")
         own: defaultdict[str, list[float]] = defaultdict(list)
         for ratings in answer.get("ratings", {}).values():
             for clip, value in ratings.items():
@@ -157,7 +157,8 @@ def opinions(key: Mapping[str, Any], answers: Sequence[Mapping[str, Any]], draws
         for system, values in own.items():
             by_system[system].append(values)
     if not by_system:
-        raise ConfigError("no ratings in the answers", where="listening-results", remedy="give files with some")
+        remedy = "give files of listeners who have rated"
+        raise ConfigError("the answers have no ratings", where="listening-results", remedy=remedy)
     rng = np.random.Generator(np.random.PCG64(0))
     found = []
     for system in [name for name in key["systems"] if name in by_system]:
@@ -180,7 +181,9 @@ def read_answer(text: str, where: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
     except ValueError as error:
-        raise ConfigError(f"no answers: {error}", where=where, remedy="give files that the page has saved") from error
+        raise ConfigError(
+            f"not a file of answers: {error}", where=where, remedy="give files that the page saved"
+        ) from error
     if not isinstance(found, dict) or not isinstance(found.get("test"), str):
-        raise ConfigError("no answers", where=where, remedy="give files that the page has saved")
+        raise ConfigError("not a file of answers", where=where, remedy="give files that the page saved")
     return found

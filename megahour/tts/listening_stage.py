@@ -24,14 +24,16 @@ class MakeListeningTest(SingleShard[ListeningTestParams]):
 
     def check(self, p: ListeningTestParams, roles: Collection[str]) -> None:
         if p.names and (p.kind != "samples" or len(set(p.names)) != len(roles)):
-            what = f"{len(set(p.names))} names for {len(roles)} systems in a page of kind {p.kind}"
-            raise ConfigError(what, where=self.name, remedy="kind: samples takes a name for each system, no two alike")
+            what = f"{len(set(p.names))} different names for {len(roles)} systems in a page of kind {p.kind}"
+            remedy = "give a different name for each system, with kind: samples only"
+            raise ConfigError(what, where=self.name, remedy=remedy)
         least = {"mos": 1, "cmos": 2, "mushra": 2, "samples": 1}[p.kind]
         if len(roles) < least or (p.kind == "cmos" and len(roles) != 2):
             what = f"{len(roles)} systems in a test of kind {p.kind}"
-            raise ConfigError(what, where=self.name, remedy="cmos compares two, mushra two and more")
+            raise ConfigError(what, where=self.name, remedy="give two systems for cmos, two or more for mushra")
         if p.kind == "mushra" and "reference" not in roles:
-            raise ConfigError("mushra compares with a `reference`", where=self.name, remedy="give it, or kind: mos")
+            what = "mushra needs the input `reference`"
+            raise ConfigError(what, where=self.name, remedy="give it, or set kind: mos")
 
     def run(self, p: ListeningTestParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.tts.listening import make_samples, make_test

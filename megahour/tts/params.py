@@ -80,7 +80,7 @@ class TtsDataParams(Params):
     def _check(self) -> TtsDataParams:
         low, high = self.pitch_hz
         if not 20 <= low < high <= 2000:
-            raise ValueError(f"pitch_hz is {low} to {high}: it lies between 20 and 2000 Hz, the lower one first")
+            raise ValueError(f"pitch_hz is {low} to {high}; give a range within 20 to 2000 Hz, lowest first")
         return self
 
 
@@ -130,13 +130,11 @@ class SpeakParams(Params):
     @model_validator(mode="after")
     def _check(self) -> SpeakParams:
         if self.voices and not self.espeak:
-            raise ValueError("voices are espeak-ng's: give espeak, too; a model's own are its speakers")
+            raise ValueError("voices applies only to espeak-ng: set espeak too; for a model's voices, set speakers")
         for name, (low, high) in (("pace", (0.25, 4.0)), ("semitones", (-12.0, 12.0))):
             first, last = getattr(self, name)
             if not low <= first <= last <= high:
-                raise ValueError(
-                    f"{name} is {first} to {last}: it lies between {low:g} and {high:g}, the lower one first"
-                )
+                raise ValueError(f"{name} is {first} to {last}; give a range within {low:g} to {high:g}, lowest first")
         return self
 
 

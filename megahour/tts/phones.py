@@ -124,7 +124,7 @@ class Pronounce:
         for phone in phones:
             known = known_phones(phone, self.symbols)
             if not known:
-                raise BadRecord("unknown-phone", f"{phone!r} is like none that the voice has heard")
+                raise BadRecord("unknown-phone", f"the voice has no phone like {phone!r}")
             found += known
         return found
 

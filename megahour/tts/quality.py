@@ -45,7 +45,7 @@ def dnsmos(said: Float32, rate_hz: int) -> dict[str, float]:
     from speechmos import dnsmos as model  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
     if not said.any():
-        raise BadRecord("silent", "there is no sound to judge")
+        raise BadRecord("silent", "all samples are zero")
     wave = np.clip(resampled(said, rate_hz, WIDE_HZ), -1, 1)
     found: dict[str, Any] = model.run(wave, WIDE_HZ)
     return {name: float(found[key]) for name, key in _MOS.items()}

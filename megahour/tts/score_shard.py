@@ -132,7 +132,7 @@ def _compared(
 ) -> dict[str, float]:
     """Score `said` against `true`. Raises BadRecord: either is shorter than 0.1 s or silent."""
     if min(len(true) / true_hz, len(said) / said_hz) < 0.1 or not true.any() or not said.any():
-        raise BadRecord("nothing-to-compare", "less than a tenth of a second, or silence")
+        raise BadRecord("nothing-to-compare", "one of the two is shorter than 0.1 s or silent")
     own = analyse(true, true_hz)
     near = {} if nearest is None else {"nearest_mcd_db": nearest.mcd_db(text, own)}
     return {**vars(distortion(own, analyse(said, said_hz))), **pesq_and_stoi(true, true_hz, said, said_hz), **near}

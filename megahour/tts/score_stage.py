@@ -33,7 +33,7 @@ class ScoreSpeech(Stage[ScoreSpeechParams]):
 
     def check(self, p: ScoreSpeechParams, roles: Collection[str]) -> None:
         if "training" in roles and "reference" not in roles:
-            what = "`training` is compared with the `reference`, which is not given"
+            what = "`training` is compared with the `reference`, which is missing"
             raise ConfigError(what, where=self.name, remedy="give both, or neither")
 
     def run(self, p: ScoreSpeechParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:

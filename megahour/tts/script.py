@@ -76,7 +76,9 @@ class Reader:
         ConfigError: malformed SSML, or a text that is too long.
         """
         if len(text) > MOST_CHARACTERS:
-            raise ConfigError(f"a text of {len(text):,} characters", remedy=f"say {MOST_CHARACTERS:,} at a time")
+            raise ConfigError(
+                f"the text has {len(text):,} characters", remedy=f"give at most {MOST_CHARACTERS:,} at a time"
+            )
         draft = _Draft()
         if _MARKUP.match(text):
             yield from self._element(_parsed(text), draft)
@@ -167,11 +169,11 @@ class Reader:
 def _parsed(text: str) -> ElementTree.Element:
     """The root of an SSML document. Raises ConfigError: the document is malformed or declares entities."""
     if "<!" in text.replace("<!--", "").replace("<![CDATA[", ""):
-        raise ConfigError("SSML with a document type or entities", remedy="leave them out")
+        raise ConfigError("SSML must not have a document type or entities", remedy="leave them out")
     try:
         root = ElementTree.fromstring(text.lstrip())
     except ElementTree.ParseError as error:
-        raise ConfigError(f"not SSML: {error}", remedy="check its tags, or say it as plain text") from error
+        raise ConfigError(f"not SSML: {error}", remedy="fix its tags, or give plain text") from error
     if root.tag.rpartition("}")[2] != "speak":
         raise ConfigError(
             f"not SSML: its first element is <{root.tag[:40]}>", remedy="put it between <speak> and </speak>"

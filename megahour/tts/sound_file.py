@@ -30,11 +30,15 @@ class WavWriter:
 
     def __init__(self, path: Path, rate_hz: int) -> None:
         if path.suffix.lower() in OTHER_FORMATS:
-            raise ConfigError("only WAV can be written", where=str(path), remedy=f"--out {path.with_suffix('.wav')}")
+            raise ConfigError(
+                "only WAV can be written", where=str(path), remedy=f"use --out {path.with_suffix('.wav')}"
+            )
         if path.exists() and not path.is_file():  # replacing it would destroy a pipe or a device, such as /dev/null
             what = "a folder" if path.is_dir() else "a pipe or a device"
             remedy = (
-                f"--out {path / 'speech.wav'}" if path.is_dir() else "--out - writes raw samples to standard output"
+                f"use --out {path / 'speech.wav'}"
+                if path.is_dir()
+                else "use --out - to write raw samples to standard output"
             )
             raise ConfigError(f"{what}, not a file", where=str(path), remedy=remedy)
         self.path, self.rate_hz = path, rate_hz
@@ -42,7 +46,7 @@ class WavWriter:
 
     def __enter__(self) -> WavWriter:
         if not self.path.parent.is_dir():
-            raise ConfigError("no such folder", where=str(self.path.parent), remedy="make it first, or check --out")
+            raise ConfigError("no such folder", where=str(self.path.parent), remedy="create it first, or check --out")
         with self._explaining():
             self._scratch.touch()  # a clear OSError if the folder is not writable; libsndfile only says "System error"
             self._file = soundfile.SoundFile(self._scratch, "w", self.rate_hz, 1, "PCM_16", format="WAV")
@@ -70,7 +74,7 @@ class WavWriter:
             yield
         except (OSError, soundfile.SoundFileError) as error:
             self._scratch.unlink(missing_ok=True)
-            why = error.strerror if isinstance(error, OSError) else "the disk takes no more"
+            why = error.strerror if isinstance(error, OSError) else "the disk may be full"
             free = shutil.disk_usage(self.path.parent).free
             raise StoreError(
                 f"cannot be written: {why}; {free / 1e6:,.1f} MB are free",

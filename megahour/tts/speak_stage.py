@@ -29,10 +29,11 @@ class Speak(Stage[SpeakParams]):
 
     def check(self, p: SpeakParams, roles: Collection[str]) -> None:
         if bool(p.espeak) == ("voice" in roles):
-            remedy = "give the input `voice`, or espeak: en-us"
-            raise ConfigError("one of a voice and espeak-ng speaks", where=self.name, remedy=remedy)
+            what = "both a voice and espeak-ng are given" if p.espeak else "neither a voice nor espeak-ng is given"
+            raise ConfigError(what, where=self.name, remedy="give either the input `voice` or, say, espeak: en-us")
         if "vocoder" in roles and "voice" not in roles:
-            raise ConfigError("a vocoder for espeak-ng, which has its own", where=self.name, remedy="leave it out")
+            what = "the input `vocoder` does not apply to espeak-ng"
+            raise ConfigError(what, where=self.name, remedy="leave it out")
 
     def plan(self, p: SpeakParams, inputs: Inputs) -> list[Task]:
         from megahour.features.sets import tasks_of_sets

@@ -94,8 +94,8 @@ class AnySpeaker(ABC):
         """Index of a name in `voices` or `languages`; "" means the first. Raises ConfigError: the name is unknown."""
         names = self.voices if kind == "voices" else self.languages
         if name and name not in names:
-            what = f"{name!r} is not among the {kind} of the model"
-            raise ConfigError(what, where=self.url, remedy=f"take one of {', '.join(names)}")
+            what = f"{name!r} is not one of the model's {kind}"
+            raise ConfigError(what, where=self.url, remedy=f"use one of {', '.join(names)}")
         return names.index(name) if name else 0
 
 
@@ -116,8 +116,8 @@ class Speaker(AnySpeaker):
         artifact = Artifact(url)
         self.config: dict[str, Any] = read_config(artifact)
         if self.config.get("kind") != "voice":
-            what = f"a model of kind {self.config.get('kind')}, which does not speak"
-            raise ConfigError(what, where=url, remedy="give one of stage train with kind voice and criterion speech")
+            what = f"a model of kind {self.config.get('kind')}, not a voice"
+            raise ConfigError(what, where=url, remedy="give a model of `train` with kind voice and criterion speech")
         torch.set_num_threads(threads)
         module = restore(self.config, artifact.read_bytes(0, ".safetensors"), where=url).eval()
         assert isinstance(module, VoiceModel)
@@ -134,8 +134,8 @@ class Speaker(AnySpeaker):
         rules = rules_of(self.config["language"])
         self.pronounce = Pronounce(self.config["symbols"], self.config["scripts"], rules, lexicon or {})
         if rules is None and not lexicon:
-            what = "the voice was made with a lexicon, and knows no rules of a language"
-            raise ConfigError(what, where=url, remedy="give the lexicon, or make `tts-data` with `language`")
+            what = "the voice has no pronunciation rules, because `tts-data` had no `language`"
+            raise ConfigError(what, where=url, remedy="give a lexicon, or make `tts-data` with `language`")
 
     @property
     def rate_hz(self) -> int:

@@ -15,7 +15,7 @@ from megahour.models.griffin_lim import GriffinLim
 from megahour.models.inference import restore
 from megahour.models.vocoder import VocoderModel
 
-REMEDY = "give one of `train` with kind: vocoder, of the *voice_data* that the voice has learnt from, or leave it out"
+REMEDY = "give a model of `train` with kind: vocoder and the voice's *voice_data*, or leave it out"
 
 
 @dataclass(frozen=True)
@@ -48,5 +48,7 @@ def vocoder_at(url: str, spectrum: MelSpectrum) -> ReadVocoder:
     module = restore(config, artifact.read_bytes(0, ".safetensors"), where=url).eval()
     assert isinstance(module, VocoderModel)
     if (own := MelSpectrum.from_config(config["spectrum"])) != spectrum:
-        raise ConfigError(f"a vocoder of {own}, the voice has {spectrum}", where=url, remedy=REMEDY)
+        raise ConfigError(
+            f"the vocoder was trained with {own}, but the voice with {spectrum}", where=url, remedy=REMEDY
+        )
     return ReadVocoder(module.vocoder, artifact.manifest.digest, config["licences"], config["attributions"])

@@ -72,14 +72,14 @@ class VoiceManifest(ListedFiles):
     def _check(self) -> VoiceManifest:
         for text in (self.name, self.notice, self.language, self.rules, *self.symbols, *self.voices):
             if len(text) > MAX_TEXT or CONTROL.search(text):  # they come to a terminal as they are
-                raise ValueError(f"{text[:20]!r} has control characters, or more than {MAX_TEXT}")
+                raise ValueError(f"{text[:20]!r} has control characters, or more than {MAX_TEXT} characters")
         golden = [name for each in self.golden for name in (each.samples, each.sound)]
         pair = [*self.acoustic.values(), VOCODER, *FILES["matcha"]] if self.acoustic else []
         for name in (LEXICON, TOKENS, *self.graphs.values(), *pair, *golden):
             if name not in self.files:
                 raise ValueError(f"{name[:100]!r} is not among its files")
         if "fp32" not in self.graphs:
-            raise ValueError("no graph in fp32")
+            raise ValueError("it has no fp32 graph")
         return self
 
 
@@ -91,8 +91,8 @@ class VoiceBundle(BundleFolder[VoiceManifest]):
     def open(url: str) -> VoiceBundle:
         """Open the bundle at `url`. Raises StoreError: the manifest is invalid (`opened`). ConfigError: not a voice."""
         if manifest_at(url)[0].get("criterion") != VOICE:
-            what = "a recogniser, which hears and does not speak"
-            raise ConfigError(what, where=url, remedy="megahour transcribe --model; or give a voice's bundle")
+            what = "the bundle of a recogniser, not of a voice"
+            raise ConfigError(what, where=url, remedy="use megahour transcribe --model, or give a voice's bundle")
         return VoiceBundle(url, *opened(url, VoiceManifest))
 
     def graphs_of(self, form: Form) -> dict[Precision, list[str]]:

@@ -33,7 +33,7 @@ def voice_of(address: str) -> str:
         raise ConfigError("neither a voice nor a run", where=home.url, remedy=GIVE)
     voices = [name for name, step in steps_of_run(home).items() if step.get("criterion") == "speech"]
     if not voices or not Artifact(f"{home.url}/{voices[-1]}").complete:
-        what = "its voice is not made yet" if voices else "no step of this run trains a voice"
+        what = "the run has not finished its voice" if voices else "no step of this run trains a voice"
         raise ConfigError(what, where=home.url, remedy="finish the run first: megahour run" if voices else GIVE)
     return f"{home.url}/{voices[-1]}"
 
@@ -55,7 +55,8 @@ def speaker_at(
 
         return ExportedSpeaker(address, precision=precision, lexicon=lexicon, threads=threads)
     if precision != "fp32":
-        what, remedy = f"a model speaks in fp32, not in {precision}", "export it: megahour export-model --precisions"
+        what = f"a model speaks only in fp32, not in {precision}"
+        remedy = f"export it with megahour export-model --precisions [{precision}]"
         raise ConfigError(what, where=address, remedy=remedy)
     from megahour.tts.speaking import Speaker
 
@@ -73,5 +74,5 @@ def lexicon_at(address: str) -> Lexicon:
         return parse_dictionary(lines, where=address)
     artifact = Artifact(address)
     if not artifact.complete:
-        raise ConfigError("no lexicon", where=address, remedy="give a *lexicon* artifact or a dictionary file")
+        raise ConfigError("not a lexicon", where=address, remedy="give a *lexicon* artifact or a dictionary file")
     return lexicon_of(artifact)

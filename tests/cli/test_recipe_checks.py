@@ -16,8 +16,8 @@ TRUTH = ("raw", "recordings", "utterances")
 
 # A step's stage, inputs and parameters, and the expected message.
 STEPS: dict[str, tuple[str, dict[str, str], dict[str, object], str]] = {
-    "no source": ("ingest", {}, {}, "step made: neither a source nor the raw input"),
-    "two sources": ("ingest", {"raw": "elsewhere/raw"}, {"source": "talks"}, "both a source and the raw input"),
+    "no source": ("ingest", {}, {}, "step made: no `source` and no input `raw`"),
+    "two sources": ("ingest", {"raw": "elsewhere/raw"}, {"source": "talks"}, "both `source` and the input `raw`"),
     "no licence": ("ingest", {}, {"source": "talks", "licences": ["cc by"]}, 'licences: "cc by" is not an SPDX'),
     "no network": ("ingest", {}, {"source": "talks", "allow_private": ["intranet"]}, '"intranet" is not a network'),
     "no pattern": ("ingest", {}, {"source": "talks", "speaker_pattern": "("}, "is not a regular expression"),
@@ -26,12 +26,12 @@ STEPS: dict[str, tuple[str, dict[str, str], dict[str, object], str]] = {
     "imported licence": (
         "import", {}, {"format": "kaldi", "source": "data", "licences": ["cc by"]}, '"cc by" is not an SPDX',
     ),
-    "no clips": ("compose", {}, {}, "clips come from `source` or from the input `clips`"),
-    "clips twice": ("compose", {"clips": "elsewhere/clips"}, {"source": "clips"}, "one of them"),
+    "no clips": ("compose", {}, {}, "clips must come from either `source` or"),
+    "clips twice": ("compose", {"clips": "elsewhere/clips"}, {"source": "clips"}, "either `source` or"),
     "passages": (
-        "compose", {}, {"source": "clips", "passages": 2, "passage_languages": ["fr"]}, "passages come from the input",
+        "compose", {}, {"source": "clips", "passages": 2, "passage_languages": ["fr"]}, "passages must come from",
     ),
-    "too few sentences": ("sentences", {}, {"count": 3, "shards": 4}, "3 sentences cannot fill 4 shards"),
+    "too few sentences": ("sentences", {}, {"count": 3, "shards": 4}, "3 sentences are too few for 4 shards"),
     "no words": ("lexicon", {}, {}, "no words"),
     "no dictionary": ("lexicon", {}, {"source": "dictionary"}, "source is dictionary, but none is given"),
     "no text": ("language-model", {}, {}, "step made: no text"),

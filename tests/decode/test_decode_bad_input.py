@@ -103,7 +103,7 @@ def test_features_of_other_mels_are_refused_before_the_model_is_loaded(
 ) -> None:
     """Twice 8 mels would pass for 16."""
     given = features(tmp_path / "features", [heard(40, mels=8)])
-    with pytest.raises(MegahourError, match=r"trained on 16 mels, these have 8\s.*mels: 16"):
+    with pytest.raises(MegahourError, match=r"trained on 16 mels, but these features have 8\s.*mels: 16"):
         Decode().plan(DecodeParams(), {"features": given, "model": models["ctc"]})
 
 

@@ -249,7 +249,7 @@ def test_phones_are_decoded_with_the_lexicons_pronunciations(
     run_stage(Decode(), DecodeParams(), inputs, output, engine, work=tmp_path / "work")
     assert texts(output) == EXPECTED
     del inputs["graph"]
-    with pytest.raises(ConfigError, match="the model gives phones, which only a graph makes words of"):
+    with pytest.raises(ConfigError, match="the model outputs phones, which need a graph"):
         run_stage(Decode(), DecodeParams(), inputs, Artifact(tmp_path / "no"), engine, work=tmp_path / "work")
 
 
@@ -271,11 +271,11 @@ def test_pieces_are_decoded_with_a_graph_of_the_model_they_are_from(
         "graph": Artifact(tmp_path / "graph"),
     }
     asked = {"model": inputs["model"], "lm": made["lm"], "lexicon": made["lexicon"]}
-    with pytest.raises(TaskFailed, match="does not know how words are cut"):
+    with pytest.raises(TaskFailed, match="does not contain the rules that split words"):
         run_stage(MakeGraph(), GraphParams(topology="ctc"), asked, Artifact(tmp_path / "no"), engine, work=tmp_path)
     others = learn(TokensParams(size=14, method="bpe"), SENTENCES, where="texts")
     asked["tokens"] = write_artifact(tmp_path / "others", [({}, {".spm.model": others})], {})
-    with pytest.raises(TaskFailed, match="not the model's pieces"):
+    with pytest.raises(TaskFailed, match="its pieces are not the model's"):
         run_stage(MakeGraph(), GraphParams(topology="ctc"), asked, Artifact(tmp_path / "no2"), engine, work=tmp_path)
     asked["tokens"] = write_artifact(tmp_path / "tokens", [({}, {".spm.model": learnt})], {})
     run_stage(MakeGraph(), GraphParams(topology="ctc"), asked, inputs["graph"], engine, work=tmp_path / "work")
@@ -301,9 +301,9 @@ def test_a_model_of_tokens_is_decoded_without_a_graph(
     manifest = run_stage(Decode(), DecodeParams(beams=beams), inputs, output, engine, work=tmp_path)
     assert texts(output) == EXPECTED
     assert manifest.counts == Counts(10, 8, 0, {"too-short": 2})
-    with pytest.raises(ConfigError, match="are for the search of a graph"):
+    with pytest.raises(ConfigError, match="apply only to decoding with a graph"):
         run_stage(Decode(), DecodeParams(scales=[1.0]), inputs, output, engine, work=tmp_path)
-    with pytest.raises(ConfigError, match="only a graph makes words of"):
+    with pytest.raises(ConfigError, match="which need a graph"):
         run_stage(Decode(), DecodeParams(), roles(made, "features", "model"), output, engine, work=tmp_path)
 
 
@@ -335,7 +335,7 @@ def test_a_language_model_hot_words_and_an_n_best_list_go_with_a_model_of_tokens
     for change, roles_of, message in [
         ({"attention_weight": 0.5}, {}, "no attention decoder"),
         ({"hot_words": ["Boot"]}, {}, "'Boot' has 'B'"),
-        ({}, {"graph": made["ctc_graph"]}, "hot_words.*for a search without a graph"),
+        ({}, {"graph": made["ctc_graph"]}, "hot_words.*only for decoding without a graph"),
     ]:
         with pytest.raises(ConfigError, match=message):
             run_stage(
@@ -365,7 +365,7 @@ def test_a_large_language_model_takes_the_place_of_the_graphs_during_the_search(
     assert (tmp_path / "composed" / "shards" / "00000.lattices.parquet").is_file()
     assert not (tmp_path / "without" / "shards" / "00000.lattices.parquet").exists()
     for given in ({**inputs, "lm": made["lm"]}, {**inputs, "graph_lm": made["lm"]}):
-        with pytest.raises(ConfigError, match="`lm` takes the place of `graph_lm`"):
+        with pytest.raises(ConfigError, match="`lm` replaces `graph_lm`"):
             run_stage(Decode(), DecodeParams(), given, output, engine, work=tmp_path)
     (tmp_path / "teas.txt").write_text("red tea\nold tea tea\nred old tea\n", "utf-8")
     other, params = Artifact(tmp_path / "teas-lm"), LanguageModelParams(source=[str(tmp_path / "teas.txt")])
@@ -433,7 +433,7 @@ def test_mismatched_inputs_are_refused_before_anything_runs(
     good = roles(made, "features", "model", "graph")
     other = model_artifact(tmp_path / "other", SENONES, {"units_digest": "other"})
     for change, params, message in [
-        ({"model": made["ctc_model"]}, DecodeParams(), "10 outputs, the graph reads 9 labels"),
+        ({"model": made["ctc_model"]}, DecodeParams(), "10 outputs, but the graph has 9 labels"),
         ({"model": other}, DecodeParams(), "different units"),
         ({}, DecodeParams(sets=["best"]), r"is in sets \['best'\]; its sets are \['test', 'tune'\]"),
     ]:
@@ -573,9 +573,9 @@ def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
     for wrong in ({"lattices": output, "lm": made["lm"]}, {"lattices": output, "lexicon": made["lexicon"]}):
         with pytest.raises(ConfigError, match="give both"):
             run_stage(Lattices(), LatticesParams(), wrong, again, engine, work=tmp_path)
-    with pytest.raises(ConfigError, match="`lattice` is for the search of a graph"):
+    with pytest.raises(ConfigError, match="`lattice` applies only to decoding with a graph"):
         run_stage(Decode(), DecodeParams(lattice=1.0), roles(made, "features", "model", prefix="ctc_"), output, engine)
-    with pytest.raises(ConfigError, match="hypotheses without lattices"):
+    with pytest.raises(ConfigError, match="the hypotheses have no lattices"):
         next(read_rows(made["features"], 0))
 
 

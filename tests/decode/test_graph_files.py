@@ -186,7 +186,7 @@ def test_a_graph_whose_words_or_labels_are_not_in_its_lists_is_refused(tmp_path:
 
     words = ["<eps>", *"abcdef"]  # SMALL writes word 6 and reads label 3
     assert read(words, 3, SMALL)[0].words == words
-    with pytest.raises(StoreError, match="writes word 6, its list has 6"):
+    with pytest.raises(StoreError, match="outputs word 6, but its list has 6"):
         read(words[:6], 3, SMALL)
     with pytest.raises(StoreError):
         read(words, 2, SMALL)
@@ -205,7 +205,7 @@ def test_model_graph_and_units_must_speak_of_the_same_labels(tmp_path: Path) -> 
 
     ask("same", hmm, {"outputs": 3, "units_digest": "u"})()
     ask("same-tokens", ctc, {"outputs": 3, "tokens": ["<blank>", "a", "b"]})()
-    with pytest.raises(ConfigError, match="4 outputs, the graph reads 3 labels"):
+    with pytest.raises(ConfigError, match="4 outputs, but the graph has 3 labels"):
         ask("outputs", hmm, {"outputs": 4, "units_digest": "u"})()
     with pytest.raises(ConfigError, match="different units"):
         ask("digest", hmm, {"outputs": 3, "units_digest": "v"})()

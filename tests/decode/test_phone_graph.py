@@ -52,5 +52,5 @@ def test_every_alignment_has_a_path_and_all_paths_have_probability_one(
 
 
 def test_no_alignment_is_an_error() -> None:
-    with pytest.raises(StageError, match="no utterance is aligned"):
+    with pytest.raises(StageError, match="no aligned utterances"):
         phone_graph([], 4, order=2, min_count=1, self_loop=0.5)

@@ -135,7 +135,7 @@ def test_what_does_not_fit_the_model_is_named_with_its_remedy(tmp_path: Path, in
     capitals = lm_artifact(tmp_path / "capitals", ["A B AB", "BA"])
     for values, given, message in [
         ({"attention_weight": 0.5}, {}, "no attention decoder.*attention: 0.3"),
-        ({"hot_words": ["ab", "abc :2"]}, {}, "'abc' has 'c', which the model cannot spell.*write it as"),
+        ({"hot_words": ["ab", "abc :2"]}, {}, "'abc' has 'c', which the model cannot spell.*spell it with"),
         ({}, {"lm": capitals}, "4 of 4 words have letters that the model lacks, such as '.*'.*normalised"),
         ({}, {**inputs, "low_order_lm": inputs["lm"]}, "not the model's tokens.*input `tokens`"),
     ]:

@@ -134,7 +134,7 @@ def test_what_recognises_nothing_is_named(undisturbed: Path, tmp_path: Path) -> 
         parts_of(str(tmp_path))
     with pytest.raises(ConfigError, match='the step "lm" recognises nothing'):
         parts_of(str(undisturbed), "lm")
-    with pytest.raises(ConfigError, match="gives senones, which only a graph makes words of"):
+    with pytest.raises(ConfigError, match="outputs senones, which need a graph"):
         Recogniser(parts_of(str(undisturbed / "student")))
     with pytest.raises(ConfigError, match="an artifact of stage language-model, not a graph"):
         Recogniser(replace(parts_of(str(undisturbed)), graph=str(undisturbed / "lm")))

@@ -269,9 +269,9 @@ def pickled(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change_it", "message"),
     [
-        (swapped, 'is "[^"]+" by these tokens, and "[^"]+" in the manifest'),
-        (lambda folder: put(folder, "tokens.txt", b"other"), "tokens.txt: not the tokens of the manifest"),
-        (lambda folder: front_end(folder, low_hz=300.0), "what the graph gives is .* from golden/"),
+        (swapped, 'is "[^"]+" in these tokens, but "[^"]+" in the manifest'),
+        (lambda folder: put(folder, "tokens.txt", b"other"), "tokens.txt: its tokens are not the manifest's"),
+        (lambda folder: front_end(folder, low_hz=300.0), "the graph's output differs from golden/.* by"),
         (lambda folder: put(folder, Bundle.open(str(folder)).manifest.golden[0].file, b"RIFF"), "cannot be read"),
         (pickled, "cannot be read: Object arrays cannot be loaded"),
     ],

@@ -97,12 +97,12 @@ def test_what_is_no_lattice_is_told_from_one() -> None:
         name: getattr(DIAMOND, name) for name in ("source", "target", "word", "graph", "acoustic", "frame", "labels")
     }
     for name, value, what in [
-        ("target", DIAMOND.target[::-1], "no topological order"),
-        ("target", DIAMOND.target + 5, "no topological order"),
+        ("target", DIAMOND.target[::-1], "not in topological order"),
+        ("target", DIAMOND.target + 5, "not in topological order"),
         ("source", np.zeros(0, np.int32), "empty"),
         ("graph", np.full(6, np.nan), "not finite"),
         ("acoustic", np.full(6, np.inf), "not finite"),
-        ("labels", np.zeros(2, np.int32), "frames do not fit"),
-        ("frame", DIAMOND.frame[::-1], "frames do not fit"),
+        ("labels", np.zeros(2, np.int32), "frames do not match its labels"),
+        ("frame", DIAMOND.frame[::-1], "frames do not match its labels"),
     ]:
         assert what in misfit(Lattice(**{**columns, name: value}, words=WORDS)), name

@@ -114,7 +114,7 @@ def test_samples_side_by_side(tmp_path: Path) -> None:
         length = "document.querySelectorAll('audio')[1]"
         tab.evaluate(f"{length}.load()")
         until(tab, f"{length}.duration > 0.09")
-    with pytest.raises(ConfigError, match="1 names for 2 systems"):
+    with pytest.raises(ConfigError, match="1 different names for 2 systems"):
         MakeListeningTest().check(ListeningTestParams(kind="samples", names=["x"]), ["first", "reference"])
 
 
@@ -147,7 +147,7 @@ def test_the_command_and_a_file_that_is_no_answer(tmp_path: Path) -> None:
     assert "1.00" in done.output
     (tmp_path / "b.json").write_text("[]")
     done = CliRunner().invoke(app, ["listening-results", str(tmp_path / "test"), str(tmp_path / "b.json")])
-    assert "no answers" in str(done.exception) + done.output
+    assert "not a file of answers" in str(done.exception) + done.output
 
 
 @pytest.mark.parametrize(("kind", "roles"), [("cmos", {"first"}), ("mushra", {"first", "second"})])

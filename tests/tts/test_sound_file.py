@@ -26,7 +26,7 @@ def test_a_file_says_that_a_machine_speaks(tmp_path: Path) -> None:
 
 
 def test_names_of_other_formats_and_folders_that_are_not_there_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"a\.MP3: only WAV can be written\nRemedy: --out .*a\.wav"):
+    with pytest.raises(ConfigError, match=r"a\.MP3: only WAV can be written\nRemedy: use --out .*a\.wav"):
         WavWriter(tmp_path / "a.MP3", 8000)
     with pytest.raises(ConfigError, match="nowhere: no such folder"), WavWriter(tmp_path / "nowhere" / "a.wav", 8000):
         pass
@@ -34,9 +34,9 @@ def test_names_of_other_formats_and_folders_that_are_not_there_are_refused(tmp_p
 
 def test_a_pipe_or_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match=r"pipe: a pipe or a device, not a file\nRemedy: --out - "):
+    with pytest.raises(ConfigError, match=r"pipe: a pipe or a device, not a file\nRemedy: use --out - "):
         WavWriter(tmp_path / "pipe", 8000)
-    with pytest.raises(ConfigError, match=r"a folder, not a file\nRemedy: --out .*speech\.wav"):
+    with pytest.raises(ConfigError, match=r"a folder, not a file\nRemedy: use --out .*speech\.wav"):
         WavWriter(tmp_path, 8000)
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 

@@ -71,7 +71,7 @@ def test_the_first_time_is_as_without_the_others(texts: Artifact, tmp_path: Path
 
 
 def test_voices_are_those_of_espeak() -> None:
-    with pytest.raises(ValidationError, match="a model's own are its speakers"):
+    with pytest.raises(ValidationError, match="for a model's voices, set speakers"):
         SpeakParams(voices=3)
 
 

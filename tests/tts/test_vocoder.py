@@ -193,7 +193,7 @@ def test_what_is_no_vocoder_or_does_not_fit(made: Path, tmp_path: Path) -> None:
     lexicon = read_lexicon(LEXICON)
     with pytest.raises(ConfigError, match="a model of kind voice, not vocoder"):
         Speaker(f"{made}/voice", lexicon=lexicon, vocoder=f"{made}/voice")
-    with pytest.raises(ConfigError, match="a model of kind vocoder, which does not speak"):
+    with pytest.raises(ConfigError, match="a model of kind vocoder, not a voice"):
         Speaker(f"{made}/vocoder", lexicon=lexicon)
     other = voice_data(tmp_path / "data", {n: Artifact(made / n) for n in ("selection", "utterances", "units")})
     with pytest.raises(ConfigError, match="without samples"):

@@ -68,9 +68,9 @@ def _mapped(p: ApplyParams, table: pa.Table, where: str, out: ShardWriter) -> pa
             kept = _checked(given, batch, out)
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise StageError(
-                f"{p.function} gave rows that do not fit: {error}",
+                f"{p.function} returned invalid rows: {error}",
                 where=where,
-                remedy="docs/corpus.md says what it may give",
+                remedy="see docs/corpus.md for what it may return",
             ) from None
         parts.append(_with_places(kept, out) if p.table == "cues" else kept)
     made = pa.concat_tables(parts) if parts else table
@@ -86,10 +86,10 @@ def _called(function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, na
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{name} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
-        raise StageError(message, where=where, remedy="mend it; shards that are finished stay") from error
+        raise StageError(message, where=where, remedy="fix it and run again; finished shards are kept") from error
     if not isinstance(given, pa.RecordBatch | pa.Table):
-        message = f"{name} gave a {type(given).__name__}"
-        raise StageError(message, where=where, remedy="let it return a pyarrow.RecordBatch or Table")
+        message = f"{name} returned a {type(given).__name__}"
+        raise StageError(message, where=where, remedy="return a pyarrow.RecordBatch or Table")
     return pa.table(given) if isinstance(given, pa.RecordBatch) else given
 
 
@@ -99,11 +99,11 @@ def _checked(given: pa.Table, batch: pa.RecordBatch, out: ShardWriter) -> pa.Tab
     if unknown := sorted(set(given.schema.names) - {*names, REASON}):
         raise ValueError(f"unknown columns {unknown}")
     if missing := [name for name in names if name not in given.schema.names]:
-        raise ValueError(f"no columns {missing}")
+        raise ValueError(f"missing columns {missing}")
     before = {row: place for place, row in enumerate(_ids(pa.table(batch)))}
     places = [before.get(row, -1) for row in _ids(given)]
     if -1 in places or len(set(places)) < len(places):
-        raise ValueError("a row with a key that was not there, or one twice")
+        raise ValueError("a row whose key is new, or occurs twice")
     out.drop(LEFT_OUT, batch.num_rows - given.num_rows)
     if REASON in given.schema.names and REASON not in names:
         stays = pc.is_null(given[REASON])
@@ -114,7 +114,7 @@ def _checked(given: pa.Table, batch: pa.RecordBatch, out: ShardWriter) -> pa.Tab
     kept = pa.table([given[name].cast(batch.schema.field(name).type) for name in names], schema=batch.schema)
     old = pa.table(batch).take(pa.array(places, pa.int64()))
     if moved := [name for name in FIXED if name in names and not kept[name].equals(old[name])]:
-        raise ValueError(f"changed {moved}, which say where the audio lies")
+        raise ValueError(f"changed columns {moved}, which locate the audio")
     return kept
 
 

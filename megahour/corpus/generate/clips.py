@@ -60,7 +60,7 @@ def files_below(source: str) -> Files:
         root, paths = path.rstrip("/"), fs.find(path)
     names = sorted(str(PurePosixPath(item).relative_to(root)) for item in paths)
     if not names:
-        raise ConfigError(f"no files at {source}", where="clips", remedy="check the path or the glob")
+        raise ConfigError(f"there are no files at {source}", where="clips", remedy="check the path or the glob")
     return Files(names, lambda name: bytes(fs.cat_file(f"{root}/{name}")), source)
 
 
@@ -74,7 +74,7 @@ def files_in_shards(artifact: Artifact, language: str) -> Files:
             with artifact.open(receipt.shard, ".tar") as file:
                 places |= {member.name: (receipt.shard, member) for member in _good(file)}
     if not places:
-        raise ConfigError(f"no clips in the language {language}", where=artifact.url)
+        raise ConfigError(f"there are no clips in the language {language}", where=artifact.url)
 
     def read(name: str) -> bytes:
         shard, member = places[name]

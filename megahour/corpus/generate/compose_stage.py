@@ -27,20 +27,20 @@ class Compose(Stage[ComposeParams]):
     def check(self, p: ComposeParams, roles: Collection[str]) -> None:
         if bool(p.source) == ("clips" in roles):
             raise ConfigError(
-                "clips come from `source` or from the input `clips`, one of them",
+                "clips must come from either `source` or the input `clips`",
                 where=self.name,
                 remedy="set source=PATH",
             )
         if p.passages and p.source:
             raise ConfigError(
-                "passages come from the input `clips`, not from `source`", where=self.name, remedy="passages=0"
+                "passages must come from the input `clips`, not from `source`", where=self.name, remedy="passages=0"
             )
 
     def plan(self, p: ComposeParams, inputs: Inputs) -> list[Task]:
         _, clips, _, dropped = _find(p, inputs)
         if not clips:
             raise ConfigError(
-                f"no clip to use (left out: {dropped or 'none'})",
+                f"no usable clips (left out: {dropped or 'none'})",
                 where=self.name,
                 remedy=f"check pattern {p.pattern!r}",
             )

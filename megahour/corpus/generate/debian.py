@@ -36,9 +36,9 @@ def fetch_packages(names: list[str], folder: Path) -> Path:
     for program in ("apt-get", "dpkg-deb"):
         if shutil.which(program) is None:
             raise StageError(
-                f"{program} is not on this machine, so it cannot fetch {', '.join(names)}",
+                f"{program} is not installed, so {', '.join(names)} cannot be fetched",
                 where="fetch-prompts",
-                remedy="run on Debian or Ubuntu, or set compose's source and listing to prompts that you have",
+                remedy="run on Debian or Ubuntu, or point `source` and `listing` of compose at your own prompts",
             )
     folder = folder.resolve()  # commands run inside it
     folder.mkdir(parents=True, exist_ok=True)

@@ -75,8 +75,8 @@ def _paths() -> tuple[str, bytes]:
     library, data = str(espeakng_loader.get_library_path()), os.fsencode(espeakng_loader.get_data_path())
     if len(data) >= _LONGEST_DATA_PATH:
         raise StageError(
-            f"espeak-ng's data path has {len(data)} bytes, its limit is {_LONGEST_DATA_PATH - 1}: {os.fsdecode(data)}",
-            remedy="put the virtual environment at a shorter path",
+            f"espeak-ng's data path has {len(data)} bytes, the limit is {_LONGEST_DATA_PATH - 1}: {os.fsdecode(data)}",
+            remedy="move the virtual environment to a shorter path",
         )
     return library, data
 
@@ -95,7 +95,7 @@ def _library() -> Iterator[Any]:
         try:
             rate_hz = library.espeak_Initialize(_SYNCHRONOUS, _BUFFER_MS, data, _DONT_EXIT)
             if rate_hz != RATE_HZ:
-                raise StageError(f"espeak-ng gave the rate {rate_hz} instead of {RATE_HZ} Hz from {os.fsdecode(data)}")
+                raise StageError(f"espeak-ng's rate is {rate_hz} instead of {RATE_HZ} Hz, with {os.fsdecode(data)}")
             library.espeak_ng_SetRandSeed(ctypes.c_long(1))
             yield library
             library.espeak_Terminate()
@@ -106,14 +106,12 @@ def _library() -> Iterator[Any]:
 
 def _set_voice(library: Any, voice: str, variant: str) -> None:
     if variant in UNSTABLE:
-        raise StageError(
-            f'the espeak-ng variant "{variant}" never says the same thing twice', remedy="take another variant"
-        )
+        raise StageError(f'the espeak-ng variant "{variant}" never sounds the same twice', remedy="use another variant")
     if variant and variant not in variants():  # espeak-ng would silently use the plain voice
-        raise StageError(f'espeak-ng has no variant "{variant}"', remedy=f"take one of {', '.join(variants())}")
+        raise StageError(f'espeak-ng has no variant "{variant}"', remedy=f"use one of {', '.join(variants())}")
     name = f"{voice}+{variant}" if variant else voice
     if library.espeak_SetVoiceByName(name.encode()) != 0:
-        raise StageError(f'espeak-ng has no voice "{name}"', remedy="names are files under espeak-ng-data/lang")
+        raise StageError(f'espeak-ng has no voice "{name}"', remedy="use the name of a file in espeak-ng-data/lang")
 
 
 @cache

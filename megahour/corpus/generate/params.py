@@ -95,11 +95,11 @@ class ComposeParams(Params):
         for name in ("share", "unspoken_share", "clips_per_string", "pause_s", "gap_s"):
             low, high = getattr(self, name)
             if not 0 <= low <= high:
-                raise ValueError(f"{name} = ({low}, {high}) is no range")
+                raise ValueError(f"{name} = ({low}, {high}) is not a range")
         if not 0.5 <= self.speeds[0] <= self.speeds[1] <= 2:
-            raise ValueError(f"speeds = {self.speeds} must rise within 0.5 and 2")
+            raise ValueError(f"speeds = {self.speeds} must be a range within 0.5 and 2")
         if self.clips_per_string[0] < 1:
-            raise ValueError("clips_per_string starts at 1")
+            raise ValueError("clips_per_string must be at least 1")
         if max(self.share[0], self.unspoken_share[0]) < min(self.share[1], self.unspoken_share[1]):
             raise ValueError(f"share = {self.share} and unspoken_share = {self.unspoken_share} overlap")
         if self.passages and not self.passage_languages:

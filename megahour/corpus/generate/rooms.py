@@ -131,7 +131,7 @@ def apply(condition: str, audio: Audio, rate_hz: int, rng: np.random.Generator) 
     ConfigError: unknown condition.
     """
     if condition not in CONDITIONS:
-        raise ConfigError(f'no condition "{condition}"', remedy=f"take one of {', '.join(CONDITIONS)}")
+        raise ConfigError(f'there is no condition "{condition}"', remedy=f"use one of {', '.join(CONDITIONS)}")
     chosen = CONDITIONS[condition]
     wet = np.array(audio, dtype=np.float32)
     if not len(wet):

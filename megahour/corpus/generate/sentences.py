@@ -74,7 +74,7 @@ def parse_grammar(text: str) -> dict[str, _Rule]:
             name, body = line.split(":", 1)
             bodies[name] = body.strip()
         else:
-            raise ConfigError(f"no rule: {line!r}", where="grammar")
+            raise ConfigError(f"not a rule: {line!r}", where="grammar")
     rules = {name.lstrip("~"): _rule(body, name.startswith("~")) for name, body in bodies.items()}
     for name, rule in rules.items():
         for slot in (slot for parts in rule.alternatives for slot in parts[1::2]):
@@ -128,7 +128,7 @@ def sentences(split: str, seed: int) -> Iterator[Sentence]:
     ConfigError: unknown split.
     """
     if split not in SPLITS:
-        raise ConfigError(f'no sentence set "{split}"', remedy=f"take one of {', '.join(SPLITS)}")
+        raise ConfigError(f'there is no sentence set "{split}"', remedy=f"take one of {', '.join(SPLITS)}")
     rng = np.random.Generator(np.random.PCG64(key_of("sentences", split, seed)))
     while True:
         sentence = draw_sentence(rng)

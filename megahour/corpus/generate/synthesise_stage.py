@@ -83,7 +83,9 @@ class Sentences(Stage[SentencesParams]):
 
     def check(self, p: SentencesParams, roles: Collection[str]) -> None:
         if p.count < p.shards:
-            raise ConfigError(f"{p.count} sentences cannot fill {p.shards} shards", where=self.name, remedy="shards=1")
+            raise ConfigError(
+                f"{p.count} sentences are too few for {p.shards} shards", where=self.name, remedy="shards=1"
+            )
 
     def plan(self, p: SentencesParams, inputs: Inputs) -> list[Task]:
         parts = even_parts(p.count, p.shards)

@@ -126,7 +126,7 @@ def _read(
     transcript = read(raw.data, raw.suffix, p.rate_hz, language=language)
     for cue in transcript.cues:
         if length := language_id.endless_word(cue.raw, MAX_WORD):
-            raise BadRecord("endless-word", f"a word of {length} characters, the limit is {MAX_WORD}")
+            raise BadRecord("endless-word", f"a word has {length} characters, the limit is {MAX_WORD}")
     guess = UNSURE
     if language == UNDETERMINED:
         text = " ".join(" ".join(normalise(cue.raw, language).tokens) for cue in transcript.cues[:MAX_CUES])
@@ -139,7 +139,7 @@ def _read(
             cues.append(cue)
             spoken.append(words)
     if not cues:
-        raise BadRecord("empty-transcript", f"{len(transcript.cues)} cues, none with a word")
+        raise BadRecord("empty-transcript", f"none of the {len(transcript.cues)} cues has a word")
     text = " ".join(words.text for words in spoken[:MAX_CUES])
     if guess is UNSURE:
         guess = language_id.identify(text, expected=language, among=p.text_languages, sure=p.min_language_probability)
@@ -152,10 +152,10 @@ def _read(
 def _check_language(text: str, language: str, detected: TextLanguage) -> None:
     share = language_id.script_share(text, language)
     if share < MIN_SCRIPT_SHARE:
-        raise BadRecord("script-mismatch", f"only {share:.2f} of the letters are in a script of {language}")
+        raise BadRecord("script-mismatch", f"only {100 * share:.0f} % of the letters are in a script of {language}")
     mismatch = detected.language and not language_id.same_language(detected.language, language)
     if mismatch and detected.expected < MAX_EXPECTED and (language == UNDETERMINED or language_id.knows(language)):
-        detail = f"the text is {detected.language} (probability {detected.probability:.2f}), declared is {language}"
+        detail = f"the text is {detected.language} (probability {detected.probability:.2f}), but declared {language}"
         raise BadRecord("language-mismatch", detail)
 
 
@@ -172,7 +172,7 @@ def fit_candidates(candidates: Candidates, samples: int, rate_hz: int) -> None:
     for candidate, last in zip(candidates.kept, last_starts, strict=True):
         try:
             if last > limit and min(last_starts) <= limit:
-                detail = f"the last cue starts at {last / rate_hz:.0f} s of {samples / rate_hz:.0f} s"
+                detail = f"the last cue starts at {last / rate_hz:.0f} s, the audio has {samples / rate_hz:.0f} s"
                 raise BadRecord("transcript-too-long", detail)
             fitted = fit_to_length(candidate.cues, samples)
         except BadRecord as bad:

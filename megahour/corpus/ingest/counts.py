@@ -70,5 +70,5 @@ def _rounded(table: dict[str, dict[str, float]]) -> dict[str, dict[str, float]]:
 def replaced_remark(receipts: Iterable[Receipt]) -> dict[str, Any]:
     """Summary entries for replaced characters, from the shards' ``replaced_characters``; {} if there are none."""
     n = sum(receipt.stats.get("replaced_characters", 0) for receipt in receipts)
-    remark = f"{n:,} characters in texts were not valid Unicode: they are U+FFFD now"
+    remark = f"{n:,} characters in texts were not valid Unicode and were replaced by U+FFFD"
     return {"replaced_characters": n, "remark": remark} if n else {}

@@ -41,7 +41,7 @@ def _with_unread(items: Items, spec: Mapping[str, Any]) -> Items:
     yield from items
     for path in spec.get("broken", ()):
         target = Path(f"{spec['root']}/{path}").readlink()
-        yield BadRecord("broken-link", f"it points to {target}, which cannot be read", record=path)
+        yield BadRecord("broken-link", f"the link points to {target}, which cannot be read", record=path)
     yield NotRead(spec.get("not_read", {}))
 
 

@@ -108,7 +108,7 @@ class _Parser:
         if not self._take("WITH"):
             return licence
         if self.place >= len(self.tokens) or not _EXCEPTION.fullmatch(self.tokens[self.place]):
-            raise NoExpressionError("no exception after WITH")
+            raise NoExpressionError("WITH is not followed by an exception")
         self.place += 1
         return Expression(operator="WITH", parts=(licence, Expression(self.tokens[self.place - 1])))
 

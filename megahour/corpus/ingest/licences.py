@@ -217,10 +217,10 @@ def check_licence(written: str, allowed: Iterable[str]) -> str:
     identifier = spdx(written)
     if identifier == UNKNOWN:
         detail = f"{written!r} is not a known licence" if written.strip() else "no licence is given"
-        detail += "; set `licence` when all recordings share one"
+        detail += "; set `licence` if all recordings share one"
         raise LicenceRefused("licence-unknown", detail, " ".join(written.split())[:80] or UNKNOWN)
     if not is_allowed(identifier, allowed):
-        detail = f"{identifier} is not an allowed licence; allowed: {', '.join(allowed)}"
+        detail = f"{identifier} is not among the allowed licences {', '.join(allowed)}"
         raise LicenceRefused("licence-forbidden", detail, identifier)
     return identifier
 

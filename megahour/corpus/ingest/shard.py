@@ -149,7 +149,7 @@ class _Shard:
     def _same_audio(self, whole: str, language: str, candidates: Candidates) -> NoReturn:
         """Give the kept recording the better of both transcripts, and raise BadRecord ``same-audio``."""
         kept, rank = self.by_samples[whole], transcript_rank(candidates)
-        detail = f"the same samples as {kept.name}"
+        detail = f"same samples as {kept.name}"
         fits = all(same_language(row["language"], language) for row in kept.rows)
         if candidates.best and kept.rows and fits and rank > kept.rank:
             for row in kept.rows:
@@ -162,7 +162,7 @@ class _Shard:
                 self.out.stat("words", count_words(cues) - count_words(before))
             self.out.stat("transcripts_of_same_audio", len(kept.rows))
             self.by_samples[whole] = kept._replace(rank=rank)
-            detail += ", which now has this one's transcript, as it has times or more words"
+            detail += ", which takes over this recording's transcript because it has times or more words"
         raise BadRecord("same-audio", detail)
 
     def _candidates(self, item: Item, info: SideInfo) -> Candidates:
@@ -188,7 +188,7 @@ class _Shard:
         if not same_language(heard, language):
             self.out.stat("heard_in_another_language", 1)
             if self.p.on_language_mismatch == "drop":
-                detail = f"the audio is {heard} (probability {probability:.2f}), declared is {language}"
+                detail = f"the audio is {heard} (probability {probability:.2f}), but declared {language}"
                 raise BadRecord("audio-language-mismatch", detail)
         return language
 

@@ -209,9 +209,9 @@ def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name") -> list
         groups = []  # orphans only
     if not specs:
         raise ConfigError(
-            f"{len(listing.sizes)} files at {source}, none of them audio, tar or zip{broken_links(listing.broken)}",
+            f"none of the {len(listing.sizes)} files at {source} is audio, tar or zip{broken_links(listing.broken)}",
             where="source",
-            remedy=f"audio has one of the suffixes {' '.join(MEDIA)}",
+            remedy=f"give audio with one of the suffixes {' '.join(MEDIA)}",
         )
     unread = _not_read([path for path in listing.sizes if path not in archives], groups, listing.hidden)
     broken = [path for path in listing.broken if path.lower().endswith(WANTED) or not split_suffix(path)[1]]

@@ -38,11 +38,9 @@ class Ingest(Stage[IngestParams]):
             check_languages(p.text_languages)
         if bool(p.source) == ("raw" in roles):
             raise ConfigError(
-                "both a source and the raw input are given"
-                if p.source
-                else "neither a source nor the raw input is given",
+                "both `source` and the input `raw` are given" if p.source else "no `source` and no input `raw`",
                 where=self.name,
-                remedy="give --source FOLDER (in a recipe `source`), or the artifact of synthesise as the input raw",
+                remedy="give --source FOLDER (in a recipe `source`), or an artifact of `synthesise` as the input `raw`",
             )
 
     def layouts(self, p: IngestParams, inputs: Inputs) -> Mapping[str, LaidOut]:
@@ -82,13 +80,13 @@ class Ingest(Stage[IngestParams]):
 
     def remedies(self, p: IngestParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         licences = _added_up(receipt.stats.get("licences", {}) for receipt in receipts)
-        spoken = f"--language sets the spoken language (now {p.language}), --on-language-mismatch keep accepts others"
+        spoken = f"set --language (now {p.language}), or accept other languages with --on-language-mismatch keep"
         return {
             **licence_remedies(name for name, numbers in licences.items() if numbers.get("dropped")),
-            "no-transcript": "--transcripts FILE or --pairing folder finds more transcripts, "
-            "--no-require-transcript keeps recordings without one",
+            "no-transcript": "find more transcripts with --transcripts FILE or --pairing folder, or keep recordings "
+            "without one with --no-require-transcript",
             **dict.fromkeys(("language-mismatch", "script-mismatch", "audio-language-mismatch"), spoken),
-            "silent-channel": "--silent-peak sets the limit",
+            "silent-channel": "lower --silent-peak if they are not silent",
         }
 
     def finish(self, p: IngestParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:

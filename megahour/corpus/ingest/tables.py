@@ -67,7 +67,9 @@ def plan_table(source: str, shard_bytes: int, shard_rows: int) -> list[dict[str,
         specs[-1]["table"][1] += 1
     if not named:
         raise ConfigError(
-            f"no addresses of media in {source}", where="source", remedy=f"name a column {' or '.join(AUDIO_COLUMNS)}"
+            f"no addresses of media in {source}",
+            where="source",
+            remedy=f"name the column of addresses {' or '.join(AUDIO_COLUMNS)}",
         )
     _mark_repeated(specs, addresses, names)
     return specs
@@ -105,8 +107,8 @@ def table_items(
         try:
             item = _item(fields, listing)
             if number in repeated:
-                detail = f"an earlier row has the name {item.name} or the address {item.source}"
-                detail += "; `import` reads stretches of files" if fields.keys() >= STRETCH else ""
+                detail = f"an earlier row has the same name ({item.name}) or address ({item.source})"
+                detail += "; use `import` for segments of files" if fields.keys() >= STRETCH else ""
                 raise BadRecord("duplicate-id", detail)
             yield item
         except RECORD_FAULTS as error:
@@ -120,7 +122,7 @@ def _item(fields: dict[str, Any], listing: Listing) -> Item:
         raise BadRecord("unreadable-row", str(problem)[:200])
     address = str(_first(fields, AUDIO_COLUMNS)).strip()
     if not address:
-        raise BadRecord("no-audio-address", f"columns {', '.join(str(name) for name in fields)[:200]}")
+        raise BadRecord("no-audio-address", f"the columns are {', '.join(str(name) for name in fields)[:200]}")
     transcripts = [each.strip() for each in _addresses(_first(fields, TRANSCRIPT_COLUMNS))]
     return Item(
         name=_name(fields, address),
@@ -198,7 +200,7 @@ def _check_utf8(source: str, file: BinaryIO) -> None:
     encoding = marked_encoding(file.read(4096)) or "utf-8"
     if not encoding.startswith("utf-8"):
         raise ConfigError(
-            f"{masked(source)} is {encoding.upper()[:6]}, and tables are read as UTF-8",
+            f"{masked(source)} is {encoding.upper()[:6]}, but tables must be UTF-8",
             where="source",
             remedy="save it as UTF-8 (in a spreadsheet: CSV UTF-8)",
         )

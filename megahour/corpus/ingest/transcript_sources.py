@@ -76,7 +76,7 @@ def _names(item: Item) -> list[str]:
 def no_transcript(item: Item, table: str = "") -> BadRecord:
     """The error for an item without a transcript; it names the files beside the item that have no text."""
     beside = ", ".join(blob.path.rpartition("/")[2] for blob in item.transcripts)
-    detail = f"{beside} has no cues and no text" if beside else f"none of {' '.join(TRANSCRIPTS)} beside it"
+    detail = f"{beside} has neither cues nor text" if beside else f"none of {' '.join(TRANSCRIPTS)} beside it"
     if table:
         detail += f", and no line of {table.rpartition('/')[2]} is named {' or '.join(_names(item))}"
     return BadRecord("no-transcript", detail)

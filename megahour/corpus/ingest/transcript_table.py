@@ -60,7 +60,7 @@ def read_transcripts(url: str, language: str) -> dict[str, str]:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         remedy = "give the texts in a table of addresses (source=TABLE, column `text`), or in files beside the media"
-        raise ConfigError(f"more than {MAX_BYTES >> 30} GiB of transcripts", where=url, remedy=remedy)
+        raise ConfigError(f"the file has more than {MAX_BYTES >> 30} GiB", where=url, remedy=remedy)
     return read_table(data, language=language)
 
 

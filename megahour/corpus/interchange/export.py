@@ -96,7 +96,8 @@ def export_part(p: ExportParams, inputs: Inputs, spec: Mapping[str, Any], out: S
     sizes = utterances.read_table(shard, columns=["key", "size"])
     keys, places = sizes["key"].to_pylist(), part_of_rows(sizes["size"].to_numpy(), spec["parts"])
     if len(set(keys)) != len(keys):
-        raise StoreError(f"shard {shard} has a key twice", where=utterances.url, remedy="remove the recording's copy")
+        remedy = "remove the copy of the recording"
+        raise StoreError(f"a key occurs twice in shard {shard}", where=utterances.url, remedy=remedy)
     here = {key for key, part_of_row in zip(keys, places, strict=True) if part_of_row == part}
     out.came_in(len(here))
 

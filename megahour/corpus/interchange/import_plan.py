@@ -48,9 +48,9 @@ def plan_source(p: ImportParams) -> list[dict[str, Any]]:
         tars = _files(p.audio, (".tar",), "tar")
         if len(tars) != len(files):
             raise ConfigError(
-                f"{len(files)} manifests and {len(tars)} tars do not pair",
+                f"{len(files)} manifests but {len(tars)} tars",
                 where="audio",
-                remedy="the first manifest belongs to the first tar in the order of their names, and so on",
+                remedy="give a tar for each manifest; they are paired in the order of their names",
             )
         return [{"file": file, "audio": tar} for file, tar in zip(files, tars, strict=True)]
     if p.format in ("parquet", "webdataset"):
@@ -62,10 +62,14 @@ def _files(source: str, suffixes: tuple[str, ...], kind: str) -> list[str]:
     listing = list_source(source)
     files = [path for path in listing.sizes if path.endswith(suffixes)]
     if broken := [path for path in listing.broken if path.endswith(suffixes)]:
-        remedy = "mend or remove them"
-        raise ConfigError(f"{kind} files at {source}{broken_links(broken)}", where="source", remedy=remedy)
+        remedy = "repair or remove the links"
+        raise ConfigError(
+            f"cannot read all {kind} files at {source}{broken_links(broken)}", where="source", remedy=remedy
+        )
     if not files:
-        raise ConfigError(f"no {kind} file at {source}", where="source", remedy=f"they end in {' or '.join(suffixes)}")
+        raise ConfigError(
+            f"no {kind} files at {source}", where="source", remedy=f"their names must end in {' or '.join(suffixes)}"
+        )
     return files
 
 
@@ -182,7 +186,7 @@ def _supervised(
             name = string(recording, "id")
             if mine(name):
                 if name in known:
-                    raise BadRecord("duplicate-id", f"recording {name} comes twice", record=name)
+                    raise BadRecord("duplicate-id", f"recording {name} occurs twice", record=name)
                 known[name] = recording
         except RECORD_FAULTS as error:
             yield bad_record(error, f"line {number}")

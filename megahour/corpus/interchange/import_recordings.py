@@ -43,7 +43,7 @@ class ImportedRecordings(ImportTarget):
             try:
                 key = key_of("import", p.corpus, "recording", first.recording, *([channel] if channel else []))
                 if key in self.keys:
-                    raise BadRecord("duplicate-id", f"{first.recording} comes twice in this shard")
+                    raise BadRecord("duplicate-id", f"{first.recording} occurs twice in this shard")
                 cues = list(self._cues(key, own, spans, pcm.samples))
                 if not cues:
                     raise BadRecord("no-text", "no entry of this recording has words")

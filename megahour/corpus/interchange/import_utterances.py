@@ -37,7 +37,7 @@ class Utterances(ImportTarget):
                 start, stop, channel = span(entry, pcm, self.p.rate_hz)
                 row = self._row(entry, start, stop)
                 if row["key"] in self.keys:
-                    raise BadRecord("duplicate-id", f"{entry.id} comes twice in this shard")
+                    raise BadRecord("duplicate-id", f"{entry.id} occurs twice in this shard")
                 check_rows([row], UTTERANCES)
                 self.keys.add(row["key"])
                 flac = encode_flac(pcm.read(start, stop, channel), self.p.rate_hz)
@@ -53,14 +53,14 @@ class Utterances(ImportTarget):
     def _row(self, entry: Entry, start: int, stop: int) -> Row:
         p = self.p
         if (stop - start) < p.min_seconds * p.rate_hz:
-            raise BadRecord("too-short", f"{(stop - start) / p.rate_hz:.3f} s")
+            raise BadRecord("too-short", f"{(stop - start) / p.rate_hz:.3f} s, min_seconds is {p.min_seconds:g}")
         if entry.record is not None:
             return kept_record(p, entry, stop - start)
         licence = check_licence(entry.licence or p.licence, p.licences)
         language = canonical(entry.language or p.language)  # lhotse's recipes write "English"
         spoken = normalise(entry.text, language)
         if not spoken.tokens:
-            raise BadRecord("no-text", "nothing to say after normalisation")
+            raise BadRecord("no-text", "no words are left after normalisation")
         word_start, word_end, confidence = _word_times(entry, spoken, language, stop - start, p.rate_hz)
         known = {
             "key": key_of("import", p.corpus, entry.id),
@@ -104,15 +104,18 @@ def kept_record(p: ImportParams, entry: Entry, samples: int) -> Row:
     record = {**cast(Row, entry.record)}
     record.pop("set", None)
     if record["rate_hz"] != p.rate_hz:
-        raise BadRecord("sample-rate", f"the record counts at {record['rate_hz']} Hz; import it with that rate_hz")
+        raise BadRecord("sample-rate", f"the record's times are at {record['rate_hz']} Hz; set rate_hz to that")
     if record["samples"] != samples:
-        raise BadRecord("wrong-duration", f"the record has {record['samples']} samples, its audio {samples}")
+        raise BadRecord("wrong-duration", f"the record declares {record['samples']} samples, its audio has {samples}")
     times = [*record["word_start_samples"], *record["word_end_samples"]]
     in_recording = record["end_samples"] - record["start_samples"]
     if record["key"] < 0 or record["recording"] < 0 or in_recording != samples or record["start_samples"] < 0:
-        raise BadRecord("bad-custom-field", f"key {record['key']}, {in_recording} samples of the recording")
+        raise BadRecord(
+            "bad-custom-field",
+            f"key {record['key']} and span of {in_recording} samples do not fit audio of {samples} samples",
+        )
     if any(not -1 <= time <= samples for time in times) or any(not w or w.split() != [w] for w in record["words"]):
-        raise BadRecord("bad-custom-field", "a word's time lies outside of the audio, or a word has spaces")
+        raise BadRecord("bad-custom-field", "a word's time is outside the audio, or a word has spaces")
     if not record["text"].strip():
         raise BadRecord("no-text", "the record has no text")
     record["licence"] = check_licence(record["licence"] or p.licence, p.licences)
@@ -131,6 +134,6 @@ def _word_times(
     ends = [round((word[1] + word[2]) * rate_hz) for word in entry.words]
     slack = round(SLACK_S * rate_hz)
     if any(not -slack <= a <= b <= samples + slack for a, b in zip(starts, ends, strict=True)):
-        raise BadRecord("bad-time", "a word's time lies outside of its utterance")
+        raise BadRecord("bad-time", "a word's time is outside its utterance")
     clipped = [[min(max(time, 0), samples) for time in times] for times in (starts, ends)]
     return clipped[0], clipped[1], [word[3] for word in entry.words]

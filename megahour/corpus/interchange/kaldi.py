@@ -157,7 +157,9 @@ def read_kaldi(
 
 def _plain(place: str) -> str:
     if place.rstrip().endswith("|") or place.lstrip().startswith("|"):
-        raise BadRecord("command-refused", "a pipe in wav.scp; write the audio out first, commands are never run")
+        raise BadRecord(
+            "command-refused", "wav.scp has a pipe, and commands are never run; write the audio to files first"
+        )
     return place
 
 
@@ -177,7 +179,7 @@ def _table(
         if not wanted(key):
             continue
         if key in rest_of:
-            bad.append(BadRecord("duplicate-id", f"{key} is twice in {name}", record=key))
+            bad.append(BadRecord("duplicate-id", f"{key} occurs twice in {name}", record=key))
         else:
             rest_of[key] = rest
     return rest_of, bad
@@ -198,14 +200,18 @@ def _segments(
             if not wanted(parts[1] if len(parts) > 1 else ""):
                 continue
             if len(parts) not in (4, 5):
-                raise BadRecord("bad-line", f"segments: {len(parts)} columns, not 4", record="".join(parts[:1]))
+                raise BadRecord(
+                    "bad-line", f"a line of segments has {len(parts)} columns instead of 4", record="".join(parts[:1])
+                )
             utterance, recording = parts[:2]
             start_s, end_s = (_number(part) for part in parts[2:4])
             if utterance in segments:
-                raise BadRecord("duplicate-id", f"{utterance} is twice in segments", record=utterance)
+                raise BadRecord("duplicate-id", f"{utterance} occurs twice in segments", record=utterance)
             length_s = None if end_s < 0 else end_s - start_s  # Kaldi: -1 is the recording's end
             if length_s is not None and length_s <= 0:
-                raise BadRecord("bad-time", f"segments: {start_s} to {end_s}", record=utterance)
+                raise BadRecord(
+                    "bad-time", f"in segments it ends at {end_s} s, before its start at {start_s} s", record=utterance
+                )
             segments[utterance] = (recording, duration(start_s, "start"), length_s)
         except RECORD_FAULTS as error:
             bad.append(bad_record(error, "".join(parts[:1])))

@@ -104,7 +104,7 @@ def audio_of(recording: dict[str, Any], find: Find) -> Audio:
     """The audio of a Recording. Raises BadRecord ``unsupported-source``, ``command-refused``, ``bad-field``."""
     sources = recording.get("sources")
     if not isinstance(sources, list) or len(sources) != 1 or not isinstance(sources[0], dict):
-        raise BadRecord("unsupported-source", "a recording needs one source; multi-file recordings are not read")
+        raise BadRecord("unsupported-source", "a recording must have one source; several files are not supported")
     kind, source = string(sources[0], "type"), sources[0].get("source")
     if kind == "command":
         raise BadRecord("command-refused", "the source is a command; commands in data are never run")
@@ -112,14 +112,14 @@ def audio_of(recording: dict[str, Any], find: Find) -> Audio:
         return find(source)
     if kind == "memory" and isinstance(source, str):
         return _inline(string(recording, "id"), source)
-    raise BadRecord("unsupported-source", f"a source of the type {kind[:40]!r}")
+    raise BadRecord("unsupported-source", f"a source of type {kind[:40]!r} is not supported")
 
 
 def _inline(name: str, encoded: str) -> Audio:
     try:
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise BadRecord("unsupported-source", f"audio in memory that is not base64: {error}") from None
+        raise BadRecord("unsupported-source", f"the audio in memory is not base64: {error}") from None
     return Audio(f"memory:{name}", lambda: io.BytesIO(data))
 
 
@@ -136,10 +136,12 @@ def read_cuts(lines: Iterator[str | BadRecord], audio: Resolve) -> Iterator[Entr
 def recording_of(cut: dict[str, Any]) -> dict[str, Any]:
     """A cut's recording. Raises BadRecord ``unsupported-cut`` for mixed and padding cuts."""
     if string(cut, "type") not in ("MonoCut", "Cut", ""):
-        raise BadRecord("unsupported-cut", f"{string(cut, 'type')}: only cuts of one recording and channel are read")
+        raise BadRecord(
+            "unsupported-cut", f"{string(cut, 'type')}: only cuts of one recording and channel are supported"
+        )
     recording = cut.get("recording")
     if not isinstance(recording, dict):
-        raise BadRecord("bad-field", "a cut without a recording")
+        raise BadRecord("bad-field", "the cut has no recording")
     return recording
 
 
@@ -184,10 +186,10 @@ def _entry(
     own: Any,
 ) -> Entry:
     if not name:
-        raise BadRecord("bad-field", "no id")
+        raise BadRecord("bad-field", "the supervision has no id")
     channel = supervision.get("channel", 0)
     if not isinstance(channel, int) or isinstance(channel, bool) or not 0 <= channel < 1 << 15:
-        raise BadRecord("bad-field", f"channel = {str(channel)[:40]} is not a channel's number", record=name)
+        raise BadRecord("bad-field", f"channel = {str(channel)[:40]} is not the number of a channel", record=name)
     extra = _mapping(supervision, "custom")
     return Entry(
         id=name,
@@ -219,7 +221,7 @@ def _words(supervision: dict[str, Any]) -> tuple[tuple[str, float, float, float]
     words = []
     for item in items if isinstance(items, list) else []:
         if not isinstance(item, list) or len(item) not in (3, 4) or not isinstance(item[0], str):
-            raise BadRecord("bad-field", "a word's alignment is not [word, start, duration, score]")
+            raise BadRecord("bad-field", "the alignment of a word is not [word, start, duration, score]")
         start_s, length_s = duration(item[1], "word start"), duration(item[2], "word duration")
         score = item[3] if len(item) == 4 and isinstance(item[3], int | float) else 1.0
         words.append((item[0], start_s - begin_s, length_s, float(score)))

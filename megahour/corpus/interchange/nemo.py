@@ -55,7 +55,7 @@ def read_nemo(lines: Iterator[str | BadRecord], find: Callable[[str], Audio]) ->
 def _entry(value: dict[str, Any], find: Callable[[str], Audio], where: str) -> Entry:
     path = string(value, "audio_filepath", "audio_file")
     if not path:
-        raise BadRecord("bad-field", "no audio_filepath", record=where)
+        raise BadRecord("bad-field", "the line has no audio_filepath", record=where)
     start_s = duration(value.get("offset") or 0.0, "offset")
     length_s = None if value.get("duration") is None else duration(value["duration"], "duration")
     return Entry(

@@ -41,7 +41,7 @@ class ExportParams(Params):
     @model_validator(mode="after")
     def _formats_fit(self) -> ExportParams:
         if len(set(self.formats)) != len(self.formats):
-            raise ValueError(f"formats = {self.formats} names one of them twice")
+            raise ValueError(f"formats = {self.formats} has a format twice")
         if "nemo" in self.formats and "webdataset" not in self.formats:
             raise ValueError("nemo describes the tars of webdataset: add webdataset to formats")
         if self.prefix and (not self.prefix.endswith("/") or any(c.isspace() for c in self.prefix)):

@@ -74,10 +74,10 @@ def read_parquet(file: BinaryIO, root: Root, folder: str, *, max_bytes: int) -> 
         source = pa.parquet.ParquetFile(file)
         names = source.schema_arrow.names
         if "audio" not in names:
-            raise BadRecord("no-audio-column", f"columns: {names[:20]}")
+            raise BadRecord("no-audio-column", f"its columns are {names[:20]}")
         groups = [source.metadata.row_group(i).total_byte_size for i in range(source.num_row_groups)]
         if max(groups, default=0) > max_bytes:
-            raise BadRecord("too-large", f"a row group of {max(groups)} bytes, the limit max_bytes is {max_bytes}")
+            raise BadRecord("too-large", f"a row group has {max(groups)} bytes, the limit max_bytes is {max_bytes}")
         ours = set(SCHEMA.names) <= set(names)
         number = 0
         for batch in source.iter_batches(BATCH_ROWS):

@@ -99,7 +99,7 @@ def _scalar(name: str, kind: pa.DataType, value: Any) -> Any:
         good = isinstance(value, int) and not isinstance(value, bool) and -(1 << 63) <= value < 1 << 63
         good = good and (kind == pa.int64() or -(1 << 31) <= value < 1 << 31)
     if not good:
-        raise BadRecord("bad-custom-field", f"{name} = {str(value)[:80]!r} is no {kind}")
+        raise BadRecord("bad-custom-field", f"{name} = {str(value)[:80]!r} is not a valid {kind}")
     return value
 
 

@@ -79,18 +79,18 @@ class Root:
         BadRecord: ``outside-source``; ``missing-audio`` for an empty or invalid path.
         """
         if "\0" in path or not path:
-            raise BadRecord("missing-audio", f"{path[:80]!r} is no path")
+            raise BadRecord("missing-audio", f"{path[:80]!r} is not a path")
         if "://" in path:
             raise BadRecord("outside-source", f"{path[:200]}: addresses in manifests are not followed")
         full = posixpath.join(folder or self.path, path)
         full = os.path.realpath(full) if self.local else posixpath.normpath(full)
         if not self._allow_outside and not full.startswith(f"{self.path}/"):
-            raise BadRecord("outside-source", f"{path[:200]} is not below the root; allow_outside permits it")
+            raise BadRecord("outside-source", f"{path[:200]} is outside `root`; allow_outside permits it")
         return full
 
     def open(self, full: str) -> BinaryIO:
         """Open a path of `find`. Raises BadRecord ``missing-audio``."""
-        detail = f"{full[-200:]} is not there; relative paths begin at `root`"
+        detail = f"{full[-200:]} does not exist; relative paths start from `root`"
         if self.local and not os.path.isfile(full):  # noqa: PTH113 (no error for a long name)
             # Opening a pipe would block.
             raise BadRecord("missing-audio", detail)
@@ -113,10 +113,12 @@ class Root:
             file.seek(offset)
             head = file.read(RIFF_HEAD)
             if head[:4] != b"RIFF":
-                raise BadRecord("unreadable-audio", f"no WAV at byte {offset}")
+                raise BadRecord("unreadable-audio", f"there is no WAV at byte {offset}")
             size = int.from_bytes(head[4:], "little") + RIFF_HEAD
             if offset + size > self.fs.size(full):
-                raise BadRecord("truncated-audio", f"{size} bytes declared at byte {offset}, the archive is shorter")
+                raise BadRecord(
+                    "truncated-audio", f"{size} bytes declared at byte {offset}, but the archive ends before"
+                )
             return cast(BinaryIO, _Owned(file, offset, size))
 
         return Audio(f"{full}:{offset}", opened)
@@ -152,9 +154,11 @@ def text_lines(file: BinaryIO, *, max_bytes: int, max_line: int = MAX_LINE_BYTES
                 if total > max_bytes:
                     break
             if total > max_bytes:
-                yield BadRecord("too-large", f"more than {max_bytes} bytes unpacked")
+                yield BadRecord("too-large", f"the file has more than {max_bytes} bytes unpacked")
                 return
-            yield from _decoded(line) if whole else [BadRecord("line-too-long", f"more than {max_line} bytes")]
+            yield from (
+                _decoded(line) if whole else [BadRecord("line-too-long", f"the line has more than {max_line} bytes")]
+            )
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         yield BadRecord("corrupt-gzip", str(error))
 
@@ -176,12 +180,12 @@ def json_object(text: str | BadRecord) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadRecord("bad-json", str(error)[:200]) from None
     if not isinstance(value, dict):
-        raise BadRecord("bad-json", f"a {type(value).__name__}, not an object")
+        raise BadRecord("bad-json", f"the value is a {type(value).__name__}, not an object")
     return value
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def string(value: Mapping[str, Any], *names: str) -> str:
@@ -201,7 +205,7 @@ def duration(value: Any, name: str) -> float:
     """A non-negative number of seconds. Raises BadRecord ``bad-time``."""
     good = isinstance(value, int | float) and not isinstance(value, bool)
     if not good or not 0 <= value < 1e9:  # false for NaN
-        raise BadRecord("bad-time", f"{name} = {str(value)[:40]} is not a number of seconds from 0 up")
+        raise BadRecord("bad-time", f"{name} = {str(value)[:40]} is not a non-negative number of seconds")
     return float(value)
 
 

@@ -95,7 +95,7 @@ def _split(name: str) -> tuple[str, str]:
 def _sample(file: BinaryIO, key: str, members: dict[str, Member]) -> Entry:
     audio = next((members[suffix] for suffix in AUDIO if suffix in members), None)
     if audio is None:
-        raise BadRecord("missing-audio", f"only {sorted(members)[:10]}", record=key)
+        raise BadRecord("missing-audio", f"the sample has only {sorted(members)[:10]}", record=key)
     side: dict[str, Any] = json_object(_text(file, members["json"])) if "json" in members else {}
     text = next((_text(file, members[suffix]) for suffix in TEXTS if suffix in members), "")
     # The JSON of our own exports is the record itself; that of others may have it as a field.

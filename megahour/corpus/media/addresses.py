@@ -83,9 +83,9 @@ def explained(error: BaseException) -> str:
     """Describe an error in words. fsspec's "not found" for a web server has only the address: read its cause."""
     behind = error.__cause__ if isinstance(error, FileNotFoundError) else None
     if isinstance(private := getattr(behind or error, "os_error", None), PrivateAddress):
-        return f"{private}, {private.address}; allow_private permits networks"
+        return f"{private} {private.address}; allow_private permits networks"
     if status := getattr(behind, "status", 0):
-        return f"the server answers {status} {getattr(behind, 'message', '')}".rstrip()
+        return f"the server responded {status} {getattr(behind, 'message', '')}".rstrip()
     return str(behind or error) or type(behind or error).__name__
 
 
@@ -160,7 +160,9 @@ class Remote(RangeFile):
             while block := source.read(READ_BYTES):
                 target.write(block)
                 if target.tell() > MAX_COPY_BYTES:
-                    detail = f"{in_short(self._path)}: more than {MAX_COPY_BYTES} bytes, without ranges"
+                    detail = (
+                        f"{in_short(self._path)}: more than {MAX_COPY_BYTES} bytes from a server without byte ranges"
+                    )
                     raise BadRecord("too-large", detail)
         return target
 

@@ -69,7 +69,7 @@ def read_members(file: BinaryIO, *, max_bytes: int) -> Iterator[Member | BadReco
             return
         data, position = position + BLOCK, position + BLOCK + -(-info.size // BLOCK) * BLOCK
         if info.size < 0 or data + info.size > size:
-            detail = f"{info.size} bytes declared at byte {data}, the archive ends at {size}"
+            detail = f"{info.size} bytes declared at byte {data}, but the archive ends at byte {size}"
             yield BadRecord("tar-truncated", detail, record=info.name)
             return
         if info.type in (LONG_NAME, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGLINK):
@@ -85,7 +85,7 @@ def read_members(file: BinaryIO, *, max_bytes: int) -> Iterator[Member | BadReco
             yield BadRecord("tar-too-many", f"more than {MAX_MEMBERS} members")
             return
         problem = _refusal(info, name, max_bytes) or (
-            ("duplicate-id", "the name came before") if name in seen else None
+            ("duplicate-id", "an earlier member has the same name") if name in seen else None
         )
         seen.add(name)
         yield BadRecord(*problem, record=name) if problem else Member(name, data, info.size)

@@ -113,15 +113,15 @@ class Decoder:
         limits, stats, samples = self.limits, self.stats, self._sound.declared
         if not limits.min_rate_hz <= stats.rate_hz_in <= limits.max_rate_hz:
             allowed = f"{limits.min_rate_hz} to {limits.max_rate_hz} Hz"
-            raise BadRecord("sample-rate", f"{stats.rate_hz_in} Hz, allowed are {allowed}")
+            raise BadRecord("sample-rate", f"{stats.rate_hz_in} Hz, outside {allowed}")
         if stats.channels_in > limits.max_channels:
             raise BadRecord(
-                "too-many-channels", f"{stats.channels_in}, the limit max_channels is {limits.max_channels}"
+                "too-many-channels", f"{stats.channels_in} channels, the limit max_channels is {limits.max_channels}"
             )
         if samples is None:
             return
         if samples == 0:
-            raise BadRecord("zero-length-audio", f"a {stats.format} header with 0 samples")
+            raise BadRecord("zero-length-audio", f"the {stats.format} header declares 0 samples")
         self._check_length(samples)
 
     def _check_length(self, samples: int) -> None:
@@ -158,7 +158,7 @@ class Decoder:
             level = float(np.abs(block).max())
             if not np.isfinite(level):
                 raise BadRecord(
-                    "nan-audio", f"NaN or Inf among samples {stats.samples_in} to {stats.samples_in + len(block)}"
+                    "nan-audio", f"NaN or infinity among samples {stats.samples_in} to {stats.samples_in + len(block)}"
                 )
             stats.samples_in += len(block)
             if stats.samples_in > limit:  # only if the header does not declare the length
@@ -173,7 +173,9 @@ class Decoder:
         if len(signal):
             stats.peak = max(stats.peak, float(np.abs(signal).max()))
         if stats.peak < self.limits.silent_peak and stats.seconds_in > self.limits.silent_head_s:
-            raise BadRecord("silent-audio", f"the first {stats.seconds_in:.0f} s stay below {self.limits.silent_peak}")
+            raise BadRecord(
+                "silent-audio", f"the first {stats.seconds_in:.0f} s stay below silent_peak, {self.limits.silent_peak}"
+            )
         return to_int16(signal)
 
     def _broken(self, message: str) -> BadRecord:
@@ -203,10 +205,10 @@ class Decoder:
         elif stats.samples_in < declared - self._sound.slack:
             raise BadRecord("truncated-audio", self._counted("the data ends early"))
         elif stats.samples_in > declared + self._sound.slack:
-            raise BadRecord("header-lies", self._counted("the data goes on after the declared end"))
+            raise BadRecord("header-lies", self._counted("the data continues after the declared end"))
         unread = self._size - self._file.read_to
         if unread > MAX_TAIL_BYTES.get(stats.format, self._size):
-            raise BadRecord("header-lies", self._counted(f"{unread} bytes were left after the declared end"))
+            raise BadRecord("header-lies", self._counted(f"{unread} bytes follow the declared end"))
         if stats.peak < limits.silent_peak:
             raise BadRecord("silent-audio", f"peak {stats.peak:.6f}, the limit silent_peak is {limits.silent_peak}")
         if stats.clipped_share > limits.max_clipped:

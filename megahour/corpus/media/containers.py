@@ -38,7 +38,7 @@ def check_container(file: BinaryIO, size: int) -> None:
     Ogg, SPHERE, AVI, MP4 and Matroska pass: their decoders detect errors. Moves the position to the start.
     """
     if size == 0:
-        raise BadRecord("zero-length-audio", "the file has 0 bytes")
+        raise BadRecord("zero-length-audio", "the file is empty")
     file.seek(0)
     magic = file.read(12)
     if magic[:4] in (b"RIFF", b"RF64") and magic[8:12] == b"WAVE":
@@ -49,7 +49,9 @@ def check_container(file: BinaryIO, size: int) -> None:
         _check_sphere(file, size)
     elif magic[:4] == b"RIFF" and magic[8:12] == b"AVI ":
         if (end := struct.unpack("<I", magic[4:8])[0] + 8) > size:
-            raise BadRecord("truncated-audio", f"the first RIFF list should end at byte {end}, the file has {size}")
+            raise BadRecord(
+                "truncated-audio", f"the first RIFF list should end at byte {end}, but the file has {size} bytes"
+            )
     elif magic[4:8] in BOX_TYPES:
         check_boxes(file, size)
     elif magic[:4] == EBML:
@@ -159,7 +161,7 @@ def _check_wave(file: BinaryIO, size: int, magic: bytes) -> None:
     if data_end > size:
         # In a truncated file both declared sizes exceed the file; if only `data` does, the header contradicts itself.
         reason = "header-lies" if riff_end <= size else "truncated-audio"
-        raise BadRecord(reason, f"data should end at byte {data_end}, the file has {size} bytes")
+        raise BadRecord(reason, f"the data should end at byte {data_end}, but the file has {size} bytes")
     if size - position > MAX_TRAILER:
         raise BadRecord(
             "header-lies", f"{size - position} bytes after the data's end at byte {data_end} are not chunks"
@@ -175,7 +177,7 @@ def _check_sphere(file: BinaryIO, size: int) -> None:
     declared = 1024 + counts[0] * counts[1] * counts[2]
     is_packed = "shorten" in header
     if declared > size and not is_packed:
-        raise BadRecord("truncated-audio", f"{declared} bytes declared, the file has {size}")
+        raise BadRecord("truncated-audio", f"{declared} bytes declared, but the file has {size}")
 
 
 def _check_ogg(file: BinaryIO, size: int) -> None:
@@ -191,9 +193,9 @@ def _check_ogg(file: BinaryIO, size: int) -> None:
         raise BadRecord("truncated-audio", "the last Ogg page ends inside its header")
     length = 27 + page[26] + sum(page[27 : 27 + page[26]])
     if len(page) < length:
-        raise BadRecord("truncated-audio", f"the last Ogg page has {len(page)} of {length} bytes")
+        raise BadRecord("truncated-audio", f"the last Ogg page has only {len(page)} of {length} bytes")
     if not page[5] & END_OF_STREAM:
-        raise BadRecord("truncated-audio", "the last Ogg page is not the end of its stream")
+        raise BadRecord("truncated-audio", "the last Ogg page does not end its stream")
 
 
 BOX_TYPES = frozenset({b"ftyp", b"styp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot"})
@@ -218,14 +220,16 @@ def check_boxes(file: BinaryIO, size: int) -> None:
     end = 0
     for box in _boxes(file, 0, size):
         if box.end is not None and box.end > size:
-            raise BadRecord("truncated-audio", f"{box.name!r} should end at byte {box.end}, the file has {size}")
+            raise BadRecord(
+                "truncated-audio", f"{box.name!r} should end at byte {box.end}, but the file has {size} bytes"
+            )
         if box.name == b"moov":
             index = box
         end = size if box.end is None else box.end
     if index is None:
-        raise BadRecord("truncated-audio", f"no index (moov) in the file's {size} bytes; it is written last")
+        raise BadRecord("truncated-audio", f"no index (moov), which is written last, in the file's {size} bytes")
     if size - end > 8:
-        raise BadRecord("header-lies", f"{size - end} bytes after byte {end} are no boxes")
+        raise BadRecord("header-lies", f"the {size - end} bytes after byte {end} are not boxes")
     for entry in _descend(file, index, size, _TRACK_PATH):
         file.seek(entry.start + 12)  # skip version, flags, number of entries and the first entry's size
         if (kind := file.read(4)) in PROTECTED:
@@ -266,7 +270,9 @@ def check_matroska(file: BinaryIO, size: int) -> None:
         if int.from_bytes(element.name, "big") != _SEGMENT:
             continue
         if element.end is not None and element.end > size:
-            raise BadRecord("truncated-audio", f"the segment should end at byte {element.end}, the file has {size}")
+            raise BadRecord(
+                "truncated-audio", f"the segment should end at byte {element.end}, but the file has {size} bytes"
+            )
         for part in _elements(file, element.start, element.end or size):
             identifier = int.from_bytes(part.name, "big")
             if identifier == _TRACKS and _has(file, part, size, _ENCRYPTION_PATH):

@@ -56,16 +56,16 @@ class Listing:
     def _absolute(self, address: str) -> str:
         shown = in_short(address)
         if "\0" in address:
-            raise BadRecord("malformed-address", f"{shown!r} has a zero byte")
+            raise BadRecord("malformed-address", f"{shown!r} has a NUL character")
         protocol = _protocol(address)
         if not self.is_local and (protocol in (*DISK, "memory") or _ABSOLUTE.match(address)):
-            raise BadRecord("local-address", f"{shown}: a table from elsewhere cannot name files of this machine")
+            raise BadRecord("local-address", f"{shown}: a remote table cannot name files of this machine")
         if not protocol:
             base = "" if _ABSOLUTE.match(address) else self.source.rpartition("/")[0]
             return f"{base}/{address}" if base else address
         if protocol not in PROTOCOLS or ("::" in address and protocol not in (*WEB, *DISK)):
             known = ", ".join(f"{name}://" for name in PROTOCOLS)
-            raise BadRecord("foreign-protocol", f"{shown}: rows may name paths, {known}, none behind another")
+            raise BadRecord("foreign-protocol", f"{shown}: rows may only name paths and {known}, without chaining")
         _check_form(address, protocol)
         return address
 
@@ -80,7 +80,7 @@ class Listing:
             self._check_namenode(address, protocol, allowed)
             return cast(BinaryIO, Remote(*_store(address), tolerant=True))
         except PrivateAddress as error:
-            detail = f"{in_short(address)}: {error}, {error.address}; allow_private permits networks"
+            detail = f"{in_short(address)}: {error} {error.address}; allow_private permits networks"
             raise BadRecord("private-address", detail) from error
 
     def _check_namenode(self, address: str, protocol: str, allowed: Networks) -> None:
@@ -99,7 +99,7 @@ def _protocol(address: str) -> str:
 def _check_form(address: str, protocol: str) -> None:
     scheme, _, rest = address.partition("://")
     if "::" in scheme:
-        raise BadRecord("foreign-protocol", f"{in_short(address)}: no protocol may stand behind another")
+        raise BadRecord("foreign-protocol", f"{in_short(address)}: chained protocols are refused")
     if not rest.strip("/"):
         raise BadRecord("malformed-address", f"{in_short(address)} names no file")
     if protocol not in WEB:
@@ -119,7 +119,7 @@ def _open_disk(address: str) -> BinaryIO:
     try:
         path = Path(LocalFileSystem._strip_protocol(address))
         if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would block
-            raise BadRecord("missing-file", f"{in_short(address)} is no file")
+            raise BadRecord("missing-file", f"{in_short(address)} is not a file")
         return path.open("rb")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else None

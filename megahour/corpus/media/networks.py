@@ -24,7 +24,7 @@ class PrivateAddress(OSError):
     """A refused connection to `address`. The text is always the same, so that aiohttp does not merge several errors."""
 
     def __init__(self, address: str) -> None:
-        super().__init__("it leads to a private address")
+        super().__init__("it leads to the private address")
         self.address = address
 
 

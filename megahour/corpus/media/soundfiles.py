@@ -104,12 +104,14 @@ class SoundFileReader:
         self.format, self.subtype = sound.format, sound.subtype
         self.rate_hz, self.channels = sound.samplerate, sound.channels
         if sound.frames == UNKNOWN_FRAMES:
-            raise BadRecord("unknown-length", f"the {sound.format} header does not say its length; encode it again")
+            raise BadRecord(
+                "unknown-length", f"the {sound.format} header does not declare the length; encode the file again"
+            )
         self.declared: int | None = sound.frames
         self.slack = _SLACK_FRAMES.get(sound.format, 0)
         for declared, actual in _CORRECTED.findall(sound.extra_info if sound.format != "WAV" else ""):
             if int(declared) > int(actual):
-                raise BadRecord("truncated-audio", f"{actual} of {declared} bytes")
+                raise BadRecord("truncated-audio", f"only {actual} of {declared} bytes")
         self._buffer: Float32 = np.empty((BLOCK_FRAMES, self.channels), np.float32)
 
     def read(self) -> Float32:

@@ -90,7 +90,8 @@ def read_flac(
             stop = sound.frames if stop_samples is None else stop_samples
             if not 0 <= start_samples <= stop <= sound.frames:
                 raise StoreError(
-                    f"samples {start_samples} to {stop} of the {sound.frames} at byte {offset}", where=where
+                    f"samples {start_samples} to {stop} of an utterance with {sound.frames}, at byte {offset}",
+                    where=where,
                 )
             sound.seek(start_samples)
             samples: Int16 = sound.read(stop - start_samples, dtype="int16")

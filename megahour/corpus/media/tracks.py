@@ -61,7 +61,7 @@ class TrackReader:
         first = next(self._frames, None)
         if first is None:
             file.raise_error()
-            raise BadRecord("zero-length-audio", f"a {self.subtype} track without a sample")
+            raise BadRecord("zero-length-audio", f"the {self.subtype} track has no samples")
         # From the first frame, not the header: HE-AAC headers declare half the actual rate.
         self.rate_hz, self.channels = first.sample_rate, len(first.layout.channels)
         self._late: AudioFrame | None = first
@@ -74,7 +74,9 @@ class TrackReader:
         streams = self._container.streams
         if not streams.audio:
             kinds = ", ".join(stream.type or "data" for stream in streams) or "no streams"
-            raise BadRecord("no-audio-stream", f"the container has {kinds}")
+            raise BadRecord(
+                "no-audio-stream", f"the container has only {kinds}" if len(streams) else "it has no streams"
+            )
         main = streams.best("audio")
         best = next((stream for stream in streams.audio if main and stream.index == main.index), streams.audio[0])
         for stream in streams:
@@ -132,7 +134,7 @@ class TrackReader:
         gap = round((float(frame.pts * frame.time_base) - self._zero_s) * self.rate_hz) - self._position
         if gap > MAX_GAP_S * self.rate_hz:
             where = f"{self._position / self.rate_hz:.1f} s"
-            raise BadRecord("header-lies", f"the clock jumps by {gap / self.rate_hz:.0f} s at {where}")
+            raise BadRecord("header-lies", f"the timestamps jump by {gap / self.rate_hz:.0f} s at {where}")
         return gap if gap >= GAP_S * self.rate_hz else 0
 
     def _samples(self, frame: AudioFrame) -> Float32:
@@ -142,7 +144,7 @@ class TrackReader:
             was = f"{self.rate_hz} Hz, {self.channels} channels"
             raise BadRecord(
                 "changing-format",
-                f"{was} become {rate_and_channels[0]} Hz, {rate_and_channels[1]} channels in mid-stream",
+                f"{was} change to {rate_and_channels[0]} Hz, {rate_and_channels[1]} channels in mid-stream",
             )
         kind = frame.format.name.removesuffix("p")
         if kind not in _SCALE:

@@ -92,11 +92,11 @@ def read_zip(file: BinaryIO, *, max_bytes: int) -> Iterator[ZipMember | BadRecor
             continue
         problem = _refusal(entry, name, max_bytes)
         if problem is None and entry.offset + LOCAL_FORM.size + len(entry.raw_name) + entry.packed > end:
-            problem = "zip-corrupt", f"{entry.packed} bytes at byte {entry.offset}, only {end} are there"
+            problem = "zip-corrupt", f"{entry.packed} bytes at byte {entry.offset} reach beyond byte {end}"
         if overlaps:
-            problem = "zip-overlap", f"its bytes from {entry.offset} on are also those of another member"
+            problem = "zip-overlap", f"its bytes from {entry.offset} on overlap another member"
         elif problem is None and name in seen:
-            problem = "duplicate-id", "the name came before"
+            problem = "duplicate-id", "an earlier member has the same name"
         seen.add(name)
         yield (
             BadRecord(*problem, record=name)
@@ -115,13 +115,13 @@ def open_member(file: BinaryIO, member: ZipMember, folder: Path | None = None) -
     file.seek(member.offset)
     data = file.read(LOCAL_FORM.size + len(member.raw_name))
     if len(data) < LOCAL_FORM.size + len(member.raw_name) or data[:4] != LOCAL:
-        raise BadRecord("zip-corrupt", f"no member begins at byte {member.offset}", record=member.name)
+        raise BadRecord("zip-corrupt", f"there is no member at byte {member.offset}", record=member.name)
     *_, name_bytes, extra_bytes = LOCAL_FORM.unpack(data[: LOCAL_FORM.size])
     if name_bytes != len(member.raw_name) or data[LOCAL_FORM.size :] != member.raw_name:
-        raise BadRecord("zip-corrupt", "the member has another name than in the directory", record=member.name)
+        raise BadRecord("zip-corrupt", "the member's name differs from the directory's", record=member.name)
     start = member.offset + LOCAL_FORM.size + name_bytes + extra_bytes
     if start + member.packed > member.end:
-        raise BadRecord("zip-corrupt", f"its bytes go beyond byte {member.end}", record=member.name)
+        raise BadRecord("zip-corrupt", f"its bytes reach beyond byte {member.end}", record=member.name)
     packed = cast(BinaryIO, TarWindow(file, start, member.packed))
     return packed if member.method == STORED else _inflated(packed, member, folder)
 
@@ -170,19 +170,21 @@ def _directory(file: BinaryIO) -> _Directory:
     while at >= 0 and (len(tail) - at < END_FORM.size or at + END_FORM.size + _comment_bytes(tail, at) > len(tail)):
         at = tail.rfind(END, 0, at)
     if at < 0:
-        raise BadRecord("zip-corrupt", f"no end of a directory in the last {len(tail)} of {size} bytes")
+        raise BadRecord("zip-corrupt", f"no end of the central directory in the last {len(tail)} of {size} bytes")
     _, disk, first_disk, _, members, bytes_, offset, _ = END_FORM.unpack_from(tail, at)
     end = tail_start + at
     if locator := _locator(file, end):
         end, members, bytes_, offset, disk, first_disk = locator
     if disk or first_disk:
-        raise BadRecord("zip-unsupported", "a part of an archive of several")
+        raise BadRecord("zip-unsupported", "a part of a multi-volume archive")
     before = end - bytes_ - offset  # bytes of the program in a self-extracting archive
     if before < 0:
-        raise BadRecord("zip-corrupt", f"a directory of {bytes_} bytes at byte {offset}, which ends at {end}")
+        raise BadRecord("zip-corrupt", f"the directory of {bytes_} bytes at byte {offset} should end at byte {end}")
     if members > MAX_MEMBERS or bytes_ > MAX_DIRECTORY_BYTES:
         limits = f"{MAX_MEMBERS} and {MAX_DIRECTORY_BYTES}"
-        raise BadRecord("zip-too-many", f"{members} members in {bytes_} bytes, the limits are {limits}")
+        raise BadRecord(
+            "zip-too-many", f"the directory has {members} members in {bytes_} bytes, the limits are {limits}"
+        )
     return _Directory(offset + before, bytes_, members, before)
 
 
@@ -202,7 +204,7 @@ def _locator(file: BinaryIO, end: int) -> tuple[int, int, int, int, int, int] | 
     file.seek(at)
     name, *_, disk, first_disk, _, members, bytes_, offset = END64_FORM.unpack(file.read(END64_FORM.size))
     if name != END64:
-        raise BadRecord("zip-corrupt", f"no zip64 end of a directory at byte {at}")
+        raise BadRecord("zip-corrupt", f"no zip64 end of the central directory at byte {at}")
     return at, members, bytes_, offset, disk, first_disk
 
 
@@ -212,7 +214,7 @@ def _entries(file: BinaryIO, directory: _Directory) -> Iterator[_Entry]:
     data, at = file.read(directory.size), 0
     for number in range(directory.members):
         if len(data) - at < ENTRY_FORM.size or data[at : at + 4] != ENTRY:
-            raise BadRecord("zip-corrupt", f"the directory has {number} members, {directory.members} are declared")
+            raise BadRecord("zip-corrupt", f"the directory has {number} members, but declares {directory.members}")
         _, _, _, flags, method, _, _, crc, packed, size, name, extra, comment, _, _, mode, offset = (
             ENTRY_FORM.unpack_from(data, at)
         )
@@ -237,7 +239,7 @@ def _wide(values: list[int], fields: bytes) -> list[int]:
             wide = iter(struct.unpack_from(f"<{wanted}Q", fields, at + 4))
             return [next(wide) if value == IN_ZIP64 else value for value in values]
         at += 4 + size
-    raise BadRecord("zip-corrupt", "a member whose zip64 sizes are missing")
+    raise BadRecord("zip-corrupt", "a member lacks its zip64 sizes")
 
 
 def _spans(entries: list[_Entry], limit: int) -> tuple[list[int], list[bool]]:
@@ -276,11 +278,11 @@ def _refusal(entry: _Entry, name: str, max_bytes: int) -> tuple[str, str] | None
     if entry.flags & ENCRYPTED:
         return "zip-encrypted", "it needs a password"
     if entry.method not in (STORED, DEFLATED):
-        return "zip-unsupported", f"packed by method {entry.method}; {STORED} and {DEFLATED} are read"
+        return "zip-unsupported", f"compressed by method {entry.method}; only {STORED} and {DEFLATED} can be read"
     if entry.size > max_bytes:
         return "too-large", f"{entry.size} bytes, the limit max_bytes is {max_bytes}"
     if entry.method == STORED and entry.size != entry.packed:
-        return "zip-corrupt", f"{entry.size} bytes are stored in {entry.packed}"
+        return "zip-corrupt", f"{entry.size} bytes cannot be stored in {entry.packed}"
     if entry.size > BOMB_BYTES and entry.size > BOMB_RATIO * entry.packed:
-        return "zip-bomb", f"{entry.packed} bytes would become {entry.size}"
+        return "zip-bomb", f"{entry.packed} bytes would unpack to {entry.size}"
     return None

@@ -42,7 +42,7 @@ def check_order(cues: list[Cue]) -> list[Cue]:
     kept = _longest_non_decreasing([cues[number].start_samples for number in timed])
     lost = len(timed) - len(kept)
     if lost > MAX_DISORDER * len(timed):
-        raise BadRecord("cues-out-of-order", f"{lost} of {len(timed)} cues start before their predecessors")
+        raise BadRecord("cues-out-of-order", f"{lost} of {len(timed)} cues start before the cue that precedes them")
     in_order = {timed[position] for position in kept}
     return [
         cue if number in in_order else replace(cue, start_samples=-1, end_samples=-1) for number, cue in enumerate(cues)
@@ -175,7 +175,9 @@ def fit_to_length(cues: list[Cue], samples: int) -> list[Cue]:
     timed = sum(cue.start_samples >= 0 for cue in cues)
     late = sum(cue.start_samples >= samples for cue in cues)
     if late > timed / 2:
-        raise BadRecord("transcript-too-long", f"{late} of {timed} cues start after the recording's {samples} samples")
+        raise BadRecord(
+            "transcript-too-long", f"{late} of {timed} cues start after the end of the recording ({samples} samples)"
+        )
     return [
         replace(cue, start_samples=-1, end_samples=-1)
         if cue.start_samples >= samples

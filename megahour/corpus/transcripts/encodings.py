@@ -52,7 +52,7 @@ def decode_text(data: bytes, language: str = "en") -> str:
         if _plausible(text, candidate):
             return text.replace("\0", REPLACEMENT).replace("\r\n", "\n").replace("\r", "\n")
     tried = ", ".join(candidates)
-    raise BadRecord("unreadable-encoding", f"{len(data)} bytes are not text in {tried}; save the file as UTF-8")
+    raise BadRecord("unreadable-encoding", f"the {len(data)} bytes are not text in {tried}; save the file as UTF-8")
 
 
 def marked_encoding(data: bytes) -> str | None:

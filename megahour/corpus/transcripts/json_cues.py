@@ -62,19 +62,19 @@ def json_cues(text: str, rate_hz: int) -> list[Cue]:
     try:
         value: Any = load_json(text)
     except (ValueError, RecursionError) as error:
-        raise BadRecord("unreadable-transcript", f"no JSON: {error}") from error
+        raise BadRecord("unreadable-transcript", f"not JSON: {error}") from error
     shape = find(value)
     if shape is None:
         names = ", ".join(list(value)[:12]) if isinstance(value, dict) else ""
         what = f"an object with {names}" if names else f"a JSON {type(value).__name__}"
-        raise BadRecord("unreadable-transcript", f"{what}: no list of cues and no text that is known")
+        raise BadRecord("unreadable-transcript", f"{what}, without cues or text in a known format")
     read, inner = shape
     try:
         said = list(read(inner))
         if strange := [part for each in said for part in (each.text, each.speaker) if not isinstance(part, str)]:
-            raise TypeError(f"a text or a speaker that is a JSON {type(strange[0]).__name__}")
+            raise TypeError(f"a text or a speaker is a JSON {type(strange[0]).__name__}")
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        detail = f"no cues as {read.__name__.strip('_')} has them: {type(error).__name__} {error}"
+        detail = f"cues in the format {read.__name__.strip('_')} are malformed: {type(error).__name__} {error}"
         raise BadRecord("unreadable-transcript", detail) from error
     return [timed_cue(each, rate_hz) for each in said]
 
@@ -112,7 +112,7 @@ def _list(cues: list[Any]) -> Iterator[Said]:
     for item in cues:
         cue = {"text": item} if isinstance(item, str) else item
         if not isinstance(cue, dict):
-            raise TypeError(f"a cue that is a JSON {type(item).__name__}")
+            raise TypeError(f"a cue is a JSON {type(item).__name__}")
         start, end = time_of(cue, STARTS), time_of(cue, ENDS)
         end = start + time_of(cue, DURATIONS) if math.isnan(end) else end
         yield Said(start, end, first_text(cue, TEXTS), speaker_of(cue))

@@ -76,7 +76,7 @@ def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "
         cues = list(_timed_cues(text, rate_hz, is_vtt=suffix == ".vtt"))
     absurd = sum(cue.start_samples < 0 for cue in cues)
     if suffix in TIMED_SUFFIXES and absurd > len(cues) / 2:
-        raise BadRecord("absurd-cue-times", f"{absurd} of {len(cues)} cues have a time that no clock shows")
+        raise BadRecord("absurd-cue-times", f"{absurd} of {len(cues)} cues have an impossible time")
     return tidy(cues, rate_hz)
 
 
@@ -112,7 +112,7 @@ def tidy(found: list[Cue], rate_hz: int) -> Transcript:
     """
     spoken = [cue for cue in found if spoken_text(cue.raw)]
     if not spoken:
-        raise BadRecord("empty-transcript", f"{len(found)} cues, none with words to say")
+        raise BadRecord("empty-transcript", f"none of the {len(found)} cues has words to speak")
     single = without_copies(spoken)
     unrolled = strip_rolling(single)
     checked = _in_order(unrolled, rate_hz)
@@ -136,7 +136,7 @@ def _timed_cues(text: str, rate_hz: int, *, is_vtt: bool) -> Iterator[Cue]:
     timings = [(position, match) for position, line in enumerate(lines) if (match := _TIMING.match(line))]
     if not timings:
         if any(line.strip() for line in lines) and not (is_vtt and lines[0].startswith("WEBVTT")):
-            raise BadRecord("unreadable-transcript", f"no timing line in {len(lines)} lines")
+            raise BadRecord("unreadable-transcript", f"none of the {len(lines)} lines is a timing line")
         return
     edges = [position for position, _ in timings[1:]] + [len(lines)]
     for (position, match), edge in zip(timings, edges, strict=True):

@@ -64,12 +64,14 @@ def _text(value: Mapping[str, Any]) -> str:
         return text
     shape = find(value)
     if shape is None:
-        raise BadRecord("no-text", f"an object with {', '.join(list(value)[:12])}: no text that is known")
+        raise BadRecord("no-text", f"an object with {', '.join(list(value)[:12])}, without text in a known format")
     read, inner = shape
     try:
         return " ".join(said.text for said in read(inner))
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise BadRecord("no-text", f"no text as {read.__name__.strip('_')} has it: {error}") from error
+        raise BadRecord(
+            "no-text", f"text in the format {read.__name__.strip('_')} is malformed: {type(error).__name__} {error}"
+        ) from error
 
 
 def _confidence(value: Mapping[str, Any]) -> float | None:
@@ -115,5 +117,5 @@ def _checked(name: str, value: Any, *, exponent: bool = False) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not 0.0 <= number <= 1.0:  # true for NaN
-        raise BadRecord("bad-confidence", f"{name} = {str(value)[:40]} gives none from 0 to 1")
+        raise BadRecord("bad-confidence", f"{name} = {str(value)[:40]} is no confidence between 0 and 1")
     return number

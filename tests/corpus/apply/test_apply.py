@@ -117,12 +117,12 @@ CHANGED = "import pyarrow as pa\nimport pyarrow.compute as pc\ndef f(batch):\n  
 @pytest.mark.parametrize(
     ("code", "said"),
     [
-        ("batch.drop_columns(['speaker'])", r"no columns \['speaker'\]"),
+        ("batch.drop_columns(['speaker'])", r"missing columns \['speaker'\]"),
         ("batch.append_column('mood', batch['name'])", r"unknown columns \['mood'\]"),
-        ("batch.set_column(4, 'samples', pc.add(batch['samples'], 1))", r"changed \['samples'\], which say where"),
-        ("pa.concat_tables([pa.table(batch)] * 2)", "a row with a key that was not there, or one twice"),
+        ("batch.set_column(4, 'samples', pc.add(batch['samples'], 1))", r"changed columns \['samples'\], which locate"),
+        ("pa.concat_tables([pa.table(batch)] * 2)", "a row whose key is new, or occurs twice"),
         ("batch.set_column(4, 'samples', batch['name'].take(pa.array([None] * len(batch), pa.int32())))", "changed"),
-        ("[1]", "gave a list"),
+        ("[1]", "returned a list"),
         ("1 / 0", r"f raised ZeroDivisionError: division by zero \(.*my_text.py:4\)"),
     ],
 )

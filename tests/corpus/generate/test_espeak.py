@@ -72,7 +72,7 @@ def test_unknown_and_unstable_voices_are_refused() -> None:
     with pytest.raises(StageError, match='no variant "nobody"'):
         speak("hello", "en-us", "nobody")
     for variant in UNSTABLE:
-        with pytest.raises(StageError, match="never says the same thing twice"):
+        with pytest.raises(StageError, match="never sounds the same twice"):
             speak("hello", "en-us", variant)
 
 

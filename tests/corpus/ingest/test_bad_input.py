@@ -169,8 +169,11 @@ def test_of_equal_sound_the_better_transcript_stays(tmp_path: Path, engine: Loca
     assert (out.summary["cues"], out.summary["words"], out.manifest.counts.bad) == (1, 2, 0)
     b, c = left_out(out)
     assert (b["name"], b["reason"], b["seconds"], b["bad"]) == ("b", "same-audio", 1.0, False)
-    assert b["detail"] == "the same samples as a, which now has this one's transcript, as it has times or more words"
-    assert c["detail"] == "the same samples as a"
+    assert (
+        b["detail"]
+        == "same samples as a, which takes over this recording's transcript because it has times or more words"
+    )
+    assert c["detail"] == "same samples as a"
 
 
 def left_out(out: Artifact) -> list[dict[str, Any]]:

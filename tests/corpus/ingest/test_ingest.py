@@ -249,7 +249,7 @@ def test_a_changed_source_is_ingested_again(folder: Path, tmp_path: Path, engine
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({}, "neither a source nor the raw input"),
+        ({}, "no `source` and no input `raw`"),
         ({"source": "nowhere-at-all"}, "no files at nowhere-at-all"),
         ({"source": ".", "speaker_pattern": "("}, "not a regular expression"),
         ({"source": ".", "speaker_pattern": "a"}, "has 0 groups"),
@@ -267,7 +267,7 @@ def test_impossible_jobs_are_refused_before_they_start(params: dict[str, Any], m
 
 def test_a_folder_without_audio_is_refused(tmp_path: Path) -> None:
     put(tmp_path, "readme.txt", "nothing here")
-    with pytest.raises(ConfigError, match="none of them audio"):
+    with pytest.raises(ConfigError, match="is audio, tar or zip"):
         plan_files(str(tmp_path), 1000)
 
 

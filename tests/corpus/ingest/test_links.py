@@ -115,7 +115,7 @@ def test_broken_links_are_bad_records_by_name(tmp_path: Path, root: Path, engine
     assert names(out) == ["own"]
     bad = {record["id"]: (record["reason"], record["detail"]) for record in out.bad_records()}
     assert sorted(bad) == ["disk3", "gone.srt", "gone.wav", "pack.tar.gz"]
-    assert bad["disk3"] == ("broken-link", "it points to /mnt/missing/disk3, which cannot be read")
+    assert bad["disk3"] == ("broken-link", "the link points to /mnt/missing/disk3, which cannot be read")
     assert out.summary["not_read"] == {"broken link": 1}
 
 
@@ -125,7 +125,7 @@ def test_a_source_of_broken_links_says_so(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"broken links: a\.wav"):
             list_source(str(source))
     put(tmp_path / "in", "notes.pdf", "x")
-    with pytest.raises(ConfigError, match=r"none of them audio, tar or zip; broken links: a\.wav"):
+    with pytest.raises(ConfigError, match=r"is audio, tar or zip; broken links: a\.wav"):
         plan_files(str(tmp_path / "in"), 1000)
     link(tmp_path / "m/a.jsonl", "/mnt/missing/a.jsonl")
     put(tmp_path / "m", "b.jsonl", "{}")

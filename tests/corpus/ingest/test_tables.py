@@ -116,7 +116,7 @@ def test_a_manifest_of_stretches_is_pointed_to_import(tmp_path: Path) -> None:
     first, second = table_items(table, *spec["table"], 0, spec["repeated"])
     assert not isinstance(first, BadRecord)
     assert isinstance(second, BadRecord)
-    assert "`import` reads stretches" in second.detail
+    assert "use `import` for segments" in second.detail
 
 
 def test_addresses_that_differ_in_their_query_only(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_server_that_stumbles_is_asked_again(tmp_path: Path, monkeypatch: pyte
 
 def test_what_a_server_refuses_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("megahour.corpus.media.addresses.PAUSE_S", 0.01)
-    with served(tmp_path) as server, pytest.raises(BadRecord, match=r"gone\.wav: the server answers 404"):
+    with served(tmp_path) as server, pytest.raises(BadRecord, match=r"gone\.wav: the server responded 404"):
         open_listed(f"{server.url}/gone.wav")
     with pytest.raises(BadRecord, match="Cannot connect to host"):
         open_listed(f"{server.url}/gone.wav")
@@ -319,7 +319,7 @@ def test_a_table_that_is_not_utf_8_is_refused_by_its_encoding(tmp_path: Path, su
     source = write_table(tmp_path / f"list{suffix}", [{"audio": "a.wav", "text": "Grüße"}])
     text = Path(source).read_text("utf-8")
     Path(source).write_bytes(text.encode(encoding))
-    with pytest.raises(ConfigError, match=rf"is {encoding.upper()[:6]}, and tables are read as UTF-8\nRemedy: save it"):
+    with pytest.raises(ConfigError, match=rf"is {encoding.upper()[:6]}, but tables must be UTF-8\nRemedy: save it"):
         plan_table(source, 1 << 30, 100)
     Path(source).write_text(text, "utf-8-sig")
     assert len(plan_table(source, 1 << 30, 100)) == 1

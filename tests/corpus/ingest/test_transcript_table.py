@@ -40,5 +40,5 @@ def test_files_without_a_transcript_and_too_large_ones(tmp_path: Path, monkeypat
     monkeypatch.setattr("slow_store.DELAY_S", 0.0)
     assert TranscriptsByName(laid_out(tmp_path, ["# nothing"])).get("a") is None
     monkeypatch.setattr(transcript_table, "MAX_BYTES", 5)
-    with pytest.raises(ConfigError, match="of transcripts"):
+    with pytest.raises(ConfigError, match="the file has more than"):
         laid_out(tmp_path, ["a: too many"])

@@ -381,7 +381,7 @@ def test_impossible_sources_are_refused_before_anything_runs(tmp_path: Path) -> 
     tar(tmp_path / "1.tar", [])
     tar(tmp_path / "2.tar", [])
     p = ImportParams(format="nemo-tarred", source=str(tmp_path / "m.jsonl"), audio=f"{tmp_path}/*.tar")
-    with pytest.raises(ConfigError, match="1 manifests and 2 tars"):
+    with pytest.raises(ConfigError, match="1 manifests but 2 tars"):
         Import().plan(p, {})
     with pytest.raises(ValueError, match="needs audio"):
         ImportParams(format="shar", source="x")

@@ -146,7 +146,7 @@ def test_samples_come_by_offset(tmp_path: Path) -> None:
         assert np.array_equal(audio.read(*places[2], 40_000), recordings[2][40_000:])
         with pytest.raises(StoreError, match="no FLAC at byte 7"):
             audio.read(7, 100)
-        with pytest.raises(StoreError, match="samples 0 to 99999 of the 16000"):
+        with pytest.raises(StoreError, match="samples 0 to 99999 of an utterance with 16000"):
             audio.read(*places[0], 0, 99_999)
 
 
