@@ -7,13 +7,16 @@ BIN := $(VENV)/bin
 # Where it is set, each of the processes that the suite starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test faults mutants check style types site docs bench sbom hashes clean
+.PHONY: demo test suite faults mutants check style types site docs bench sbom hashes clean
 
 demo: $(VENV)/installed
 	$(BIN)/megahour run demo
 
+# Beside each other: mypy works for a minute on one core, and some tests wait for others' processes.
 test: $(VENV)/installed-dev
-	$(MAKE) --no-print-directory --jobs 2 types style site
+	$(MAKE) --no-print-directory --jobs 4 style types site suite
+
+suite: $(VENV)/installed-dev
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Workers that stand still, machines that join and leave, disks that are full, and kills at more moments than `test` has

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -27,14 +29,32 @@ STARTUP = str(Path(__file__).parent / "startup")  # of the processes that tests 
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [STARTUP, os.environ.get("PYTHONPATH")]))
 
 SHARED_DATA = Path(__file__).parent.parent.parent / "shared" / "data"
-settings.register_profile("megahour", deadline=None)  # the first example may import half of the world
+settings.register_profile("megahour", deadline=None, max_examples=50)  # the first may import half of the world
 settings.load_profile("megahour")
 RUN = Path("end_to_end", "test_small_run.py")  # makes a run that other files there compare theirs with
 COMPILED = tuple(
     map(Path, ("decode/test_lattice_search.py", "decode/test_ctc_beam.py", "lm/estimate/test_estimate.py"))
 )
 """Files whose kernels take a minute to compile, once: later files find them, where two at a time would both wait."""
-LONGEST = ("train", "end_to_end", "engine", "runner", "cli", "lm", "align", "sync", "serve", "corpus")
+LONGEST = (
+    *("train", "end_to_end", "engine", "runner", "export", "test_examples.py", "test_extras.py", "cli", "lm", "align"),
+    *("sync", "serve", "corpus"),
+)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
+    """In a fresh checkout the first of pytest-xdist's workers compiles all modules, the others read the bytecode."""
+    run = getattr(session.config, "workerinput", {}).get("testrunuid")
+    if run is None or sys.dont_write_bytecode or next(Path(__file__).parent.glob("__pycache__/test_*.pyc"), None):
+        return (yield)
+    turn = Path(tempfile.gettempdir()) / f"megahour-tests-{run}.lock"
+    with turn.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            return (yield)
+        finally:
+            turn.unlink(missing_ok=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -52,7 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="module", autouse=True)
 def forked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
     """Engines and services of this process fork theirs with all imports done, but where these are what is tested."""
-    if request.path.parent.name in ("engine", "serve") or request.node.get_closest_marker("spawned"):
+    if request.path.parent.name == "engine" or request.node.get_closest_marker("spawned"):
         yield
         return
     from gloo import ForkedContext
