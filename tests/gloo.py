@@ -26,7 +26,14 @@ processes.set_forkserver_preload(
     ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim", "megahour.sync.group.virtual"]
     + [f"megahour.sync.trainers.{name}" for name in ("dense", "gtc", "bmuf", "gossip", "local_sgd", "zero", "ddp")]
     + ["pytest", "hypothesis.strategies", "made_artifacts", "trainings", "megahour.train.workers.worker"]
-    + ["toy_stages", "megahour.cli.main", "megahour.cli.run", "megahour.cli.stage_command", "megahour.runner.runner"]
+    + [
+        "s3fs",
+        "toy_stages",
+        "megahour.cli.main",
+        "megahour.cli.run",
+        "megahour.cli.stage_command",
+        "megahour.runner.runner",
+    ]
     + [
         f"megahour.train.{name}"
         for name in ("job", "loop", "loop_with_others", "sharded", "pipeline", "tensor_parallel")

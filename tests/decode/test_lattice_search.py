@@ -295,14 +295,14 @@ def test_a_graph_composed_on_the_fly_finds_what_every_sentence_costs_by_the_othe
     graph = build_graph(models[old], LEXICON, 4, **HMM)  # type: ignore[arg-type]
     walks = GraphScorer(models[old]), ModelScorer(NgramScorer(from_model(models[new])))
     composed = ComposedGraph(search_graph(graph.fst), graph.words, *walks, scale)
-    for seed in range(3):
-        frames = random_posteriors(seed, 5, 4)
+    for seed in range(2):
+        frames = random_posteriors(seed, 4, 4)
         expected = {
             words: min(
                 scale * sentence_cost(models[new], words) + extra + hmm_cost(frames, labels, 0.6)
                 for labels, extra in label_sequences(words, LEXICON, 0, 0.3)
             )
-            for words in word_sequences("abc", 5)
+            for words in word_sequences("abc", 4)
         }
         limit = min(expected.values()) + 6.0
         within = {words: cost for words, cost in expected.items() if cost <= limit - 0.01}

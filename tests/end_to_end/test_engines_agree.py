@@ -28,10 +28,3 @@ def test_a_recipe_on_spark_gives_the_bytes_of_the_local_engine(tmp_path: Path, u
         "alignment",
     }
     assert contents(folder) == contents(undisturbed, steps)
-
-
-def test_a_stage_alone_on_spark(tmp_path: Path, undisturbed: Path) -> None:
-    out = tmp_path / "prompts"
-    inputs = ["--utterances", str(undisturbed / "prompts-utterances"), "--out", str(out)]
-    run("select", *inputs, "--sets", "[{name: prompts}]", "--seed", "3", "--engine", "spark", "--workers", "2")
-    assert contents(tmp_path) == contents(undisturbed, {"prompts"})

@@ -10,18 +10,16 @@ from small_run import SMALL, run
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
 
-STEPS = ("prompts-raw", "prompts-recordings", "prompts-utterances", "prompts", "prompts-features", "aligner")
+STEPS = ("prompts-raw", "prompts-recordings", "prompts-utterances", "prompts")
 
 
 @pytest.mark.slow
 def test_a_recipe_on_s3_gives_the_contents_of_a_local_run(s3_url: str, tmp_path: Path, undisturbed: Path) -> None:
-    """Maps, an exchange, and a training stage whose checkpoints stay on local disk."""
+    """Maps and an exchange; a training on S3 is in `tests/train/test_durable.py`."""
     home = f"{s3_url}/{tmp_path.name}"
     arguments = [str(SMALL), f"run={home}"]
-    assert f"6 steps (6 ran) in {home}" in run("run", *arguments, "--until", STEPS[-1])
+    assert f"4 steps (4 ran) in {home}" in run("run", *arguments, "--until", STEPS[-1])
     for step in STEPS:
         assert Artifact(f"{home}/{step}").manifest == Artifact(undisturbed / step).manifest, step
         assert verify(Artifact(f"{home}/{step}")) == [], step
-    assert f"ok  {home}/{STEPS[0]}" in run("verify", f"{home}/{STEPS[0]}")
     assert run("run", *arguments, "--until", STEPS[-1]).count("already made") == len(STEPS)
-    assert "steps would run" in run("plan", *arguments)

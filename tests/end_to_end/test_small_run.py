@@ -87,7 +87,7 @@ def test_a_disturbed_run_ends_in_the_same_bytes(tmp_path: Path, undisturbed: Pat
         disturb(folder, "raw", moments.randint(1, 3), moments.uniform(0, 0.3), kill_driver)
         disturb(folder, "alignment", 0, moments.uniform(0.5, 2.5), press_ctrl_c)  # tasks wait for the service
         disturb(folder, "utterances", moments.randint(0, 4), moments.uniform(0, 0.3), kill_group)
-    disturb(folder, "units", moments.randint(0, 2), moments.uniform(0, 0.5), kill_group)
+        disturb(folder, "units", moments.randint(0, 2), moments.uniform(0, 0.5), kill_group)
     disturb(folder, "targets", 0, moments.uniform(0, 2), kill_driver)  # the service outlives no driver
 
     rest = [] if all_of_them else ["--until", "targets"]  # what follows begins with the same bytes

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from command_line import forked
 from numpy.typing import NDArray
 from small_run import megahour
 
@@ -80,9 +81,7 @@ def test_from_files_and_folders(undisturbed: Path, tmp_path: Path) -> None:
         "json",
         "--whole",
     ]
-    done = subprocess.run(
-        megahour(*command, "--out", str(tmp_path / "out")), capture_output=True, text=True, check=False
-    )
+    done = forked(*command, "--out", str(tmp_path / "out"))
     assert done.returncode == 1, done.stderr
     assert "b.wav: unreadable-audio" in done.stderr or "b.wav: " in done.stderr
     assert "1 of 2 transcripts in" in done.stdout

@@ -417,7 +417,7 @@ def test_producers_wait_when_the_queue_is_full() -> None:
 
 @pytest.mark.parametrize("exact", [True, False])
 def test_padding_stays_small_under_load(exact: bool) -> None:
-    spec = ModelSpec("accelerator_models:sums", {"seconds": 0.04}, max_batch_frames=1024, exact=exact)
+    spec = ModelSpec("accelerator_models:sums", {"seconds": 0.02}, max_batch_frames=1024, exact=exact)
     items = sequences(1000, seed=4, shortest=60, longest=120)
     with serve(spec) as service, client(service.endpoint) as c:
         assert_sums(items, dict(c.infer(items, window_frames=40_000)))

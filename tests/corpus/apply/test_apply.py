@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from made_media import encode, murmur, put
 from spark_marks import needs_spark
 
+from megahour.cli.main import app
 from megahour.core.errors import ConfigError, MegahourError, NothingKept
 from megahour.core.kinds import kind_of
 from megahour.core.store import Artifact
@@ -82,16 +84,28 @@ def test_a_filter_as_the_page_shows_it_and_the_stage_behind_it(
 
 @needs_spark
 def test_spark_makes_the_same_bytes(tmp_path: Path, engine: LocalEngine, recordings: Artifact) -> None:
-    """Of rows and of cues; a function that raises is named there, too."""
+    """Of cues, by the command, and of rows; a function that raises is named there, too."""
     from megahour.engine.spark import SparkEngine
 
+    cues = applied(tmp_path / "cues", engine, recordings, SHOWN, "mine", table="cues")
+    words = [
+        "--artifact",
+        recordings.url,
+        "--out",
+        f"{tmp_path}/there",
+        "--function",
+        f"{tmp_path}/cues/my_text.py:mine",
+    ]
+    on_spark = ["--table", "cues", "--engine", "spark", "--master", "local[2]"]
+    done = CliRunner().invoke(app, ["apply", *words, *on_spark])
+    assert done.exit_code == 0, done.output
+    assert Artifact(tmp_path / "there").manifest.digest == cues.manifest.digest
     with SparkEngine("local[2]") as spark:
-        for name, more in (("mine", {"table": "cues"}), ("long_enough", {})):
-            here, there = (
-                applied(tmp_path / f"{name}-{kind}", runs, recordings, SHOWN, name, **more)
-                for kind, runs in (("here", engine), ("there", spark))
-            )
-            assert here.manifest.digest == there.manifest.digest
+        here, there = (
+            applied(tmp_path / kind, runs, recordings, SHOWN, "long_enough")
+            for kind, runs in (("rows", engine), ("rows-there", spark))
+        )
+        assert here.manifest.digest == there.manifest.digest
         with pytest.raises(MegahourError, match=r"f raised ZeroDivisionError"):
             applied(tmp_path / "bad", spark, recordings, CHANGED + "1 / 0", "f")
 

@@ -67,6 +67,7 @@ def test_the_best_transcript_stays(tmp_path: Path, recordings: Artifact) -> None
     assert listed(copies(tmp_path / "one", recordings, partitions=1)) == listed(found)
 
 
+@pytest.mark.faults
 @needs_spark
 def test_spark_makes_the_same_bytes(tmp_path: Path, recordings: Artifact) -> None:
     """The digests of sound cross Spark's shuffle, and more partitions than shards are some of them empty."""

@@ -87,6 +87,7 @@ def test_killed_workers_cost_nothing(
     assert contents(artifacts) == undisturbed
 
 
+@pytest.mark.faults
 @needs_spark
 def test_spark_makes_the_same_bytes(
     tmp_path: Path, utterances: Artifact, undisturbed: list[list[dict[str, str]]]
