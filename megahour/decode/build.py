@@ -22,8 +22,13 @@ Inputs = Mapping[str, Artifact]
 
 
 def write_graph(p: GraphParams, inputs: Inputs, out: ShardWriter) -> None:
-    """Build the graph of a *graph* artifact. Words that the units cannot spell are dropped and named."""
+    """Build the graph of a *graph* artifact.
+
+    Words that the units cannot spell, or that only the lexicon or only the language model has, are dropped and counted;
+    the statistics name the first 100 of those that cannot be recognised although the language model expects them.
+    """
     unspelled: list[str] = []
+    unpronounced: list[str] = []
     if p.topology == "phones":
         units = read_units(inputs["units"])
         graph = phone_graph(runs_of(inputs["units"]), units.size, p.order, p.min_count, p.self_loop)
@@ -36,7 +41,9 @@ def write_graph(p: GraphParams, inputs: Inputs, out: ShardWriter) -> None:
         make = _hmm_graph if p.topology == "hmm" else _ctc_graph
         graph, about, unspelled = make(p, inputs, model, lexicon)
         in_model = sum(word in model.vocabulary.ids for word in lexicon)
-        out.came_in(len(lexicon))
+        unpronounced = [word for word in model.vocabulary.words[3:] if word not in lexicon]
+        out.came_in(len(lexicon) + len(unpronounced))
+        out.drop("not-in-lexicon", len(unpronounced))
         out.kept(len(graph.words) - 1)
         out.drop("not-in-language-model", len(lexicon) - in_model)
         out.drop("not-in-units", in_model - (len(graph.words) - 1))
@@ -46,7 +53,8 @@ def write_graph(p: GraphParams, inputs: Inputs, out: ShardWriter) -> None:
         file.write(to_bytes(graph.fst))
     out.text("".join(f"{word} {number}\n" for number, word in enumerate(graph.words)), ".words.txt")
     out.json(about, ".json")
-    out.stats.update(sizes, topology=p.topology, dropped_words=unspelled[:100])
+    unheard = {"words_without_pronunciation": unpronounced[:100]} if unpronounced else {}
+    out.stats.update(sizes, topology=p.topology, dropped_words=unspelled[:100], **unheard)
 
 
 def read_graph(artifact: Artifact) -> tuple[Graph, dict[str, Any]]:

@@ -7,7 +7,7 @@ import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import PurePosixPath
-from typing import Any
+from typing import IO, Any
 
 import fsspec
 import pyarrow as pa
@@ -136,6 +136,9 @@ class ReadLattices(ReadRecords[ImportLatticesParams]):
 def _lattices(p: ImportLatticesParams, url: str) -> Iterator[tuple[str, Lattice | ValueError]]:
     """Names and lattices of a file. Raises ConfigError: the archive is damaged, so the rest of it is unreadable."""
     with fsspec.open(url, "rb", compression="infer") as file:
+        if p.format == "slf" and url.endswith((".tar", ".tar.gz", ".tgz")):
+            yield from _slf_members(file, url, p.frame_s)
+            return
         if p.format == "slf":
             yield _slf(PurePosixPath(url).name.split(".")[0], file.read(MAX_SLF), p.frame_s)
             return
@@ -146,6 +149,17 @@ def _lattices(p: ImportLatticesParams, url: str) -> Iterator[tuple[str, Lattice 
     except ValueError as error:
         remedy = "give archives of compact lattices, as lattice-copy writes them"
         raise ConfigError(str(error), where=url, remedy=remedy) from None
+
+
+def _slf_members(file: IO[bytes], url: str, frame_s: float) -> Iterator[tuple[str, Lattice | ValueError]]:
+    """Names and lattices of the SLF files of a tar, as `export-lattices` writes it."""
+    try:
+        with tarfile.open(fileobj=file, mode="r|*") as tar:
+            for member in tar:
+                if member.isfile() and (data := tar.extractfile(member)) is not None:
+                    yield _slf(PurePosixPath(member.name).name.split(".")[0], data.read(MAX_SLF), frame_s)
+    except tarfile.TarError as error:
+        raise ConfigError(str(error), where=url, remedy="give SLF files, or whole tars of them") from None
 
 
 def _slf(name: str, data: bytes, frame_s: float) -> tuple[str, Lattice | ValueError]:

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
 
 
+LM_ENTRIES = ("lattice_lm", "lattice_lm_scale")
+"""Entries of a summary: digest of the language model whose costs the lattices have, and its weight."""
+
+
 class Lattices(Stage[LatticesParams]):
     """One task per shard of `lattices`, which are *hypotheses* with lattices.
 
@@ -43,6 +47,12 @@ class Lattices(Stage[LatticesParams]):
             what = "lm_scale and word_bonus apply only to the input `lm`"
             raise ConfigError(what, where=self.name, remedy="give `lm` and `graph_lm`, or leave both parameters out")
 
+    def plan(self, p: LatticesParams, inputs: Inputs) -> list[Task]:
+        from megahour.decode.match import check_lattice_lm
+
+        check_lattice_lm(inputs)
+        return super().plan(p, inputs)
+
     def layouts(self, p: LatticesParams, inputs: Inputs) -> Mapping[str, LaidOut]:
         from megahour.runner.beside import laid_beside
 
@@ -60,4 +70,7 @@ class Lattices(Stage[LatticesParams]):
         from megahour.lattices.table import density_summary
 
         numbers = summed(receipt.stats for receipt in receipts)
-        return {"model": p.model_name, **numbers, **density_summary(numbers), **rates(numbers)}
+        made_of = {name: inputs["lattices"].summary[name] for name in LM_ENTRIES if name in inputs["lattices"].summary}
+        if "lm" in inputs:
+            made_of = {"lattice_lm": inputs["lm"].manifest.digest, "lattice_lm_scale": p.lm_scale}
+        return {"model": p.model_name, **numbers, **density_summary(numbers), **rates(numbers), **made_of}

@@ -43,6 +43,38 @@ def check_match(inputs: Inputs) -> None:
         raise ConfigError(f"different units: {digests}", where="decode", remedy=remedy)
 
 
+def check_graph_lm(inputs: Inputs) -> None:
+    """Raises ConfigError: the graph was made of another language model than `graph_lm`."""
+    if "graph_lm" in inputs:
+        made_of = inputs["graph"].manifest.inputs.get("lm", "")
+        _same_lm(inputs["graph_lm"], made_of, f"the graph {inputs['graph'].url}")
+
+
+def check_lattice_lm(inputs: Inputs) -> None:
+    """Raises ConfigError: the costs of the lattices are not those of `graph_lm`, so it cannot be replaced.
+
+    Lattices of other recognisers do not say what they are made of, and are not checked.
+    """
+    summary = inputs["lattices"].summary
+    if "graph_lm" in inputs and "lattice_lm" in summary:
+        _same_lm(inputs["graph_lm"], summary["lattice_lm"], "lattices")
+        if (scale := summary.get("lattice_lm_scale", 1.0)) != 1:
+            raise ConfigError(
+                f"the language model of these lattices was weighed by {scale:g}, and can no longer be replaced exactly",
+                where=inputs["lattices"].url,
+                remedy="rescore the lattices that these were made of",
+            )
+
+
+def _same_lm(given: Artifact, made_of: str, what: str) -> None:
+    if made_of and given.manifest.digest != made_of:
+        raise ConfigError(
+            f"{what}: made of another language model than this `graph_lm`, whose scores would be taken off wrongly",
+            where=given.url,
+            remedy="give the language model that the graph was made of",
+        )
+
+
 def check_features(inputs: Inputs) -> None:
     """Raises ConfigError: the model was trained on features of other sizes, or on none; StoreError: it is damaged."""
     model, features = inputs["model"], inputs["features"]

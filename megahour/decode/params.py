@@ -199,7 +199,8 @@ class ImportLatticesParams(Params):
     """
 
     source: list[str] = Field(
-        min_length=1, description="Files, globs or URLs of archives or SLF files, also compressed (.gz)."
+        min_length=1,
+        description="Files, globs or URLs of archives, or of SLF files or tars of them, also compressed (.gz).",
     )
     format: Literal["kaldi", "slf"] = Field(
         "kaldi", description="kaldi: compact lattices, binary or text. slf: HTK's format."
@@ -207,7 +208,9 @@ class ImportLatticesParams(Params):
     words: str = Field("", description="With format kaldi: its words.txt.")
     sets: list[str] = Field(["test"], description="Sets of the features whose utterances are imported.")
     model_name: str = Field("recogniser", description="Name of the recogniser in the hypotheses.")
-    acoustic_scale: float = Field(1.0, gt=0, description="Acoustic scale for which the lattices were made.")
+    acoustic_scale: float = Field(
+        1.0, gt=0, description="Acoustic scale for which the lattices were made, `acscale` in SLF."
+    )
     frame_s: float = Field(
         0.01,
         gt=0,

@@ -97,10 +97,11 @@ class Decode(Stage[DecodeParams]):
             raise ConfigError(what, where=self.name, remedy="give both, or neither")
 
     def plan(self, p: DecodeParams, inputs: Inputs) -> list[Task]:
-        from megahour.decode.match import check_features, check_match
+        from megahour.decode.match import check_features, check_graph_lm, check_match
         from megahour.features.sets import tasks_of_sets
 
         check_match(inputs)
+        check_graph_lm(inputs)
         check_features(inputs)
         tag_number(read_config(inputs["model"]), p.tell, where=inputs["model"].url)
         if "graph" not in inputs:
@@ -136,6 +137,9 @@ class Decode(Stage[DecodeParams]):
             from megahour.lattices.table import density_summary
 
             summary |= density_summary(numbers)
+            digests, composed = inputs["graph"].manifest.inputs, "lm" in inputs
+            summary["lattice_lm"] = inputs["lm"].manifest.digest if composed else digests.get("lm", "")
+            summary["lattice_lm_scale"] = p.composed_lm_scale if composed else 1.0
         words = numbers.get("reference_words", 0)
         if p.scales and words:
             rates = {scale: numbers[f"errors_at_{scale:g}"] / words for scale in sorted(p.scales)}

@@ -21,6 +21,8 @@ from megahour.features.sets import set_of
 
 COLUMNS = ["key", "shard", "offset", "size", "samples", "rate_hz", "speaker", "text", "set", "condition"]
 MIN_FRAMES = 5
+LARGEST = 1e4
+"""Limit of a value: log energies and cepstra are far below it, and half precision ends at 65504."""
 
 
 def extract(p: FeaturesParams, selection: Artifact, utterances: Artifact, shard: int, out: ShardWriter) -> None:
@@ -86,11 +88,16 @@ def energies(p: FeaturesParams, samples: NDArray[Any], rate_hz: int) -> NDArray[
 
 
 def check_features(features: NDArray[np.float32], key: object) -> None:
-    """Raises BadRecord for features (T, F) that are too short or not finite. `key` names the utterance."""
+    """Raises BadRecord for features (T, F) that are too short, not finite or beyond LARGEST. `key`: the utterance's.
+
+    A single absurd file would otherwise set the mean and variance of all others.
+    """
     if features.shape[0] < MIN_FRAMES:
         raise BadRecord("too-short", f"{features.shape[0]} frames, at least {MIN_FRAMES}", record=str(key))
     if not np.isfinite(features).all():
         raise BadRecord("nan-features", f"{int((~np.isfinite(features)).sum())} values", record=str(key))
+    if (largest := float(np.abs(features).max())) >= LARGEST:
+        raise BadRecord("out-of-range", f"a value of {largest:.3g}, must be below {LARGEST:g}", record=str(key))
 
 
 def features_table(rows: list[dict[str, Any]], arrays: list[NDArray[np.float16]]) -> pa.Table:

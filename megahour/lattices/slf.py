@@ -34,8 +34,9 @@ def _quoted(lattice: Lattice, arc: int) -> str:
 def from_slf(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
     """The utterance's name, "" if it has none, and its lattice, without labels.
 
-    Words may be on links or on nodes; a node's word goes to the links that lead to it. Raises ValueError: not SLF, no
-    logarithms (base 0), several first or last nodes, or an error of `from_links`.
+    Words may be on links or on nodes; a node's word goes to the links that lead to it. Graph costs contain `lmscale`
+    and `wdpenalty`; `acscale` is left to the caller. Raises ValueError: not SLF, no logarithms (base 0), several first
+    or last nodes, or an error of `from_links`.
     """
     try:
         return _read(lines, frame_s)
@@ -58,6 +59,7 @@ def _read(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
     if ("VERSION" not in about and "V" not in about) or not links:
         raise ValueError("not an HTK lattice: VERSION or links are missing")
     unit = math.log(float(about.get("base", math.e)))
+    lm_scale, word_bonus = unit * float(about.get("lmscale", "1")), unit * float(about.get("wdpenalty", "0"))
     ends = [(int(link["S"]), int(link["E"])) for link in links]
     start = _only(about.get("start"), {s for s, _ in ends} - {e for _, e in ends}, "begins")
     end = _only(about.get("end"), {e for _, e in ends} - {s for s, _ in ends}, "ends")
@@ -71,7 +73,8 @@ def _read(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
         if word not in number:
             number[word] = len(words)
             words.append(word)
-        graph, acoustic = (-unit * float(link.get(key, "0")) for key in ("l", "a"))
+        graph = -lm_scale * float(link.get("l", "0")) - (word_bonus if number[word] else 0.0)
+        acoustic = -unit * float(link.get("a", "0"))
         made.append(WeightedLink(place[source], place.get(target, -1), number[word], graph, acoustic))
     frames = {place.get(node, -1): round(float(fields.get("t", "0")) / frame_s) for node, fields in nodes.items()}
     return about.get("UTTERANCE", about.get("U", "")), from_links(made, {}, words, frames)

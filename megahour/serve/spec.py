@@ -148,7 +148,7 @@ def bucket_frames(length: int) -> int:
 
 def too_long(frames: int, max_batch_frames: int) -> str:
     """The message for a sequence that is too long."""
-    return f"{frames} frames are more than a batch may hold ({max_batch_frames}); cut it, or raise max_batch_frames"
+    return f"{frames} frames are more than a batch may hold ({max_batch_frames}); cut it, or raise `batch_frames`"
 
 
 def explain(error: Exception) -> str:

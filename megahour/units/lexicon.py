@@ -16,13 +16,14 @@ _VARIANT = re.compile(r"\(\w+\)$")  # WORD(2)
 
 
 def parse_dictionary(
-    lines: Iterable[str], *, where: str = "", repeated: list[str] | None = None
+    lines: Iterable[str], *, where: str = "", repeated: list[str] | None = None, bare: list[str] | None = None
 ) -> dict[str, list[list[str]]]:
     """Parse a dictionary such as CMU's or AN4's: lines ``WORD(2)  AH N D``, comments after ``;;;`` or ``#``.
 
-    Words are case-folded. A repeated pronunciation is skipped, and its word appended to `repeated`.
+    Words are case-folded. A repeated pronunciation is skipped, and its word appended to `repeated`. So is a line with a
+    word but no phones, and `bare` gets its number and word.
 
-    Raises ConfigError, naming the first line with a word but no phones.
+    Raises ConfigError, naming the first such line, if `bare` is None.
     """
     entries: dict[str, list[list[str]]] = {}
     for number, line in enumerate(lines, 1):
@@ -31,7 +32,12 @@ def parse_dictionary(
             continue
         word, phones = _VARIANT.sub("", fields[0]).casefold(), fields[1:]
         if not phones:
-            raise ConfigError(f"{fields[0]!r} has no phones", where=f"{where}:{number}", remedy="write WORD PH PH …")
+            if bare is None:
+                raise ConfigError(
+                    f"{fields[0]!r} has no phones", where=f"{where}:{number}", remedy="write WORD PH PH …"
+                )
+            bare.append(f"line {number}: {fields[0]}")
+            continue
         variants = entries.setdefault(word, [])
         if phones not in variants:
             variants.append(phones)

@@ -18,7 +18,7 @@ class MakeLexicon(SingleShard[LexiconParams]):
 
     Words come from the inputs: the language model's vocabulary, the text and the transcripts. Without inputs, the
     lexicon has all words of the dictionary. Words without a pronunciation are dropped; the statistics list the first
-    100.
+    100. Lines of the dictionary without phones are quarantined.
     """
 
     name = "lexicon"
@@ -46,7 +46,8 @@ class MakeLexicon(SingleShard[LexiconParams]):
         from megahour.units.lexicon import pronounce_all, write_lexicon
 
         repeated: list[str] = []
-        entries = _dictionary(p, repeated) if p.source == "dictionary" else {}
+        bare: list[str] = []
+        entries = _dictionary(p, repeated, bare) if p.source == "dictionary" else {}
         words, pronounce = _words(p, inputs) if inputs else sorted(entries), _pronouncer(p, entries)
         lexicon, silent = pronounce_all(words, pronounce)
         guessed: dict[str, list[list[str]]] = {}
@@ -58,7 +59,9 @@ class MakeLexicon(SingleShard[LexiconParams]):
         if not lexicon:
             raise StageError(f"none of {len(words)} words has a pronunciation", remedy="check `source` and the case")
         out.text(write_lexicon(lexicon), ".lexicon.txt")
-        out.came_in(len(words))
+        out.came_in(len(words) + len(bare))
+        for line in bare:
+            out.quarantine(line, "no-phones", "write WORD PH PH …", p.dictionary)
         out.kept(len(lexicon))
         out.drop("no-pronunciation" if p.source != "dictionary" else "not-in-dictionary", len(silent))
         out.stats.update(
@@ -82,11 +85,11 @@ def _words(p: LexiconParams, inputs: Inputs) -> list[str]:
     return sorted(words - {"", "<unk>", "<s>", "</s>"})
 
 
-def _dictionary(p: LexiconParams, repeated: list[str]) -> dict[str, list[list[str]]]:
+def _dictionary(p: LexiconParams, repeated: list[str], bare: list[str]) -> dict[str, list[list[str]]]:
     from megahour.units.lexicon import parse_dictionary
     from megahour.units.texts import file_lines
 
-    return parse_dictionary(file_lines([p.dictionary]), where=p.dictionary, repeated=repeated)
+    return parse_dictionary(file_lines([p.dictionary]), where=p.dictionary, repeated=repeated, bare=bare)
 
 
 def _pronouncer(p: LexiconParams, entries: Mapping[str, list[list[str]]]) -> Callable[[str], list[list[str]]]:

@@ -54,7 +54,7 @@ def file_lines(sources: Sequence[str]) -> Iterator[str]:
     """Lines of UTF-8 text files; names ending in ``.gz`` are decompressed."""
     for url in find_files(sources):
         with open_file(url) as file:
-            yield from _lines(file, packed=url.endswith(".gz"))
+            yield from _lines(file, packed=url.endswith(".gz"), where=url)
 
 
 def input_lines(inputs: Mapping[str, Artifact], sets: Sequence[str] = ()) -> Iterator[str]:
@@ -66,7 +66,7 @@ def input_lines(inputs: Mapping[str, Artifact], sets: Sequence[str] = ()) -> Ite
         for receipt in inputs["text"].receipts():
             for suffix in sorted(suffix for suffix in receipt.files if suffix.endswith((".txt", ".txt.gz"))):
                 with inputs["text"].open(receipt.shard, suffix) as file:
-                    yield from _lines(file, packed=suffix.endswith(".gz"))
+                    yield from _lines(file, packed=suffix.endswith(".gz"), where=inputs["text"].url)
     for role, suffix in TABLES.items():
         for receipt in inputs[role].receipts() if role in inputs else ():
             if not sets or receipt.tags.get("set") in sets:
@@ -75,6 +75,14 @@ def input_lines(inputs: Mapping[str, Artifact], sets: Sequence[str] = ()) -> Ite
                     yield from chunk.to_pylist()
 
 
-def _lines(file: BinaryIO, *, packed: bool) -> Iterator[str]:
+def _lines(file: BinaryIO, *, packed: bool, where: str) -> Iterator[str]:
+    """Raises ConfigError: `where` is not UTF-8."""
     raw = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
-    yield from io.TextIOWrapper(raw, encoding="utf-8", newline="\n")
+    read = 0
+    try:
+        for line in io.TextIOWrapper(raw, encoding="utf-8", newline="\n"):
+            yield line
+            read += 1
+    except UnicodeDecodeError as error:
+        what = f"not UTF-8, after line {read}: byte {error.object[error.start]:#04x}"
+        raise ConfigError(what, where=where, remedy="iconv -f latin1 -t utf-8 FILE, with the encoding it has") from None

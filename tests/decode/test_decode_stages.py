@@ -370,6 +370,8 @@ def test_a_large_language_model_takes_the_place_of_the_graphs_during_the_search(
     (tmp_path / "teas.txt").write_text("red tea\nold tea tea\nred old tea\n", "utf-8")
     other, params = Artifact(tmp_path / "teas-lm"), LanguageModelParams(source=[str(tmp_path / "teas.txt")])
     run_stage(LanguageModel(), params, {}, other, engine, work=tmp_path)
+    with pytest.raises(ConfigError, match="made of another language model than this `graph_lm`"):
+        run_stage(Decode(), DecodeParams(), {**both, "graph_lm": other}, output, engine, work=tmp_path)
     with pytest.raises(ConfigError, match="words that this language model lacks, such as"):
         composed_graph(read_graph(made["graph"])[0], {"lm": made["lm"], "graph_lm": other}, 1.0)
 
@@ -539,12 +541,12 @@ def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
     assert (fields[0], fields[1], fields[4]) == ("1", "1", SENTENCES[0].split()[0])
     assert (float(fields[2]), float(fields[3])) == (2 * 0.03, 6 * 0.03), "after two frames of silence, three sounds"
     (tmp_path / "teas.txt").write_text("red tea\nold tea tea\nred old tea\n", "utf-8")
-    other = Artifact(tmp_path / "teas-lm")
+    teas = Artifact(tmp_path / "teas-lm")
     run_stage(
-        LanguageModel(), LanguageModelParams(source=[str(tmp_path / "teas.txt")]), {}, other, engine, work=tmp_path
+        LanguageModel(), LanguageModelParams(source=[str(tmp_path / "teas.txt")]), {}, teas, engine, work=tmp_path
     )
     with ShardWriter(Artifact(tmp_path / "misfit"), 0, "alone") as out:
-        p, misfits = LatticesParams(), {**given, "graph_lm": other}
+        p, misfits = LatticesParams(), {**given, "graph_lm": teas}
         inputs = with_layouts(Lattices(), p, misfits, tmp_path / "layouts")
         lattices_shard(p, inputs, 0, out, Context(work=tmp_path))
         counts = out.commit().counts
@@ -570,6 +572,17 @@ def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
     slf = ImportLatticesParams(source=[str(tmp_path / "slf" / "*.lat")], format="slf", acoustic_scale=0.5, frame_s=0.03)
     run_stage(ImportLattices(), slf, roles(made, "features"), Artifact(tmp_path / "of-slf"), engine, work=tmp_path)
     assert texts(Artifact(tmp_path / "of-slf")) == {key: text for key, text in EXPECTED.items() if key < 100}
+    whole = ImportLatticesParams(
+        source=[str(Path(files.url) / "shards" / "*.slf.tar")], format="slf", acoustic_scale=0.5, frame_s=0.03
+    )
+    run_stage(ImportLattices(), whole, roles(made, "features"), Artifact(tmp_path / "of-tar"), engine, work=tmp_path)
+    assert Artifact(tmp_path / "of-tar").receipts()[0].files == Artifact(tmp_path / "of-slf").receipts()[0].files
+    with pytest.raises(ConfigError, match="made of another language model than this `graph_lm`"):
+        run_stage(Lattices(), LatticesParams(), {**given, "graph_lm": teas}, again, engine, work=tmp_path)
+    weighed = Artifact(tmp_path / "weighed")
+    run_stage(Lattices(), LatticesParams(lm_scale=0.5), given, weighed, engine, work=tmp_path)
+    with pytest.raises(ConfigError, match=r"was weighed by 0\.5, and can no longer be replaced"):
+        run_stage(Lattices(), LatticesParams(), {**given, "lattices": weighed}, again, engine, work=tmp_path)
     for wrong in ({"lattices": output, "lm": made["lm"]}, {"lattices": output, "lexicon": made["lexicon"]}):
         with pytest.raises(ConfigError, match="give both"):
             run_stage(Lattices(), LatticesParams(), wrong, again, engine, work=tmp_path)

@@ -141,6 +141,16 @@ def test_words_that_are_left_out_are_counted_by_what_they_lack(inputs: dict[str,
     assert (about["topology"], about["units_digest"]) == ("hmm", inputs["units"].manifest.digest)
 
 
+def test_words_of_the_language_model_without_a_pronunciation_are_counted_and_named(
+    inputs: dict[str, Artifact], tmp_path: Path
+) -> None:
+    """They can never be recognised, which a user should not have to find out from the errors."""
+    lexicon = text_artifact(tmp_path / "smaller", {".lexicon.txt": "a  A\nd  A B\n"})
+    _, receipt = make({**inputs, "lexicon": lexicon}, tmp_path / "graph")
+    assert receipt.counts == Counts(4, 1, 0, {"not-in-language-model": 1, "not-in-lexicon": 2})
+    assert receipt.stats["words_without_pronunciation"] == ["b", "c"]
+
+
 def test_a_character_graph_spells_its_words_with_the_models_tokens(inputs: dict[str, Artifact], tmp_path: Path) -> None:
     artifact, receipt = make(inputs, tmp_path / "graph", GraphParams(topology="ctc"))
     graph, about = read_graph(artifact)

@@ -168,18 +168,21 @@ def test_bad_files_go_to_quarantine_with_their_reasons(corpus: Path, tmp_path: P
     (feat / "sp4" / "u12.mfc").write_bytes(encode(broken))
     (feat / "sp4" / "u13.mfc").write_bytes(encode(cepstra(13))[:100])
     (feat / "sp4" / "u14.mfc").write_bytes(encode(cepstra(14)[:2]))
+    next(feat.glob("*/u10.mfc")).write_bytes(encode(np.float32(2e4) + cepstra(10)))
     (feat / "sp5" / "u15.mfc").unlink()
     shutil.copy(feat / "sp5" / "u16.mfc", feat / "sp6")
     output = Artifact(tmp_path / "features")
     counts = run_stage(ImportFeatures(), params(corpus, max_bad=0.2), {}, output, engine).counts
-    assert (counts.kept, counts.bad) == (31, 5)
+    assert (counts.kept, counts.bad) == (30, 6)
     assert {bad["id"]: bad["reason"] for bad in output.bad_records()} == {
+        "u10": "out-of-range",
         "u12": "nan-features",
         "u13": "truncated-cepstra",
         "u14": "too-short",
         "u15": "missing-file",
         "u16": "ambiguous-name",
     }
+    assert max(np.abs(output.summary["mean"])) < 100, "an absurd file has no part in the statistics"
     with pytest.raises(TooManyBad):
         run_stage(ImportFeatures(), params(corpus, max_bad=0.1), {}, Artifact(tmp_path / "strict"), engine)
 

@@ -141,6 +141,22 @@ def test_a_dictionary_alone_gives_all_its_words_and_is_read_again_when_it_change
     assert make(tmp_path, engine, params).summary["words"] == 2
 
 
+def test_a_line_without_phones_costs_that_line_and_another_encoding_is_named(
+    tmp_path: Path, engine: LocalEngine
+) -> None:
+    path, params = (
+        tmp_path / "my.dic",
+        LexiconParams(source="dictionary", dictionary=str(tmp_path / "my.dic"), max_bad=1),
+    )
+    path.write_text("RED  R E D\nWHALE\n", "utf-8")
+    output = make(tmp_path, engine, params)
+    assert output.summary["words"] == 1
+    assert [(bad["id"], bad["reason"]) for bad in output.bad_records()] == [("line 2: WHALE", "no-phones")]
+    path.write_bytes("RED  R E D\nCAFÉ  K A F E\n".encode("latin1"))
+    with pytest.raises(TaskFailed, match=r"my\.dic: not UTF-8, after line \d: byte 0xc9\n.*iconv -f latin1"):
+        make(tmp_path, engine, params)
+
+
 @pytest.mark.parametrize(
     ("params", "error", "message"),
     [
