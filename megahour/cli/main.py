@@ -6,6 +6,7 @@ A stage's options are built from its pydantic model only when its command is use
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -119,7 +120,13 @@ class PlanCommand(click.Command):
         if any(arg.partition("=")[0] == "--hours" for arg in args):
             command = import_module("megahour.cli.plan.hours").command()
             return cast(click.Command, command).make_context("plan", args, parent, **extra)
-        return super().make_context(info_name, args, parent, **extra)
+        try:
+            return super().make_context(info_name, args, parent, **extra)
+        except click.NoSuchOption as error:
+            command = import_module("megahour.cli.plan.hours").command()
+            if any(error.option_name in param.opts for param in command.params):
+                raise click.UsageError(f"{error.option_name} goes with --hours N", error.ctx) from None
+            raise
 
 
 @app.command(
@@ -210,7 +217,8 @@ def verify_command(target: str, overrides: tuple[str, ...], repair: bool, digest
         click.secho(problem, fg="red", err=True)
     if problems:
         if not repair and any("missing or unfinished" not in problem for problem in problems):
-            click.echo(f"megahour verify --repair {target} rebuilds the damaged shards, and only those.", err=True)
+            command = shlex.join(["megahour", "verify", "--repair", target, *overrides])
+            click.echo(f"{command} rebuilds the damaged shards, and only those.", err=True)
         sys.exit(1)
 
 

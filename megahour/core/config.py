@@ -19,9 +19,9 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Params(BaseModel):
-    """Base of every stage's parameters: frozen; unknown keys are errors."""
+    """Base of every stage's parameters: frozen; unknown keys and numbers that are not finite are errors."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False)
 
     max_bad: Share = Field(
         0.1,

@@ -67,7 +67,7 @@ def check(fs: Any, folder: str | Path, token: str, *, marks: str = MARKS, where:
 
     fresh: ask the store even if it was asked less than CHECKED_S ago.
 
-    Raises StoreError: another writer has taken over.
+    Raises StoreError: another writer has taken over, or the folder is gone.
     """
     path = f"{str(folder).rstrip('/')}/{marks}/{token}"
     now = time.monotonic()
@@ -76,7 +76,7 @@ def check(fs: Any, folder: str | Path, token: str, *, marks: str = MARKS, where:
     fs.invalidate_cache()
     if not fs.exists(path):
         raise StoreError(
-            "another run has taken over this folder",
+            "another run has taken over this folder, or it was removed",
             where=where or str(folder),
             remedy="make sure that only one run writes here; the same command resumes from the committed shards",
         )

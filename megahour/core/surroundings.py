@@ -1,4 +1,4 @@
-"""Turns errors of disks, stores and missing packages into messages with a remedy instead of tracebacks."""
+"""Turns errors of disks, stores, memory and missing packages into messages with a remedy instead of tracebacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from megahour.core.errors import MegahourError, StoreError
+from megahour.core.errors import MegahourError, StageError, StoreError
 from megahour.core.extras import missing
 
 CLIENTS = ("aiohttp", "botocore", "aiobotocore", "gcsfs", "google", "azure")  # packages whose errors are not OSErrors
@@ -17,6 +17,7 @@ FULL = (errno.ENOSPC, errno.EDQUOT)
 _PLACE = "choose a path that you may write to"
 _FULL = "free some space, or choose another disk; the same command resumes where it stopped"
 _FILES = "allow more open files (ulimit -n), or use fewer workers"
+_MEMORY = "use fewer workers or smaller shards, or allow more (ulimit -v, the container's or the job's limit)"
 REMEDIES = {
     **dict.fromkeys(FULL, _FULL),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST), _PLACE),
@@ -42,6 +43,8 @@ def explained(error: BaseException) -> MegahourError | None:
         return error
     if (package := missing(error)) is not None:
         return package
+    if isinstance(error, MemoryError):  # numpy's and Arrow's, too
+        return StageError(f"not enough memory{f': {error}' if str(error) else ''}", remedy=_MEMORY)
     if is_of_a_store(error):
         remedy = "check the address, the credentials and the network"
         return StoreError(f"the store cannot be used: {error}", remedy=remedy)

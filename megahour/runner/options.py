@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import types
 from collections.abc import Callable, Iterator
@@ -19,6 +20,16 @@ from megahour.core.strict_yaml import parse_yaml
 
 SCALARS: dict[Any, Any] = {int: click.INT, float: click.FLOAT, str: click.STRING}
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+
+
+class FiniteRange(click.FloatRange):
+    """A `click.FloatRange` that refuses `inf`, and `nan`, which is beyond no limit."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
 
 
 class OptionCommand(click.Command):

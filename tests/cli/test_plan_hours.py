@@ -35,3 +35,7 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
     assert "several values" in ran(*plan, "--calibrate", "numbers.shards=2", code=1).stderr
     assert "it cannot be read" in ran(*plan, "--constants", str(tmp_path / "none"), code=1).stderr
     assert "greater than or equal to 1" in ran(*plan, "--cores", "0", code=1).stderr
+    for hours in ("nan", "inf"):
+        assert f"{hours} is not a finite number" in ran("plan", recipe, "--hours", hours, code=2).stderr
+    assert "--cores goes with --hours N" in ran("plan", recipe, "--cores", "4", code=2).stderr
+    assert "No such option '--corse'" in ran("plan", recipe, "--corse", "4", code=2).stderr

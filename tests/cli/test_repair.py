@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -159,6 +160,17 @@ def test_several_shards_of_several_steps(made: Made) -> None:
     quarantine = {name for name in made.before if name == "numbers/quarantine/00001.jsonl"}
     made.check_repaired(shards(1) | quarantine | shards(0, 2, step="grouped"))
     assert made.megahour("verify", str(made.path)).count("ok ") == 3
+
+
+def test_the_command_that_verify_names_repairs_the_run_that_it_read(made: Made, tmp_path: Path) -> None:
+    """Not the one that the recipe names without its overrides."""
+    other = tmp_path / "the other run"
+    shutil.copytree(made.home, other)
+    flip(other / "numbers/shards/00001.parquet")
+    output = made.megahour("verify", str(made.path), f"run={other}", code=1)
+    (command,) = (line.partition(" rebuilds ")[0] for line in output.splitlines() if " rebuilds " in line)
+    made.megahour(*shlex.split(command)[1:])
+    assert made.megahour("verify", str(made.path), f"run={other}").count("ok ") == 3
 
 
 def test_a_shard_that_no_book_knows_is_made_again_and_held_to_the_manifests_digest(made: Made) -> None:

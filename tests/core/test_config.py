@@ -44,6 +44,13 @@ def test_a_wrong_value_is_shown_with_its_limit() -> None:
         parse(ToyParams, {"epochs": 0}, where="stage toy")
 
 
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_a_number_that_is_not_finite_is_refused(value: float) -> None:
+    """`.inf` of a recipe would reach a stage that makes an integer of it, and `.nan` compares with no limit."""
+    with pytest.raises(ConfigError, match=rf'"rate" = {value}: Input should be a finite number'):
+        parse(ToyParams, {"rate": value}, where="stage toy")
+
+
 def test_policy_is_not_part_of_the_identity() -> None:
     assert (
         ToyParams(max_bad=0.5).identity()

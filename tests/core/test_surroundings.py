@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from megahour.core.errors import BadRecord, MegahourError, StoreError
@@ -74,6 +75,15 @@ def test_an_endpoint_without_a_protocol_is_the_stores_error(monkeypatch: pytest.
     monkeypatch.setenv("AWS_ENDPOINT_URL", "127.0.0.1:9000")
     with pytest.raises(StoreError, match="cannot be used: Invalid endpoint: 127"), explaining("r"):
         s3fs.S3FileSystem(skip_instance_cache=True, key="k", secret="s").exists("bucket/file")
+
+
+def test_too_little_memory_is_no_fault_of_the_program() -> None:
+    """numpy's error is a MemoryError that says how much was asked for, Python's own says nothing."""
+    with pytest.raises(MemoryError) as caught:
+        np.empty(1 << 60, np.int8)
+    assert str(explained(caught.value)).startswith("not enough memory: Unable to allocate 1.00 EiB")
+    known = explained(MemoryError())
+    assert str(known).startswith("not enough memory\nRemedy: use fewer workers or smaller shards")
 
 
 def test_what_explains_itself_stays_as_it_is() -> None:

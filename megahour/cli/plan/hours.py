@@ -15,7 +15,7 @@ from megahour.clock.pipeline import Forecast, Machine, PlannedCluster, Prices, S
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError
 from megahour.runner.console import count, duration
-from megahour.runner.options import option
+from megahour.runner.options import FiniteRange, option
 
 if TYPE_CHECKING:
     from megahour.cli.recipe import Recipe, Step
@@ -31,7 +31,7 @@ def command() -> click.Command:
         click.Argument(["recipe"], type=click.Path()),
         click.Argument(["overrides"], nargs=-1, metavar="[KEY=VALUE]..."),
         click.Option(
-            ["--hours"], type=click.FloatRange(0, min_open=True), required=True, help="Hours of audio to plan for."
+            ["--hours"], type=FiniteRange(0, min_open=True), required=True, help="Hours of audio to plan for."
         ),
         click.Option(
             ["--of", "source"], default="", help="Step whose audio these hours are. Default: the largest source."

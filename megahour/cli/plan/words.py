@@ -18,7 +18,7 @@ from megahour.clock.pipeline import Forecast, PlannedCluster, StepForecast, fore
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError
 from megahour.runner.console import count, duration
-from megahour.runner.options import option
+from megahour.runner.options import FiniteRange, option
 
 if TYPE_CHECKING:
     from megahour.clock.pipeline import StepLaws
@@ -32,7 +32,7 @@ def _command() -> click.Command:
     """The command, its options made from the model `PlannedCluster`."""
     options: list[click.Parameter] = [
         click.Option(
-            ["--words"], type=click.FloatRange(0, min_open=True), required=True,
+            ["--words"], type=FiniteRange(0, min_open=True), required=True,
             help="Running words to plan for, including sentence ends.",
         ),
         click.Option(
