@@ -84,7 +84,7 @@ def doubts(summary: dict[str, Any], receipts: Sequence[Receipt]) -> str:
     why = {name.removeprefix("cues_"): n for name, n in summary.items() if name.startswith("cues_")} | dropped
     reasons = ", ".join(f"{reason} {n:g}" for reason, n in sorted(why.items(), key=lambda item: -item[1]) if n)
     return (
-        f"hardly anything is aligned ({reasons}). If the transcripts belong to the audio, the aligner does not hear it:"
-        " check its language, and of an imported one the order of the token list, blank, rate_hz, scale, normalise and"
-        " output; .heard.parquet has what it heard"
+        f"hardly anything is aligned ({reasons}). If the transcripts belong to the audio, the aligner does not"
+        " recognise it: check its language, and for an imported one the order of the token list, blank, rate_hz, scale,"
+        " normalise and output; .heard.parquet has what it recognised"
     )

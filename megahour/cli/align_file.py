@@ -45,7 +45,9 @@ class AlignedFile:
 @click.argument("audio")
 @click.argument("text")
 @click.option("--aligner", required=True, help="A *model* artifact: of import-aligner, or of train with criterion ctc.")
-@click.option("--language", default="en", show_default=True, help="Of the text, for its numbers and dates (BCP 47).")
+@click.option(
+    "--language", default="en", show_default=True, help="Language of the text (BCP 47), for its numbers and dates."
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), default="srt", show_default=True)
 @click.option("--out", default="", help="The file to write; without it standard output.")
 @log.logged
@@ -104,7 +106,7 @@ def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -
             run_stage(ingest, checked, {}, recordings, engine)
         except NothingKept:
             why = recordings.read_table(0, ".left_out.parquet").to_pylist()[0]
-            remedy = "mend the file, or take another"
+            remedy = "repair the file, or use another"
             raise ConfigError(f"{why['reason']}: {why['detail']}", where=f"{audio}, {text}", remedy=remedy) from None
         usual = parse(align.params, {}, where="align-file")
         run_stage(align, usual, {"recordings": recordings, "aligner": model}, alignment, engine)

@@ -148,7 +148,7 @@ def _left_out(row: Row, spoken: AlignedRecording, losses: Losses) -> None:
         if segment["reason"] == UNTRANSCRIBED:
             detail = "speech that no cue writes down"
         elif cue < 0:
-            detail = f"the whole recording of {len(spoken.cues)} cues, refused by align"
+            detail = f"align refused the whole recording of {len(spoken.cues)} cues"
             detail += f": {NO_ANCHORS}" if segment["reason"] == "no-anchors" else ""
         else:
             detail = f"cue {cue}, confidence {segment['confidence']:.3f}"
@@ -158,7 +158,7 @@ def _left_out(row: Row, spoken: AlignedRecording, losses: Losses) -> None:
     if not spoken.segments:
         losses.out.came_in()
         reason = "not-aligned" if spoken.cues else "no-transcript"
-        detail = f"{len(spoken.cues)} cues; the alignment's quarantine may say why"
+        detail = f"{len(spoken.cues)} cues; see the alignment's quarantine for the cause"
         losses.add(row, reason, detail if spoken.cues else "no cues", 0, row["samples"])
 
 

@@ -32,14 +32,14 @@ class Cut(Stage[CutParams]):
 
     def remedies(self, p: CutParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         return {
-            "too-long": f"--max-s is {p.max_s:g}; long recordings are cut at their pauses with --alignment only",
+            "too-long": f"--max-s is {p.max_s:g}; long recordings are cut at their pauses only with --alignment",
             "too-short": f"--min-s is {p.min_s:g}",
-            "no-transcript": "cues come from ingest: see what it counted",
-            "low-confidence-cue": "--false-accept and --false-reject of align say which cues it keeps",
+            "no-transcript": "cues come from ingest: see its counts",
+            "low-confidence-cue": "--false-accept and --false-reject of align decide which cues are kept",
             "low-confidence": f"--min-confidence is {p.min_confidence:g}",
-            "high-cer": f"--dirty-cer is {p.dirty_cer:g} and --false-reject {p.false_reject:g}; another language or"
-            " another recording's transcript?",
-            "wrong-transcript": "the transcripts are of other recordings, or the aligner does not hear these",
+            "high-cer": f"--dirty-cer is {p.dirty_cer:g} and --false-reject {p.false_reject:g}; is the speech in"
+            " another language, or the transcript another recording's?",
+            "wrong-transcript": "the transcripts belong to other recordings, or the aligner does not recognise these",
             "no-anchors": NO_ANCHORS,
             "high-edge-cer": f"--dirty-edge-cer is {p.dirty_edge_cer:g}",
             "untranscribed-sound": f"--max-wildcard-share is {p.max_wildcard_share:g}",
@@ -64,6 +64,6 @@ def doubts(summary: Mapping[str, Any]) -> str:
     if misread <= MOST_MISREAD * read:
         return ""
     return (
-        f"the aligner reads {misread / read:.0%} of the characters otherwise than the texts have them, too many for"
-        " texts to be told apart by it: use one that fits the language and the sound"
+        f"the aligner's reading differs from the texts in {misread / read:.0%} of the characters, too many to judge"
+        " texts by it: use an aligner that fits the language and the sound"
     )

@@ -28,7 +28,7 @@ def why_dropped(p: CutParams, row: dict[str, Any], own: ReadingLimits) -> tuple[
     )
     for reason, name, most in limits:
         if row[name] > most:
-            why = ": another text is heard, or another language" if reason == "high-cer" else ""
+            why = ": the speech has another text, or is in another language" if reason == "high-cer" else ""
             return reason, f"{name} {row[name]:.3f}, the limit is {most:.3g}{why}"
     if row["snr_db"] < p.min_snr_db:
         return "low-snr", f"snr_db {row['snr_db']:.1f}, the limit min_snr_db is {p.min_snr_db:g}"

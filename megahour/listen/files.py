@@ -93,7 +93,7 @@ class Uploads:
         if heard_s > self._limits.file_s:
             raise BadRecord("too-long", f"more than {self._limits.file_s:g} s of audio; send it in parts")
         if time.monotonic() > until_s:
-            what = f"{self._limits.work_s:g} s were not enough for it: {heard_s:.0f} s were heard; send it in parts"
+            what = f"not finished within {self._limits.work_s:g} s, of which {heard_s:.0f} s of audio; send it in parts"
             raise BadRecord("too-slow", what)
 
     @contextmanager
@@ -115,7 +115,7 @@ class Uploads:
             if size > most:
                 raise web.HTTPRequestEntityTooLarge(most, size)
             if size < (time.monotonic() - began_s - self._limits.idle_s) * least:
-                raise web.HTTPRequestTimeout(text=f"it came at less than {least:,} bytes a second\n")
+                raise web.HTTPRequestTimeout(text=f"the body arrived at less than {least:,} bytes a second\n")
             file.write(data)
         file.seek(0)
 
@@ -124,7 +124,7 @@ class Uploads:
             async with asyncio.timeout(self._limits.idle_s):
                 return await anext(parts, b"")
         except TimeoutError:
-            raise web.HTTPRequestTimeout(text=f"nothing came for {self._limits.idle_s:g} s\n") from None
+            raise web.HTTPRequestTimeout(text=f"nothing arrived for {self._limits.idle_s:g} s\n") from None
         except web.RequestPayloadError as error:
             raise web.HTTPBadRequest(text=f"the body cannot be read: {error}\n") from None
         except OSError:

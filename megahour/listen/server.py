@@ -143,7 +143,7 @@ class ListenServer:
         """Counts a session while it is open. Raises HTTPServiceUnavailable if there are too many."""
         if self.busy >= self.limits.sessions:
             self.counts.refused += 1
-            what = f"{self.busy} sessions are under way, which is all that this server takes: try again later\n"
+            what = f"the server is at its limit of {self.busy} sessions: try again later\n"
             raise web.HTTPServiceUnavailable(text=what, headers={"Retry-After": "10"})
         self.busy += 1
         try:
@@ -211,7 +211,7 @@ class ListenServer:
         try:
             message = await asyncio.wait_for(socket.receive(), self.limits.idle_s)
         except TimeoutError:
-            raise Idle(f"nothing came for {self.limits.idle_s:g} s") from None
+            raise Idle(f"nothing arrived for {self.limits.idle_s:g} s") from None
         if message.type is WSMsgType.BINARY:
             return bytes(message.data)
         if message.type is not WSMsgType.TEXT:  # the connection was closed or lost
@@ -221,7 +221,7 @@ class ListenServer:
         except (ValueError, RecursionError):
             values = None
         if not isinstance(values, dict):
-            raise _wrong("a message that is no JSON object", 'begin with {"rate_hz": 16000}')
+            raise _wrong("a message is not a JSON object", 'begin with {"rate_hz": 16000}')
         return values
 
     async def _send_away(self, app: web.Application) -> None:

@@ -76,8 +76,8 @@ def tag_number(config: Mapping[str, Any], tell: str, *, where: str) -> int | Non
     remedy = "train it with criterion_options: {tag: language, tag_told: 0.5}, or leave the tag out"
     if names:
         shown = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
-        remedy = f"it was trained with {config.get('tag', 'tags')} {shown}"
-    raise ConfigError(f"the model cannot be told {tell!r}", where=where, remedy=remedy)
+        remedy = f"use one of those in its training ({config.get('tag', 'tags')}): {shown}"
+    raise ConfigError(f"the model cannot take the tag {tell!r}", where=where, remedy=remedy)
 
 
 def normalisation(config: Mapping[str, Any], *, where: str) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:

@@ -31,7 +31,7 @@ class JsonLines:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             if not self._failing:
-                LOG.warning("rows are left out of %s: %s", self.path, error)
+                LOG.warning("rows could not be written to %s: %s", self.path, error)
             self._failing = True
         else:
             self._failing = False

@@ -98,7 +98,7 @@ class GtcOptions(TrainerOptions):
     @model_validator(mode="after")
     def _one_threshold(self) -> Self:
         if (self.threshold is None) == (self.density is None):
-            raise ValueError("threshold and density: give one of the two, threshold=0.3, say, or density=0.001")
+            raise ValueError("threshold and density: give one of the two, such as threshold=0.3 or density=0.001")
         t = self.threshold
         if t is not None and not 2.0**-60 <= t * self.warmup_from <= t <= 2.0**60:
             raise ValueError(f"threshold {t} is outside 2^-60 to 2^60; 0.01 to 10 is usual")
@@ -238,14 +238,14 @@ class StreamingDilocoOptions(TrainerOptions):
     @model_validator(mode="after")
     def _one_under_way(self) -> Self:
         if self.block_steps % self.fragments:
-            raise ValueError(f"block_steps {self.block_steps} is no multiple of fragments {self.fragments}")
+            raise ValueError(f"block_steps {self.block_steps} is not a multiple of fragments {self.fragments}")
         if self.overlap_steps >= (every := self.block_steps // self.fragments):
             raise ValueError(f"overlap_steps {self.overlap_steps}: the next fragment leaves {every} steps later")
         return self
 
     @property
     def needs_all(self) -> str:
-        return "streaming_diloco: a fragment that is on its way would be lost; use diloco"
+        return "streaming_diloco, which would lose a fragment in transit (use diloco)"
 
 
 class GossipOptions(TrainerOptions):

@@ -45,7 +45,7 @@ def least_confidence(p: PseudoLabelParams, hypotheses: Artifact) -> float:
     found = np.sort(np.concatenate(parts))[::-1] if parts else np.empty(0, np.float32)
     if not len(found):
         raise ConfigError(
-            f"no hypothesis of sets {p.sets} has a text and a confidence to choose by",
+            f"no hypothesis of sets {p.sets} has both a text and a confidence",
             where=hypotheses.url,
             remedy="decode with `confidence`, or take all: min_confidence 0 and share 1",
         )
@@ -64,7 +64,7 @@ def label_shard(features: Artifact, hypotheses: Artifact, task: Task, out: Shard
     found = {row["key"]: row for row in rows}
     if strange := found.keys() - set(table["key"].to_pylist()):
         raise ConfigError(
-            f"{len(strange)} hypotheses, such as {min(strange)}, are of no utterance of features shard {shard}",
+            f"{len(strange)} hypotheses, such as {min(strange)}, belong to no utterance of features shard {shard}",
             where=hypotheses.url,
             remedy="decode these features",
         )

@@ -53,7 +53,7 @@ class PseudoLabel(Stage[PseudoLabelParams]):
     def remedies(self, p: PseudoLabelParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         return {
             "not-decoded": "decode these sets, from these features",
-            "no-confidence": "decode with `confidence`; with min_confidence 0 and share 1 none is needed",
+            "no-confidence": "decode with `confidence`, or set min_confidence 0 and share 1, which need none",
             "low-confidence": "lower min_confidence, or raise share",
-            "empty": "the recogniser hears nothing: train it for longer, or decode with a higher word_bonus",
+            "empty": "the recogniser finds no words: train it for longer, or decode with a higher word_bonus",
         }

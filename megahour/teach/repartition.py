@@ -129,7 +129,7 @@ class _Source:
             self._rows = np.flatnonzero(np.isin(keys, known))
             if not np.array_equal(np.repeat(keys[self._rows], self.offsets), known):
                 raise StoreError(
-                    f"shard {targets_shard} does not go with shard {shard} of the features",
+                    f"shard {targets_shard} does not match shard {shard} of the features",
                     where=targets.url,
                     remedy=f"megahour verify {targets.url}, or make the targets again",
                 )

@@ -49,7 +49,9 @@ def write_targets(
     """
     mean, inv_std, size = trained_statistics(features, teacher)
     if not set(p.offsets) <= set(range(size)):
-        raise ConfigError(f"offsets {p.offsets} of a teacher that stacks {size} frames", remedy=f"use 0 … {size - 1}")
+        raise ConfigError(
+            f"offsets {p.offsets} do not fit a teacher that stacks {size} frames", remedy=f"use 0 … {size - 1}"
+        )
     table = features.read_table(shard, ".arrow", columns=["key", "frames", "features"])
     frames = table.column("frames").to_numpy()
     keys = table.column("key").to_numpy()

@@ -148,7 +148,9 @@ def _warn(p: TrainParams, features: Artifact) -> None:
     if is_local(features.fs):
         return
     if p.nodes > 1 and p.lanes % p.workers:
-        LOG.warning("each machine will read all of %s: set `lanes` to %d or a multiple", features.url, p.workers)
+        LOG.warning(
+            "each machine will read all of %s; to avoid that, set `lanes` to %d or a multiple", features.url, p.workers
+        )
     largest = max((info.bytes for r in features.each_receipt() for info in r.files.values()), default=0)
     in_use_gb = 2 * -(-p.lanes // p.nodes) * p.window_shards * largest / 1e9
     if in_use_gb > p.cache_gb:
@@ -164,13 +166,14 @@ def _targets(p: TrainParams, features: Artifact, artifact: Artifact) -> TopK:
     together = "targets" in features.summary or "targets" in artifact.summary
     if together and features.manifest.digest != artifact.manifest.digest:
         raise ConfigError(
-            "shards of `repartition` hold features and targets together, but the other input has other shards",
+            "shards of `repartition` have features and targets together, but the other input is another artifact",
             where=artifact.url,
-            remedy="use it as both `features` and `targets`",
+            remedy="give the same artifact as both `features` and `targets`",
         )
     targets = TopK(artifact)
     if missing := sorted(set(p.offsets) - set(targets.offsets)):
-        raise ConfigError(f"no targets at offsets {missing}", where=artifact.url, remedy="make targets for them too")
+        remedy = "make targets with these offsets, or leave the offsets out"
+        raise ConfigError(f"no targets at offsets {missing}", where=artifact.url, remedy=remedy)
     return targets
 
 

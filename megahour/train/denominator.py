@@ -28,7 +28,7 @@ def read_denominator(graph: Artifact, units: Artifact) -> ArcGraph:
     """
     made_of = graph.read_json(0, ".json").get("units_digest")
     if made_of != units.manifest.digest:
-        what = "the graph has other units" if made_of else "the graph has no senones: its topology is ctc"
+        what = "the graph was made with other units" if made_of else "the graph has no senones: its topology is ctc"
         raise ConfigError(what, where=graph.url, remedy="make it with topology: hmm and the `units` of this training")
     return senone_arcs(from_bytes(graph.read_bytes(0, ".fst"), where=graph.url), where=graph.url)
 
@@ -57,7 +57,11 @@ def senone_arcs(fst: FstArrays, *, where: str = "") -> ArcGraph:
     used = _reached(initial > 0, source, target) & _reached(final > 0, target, source)
     kept = used[source] & used[target]
     if not kept.any() or not (used & (initial > 0)).any():
-        raise StageError("the graph has no path", where=where, remedy="rebuild it with a lexicon that has its words")
+        raise StageError(
+            "no path of the graph leads to a final state",
+            where=where,
+            remedy="rebuild it with a lexicon that has its words",
+        )
     numbers = np.cumsum(used) - 1
     columns, place = np.unique(
         np.stack((numbers[source[kept]], numbers[target[kept]], label[kept])), axis=1, return_inverse=True

@@ -40,7 +40,7 @@ class InitialModel:
         self.url = artifact.url
         self.config: dict[str, Any] = read_config(artifact)
         if "stats" not in self.config:
-            what = "the model was imported, and its weights cannot be trained here"
+            what = "the model was imported, and imported weights cannot be trained"
             raise ConfigError(what, where=self.url, remedy="give a *model* of `train`")
         self._data = artifact.read_bytes(0, ".safetensors")
 

@@ -148,7 +148,7 @@ def _with_lattices(p: TrainParams, inputs: Inputs, labels: SenoneLabels) -> Latt
     for role in ("features", "units"):
         made_of = lattices.manifest.inputs.get(role, "")
         if made_of and made_of != inputs[role].manifest.digest:
-            what = f"the lattices come from other {role} than this training's"
+            what = f"the lattices were made from other {role} than this training's"
             raise ConfigError(what, where=lattices.url, remedy=f"decode these {role}, with `lattice: 6`")
     if not any(SUFFIX in receipt.files for receipt in lattices.each_receipt()):
         what = "the hypotheses have no lattices"
@@ -176,7 +176,7 @@ def _sequence(p: TrainParams, inputs: Inputs, initial: InitialModel | None) -> S
     assert isinstance(p.goal, SequenceOptions)
     artifact = inputs["units"]
     if initial is not None and initial.config.get("units_digest") != artifact.manifest.digest:
-        what = "the initial model has other units, and sequence training cannot teach new ones"
+        what = "the initial model has other units, which sequence training cannot change"
         raise ConfigError(what, where=initial.url, remedy="train it with criterion: ce and the same `units`")
     units = read_units(artifact)
     log_priors = np.log(np.maximum(units.priors, PRIOR_FLOOR)).astype(np.float32)
@@ -201,7 +201,7 @@ def _speller(p: TrainParams, inputs: Inputs) -> TokenSpeller:
     characters = Characters.of(_texts(inputs, p.sets))
     if len(characters) < 2:
         remedy = f"the features have sets {names_of_sets(inputs['features'])}; check `sets`"
-        raise StageError(f"no text in sets {p.sets}", where=inputs["features"].url, remedy=remedy)
+        raise StageError(f"no utterance in sets {p.sets} has a text", where=inputs["features"].url, remedy=remedy)
     return characters
 
 
@@ -229,12 +229,12 @@ def _texts(inputs: Inputs, sets: Sequence[str]) -> Iterator[str]:
 def _front(p: TrainParams, features: Artifact) -> Front:
     mean, inv_std = (np.asarray(features.summary[name], dtype=np.float32) for name in ("mean", "inv_std"))
     if mean.shape != inv_std.shape or not (np.isfinite(mean).all() and np.isfinite(inv_std).all()):
-        raise StageError("mean and inv_std of the features are unequal in length or not finite", where=features.url)
+        raise StageError("mean and inv_std of the features differ in length or are not finite", where=features.url)
     if not len(mean):
         raise StageError(
             "the features have no global mean and variance: their sets have no frames",
             where=features.url,
-            remedy="check `stats_sets` of the features, and what the stages before them dropped",
+            remedy="check `stats_sets` of the features, and what earlier stages dropped",
         )
     return Front(p.stack, mean, inv_std)
 

@@ -46,7 +46,9 @@ def join(spec: Path, patience_s: float) -> None:
         work = Path(json.loads(spec.read_text("utf-8"))["work"])
     except OSError as error:
         raise StageError(
-            f"{spec} cannot be read: {error}", where="join", remedy="start the training on the first machine beforehand"
+            f"{spec} cannot be read: {error}",
+            where="join",
+            remedy="start the training on the first machine before this",
         ) from error
     lost_s = time.monotonic()
     while not result.ended(work):

@@ -50,7 +50,7 @@ def request(run: str) -> None:
         try:
             publish_text(fs, folder + REQUESTED, "")
         except OSError as error:
-            LOG.warning("no checkpoint can be requested of %s: %s", folder, error)
+            LOG.warning("cannot request a checkpoint in %s: %s", folder, error)
 
 
 def given(command: str) -> bool:

@@ -213,7 +213,7 @@ class Run:
         self._read()
         if metrics.get("lost_neighbours"):
             raise WorkerLostError(
-                "a neighbour on the ring is lost, with the batches that it took since the last checkpoint",
+                "a neighbour on the ring is lost, and with it the batches that it took since the last checkpoint",
                 where=f"rank {self.group.rank} of {self.group.size}",
                 remedy="start all workers again from the last checkpoint",
             )
@@ -246,7 +246,7 @@ class Run:
                     self.at.sums.add(summed, step.weight, correct)
             if lacking := int(values.get("without_path", 0)):
                 LOG.warning(
-                    "step %d: %d utterances have no path in the graph or their lattice and are not learnt from",
+                    "step %d: %d utterances have no path in the graph or in their lattice and are skipped",
                     step.number,
                     lacking,
                 )

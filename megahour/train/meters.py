@@ -171,5 +171,5 @@ def boards_of(p: TrainParams, work: Path, *, after: int) -> list[Board]:
         except ImportError as error:
             LOG.info("the curves are in %s only: %s", work, error)
         except OSError as error:
-            LOG.error("rows are not sent: %s", error)
+            LOG.error("rows of the training curve are not sent: %s", error)
     return boards

@@ -117,7 +117,7 @@ class AttentionOptions(CriterionOptions):
     @model_validator(mode="after")
     def _told_a_tag(self) -> AttentionOptions:
         if self.tag_told and not self.tag:
-            raise ValueError("tag_told is of a tag: set `tag`, such as language, too")
+            raise ValueError("tag_told needs a tag: set `tag` too, such as language")
         return self
 
 
@@ -288,7 +288,7 @@ class Parallel(BaseModel):
     @model_validator(mode="after")
     def _of_the_mode(self) -> Parallel:
         if self.mode != "pipeline" and (self.microbatches, self.schedule) != (1, "1f1b"):
-            raise ValueError(f"microbatches and schedule are of mode pipeline, not of {self.mode}")
+            raise ValueError(f"microbatches and schedule apply only to mode pipeline, not to {self.mode}")
         return self
 
     @model_serializer(mode="wrap")

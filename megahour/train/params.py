@@ -71,35 +71,39 @@ class TrainParams(MachineParams, LearningParams):
     def check_roles(self, roles: Collection[str]) -> None:
         """Raises ConfigError unless the inputs `roles` fit the criterion."""
         if self.kind in SOUNDING and (others := sorted(set(roles) - {"features", "initial"})):
-            what = f"criterion {self.criterion} learns from *voice_data* alone, not from `{others[0]}`"
+            what = f"criterion {self.criterion} learns only from *voice_data*, not from `{others[0]}`"
             raise ConfigError(what, where="train", remedy="leave it out")
         self._check_sequence(roles)
         if self.criterion != "ce" and "targets" in roles:
-            what = f"targets are a teacher's senones; they do not go with criterion {self.criterion}"
-            raise ConfigError(what, where="train")
+            what = f"targets are a teacher's senones, which criterion {self.criterion} cannot use"
+            raise ConfigError(what, where="train", remedy="set criterion: ce, or leave `targets` out")
         if self.of_senones and "pseudo_labels" in roles:
-            what = f"pseudo_labels are texts: criterion {self.criterion} learns senones"
+            what = f"pseudo_labels are texts, but criterion {self.criterion} learns senones"
             raise ConfigError(what, where="train", remedy="give `units` of `realign`, which aligns them")
         if self.confidence_power and "pseudo_labels" not in roles:
-            what = "confidence_power weighs pseudo-labels, which are not given"
-            raise ConfigError(what, where="train", remedy="give the input `pseudo_labels`, or leave it out")
+            what = "confidence_power applies to pseudo-labels, which are missing"
+            raise ConfigError(
+                what, where="train", remedy="give the input `pseudo_labels`, or leave confidence_power out"
+            )
         if (bool(self.tag) and self.tag not in IN_FEATURES) != ("selection" in roles):
-            what = "the input `selection` says tags such as language" if "selection" in roles else f"tag {self.tag}"
+            what = "the input `selection` is used only for a tag, and no tag is set"
+            if "selection" not in roles:
+                what = f"tag {self.tag} needs the input `selection`, which has the tags of utterances"
             remedy = "give the `selection` of the features, and criterion_options: {tag: language}, or neither"
-            raise ConfigError(f"{what}: one is given without the other", where="train", remedy=remedy)
+            raise ConfigError(what, where="train", remedy=remedy)
         if "initial" in roles and self.parallel.shard > 1:
-            what = "`initial` with parallel.shard above 1: no worker holds the whole model"
+            what = "`initial` does not go with parallel.shard above 1, since no worker holds the whole model"
             raise ConfigError(what, where="train", remedy="leave one of them out")
         self._check_audio(roles)
         spelled = [role for role in ("tokens", "lexicon") if role in roles]
         if self.of_senones and spelled:
             what = f"criterion {self.criterion} learns senones of `units`, not `{spelled[0]}`"
-            raise ConfigError(what, where="train", remedy="set criterion: ctc, or leave it out")
+            raise ConfigError(what, where="train", remedy=f"set criterion: ctc, or leave `{spelled[0]}` out")
         if len(spelled) > 1:
             what = "`tokens` spells words in pieces, `lexicon` in phones"
-            raise ConfigError(what, where="train", remedy="give one of them")
+            raise ConfigError(what, where="train", remedy="give only one of them")
         if self.of_senones and "units" not in roles:
-            remedy = "give units: an artifact, or criterion: ctc"
+            remedy = "give the input `units`, or set criterion: ctc"
             raise ConfigError(f"criterion {self.criterion} needs `units`", where="train", remedy=remedy)
 
     def _check_sequence(self, roles: Collection[str]) -> None:
@@ -107,34 +111,38 @@ class TrainParams(MachineParams, LearningParams):
         against = [role for role in ("graph", "lattices") if role in roles]
         if not isinstance(self.goal, SequenceOptions):
             if against:
-                what = f"`{against[0]}` is what sequence training learns against, not criterion {self.criterion}"
-                raise ConfigError(what, where="train", remedy="set criterion: smbr, or leave it out")
+                what = f"`{against[0]}` is only for sequence training, not for criterion {self.criterion}"
+                raise ConfigError(what, where="train", remedy=f"set criterion: smbr, or leave `{against[0]}` out")
             return
         if len(against) != 1:
             what = (
-                f"criterion {self.criterion} needs `graph` or `lattices`, and has {' and '.join(against) or 'neither'}"
+                f"criterion {self.criterion} needs either `graph` or `lattices`, has {' and '.join(against) or 'none'}"
             )
             remedy = "give a *graph* of a low-order language model, or of topology phones, made with these `units`; or "
-            remedy += "lattices of these features: `decode` with `lattice: 6`, of the sets that are trained on"
+            remedy += "lattices of the training sets of these features, from `decode` with `lattice: 6`"
             raise ConfigError(what, where="train", remedy=remedy)
         if "initial" not in roles and (self.criterion == "smbr" or "lattices" in roles):
             remedy = "train with criterion: ce first, and give its model"
             raise ConfigError(f"criterion {self.criterion} needs `initial`", where="train", remedy=remedy)
         if "lattices" in roles and (self.offsets != [0] or self.tempo):
-            what = "frames of `lattices` are those of offset 0, at the tempo of the recording"
+            what = "`lattices` fit only frames at offset 0, at the recording's tempo"
             raise ConfigError(what, where="train", remedy="set offsets: [0], and leave out tempo")
 
     def _check_audio(self, roles: Collection[str]) -> None:
         """Check that settings that change audio have the input `audio`, and that all audio inputs are used."""
         wave = self.waveform
         for what, wrong, remedy in (
-            ("`waveform` changes audio", wave.changes and "audio" not in roles, "give `audio`, the utterances"),
+            (
+                "`waveform` needs the input `audio`",
+                wave.changes and "audio" not in roles,
+                "give `audio`, the utterances of the features",
+            ),
             ("`noises` is not used", "noises" in roles and not wave.noise, "set noise in `waveform`, or leave it out"),
             ("`rooms` is not used", "rooms" in roles and not wave.reverb, "set reverb in `waveform`, or leave it out"),
             (
-                "`waveform` has speed, and frame labels have times",
+                "speed in `waveform` would shift the audio against its frame labels",
                 self.of_senones and wave.speed > 0,
-                "use `tempo`, which moves labels along, or criterion: ctc",
+                "use `tempo`, which moves the labels along, or criterion: ctc",
             ),
         ):
             if wrong:
@@ -149,11 +157,14 @@ class TrainParams(MachineParams, LearningParams):
     @model_validator(mode="after")
     def _conformer_fits(self) -> TrainParams:
         if self.kind == "conformer" and self.of_senones:
-            raise ValueError("a conformer has a row of outputs for four frames: set criterion: ctc or transducer")
+            raise ValueError(
+                "a conformer has one output for every four frames, but senones need one per frame: set criterion: ctc "
+                "or transducer"
+            )
         if self.kind == "conformer" and self.stack > 2:
             raise ValueError(
-                f"a conformer joins four frames by itself: with stack = {self.stack} its steps are of "
-                f"{40 * self.stack} ms; set stack: 1 and offsets: [0]"
+                f"a conformer joins four frames itself, so stack = {self.stack} gives steps of {40 * self.stack} ms; "
+                "set stack: 1 and offsets: [0]"
             )
         return self
 
@@ -165,10 +176,10 @@ class TrainParams(MachineParams, LearningParams):
         if self.kind not in SOUNDING:
             return self
         if self.kind == "vocoder" and self.parallel.shard > 1:
-            raise ValueError("a vocoder is whole in each worker: leave out parallel.shard")
+            raise ValueError("a vocoder cannot be split over workers: leave out parallel.shard")
         changes = {"time_masks", "mel_masks", "warp", "tempo", "noise", "channel"}
         if changed := sorted(name for name in changes if getattr(self, name)):
-            raise ValueError(f"{changed[0]} changes the speech that a {self.kind} learns: leave it out")
+            raise ValueError(f"{changed[0]} would change the speech that a {self.kind} learns: leave it out")
         if self.epochs or self.stack != 1 or self.compile or self.parallel.mode in ("pipeline", "tensor"):
             raise ValueError(
                 f"a {self.kind} learns whole utterances, frame by frame: set epochs: 0 and some whole_epochs, stack: 1 "
@@ -180,8 +191,8 @@ class TrainParams(MachineParams, LearningParams):
     def _truncation_fits(self) -> TrainParams:
         if self.truncate and (self.kind != "lstm" or self.criterion != "ce" or self.parallel.shard > 1 or self.compile):
             raise ValueError(
-                "truncate is for kind lstm with criterion ce, whose loss is a frame's own, without parallel.shard and "
-                "compile: leave it out"
+                "truncate applies only to kind lstm with criterion ce, whose loss is a sum over frames, without "
+                "parallel.shard and compile: leave it out"
             )
         return self
 
@@ -190,55 +201,61 @@ class TrainParams(MachineParams, LearningParams):
         goal = self.goal
         if isinstance(goal, SequenceOptions) and (self.epochs or self.parallel.shard > 1):
             raise ValueError(
-                f"criterion {self.criterion} learns whole utterances, by workers with whole models: set epochs: 0 and "
-                "some whole_epochs, and leave out parallel.shard"
+                f"criterion {self.criterion} needs whole utterances, and the whole model in each worker: set epochs: 0 "
+                "and some whole_epochs, and leave out parallel.shard"
             )
         if goal.heads and self.compile:
             raise ValueError("compile does not go with a transducer or an attention decoder: leave it out")
         if goal.heads and goal.model_dump()["intermediate"] and ("ctc" not in goal.heads or self.layers < 2):
-            raise ValueError("intermediate is of CTC on a middle layer: give ctc a weight, and two layers at least")
+            raise ValueError(
+                "intermediate adds CTC on a middle layer: give ctc a weight, and the model two layers or more"
+            )
         if (
             isinstance(goal, CtcOptions)
             and goal.consistency
             and (goal.heads or not (self.time_masks or self.mel_masks))
         ):
-            raise ValueError("consistency compares augmented views: set time_masks or mel_masks, and no other heads")
+            raise ValueError("consistency compares augmented views: set time_masks or mel_masks, without other heads")
         return self
 
     @model_validator(mode="after")
     def _optimiser_fits(self) -> TrainParams:
         _ = self.step_options
         if self.schedule == "inverse_sqrt" and not self.warm_up:
-            raise ValueError("schedule inverse_sqrt falls from the end of the rise: give warm_up a share above 0")
+            raise ValueError("schedule inverse_sqrt decays from the end of the warm-up: set warm_up above 0")
         return self
 
     @model_validator(mode="after")
     def _workers_fit(self) -> TrainParams:
         if self.trainer in TRAINERS and self.trainer not in CHOICES:
             instead = " with parallel: {shard: N}" if self.trainer in ("fsdp", "zero") else ""
-            raise ValueError(f"{self.trainer} must wrap the model, which only scripts can: use dense{instead}")
+            raise ValueError(f"{self.trainer} must wrap the model, which works only in scripts: use dense{instead}")
         for name in ("clip_norm", "backwards"):
             if name in self.trainer_options:
-                raise ValueError(f"`{name}` in trainer_options: use `clip`, and leave `backwards`")
+                raise ValueError(f"trainer_options cannot have `{name}`: leave it out, and set `clip` for clipping")
         node_workers = self.synchroniser.node_workers
         if self.workers // self.nodes % node_workers:
-            raise ValueError(f"node_size {node_workers} does not divide the workers of a machine")
+            raise ValueError(f"node_size {node_workers} must divide the number of workers of each machine")
         if self.workers % self.nodes or not self.min_nodes <= self.nodes:
             raise ValueError(
-                f"{self.workers} workers on {self.nodes} machines, at least {self.min_nodes}: must be whole"
+                f"{self.workers} workers cannot be divided equally among {self.nodes} machines"
+                if self.workers % self.nodes
+                else f"min_nodes {self.min_nodes} is above nodes {self.nodes}"
             )
         if self.faults == "continue" and (why := self.synchroniser.needs_all or ("nodes above 1" * (self.nodes > 1))):
-            raise ValueError(f"faults: continue does not go with {why}; or set restart")
+            raise ValueError(f"faults: continue does not go with {why}; set faults: restart")
         if self.nodes > 1 and not self.rendezvous:
-            raise ValueError(f"{self.nodes} machines need a `rendezvous`, HOST:PORT of the first")
+            raise ValueError(f"{self.nodes} machines need a `rendezvous`: set it to HOST:PORT of the first")
         return self
 
     @model_validator(mode="after")
     def _average_fits(self) -> TrainParams:
         if self.average and (self.trainer not in ("dense", "gtc") or self.parallel.shard > 1):
-            raise ValueError("average needs weights that are whole and the same on all workers: trainer dense or gtc")
+            raise ValueError(
+                "average needs the same whole model on all workers: use trainer dense or gtc, without parallel.shard"
+            )
         if self.average and self.faults == "continue":
-            raise ValueError("average does not go with faults: continue; set restart")
+            raise ValueError("average does not go with faults: continue; set faults: restart")
         return self
 
     @model_validator(mode="after")
@@ -248,13 +265,13 @@ class TrainParams(MachineParams, LearningParams):
             return self
         if self.workers % shard or (self.min_nodes < self.nodes and self.workers // self.nodes % shard):
             raise ValueError(
-                f"parallel.shard {shard} must divide workers, {self.workers}, and those of a machine where "
-                "min_nodes is below nodes"
+                f"parallel.shard {shard} must divide workers ({self.workers}), and with min_nodes below nodes also the "
+                "workers of a machine"
             )
         refused = {
-            "trainer gossip: its workers do not step together; use another": self.trainer == "gossip",
-            "node_size above 1: the shards of a model are the node": self.synchroniser.node_workers > 1,
-            "clip of the mean: leave `clip` in trainer_options, a group's gradient is clipped": (
+            "trainer gossip, whose workers do not step together: use another": self.trainer == "gossip",
+            "node_size above 1: the workers that share a model are the node": self.synchroniser.node_workers > 1,
+            "clip: mean in trainer_options: leave it out, each group clips its own gradient": (
                 self.trainer_options.get("clip") == "mean"
             ),
             "optimiser muon: it needs whole matrices; use adamw or sgd": self.optimiser == "muon",

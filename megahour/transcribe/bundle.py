@@ -51,7 +51,7 @@ class FrontEndSettings(BundlePart):
         half = self.rate_hz / 2
         top = self.high_hz if self.high_hz > 0 else half + self.high_hz
         if not self.low_hz < top <= half:
-            raise ValueError(f"mels from {self.low_hz:g} to {top:g} Hz do not fit under {half:g} Hz")
+            raise ValueError(f"mel filters from {self.low_hz:g} to {top:g} Hz do not fit below {half:g} Hz")
         return self
 
 
@@ -99,7 +99,7 @@ class BundleManifest(ListedFiles):
     def _check(self) -> BundleManifest:
         for text in (self.name, *self.tokens):
             if len(text) > MAX_TEXT or CONTROL.search(text):  # they are printed to terminals unescaped
-                raise ValueError(f"{text[:20]!r} has control characters, or more than {MAX_TEXT}")
+                raise ValueError(f"{text[:20]!r} has control characters, or more than {MAX_TEXT} characters")
         if len(set(self.tokens)) < len(self.tokens):
             raise ValueError("a token is there twice")
         for name in (*(file for each in self.graphs.values() for file in each.values()), *self._named()):
@@ -149,8 +149,8 @@ class Bundle(BundleFolder[BundleManifest]):
     def open(url: str) -> Bundle:
         """Raises StoreError: a manifest or file is invalid (`opened`). ConfigError: the bundle is a voice."""
         if manifest_at(url)[0].get("criterion") == VOICE:
-            what = "a voice, which speaks and does not hear"
-            raise ConfigError(what, where=url, remedy="megahour say --voice; or give a recogniser's bundle")
+            what = "the bundle of a voice, not of a recogniser"
+            raise ConfigError(what, where=url, remedy="use megahour say --voice, or give a recogniser's bundle")
         return Bundle(url, *opened(url, BundleManifest))
 
     def graph(self, form: str, precision: str) -> bytes:
@@ -177,9 +177,9 @@ class Bundle(BundleFolder[BundleManifest]):
         found = model.run(np.full((frames, self.manifest.front_end.mels), -5.0, np.float32))
         rows, columns = frames // self.manifest.frames, self.manifest.columns
         if found.shape != (rows, columns):
-            what = f"the graph gives {found.shape[0]} rows of {found.shape[1]} values for {frames} frames"
+            what = f"the graph outputs {found.shape[0]} rows of {found.shape[1]} values for {frames} frames"
             wanted = f"width {self.manifest.width}" if self.manifest.width else f"{len(self.manifest.tokens)} tokens"
-            raise StoreError(f"{what}; the bundle has {rows} rows and {wanted}", where=where, remedy=AGAIN)
+            raise StoreError(f"{what}, but the bundle needs {rows} rows for {wanted}", where=where, remedy=AGAIN)
         if not (found < np.inf).all():
             raise StoreError("the graph gives values that are not finite", where=where, remedy=AGAIN)
 

@@ -47,7 +47,7 @@ class ListedFiles(BundlePart):
     def _plain(cls, files: dict[str, BundleFile]) -> dict[str, BundleFile]:
         for name in files:
             if not NAME.fullmatch(name):
-                raise ValueError(f"a file named {name[:100]!r}")
+                raise ValueError(f"a file has the name {name[:100]!r}")
         return files
 
 
@@ -74,7 +74,7 @@ class BundleFolder(Generic[M]):
         info, where = self.manifest.files[name], f"{self.url}/{name}"
         data = read_file(self.url, name, info.bytes)
         if len(data) != info.bytes or hashlib.sha256(data).hexdigest() != info.sha256:
-            what = f"{len(data)} bytes of {info.bytes}" if len(data) != info.bytes else "its SHA-256 is another one"
+            what = f"{len(data)} bytes instead of {info.bytes}" if len(data) != info.bytes else "its SHA-256 differs"
             raise StoreError(what, where=where, remedy=AGAIN)
         return data
 
@@ -115,7 +115,7 @@ def opened(url: str, kind: type[M]) -> tuple[M, str]:
         raise StoreError(error.message, where=error.where, remedy=error.remedy) from None
     for name, info in manifest.files.items():
         if (size := _size(url, name)) != info.bytes:
-            raise StoreError(f"{size} bytes of {info.bytes}", where=f"{url}/{name}", remedy=AGAIN)
+            raise StoreError(f"{size} bytes instead of {info.bytes}", where=f"{url}/{name}", remedy=AGAIN)
     return manifest, digest
 
 

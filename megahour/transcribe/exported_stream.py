@@ -119,7 +119,9 @@ class ExportedStream:
         rows = frames // encoder.manifest.frames
         wanted = [(1, rows, encoder.manifest.columns), *(each.shape for each in self._state.values())]
         if [each.shape for each in (values, *after)] != wanted:
-            raise encoder.broken(f"it gives values of shapes {[each.shape for each in (values, *after)]}, not {wanted}")
+            raise encoder.broken(
+                f"its outputs have the shapes {[each.shape for each in (values, *after)]}, not {wanted}"
+            )
         self._state, self._heard = dict(zip(self._state, after, strict=True)), self._heard + rows
         output: Float32 = values[0]
         return output

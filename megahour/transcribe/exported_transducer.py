@@ -39,14 +39,13 @@ class ExportedTransducer:
         except ConfigError:
             raise
         except Exception as error:  # onnxruntime's own classes share no base
-            raise StoreError(f"no transducer: {in_a_line(error)}", where=where, remedy="export it again") from None
+            raise StoreError(f"not a transducer: {in_a_line(error)}", where=where, remedy="export it again") from None
         if any(part.shape != (1, width) for part in (predicted, *(state if not context else ()))) or logits.shape != (
             1,
             tokens,
         ):
-            what = (
-                f"the graphs give {tuple(predicted.shape)} and {tuple(logits.shape)} values, not {width} and {tokens}"
-            )
+            shapes = f"{tuple(predicted.shape)} and {tuple(logits.shape)}"
+            what = f"its outputs have shapes {shapes}, not {width} and {tokens} values"
             raise StoreError(what, where=where, remedy="export it again")
 
     @property

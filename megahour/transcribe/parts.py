@@ -61,7 +61,7 @@ def parts_of(address: str, step: str = "") -> RecogniserParts:
             message = f"an artifact of stage {home.manifest.stage}, not a model"
             raise ConfigError(message, where=home.url, remedy="give a model, or the folder of a run")
         if step:
-            raise ConfigError(f'a model, which has no step "{step}"', where=home.url, remedy="leave --step out")
+            raise ConfigError(f'a model artifact has no step "{step}"', where=home.url, remedy="leave --step out")
         return RecogniserParts(home.url, model_name=home.url)
     if not home.fs.exists(home.path(RECIPE)):
         raise ConfigError(
@@ -73,8 +73,12 @@ def parts_of(address: str, step: str = "") -> RecogniserParts:
     fit = [name for name, each in steps.items() if _decodes(each)] or [n for n, each in steps.items() if _reads(each)]
     name = step or (fit[-1] if fit else "")
     if name not in steps or not (_decodes(steps[name]) or _reads(steps[name])):
-        what = f'the step "{step}" recognises nothing' if step else "no step of this run recognises speech"
-        raise ConfigError(what, where=home.url, remedy=f"name one of {', '.join(fit)}" if fit else "run a recipe first")
+        what = (
+            f'the step "{step}" is not one that recognises speech' if step else "no step of this run recognises speech"
+        )
+        raise ConfigError(
+            what, where=home.url, remedy=f"name one of {', '.join(fit)} with --step" if fit else "run a recipe first"
+        )
     if _reads(steps[name]):
         return RecogniserParts(_made(f"{home.url}/{name}"), model_name=name)
     return _of_decode(steps[name], {f"{home.url}/{other}": each for other, each in steps.items()}, name)

@@ -68,11 +68,13 @@ def _loaded(
         return config, loaded, getattr(loaded, "module", None)
     if parts.graph:
         raise ConfigError(
-            "a bundle is searched without a graph", where=parts.model, remedy="take --graph with the model artifact"
+            "a bundle is searched without a graph",
+            where=parts.model,
+            remedy="give --graph with a model artifact, not with a bundle",
         )
     if parts.search.tell:
-        what = f"a bundle cannot be told {parts.search.tell!r}"
-        raise ConfigError(what, where=parts.model, remedy="export the model once more, with --tell")
+        what = f"a bundle cannot take the tag {parts.search.tell!r}"
+        raise ConfigError(what, where=parts.model, remedy="export the model again, with --tell")
     bundle = Bundle.open(parts.model)
     model = bundle.model(parts.precision, threads=threads, device=device)
     return dict(model.config), model, bundle.transducer(parts.precision, threads=threads)
@@ -101,9 +103,9 @@ class Recogniser:
         self.told: str = parts.search.tell
         if not parts.graph and (self.phones or not self.tokens):
             raise ConfigError(
-                f"the model gives {'phones' if self.phones else 'senones'}, which only a graph makes words of",
+                f"the model outputs {'phones' if self.phones else 'senones'}, which need a graph to give words",
                 where=parts.model,
-                remedy="name the run instead, or give --graph (and --units and --lexicon for word times)",
+                remedy="give the run instead, or --graph (and --units and --lexicon for word times)",
             )
         try:
             self.front = FrontEnd.of(config, tokens=False)

@@ -61,8 +61,8 @@ def plan_of(recogniser: Recogniser, chunks: ChunkLengths) -> StreamPlan | None:
     if encoder is None:
         if not chunks.ms:
             return None
-        what = f"chunks of {chunks.ms} ms: a model of kind {kind} does not hear in chunks"
-        remedy = "use an lstm or a conformer that was trained here, or a conformer's bundle of today"
+        what = f"chunks of {chunks.ms} ms: a model of kind {kind} does not work in chunks"
+        remedy = "use an lstm or a conformer trained by megahour, or a conformer's bundle exported by this version"
         raise ConfigError(what, where=recogniser.parts.model, remedy=remedy)
     frame_ms = recogniser.front.shift_s * 1000
     frames = _frames(recogniser, chunks.ms) or max(1, round(CHUNK_MS[kind] / frame_ms))
@@ -76,7 +76,7 @@ def _frames(recogniser: Recogniser, ms: int) -> int:
     frame_ms = recogniser.front.shift_s * 1000
     frames = round(ms / frame_ms)
     if ms and not frames:
-        what, remedy = f"chunks of {ms} ms", f"an output frame of the model has {frame_ms:.0f} ms"
+        what, remedy = f"chunks of {ms} ms", f"use at least {frame_ms:.0f}, the length of an output frame of the model"
         raise ConfigError(what, where=recogniser.parts.model, remedy=remedy)
     return frames
 

@@ -36,7 +36,7 @@ def word_spans(
                     reached.setdefault(after, state)
         if not reached:
             raise MegahourError(
-                f"frame {len(paths)} of the path fits no state of its words {list(words)}",
+                f"frame {len(paths)} of the path matches no state of its words {list(words)}",
                 remedy="give the lexicon and units that the graph was made of",
             )
         paths.append(reached)

@@ -33,7 +33,7 @@ class HuggingFaceTokens:
             self._tokenizer = tokenizers.Tokenizer.from_str(text)
             rules = json.loads(text)
         except Exception as error:  # the library raises nothing narrower
-            raise StoreError(f"no tokenizer.json: {error}", where=where, remedy=_REMEDY) from error
+            raise StoreError(f"not a tokenizer.json: {error}", where=where, remedy=_REMEDY) from error
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
@@ -55,7 +55,7 @@ class HuggingFaceTokens:
         return bool(text) and spelled.replace(MARK, " ").strip() == text
 
 
-_REMEDY = "give a file that `tokenizer.save` or `save_pretrained` has written"
+_REMEDY = "give a file written by `tokenizer.save` or `save_pretrained`"
 
 
 def _names(rules: dict[str, Any], ids: dict[str, int], where: str) -> tuple[Callable[[str], str], str]:
@@ -65,7 +65,7 @@ def _names(rules: dict[str, Any], ids: dict[str, int], where: str) -> tuple[Call
     """
     model = rules["model"]
     if model.get("end_of_word_suffix"):
-        what = f"its tokens mark the ends of words, with {model['end_of_word_suffix']!r}"
+        what = f"its tokens mark the ends of words, with {model['end_of_word_suffix']!r}, which is not supported"
         raise StoreError(what, where=where, remedy="use a tokenizer that marks their beginnings, or stage `tokens`")
     if model["type"] == "WordPiece":
         going_on = model["continuing_subword_prefix"]

@@ -129,7 +129,7 @@ def read_probabilities(text: str, *, where: str = "") -> dict[tuple[str, str], f
         except ValueError:
             probability, phones = 0.0, []
         if not phones or not 0 < probability <= 1:
-            what = f"{line!r} is no word, probability in (0, 1] and phones"
+            what = f"{line!r} is not a word, a probability in (0, 1] and phones"
             raise MegahourError(what, where=f"{where}:{number}", remedy="run `megahour pronunciations` again")
         probabilities[word, " ".join(phones)] = probability
     return probabilities

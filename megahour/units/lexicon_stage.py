@@ -32,10 +32,12 @@ class MakeLexicon(SingleShard[LexiconParams]):
 
     def check(self, p: LexiconParams, roles: Collection[str]) -> None:
         if p.source == "dictionary" and not p.dictionary:
-            raise ConfigError("source is dictionary, but none is given", where="lexicon", remedy="set `dictionary`")
+            raise ConfigError(
+                "source is dictionary, but `dictionary` is not set", where="lexicon", remedy="set `dictionary`"
+            )
         if p.guess and p.source != "dictionary":
             raise ConfigError(
-                f"guess learns from a dictionary, source is {p.source}",
+                f"guess learns from a dictionary, but source is {p.source}",
                 where="lexicon",
                 remedy="set source: dictionary",
             )

@@ -31,7 +31,7 @@ class Pieces:
         try:
             self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
-            raise StoreError(f"no sentencepiece model: {error}", where=where, remedy=_AGAIN) from error
+            raise StoreError(f"not a sentencepiece model: {error}", where=where, remedy=_AGAIN) from error
         self._unknown = self._processor.unk_id()
         if self._unknown != 0 and (first := self._processor.id_to_piece(0)) not in BLANKS:
             remedy = "train it with unk_id=0, or with <blk> as its first symbol, or use stage `tokens`"
@@ -51,7 +51,7 @@ class Pieces:
         return bool(text) and not {0, self._unknown} & set(self.encode(text))
 
 
-_AGAIN = "the file is damaged or of something else: `megahour verify` it, then make it again"
+_AGAIN = "the file is damaged or something else: run `megahour verify`, then make it again"
 
 
 def learn(p: TokensParams, texts: Iterable[str], *, where: str) -> bytes:

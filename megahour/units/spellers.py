@@ -44,7 +44,7 @@ def speller(form: str, file: bytes, *, where: str) -> TokenSpeller:
     try:
         return Characters(tuple(json.loads(file)))
     except ValueError as error:
-        raise StoreError(f"no characters: {error}", where=where, remedy="make it again") from error
+        raise StoreError(f"not a list of characters: {error}", where=where, remedy="make it again") from error
 
 
 def from_elsewhere(url: str) -> tuple[str, bytes]:
@@ -74,8 +74,8 @@ def from_elsewhere(url: str) -> tuple[str, bytes]:
             return HUGGING_FACE, file
         return CHARACTERS, _characters(sorted(read, key=read.__getitem__))
     except (ValueError, TypeError, RecursionError) as error:
-        remedy = "give a .model of sentencepiece, a tokenizer.json, a vocab.json, or a text file of a token a line"
-        raise ConfigError(f"no tokens: {error}", where=url, remedy=remedy) from error
+        remedy = "give a sentencepiece .model, a tokenizer.json, a vocab.json, or a text file with a token per line"
+        raise ConfigError(f"not a list of tokens: {error}", where=url, remedy=remedy) from error
 
 
 def _characters(labels: list[str]) -> bytes:

@@ -32,7 +32,7 @@ class Senones(Stage[SenonesParams]):
 
     def check(self, p: SenonesParams, roles: Collection[str]) -> None:
         if p.transform == "lda-mllt" and not p.senone_mixtures:
-            raise ConfigError("lda-mllt without Gaussians of senones", where=self.name, remedy="set senone_mixtures")
+            raise ConfigError("lda-mllt needs Gaussians of senones", where=self.name, remedy="set senone_mixtures")
 
     def plan(self, p: SenonesParams, inputs: Inputs) -> list[Task]:
         from megahour.features.sets import tasks_of_sets
@@ -93,8 +93,8 @@ class Senones(Stage[SenonesParams]):
 
     def remedies(self, p: SenonesParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         return {
-            "no-pronunciation": "`missing_words` of the receipts names words: give them to the lexicon, or --unknown",
-            "too-short-for-text": "the texts are not those of the utterances, or the lexicon's phones are too many",
+            "no-pronunciation": "`missing_words` in the receipts lists them: add them to the lexicon, or set --unknown",
+            "too-short-for-text": "the texts belong to other utterances, or the lexicon has too many phones",
         }
 
     def finish(self, p: SenonesParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ STEPS: dict[str, tuple[str, dict[str, str], dict[str, object], str]] = {
     ),
     "too few sentences": ("sentences", {}, {"count": 3, "shards": 4}, "3 sentences are too few for 4 shards"),
     "no words": ("lexicon", {}, {}, "no words"),
-    "no dictionary": ("lexicon", {}, {"source": "dictionary"}, "source is dictionary, but none is given"),
+    "no dictionary": ("lexicon", {}, {"source": "dictionary"}, "source is dictionary, but `dictionary` is not set"),
     "no text": ("language-model", {}, {}, "step made: no text"),
     "no text on a cluster": ("lm-words", {}, {}, "step made: no text"),
     "no cepstra": ("import-features", {}, {"train": "a.transcription"}, "no source"),
@@ -44,7 +44,7 @@ STEPS: dict[str, tuple[str, dict[str, str], dict[str, object], str]] = {
     ),
     "no labels": ("train", {"features": FEATURES}, {}, "criterion ce needs `units`"),
     "senones for ctc": (
-        "train", {"features": FEATURES, "targets": "elsewhere/t"}, {"criterion": "ctc"}, "do not go with criterion ctc",
+        "train", {"features": FEATURES, "targets": "elsewhere/t"}, {"criterion": "ctc"}, "criterion ctc cannot use",
     ),
     "no references": ("score", HYPOTHESES, {}, "step made: no references"),
     "half a truth": (

@@ -146,7 +146,7 @@ def test_all_that_is_dropped_is_counted_and_listed_with_its_reason(tmp_path: Pat
     assert counts.kept == len(rows) == 1
     assert {row["recording"] for row in rows} == {3}
     details = {row["reason"]: row["detail"] for row in dropped}
-    assert details["high-cer"].endswith("the limit is 0.36: another text is heard, or another language")
+    assert details["high-cer"].endswith("the limit is 0.36: the speech has another text, or is in another language")
     assert {row["reason"]: row["cue"] >= 0 for row in dropped} == {
         **{"high-cer": True, "unspoken": True, "too-short": True, "no-transcript": False}
     }

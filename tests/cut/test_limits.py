@@ -57,7 +57,7 @@ def test_an_aligner_that_reads_nothing_has_them_too_and_is_named() -> None:
     rows = utterances(1.0)
     assert limits_of(P, rows).cer(40) == P.dirty_cer
     misread = {"characters_read": 1000, "characters_misread": 700.0}
-    assert "reads 70% of the characters otherwise" in doubts(misread)
+    assert "differs from the texts in 70% of the characters" in doubts(misread)
     assert doubts({**misread, "characters_misread": 550.0}) == ""
     assert doubts({}) == ""
 

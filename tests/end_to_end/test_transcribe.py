@@ -131,7 +131,7 @@ def test_what_recognises_nothing_is_named(undisturbed: Path, tmp_path: Path) -> 
         parts_of(str(undisturbed / "selection"))
     with pytest.raises(ConfigError, match="neither a model nor a run"):
         parts_of(str(tmp_path))
-    with pytest.raises(ConfigError, match='the step "lm" recognises nothing'):
+    with pytest.raises(ConfigError, match='the step "lm" is not one that recognises speech'):
         parts_of(str(undisturbed), "lm")
     with pytest.raises(ConfigError, match="outputs senones, which need a graph"):
         Recogniser(parts_of(str(undisturbed / "student")))

@@ -124,9 +124,12 @@ def weights_elsewhere(place: str, folder: Path) -> None:
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "a graph cut short": (lambda f: (f / "model.onnx").write_bytes((f / "model.onnx").read_bytes()[:-9]), "bytes of"),
-    "a graph that grew": (lambda f: (f / "model.onnx").write_bytes(bytes(1 << 20)), "1048576 bytes of"),
-    "a golden clip cut short": (lambda f: os.truncate(f / "golden" / "000.wav", 9), "000.wav: 9 bytes of"),
+    "a graph cut short": (
+        lambda f: (f / "model.onnx").write_bytes((f / "model.onnx").read_bytes()[:-9]),
+        "bytes instead of",
+    ),
+    "a graph that grew": (lambda f: (f / "model.onnx").write_bytes(bytes(1 << 20)), "1048576 bytes instead of"),
+    "a golden clip cut short": (lambda f: os.truncate(f / "golden" / "000.wav", 9), "000.wav: 9 bytes instead of"),
     "another graph of its size": (
         lambda f: (f / "model.onnx").write_bytes(bytes((f / "model.onnx").stat().st_size)),
         "SHA-256",
@@ -159,7 +162,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a token for a terminal": (lambda f: change(f, tokens=[*"abcdefghi", "\x1b[2J"]), "control characters"),
     "a token without an end": (lambda f: change(f, tokens=[*"abcdefghi", "x" * 1001]), "more than 1000"),
     "a path out of it": (lambda f: change(f, graphs={"offline": {"fp32": "../x"}}), "not among its files"),
-    "a name out of it": (lambda f: change(f, files={"../x": {"bytes": 1, "sha256": "0" * 64}}), "a file named"),
+    "a name out of it": (lambda f: change(f, files={"../x": {"bytes": 1, "sha256": "0" * 64}}), "a file has the name"),
     "no graphs": (lambda f: change(f, graphs={}), "no offline graph"),
 }
 
@@ -245,7 +248,7 @@ def test_a_digest_tells_a_bundle_whose_manifest_was_changed_with_its_files(sound
     assert verified(sound, "--digest", digest.upper()).output == expected
     changed = shutil.copytree(sound, tmp_path / "bundle")
     (changed / "tokens.txt").write_bytes(b"x" * (changed / "tokens.txt").stat().st_size)
-    assert "tokens.txt: its SHA-256 is another one" in str(verified(changed).exception)
+    assert "tokens.txt: its SHA-256 differs" in str(verified(changed).exception)
     put(changed, "tokens.txt", (sound / "tokens.txt").read_bytes())
     change(changed, licences=[{"licence": "CC0", "attribution": "me", "utterances": 1, "hours": 1.0}])
     assert verified(changed).exit_code == 0

@@ -327,7 +327,7 @@ def test_a_run_gives_the_clips_the_origin_and_the_licences(tmp_path: Path) -> No
 def test_what_cannot_go_out_is_named(conformer: Artifact, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no golden clips"):
         export_model(conformer.url, "", ExportModelParams(), (), (), str(tmp_path / "bundle"))
-    with pytest.raises(ConfigError, match="cannot be told 'de'"):
+    with pytest.raises(ConfigError, match="cannot take the tag 'de'"):
         export_model(conformer.url, "", ExportModelParams(tell="de"), (), (), str(tmp_path / "bundle"))
     with pytest.raises(ConfigError, match="graphs cannot recognise a tag"):
         TrainedModel(parts_of(conformer.url), tell="recognised")
@@ -348,7 +348,7 @@ def test_a_model_goes_out_as_one_that_was_told_its_tag(bundle: Bundle, tmp_path:
     params = ExportModelParams(tell="ru")
     told, _ = write_bundle(trained, params, ORIGIN, CLIPS[:1], [], str(tmp_path / "bundle"))
     assert transcribe(CLIPS[0].samples, told.url, rate_hz=8000, whole=True).text == trained.text(outputs[0])
-    with pytest.raises(ConfigError, match="a bundle cannot be told 'ru'"):
+    with pytest.raises(ConfigError, match="a bundle cannot take the tag 'ru'"):
         Recogniser(replace(parts_of(bundle.url), search=DecodeParams(tell="ru")))
 
 

@@ -211,7 +211,7 @@ def test_matcha_is_the_same_graph_in_two(made: Path) -> None:
 
 
 def test_a_voice_does_not_transcribe(made: Path) -> None:
-    with pytest.raises(ConfigError, match="speaks and does not hear"):
+    with pytest.raises(ConfigError, match="the bundle of a voice, not of a recogniser"):
         Bundle.open(str(made / "bundle"))
 
 

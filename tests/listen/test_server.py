@@ -204,7 +204,7 @@ def test_a_file_that_comes_drop_by_drop_gives_its_place_up(recogniser: Recognise
     ("limits", "why"),
     [
         (Limits(file_s=60.0), "too-long: more than 60 s of audio"),
-        (Limits(work_s=0.0), "too-slow: 0 s were not enough"),
+        (Limits(work_s=0.0), "too-slow: not finished within 0 s"),
     ],
 )
 def test_hours_of_nothing_in_a_small_file_keep_no_one_busy(recogniser: Recogniser, limits: Limits, why: str) -> None:
@@ -293,7 +293,7 @@ def test_who_is_let_in(recogniser: Recogniser) -> None:
         ({"rate_hz": 100}, "samples at 100 Hz"),
         ({"rate_hz": 16000.5}, "the first message says no sampling rate"),
         ({}, "the first message says no sampling rate"),
-        ([], "a message that is no JSON object"),
+        ([], "a message is not a JSON object"),
         (b"\0\0", "the first message says no sampling rate"),
     ],
 )
@@ -350,7 +350,7 @@ def test_a_stream_ends_where_nothing_comes_or_nothing_is_said(recogniser: Recogn
     async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
         async with client.ws_connect("/stream") as socket:
             await socket.send_json({"rate_hz": 8000})
-            assert (await messages(socket))[-1]["error"] == "nothing came for 0.4 s"
+            assert (await messages(socket))[-1]["error"] == "nothing arrived for 0.4 s"
         async with client.ws_connect("/stream") as socket:
             await send(socket, np.zeros(16_000, np.int16))
             assert (await messages(socket))[-1]["error"] == "no words in 0.4 s of audio"

@@ -182,7 +182,7 @@ def test_a_pseudo_label_counts_by_its_confidence_and_a_true_text_in_full(tmp_pat
     unsure = prepare(TrainParams(**SETTINGS, confidence_power=1.0), unknown).loaders["labelled"]
     with pytest.raises(MegahourError, match="a pseudo-label without a confidence"):
         unsure.batch(0, 0, offset=0)
-    with pytest.raises(MegahourError, match="confidence_power weighs pseudo-labels, which are not given"):
+    with pytest.raises(MegahourError, match="confidence_power applies to pseudo-labels, which are missing"):
         TrainParams(**SETTINGS, confidence_power=1.0).check_roles({"features"})
 
 

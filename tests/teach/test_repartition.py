@@ -201,7 +201,7 @@ def test_a_student_reads_it_as_features_and_as_targets(
     run_stage(Train(), p, together, output, engine, work=tmp_path / "work")
     assert output.summary["audio_s"] > 0
     for role in ("features", "targets"):
-        with pytest.raises(MegahourError, match="use it as both `features` and `targets`"):
+        with pytest.raises(MegahourError, match="the same artifact as both `features` and `targets`"):
             run_stage(Train(), p, {**together, role: inputs[role]}, Artifact(tmp_path / role), engine)
 
 
@@ -214,5 +214,5 @@ def test_targets_that_do_not_go_with_the_features_are_refused(inputs: dict[str, 
         Repartition().plan(p, inputs)
     task = Task({"set": "unlabelled", "shards": [[1, 1]], "part": 0, "parts": 1})
     writer = ShardWriter(Artifact(tmp_path / "out"), 0, "made")
-    with writer as out, pytest.raises(MegahourError, match="shard 1 does not go with shard 1 of the features"):
+    with writer as out, pytest.raises(MegahourError, match="shard 1 does not match shard 1 of the features"):
         Repartition().run(SMALL, inputs, task, out, Context(tmp_path))

@@ -90,14 +90,14 @@ def test_inputs_that_do_not_fit_are_named_with_their_remedy(inputs: dict[str, Ar
     assert "needs `units`" in refused({"features": features})
     assert "no utterance of sets ['moon']" in refused(inputs, sets=["moon"])
     assert "the features have sets ['labelled', 'other']" in refused(inputs, sets=["moon"])
-    assert "no text in sets ['moon']" in refused({"features": features}, criterion="ctc", sets=["moon"])
+    assert "no utterance in sets ['moon'] has a text" in refused({"features": features}, criterion="ctc", sets=["moon"])
     assert "have sets ['labelled', 'other']" in refused({"features": features}, criterion="ctc", sets=["moon"])
     targets = write_artifact(tmp_path / "targets", [], {"outputs": 4, "offsets": [0], "top_k": 2})
     assert "4 outputs, but the units have 5 senones" in refused({**inputs, "targets": targets})
-    assert "do not go with criterion ctc" in refused({**inputs, "targets": targets}, criterion="ctc")
+    assert "which criterion ctc cannot use" in refused({**inputs, "targets": targets}, criterion="ctc")
     for name, values, message in (
         ("nan", {"mean": [0.0, float("nan")], "inv_std": [1.0, 1.0]}, "not finite"),
-        ("short", {"mean": [0.0, 0.0], "inv_std": [1.0]}, "unequal in length"),
+        ("short", {"mean": [0.0, 0.0], "inv_std": [1.0]}, "differ in length"),
         ("none", {"mean": [], "inv_std": []}, "have no frames"),
     ):
         bad = write_artifact(tmp_path / name, [], values)

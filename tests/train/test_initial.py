@@ -89,7 +89,7 @@ def test_a_transducer_begins_with_the_encoder_of_ctc_and_the_other_way_round(tmp
     [
         ({"hidden": 20}, "the initial model has hidden 16, this training 20"),
         ({"kind": "blstm"}, "the initial model has kind lstm"),
-        ({"parallel": {"shard": 2}, "workers": 2}, "`initial` with parallel.shard above 1"),
+        ({"parallel": {"shard": 2}, "workers": 2}, "`initial` does not go with parallel.shard above 1"),
     ],
 )
 def test_another_encoder_is_refused_by_what_differs(tmp_path, made, first, values, message):

@@ -139,12 +139,12 @@ def test_a_lattice_without_the_alignment_gets_it_as_a_path(inputs: Inputs, add: 
 @pytest.mark.parametrize(
     ("values", "change", "words"),
     [
-        ({}, {"lattices": None}, "needs `graph` or `lattices`, and has neither"),
+        ({}, {"lattices": None}, "needs either `graph` or `lattices`, has none"),
         ({}, {"graph": "units"}, "has graph and lattices"),
         ({"criterion": "mmi"}, {"initial": None}, "mmi needs `initial`"),
-        ({"criterion": "ce"}, {}, "`lattices` is what sequence training learns against"),
+        ({"criterion": "ce"}, {}, "`lattices` is only for sequence training"),
         ({"offsets": [0, 1]}, {}, "offset 0"),
-        ({"tempo": 0.1}, {}, "tempo of the recording"),
+        ({"tempo": 0.1}, {}, "at the recording's tempo"),
         ({}, {"lattices": "features"}, "hypotheses have no lattices"),
     ],
 )

@@ -97,7 +97,7 @@ def test_a_board_that_is_not_there_is_left_out(
     monkeypatch.setattr("megahour.train.meters.MLflow", failing(OSError("no server")))
     assert boards_of(TrainParams(mlflow="m", tensorboard=False), tmp_path, after=0) == []
     assert "no tensorboard" in caplog.text
-    assert "rows are not sent: no server" in caplog.text
+    assert "rows of the training curve are not sent: no server" in caplog.text
 
 
 @pytest.mark.parametrize(("rank", "names"), [(0, {"train.log.jsonl", "steps-00000.jsonl"}), (1, {"steps-00001.jsonl"})])

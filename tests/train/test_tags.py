@@ -168,8 +168,8 @@ def test_a_tag_of_the_features_needs_no_selection(inputs: dict[str, Artifact]) -
 @pytest.mark.parametrize(
     ("options", "drop", "message"),
     [
-        (TAG, "selection", "tag language: one is given without the other"),
-        ({}, "", "`selection` says tags .*: one is given without the other"),
+        (TAG, "selection", "tag language needs the input `selection`"),
+        ({}, "", "`selection` is used only for a tag"),
         ({"tag": "condition"}, "selection", "1 values of condition, of 2 to 1000"),
     ],
 )

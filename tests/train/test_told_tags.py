@@ -123,7 +123,7 @@ def test_a_model_can_tell_itself_what_it_hears(inputs: dict[str, Artifact], mode
         np.testing.assert_allclose(outputs["log_probs"][row, :n], told[tag][row, :n], atol=1e-4)
         assert np.abs(told[0][row, :n] - told[1][row, :n]).max() > 0.1
     assert encoder_of(own.module) is None
-    with pytest.raises(ConfigError, match="cannot be told 'recognised'"):
+    with pytest.raises(ConfigError, match="cannot take the tag 'recognised'"):
         tag_number({"tags": ["de", "ru"]}, "recognised", where="here")
 
 
@@ -200,13 +200,13 @@ def test_scores_say_how_often_the_language_is_right(
 
 
 def test_tags_that_the_model_was_not_told_are_refused(inputs: dict[str, Artifact], model: Artifact) -> None:
-    with pytest.raises(ConfigError, match="cannot be told 'fr'") as error:
+    with pytest.raises(ConfigError, match="cannot take the tag 'fr'") as error:
         Decode().plan(DecodeParams(tell="fr"), {"features": inputs["features"], "model": model})
     assert "language de, ru" in error.value.remedy
-    with pytest.raises(ConfigError, match="cannot be told 'de'") as error:
+    with pytest.raises(ConfigError, match="cannot take the tag 'de'") as error:
         tag_number({"tags": ["de", "ru"]}, "de", where="here")
     assert "tag_told" in error.value.remedy
-    with pytest.raises(ConfigError, match="tag_told is of a tag"):
+    with pytest.raises(ConfigError, match="tag_told needs a tag"):
         _ = settings(criterion_options={"tag_told": 0.5}).goal
     with pytest.raises(ConfigError, match="without tags"):
         build({"kind": "tdnn", "inputs": 3, "outputs": 4, "layers": 1, "units": 8, "join": 6, "context": 2,

@@ -31,7 +31,7 @@ def test_what_fits_is_taken(values: dict[str, Any]) -> None:
 def test_a_model_may_be_shared_out_over_machines_that_all_stay() -> None:
     machines = {"workers": 4, "nodes": 2, "rendezvous": "a:1", "parallel": {"shard": 4, "mode": "zero"}}
     assert TrainParams(**{**machines, "min_nodes": 2}).parallel.shard == 4
-    with pytest.raises(ValidationError, match="and those of a machine where min_nodes is below"):
+    with pytest.raises(ValidationError, match="with min_nodes below nodes also the workers of a machine"):
         TrainParams(**machines)
 
 
@@ -40,11 +40,11 @@ def test_a_model_may_be_shared_out_over_machines_that_all_stay() -> None:
     [
         ({"stack": 2, "offsets": [0, 2]}, r"offsets \[0, 2\] must be from 0 to stack − 1 = 1"),
         ({"offsets": [-1]}, "must be from 0"),
-        ({"trainer": "ddp"}, "ddp must wrap the model, which only scripts can: use dense"),
-        ({"trainer": "fsdp"}, r"only scripts can: use dense with parallel: \{shard: N\}"),
-        ({"parallel": {"shard": 2}}, "parallel.shard 2 must divide workers, 1,"),
+        ({"trainer": "ddp"}, "ddp must wrap the model, which works only in scripts: use dense"),
+        ({"trainer": "fsdp"}, r"works only in scripts: use dense with parallel: \{shard: N\}"),
+        ({"parallel": {"shard": 2}}, r"parallel\.shard 2 must divide workers \(1\),"),
         ({"parallel": {"shards": 2}, "workers": 2}, "shards"),
-        ({"parallel": {"shard": 2, "microbatches": 2}, "workers": 2}, "are of mode pipeline, not of fsdp"),
+        ({"parallel": {"shard": 2, "microbatches": 2}, "workers": 2}, "apply only to mode pipeline, not to fsdp"),
         ({"parallel": {"shard": 3, "mode": "pipeline"}, "workers": 3}, "with layers 2: each worker of a pipeline"),
         ({"parallel": {"shard": 2, "mode": "tensor"}, "workers": 2}, "with kind lstm: torch shares out"),
         (
@@ -67,29 +67,29 @@ def test_a_model_may_be_shared_out_over_machines_that_all_stay() -> None:
             for values, reason in [
                 ({"trainer": "gossip"}, "trainer gossip: .*; use another"),
                 ({"trainer": "gtc", "trainer_options": {"density": 0.1, "node_size": 2}}, "node_size above 1"),
-                ({"trainer_options": {"clip": "mean"}}, "clip of the mean"),
+                ({"trainer_options": {"clip": "mean"}}, "clip: mean in trainer_options"),
                 ({"optimiser": "muon"}, "optimiser muon"),
                 ({"faults": "continue"}, "faults continue"),
                 ({"precision": "fp16", "compile": True}, "precision fp16: use bf16.*; nor with compile"),
             ]
         ),
-        ({"criterion": "ctc", "criterion_options": {"intermediate": 0.3}, "layers": 1}, "two layers at least"),
+        ({"criterion": "ctc", "criterion_options": {"intermediate": 0.3}, "layers": 1}, "two layers or more"),
         ({"criterion": "transducer", "criterion_options": {"intermediate": 0.3}}, "give ctc a weight"),
-        ({"kind": "lstm", "criterion": "ctc", "truncate": 40}, "truncate is for kind lstm with criterion ce"),
-        ({"kind": "tdnn", "truncate": 40}, "truncate is for kind lstm with criterion ce"),
-        ({"truncate": 40, "compile": True}, "truncate is for"),
-        ({"average": 0.2, "trainer": "bmuf"}, "average needs weights that are whole and the same on all workers"),
+        ({"kind": "lstm", "criterion": "ctc", "truncate": 40}, "truncate applies only to kind lstm with criterion ce"),
+        ({"kind": "tdnn", "truncate": 40}, "truncate applies only to kind lstm with criterion ce"),
+        ({"truncate": 40, "compile": True}, "truncate applies only to"),
+        ({"average": 0.2, "trainer": "bmuf"}, "average needs the same whole model on all workers"),
         ({"average": 0.2, "faults": "continue"}, "average does not go with faults"),
         ({"trainer": "dence"}, 'did you mean "dense"'),
-        ({"trainer_options": {"clip_norm": 1.0}}, "`clip_norm` in trainer_options"),
-        ({"workers": 4, "trainer": "gossip", "trainer_options": {"node_size": 3}}, "node_size 3 does not divide"),
+        ({"trainer_options": {"clip_norm": 1.0}}, "trainer_options cannot have `clip_norm`"),
+        ({"workers": 4, "trainer": "gossip", "trainer_options": {"node_size": 3}}, "node_size 3 must divide"),
         ({"workers": 4, "trainer": "gossip", "trainer_options": {"node_size": 0}}, "node_size"),
         (
             {"workers": 4, "nodes": 2, "rendezvous": "a:1", "trainer": "gossip", "trainer_options": {"node_size": 4}},
-            "does not divide the workers of a machine",
+            "must divide the number of workers of each machine",
         ),
-        ({"workers": 3, "nodes": 2, "rendezvous": "a:1"}, "3 workers on 2 machines, at least 1: must be whole"),
-        ({"workers": 2, "nodes": 2, "min_nodes": 3, "rendezvous": "a:1"}, "at least 3"),
+        ({"workers": 3, "nodes": 2, "rendezvous": "a:1"}, "3 workers cannot be divided equally among 2 machines"),
+        ({"workers": 2, "nodes": 2, "min_nodes": 3, "rendezvous": "a:1"}, "min_nodes 3 is above nodes 2"),
         ({"workers": 2, "nodes": 2}, "2 machines need a `rendezvous`"),
     ],
 )
@@ -121,7 +121,7 @@ def test_runs_from_before_a_parameter_was_there_stay_valid() -> None:
         ({"optimiser": "sgd", "optimiser_options": {"momentun": 0.9}}, 'did you mean "momentum"'),
         ({"optimiser_options": {"momentum": 0.9}}, "its options are beta1, beta2, eps"),
         ({"optimiser": "muon", "optimiser_options": {"iterations": 0}}, "iterations"),
-        ({"schedule": "inverse_sqrt", "warm_up": 0.0}, "give warm_up a share above 0"),
+        ({"schedule": "inverse_sqrt", "warm_up": 0.0}, "set warm_up above 0"),
     ],
 )
 def test_optimisers_have_options_of_their_own(values: dict[str, Any], message: str) -> None:
@@ -144,7 +144,7 @@ def test_the_criterion_says_which_inputs_it_needs() -> None:
     ctc, ce = TrainParams(criterion="ctc"), TrainParams()
     ctc.check_roles(["features"])
     ce.check_roles(["features", "units", "targets"])
-    with pytest.raises(ConfigError, match="do not go with criterion ctc"):
+    with pytest.raises(ConfigError, match="which criterion ctc cannot use"):
         ctc.check_roles(["features", "targets"])
     with pytest.raises(ConfigError, match="criterion ce needs `units`"):
         ce.check_roles(["features"])

@@ -70,10 +70,10 @@ def test_what_is_held_out_is_never_changed(spoken: Spoken, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("roles", "settings", "message"),
     [
-        ([], {"waveform": {"noise": 0.5}}, "`waveform` changes audio"),
+        ([], {"waveform": {"noise": 0.5}}, "`waveform` needs the input `audio`"),
         (["audio", "noises"], {}, "`noises` is not used"),
         (["audio", "rooms"], {"waveform": {"noise": 0.5}}, "`rooms` is not used"),
-        (["audio", "units"], {"criterion": "ce", "waveform": {"speed": 0.5}}, "frame labels have times"),
+        (["audio", "units"], {"criterion": "ce", "waveform": {"speed": 0.5}}, "against its frame labels"),
     ],
 )
 def test_inputs_and_options_that_do_not_go_together_are_refused(

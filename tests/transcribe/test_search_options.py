@@ -41,7 +41,7 @@ def test_hot_words_and_parameters_of_decode_change_what_is_found(tmp_path: Path)
 
 def test_a_model_without_vectors_of_tags_cannot_be_told_any(tmp_path: Path) -> None:
     recogniser(tmp_path)
-    with pytest.raises(ConfigError, match="cannot be told 'de'"):
+    with pytest.raises(ConfigError, match="cannot take the tag 'de'"):
         recogniser_of(str(tmp_path / "model"), "", 1, "cpu", tell="de")
 
 
@@ -88,5 +88,5 @@ def test_attention_of_a_model_that_has_none_and_a_step_of_a_model_are_named(tmp_
     with pytest.raises(ConfigError, match="no attention decoder") as caught:
         recogniser_of(address, "", 1, "cpu", settings=["attention_weight=0.5"])
     assert "leave attention_weight at 0" in caught.value.remedy
-    with pytest.raises(ConfigError, match='a model, which has no step "int8"'):
+    with pytest.raises(ConfigError, match='a model artifact has no step "int8"'):
         recogniser_of(address, "int8", 1, "cpu")

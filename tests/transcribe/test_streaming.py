@@ -134,7 +134,7 @@ def test_chunks_are_rounded_and_their_latency_is_stated(tmp_path: Path) -> None:
     assert (default.rows, default.context, default.latency_ms) == (64, AttentionContext(16, 4), 640 + 15)
     assert (short.rows, short.latency_ms) == (16, 160 + 3 * 10 + 15)  # three frames of look-ahead
     assert (odd.rows, odd.context) == (8, AttentionContext(2, 3))
-    with pytest.raises(ConfigError, match=r"chunks of 15 ms\s.*an output frame of the model has 40 ms"):
+    with pytest.raises(ConfigError, match=r"chunks of 15 ms\s.*use at least 40, the length of an output frame"):
         plan_of(conformer, ChunkLengths(15))
 
 
@@ -157,7 +157,7 @@ def test_a_model_that_does_not_stream_is_recognised_again_and_refuses_chunks(tmp
     found = updates(heard, sound(), 800)
     assert texts(found) == [transcribe(sound().astype(np.int16), heard, rate_hz=8000).text] or len(texts(found)) == 2
     assert any(not update.final for update in found)
-    with pytest.raises(ConfigError, match="chunks of 320 ms: a model of kind blstm does not hear in chunks"):
+    with pytest.raises(ConfigError, match="chunks of 320 ms: a model of kind blstm does not work in chunks"):
         updates(heard, sound(), 800, chunks=CHUNKS)
 
 

@@ -70,7 +70,7 @@ def test_words_that_an_unfinished_path_has_not_come_to_are_empty_at_its_end() ->
 
 
 def test_a_path_of_other_words_is_refused() -> None:
-    with pytest.raises(MegahourError, match="frame 1 of the path fits no state"):
+    with pytest.raises(MegahourError, match="frame 1 of the path matches no state"):
         word_spans(["one"], [1, 4], PRONUNCIATIONS, SILENCE)
 
 

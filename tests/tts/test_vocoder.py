@@ -205,9 +205,9 @@ def test_what_is_no_vocoder_or_does_not_fit(made: Path, tmp_path: Path) -> None:
     [
         ({"criterion": "speech", "criterion_options": {}}, "kind voice and criterion speech go together"),
         ({"kind": "voice"}, "kind voice and criterion speech go together"),
-        ({"tempo": 0.1}, "changes the speech that a vocoder learns"),
+        ({"tempo": 0.1}, "would change the speech that a vocoder learns"),
         ({"epochs": 1}, "a vocoder learns whole utterances"),
-        ({"workers": 2, "parallel": {"shard": 2}}, "a vocoder is whole in each worker"),
+        ({"workers": 2, "parallel": {"shard": 2}}, "a vocoder cannot be split over workers"),
     ],
 )
 def test_settings_that_are_not_for_vocoders(settings: dict[str, Any], said: str) -> None:

@@ -226,7 +226,7 @@ def test_a_voice_that_says_the_recording_is_not_distorted(made: Path) -> None:
     ("settings", "said"),
     [
         ({"criterion": "ctc", "criterion_options": {}}, "go together"),
-        ({"time_masks": 1}, "time_masks changes the speech"),
+        ({"time_masks": 1}, "time_masks would change the speech"),
         ({"epochs": 1}, "whole utterances"),
     ],
 )

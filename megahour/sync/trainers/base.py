@@ -206,7 +206,7 @@ def check_optimiser(optimiser: torch.optim.Optimizer) -> None:
     closure = inspect.signature(type(optimiser).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         name = type(optimiser).__name__
-        raise ConfigError(f"{name} needs a closure in each step", remedy="use an optimiser that steps by the gradient")
+        raise ConfigError(f"{name} needs a closure in every step", remedy="use an optimiser that steps by the gradient")
 
 
 def check_shared(parameters: Sequence[nn.Parameter], optimiser: torch.optim.Optimizer) -> None:

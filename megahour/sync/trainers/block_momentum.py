@@ -109,12 +109,12 @@ def block_momentum(workers: int, zeta: float = 1.0, constant: float = 1.0) -> fl
     0.9375
     """
     if constant < 1:
-        raise ConfigError(f"C = {constant} of equation 6 is below 1", remedy="C ≥ 1; 1 is the usual")
+        raise ConfigError(f"C = {constant} of equation 6 is below 1", remedy="use C ≥ 1; 1 is usual")
     eta = 1.0 - zeta / (workers * constant)
     if zeta <= 0 or eta < 0:
         raise ConfigError(
             f"block learning rate ζ = {zeta} with N = {workers}, C = {constant} gives η = {eta:.3g}",
-            remedy="0 < ζ ≤ N C; 1 is the usual",
+            remedy="use 0 < ζ ≤ N C; 1 is usual",
         )
     return eta
 

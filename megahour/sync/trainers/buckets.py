@@ -95,7 +95,7 @@ class Buckets:
             assert self._backwards is not None
             if calls > self._backwards:
                 raise ConfigError(
-                    f"backward call {calls} since the last step", remedy=f"say so: backwards={calls}, or backwards=None"
+                    f"backward call {calls} since the last step", remedy=f"set backwards={calls}, or backwards=None"
                 )
             if calls == self._backwards:
                 bucket.missing -= 1

@@ -68,20 +68,22 @@ class Ending:
             found_by = "all"
         except WorkerLostError as error:
             lost, found_by = lost | set(error.ranks), "survivors"
-            LOG.warning("the mean of all workers is not known to be theirs: %s", error.message)
+            LOG.warning("cannot confirm that all workers have the same mean: %s", error.message)
         if self._ledger.first(f"{end}/mean", found_by) == "all":
             with contextlib.suppress(WorkerLostError):  # see the module, 4
                 self._group.all_gather(torch.zeros(1)).wait()
             return means
         members = self._members(end, lost)
-        LOG.warning("the final model is the mean of those that are left: %s", self._named(members))
+        LOG.warning("the final model is the mean of the remaining workers: %s", self._named(members))
         return self._mean_of(members, end, own)
 
     def _check(self, sums: list[Tensor]) -> None:
         """Exchange digests and check that all are equal. A worker that fails here has still sent its own."""
         digests = self._group.all_gather(torch.tensor([digest(sums)])).wait().flatten().tolist()
         if len(set(digests)) > 1:
-            raise MegahourError(f"workers have different sums of the same: digests {digests}", remedy=_REMEDY)
+            raise MegahourError(
+                f"workers computed different sums of the same weights: digests {digests}", remedy=_REMEDY
+            )
 
     def _members(self, end: int, lost: set[int]) -> list[int]:
         """Ranks of the workers that end together; the same on all of them."""
@@ -99,13 +101,13 @@ class Ending:
         try:
             group.wait_until(complete, "the end of training on all workers", poll_s=_POLL_S)
         except WorkerLostError as error:
-            LOG.warning("not all workers have come to the end: %s", error.message)
+            LOG.warning("not all workers have reached the end: %s", error.message)
         members: list[int] = json.loads(ledger.first(f"{end}/members", json.dumps(sorted(self._here(end)))))
         if group.rank not in members:
             raise WorkerLostError(
                 f"{self._named(members)} have ended training without {self._names[group.rank]}, which came too late",
                 where=self._names[group.rank],
-                remedy="take their model; give the group a longer timeout_s",
+                remedy="use their model; give the group a longer timeout_s",
             )
         return members
 

@@ -65,7 +65,7 @@ class GtcUpdate(Compressed):
         super().__init__(model, optimiser, group, options)
         name = type(optimiser).__name__
         if name in _BY_WEIGHTS:
-            raise ConfigError(f"{name}'s step depends on the weights", remedy="take AdamW or SGD, or form=gradient")
+            raise ConfigError(f"{name}'s step depends on the weights", remedy="use AdamW or SGD, or form=gradient")
         assert options.density is not None
         self._density = TargetDensity(options.density, options.warmup_steps, options.warmup_from)
         shapes = [parameter.shape for parameter in self._flat.parameters]

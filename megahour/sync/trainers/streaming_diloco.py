@@ -67,7 +67,7 @@ class StreamingDiloco:
         self._flat = Flat(model)
         parts, total = options.fragments, self._flat.numel
         if total < parts:
-            raise ConfigError(f"{parts} fragments of a model of {total} weights", remedy="lower `fragments`")
+            raise ConfigError(f"{parts} fragments for a model of {total} weights", remedy="lower `fragments`")
         self._bounds = [slice(p * total // parts, (p + 1) * total // parts) for p in range(parts)]
         weights = self._flat.weights()
         self._filters = [Nesterov(weights[part]) for part in self._bounds]
@@ -135,7 +135,7 @@ class StreamingDiloco:
         if own["counted"].numel() != len(self._bounds):
             raise ConfigError(
                 f"a state of {own['counted'].numel()} fragments for {len(self._bounds)}",
-                remedy="go on with the options that wrote the checkpoint",
+                remedy="resume with the options that wrote the checkpoint",
             )
         device = self._flat.device
         for each, part in zip(self._filters, self._bounds, strict=True):

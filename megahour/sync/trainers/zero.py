@@ -38,7 +38,7 @@ def _settings_of(optimiser: torch.optim.Optimizer) -> list[str]:
     names = [p.name for p in rest if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
     if unknown := [name for name in names if name not in optimiser.defaults]:
         raise ConfigError(
-            f"{type(optimiser).__name__} is made with {', '.join(unknown)}, of which its `defaults` do not tell",
+            f"{type(optimiser).__name__} has settings that are not in its `defaults`: {', '.join(unknown)}",
             remedy="keep all settings in `defaults` under the constructor's names: zero builds one optimiser per part",
         )
     return names
@@ -51,7 +51,9 @@ class Zero:
         self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, clip_norm: float | None, mean: Ddp
     ) -> None:
         if optimiser.state:
-            raise ConfigError("the optimiser has a state", remedy="make the trainer first, then restore its state()")
+            raise ConfigError(
+                "the optimiser already has a state", remedy="create the trainer first, then restore its state()"
+            )
         self.metrics = mean.metrics
         self._optimiser, self._clip_norm, self._mean, self._group = optimiser, clip_norm, mean, group
         self._parameters = trainable(model)
@@ -118,7 +120,7 @@ class Zero:
             shapes = [tuple(parameter.shape) for parameter in self._parameters[int(number) : int(number) + 1]]
             if not shapes or (value.dim() == len(shapes[0]) and tuple(value.shape) != shapes[0]):
                 raise ConfigError(
-                    f'"{key}" of shape {tuple(value.shape)} is of another model, whose parameter has '
+                    f'"{key}" of shape {tuple(value.shape)} belongs to another model, whose parameter has '
                     f"{shapes[0] if shapes else 'no such number'}",
                     remedy="resume with the model that wrote the checkpoint",
                 )

@@ -56,7 +56,7 @@ def main() -> None:
     except (WorkerLostError, WorkerFailedError, dist.DistError) as error:
         if result.failed(work):
             return  # the lost worker has reported such an error
-        LOG.error("a worker or the store of worker 0 does not answer: %s", error)
+        LOG.error("a worker, or the store of worker 0, does not respond: %s", error)
         sys.exit(1)
     except MegahourError:
         return  # it is written; the agent would restart a failed worker

@@ -284,7 +284,7 @@ def zero_of_rounds() -> str:
 
 
 def test_zero_does_not_take_a_default_for_a_setting_it_cannot_know() -> None:
-    assert run_workers(zero_of_rounds, 2) == ["Rounds is made with rounds, of which its `defaults` do not tell"] * 2
+    assert run_workers(zero_of_rounds, 2) == ["Rounds has settings that are not in its `defaults`: rounds"] * 2
 
 
 def threads_of_trainers() -> list[str]:

@@ -195,9 +195,9 @@ def test_processes_give_the_bits_of_threads() -> None:
 
 
 def test_what_cannot_be_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no multiple of fragments 4"):
+    with pytest.raises(ConfigError, match="not a multiple of fragments 4"):
         sync.from_config({"trainer": "streaming_diloco", "block_steps": 10})
     with pytest.raises(ConfigError, match="the next fragment leaves 5 steps later"):
         sync.from_config({"trainer": "streaming_diloco", "block_steps": 10, "fragments": 2, "overlap_steps": 5})
-    with pytest.raises(ConfigError, match="100 fragments of a model of 26 weights"):
+    with pytest.raises(ConfigError, match="100 fragments for a model of 26 weights"):
         virtual.run(lambda group: train(group, 1, fragments=100, block_steps=100, overlap_steps=0), 1)

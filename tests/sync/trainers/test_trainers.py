@@ -169,7 +169,7 @@ def test_torchs_trainers_say_what_they_cannot_do() -> None:
         assert not isinstance(said, Exception), said
         assert len(said) == 11
         assert sum("takes the plain mean over workers" in message for message in said) == 5
-        assert sum("the optimiser has a state" in message for message in said) == 2
+        assert sum("the optimiser already has a state" in message for message in said) == 2
         assert sum("0 calls of model(batch) since the last step" in message for message in said) == 4
     for trainer in ("ddp", "zero", "fsdp"):
         model = nn.Linear(2, 1)
@@ -199,7 +199,10 @@ def test_a_checkpoint_of_another_trainer_is_refused_by_name(trainer: str, option
     model = nn.Linear(2, 1)
     optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
     worker = sync.build(trainer, model, optimiser, **options)
-    for states, message in (([sync.local_sgd(model, optimiser).state()], f"not one of {trainer}"), ([], "no state")):
+    for states, message in (
+        ([sync.local_sgd(model, optimiser).state()], f"not one of {trainer}"),
+        ([], "no state"),
+    ):
         with pytest.raises(ConfigError, match=message):
             worker.restore(states)
 
