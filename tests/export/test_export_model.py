@@ -297,7 +297,7 @@ def test_from_the_command_line(conformer: Artifact, tmp_path: Path) -> None:
         assert log_probs.shape[1] == len(TOKENS)
     again = CliRunner().invoke(command, asked)
     assert isinstance(again.exception, ConfigError)
-    assert "there already" in str(again.exception)
+    assert "already exists" in str(again.exception)
 
 
 def test_a_run_gives_the_clips_the_origin_and_the_licences(tmp_path: Path) -> None:

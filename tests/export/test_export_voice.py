@@ -159,7 +159,7 @@ def test_say_with_a_bundle(made: Path, tmp_path: Path) -> None:
     assert not np.array_equal(drawn[0], drawn[2])
     with pytest.raises(ConfigError, match="pitch and number of steps are fixed"):
         next(ExportedSpeaker(bundle).say("ab", Manner(semitones=2.0)))
-    with pytest.raises(ConfigError, match="'z' is not among the voices"):
+    with pytest.raises(ConfigError, match="'z' is not one of the model's voices"):
         next(ExportedSpeaker(bundle).say("ab", Manner(speaker="z")))
 
 
@@ -243,7 +243,7 @@ def test_what_is_not_written(made: Path, tmp_path: Path, monkeypatch: pytest.Mon
     whose = voice(tmp_path / "model", licences=["CC0-1.0", "CC-BY-ND-4.0"])
     assert "forbids derivatives" in refused(whose, tmp_path / "out")
     model = Artifact(made / "run/model")
-    assert "is not among the languages" in refused(model, tmp_path / "out", tell="de")
+    assert "is not one of the model's languages" in refused(model, tmp_path / "out", tell="de")
     assert "dB from fp32" in refused(model, tmp_path / "out", precisions=["int8"], most_mcd_db=1e-6)
     with monkeypatch.context() as patch:
         patch.setattr(voice_files, "VocoderGraph", Quieter)

@@ -202,7 +202,7 @@ def test_scores_say_how_often_the_language_is_right(
 def test_tags_that_the_model_was_not_told_are_refused(inputs: dict[str, Artifact], model: Artifact) -> None:
     with pytest.raises(ConfigError, match="cannot take the tag 'fr'") as error:
         Decode().plan(DecodeParams(tell="fr"), {"features": inputs["features"], "model": model})
-    assert "language de, ru" in error.value.remedy
+    assert "(language): de, ru" in error.value.remedy
     with pytest.raises(ConfigError, match="cannot take the tag 'de'") as error:
         tag_number({"tags": ["de", "ru"]}, "de", where="here")
     assert "tag_told" in error.value.remedy

@@ -65,7 +65,7 @@ def test_a_model_may_be_shared_out_over_machines_that_all_stay() -> None:
         *(
             ({"workers": 2, "parallel": {"shard": 2}, **values}, f"does not go with {reason}")
             for values, reason in [
-                ({"trainer": "gossip"}, "trainer gossip: .*; use another"),
+                ({"trainer": "gossip"}, "trainer gossip, .*: use another"),
                 ({"trainer": "gtc", "trainer_options": {"density": 0.1, "node_size": 2}}, "node_size above 1"),
                 ({"trainer_options": {"clip": "mean"}}, "clip: mean in trainer_options"),
                 ({"optimiser": "muon"}, "optimiser muon"),

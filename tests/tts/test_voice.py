@@ -328,7 +328,7 @@ def test_speech(made: Path) -> None:
 
 
 def test_a_speaker_that_is_not_there(made: Path) -> None:
-    with pytest.raises(ConfigError, match="'eve' is not among the voices"):
+    with pytest.raises(ConfigError, match="'eve' is not one of the model's voices"):
         list(speaker(made).say("a", Manner(speaker="eve")))
 
 
