@@ -294,8 +294,8 @@ def test_zero_refuses_states_of_another_trainer_or_model() -> None:
         assert said == [
             "no state to restore from",
             'a state with "threshold" is not one of zero',
-            '"0.exp_avg" of shape (2, 4) is of another model, whose parameter has (2, 3)',
-            '"2.step" of shape () is of another model, whose parameter has no such number',
+            '"0.exp_avg" of shape (2, 4) belongs to another model, whose parameter has (2, 3)',
+            '"2.step" of shape () belongs to another model, whose parameter has no such number',
         ]
 
 
