@@ -121,7 +121,7 @@ def score(
     if len(shown) > 1:
         raise click.UsageError("give one of --sentences, --words and --srilm")
     for text in texts:
-        if text != "-" and not Path(text).is_file():
+        if text != "-" and (Path(text).is_dir() or not Path(text).exists()):
             what = "a folder, not a file" if Path(text).is_dir() else "no such file"
             raise ConfigError(what, where=text, remedy="give texts, one sentence per line")
     with stoppable():

@@ -83,8 +83,10 @@ class SentenceScores:
 def score_sentences(model: MappedModel, sentences: Sequence[str], threads: int = 1) -> SentenceScores:
     """Score sentences, whose words are separated by spaces; `<s>` and `</s>` are added.
 
-    Raises ValueError: a sentence contains a line break.
+    Raises ValueError: a sentence contains a line break. TypeError: a single string, whose characters would be sentences.
     """
+    if isinstance(sentences, str):
+        raise TypeError(f"a list of sentences is needed, not the string {sentences[:60]!r}")
     data = "\n".join([*sentences, ""]).encode("utf-8", "surrogateescape")
     if data.count(b"\n") != len(sentences):
         wrong = next(i for i, sentence in enumerate(sentences) if "\n" in sentence)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from megahour.core.errors import ConfigError
 from megahour.core.locks import MARKS, alone, check
@@ -17,6 +17,7 @@ from megahour.core.surroundings import explaining
 from megahour.lm.arpa.read import Progress, opened
 from megahour.lm.query.mapped import SUFFIX, MappedModel, is_mapped, open_mapped
 from megahour.lm.query.mapped_import import load_arpa
+from megahour.lm.text.sources import STDIN, open_stream, text_of
 
 if TYPE_CHECKING:
     from megahour.core.store import Artifact
@@ -67,6 +68,9 @@ def _check_target(path: Path) -> None:
         raise ConfigError("no such directory", where=str(path.parent), remedy="create it first")
     if path.is_dir():
         raise ConfigError("a directory", where=str(path), remedy="give the name of a file")
+    if path.exists() and not path.is_file():  # a file would replace it
+        remedy = "megahour lmplz --arpa writes to pipes; give other commands the name of a file"
+        raise ConfigError("a pipe or a device", where=str(path), remedy=remedy)
 
 
 def refuse_kenlm(path: str | Path) -> Form:
@@ -168,20 +172,15 @@ def _gzip(file: BinaryIO, out: BinaryIO, threads: int) -> None:
 
 
 def lines_of(path: str, chunk_bytes: int = 1 << 22) -> Iterator[list[bytes]]:
-    """Lists of lines of a text, with their line breaks; `-` is standard input.
+    """Lists of lines of a text, packed or not, with their line breaks; `-` is standard input.
 
-    Raises ConfigError: there is no such file.
+    Raises ConfigError: there is no such file, or it is no text, such as a zip archive or UTF-16.
     """
-    import sys
-
-    if path == "-":
-        while lines := sys.stdin.buffer.readlines(chunk_bytes):
-            yield lines
-        return
-    if not Path(path).is_file():
+    if path != STDIN and not Path(path).exists():
         raise ConfigError(
             "no such file", where=path, remedy="give a text, one sentence per line, or - for standard input"
         )
-    with opened(path) as file:
-        while lines := file.readlines(chunk_bytes):
+    name = "standard input" if path == STDIN else path
+    with open_stream(path) as raw, text_of(raw, name) as file:
+        while lines := cast(BinaryIO, file).readlines(chunk_bytes):
             yield lines

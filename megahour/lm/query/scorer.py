@@ -93,8 +93,10 @@ class NgramScorer:
             number = self._numbers.get(word)  # from Python a dictionary is three times as fast as the hash table
             if number is None:
                 number = self._remembered(word)
-        else:
+        elif isinstance(word, (int, np.integer)):
             number = word
+        else:
+            raise TypeError(f"a word is text or its number, not {word!r}")
         found: tuple[float, int, int] = _score_number(self._at, state, number)
         if not found[1]:
             raise ValueError(f"state {state}, word {word!r}: not of this model, which has {self.ngrams.words} words")

@@ -100,13 +100,13 @@ def blocks(sources: Sequence[str], block_bytes: int = BLOCK_BYTES) -> Iterator[B
     Raises ConfigError: nothing matches a source. MegahourError: damaged compression, no such column, not text.
     """
     for name in sorted(set(filter(is_stream, sources))):
-        with _open_stream(name) as raw, _text(raw, name) as file:
+        with open_stream(name) as raw, text_of(raw, name) as file:
             yield from file_blocks(file, "standard input" if name == STDIN else name, block_bytes)
     for url, column in source_files([source for source in sources if not is_stream(source)]):
         if column:
             yield from line_blocks(_column(url, column), f"{url}:{column}")
             continue
-        with open_file(url) as raw, _text(raw, url) as file:
+        with open_file(url) as raw, text_of(raw, url) as file:
             yield from file_blocks(file, url, block_bytes)
 
 
@@ -181,12 +181,13 @@ def _column(url: str, name: str) -> Iterator[bytes]:
         raise MegahourError(f"cannot read text from Parquet: {error}", where=f"{url}:{name}") from None
 
 
-def _open_stream(name: str) -> AbstractContextManager[BinaryIO]:
+def open_stream(name: str) -> AbstractContextManager[BinaryIO]:
+    """Open a file or a pipe of this machine; `-` is standard input, which stays open."""
     return nullcontext(sys.stdin.buffer) if name == STDIN else Path(name).open("rb")
 
 
 @contextmanager
-def _text(raw: BinaryIO, name: str) -> Iterator[Readable]:
+def text_of(raw: BinaryIO, name: str) -> Iterator[Readable]:
     """`unpacked`. Raises ConfigError: the first bytes show that the file is not text."""
     magic = first_bytes(raw)
     for begin, (what, remedy) in _NO_TEXT.items():

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+import lzma
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -165,6 +169,33 @@ def test_a_text_without_sentences_has_no_perplexity(folder: Path, tmp_path: Path
     (tmp_path / "text.txt").write_text("")
     with pytest.raises(MegahourError, match=r"text\.txt: no sentences to score.*\n.*an empty line is one"):
         megahour("score", folder / "a.mlm", tmp_path / "text.txt")
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, lzma.compress])
+def test_texts_are_scored_from_pipes_and_packed(folder: Path, tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
+    text = b"zzz  boat\nthe boat\n"
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(pack(text),))
+    writer.start()
+    of_pipe = megahour("score", folder / "a.mlm", tmp_path / "pipe").output
+    writer.join()
+    (tmp_path / "text").write_bytes(text)
+    of_file = megahour("score", folder / "a.mlm", tmp_path / "text").output
+    of_input = CliRunner().invoke(app, ["lm", "score", str(folder / "a.mlm")], input=pack(text)).output
+    assert of_pipe == of_input == of_file
+
+
+def test_what_is_no_text_is_not_scored(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_bytes("a boat".encode("utf-16"))
+    with pytest.raises(MegahourError, match=r"text\.txt: UTF-16.*not text\n.*iconv"):
+        megahour("score", folder / "a.mlm", tmp_path / "text.txt")
+
+
+def test_a_pipe_is_not_replaced_by_a_model(folder: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "out.arpa")
+    with pytest.raises(MegahourError, match=r"out\.arpa: a pipe or a device\n.*lmplz"):
+        megahour("convert", folder / "a.mlm", tmp_path / "out.arpa")
+    assert (tmp_path / "out.arpa").is_fifo()
 
 
 def test_info_tells_sizes_and_discounts(folder: Path) -> None:

@@ -120,6 +120,11 @@ def test_lines_are_sentences_as_in_kenlm(model: MappedModel) -> None:
     assert len(score_lines(model, b"")) == 0
 
 
+def test_a_string_is_not_a_list_of_sentences(model: MappedModel) -> None:
+    with pytest.raises(TypeError, match="a list of sentences is needed, not the string 'a boat'"):
+        score_sentences(model, "a boat")
+
+
 def test_a_line_break_within_a_sentence_is_an_error(model: MappedModel) -> None:
     with pytest.raises(ValueError, match="sentence 1 contains a line break: 'a\\\\nb'"):
         score_sentences(model, ["the boat", "a\nb"])

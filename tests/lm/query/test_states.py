@@ -174,6 +174,12 @@ def test_states_that_a_model_lacks_are_refused() -> None:
     assert small.score(beyond, beyond - 1)[1] >= 1
 
 
+def test_a_word_is_text_or_its_number(lm: NgramScorer) -> None:
+    assert lm.score(lm.begin(), np.int64(5)) == lm.score(lm.begin(), 5)
+    with pytest.raises(TypeError, match="a word is text or its number, not b'boat'"):
+        lm.score(lm.begin(), b"boat")  # type: ignore[arg-type]
+
+
 def test_a_line_break_in_a_sentence_is_an_error(lm: NgramScorer) -> None:
     for call in (lm.score_sentence, lm.full_scores):
         with pytest.raises(ValueError, match="contains a line break: 'the\\\\nboat'"):
