@@ -83,7 +83,7 @@ class SentenceScores:
 def score_sentences(model: MappedModel, sentences: Sequence[str], threads: int = 1) -> SentenceScores:
     """Score sentences, whose words are separated by spaces; `<s>` and `</s>` are added.
 
-    Raises ValueError: a sentence contains a line break. TypeError: a single string, whose characters would be sentences.
+    Raises ValueError: a sentence contains a line break. TypeError: a single string instead of a list.
     """
     if isinstance(sentences, str):
         raise TypeError(f"a list of sentences is needed, not the string {sentences[:60]!r}")

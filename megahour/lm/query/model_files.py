@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 from megahour.core.errors import ConfigError
 from megahour.core.locks import MARKS, alone, check
 from megahour.core.surroundings import explaining
-from megahour.lm.arpa.read import Progress, opened
+from megahour.lm.arpa.read import Progress
 from megahour.lm.query.mapped import SUFFIX, MappedModel, is_mapped, open_mapped
 from megahour.lm.query.mapped_import import load_arpa
 from megahour.lm.text.sources import STDIN, open_stream, text_of
