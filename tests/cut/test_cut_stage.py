@@ -181,7 +181,7 @@ def test_recordings_that_the_aligner_refused_are_listed(tmp_path: Path) -> None:
     assert [(row["reason"], row["start_samples"], row["end_samples"]) for row in dropped] == [
         ("wrong-transcript", 0, 5000)
     ]
-    assert dropped[0]["detail"].startswith("the whole recording")
+    assert dropped[0]["detail"].startswith("align refused the whole recording")
 
 
 def speakers(folder: Path, labels: Sequence[str], own: str = "host", p: CutParams = P) -> list[tuple[str, str]]:

@@ -156,8 +156,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "too large": (lambda f: (f / MANIFEST).write_bytes(b" " * ((16 << 20) + 1)), "at most"),
     "of a later format": (lambda f: change(f, format=2), "format"),
     "a rate that no audio has": (lambda f: change(f, front_end={"rate_hz": 10**12}), "front_end.rate_hz"),
-    "mels above all frequencies": (partial(front_end, low_hz=4000.0), "mels from 4000 to 4000 Hz do not fit"),
-    "mels that end before they begin": (partial(front_end, high_hz=10.0), "mels from 20 to 10 Hz do not fit"),
+    "mels above all frequencies": (partial(front_end, low_hz=4000.0), "mel filters from 4000 to 4000 Hz do not fit"),
+    "mels that end before they begin": (partial(front_end, high_hz=10.0), "mel filters from 20 to 10 Hz do not fit"),
     "a token twice": (lambda f: change(f, tokens=["a"] * 10), "twice"),
     "a token for a terminal": (lambda f: change(f, tokens=[*"abcdefghi", "\x1b[2J"]), "control characters"),
     "a token without an end": (lambda f: change(f, tokens=[*"abcdefghi", "x" * 1001]), "more than 1000"),
@@ -192,11 +192,11 @@ def test_a_damaged_transducer_too(what: str, spoken: Path, tmp_path: Path) -> No
         "no joiner": ({"graphs": {name: each for name, each in graphs.items() if name != "joiner"}}, "no joiner graph"),
         "graphs of each other": (
             {"graphs": {**graphs, "joiner": graphs["decoder"], "decoder": graphs["joiner"]}},
-            "no transducer",
+            "not a transducer",
         ),
         "no context": ({"context": 0}, "without width or context"),
         "another width": ({"width": 23}, "width 23"),
-        "another predictor": ({"predictor": "lstm"}, "no transducer"),
+        "another predictor": ({"predictor": "lstm"}, "not a transducer"),
     }
     values, message = damage[what]
     change(folder, **values)

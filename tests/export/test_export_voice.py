@@ -244,7 +244,7 @@ def test_what_is_not_written(made: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert "forbids derivatives" in refused(whose, tmp_path / "out")
     model = Artifact(made / "run/model")
     assert "is not one of the model's languages" in refused(model, tmp_path / "out", tell="de")
-    assert "dB from fp32" in refused(model, tmp_path / "out", precisions=["int8"], most_mcd_db=1e-6)
+    assert "differs from fp32 by" in refused(model, tmp_path / "out", precisions=["int8"], most_mcd_db=1e-6)
     with monkeypatch.context() as patch:
         patch.setattr(voice_files, "VocoderGraph", Quieter)
         assert "(matcha)" in refused(model, tmp_path / "out", matcha=True)

@@ -140,10 +140,10 @@ def test_utterances_without_a_path_are_counted(
 @pytest.mark.parametrize(
     ("values", "without", "words"),
     [
-        ({}, "graph", "smbr needs `graph`"),
+        ({}, "graph", "smbr needs either `graph`"),
         ({}, "initial", "smbr needs `initial`"),
         ({}, "units", "smbr needs `units`"),
-        ({"criterion": "ce"}, None, "not criterion ce"),
+        ({"criterion": "ce"}, None, "not for criterion ce"),
         ({"waveform": {"speed": 0.1}}, None, "speed"),
     ],
 )

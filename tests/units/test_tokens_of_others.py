@@ -93,7 +93,7 @@ def test_files_that_are_something_else_or_mark_ends_of_words_are_refused(tmp_pat
     with pytest.raises(StoreError, match="its tokens mark the ends of words, with '</w>'"):
         HuggingFaceTokens(ends.to_str().encode(), where="file")
     for wrong in (b"{}", b"\xff", b"[1]", b'{"model": {"type": "Other"}}'):
-        with pytest.raises(StoreError, match="no tokenizer"):
+        with pytest.raises(StoreError, match="not a tokenizer"):
             HuggingFaceTokens(wrong, where="file")
     for name, content, what in [
         ("a.json", b"3", "no tokens"),

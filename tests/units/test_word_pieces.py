@@ -49,7 +49,7 @@ def test_no_text_and_no_room_are_named() -> None:
 
 
 def test_files_that_are_something_else_are_refused() -> None:
-    with pytest.raises(StoreError, match="no sentencepiece model"):
+    with pytest.raises(StoreError, match="not a sentencepiece model"):
         Pieces(b"\x80\x04pickle", where="file")
     made = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
