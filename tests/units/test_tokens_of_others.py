@@ -96,9 +96,9 @@ def test_files_that_are_something_else_or_mark_ends_of_words_are_refused(tmp_pat
         with pytest.raises(StoreError, match="not a tokenizer"):
             HuggingFaceTokens(wrong, where="file")
     for name, content, what in [
-        ("a.json", b"3", "no tokens"),
-        ("b.json", b'{"a": "x", "b": 1}', "no tokens"),
-        ("c.txt", b"\xff", "no tokens"),
+        ("a.json", b"3", "not a list of tokens"),
+        ("b.json", b'{"a": "x", "b": 1}', "not a list of tokens"),
+        ("c.txt", b"\xff", "not a list of tokens"),
         ("d.json", b"{}", "no label that is a character"),
         ("e.txt", b"<pad>\n\n", "no label that is a character"),
         ("d.txt", b"-\nth\n", "label 'th' is not one character"),
