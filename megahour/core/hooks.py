@@ -28,6 +28,11 @@ def load_function(address: str, where: str) -> Callable[..., Any]:
         function: Any = getattr(_module(source), name) if source and name else None
     except (ImportError, AttributeError, ValueError, SyntaxError, OSError) as error:
         raise ConfigError(str(error), where=where, remedy=REMEDY) from error
+    except (Exception, SystemExit) as error:
+        message = f"{source} cannot be imported: {type(error).__name__}: {error}"
+        raise ConfigError(
+            message, where=where, remedy="mend it; only what a script does belongs under __main__"
+        ) from error
     if not callable(function):
         raise ConfigError(f'"{address}" is not a function', where=where, remedy=REMEDY)
     loaded: Callable[..., Any] = function

@@ -65,14 +65,14 @@ def _mapped(p: ApplyParams, table: pa.Table, where: str, out: ShardWriter) -> pa
     for batch in table.combine_chunks().to_batches(max_chunksize=p.batch_rows):
         given = _called(function, batch, p.function, where)
         try:
-            kept = _checked(given, batch, out)
+            kept, old = _checked(given, batch, out)
+            parts.append(_with_places(kept, out) if p.table == "cues" else _with_words(kept, old, out))
         except (pa.ArrowException, TypeError, ValueError) as error:
             raise StageError(
                 f"{p.function} returned invalid rows: {error}",
                 where=where,
                 remedy="see docs/corpus.md for what it may return",
             ) from None
-        parts.append(_with_places(kept, out) if p.table == "cues" else kept)
     made = pa.concat_tables(parts) if parts else table
     out.kept(made.num_rows)
     return made.combine_chunks()
@@ -83,7 +83,7 @@ def _called(function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, na
         given = function(batch)
     except MegahourError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{name} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
         raise StageError(message, where=where, remedy="fix it and run again; finished shards are kept") from error
@@ -93,8 +93,11 @@ def _called(function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, na
     return pa.table(given) if isinstance(given, pa.RecordBatch) else given
 
 
-def _checked(given: pa.Table, batch: pa.RecordBatch, out: ShardWriter) -> pa.Table:
-    """The rows that stay, in the schema of `batch`; counts the others by their reasons. Raises ValueError."""
+def _checked(given: pa.Table, batch: pa.RecordBatch, out: ShardWriter) -> tuple[pa.Table, pa.Table]:
+    """The rows that stay, in the schema of `batch`, and as they were; counts the others by their reasons.
+
+    Raises ValueError.
+    """
     names = batch.schema.names
     if unknown := sorted(set(given.schema.names) - {*names, REASON}):
         raise ValueError(f"unknown columns {unknown}")
@@ -115,12 +118,34 @@ def _checked(given: pa.Table, batch: pa.RecordBatch, out: ShardWriter) -> pa.Tab
     old = pa.table(batch).take(pa.array(places, pa.int64()))
     if moved := [name for name in FIXED if name in names and not kept[name].equals(old[name])]:
         raise ValueError(f"changed columns {moved}, which locate the audio")
-    return kept
+    if nulls := [name for name in names if kept[name].null_count and not old[name].null_count]:
+        raise ValueError(f"nulls in columns {nulls}; leave such rows out")
+    return kept, old
 
 
 def _ids(table: pa.Table) -> list[tuple[int, ...]]:
     names = [name for name in ("key", "cue", "shard") if name in table.schema.names]
     return list(zip(*(table[name].to_pylist() for name in names), strict=True))
+
+
+def _with_words(kept: pa.Table, old: pa.Table, out: ShardWriter) -> pa.Table:
+    """Rows whose `words` are those of a changed `text`. As many words keep their times, others have none (-1)."""
+    if "words" not in kept.schema.names or (kept["text"].equals(old["text"]) and kept["words"].equals(old["words"])):
+        return kept
+    rows = []
+    for row, before in zip(kept.to_pylist(), old.select(["text", "words"]).to_pylist(), strict=True):
+        if (row["text"], row["words"]) != (before["text"], before["words"]):
+            words = row["text"].split()
+            if row["words"] not in (words, before["words"]):
+                raise ValueError(f"words {row['words']} that are not those of text {row['text']!r}")
+            row |= {"text": " ".join(words), "words": words}
+            if len(words) != len(before["words"]):
+                offsets, ends = _places(row["raw"], len(words))
+                row |= {"word_offset": offsets, "word_end": ends, "word_confidence": [1.0] * len(words)}
+                row |= dict.fromkeys(("word_start_samples", "word_end_samples"), [-1] * len(words))
+        rows += [row] if row["text"] else []
+    out.drop("no-text", kept.num_rows - len(rows))
+    return pa.Table.from_pylist(rows, kept.schema)
 
 
 def _with_places(cues: pa.Table, out: ShardWriter) -> pa.Table:

@@ -138,6 +138,8 @@ CHANGED = "import pyarrow as pa\nimport pyarrow.compute as pc\ndef f(batch):\n  
         ("batch.set_column(4, 'samples', batch['name'].take(pa.array([None] * len(batch), pa.int32())))", "changed"),
         ("[1]", "returned a list"),
         ("1 / 0", r"f raised ZeroDivisionError: division by zero \(.*my_text.py:4\)"),
+        ("exit(3)", r"f raised SystemExit: 3"),
+        ("batch.set_column(7, 'speaker', pa.nulls(len(batch), pa.string()))", r"nulls in columns \['speaker'\]; leave such"),
     ],
 )
 def test_what_a_function_may_not_give(
@@ -145,6 +147,29 @@ def test_what_a_function_may_not_give(
 ) -> None:
     with pytest.raises(MegahourError, match=said):
         applied(tmp_path, engine, recordings, CHANGED + code, "f")
+
+
+def test_words_of_utterances_follow_their_text(tmp_path: Path, engine: LocalEngine, recordings: Artifact) -> None:
+    cut = Artifact(tmp_path / "cut")
+    run_stage(Cut(), CutParams(min_s=0.1), {"recordings": recordings}, cut, engine, work=tmp_path / "work")
+    code = "pa.RecordBatch.from_pylist([{**row, **new(row)} for row in batch.to_pylist()], batch.schema)\ndef new(row):"
+    texts = "{'One two': ' ONE  TWO', 'Three': '', 'Salt & Pepper.': 'salt pepper'}"
+    out = applied(tmp_path / "a", engine, cut, f"{CHANGED}{code}\n    return {{'text': {texts}[row['raw']]}}", "f")
+    first, second = rows(out)
+    assert (first["text"], first["words"]) == ("salt pepper", ["salt", "pepper"])  # three before: "salt and pepper"
+    assert (first["word_start_samples"], first["word_offset"], first["word_end"]) == ([-1, -1], [0, 0], [14, 14])
+    (before,) = (row for row in rows(cut) if row["raw"] == "One two")
+    changed = {name for name in before if str(second[name]) != str(before[name])}
+    assert (changed, second["words"]) == ({"text", "words"}, ["ONE", "TWO"])
+    assert out.manifest.counts.dropped == {"no-text": 1}
+    with pytest.raises(MegahourError, match="that are not those of text"):
+        applied(tmp_path / "b", engine, cut, f"{CHANGED}{code}\n    return {{'words': ['one']}}", "f")
+
+
+def test_a_module_that_cannot_be_imported_is_named(tmp_path: Path, recordings: Artifact) -> None:
+    file = put(tmp_path, "f.py", "1 / 0")
+    with pytest.raises(ConfigError, match=r"f.py cannot be imported: ZeroDivisionError"):
+        Apply().plan(ApplyParams(function=f"{file}:f"), {"artifact": recordings})
 
 
 def test_nothing_left_and_no_function(tmp_path: Path, engine: LocalEngine, recordings: Artifact) -> None:
