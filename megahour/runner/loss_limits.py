@@ -11,6 +11,8 @@ from megahour.core.errors import NothingKept, TooManyBad
 from megahour.core.receipts import Counts, Receipt
 from megahour.core.store import Artifact
 
+MOST_REASONS = 3
+SHOWN = 300  # characters of an example
 EARLY_CHECK = 200  # records after which an excessive bad share stops a stage early
 
 
@@ -31,23 +33,29 @@ class BadShare:
         bad, seen = self.total.bad, self.total.came_in
         if bad > self.limit * max(seen, bad):
             # `dropped` also counts good records that policy left out; quarantine does not.
-            worst = _bad_reasons(self.output).most_common(3)
             raise TooManyBad(
                 f"{bad} of {seen} records are bad ({bad / max(seen, bad):.1%}, limit {self.limit:.1%}): "
-                + ", ".join(f"{reason} {n}" for reason, n in worst),
+                + _worst(self.output),
                 where=self.output.url,
-                remedy=f"see {self.output.path('quarantine')}; fix the input, or raise max_bad",
+                remedy=f"see {self.output.path('quarantine')}; fix the input, or raise max_bad (--max-bad)",
             )
 
 
-def _bad_reasons(output: Artifact) -> Counter[str]:
-    """Reasons of the quarantined records in all committed shards, even of an unfinished artifact."""
-    lines = (
-        line
-        for path in sorted(output.fs.glob(output.path("quarantine/*.jsonl")))
-        for line in output.fs.cat_file(path).splitlines()
-    )
-    return Counter(str(json.loads(line)["reason"]) for line in lines)
+def _worst(output: Artifact) -> str:
+    """The most frequent reasons of quarantined records, with an example of the first, over all committed shards."""
+    counts, examples = Counter[str](), dict[str, str]()
+    for path in sorted(output.fs.glob(output.path("quarantine/*.jsonl"))):
+        for line in output.fs.cat_file(path).splitlines():
+            bad = json.loads(line)
+            counts[bad["reason"]] += 1
+            examples.setdefault(bad["reason"], f"{bad['id']}: {bad['detail'] or 'no detail'}"[:SHOWN])
+    worst = counts.most_common(MOST_REASONS)
+    named = [f"{reason} {n}" for reason, n in worst]
+    if worst:
+        named[0] += f" (such as {examples[worst[0][0]]})"
+    if rest := len(counts) - len(worst):
+        named.append(f"{rest} other reason{'s' * (rest > 1)} {sum(counts.values()) - sum(n for _, n in worst)}")
+    return ", ".join(named)
 
 
 MOST = 0.5  # share of the input records; a larger loss for one reason gets a hint

@@ -41,16 +41,16 @@ def test_records_that_were_not_counted_as_they_came_are_bad_all_the_same(tmp_pat
         watch.close()
 
 
-def test_the_three_most_frequent_reasons_are_named(tmp_path: Path) -> None:
+def test_the_three_most_frequent_reasons_are_named_with_an_example(tmp_path: Path) -> None:
     output = Artifact(tmp_path)
     with ShardWriter(output, 0, "f") as out:
         for number, reason in enumerate(["a", "b", "b", "c", "c", "c", "d", "d", "d", "d"]):
             out.came_in()
-            out.quarantine(number, reason)
+            out.quarantine(number, reason, f"detail {number}")
         receipt = out.commit()
     watch = BadShare(0.0, output)
     watch.add(receipt.counts)
-    with pytest.raises(TooManyBad, match=r"limit 0\.0%\): d 4, c 3, b 2") as caught:
+    with pytest.raises(TooManyBad, match=r": d 4 \(such as 6: detail 6\), c 3, b 2, 1 other reason 1") as caught:
         watch.close()
     assert caught.value.where == output.url
     assert "raise max_bad" in caught.value.remedy
