@@ -14,19 +14,23 @@ Words, positions and shards are numbered as in `bounded`, so the file has the sa
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
+from megahour.core.errors import StageError
 from megahour.core.stage import Inputs
 from megahour.lm.estimate.history import buckets
 from megahour.lm.estimate.partitions import BUCKET
-from megahour.lm.scale.row_files import CHUNK, LEAD
+from megahour.lm.scale.row_files import CHUNK, LEAD, row_bytes
 from megahour.lm.scale.shard_kernels import appearances, scatter_rows, scatter_windows
-from megahour.lm.scale.shard_parts import Part, parts_of_rows
+from megahour.lm.scale.shard_parts import Part, Sorter, parts_of_rows
 from megahour.lm.scale.shards import HistoryShard, ShardTree, Split, Target, slots_of
+from megahour.lm.scale.streams import StreamReader, shard_stream, short_file
 from megahour.lm.text.arrays import Bytes, Int32, Int64, spellings
 from megahour.lm.text.pieces import Piece, tokens_of
 from megahour.lm.text.tokenise import BOUNDARY, UNKNOWN, WordTable
@@ -81,7 +85,7 @@ class Cluster:
 
     @cached_property
     def table(self) -> WordTable:
-        """The vocabulary; `tokenise.encode` needs a copy, to which it adds the words that were cut."""
+        """The vocabulary for `tokenise.encode`, which must not add to it."""
         return WordTable.spelled(*self.spelling)
 
     def histogram(self, round_name: str, target: Target) -> tuple[Int32, Int64]:
@@ -92,19 +96,39 @@ class Cluster:
         return words, counts
 
     def parts(self, shard: HistoryShard) -> Iterator[Part]:
-        """See `shard_parts.Rows`."""
-        return parts_of_rows(self.tree, shard, self.rows(shard.number))
-
-    def rows(self, number: int) -> Int32:
-        """Rows (m, order + 2) of a shard."""
-        shard = self.tree.shards[number]
-        target: Target = number
-        begin = 0
+        """See `shard_parts.Rows`. The parts are sorted."""
+        m, place = shard.rows, 0
+        windows, positions = np.empty((m, self.order), np.int32), np.empty(m, np.int64)
+        target: Target = shard.number
         if shard.leaf:
             split = self.tree.splits[shard.parent]
-            target, begin = ~split.number, shard.begin - split.begin
+            target, place = ~split.number, row_bytes(self.order) * (shard.begin - split.begin)
         slot = self.slots[shard.round - 1].index(target)
-        return read_rows(self.inputs[ROUNDS[shard.round - 1]], slot, self.order + 2, begin, shard.rows)
+        source = self.inputs[ROUNDS[shard.round - 1]]
+        with source.local(slot, ".sorted") as path, closing(StreamReader(path, place)) as file:
+            if not file.fill(windows) or not file.fill(positions):
+                raise short_file(path)
+        for begin, end in pairwise(self.bounds(shard)):
+            if end > begin:
+                yield Part(positions[begin:end], windows[begin:end], ordered=True)
+
+    def bounds(self, shard: HistoryShard) -> list[int]:
+        """Where the partitions of a shard begin, and its end."""
+        if shard.floor:
+            return [0, shard.rows]
+        starts = self._starts[shard.parts[0] : shard.parts[1] + 1]
+        result: list[int] = (starts - starts[0]).tolist()
+        return result
+
+    @cached_property
+    def _starts(self) -> Int64:
+        starts: Int64 = np.concatenate([[0], np.cumsum(self.counts)])[self.tree.edges]
+        return starts
+
+    @cached_property
+    def sorter(self) -> Sorter:
+        """The scratch arrays of this process for the largest shard."""
+        return Sorter(self.order, len(self.counts), max(shard.rows for shard in self.tree.shards))
 
 
 def read_rows(rounds: Artifact, slot: int, width: int, begin: int, rows: int) -> Int32:
@@ -123,7 +147,9 @@ def split_rows(
     slot_of = slots_of(slots, cluster.tree.shard_of)
     base, before = cluster.offsets[number], np.full(LEAD, BOUNDARY, np.int32)
     out = np.empty((CHUNK, cluster.order + 2), np.int32)
-    for tokens in tokens_of(piece, inputs, cluster.table.copy(), skip=skip):
+    # A frozen table takes a skipped `<unk>` for a word: then words that were cut get numbers of a copy's own.
+    table = cluster.table.copy() if skip else cluster.table
+    for tokens in tokens_of(piece, inputs, table, skip=skip, frozen=not skip):
         tokens[tokens >= len(cluster.counts)] = UNKNOWN
         for begin in range(0, len(tokens), CHUNK):
             part = np.concatenate([before, tokens[begin : begin + CHUNK]])
@@ -151,29 +177,87 @@ def split_left(cluster: Cluster, slot: int, begin: int, rows: int) -> Iterator[t
 
 
 def merge_rows(cluster: Cluster, slot: int, batches: Batches, out: ShardWriter) -> None:
-    """Write the rows of a slot; for a left-over history also the words before it with their counts."""
+    """Write the rows of a slot: those of shards sorted; for a left-over history also the words before it."""
     target = cluster.slots[-1][slot]
-    left = target < 0 and not cluster.tree.is_leaf(cluster.tree.splits[~target])
-    size = cluster.tree.vocabulary if left else 0
-    counts, words, known, total = np.zeros(size, np.int64), np.empty(size, np.int32), 0, 0
+    rows = (rows_of(batch["row"]) for batch in batches)
+    out.stats.update(left=False, children=0)
+    if target >= 0:
+        total = sort_rows(cluster, [cluster.tree.shards[target]], rows, out)
+    elif cluster.tree.is_leaf(split := cluster.tree.splits[~target]):
+        total = sort_rows(cluster, [cluster.tree.shards[number] for number in split.children], rows, out)
+    else:
+        total = leave_rows(cluster, split, rows, out)
+    out.stats["rows"] = total
+    out.came_in(total)
+    out.kept(total)
+
+
+def sort_rows(cluster: Cluster, shards: list[HistoryShard], rows: Iterator[Int32], out: ShardWriter) -> int:
+    """Write `.sorted`: for each shard its windows (m, order) and positions (m,), sorted by history within partitions.
+
+    Both passes over the shards need this order. Returns the number of rows.
+    """
+    carry = np.empty((0, cluster.order + 2), np.int32)
+    with shard_stream(out, ".sorted") as file:
+        for shard in shards:
+            own, carry = take_rows(carry, rows, shard.rows)
+            sorted_positions = []
+            for part in parts_of_rows(cluster.tree, shard, own):
+                windows, positions = cluster.sorter.sort(shard, part)
+                file.put(windows)
+                sorted_positions.append(positions.copy())
+            for positions in sorted_positions:
+                file.put(positions)
+    if len(carry) or next(rows, None) is not None:
+        raise _changed()
+    return sum(shard.rows for shard in shards)
+
+
+def take_rows(carry: Int32, rows: Iterator[Int32], count: int) -> tuple[Int32, Int32]:
+    """The next `count` rows, `carry` first; and the rest of the last batch. Raises StageError: there are fewer."""
+    result, used = np.empty((count, carry.shape[1]), np.int32), 0
+    while True:
+        share = min(len(carry), count - used)
+        result[used : used + share] = carry[:share]
+        used, carry = used + share, carry[share:]
+        if used == count:
+            return result, carry
+        following = next(rows, None)
+        if following is None:
+            raise _changed()
+        carry = following
+
+
+def _changed() -> StageError:
+    return StageError("the text is not the one that lm-words counted", remedy="run lm-words again, then this stage")
+
+
+def leave_rows(cluster: Cluster, split: Split, rows: Iterator[Int32], out: ShardWriter) -> int:
+    """Write `.rows` and `.next.arrow` of a history for the next round: the words before it, and their counts."""
+    size, known, total = cluster.tree.vocabulary, 0, 0
+    counts, words = np.zeros(size, np.int64), np.empty(size, np.int32)
     with out.open(".rows") as file:
-        for batch in batches:
-            rows = batch.column(0).flatten().to_numpy().reshape(-1, cluster.order + 2)
-            total += file.write(rows.data)
-            if left:
-                known = appearances(rows, cluster.tree.splits[~target].floor + 1, counts, words, known)
-    out.stats.update(rows=total // (4 * (cluster.order + 2)), left=left, children=0)
-    out.came_in(out.stats["rows"])
-    out.kept(out.stats["rows"])
-    if left:
-        out.stats["children"] = len(cluster.tree.divided(words[:known], counts))
-        out.table(pa.table({"word": words[:known], "count": counts[words[:known]]}), ".next.arrow")
+        for batch in rows:
+            total += len(batch)
+            file.write(batch.data)
+            known = appearances(batch, split.floor + 1, counts, words, known)
+    out.stats.update(left=True, children=len(cluster.tree.divided(words[:known], counts)))
+    out.table(pa.table({"word": words[:known], "count": counts[words[:known]]}), ".next.arrow")
+    return total
 
 
 def row_batches(rows: Int32, ends: Int64, counts: Int64) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(slot, batch) of rows, which are in order of their slots."""
-    width = rows.shape[1]
     for slot in np.flatnonzero(counts).tolist():
-        own = rows[ends[slot] - counts[slot] : ends[slot]]
-        values = pa.array(own.reshape(-1))
-        yield slot, pa.record_batch([pa.FixedSizeListArray.from_arrays(values, width)], names=["row"])
+        yield slot, pa.record_batch({"row": row_list(rows[ends[slot] - counts[slot] : ends[slot]])})
+
+
+def row_list(rows: Int32) -> pa.Array:
+    """Rows (m, W) as a column."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
+
+
+def rows_of(column: pa.Array) -> Int32:
+    """The rows (m, W) of a column of `row_list`."""
+    rows: Int32 = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
+    return rows

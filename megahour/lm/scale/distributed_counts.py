@@ -19,8 +19,9 @@ import pyarrow as pa
 from megahour.lm.estimate.discounts import Discount, Smoothing
 from megahour.lm.estimate.estimate import thresholds
 from megahour.lm.estimate.sweep import SUMS, TALLIES
-from megahour.lm.scale.distributed import Cluster
+from megahour.lm.scale.distributed import Cluster, row_list, rows_of
 from megahour.lm.scale.joined import join_lines, write_words
+from megahour.lm.scale.shard_lines import columns
 from megahour.lm.scale.shard_types import NAME, SHARE, Counted, Shared, Text
 from megahour.lm.scale.shard_work import ShardWorker
 from megahour.lm.scale.shared_context import close, close_all, smooth_all
@@ -108,10 +109,8 @@ class Counting:
         for group in range(self.parts.groups):
             own = slice(int(counted.edges[bounds[group]]), int(counted.edges[bounds[group + 1]]))
             if own.stop > own.start:
-                names = counted.names[own]
-                sums = {f"sum{i}": np.ascontiguousarray(names["sums"][:, i]) for i in range(SUMS)}
-                columns = {"target": targets[own], "key": np.ascontiguousarray(names["key"]), **sums}
-                yield FIRST_PART + self.parts.ranges + group, pa.record_batch(columns)
+                rows = row_list(columns(counted.names[own]))
+                yield FIRST_PART + self.parts.ranges + group, pa.record_batch({"target": targets[own], "name": rows})
 
     def merge(self, partition: int, batches: Batches, out: ShardWriter) -> None:
         """Write one partition of the counts of all shards."""
@@ -159,13 +158,9 @@ class Counting:
         save_array(out, ".npy", sums)
 
     def _merge_names(self, batches: Batches, out: ShardWriter) -> None:
-        names, targets = [np.empty(0, NAME)], [np.empty(0, np.int32)]
+        names, targets = [columns(np.empty(0, NAME))], [np.empty(0, np.int32)]
         for batch in batches:
-            result = np.empty(len(batch), NAME)
-            result["key"] = batch["key"].to_numpy()
-            for i in range(SUMS):
-                result["sums"][:, i] = batch[f"sum{i}"].to_numpy()
-            names.append(result)
+            names.append(rows_of(batch["name"]))
             targets.append(batch["target"].to_numpy())
         to = np.concatenate(targets)
         with out.open(".names") as file:

@@ -107,9 +107,10 @@ class ShardingRound(Stage[P]):
 
 
 class MakeShards(ShardingRound[ShardsParams]):
-    """Writes `.rows`: windows of tokens with their positions; for a history left over also `.next.arrow`."""
+    """Writes `.sorted`: windows of tokens and their positions; for a history left over `.rows` and `.next.arrow`."""
 
     name = "lm-shards"
+    version = 2
     params = ShardsParams
     inputs = (Input("words"), Input("vocabulary"), Input("text", optional=True))
 
@@ -130,6 +131,7 @@ class Reshard(ShardingRound[ReshardParams]):
     """Writes the same files as `lm-shards`, for the histories that the last given round left over."""
 
     name = "lm-reshard"
+    version = 2
     params = ReshardParams
     inputs = (Input("vocabulary"), *ROUND_INPUTS)
 

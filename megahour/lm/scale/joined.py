@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from megahour.lm.arpa.write import END_OF_MODEL, header, section
-from megahour.lm.scale.streams import PIECE_BYTES, shard_stream
+from megahour.lm.scale.streams import StreamReader, shard_stream
 from megahour.lm.text.arrays import Bytes, Int64
 from megahour.lm.text.tokenise import RESERVED
 
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 
 def join_lines(lines: Artifact, sizes: Sequence[int], out: ShardWriter) -> None:
     """Write `.arpa` from an artifact with `.1.txt`, `.2.txt`, …: lines by order, shards in the order of the file."""
-    receipts, buffer = lines.receipts(), np.empty(PIECE_BYTES, np.uint8)
+    receipts = lines.receipts()
     with shard_stream(out, ".arpa") as file:
         file.put(np.frombuffer(header(sizes), np.uint8))
         for k in range(1, len(sizes) + 1):
             file.put(np.frombuffer(section(k), np.uint8))
             for receipt in receipts:
                 if f".{k}.txt" in receipt.files:
-                    with lines.open(receipt.shard, f".{k}.txt") as part:
-                        while got := part.readinto(buffer.data):  # type: ignore[attr-defined]
-                            file.put(buffer[:got])
+                    with lines.local(receipt.shard, f".{k}.txt") as path, closing(StreamReader(path)) as part:
+                        for piece in part.pieces():
+                            file.put(piece)
         file.put(np.frombuffer(END_OF_MODEL, np.uint8))
 
 

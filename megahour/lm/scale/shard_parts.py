@@ -17,11 +17,15 @@ from megahour.lm.text.arrays import Int32, Int64
 
 @dataclass(frozen=True)
 class Part:
-    """Positions (m,) of one partition or of one shared history, with windows (m, order) or the tokens (T,) for them."""
+    """Positions (m,) of one partition or of one shared history, with windows (m, order) or the tokens (T,) for them.
+
+    ordered: they are sorted by history.
+    """
 
     positions: Int32 | Int64
     windows: Int32 | None = None
     tokens: Int32 | None = None
+    ordered: bool = False
 
 
 class Rows(Protocol):
@@ -73,7 +77,7 @@ class Sorter:
             assert part.tokens is not None
             windows = self._windows[:m]
             gather(part.tokens, part.positions, self._order, windows)
-        if shard.leaf:
+        if shard.leaf or part.ordered:
             return windows, part.positions
         index = self._index[:m]
         index[:] = np.arange(m)

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.errors import StageError
-from megahour.lm.arpa.direct import DirectFile, page_buffer
+from megahour.lm.arpa.direct import PAGE, DirectFile, page_buffer
 
 PIECE_BYTES = 1 << 20
 
@@ -78,13 +78,19 @@ def shard_stream(out: ShardWriter, suffix: str) -> Iterator[StreamWriter]:
 
 
 class StreamReader:
-    """Reads what a `StreamWriter` wrote."""
+    """Reads what a `StreamWriter` wrote, from byte `begin` on."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._place = path, 0
+    def __init__(self, path: Path, begin: int = 0) -> None:
+        self._path, self._place = path, begin // PAGE * PAGE
         self._file = _open(path, getattr(os, "O_DIRECT", 0))
         self._buffer = page_buffer(PIECE_BYTES)
-        self._at = self._end = 0
+        self._at, self._end, self._last = begin % PAGE, 0, False
+
+    def pieces(self) -> Iterator[Array]:
+        """The rest of the file. A piece is valid until the next one."""
+        while self._at < self._end or self._read():
+            yield self._buffer[self._at : self._end]
+            self._at = self._end
 
     def fill(self, array: Array) -> bool:
         """Read a contiguous array; False at the end of the file.
@@ -94,7 +100,7 @@ class StreamReader:
         view = array.reshape(-1).view(np.uint8)
         done = 0
         while done < len(view):
-            if self._at == self._end and not self._read():
+            if self._at >= self._end and not self._read():
                 if done:
                     raise short_file(self._path)
                 return False
@@ -107,7 +113,8 @@ class StreamReader:
         os.close(self._file)
 
     def _read(self) -> bool:
-        if self._place % PIECE_BYTES:  # the last piece was a short one
+        """Read the next piece; False at the end of the file."""
+        if self._last:
             return False
         try:
             got = os.preadv(self._file, [self._buffer.data], self._place)
@@ -117,8 +124,9 @@ class StreamReader:
             os.close(self._file)  # the file system needs another alignment
             self._file = _open(self._path, 0)
             got = os.preadv(self._file, [self._buffer.data], self._place)
-        self._at, self._end, self._place = 0, got, self._place + got
-        return got > 0
+        self._at, self._end, self._place = max(self._at - self._end, 0), got, self._place + got
+        self._last = got < PIECE_BYTES
+        return self._at < got
 
 
 def short_file(path: Path) -> StageError:

@@ -61,8 +61,11 @@ def read_piece(piece: Piece, inputs: Mapping[str, Artifact]) -> Iterator[Block]:
                 yield from file_blocks(ByteRange(file, end - begin), piece["source"], 8 << 20)
 
 
-def tokens_of(piece: Piece, inputs: Mapping[str, Artifact], table: WordTable, *, skip: bool) -> Iterator[Tokens]:
-    """Encode a piece, block by block, and add its new words to the table. The next block reuses the yielded array.
+def tokens_of(
+    piece: Piece, inputs: Mapping[str, Artifact], table: WordTable, *, skip: bool, frozen: bool = False
+) -> Iterator[Tokens]:
+    """Encode a piece, block by block, and add its new words to the table, unless it is `frozen`: see `encode`. The next
+    block reuses the yielded array.
 
     Raises MegahourError: a reserved word, unless `skip`.
     """
@@ -70,7 +73,7 @@ def tokens_of(piece: Piece, inputs: Mapping[str, Artifact], table: WordTable, *,
     for block in read_piece(piece, inputs):
         if len(tokens) <= block.end:
             tokens = np.empty(block.end + 1, np.int32)
-        count, skipped = encode(block.text, block.end, table, tokens)
+        count, skipped = encode(block.text, block.end, table, tokens, frozen=frozen)
         if skipped and not skip:
             raise block.reserved()
         yield tokens[:count]
