@@ -39,7 +39,7 @@ from megahour.train.held_out.measure import HeldOut
 from megahour.train.job import TrainingJob
 from megahour.train.meters import Curves, RunMeters, Sums
 from megahour.train.params import TrainParams
-from megahour.train.readings import StepReadings
+from megahour.train.readings import SparseCount, StepReadings
 from megahour.train.schedule import Phase, learning_rate
 from megahour.train.step import Gradients, Trainer
 from megahour.train.step_totals import TrainedTotals
@@ -142,6 +142,7 @@ class Run:
         self.meters = RunMeters(job.params, group, work, progress, alarm, after=self.at.steps)
         self.held_out = HeldOut(job, trainer, self.meters)
         self.readings: StepReadings[TakenStep] = StepReadings()
+        self.pathless = SparseCount()
 
     def to_the_end(self, store: SharedStore | None) -> Curves:
         """Train to the end of the schedule."""
@@ -166,6 +167,8 @@ class Run:
         self.in_step, self.at.done = True, self.total  # others may have taken the last batches
         if not self.at.ended:
             self._row(self.job.phases[-1], self._rate(self.total))
+        if self.pathless.total:
+            self._warn_of_pathless()
         self.saving.wait()  # a failure to save must not discard the trained model
         return self.at.curves
 
@@ -244,15 +247,19 @@ class Run:
                 self.trainer.check_finite(loss, values.get("gradient_norm", 0.0), step.first, step.learning_rate)
                 if not self.sums_of_all:
                     self.at.sums.add(summed, step.weight, correct)
-            if lacking := int(values.get("without_path", 0)):
-                LOG.warning(
-                    "step %d: %d utterances have no path in the graph or in their lattice and are skipped",
-                    step.number,
-                    lacking,
-                )
+            if (lacking := int(values.get("without_path", 0))) and self.pathless.add(lacking):
+                self._warn_of_pathless()
             values = {"learning_rate": step.learning_rate, **values}
             unwritten = self.saving.unwritten
             self.meters.step(step.number, step.done, self.total, step.phase, step.frames, loss, values, unwritten)
+
+    def _warn_of_pathless(self) -> None:
+        LOG.warning(
+            "step %d: so far %d utterances (each pass counts) have no path in the graph or their lattice; they are not "
+            "learnt from, and count as no loss",
+            self.at.steps,
+            self.pathless.total,
+        )
 
     def _rate(self, number: int) -> float:
         p = self.job.params

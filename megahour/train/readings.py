@@ -55,3 +55,24 @@ class StepReadings(Generic[T]):
             if step.copy is not None:
                 step.values |= dict(zip(step.names, step.copy.tolist(), strict=True))
             yield step.about, step.values
+
+
+@dataclass
+class SparseCount:
+    """A count that is due for a warning when it has doubled: a few times in a long training, not in each step.
+
+    >>> count = SparseCount()
+    >>> [count.add(n) for n in (3, 1, 1, 1, 1)], count.total
+    ([True, False, False, True, False], 7)
+    """
+
+    total: int = 0
+    _due: int = 1
+
+    def add(self, n: int) -> bool:
+        """Whether the total is due."""
+        self.total += n
+        if self.total < self._due:
+            return False
+        self._due = 2 * self.total
+        return True
