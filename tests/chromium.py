@@ -21,7 +21,7 @@ ARGUMENTS = [
 
 @contextmanager
 def opened(path: Path, width: int) -> Iterator[Any]:
-    """The page of a file. In the end nothing must have been complained about, and nothing else asked for."""
+    """The page of a file. Afterwards checks that it logged no errors and requested nothing else."""
     if BROWSER is None:
         pytest.skip("needs Chromium (on Debian: apt install chromium)")
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install 'megahour[dev]')")
@@ -41,7 +41,7 @@ def opened(path: Path, width: int) -> Iterator[Any]:
 
 
 def until(page: Any, condition: str, limit_s: float = 15.0) -> None:
-    """Polls from outside: the page's policy forbids playwright's own wait_for_function to compile code in it."""
+    """Polls from outside, because the page's policy forbids code compiled by playwright's wait_for_function."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
         if page.evaluate(condition):
@@ -51,7 +51,7 @@ def until(page: Any, condition: str, limit_s: float = 15.0) -> None:
 
 
 def measured(page: Any, what: str) -> list[str]:
-    """The elements that fail one of the measures of `measures.js`, each once."""
+    """The distinct elements that fail one of the measures in `measures.js`."""
     found: list[str] = page.evaluate(f"({MEASURES}).{what}()")
     return sorted(set(found))
 

@@ -1,7 +1,7 @@
-"""The command line in a process of its own, with the toy stages beside the real ones.
+"""Runs the command line in a separate process, with the toy stages in addition to the real ones.
 
-`command` is what users start; `ran` and `megahour` fork a process that has its imports done, as do the workers of its
-engine, which takes a tenth of the time.
+`command` starts it as users do. `ran` and `megahour` fork a process that has already imported everything, as do its
+engine's workers; this takes a tenth of the time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from gloo import ForkedContext, processes
 from toy_stages import TOY_STAGES
 
-# A shell that started the tests in the background has them ignore SIGINT, and what they start inherits that.
+# If a shell started the tests in the background, they ignore SIGINT, and their children inherit that.
 START = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
     "import sys; sys.path.insert(0, {here!r}); import toy_stages, megahour.cli.recipe as r, megahour.cli.main as c; "
@@ -32,7 +32,7 @@ def command(*arguments: str) -> list[str]:
 
 
 def ran(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """A command that ended with `code` and without a traceback."""
+    """Runs a command and checks that it exits with `code` and without a traceback."""
     done = forked(*arguments)
     assert done.returncode == code, done.stdout + done.stderr
     assert "Traceback" not in done.stdout + done.stderr, done.stderr
@@ -42,7 +42,7 @@ def ran(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
 def forked(
     *arguments: str, timeout_s: float = 400, stages: dict[str, tuple[str, str]] = TOY_STAGES
 ) -> subprocess.CompletedProcess[str]:
-    """A command in a process that is forked with its imports done; `stages`: beside the real ones."""
+    """A command in a forked process that has already imported everything; `stages`: added to the real ones."""
     server: Any = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
     with TemporaryDirectory() as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
@@ -92,16 +92,16 @@ def _main(
 
 
 def megahour(*arguments: str, code: int = 0) -> str:
-    """What a command prints, on both streams."""
+    """The output of a command on both streams."""
     done = ran(*arguments, code=code)
     return done.stdout + done.stderr
 
 
 def hears_ctrl_c() -> None:
-    """For `preexec_fn`: what a shell starts behind `&`, or nohup does, ignores SIGINT, and so do its children."""
+    """For `preexec_fn`: restores SIGINT, which children of a shell's `&` or of nohup ignore."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def ignores_ctrl_c() -> None:
-    """For `preexec_fn`: as if started so."""
+    """For `preexec_fn`: ignores SIGINT, as under `&` or nohup."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

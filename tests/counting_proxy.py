@@ -1,4 +1,4 @@
-"""A proxy before an S3 server that counts what clients fetch and may take its time: what a server would bill."""
+"""A proxy in front of an S3 server that counts requests and bytes, which a provider would bill, and can add delays."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Counts:
 
 @contextmanager
 def counted_s3(delay_s: float = 0.0) -> Iterator[Counts]:
-    """Counts what s3fs fetches through the proxy meanwhile, in this process and those that it starts."""
+    """Counts what s3fs fetches through the proxy inside the `with` block, in this process and its children."""
     import s3fs
 
     server = os.environ["AWS_ENDPOINT_URL"]

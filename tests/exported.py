@@ -1,4 +1,4 @@
-"""Models to export: they have learnt nothing, and say something of everything."""
+"""Untrained models to export, whose random weights output some text for any input."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def model(
     heads: Mapping[str, Any] = {},
     stats: Mapping[str, Any] | None = None,
 ) -> Artifact:
-    """A *model* artifact with random weights, whose head is loud enough for the best token to change often.
+    """A *model* artifact with random weights, large enough in the head for the best token to change often.
 
-    heads: what `.model.json` says of an end-to-end model's heads. stats: of the features, here made up.
+    heads: the heads in `.model.json` of an end-to-end model. stats: made-up statistics of the features.
     """
     audio = {"input": "stacked", "rate_hz": rate_hz, "low_hz": p.low_hz, "high_hz": p.high_hz, "prior": p.scaled_prior}
     config: dict[str, Any] = {
@@ -72,7 +72,7 @@ def model(
 
 
 def stored(folder: Path, module: torch.nn.Module, config: Mapping[str, Any], learnt_from: str) -> Artifact:
-    """A *model* artifact of a module, which has learnt from a set."""
+    """A *model* artifact of a module, with a training set in its provenance."""
     artifact = Artifact(folder)
     with ShardWriter(artifact, 0, "made") as out:
         out.json(config, ".model.json")
@@ -89,7 +89,7 @@ def closed(artifact: Artifact, receipts: list[Receipt], stage: str, params: dict
 
 
 def run(folder: Path) -> Artifact:
-    """A run whose model has learnt from two speakers of the set labelled; two of the set test were held out."""
+    """A run whose model was trained on two speakers of the set labelled, with two speakers held out in the set test."""
     rows: list[dict[str, Any]] = []
     utterances, selection = Artifact(folder / "utterances"), Artifact(folder / "selection")
     with ShardWriter(utterances, 0, "made") as out:

@@ -42,10 +42,10 @@ processes.set_forkserver_preload(
 
 
 def run_workers(function: Callable[..., Any], workers: int, *arguments: Any, stopped: Sequence[int] = ()) -> list[Any]:
-    """`function(*arguments)` on each of `workers` processes with a gloo group; results in the order of ranks.
+    """Runs `function(*arguments)` on `workers` processes with a gloo group; results in the order of ranks.
 
-    A worker that was killed gives None, as do those in `stopped`, which are not waited for; one that raised has its
-    exception as result.
+    The result is None for a killed worker and for those in `stopped`, which are not waited for, and the exception for a
+    worker that raised one.
     """
     with tempfile.TemporaryDirectory() as folder:
         started = []
@@ -61,7 +61,7 @@ def run_workers(function: Callable[..., Any], workers: int, *arguments: Any, sto
             return [None if rank in stopped else _result(pipe, ends_s) for rank, (_, pipe) in enumerate(started)]
         finally:
             for process, _ in started:
-                process.kill()  # its result is here; the interpreter's own end would take up to a second
+                process.kill()  # its result has arrived; a normal exit of the interpreter would take up to a second
             for process, _ in started:
                 process.join()
 
@@ -92,9 +92,9 @@ def _work(pipe: Connection, store: str, rank: int, workers: int, function: Calla
 
 
 def torchrun(main: Callable[..., object], workers: int, *arguments: Any) -> list[str]:
-    """What each of `workers` processes prints that run `main(*arguments)` with torchrun's variables, all on this node.
+    """Runs `main(*arguments)` on `workers` processes of this node with torchrun's variables; returns their outputs.
 
-    They are forked with their imports done: torchrun and two workers import torch for ten seconds of CPU.
+    They are forked with torch imported: under torchrun, imports for two workers would take ten seconds of CPU.
     """
     variables = {"WORLD_SIZE": workers, "LOCAL_WORLD_SIZE": workers, "MASTER_ADDR": "127.0.0.1"}
     variables["MASTER_PORT"] = free_port()
@@ -121,7 +121,7 @@ def _as_torchrun(out: str, variables: dict[str, str], main: Callable[..., object
 
 
 class ForkedContext:
-    """`multiprocessing`'s spawn context, but that processes are forked with their imports done."""
+    """`multiprocessing`'s spawn context, except that processes are forked with everything imported."""
 
     Pipe = staticmethod(processes.Pipe)
 
@@ -137,7 +137,7 @@ def _run(environment: dict[str, str], target: Callable[..., Any], args: tuple[An
 
 
 class ForkedWorker:
-    """`workers.worker` without the six seconds of its imports: what its agent needs of `subprocess.Popen`."""
+    """`workers.worker` without six seconds of imports, with the parts of `subprocess.Popen` that its agent uses."""
 
     pids: list[int] = []  # noqa: RUF012 - of all of them; their command lines tell nothing
 

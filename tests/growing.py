@@ -1,4 +1,4 @@
-"""The same small corpus at several numbers of shards, in a store that counts, and stages to run over it."""
+"""A small corpus in several numbers of shards, in a store that counts requests, and stages to run on it."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ from megahour.select.stage import Select
 from megahour.teach.params import TargetsParams
 from megahour.teach.stage import Targets
 
-EACH = 4  # utterances of a shard, of as many speakers, each of whom has as many in as many shards
+EACH = 4  # utterances per shard, speakers per shard, and utterances per speaker, each in another shard
 RATE_HZ, SECONDS = 8000, 0.4
 SELECT = SelectParams(sets=[SetRule(name="labelled")], shard_hours=EACH * SECONDS / 3600)
 FEATURES = FeaturesParams(mels=MELS, max_bad=0.0)
 
 
 class Asked(NamedTuple):
-    """What a stage asked of the store in one process, and its CPU time.
+    """What a stage requested from the store in one process, and its CPU time.
 
-    lists: reads of all receipts of an artifact. calls: of functions, those of C too; unlike times they are the same
-    whatever else the machine does.
+    lists: reads of all receipts of an artifact. calls: function calls, including C functions; unlike times they do not
+    depend on the load of the machine.
     """
 
     requests: int
@@ -72,7 +72,7 @@ class TargetsHere(Targets):
 
 
 class Corpus:
-    """Of `size` shards, and what other stages made of it. folder: for what is not in the store."""
+    """A corpus of `size` shards and artifacts that other stages made from it. folder: for files outside the store."""
 
     def __init__(self, size: int, folder: Path) -> None:
         self.size, self.folder, self._runs = size, folder, 0
@@ -185,7 +185,7 @@ WORK: Mapping[str, Callable[[Corpus], None]] = {
 
 
 def asked(work: Callable[[Corpus], None], corpus: Corpus, *, calls: bool = False) -> Asked:
-    """calls: count them, which takes its own time."""
+    """Runs a stage and counts. calls: also count function calls, which slows it down."""
     profile = cProfile.Profile() if calls else None
     before, started = _counted(), time.process_time()
     if profile:
@@ -202,6 +202,6 @@ def _counted() -> tuple[int, int, int]:
 
 
 def growth(values: list[float]) -> float:
-    """Of sizes that double: what the last doubling added over twice what the one before did; 1 is linear."""
+    """For doubling sizes: the increase of the last doubling over twice that of the one before; 1 is linear growth."""
     first, second, third = values
     return (third - second) / (2 * (second - first))

@@ -50,7 +50,7 @@ def write_artifact(
 
 
 def utterances(n: int, *, first_key: int = 0, speakers: int = 3, seed: int = 0, frames: int = 60) -> list[Utterance]:
-    """Utterances whose senones can be heard: frame t has a loud mel number `senone`, if that is below `MELS`."""
+    """Utterances whose features reveal their senones: in frame t mel number `senone` is loud, if below `MELS`."""
     rng = np.random.default_rng(seed)
     made = []
     for i in range(n):

@@ -1,4 +1,4 @@
-"""What takes long to make and is only read: made by one of pytest-xdist's workers for all."""
+"""Slow read-only fixtures, made by one of pytest-xdist's workers for all of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 
 def made_once(folders: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
-    """The folder `name`, which the first who asks fills with `make`; others wait for it. Nothing in it may change."""
+    """The folder `name`; the first caller fills it with `make`, others wait for it. It must not be changed."""
     own = folders.getbasetemp()
     root = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
     folder, whole = root / name, root / f"{name}.whole"

@@ -26,7 +26,7 @@ def track(
 ) -> bytes:
     """int16 [T] as the only track of a container; `container` is FFmpeg's name of the muxer.
 
-    With `jump_s`, the clock of the second half is ahead by so many seconds.
+    With `jump_s`, the timestamps of the second half are ahead by that many seconds.
     """
     target = io.BytesIO()
     with av.open(target, "w", format=container, options=options or {}) as file:
@@ -36,7 +36,7 @@ def track(
 
 
 def film(samples: Int16 | None, rate_hz: int = 48_000) -> bytes:
-    """An MP4 with pictures, and with a sound track where there are samples."""
+    """An MP4 with pictures, and with a sound track if samples are given."""
     target = io.BytesIO()
     with av.open(target, "w", format="mp4") as file:
         video = file.add_stream("mpeg4", rate=10)
@@ -69,7 +69,7 @@ def _fill(file: Any, stream: Any, samples: Int16, rate_hz: int, jump_s: int = 0)
 
 
 class FileServer(ThreadingHTTPServer):
-    """Serves a folder on loopback. `sent` counts bytes by path; paths in `flaky` fail so many times with a 503."""
+    """Serves a folder on loopback. `sent` counts bytes by path; paths in `flaky` fail with 503 that many times."""
 
     daemon_threads = True
 
@@ -94,7 +94,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(with_body=True)
 
     def log_message(self, *_: object) -> None:
-        """Nothing: the tests' output is for their results."""
+        """Logs nothing, to keep the tests' output clean."""
 
     def _answer(self, *, with_body: bool) -> None:
         path = self.server.root / self.path.lstrip("/")

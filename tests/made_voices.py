@@ -1,4 +1,4 @@
-"""Speech of two phones, whose times are known, and what stage `tts-data` makes of it."""
+"""Speech of two phones with known times, and the output of stage `tts-data` for it."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def spoken(text: str, seed: int) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
 def corpus(
     folder: Path, speakers: int = 1, texts: Sequence[str] = TEXTS, said: Sequence[str] = ()
 ) -> dict[str, Artifact]:
-    """Inputs of `tts-data`: a shard for each speaker. said: what is spoken in place of the texts, phone for phone."""
+    """Inputs of `tts-data`, a shard per speaker. said: texts spoken in place of the transcripts, phone for phone."""
     made = [spoken(text, seed) for seed, text in enumerate(texts)]
     sounds = [spoken(text, seed)[0] for seed, text in enumerate(said or texts)]
     utterances = audio_artifact(folder / "utterances", [sounds], RATE_HZ)
@@ -69,7 +69,7 @@ def corpus(
 
 
 def ran(stage: Stage[Any], p: Any, inputs: Mapping[str, Artifact], output: Path) -> Artifact:
-    """What a stage makes of its inputs, in this process."""
+    """The output of a stage, run in this process."""
     artifact, receipts = Artifact(output), []
     for shard, task in enumerate(stage.plan(p, inputs)):
         with ShardWriter(artifact, shard, "made") as out:
@@ -79,5 +79,5 @@ def ran(stage: Stage[Any], p: Any, inputs: Mapping[str, Artifact], output: Path)
 
 
 def voice_data(folder: Path, inputs: Mapping[str, Artifact], **params: Any) -> Artifact:
-    """What `tts-data` makes of them."""
+    """The output of `tts-data` for these inputs."""
     return ran(TtsData(), TtsDataParams(**{"mels": 20, **params}), inputs, folder)

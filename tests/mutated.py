@@ -24,7 +24,7 @@ VALUES: list[Any] = [
 
 
 class Mutator:
-    """Changes made by one seed: the same for the same seed on every machine."""
+    """Random changes from a seed, the same on every machine."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -70,7 +70,7 @@ class Mutator:
         return b"".join(lines)
 
     def _value(self, value: Any) -> Any:
-        """`value` with something in it replaced, left out, doubled or called by another name."""
+        """`value` with a part of it replaced, removed, duplicated or renamed."""
         inner = list(value) if isinstance(value, dict) else list(range(len(value))) if isinstance(value, list) else []
         if not inner or self._random.random() < 0.1:
             return self._random.choice(VALUES)

@@ -1,4 +1,4 @@
-"""A store in this process's memory that takes its time for each request, as one across a network does: slow://."""
+"""slow://, a store in this process's memory that delays each request, like a store across a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DELAY_S = 0.02
 
 
 class SlowStore(MemoryFileSystem):
-    """Counts its requests, which may come side by side."""
+    """Counts its requests, which may be concurrent."""
 
     protocol = "slow"
     store: ClassVar[dict[str, Any]] = {}
@@ -41,7 +41,7 @@ class SlowStore(MemoryFileSystem):
         return bool(super().exists(path, **options))
 
     def info(self, path: str, **options: Any) -> Any:
-        """Of a file without a look at all others."""
+        """Information about one file, without listing the others."""
         file = self.store.get(self._strip_protocol(path))
         return super().info(path, **options) if file is None else {"name": path, "size": file.size, "type": "file"}
 

@@ -1,4 +1,4 @@
-"""Every `megahour …` that README and docs show is a command that exists, with options and values that it takes."""
+"""Every `megahour …` in README and docs is an existing command with valid options and values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RECIPE_COMMANDS = ("run", "plan", "status", "verify")
 
 
 def shown(page: Path) -> Iterator[str]:
-    """Commands of a page: lines of code that begin with one, joined where they go on, and what is quoted in a text."""
+    """Commands of a page: lines of code that begin with one, with continuation lines joined, and inline code."""
     lines = iter(page.read_text().splitlines())
     for line in lines:
         if match := LINE.match(line):
@@ -51,7 +51,7 @@ def words_of(command: str) -> list[str]:
 
 
 def leaf(words: list[str]) -> tuple[click.Command, click.Context, list[str]]:
-    """The command that `words` name, and what is left of them."""
+    """The command that `words` name, and the remaining words."""
     command: click.Command = app
     context = click.Context(app, info_name="megahour")
     while isinstance(command, click.Group) and words and not words[0].startswith("-"):
@@ -63,7 +63,7 @@ def leaf(words: list[str]) -> tuple[click.Command, click.Context, list[str]]:
 
 
 def check(command: str) -> None:
-    """Raises AssertionError, ClickException or MegahourError if the command cannot be given."""
+    """Raises AssertionError, ClickException or MegahourError if the command is invalid."""
     words = words_of(command)
     if "|" in words:  # the names of several commands of a group
         group, *names = (word for word in words if word != "|")
@@ -89,7 +89,7 @@ def check(command: str) -> None:
 
 
 def parsed(command: click.Command, own: click.Context, words: list[str]) -> click.Context:
-    """The command's own parsing; a file that a page only speaks of need not be there."""
+    """Parses with the command's own parser, except that files mentioned by a page need not exist."""
     try:
         return command.make_context(command.name, list(words), own.parent, resilient_parsing="--help" in words)
     except click.BadParameter as error:
@@ -105,7 +105,7 @@ def check_stage(name: str, made: click.Context) -> None:
 
 
 def named_in_messages() -> set[str]:
-    """`megahour WORD [WORD]` in the strings of the package: what errors, summaries and help texts send people to."""
+    """`megahour WORD [WORD]` in the strings of the package: the commands that messages and help texts recommend."""
     strings = (
         node.value
         for path in (ROOT / "megahour").rglob("*.py")

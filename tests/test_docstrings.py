@@ -1,4 +1,4 @@
-"""The examples in docstrings say what comes out."""
+"""The examples in docstrings give the output that they show."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ EXAMPLES = ROOT / "examples"
 
 
 def ran(command: list[str], folder: Path) -> str:
-    """Standard output of a command that ends well, in a folder of its own. `megahour` is this checkout's."""
+    """Standard output of a command that succeeds, in its own folder. `megahour` is this checkout's."""
     scripts = folder / "bin"
     scripts.mkdir()
     (scripts / "megahour").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m megahour "$@"\n')

@@ -1,4 +1,4 @@
-"""Each folder of the package is imported with its own extra alone, and a missing package ends in one line."""
+"""Each folder of the package can be imported with only its own extra, and a missing package gives a one-line error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FOLDERS = {
 }
 """Folders of the package by the extra that they are imported with; the small core is enough for those of ""."""
 BROUGHT = {"flashlight"}
-"""Packages of decoders that call us: who calls has them."""
+"""Packages of decoders that call us, and which the caller therefore has."""
 STANDARD = frozenset(sys.stdlib_module_names) | {"megahour"}
 IMPORT_ALL = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
 
@@ -81,7 +81,7 @@ def modules_of(extra: str) -> frozenset[str]:
 
 
 def run(code: list[str], extra: str) -> subprocess.CompletedProcess[str]:
-    """A Python process where only `extra` is installed beside the core."""
+    """Runs a Python process with only the core and `extra` installed."""
     hidden = packages_distributions().keys() - modules_of(extra) - {"megahour"}
     path = os.pathsep.join([str(ROOT / "tests" / "without_packages"), str(ROOT)])
     environment = {**os.environ, "PYTHONPATH": path, "HIDDEN": " ".join(sorted(hidden))}
@@ -111,7 +111,7 @@ def third_party(path: Path) -> set[str]:
 
 
 def test_every_folder_has_its_extra() -> None:
-    """A new folder has to say what it needs."""
+    """A new folder must be assigned to an extra."""
     listed = {folder for folders in FOLDERS.values() for folder in folders.split()}
     assert {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"} <= listed
 
@@ -125,7 +125,7 @@ def test_a_folder_is_imported_with_its_extra_alone(extra: str) -> None:
 
 @pytest.mark.parametrize("folder", ["align", "train", "decode"])
 def test_without_its_extra_a_folder_is_not_imported(folder: str) -> None:
-    """The check above hides what it says it hides."""
+    """The check above really hides the other packages."""
     done = run(["-c", IMPORT_ALL, *names_of(folder)], "")
     assert done.returncode != 0
     assert re.search(r"ModuleNotFoundError: No module named '\w+'", done.stderr)

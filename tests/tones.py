@@ -1,4 +1,4 @@
-"""Speech made of tones, one a letter, and a real little network that has learnt to hear them."""
+"""Speech made of tones, one per letter, and a small network trained to recognise them."""
 
 from __future__ import annotations
 

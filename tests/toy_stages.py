@@ -18,14 +18,14 @@ from megahour.core.writer import ShardWriter
 
 
 def note(what: str) -> None:
-    """Add a line to the file TOY_LOG, so that a test can count what ran in whichever process."""
+    """Add a line to the file TOY_LOG, so that a test can count what ran in all processes."""
     if log := os.environ.get("TOY_LOG"):
         with Path(log).open("a") as file:
             file.write(f"{what}\n")
 
 
 class CountParams(Params):
-    """Numbers, a few a shard."""
+    """Numbers, a few per shard."""
 
     shards: int = Field(4, ge=1, description="shards to make")
     rows: int = Field(5, ge=1, description="rows in a shard")

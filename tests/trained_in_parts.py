@@ -1,4 +1,4 @@
-"""For tests of models in parts: made batches of every criterion, and steps on them by one process or by several."""
+"""For tests of models in parts: made-up batches for every criterion, and steps on them by one or several processes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from megahour.train.params import TrainParams
 from megahour.train.step import Trainer
 
 Case = tuple[dict[str, Any], dict[str, Any], str]
-"""What `build` takes, other parameters of the training, and the criterion."""
+"""Arguments of `build`, other training parameters, and the criterion."""
 Learnt = tuple[list[Any], dict[str, Tensor], int]
-"""What the steps gave, the model (of the first worker), and the bytes of weights and optimiser state."""
+"""Results of the steps, the model (of the first worker), and the bytes of weights and optimiser state."""
 
 OUTPUTS, NO_CLIP = 5, 1e9
 COUNTS = (4, 4, 1)  # batches of the steps: in the last one most workers have none
 
 
 def batch(number: int, criterion: str) -> Batch:
-    """Of a number of utterances and a length of its own."""
+    """A batch with its own number and length of utterances."""
     rng = np.random.default_rng(number)
     rows, frames = int(rng.integers(2, 6)), int(rng.integers(9, 14))
     lengths = rng.integers(8, frames + 1, rows)
@@ -61,7 +61,7 @@ def summed(group: Group, own: list[float]) -> list[float]:
 
 
 def steps(own: Trainer, group: Group, criterion: str, counts: tuple[int, ...] = COUNTS, first: int = 0) -> list[Any]:
-    """Loss, correct frames and gradient norm of each step, and what all evaluate in the end."""
+    """Loss, correct frames and gradient norm of each step, and the evaluation at the end."""
     found = []
     for step, count in enumerate(counts):
         numbers = range(first + group.rank, first + count, group.size)
@@ -77,7 +77,7 @@ def steps(own: Trainer, group: Group, criterion: str, counts: tuple[int, ...] = 
 
 
 def in_parts(cases: list[Case]) -> list[Learnt]:
-    """What each case's steps give on these workers, the model, and the bytes of weights and optimiser state here."""
+    """Results of each case's steps on these workers, the model, and the bytes of weights and optimiser state here."""
     group, found = TorchGroup(), []
     for model, settings, criterion in cases:
         p = TrainParams(**{"workers": group.size, "threads": 1, "clip": 0.5} | settings)
@@ -89,7 +89,7 @@ def in_parts(cases: list[Case]) -> list[Learnt]:
 
 
 def alone(model: dict[str, Any], settings: dict[str, Any], criterion: str) -> Learnt:
-    """The same by one process: its replicas' shares of a batch are the parts of a pipeline."""
+    """The same in one process, whose replicas' shares of a batch correspond to the parts of a pipeline."""
     parts = settings.get("parallel", {}).get("microbatches", 1)
     p = TrainParams(**{"threads": parts, "clip": 0.5} | settings | {"parallel": {}})
     module = build(model, seed=1)
@@ -101,7 +101,7 @@ def alone(model: dict[str, Any], settings: dict[str, Any], criterion: str) -> Le
 def near(found: Learnt, expected: Learnt) -> None:
     """The same losses to 1e-5, and weights as near as Adam's quotients of small gradients let them be.
 
-    Where a gradient is nothing but rounding, its weight may go anywhere within a step: one in ten thousand at most.
+    If a gradient is only rounding noise, its weight may move by a whole step; at most one in ten thousand may.
     """
     for row, other in zip(found[0], expected[0], strict=True):
         np.testing.assert_allclose(row, other, rtol=1e-5)
@@ -113,9 +113,9 @@ def near(found: Learnt, expected: Learnt) -> None:
 
 
 def learn_as_one(cases: list[Case], workers: int) -> Iterator[tuple[int, list[int], int]]:
-    """Checks that the workers learn in each case what one process does.
+    """Checks for each case that the workers learn the same as one process.
 
-    Yields the workers of one model, the bytes that each worker holds, and those of the process.
+    Yields the workers of one model, the bytes held by each worker, and those held by the single process.
     """
     found = run_workers(in_parts, workers, cases)
     for i, case in enumerate(cases):

@@ -1,4 +1,4 @@
-"""Trainings of several processes on small made-up data: what the tests of faults and their benchmarks share."""
+"""Trainings of several processes on small made-up data, for tests and benchmarks of faults."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ def trained(
 
 
 def seen(rows: list[dict[str, Any]]) -> tuple[int, int]:
-    """Number and key sum of the pieces trained on: what would show one that was skipped or repeated."""
+    """Number and key sum of the pieces trained on, which would reveal a skipped or repeated one."""
     return rows[-1]["pieces"], rows[-1]["keys"]
 
 
 def workers(of: psutil.Process | None = None) -> list[psutil.Process]:
-    """The training workers below a process (by default this one) that live."""
+    """The living training workers below a process (by default this one)."""
     found = []
     for child in (of or psutil.Process()).children(recursive=True):
         try:
@@ -74,7 +74,7 @@ def workers(of: psutil.Process | None = None) -> list[psutil.Process]:
 
 
 def page_me(folder: Path) -> tuple[str, Path]:
-    """A command, and the file to which it adds what it is told."""
+    """A command, and the file to which it appends its messages."""
     script, told = folder / "page-me", folder / "told"
     script.write_text(f'#!/bin/sh\necho "$1" >> {told}\n')
     script.chmod(0o755)
@@ -82,7 +82,7 @@ def page_me(folder: Path) -> tuple[str, Path]:
 
 
 def until(condition: Callable[[], Any], seconds: float = 240.0) -> Any:
-    """What `condition` says once it is true."""
+    """Waits until `condition()` is true and returns its value."""
     deadline_s = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline_s, "it did not happen"

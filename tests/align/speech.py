@@ -1,4 +1,4 @@
-"""Made posteriors and recordings: what a CTC model would say of a text, with a known share of errors."""
+"""Made-up posteriors and recordings, as a CTC model would give for a text, with a known share of errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sentences(count: int, rng: np.random.Generator, words: int = 9) -> list[str]
 
 
 def say(cues: list[str], rng: np.random.Generator, errors: float = 0.12, frames_a_letter: float = 4.0) -> Said:
-    """Each letter peaks for one frame, then blanks; a share of letters is lost, doubled up or heard as another."""
+    """Each letter peaks for one frame, then blanks follow; a share of letters is lost, doubled or replaced."""
     index = {unit: i for i, unit in enumerate(UNITS)}
     peaks: list[tuple[int, int]] = []
     letter_frames: list[NDArray[np.int64]] = []

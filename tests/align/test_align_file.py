@@ -1,4 +1,4 @@
-"""`megahour align-file`: one recording and one text, heard by a real little network."""
+"""`megahour align-file`: one recording and one text, aligned with a small real network."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def run(folder: Path, text: str, *more: str, aligner: str = "aligner") -> str:
 
 @dataclass
 class Talk:
-    """A folder with an aligner and a recording, the lines of its text, of which one is not said, the words that are,
-    and what the command makes of them."""
+    """A folder with an aligner and a recording, the lines of its text (one is not spoken), the spoken words, and the
+    command's output."""
 
     folder: Path
     lines: list[str]

@@ -1,5 +1,7 @@
-"""`align` through the accelerator service, killed with SIGKILL: nothing is lost, nothing comes twice, the bytes are the
-same. Three recordings in each of four shards."""
+"""`align` through the model service, killed with SIGKILL: nothing is lost or repeated, and the bytes are the same.
+
+Three recordings in each of four shards.
+"""
 
 from __future__ import annotations
 
@@ -72,7 +74,7 @@ def assert_equal(found: Artifact, undisturbed: Artifact) -> None:
 
 
 class Killer(Monitor):
-    """Kills a child of this process by its name when the first shard is done, the others being on their way."""
+    """Kills a child of this process by name when the first shard is done and the others are in progress."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -96,7 +98,7 @@ def test_a_killed_worker_or_task_costs_nothing(folder: Path, undisturbed: Artifa
 
 @pytest.mark.faults
 def test_the_whole_run_killed_and_started_again(folder: Path, undisturbed: Artifact) -> None:
-    """SIGKILL to driver, tasks and accelerator at random moments after the first shard began; then it is left alone."""
+    """SIGKILL to driver, tasks and service at random moments after the first shard began, then an undisturbed run."""
     moments, kills = random.Random(8), 0
     command = [sys.executable, "-c", f"import align_driver; align_driver.main({str(folder)!r}, 'killed')"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}

@@ -1,4 +1,4 @@
-"""Memory of a task that aligns one long recording: so much an hour that ten hours stay far below 1 GB."""
+"""Memory of a task that aligns one long recording grows so slowly that ten hours stay far below 1 GB."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ print(kept, int(re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read
 
 
 def long_recording(minutes: int, rng: np.random.Generator) -> Made:
-    """A few minutes of sentences are spoken once; the recording says them in ever other orders."""
+    """A few minutes of sentences are synthesised once; the recording repeats them in changing orders."""
     texts = sentences(60, rng)
     spoken = [speak([text], rng)[0][RATE_HZ // 2 :] for text in texts]
     order: list[int] = []

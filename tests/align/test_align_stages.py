@@ -1,4 +1,4 @@
-"""`align`, `cut` and `score-alignment` on recordings of tones, heard by a real little network."""
+"""`align`, `cut` and `score-alignment` on recordings of tones, with a small real network."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def listener(work: Path) -> Artifact:
 
 @pytest.fixture(scope="module")
 def corpus(work: Path) -> Any:
-    """Three recordings: a flawed transcript, a transcript of something else, none at all."""
+    """Three recordings: one with a flawed transcript, one with another recording's, one with none."""
     rng = np.random.default_rng(9)
     spoken = sentences(14, rng)
     samples, words, _ = speak(spoken, rng)

@@ -1,4 +1,4 @@
-"""Transcripts that do not belong to their audio, and audio that is no speech: a reason each, never a wrong segment."""
+"""Transcripts of other audio, and audio without speech: each gives a reason, and never a wrong segment."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def spoken(seed: int, count: int = 30) -> tuple[NDArray[np.int16], list[str]]:
 
 
 def only_reason(alignment: Artifact) -> str:
-    """The reason why the only recording was refused; nothing of it is in the words, the segments say why."""
+    """The reason why the only recording was refused; it has no words, and its segments have the reason."""
     counts = alignment.receipts()[0].counts
     assert (counts.came_in, counts.kept) == (1, 0)
     assert len(alignment.read_table(0)) == 0
@@ -98,7 +98,7 @@ def test_a_transcript_in_another_script(tmp_path: Path, aligner: Artifact) -> No
 
 @pytest.mark.parametrize("kind", ["noise", "music", "silence"])
 def test_no_speech(tmp_path: Path, aligner: Artifact, kind: str) -> None:
-    """Chords between the letters' tones, noise, or nothing at all, under somebody's transcript."""
+    """Chords between the letters' tones, noise, or silence, with a transcript."""
     rng = np.random.default_rng(3)
     t = np.arange(40 * RATE_HZ) / RATE_HZ
     chords = sum(np.sin(2 * np.pi * hertz * t) * (np.sin(0.7 * t + hertz) > 0) for hertz in (220.0, 330.0, 1500.0))
@@ -129,7 +129,7 @@ def test_cues_past_the_end(tmp_path: Path, aligner: Artifact) -> None:
 @pytest.mark.parametrize("count", [3, 20, 60])
 @pytest.mark.parametrize("gain", [10.0, 100.0])
 def test_a_model_that_hears_nothing(tmp_path: Path, count: int, gain: float, caplog: pytest.LogCaptureFixture) -> None:
-    """Random weights behind the filters: no word of a right transcript is kept, and the stage says what to check."""
+    """With random weights, no word of a correct transcript is kept, and the stage says what to check."""
     samples, texts = spoken(3, count)
     deaf = import_model(tmp_path, onnx_model(tmp_path / "deaf.onnx", RATE_HZ, 320, random=gain))
     alignment = align(tmp_path, deaf, [("talk", samples, texts, [])], AlignParams())
@@ -163,7 +163,7 @@ def test_decoys_of_short_and_uniform_texts() -> None:
 
 
 def test_the_right_one_of_several_transcripts(tmp_path: Path, aligner: Artifact) -> None:
-    """Two foreign ones, the right one, and the right one with half of its sentences changed."""
+    """Candidates: two of other recordings, the right one, and the right one with half of its sentences changed."""
     samples, texts = spoken(1)
     worse = [a if i % 2 else b for i, (a, b) in enumerate(zip(texts, spoken(4)[1], strict=True))]
     given = [spoken(2)[1], worse, texts, texts, spoken(3)[1]]
@@ -177,7 +177,7 @@ def test_the_right_one_of_several_transcripts(tmp_path: Path, aligner: Artifact)
 
 
 def test_listed_copies_are_left_out_unheard(tmp_path: Path, aligner: Artifact) -> None:
-    """By a list in two shards, which has a recording of another shard, too."""
+    """The list has two shards, and also names a recording of another shard."""
     made = [(f"r{i}", *spoken(i, 5), []) for i in range(1, 4)]
 
     def listing(*keys: int) -> Callable[[ShardWriter], None]:
@@ -194,7 +194,7 @@ def test_listed_copies_are_left_out_unheard(tmp_path: Path, aligner: Artifact) -
 
 
 def test_posteriors_are_read_instead_of_listening_again(tmp_path: Path, aligner: Artifact) -> None:
-    """The same bytes in the tables; recordings without posteriors, and posteriors of other models, are told."""
+    """The tables have the same bytes; missing posteriors, and those of other models, are reported."""
     made = [(f"r{i}", *spoken(i, 5), []) for i in range(1, 4)]
     keep = PARAMS.model_copy(update={"write_posteriors": True})
     first = align(tmp_path / "a", aligner, made, keep)

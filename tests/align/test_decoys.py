@@ -1,4 +1,4 @@
-"""Decoys: other texts at a place, and other places for a text, tell whether the text is said there."""
+"""Decoys (other texts at a place, and other places for a text) show whether the text is spoken there."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_short_texts_have_decoys_too(length: int) -> None:
 
 
 def deviations(said: bool, count: int = 150) -> list[float]:
-    """Of texts of a document at places where they are said, with many errors, or where something else is."""
+    """Deviations of a document's texts where they are spoken, with many errors, or where something else is spoken."""
     rng = np.random.default_rng(int(said))
     texts = sentences(80, rng, words=2)
     parts = [say([text], rng, 0.6) for text in texts]
@@ -80,7 +80,7 @@ def deviations(said: bool, count: int = 150) -> list[float]:
 
 
 def test_the_deviation_of_texts_that_are_not_said_is_standard_normal() -> None:
-    """So that a chance can be asked for: of one in ten about a tenth passes."""
+    """So a limit can be set as a probability: with one in ten, about a tenth passes."""
     found = np.array(deviations(said=False))
     assert abs(found.mean()) < 0.3
     assert 0.7 < found.std() < 1.3

@@ -1,4 +1,4 @@
-"""Whether a cue is heard at its place, by what the same model makes of other texts there."""
+"""Whether a cue is spoken at its place, judged by the model's scores of other texts there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any CTC model serves: ONNX and TorchScript files with their token lists, imported and then used by `align`."""
+"""Any CTC model works: ONNX and TorchScript files with their token lists, imported and used by `align`."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def align(folder: Path, recordings: Artifact, aligner: Artifact) -> Artifact:
 
 
 def assert_right(alignment: Artifact, words: list[tuple[str, int, int]], most_ms: float) -> None:
-    """Every word is there, at its time; the cue that nobody spoke is not.
+    """Every word is there at its time; the unspoken cue is not.
 
-    By the energy over all mels a tone near the Nyquist frequency is hardly a sound: a word may begin after it.
+    A tone near the Nyquist frequency has little energy over all mels, so a word may begin after it.
     """
     table = alignment.read_table(0)
     assert table["text"].to_pylist() == [word for word, _, _ in words]
@@ -91,7 +91,7 @@ def test_an_onnx_model_of_another_rate_aligns(tmp_path: Path, tokens: Path, corp
 
 @pytest.mark.parametrize(("author", "high_hz"), [("k2-fsa", -400.0), ("", 0.0)])
 def test_an_onnx_graph_says_itself_what_it_hears(tmp_path: Path, tokens: Path, author: str, high_hz: float) -> None:
-    """Filters, their number, the length beside them, and the frames between two outputs; what the user says counts."""
+    """Filters and their number, the length input and the frame shift are detected; the user's settings take precedence."""
     model = onnx_of_mels(tmp_path / "mels.onnx", 80, 4, author)
     config = imported(tmp_path / "aligner", model=model, tokens=tokens).read_json(0, ".model.json")
     heard = {"input": "log-mel", "mels": 80, "frame_shift_samples": 640, "high_hz": high_hz}

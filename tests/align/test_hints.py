@@ -38,13 +38,13 @@ def say(log_probs: NDArray[np.float32], frame: int, unit: int, probability: floa
 
 
 def hush(log_probs: NDArray[np.float32], start: float) -> None:
-    """Nobody says the cue that starts here after all."""
+    """Remove the speech of the cue that starts here."""
     log_probs[int(start) - 5 : int(start) + LENGTH + 5] = np.log(0.0001)
     log_probs[int(start) - 5 : int(start) + LENGTH + 5, 0] = np.log(0.99)
 
 
 def heard_elsewhere(seed: int = 0) -> tuple[NDArray[np.float32], Problem, NDArray[np.float64]]:
-    """Cue 10 is mumbled in its place, and well said three seconds later, where nothing is transcribed."""
+    """Cue 10 is unclear at its place, and clear three seconds later, where nothing is transcribed."""
     log_probs, problem, starts = talk(30, seed=seed)
     silence = np.zeros((400, UNITS), np.float32) + np.log(0.02, dtype=np.float32)
     silence[:, 0] = np.log(0.8)
@@ -60,7 +60,7 @@ def heard_elsewhere(seed: int = 0) -> tuple[NDArray[np.float32], Problem, NDArra
 
 
 def test_cues_out_of_step_do_not_tell_the_drift() -> None:
-    """The path has put the first minute's text into a few seconds at its end; what follows agrees with the times."""
+    """The path squeezed the first minute's text into a few seconds at its end; later cues agree with their times."""
     off_s = [36.5, 52.5, 49.3, 46.6, 41.5, 40.6, 30.2, 23.8, 20.8, 21.2, 12.8, 11.1, 5.7, 0.9, 0.6, 0.4, 0.6, 0.9, 0.4]
     hints = np.arange(19) * 150.0 + 20
     expected = expect((hints + np.array(off_s) * 33).astype(np.int32), hints, 50.0)

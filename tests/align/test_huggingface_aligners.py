@@ -1,4 +1,4 @@
-"""Checkpoints that transformers itself has written, imported as aligners: the same posteriors, and clear refusals."""
+"""Checkpoints written by transformers, imported as aligners: same posteriors, and clear errors."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_wav2vec2_is_heard_as_its_own_processor_hears_it(tmp_path: Path, normali
 
 
 def test_hubert_in_several_files(tmp_path: Path) -> None:
-    """What `save_pretrained` splits for its size is one model again."""
+    """Weights that `save_pretrained` split into several files are read as one model."""
     whole = transformers.HubertForCTC(transformers.HubertConfig(vocab_size=len(TOKENS), **WAVES))
     source = saved(tmp_path / "source", whole, sampling_rate=8_000)
     whole.save_pretrained(source, max_shard_size="10KB")

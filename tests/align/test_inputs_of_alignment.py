@@ -1,4 +1,4 @@
-"""What an alignment starts from: transcripts, the model's windows and posteriors, and what lies on disk."""
+"""The inputs of an alignment: transcripts, the model's windows and posteriors, and stored files."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_a_stream_with_mirrored_ends_gives_what_the_whole_does(samples: int) -> 
 
 
 class Counter:
-    """A session whose model says of each window only how many frames it had, `short` fewer."""
+    """A session whose model returns only the number of frames of each window, less `short`."""
 
     def __init__(self, units: int = len(TOKENS), short: int = 0, fails: tuple[int, ...] = ()) -> None:
         self.units, self.short, self.fails = units, short, fails
