@@ -126,6 +126,12 @@ def _run(stage: Stage[Any], values: dict[str, Any], board: RunBoard | None) -> N
 
 def _next(stage: Stage[Any], params: Any, out: str, inputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The likely next command, with known inputs filled in and unknown required ones in capitals."""
+    if getattr(params, "kind", "") == "voice":
+        yield "speak with it", shlex.join(["megahour", "say", "hello", "--voice", out])
+        return
+    if getattr(params, "kind", "") == "vocoder":
+        yield "speak with it", shlex.join(["megahour", "say", "hello", "--voice", "VOICE", "--vocoder", out])
+        return
     finished = "ingest" if getattr(params, "kind", "") == "recordings" else stage.name
     if finished not in NEXT:
         return

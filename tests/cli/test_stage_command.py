@@ -97,6 +97,21 @@ def test_the_next_stage_gets_the_inputs_that_it_needs() -> None:
     assert hint[1] == "megahour train --features work/features --criterion ctc --out work/train"
 
 
+def test_a_voice_speaks_and_does_not_decode() -> None:
+    train, whole = load_stage("train"), {"sets": ["voice"], "epochs": 0, "whole_epochs": 1, "whole_sub_epochs": 1}
+    voice = parse(
+        train.params, {"kind": "voice", "criterion": "speech", "stack": 1, "offsets": [0], **whole}, where="train"
+    )
+    assert list(_next(train, voice, "work/my voice", {})) == [
+        ("speak with it", "megahour say hello --voice 'work/my voice'")
+    ]
+    vocoder = parse(
+        train.params, {"kind": "vocoder", "criterion": "sound", "stack": 1, "offsets": [0], **whole}, where="train"
+    )
+    (hint,) = _next(train, vocoder, "work/v", {})
+    assert hint[1] == "megahour say hello --voice VOICE --vocoder work/v"
+
+
 def test_booleans_take_a_value_as_other_options_do(monkeypatch: pytest.MonkeyPatch) -> None:
     for given in ("--no-audio", "--audio false", "--audio=False", "--audio no", "--audio 0"):
         assert parsed(given.split(), monkeypatch) is False, given
