@@ -91,7 +91,7 @@ def test_an_onnx_model_of_another_rate_aligns(tmp_path: Path, tokens: Path, corp
 
 @pytest.mark.parametrize(("author", "high_hz"), [("k2-fsa", -400.0), ("", 0.0)])
 def test_an_onnx_graph_says_itself_what_it_hears(tmp_path: Path, tokens: Path, author: str, high_hz: float) -> None:
-    """Filters and their number, the length input and the frame shift are detected; the user's settings take precedence."""
+    """Filters, their number, the length input and the frame shift are detected; settings of the user win."""
     model = onnx_of_mels(tmp_path / "mels.onnx", 80, 4, author)
     config = imported(tmp_path / "aligner", model=model, tokens=tokens).read_json(0, ".model.json")
     heard = {"input": "log-mel", "mels": 80, "frame_shift_samples": 640, "high_hz": high_hz}
