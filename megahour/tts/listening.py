@@ -24,6 +24,7 @@ from megahour.core.store import Artifact
 from megahour.score.wer import interval
 
 REFERENCE = "reference"
+SCALES = {"mos": (1, 5), "cmos": (-1.5, 1.5), "mushra": (0, 100)}  # cmos: each of two recordings has half
 LARGEST_BYTES = 64 << 20  # limit of the encoded sound in a page
 Row = dict[str, Any]
 
@@ -142,7 +143,7 @@ class Opinion:
 def opinions(key: Mapping[str, Any], answers: Sequence[Mapping[str, Any]], draws: int = 2000) -> list[Opinion]:
     """Evaluate the listeners' files for each system, with bootstrap intervals over listeners and, within them, ratings.
 
-    Raises ConfigError: an answer belongs to another test, or no answer has ratings.
+    Raises ConfigError: an answer belongs to another test or has a rating off its scale, or no answer has ratings.
     """
     by_system: defaultdict[str, list[list[float]]] = defaultdict(list)
     for number, answer in enumerate(answers, 1):
@@ -150,10 +151,9 @@ def opinions(key: Mapping[str, Any], answers: Sequence[Mapping[str, Any]], draws
             what = f"answer {number} belongs to test {answer.get('test')}, but the key to {key['test']}"
             raise ConfigError(what, where="listening-results", remedy="give only the answers to this page")
         own: defaultdict[str, list[float]] = defaultdict(list)
-        for ratings in answer.get("ratings", {}).values():
-            for clip, value in ratings.items():
-                if clip in key["clips"] and isinstance(value, int | float):
-                    own[key["clips"][clip]].append(float(value))
+        for clip, value in _rated(answer, key["kind"], f"answer {number}"):
+            if clip in key["clips"]:
+                own[key["clips"][clip]].append(value)
         for system, values in own.items():
             by_system[system].append(values)
     if not by_system:
@@ -169,6 +169,31 @@ def opinions(key: Mapping[str, Any], answers: Sequence[Mapping[str, Any]], draws
     return found
 
 
+def _rated(answer: Mapping[str, Any], kind: str, where: str) -> Iterator[tuple[str, float]]:
+    """Yield clips with their ratings. Raises ConfigError: one that the page cannot have saved."""
+    low, high = SCALES[kind]
+    trials = answer.get("ratings", {})
+    if not isinstance(trials, dict) or not all(isinstance(trial, dict) for trial in trials.values()):
+        raise ConfigError("ratings of another form", where=where, remedy="give files that the page saved")
+    for trial in trials.values():
+        for clip, value in trial.items():
+            if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+                what = f"rating {value!r}: {kind} has {low:g} to {high:g}"
+                raise ConfigError(what, where=where, remedy="leave this file out: the page did not save it so")
+            yield clip, float(value)
+
+
+def one_of_each(answers: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the answers of a listener, who may have saved twice, the one with the most trials; at a tie the last."""
+    best: dict[Any, dict[str, Any]] = {}
+    for number, answer in enumerate(answers):
+        listener = answer.get("listener")
+        name = str(listener) if listener is not None else (number,)
+        if name not in best or len(answer.get("ratings", ())) >= len(best[name].get("ratings", ())):
+            best[name] = answer
+    return list(best.values())
+
+
 def _drawn(listeners: Sequence[Sequence[float]], rng: np.random.Generator) -> list[float]:
     chosen = rng.integers(0, len(listeners), len(listeners))
     return [
@@ -176,11 +201,11 @@ def _drawn(listeners: Sequence[Sequence[float]], rng: np.random.Generator) -> li
     ]
 
 
-def read_answer(text: str, where: str) -> dict[str, Any]:
-    """Parse a listener's file or a key. Raises ConfigError: `text` is neither."""
+def read_answer(data: bytes, where: str) -> dict[str, Any]:
+    """Parse a listener's file. Raises ConfigError: `data` is none."""
     try:
-        found = json.loads(text)
-    except ValueError as error:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"not a file of answers: {error}", where=where, remedy="give files that the page saved"
         ) from error

@@ -132,7 +132,20 @@ def test_intervals_are_those_of_listeners() -> None:
     assert (apart.mean, apart.low, apart.high) == (3.0, 1.0, 5.0)
 
 
-@pytest.mark.parametrize("wrong", [[{"test": "u", "ratings": {}}], [{"test": "t"}], [answer(_9=1)]])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        [{"test": "u", "ratings": {}}],
+        [{"test": "t"}],
+        [answer(_9=1)],
+        [answer(_1=99)],
+        [answer(_1=float("nan"))],
+        [answer(_1=True)],
+        [answer(_1="5")],
+        [{"test": "t", "ratings": [1]}],
+        [{"test": "t", "ratings": {"trial": 1}}],
+    ],
+)
 def test_answers_to_something_else(wrong: list[dict[str, Any]]) -> None:
     with pytest.raises(ConfigError) as refused:
         opinions(KEY, wrong)
@@ -145,9 +158,24 @@ def test_the_command_and_a_file_that_is_no_answer(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"test": key["test"], "ratings": {"t": {clip: 1}}}))
     done = CliRunner().invoke(app, ["listening-results", str(tmp_path / "test"), str(tmp_path / "a.json")])
     assert "1.00" in done.output
-    (tmp_path / "b.json").write_text("[]")
-    done = CliRunner().invoke(app, ["listening-results", str(tmp_path / "test"), str(tmp_path / "b.json")])
-    assert "not a file of answers" in str(done.exception) + done.output
+    for wrong in (b"[]", b"\xff\x00{}", b"[" * 100_000):
+        (tmp_path / "b.json").write_bytes(wrong)
+        done = CliRunner().invoke(app, ["listening-results", str(tmp_path / "test"), str(tmp_path / "b.json")])
+        assert "not a file of answers" in str(done.exception) + done.output
+
+
+def test_a_listener_who_saves_twice_counts_once(tmp_path: Path) -> None:
+    _, key = page_of(tmp_path, "mos")
+    one, other = list(key["clips"])[:2]
+    saves = [{"1": {one: 2}}, {"1": {one: 2}, "2": {other: 4}}]
+    for number, ratings in enumerate([*saves, saves[1]]):
+        listener = 7 if number < 2 else 8
+        text = json.dumps({"test": key["test"], "listener": listener, "ratings": ratings})
+        (tmp_path / f"{number}.json").write_text(text)
+    paths = [str(tmp_path / f"{number}.json") for number in range(3)]
+    done = CliRunner().invoke(app, ["listening-results", str(tmp_path / "test"), *paths])
+    assert "mos of 2 listeners" in done.output
+    assert sum(int(line.split()[-2]) for line in done.output.splitlines() if line.endswith(" ratings")) == 4
 
 
 @pytest.mark.parametrize(("kind", "roles"), [("cmos", {"first"}), ("mushra", {"first", "second"})])
