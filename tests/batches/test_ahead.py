@@ -51,7 +51,7 @@ def loader_of(inputs: tuple[Artifact, SenoneLabels], lanes: int = 1) -> Loader:
 
 
 def schedule(loader: Loader, number: int) -> Request:
-    """Epoch after epoch, in chunks and whole in turn."""
+    """Epochs in turn of chunks and of whole utterances."""
     epoch, batch = divmod(number, len(loader.plan(0)))
     return Request(loader, epoch, batch, epoch % 3, 7 * (epoch % 2))
 
@@ -146,7 +146,7 @@ def test_an_error_of_a_thread_is_raised_where_its_batch_would_be(inputs, tmp_pat
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """What a shell starts behind `&` ignores SIGINT."""
+    """Restores SIGINT, which children of a shell's `&` ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     yield

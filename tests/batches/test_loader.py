@@ -79,7 +79,7 @@ def test_a_batch_is_the_same_whenever_it_is_asked_for(features, senones):
 
 
 def test_two_views_are_augmented_apart(features, senones):
-    """The first one is what a batch of one view is."""
+    """The first view equals a batch of one view."""
     augment = Augment(noise=1.0)
     batch = make_loader(features, senones, augment=augment, two_views=True).batch(0, 0, offset=0)
     np.testing.assert_array_equal(

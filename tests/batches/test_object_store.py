@@ -1,4 +1,4 @@
-"""What a training fetches of an artifact in an object store, counted at the server."""
+"""What a training fetches from an artifact in an object store, counted at the server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GB = 10**9
 
 
 class Corpus(NamedTuple):
-    """URLs of features and units, the features' bytes, and what is fetched of both."""
+    """URLs of features and units, the features' bytes, and the counts of what is fetched from both."""
 
     features: str
     units: str
@@ -49,7 +49,7 @@ def corpus(s3_url: str) -> Iterator[Corpus]:
 
 
 def rank_of(corpus: Corpus, folder: Path, gb: float = 1.0, keep=None, **options: int) -> Loader:
-    """The loader of one worker; workers of a machine have a folder in common."""
+    """The loader of one worker; the workers of a machine share a folder."""
     cache = Cache(folder, int(gb * GB))
     features, units = Near(corpus.features, cache), Near(corpus.units, cache)
     labels = SenoneLabels(units, 3)
@@ -112,7 +112,7 @@ def test_machines_fetch_each_their_share_when_there_is_a_lane_for_each_worker(co
 
 
 def test_a_few_rows_of_every_shard_cost_their_own_bytes(corpus: Corpus, tmp_path: Path) -> None:
-    """As the evaluation on held-out speakers needs them."""
+    """The evaluation on held-out speakers reads such rows."""
     loader = rank_of(corpus, tmp_path, keep=lambda table: np.arange(len(table)) < 4)
     corpus.counts.clear()
     assert len(train([loader])) == 4 * SHARDS

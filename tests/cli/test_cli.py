@@ -27,7 +27,7 @@ from megahour.engine.base import Failure, TaskFailed
 
 
 def test_help_starts_in_half_a_second() -> None:
-    """Measured in seconds of the processor, which hardly depend on what else the machine does."""
+    """Measured in CPU seconds, which hardly depend on the machine's load."""
 
     def seconds() -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""The shell's completion, asked as bash asks it."""
+"""Shell completion, requested in the way of bash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAIN = "import sys; sys.argv[0] = 'megahour'; from megahour.cli.main import main
 
 
 def offered(line: str, *, of: str = MAIN) -> list[str]:
-    """What stands to choose where `line` ends; a blank at its end begins a new word."""
+    """The completions offered at the end of `line`; a trailing blank begins a new word."""
     asked = {"_MEGAHOUR_COMPLETE": "bash_complete", "COMP_WORDS": line, "COMP_CWORD": str(len(line.split(" ")) - 1)}
     done = subprocess.run(
         [sys.executable, "-c", of], env=os.environ | asked, capture_output=True, text=True, check=True
@@ -64,7 +64,7 @@ def test_steps_of_the_recipe_are_offered(tmp_path: Path) -> None:
 
 
 def test_names_are_completed_without_importing_a_stage() -> None:
-    """It is asked at each press of the key."""
+    """It runs at every press of the key."""
     heavy = "import atexit, sys; atexit.register(lambda: print('plain,' + str('pydantic' in sys.modules))); " + MAIN
     assert offered("megahour al", of=heavy) == ["align-file", "align", "False"]
     assert offered("megahour lm t", of=heavy) == ["train", "False"]

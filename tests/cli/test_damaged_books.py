@@ -1,4 +1,4 @@
-"""A manifest, or another of an artifact's books, that is damaged: it is named, other steps go on, a run mends it."""
+"""A damaged manifest, or other record of an artifact, is named; other steps continue, and a run repairs it."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_a_manifest_that_cannot_be_read_is_damaged(tmp_path: Path) -> None:
 
 
 def test_a_manifest_of_a_later_megahour_is_not_taken_for_damage(made: Recipe) -> None:
-    """It is whole: to make it again would throw away what a newer version made."""
+    """It is intact: making it again would discard the result of a newer version."""
     path = Path(made.run) / "first" / "manifest.json"
     damage(path, lambda manifest: manifest | {"format": 2, "colour": "red"})
     with pytest.raises(StoreError, match="has format 2, this version reads 1") as caught:

@@ -1,4 +1,4 @@
-"""What `megahour doctor` makes of what it finds."""
+"""What `megahour doctor` reports."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def toy_stages(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def small_disk(folder: Path, *options: str) -> Iterator[Path]:
-    """A file system of its own, of a megabyte, at `folder`; it takes a superuser to make one."""
+    """A separate file system of one megabyte at `folder`; mounting it needs root."""
     folder.mkdir()
     made = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", ",".join(("size=1m", *options)), "tmpfs", str(folder)], capture_output=True
@@ -50,7 +50,7 @@ def small_disk(folder: Path, *options: str) -> Iterator[Path]:
 
 
 def refused(*words: str | Path) -> str:
-    """What a command in this process says that ends with an error."""
+    """The message of a command that fails, run in this process."""
     done = CliRunner().invoke(app, [str(word) for word in words])
     assert done.exit_code, done.output
     if isinstance(done.exception, SystemExit):
@@ -69,7 +69,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Artifact:
-    """A finished artifact of no shards, which is an input to any stage."""
+    """A finished artifact without shards, as an input of any stage."""
     made = Artifact(tmp_path / "empty")
     made.fs.makedirs(made.root)
     finish(made, [], Manifest("made", 1, "f", content_digest([], {}), {}, {}, 0, Counts(), {}))

@@ -1,4 +1,4 @@
-"""`megahour lm plan`: laws of text, whose n-grams grow more slowly than its words."""
+"""`megahour lm plan`: the laws of text, where n-grams grow more slowly than words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from megahour.core.errors import ConfigError
 
 
 def ngrams(words: float) -> float:
-    """Millions of n-grams of as many millions of words."""
+    """Millions of n-grams in this many millions of words."""
     return 2.0 * math.exp(0.9 * math.log(words) - 0.01 * math.log(words) ** 2)
 
 

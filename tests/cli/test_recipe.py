@@ -1,4 +1,4 @@
-"""Recipes: order, overrides and variables; test_recipe_mistakes.py has what is refused."""
+"""Recipes: order, overrides and variables. Errors are in test_recipe_mistakes.py."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stage asks of its parameters and inputs is asked of every step before the recipe starts."""
+"""Each stage's checks of parameters and inputs run for every step before the recipe starts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ STEPS: dict[str, tuple[str, dict[str, str], dict[str, object], str]] = {
 def test_a_step_that_cannot_run_is_refused_with_the_recipe(
     tmp_path: Path, stage: str, inputs: dict[str, str], values: dict[str, object], told: str
 ) -> None:
-    """It stands behind a step that would take its time."""
+    """It comes after a step that would take long."""
     slow = {"stage": "synthesise", "hours": 100}
     path = tmp_path / "recipe.yaml"
     path.write_text(yaml.safe_dump({"steps": {"first": slow, "made": {"stage": stage, "inputs": inputs, **values}}}))

@@ -1,4 +1,4 @@
-"""What is wrong with a recipe is said before anything runs: where, what, and the nearest right word."""
+"""Mistakes in a recipe are reported before anything runs: where, what, and the nearest valid name."""
 
 from __future__ import annotations
 
@@ -292,7 +292,7 @@ def test_anchors_and_merges_work(tmp_path: Path) -> None:
 
 
 def test_an_override_changes_the_step_that_it_names_and_no_alias_of_it(tmp_path: Path) -> None:
-    """YAML makes one object of an anchor and its aliases: a change of one was a change of all."""
+    """YAML makes an anchor and its aliases one object, so changing one used to change all."""
     steps = loaded(load_recipe(write_recipe(tmp_path, ANCHORS), ["first.shards=7", "first.weights=[2]"]))
     assert [steps[name]["shards"] for name in ("first", "second", "third")] == [7, 3, 2]
     assert [steps[name]["weights"] for name in ("first", "second", "third")] == [[2.0], [1.0], [1.0]]
@@ -317,7 +317,7 @@ def test_a_variable_may_use_those_above_it(tmp_path: Path) -> None:
 
 
 def test_the_folder_of_a_step_is_that_step(tmp_path: Path) -> None:
-    """Written as a path, an input was made after the step that reads it."""
+    """An input given as a path used to be made after the step that reads it."""
     recipe = load_recipe(changed(tmp_path, "numbers: numbers", "numbers: {run}/numbers"))
     assert [step.name for step in recipe.steps] == ["numbers", "grouped"]
 

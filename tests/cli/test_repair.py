@@ -1,4 +1,4 @@
-"""`megahour verify --repair`: what is bad is made again, and no more; the artifact is what it was, byte for byte."""
+"""`megahour verify --repair` rebuilds the bad shards and no others; the artifact is byte for byte as before."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Files = dict[str, tuple[bytes, int, int]]
 
 
 class Made:
-    """A copy of a finished run, and what was run since."""
+    """A copy of a finished run, and the log of tasks run since."""
 
     def __init__(
         self, finished: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -44,7 +44,7 @@ class Made:
         monkeypatch.setenv("TOY_LOG", str(self.log))
 
     def files(self, step: str = "*") -> Files:
-        """Bytes, inode and time of all files but the timings, by path."""
+        """Bytes, inode and time of all files except the timings, by path."""
         paths = (path for path in sorted(self.home.glob(f"{step}/**/*")) if path.is_file())
         return {
             str(path.relative_to(self.home)): (path.read_bytes(), path.stat().st_ino, path.stat().st_mtime_ns)
@@ -73,7 +73,7 @@ class Made:
         return self.megahour("verify", "--repair", str(self.home / step if step else self.path), code=code)
 
     def check_repaired(self, touched: set[str]) -> None:
-        """All files are what they were, and but for those that were bad they are the same files, untouched."""
+        """All files have their old contents, and all but the bad ones are the same untouched files."""
         after = self.files()
         assert {name: found[0] for name, found in after.items()} == {n: found[0] for n, found in self.before.items()}
         assert {name for name in after if after[name] != self.before[name]} == touched
@@ -163,7 +163,7 @@ def test_several_shards_of_several_steps(made: Made) -> None:
 
 
 def test_the_command_that_verify_names_repairs_the_run_that_it_read(made: Made, tmp_path: Path) -> None:
-    """Not the one that the recipe names without its overrides."""
+    """Not the run that the recipe names without its overrides."""
     other = tmp_path / "the other run"
     shutil.copytree(made.home, other)
     flip(other / "numbers/shards/00001.parquet")
@@ -182,7 +182,7 @@ def test_a_shard_that_no_book_knows_is_made_again_and_held_to_the_manifests_dige
 
 
 def test_the_manifests_digest_decides_where_a_receipt_is_forged(made: Made) -> None:
-    """The only receipt that is left of a shard names another checksum: the shard is made again, and the digest fits."""
+    """The only remaining receipt of a shard has another checksum; the rebuilt shard has the manifest's digest."""
     (made.home / "grouped/receipts.jsonl").unlink()
     receipt = made.home / "grouped/receipts/00001.json"
     text = receipt.read_text()
@@ -219,7 +219,7 @@ def test_nothing_bad_nothing_done(made: Made) -> None:
 
 
 def test_other_bytes_than_the_receipt_says_are_not_published(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The code has changed since: half of the old and half of the new would be neither."""
+    """The code has changed since, and a mixture of old and new shards would be neither."""
     flip(made.home / "grouped/shards/00001.parquet")
     damaged = made.files()
     monkeypatch.setenv("TOY_TWIST", "1")
@@ -232,7 +232,7 @@ def test_other_bytes_than_the_receipt_says_are_not_published(made: Made, monkeyp
 
 
 def test_other_statistics_than_the_receipt_says_are_not_published(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are no part of the digest, but of the receipt."""
+    """They are in the receipt, though not in the digest."""
     flip(made.home / "numbers/shards/00001.parquet")
     monkeypatch.setenv("TOY_STAT", "1")
     assert "rebuilt shard 1 differs from its receipt" in made.repair("numbers", code=1)
@@ -306,7 +306,7 @@ def test_a_stray_file_is_named_and_left_alone(made: Made) -> None:
 
 
 def test_what_a_killed_repair_has_made_is_used(made: Made) -> None:
-    """Its shards lie in tmp/repair, with their receipts; one whose file was moved away already is made again."""
+    """Its shards and receipts are in tmp/repair; a shard whose file was already moved is rebuilt."""
     left = made.home / "numbers/tmp/repair"
     for folder, suffix in (("shards", ".parquet"), ("receipts", ".json")):
         (left / folder).mkdir(parents=True)

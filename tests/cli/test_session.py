@@ -1,4 +1,4 @@
-"""What `megahour run` and a stage alone say: on standard error as they go, on standard output at the end."""
+"""Output of `megahour run` and of a single stage: progress on standard error, the result on standard output."""
 
 from __future__ import annotations
 

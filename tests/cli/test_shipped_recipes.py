@@ -40,7 +40,7 @@ def test_they_are_listed_with_what_they_are_about() -> None:
 
 @pytest.mark.parametrize("given", ["demo", "recipes/demo.yaml", "demo.yaml"])
 def test_one_is_run_by_its_name(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In any folder; `recipes/demo.yaml` is what older notes and scripts say."""
+    """In any folder; `recipes/demo.yaml` is the path in older notes and scripts."""
     monkeypatch.chdir(tmp_path)
     loaded = load_recipe(given, ["raw.hours=2"])
     assert (loaded.name, loaded.run, len(loaded.steps)) == ("demo", "runs/demo", 28)

@@ -1,4 +1,4 @@
-"""The command of each stage: its options have names of their own, and mean what the parameters of the name mean."""
+"""The command of each stage: option names are unique, and mean the same as the parameters of that name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SMALL = ("--hidden", "8", "--layers", "1", "--epochs", "2", "--whole-epochs", "0
 
 
 def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    """Every command with the words that call it."""
+    """Every command and the words to call it."""
     ctx = click.Context(group)
     for name in group.list_commands(ctx):
         command = group.get_command(ctx, name)
@@ -37,7 +37,7 @@ def commands(group: click.Group, path: tuple[str, ...] = ()) -> Iterator[tuple[t
 
 
 def test_no_command_has_two_options_of_one_name() -> None:
-    """click only warns, and gives the second its value."""
+    """click only warns, and sets the second one."""
     found = dict(commands(app))
     assert ("train",) in found
     assert any(words[0] in COMMANDS for words in found)

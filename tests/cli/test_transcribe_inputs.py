@@ -1,4 +1,4 @@
-"""What `transcribe` cannot take is named with its remedy before any model is read."""
+"""Inputs that `transcribe` cannot use are named with a remedy before any model is read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def refused(*words: str, cwd: Path | None = None) -> ConfigError:
 
 
 def test_a_recipe_that_was_not_run_says_how_to_run_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the first command of the README has it, in a fresh checkout."""
+    """Like the first command of the README in a fresh checkout."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "talk.wav").write_bytes(b"")
     error = refused("talk.wav", "--model", "demo")
@@ -38,7 +38,7 @@ def test_a_pipe_in_place_of_a_file_is_sent_to_standard_input(tmp_path: Path) -> 
 
 
 def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
-    """In a corpus the text beside a recording is what people wrote."""
+    """In a corpus the text beside a recording was written by people."""
     (tmp_path / "talk.wav").write_bytes(b"")
     (tmp_path / "talk.txt").write_text("by people", "utf-8")
     error = refused(str(tmp_path), "--model", "demo", "--out", str(tmp_path))
@@ -53,14 +53,14 @@ def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
 
 
 def test_hidden_files_of_a_folder_are_left_out(tmp_path: Path) -> None:
-    """macOS puts `._talk.wav` beside talk.wav on disks of others; it is no audio."""
+    """On foreign disks macOS writes `._talk.wav` beside talk.wav, which is not audio."""
     (tmp_path / "._talk.wav").write_bytes(b"\0\5\x16\7")
     assert "no audio files in this folder" in str(refused(str(tmp_path), "--model", "demo"))
     assert "demo was not run" in str(refused(str(tmp_path / "._talk.wav"), "--model", "demo", cwd=tmp_path))
 
 
 def test_a_rate_is_of_raw_samples_on_standard_input(tmp_path: Path) -> None:
-    """It was left unused for files, or took an MP3's bytes for samples with --stream."""
+    """It used to be ignored for files, or with --stream to read an MP3's bytes as samples."""
     (tmp_path / "talk.mp3").write_bytes(b"")
     for live in ([], ["--stream"]):
         error = refused(str(tmp_path / "talk.mp3"), "--model", "demo", "--rate-hz", "16000", *live)

@@ -1,4 +1,5 @@
-"""The days of the petabyte paper's chain, from its constants: near what it published, and by hand."""
+"""The days of the petabyte paper's chain from its constants: close to the published ones, and equal to a calculation by
+hand."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ def days(chain: Chain) -> dict[str, float]:
 
 
 def test_the_papers_days_are_met_within_what_the_page_says() -> None:
-    """Nothing is fitted to them: 27 % and 14 % too few, and both too few."""
+    """Nothing is fitted to them; the prediction is 27 % and 14 % too low."""
     data, training = (sum(part.days for part in parts(Chain()) if part.data == kind) for kind in (True, False))
     assert data / DATA_DAYS - 1 == pytest.approx(-0.27, abs=0.01)
     assert training / TRAINING_DAYS - 1 == pytest.approx(-0.14, abs=0.01)

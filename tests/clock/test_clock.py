@@ -35,7 +35,7 @@ def test_the_mean_of_the_largest_of_n_normals() -> None:
 def simulated_steps(workers: int, block: int, spread: float, jitter: float, blocks: int = 400) -> float:
     """Mean time of a mini-batch when N simulated workers wait for each other every `block` mini-batches.
 
-    Lasting speeds are drawn anew for every block: the clock's u is a mean over sets of machines.
+    Lasting speed differences are redrawn for every block, because the clock's u is a mean over sets of machines.
     """
     rng = np.random.default_rng(1)
     lasting = 1 + spread * rng.standard_normal((blocks, 1, workers))
@@ -150,7 +150,7 @@ def test_two_nodes_gossip_over_one_edge_of_the_ring_and_three_over_two() -> None
 
 
 def test_gossip_waits_for_its_mixing_unless_it_mixes_during_the_next_gradient() -> None:
-    """Of two workers the first asks and waits, the second only serves: the rate is the mean of both."""
+    """Of two workers, the first asks and waits and the second only serves; the rate is the mean of both."""
     terms = Terms(node_workers=1, dense_link=2.0)
     assert step_time("gossip", 4, terms) == 1 + 2 * 2.0
     assert step_time("gossip cta", 4, terms) == 2 * 2.0
@@ -179,7 +179,7 @@ def test_what_costs_accuracy_in_our_own_tables_is_not_recommended() -> None:
 
 
 def test_what_is_recommended_can_be_run_in_a_recipe() -> None:
-    """On this wire PowerSGD is the fastest of those whose accuracy is known; the stage refuses it."""
+    """On this network PowerSGD is the fastest trainer of known accuracy, but the stage does not support it."""
     fast = MACHINES.model_copy(
         update={"bandwidth_gbit": 5.0, "encode_s": 0.05, "decode_s": 0.05, "low_rank_share": 0.0}
     )
@@ -225,7 +225,7 @@ def test_too_few_blocks_for_block_momentum_are_warned_of() -> None:
 
 
 def simulated_failures(machines: Machines, workers: int, failures: int = 20_000) -> float:
-    """Time over time without failures, of a run that goes back to the last checkpoint at each."""
+    """Relative time of a run that returns to the last checkpoint at each failure; 1 is without failures."""
     rng = np.random.default_rng(1)
     assert machines.worker_mtbf_hours is not None
     between_s = rng.exponential(machines.worker_mtbf_hours * 3600 / workers, failures)
@@ -338,7 +338,7 @@ def test_wrong_constants_are_named(tmp_path: Path, text: str, message: str) -> N
 
 
 def measures(path: str) -> None:
-    """A worker of the measurement, of few steps."""
+    """A worker of the measurement, with few steps."""
     from megahour.clock import calibrate
 
     calibrate.STEPS = 8
@@ -348,7 +348,7 @@ def measures(path: str) -> None:
 
 @pytest.mark.parametrize("as_users_do", [False, pytest.param(True, marks=pytest.mark.faults)])
 def test_constants_are_measured_by_real_workers(tmp_path: Path, as_users_do: bool) -> None:
-    """Two processes; what one machine cannot tell is not in the file, and stays at its default or is given."""
+    """Two processes; constants that one machine cannot measure are not in the file: they are defaults or given."""
     if as_users_do:
         from megahour.clock.calibrate import calibrate_here
 

@@ -1,4 +1,4 @@
-"""What a recipe would take: laws of finished runs, and times and money that follow from them by hand."""
+"""Forecasts of a recipe: laws from finished runs, and times and costs, checked by hand."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from megahour.core.store import Artifact
 
 
 def step(machine: Machine = "cores", workers: int = 1, longest: float = 1.0, **fixed: float) -> StepLaws:
-    """A step with laws of an hour: `task_s=30` is 30 s an hour, `begin_s` what it takes beside its tasks."""
+    """A step with laws per hour of audio: `task_s=30` is 30 s an hour, `begin_s` the time besides its tasks."""
     slopes = {name: Law(0.0, fixed.get(name, 0.0)) for name in QUANTITIES}
     slopes["beside_s"] = Law(fixed.get("begin_s", 0.0), fixed.get("beside_s", 0.0))
     return StepLaws("it", "align", machine, slopes, workers, longest)
@@ -47,7 +47,7 @@ def plan(
 
 
 def scheduled(shards: int, cores: int, seconds: float) -> float:
-    """When the last of equal tasks ends, each taken by the first core that is free."""
+    """The end of the last of several equal tasks, if each takes the first free core."""
     free = [0.0] * cores
     for _ in range(shards):
         heapq.heapreplace(free, free[0] + seconds)
@@ -136,7 +136,7 @@ def test_time_lost_on_spot_machines_is_that_of_a_simulation(task_s: float, an_ho
 
 
 def run(hours: float, *, fixed: float = 0.0, slope: float = 0.0, beside: float = 3.0) -> list[Measured]:
-    """A run of a source, a step that costs `fixed` + `slope` an hour, and one that goes through no audio."""
+    """A run of a source, a step that costs `fixed` + `slope` an hour, and a step that processes no audio."""
 
     def of(name: str, task_s: float, audio: float, inputs: Sequence[str] = ()) -> Measured:
         values = dict.fromkeys(QUANTITIES, 0.0) | {"task_s": task_s, "shards": 4.0, "beside_s": beside}
@@ -171,7 +171,7 @@ def test_no_law_falls_with_the_hours_nor_begins_below_nothing() -> None:
 
 
 def test_a_step_grows_with_its_own_hours() -> None:
-    """A test set of half an hour is taken first, and an aligner learns from an hour whatever the corpus has."""
+    """A test set of half an hour is taken first, and the aligner always learns from one hour."""
 
     def of(hours: float, noise: float) -> list[Measured]:
         def step(name: str, own: float, task_s: float) -> Measured:
@@ -216,7 +216,7 @@ def test_published_set_ups_differ_by_what_the_page_says() -> None:
 
 
 def test_the_receipts_of_an_artifact_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Though two steps have it as an input, and it is the output of a third."""
+    """Although it is an input of two steps and the output of a third."""
     made = {}
     for name in ("first", "second", "third"):
         made[name] = write_artifact(tmp_path / name, [({}, {".json": bytes(5 << 20)}), ({}, {".json": b"x"})], {})

@@ -1,4 +1,4 @@
-"""Files shared by the processes of a machine: made once, whole, and bounded."""
+"""Files shared by the processes of a machine: made once, complete, and bounded in size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference of columns says what each holds, and names none that is not there."""
+"""The reference describes every column, and no other."""
 
 from __future__ import annotations
 

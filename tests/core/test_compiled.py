@@ -1,4 +1,4 @@
-"""Compiled functions work where numba can keep nothing of them."""
+"""Compiled functions work even if numba cannot cache them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from megahour.core.jit import dispatcher
 
 
 def test_a_function_without_a_file_is_compiled_for_this_process() -> None:
-    """numba refuses to cache it, as it does where no folder can be written."""
+    """numba refuses to cache it, as it does if no folder is writable."""
     names: dict[str, Any] = {}
     exec("def double(x):\n    return 2 * x", names)
     double = compiled(names["double"])
@@ -87,7 +87,7 @@ def test_a_change_in_another_module_is_seen(
 
 
 def answer_of(folder: Path, lower: str, upper: str) -> tuple[int, int]:
-    """What the modules answer in a process that begins, and how many of their functions came from the disk."""
+    """The modules' results in a new process, and how many of their functions came from the disk."""
     for name, text in (("lower_module", lower), ("upper_module", upper)):
         sys.modules.pop(name, None)
         path = folder / f"{name}.py"
@@ -126,7 +126,7 @@ def test_processes_that_need_a_function_at_once_compile_it_once(tmp_path: Path) 
 
 
 def compiles(folder: str, barrier: Any, answers: Any) -> None:
-    """Adds how often this process has compiled the function."""
+    """Records how often this process has compiled the function."""
     import numpy as np
 
     sys.path.insert(0, folder)

@@ -1,4 +1,4 @@
-"""Parameters: unknown keys are errors with the nearest name; policy fields do not change what a stage makes."""
+"""Parameters: unknown keys are errors that name the nearest one; policy fields do not change a stage's output."""
 
 import pickle
 from typing import Any, Literal
@@ -46,7 +46,7 @@ def test_a_wrong_value_is_shown_with_its_limit() -> None:
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan")])
 def test_a_number_that_is_not_finite_is_refused(value: float) -> None:
-    """`.inf` of a recipe would reach a stage that makes an integer of it, and `.nan` compares with no limit."""
+    """`.inf` in a recipe would reach a stage that converts it to an integer, and `.nan` passes every limit."""
     with pytest.raises(ConfigError, match=rf'"rate" = {value}: Input should be a finite number'):
         parse(ToyParams, {"rate": value}, where="stage toy")
 

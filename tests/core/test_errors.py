@@ -1,4 +1,4 @@
-"""Errors say where and what to do, and say the same after a journey between processes."""
+"""Errors say where and what to do, also after they are passed between processes."""
 
 from __future__ import annotations
 

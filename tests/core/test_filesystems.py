@@ -1,4 +1,4 @@
-"""Addresses whose file system is not there: the error names the package to install, wherever the address is used."""
+"""Addresses whose file system is not installed: the error names the package, wherever the address is used."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ USES: list[Callable[[str], Any]] = [file_system, Artifact, version_of]
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """None of the optional packages can be imported, whatever is installed here."""
+    """Makes all optional packages impossible to import, whatever is installed here."""
     for package in ("s3fs", "gcsfs", "adlfs", "paramiko"):
         monkeypatch.setitem(sys.modules, package, None)
         for name in [name for name in sys.modules if name.startswith(f"{package}.")]:
@@ -58,7 +58,7 @@ def test_an_unknown_protocol_is_an_error_too(use: Callable[[str], Any]) -> None:
 @pytest.mark.parametrize("address", ["s3://", "s3:///demo", "gs://", "s3:/recordings"])
 @pytest.mark.parametrize("use", USES, ids=["address", "artifact", "model"])
 def test_an_address_without_its_bucket_is_no_local_folder(use: Callable[[str], Any], address: str) -> None:
-    """As `s3://$BUCKET/demo` is where BUCKET is not set."""
+    """As in `s3://$BUCKET/demo` if BUCKET is not set."""
     with pytest.raises(ConfigError, match=r"no bucket is named\nRemedy: .*variable of the shell"):
         use(address)
 
@@ -67,7 +67,7 @@ def test_an_address_without_its_bucket_is_no_local_folder(use: Callable[[str], A
 def test_a_file_that_is_written_again_has_another_version(
     store: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    """Local disks know when, S3 by which bytes; a file of the same size is another one too."""
+    """Local disks by time, S3 by a hash of the bytes; this also holds for a file of the same size."""
     folder = tmp_path if store == "local" else f"{request.getfixturevalue('s3_url')}/{tmp_path.name}"
     path = f"{folder}/list.txt"
     fs, inner = file_system(path)

@@ -1,4 +1,4 @@
-"""Kinds of artifacts: every stage makes one, and every role of every stage takes one that some stage makes."""
+"""Kinds of artifacts: every stage makes one, and every role takes a kind that some stage makes."""
 
 from __future__ import annotations
 

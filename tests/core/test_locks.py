@@ -1,4 +1,4 @@
-"""One writer at a time: on local disk and on S3, with threads and processes that want the same place."""
+"""One writer at a time, on local disk and on S3, among threads and processes that want the same place."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def test_of_many_that_come_at_once_one_gets_the_place(place: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever has it stays until all others have been refused: a second holder would be seen."""
+    """The holder keeps it until all others have been refused, so a second holder would be noticed."""
     if "://" not in place.url:  # an object store takes longer
         monkeypatch.setattr(locks, "TIE_S", 2.0)
     for _ in range(3):
@@ -84,7 +84,7 @@ def test_of_many_that_come_at_once_one_gets_the_place(place: Artifact, monkeypat
 
 @pytest.fixture
 def no_ties(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes second does not wait for the first to give way: it does not."""
+    """The second one does not wait for the first to give way."""
     monkeypatch.setattr(locks, "TIE_S", 0.1)
 
 
@@ -100,7 +100,7 @@ def test_the_second_is_told_who_the_first_is(place: Artifact) -> None:
 
 @pytest.mark.usefixtures("no_ties")
 def test_the_place_of_a_killed_process_is_free_at_once(place: Artifact) -> None:
-    """Even while its parent has not asked for its exit status."""
+    """Even if its parent has not collected its exit status yet."""
     with subprocess.Popen([sys.executable, "-c", HOLD, place.url], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         assert owner.stdout.readline() == "held\n"
@@ -150,7 +150,7 @@ def test_the_owner_renews_its_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_who_comes_back_to_life_late_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its machine slept, and it was taken for dead: it must not bring its mark back."""
+    """Its machine slept and it was presumed dead, so it must not restore its mark."""
     monkeypatch.setattr(locks, "RENEW_S", 0.2)
     monkeypatch.setattr(locks, "EXPIRY_S", 0.3)
     place = Artifact(tmp_path / "place")
@@ -174,7 +174,7 @@ def test_a_writer_that_has_lost_its_place_is_told(place: Artifact) -> None:
 
 
 def test_others_that_leave_at_the_same_moment_take_no_folder_away(tmp_path: Path) -> None:
-    """Whoever leaves removes the folder of marks when it is empty, also between its making and the first mark."""
+    """A process that leaves removes the empty folder of marks, even just after another one created it."""
     place, ended = Artifact(tmp_path / "place"), threading.Event()
     folder = Path(place.path(MARKS))
 
