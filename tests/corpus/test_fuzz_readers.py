@@ -116,7 +116,7 @@ def share(kind: str) -> Any:
 
 @pytest.fixture
 def timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both shard readers ask for their next record in time."""
+    """Both shard readers read their next record within the time limit."""
 
     def watch(module: Any, name: str) -> None:
         inner = getattr(module, name)
@@ -141,7 +141,7 @@ def in_time(items: Iterator[Any]) -> Iterator[Any]:
 
 
 def made(stage: Stage[Any], p: Any, out: Path) -> list[Receipt]:
-    """The receipts of all shards; of each record one is what became of it."""
+    """The receipts of all shards; each record is accounted for once."""
     artifact, receipts = Artifact(out), []
     for shard, task in enumerate(stage.plan(p, {})):
         with ShardWriter(artifact, shard, "fuzz") as writer:

@@ -135,7 +135,7 @@ def test_each_utterance_carries_where_it_is_from(tmp_path: Path) -> None:
 
 
 def test_all_that_is_dropped_is_counted_and_listed_with_its_reason(tmp_path: Path) -> None:
-    """A wrong reading, a cue alone that is too short, a cue never said, a recording without a transcript."""
+    """A wrong reading, a single cue that is too short, an unspoken cue, a recording without a transcript."""
     wrong = [("Quite other words than these.", "", ""), *TALK[3:4], ("No.", "", "")]
     inputs = corpus(tmp_path, [wrong, [], TALK[:2]], heard="zzzzzzzzzz zzzzzzzz zzzzzzzz zzzz")
     rows, dropped, made = cut(tmp_path / "cut", inputs)
@@ -211,7 +211,7 @@ def test_a_label_names_the_speaker_whom_only_an_address_stands_for(tmp_path: Pat
 
 
 def test_nothing_of_a_recording_is_in_two_splits(tmp_path: Path) -> None:
-    """Whoever is not held out has no split where someone who is speaks in the recording."""
+    """A speaker who is not held out gets no split in a recording that a held-out speaker shares."""
     found = set()
     for number in range(12):
         p = P.model_copy(update={"test_share": 0.4, "dev_share": 0.3})

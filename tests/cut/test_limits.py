@@ -1,4 +1,4 @@
-"""Limits of the second reading, by what a recording's readings are of right texts and of wrong ones."""
+"""Limits for the second reading, from its error rates on right and on wrong texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which split the utterances of a recording are held out for, whoever speaks in it."""
+"""The split for which the utterances of a recording are held out, with one or several speakers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The decoding problem solved without a graph: every word sequence, every pronunciation, every alignment.
+"""Decoding by brute force, without a graph: every word sequence, every pronunciation, every alignment.
 
 Costs in nats. `lowest_cost` may be slow and is only for tiny vocabularies.
 """

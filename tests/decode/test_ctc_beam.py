@@ -1,4 +1,4 @@
-"""CTC prefix beam search and what is fused with it, against the sum over all alignments of every text."""
+"""CTC prefix beam search and fusion, compared with the sum over all alignments of every text."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def words_of(tokens: Sequence[int], names: Sequence[str]) -> list[str]:
 
 
 def ln_p(lm: Artifact, sentence: str) -> float:
-    """By the scorer of whole texts, which is compared with KenLM elsewhere."""
+    """ln p from the scorer of whole texts, which other tests compare with KenLM."""
     with lm.local(0, ".arpa") as path:
         return float(LN10 * score_sentences(load_arpa(path), [sentence]).log10_prob[0])
 
@@ -93,7 +93,7 @@ def test_a_narrow_beam_keeps_the_best_and_repeats_itself() -> None:
 
 
 def test_a_hot_word_under_way_stays_in_a_narrow_beam() -> None:
-    """Each letter is a nat less likely than another one: without what it has so far it would be gone after two."""
+    """Each letter is a nat less likely than another one, so without its credit so far it would be pruned after two."""
     names = ("<blank>", *"abcxyz")
     values = np.full((3, len(names)), -12.0, np.float32)
     for frame, (wanted, other) in enumerate(["ax", "by", "cz"]):

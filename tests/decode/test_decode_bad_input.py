@@ -1,4 +1,4 @@
-"""`decode` of features and models that are damaged, hostile or of another kind: named, quarantined or refused."""
+"""`decode` with damaged, hostile or unsuitable features and models: named, quarantined or refused."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def heard(frames: int, *, mels: int = MELS, value: float = 0.0) -> NDArray[np.fl
 
 
 def features(folder: Path, spoken: list[NDArray[np.float16]], **changed: Any) -> Artifact:
-    """changed: columns that say something else than what is there."""
+    """A features artifact. changed: columns that contradict the others."""
     ends = pa.array(np.cumsum([0, *(each.size for each in spoken)]), pa.int64())
     flat = pa.array(np.concatenate([each.reshape(-1) for each in spoken]))
     columns: dict[str, Any] = {field.name: ["test"] * len(spoken) for field in FEATURES}
@@ -52,7 +52,7 @@ def features(folder: Path, spoken: list[NDArray[np.float16]], **changed: Any) ->
 
 
 def decoded(inputs: dict[str, Artifact], folder: Path, search: Mapping[str, Any] = NONE) -> ShardWriter:
-    """The shard's writer, with what it counted."""
+    """The shard's writer with its counts."""
     stage, p = Decode(), DecodeParams.model_validate(search)
     stage.plan(p, inputs)
     with ShardWriter(Artifact(folder / "out"), 0, "made") as out:

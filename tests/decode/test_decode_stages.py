@@ -206,7 +206,7 @@ def test_senones_are_decoded_the_same_with_the_service_and_without(
 def test_utterances_too_long_for_a_batch_go_to_quarantine(
     made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
 ) -> None:
-    """With the service and without, the others are decoded all the same."""
+    """The others are still decoded, with the service and without."""
     inputs, output = roles(made, "features", "model", "graph", "units"), Artifact(tmp_path / "hypotheses")
     params = DecodeParams(batch_frames=len(senones("old boat")), max_bad=1.0)
     run_stage(Decode(), params, inputs, output, engine, work=tmp_path / "work")
@@ -231,7 +231,7 @@ def test_characters_are_decoded_with_a_ctc_graph(
 def test_phones_are_decoded_with_the_lexicons_pronunciations(
     made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
 ) -> None:
-    """Homophones by the language model, second pronunciations too; without a graph a model of phones says no words."""
+    """The language model chooses between homophones, and second pronunciations count; a phone model needs a graph."""
     tokens = ["<blank>", *sorted(PHONES)]
 
     def spoken(sentence: str) -> list[int]:
@@ -288,7 +288,7 @@ def test_pieces_are_decoded_with_a_graph_of_the_model_they_are_from(
 def test_a_model_of_tokens_is_decoded_without_a_graph(
     made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path, beams: int
 ) -> None:
-    """CTC's equal neighbours are one character, a transducer's are two."""
+    """Equal neighbours are one character for CTC and two for a transducer."""
     output = Artifact(tmp_path / "ctc")
     run_stage(Decode(), DecodeParams(), roles(made, "features", "model", prefix="ctc_"), output, engine, work=tmp_path)
     assert texts(output) == EXPECTED
@@ -315,7 +315,7 @@ def nbest(hypotheses: Artifact, *shards: int) -> dict[int, list[dict[str, Any]]]
 def test_a_language_model_hot_words_and_an_n_best_list_go_with_a_model_of_tokens(
     made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
 ) -> None:
-    """What the list says adds up, and `megahour lm rescore` reads it."""
+    """The scores in the list add up, and `megahour lm rescore` reads it."""
     inputs, output = roles(made, "features", "model", "lm", prefix="ctc_"), Artifact(tmp_path / "hypotheses")
     values = {"beams": 6, "nbest": 3, "lm_scale": 0.3, "word_bonus": 0.5, "hot_words": ["old boat"]}
     run_stage(Decode(), DecodeParams(**values), inputs, output, engine, work=tmp_path / "work")
@@ -346,7 +346,7 @@ def test_a_language_model_hot_words_and_an_n_best_list_go_with_a_model_of_tokens
 def test_a_large_language_model_takes_the_place_of_the_graphs_during_the_search(
     made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
 ) -> None:
-    """The same model in its own place changes nothing; another one's words are said in its favour."""
+    """Replacing the model by itself changes nothing; another model changes the words in its favour."""
     inputs = roles(made, "features", "model", "graph", "units")
     both = {**inputs, "lm": made["lm"], "graph_lm": made["lm"]}
     scores = []
@@ -391,7 +391,7 @@ def test_an_n_best_list_of_a_graph(made: dict[str, Artifact], tmp_path: Path) ->
 def test_a_hypothesis_has_its_confidence_where_it_is_asked_for(
     made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path, prefix: str
 ) -> None:
-    """The mean probability of the path's labels; blanks of tokens do not count. With a graph and without one."""
+    """The mean probability of the path's labels except blanks, with and without a graph."""
     inputs = roles(made, "features", "model", *([] if prefix else ["graph", "units"]), prefix=prefix)
     output = Artifact(tmp_path / "hypotheses")
     run_stage(Decode(), DecodeParams(confidence=True), inputs, output, engine, work=tmp_path / "work")
@@ -407,7 +407,7 @@ def test_a_hypothesis_has_its_confidence_where_it_is_asked_for(
 
 
 def test_finished_runs_stay_valid() -> None:
-    """Parameters that came later are not part of a job where they have their defaults."""
+    """Parameters added later are not part of a job's fingerprint at their defaults."""
     assert DecodeParams().identity().keys() == {
         *("sets", "model_name", "acoustic_scale", "prior_scale", "beam", "max_active", "scales", "batch_frames")
     }
@@ -481,7 +481,7 @@ class Alignments:
 
 
 def _learnt_against(rows: Sequence[LatticeRow]) -> None:
-    """Sequence training finds in each lattice what was said, senone by senone, and sums over the rest."""
+    """Sequence training finds the aligned senones in each lattice, and sums over the other paths."""
     pieces = [Piece(row.key, 0, row.lattice.frames, 3 * row.lattice.frames, EXPECTED[row.key]) for row in rows]
     longest = max(piece.length for piece in pieces)
     labels = OpenLatticeLabels(Alignments(), {row.key: row for row in rows}, add_aligned=False)
@@ -499,7 +499,7 @@ def _learnt_against(rows: Sequence[LatticeRow]) -> None:
 def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
     made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
 ) -> None:
-    """With the same texts; the summary states how dense they are; a shard that is made again has the same bytes."""
+    """Texts are the same, the summary gives their density, and a rebuilt shard has the same bytes."""
     inputs, output = roles(made, "features", "model", "graph", "units"), Artifact(tmp_path / "hypotheses")
     params = DecodeParams(lattice=25.0, acoustic_scale=0.5, nbest=4)
     summary = run_stage(Decode(), params, inputs, output, engine, work=tmp_path / "work").summary

@@ -1,4 +1,4 @@
-"""The graph and the search find what trying every sentence finds."""
+"""The graph and the search find the same as trying every sentence."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_label_that_training_never_saw_has_a_prior_all_the_same() -> None:
 
 
 def test_a_recording_that_ends_in_a_word_has_an_unfinished_path() -> None:
-    """`a` has two sounds at least: one frame ends inside of it, and the words so far are better than nothing."""
+    """`a` has at least two phones, so one frame ends inside it, and the words so far are returned."""
     graph = build_graph(language_model(["a"], 1), {"a": [[1, 2]]}, 3)
     searcher = Searcher(graph, None, WIDE)
     frames = np.full((4, 3), -8.0, np.float32)
@@ -236,7 +236,7 @@ def test_words_share_what_they_begin_and_end_with() -> None:
 
 
 def test_the_shortest_histories_are_those_that_some_word_continues() -> None:
-    """`<unk>` and words that no one can spell leave no arcs and no states."""
+    """`<unk>` and words without pronunciation leave no arcs and no states."""
     model = language_model(["a b", "x b", "a x"], 2)
     labels = {"a": 1, "b": 2}
     fst = grammar(model, labels, 9)

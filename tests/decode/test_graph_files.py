@@ -1,4 +1,4 @@
-"""What stage `graph` writes: its file as OpenFst reads it, its books, and what does not fit together is refused."""
+"""Output of stage `graph`: a file that OpenFst reads, its metadata, and errors for inputs that do not fit together."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_words_that_are_left_out_are_counted_by_what_they_lack(inputs: dict[str,
 def test_words_of_the_language_model_without_a_pronunciation_are_counted_and_named(
     inputs: dict[str, Artifact], tmp_path: Path
 ) -> None:
-    """They can never be recognised, which a user should not have to find out from the errors."""
+    """They can never be recognised, and a user should not have to conclude that from the error rate."""
     lexicon = text_artifact(tmp_path / "smaller", {".lexicon.txt": "a  A\nd  A B\n"})
     _, receipt = make({**inputs, "lexicon": lexicon}, tmp_path / "graph")
     assert receipt.counts == Counts(4, 1, 0, {"not-in-language-model": 1, "not-in-lexicon": 2})

@@ -1,4 +1,4 @@
-"""Hot words letter by letter: what is under way counts, and is taken back where the word goes on otherwise."""
+"""Hot words letter by letter: a partial match counts, and is taken back if the word continues otherwise."""
 
 from __future__ import annotations
 

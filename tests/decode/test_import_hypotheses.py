@@ -1,4 +1,4 @@
-"""What other recognisers write in JSON becomes hypotheses, with their confidence."""
+"""Other recognisers' JSON becomes hypotheses with confidences."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def found(artifact: Artifact) -> list[tuple[int, str, float | None]]:
 
 
 def test_a_manifest_and_files_of_utterances(tmp_path: Path, inputs: dict[str, Artifact], engine: LocalEngine) -> None:
-    """Numbers are read aloud, as in transcripts; what is of no utterance is counted."""
+    """Numbers are spelled out as in transcripts; records without an utterance are counted."""
     lines: list[Any] = [
         {"audio_filepath": "x/0.flac", "pred_text": "At 5.", "confidence": 0.5},
         {"audio_filepath": "x/0.flac", "pred_text": "the first one counts", "confidence": 0.9},

@@ -1,4 +1,4 @@
-"""Lattices hold what trying every sentence finds within their beam, once each, with its best score and alignment."""
+"""Lattices have the sentences that brute force finds within their beam, once each, with the best alignment."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ def test_a_narrow_search_loses_paths_but_never_the_right_scores(options: SearchO
 
 
 def test_epsilons_that_gain_are_followed_wherever_they_lead() -> None:
-    """Behind an epsilon of cost -5 is the best token of all: the one before it is out of the beam, not lost."""
+    """The best token follows an epsilon of cost -5: the token before it is outside the beam, but must be kept."""
     arcs = [(0, 1, 1, 0.0, 2), (0, 2, 2, 1.5, 1), (1, 0, 3, -5.0, 2), (2, 1, 0, 0.0, 2)]
     fst = from_columns(0, [np.inf, np.inf, 0.0], *zip(*arcs, strict=True))
     states = state_lattice(search_graph(fst), np.zeros((2, 2), np.float32), 2.0, 10, 10.0)
@@ -254,7 +254,7 @@ def test_a_long_utterance_with_repeats_has_labels_and_frames_that_fit() -> None:
 
 @pytest.mark.parametrize(("old", "new"), [(1, 3), (2, 3), (3, 2)])
 def test_rescoring_puts_one_language_models_costs_in_the_others_place(old: int, new: int) -> None:
-    """For every sequence of words: what the graph's model cost is taken off, what the other says is added."""
+    """For every word sequence, the graph model's cost is subtracted and the other model's added."""
     models = {order: language_model(order=order) for order in {old, new}}
     graph = build_graph(models[old], LEXICON, 4, **HMM)  # type: ignore[arg-type]
     lattice = searched(graph, random_posteriors(2, 6, 4), 8.0)
@@ -290,7 +290,7 @@ def test_rescoring_that_would_grow_too_large_takes_a_narrower_lattice(monkeypatc
 def test_a_graph_composed_on_the_fly_finds_what_every_sentence_costs_by_the_other_model(
     old: int, new: int, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a graph made of the other model, for any order of both; from utterance to utterance, and made anew."""
+    """Like a graph made from the other model, for any order of both, with a cached or a new composition."""
     models = {order: language_model(order=order) for order in {old, new}}
     graph = build_graph(models[old], LEXICON, 4, **HMM)  # type: ignore[arg-type]
     walks = GraphScorer(models[old]), ModelScorer(NgramScorer(from_model(models[new])))
@@ -324,7 +324,7 @@ def test_a_graph_composed_on_the_fly_finds_what_every_sentence_costs_by_the_othe
 
 
 def test_a_composed_graph_grows_and_its_beam_keeps_what_it_needs() -> None:
-    """A long utterance by a narrow beam has the best text of a wide one; the graph has room for what it comes by."""
+    """For a long utterance a narrow beam gives the best text of a wide one; the graph grows as states are visited."""
     rng, words = np.random.default_rng(0), "abc"
     lexicon = {word: [rng.integers(1, 12, 4).tolist() for _ in range(30)] for word in words}
     models = {order: language_model(order=order) for order in (2, 3)}

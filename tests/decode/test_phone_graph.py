@@ -28,7 +28,7 @@ def test_costs_are_relative_frequencies_and_frames_are_halved() -> None:
 
 
 def test_what_follows_depends_on_the_history_where_it_is_frequent() -> None:
-    """After 0 1 comes 2, after 3 1 comes 4: a trigram knows, and one whose histories are cut does not."""
+    """2 follows 0 1, and 4 follows 3 1: a trigram models this, and one with shortened histories does not."""
     runs = [(0, 1, 2)] * 5 + [(3, 1, 4)] * 2
     trigram, cut = (senone_arcs(phone_graph(runs, 5, order=3, min_count=count, self_loop=0.5).fst) for count in (2, 6))
     assert log_probability(trigram, [3, 1, 2], 5) == -math.inf

@@ -1,4 +1,4 @@
-"""A transducer's beam search with what is fused, and rescoring by attention, against the sum over all ways."""
+"""A transducer's beam search with fusion, and attention rescoring, compared with the sum over all alignments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every engine promises, as checks against the local one: the same bytes, and retries of lost workers."""
+"""Promises of every engine, checked against the local one: the same bytes, and retries after lost workers."""
 
 from __future__ import annotations
 

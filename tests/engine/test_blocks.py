@@ -64,7 +64,7 @@ def test_slices_are_bounded_and_lose_nothing(texts: list[str], limit: int) -> No
 
 
 def test_a_batch_is_halved_until_its_pieces_fit() -> None:
-    """Where it is cut decides what a merge writes: both engines cut at the same rows, today and in a year."""
+    """Cut points affect a merge's output, so both engines must always cut at the same rows."""
     batch = pa.record_batch({"n": pa.array(range(8), pa.int64())})
     rows = {limit: [piece.num_rows for piece in sliced(batch, limit)] for limit in (64, 63, 31, 8)}
     assert rows == {64: [8], 63: [4, 4], 31: [2, 2, 2, 2], 8: [1] * 8}

@@ -1,4 +1,4 @@
-"""What a task raised reaches the driver with its place, its words and its traceback."""
+"""A task's error reaches the driver with its location, message and traceback."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The local engine: complete and deterministic results whatever dies, and nothing left behind."""
+"""The local engine: complete and deterministic results whichever process dies, and no leftovers."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_environment_of_the_driver_is_as_before(monkeypatch: pytest.MonkeyPa
 
 
 def test_ctrl_c_that_reaches_a_worker_is_left_to_the_driver() -> None:
-    """A terminal sends it to all processes of the group; the driver decides when its workers end."""
+    """A terminal sends it to the whole process group, but the driver decides when its workers end."""
     with LocalEngine(workers=1, retries=0) as engine:
         ((_, worker),) = engine.map(toy_tasks.worker_pid, [0])
         results = engine.map(toy_tasks.nap_and_name, [0.0, 0.5])
@@ -250,7 +250,7 @@ def test_a_closed_engine_says_so_and_starts_again() -> None:
 
 @pytest.mark.spawned
 def test_idle_workers_end_by_themselves(tmp_path: Path) -> None:
-    """Libraries flush what they have when a process ends."""
+    """Libraries flush their buffers when a process ends normally."""
     with LocalEngine(workers=1) as engine:
         list(engine.map(toy_tasks.leave_a_note_at_the_end, [str(tmp_path / "note")]))
     assert (tmp_path / "note").exists()
@@ -309,7 +309,7 @@ def test_exchange_survives_killed_workers(engine: LocalEngine, tmp_path: Path) -
 
 
 def test_an_exchange_shares_its_folder_with_what_dead_runs_left(engine: LocalEngine, tmp_path: Path) -> None:
-    """That is removed where it can be; and it may vanish, as by a cleaner of temporary files."""
+    """Leftovers are removed if possible; they may also vanish, as under a cleaner of temporary files."""
     folder = tmp_path / "deep" / "spill"
     (folder / "exchange-dead").mkdir(parents=True)
     (folder / "exchange-dead" / "000000.spill").touch()

@@ -75,7 +75,7 @@ def test_killed_workers_are_retried_and_then_named(ray: RayEngine, tmp_path: Pat
 
 @pytest.mark.faults
 def test_splits_and_merges_that_die_once_change_no_byte(ray: RayEngine, local: LocalEngine, tmp_path: Path) -> None:
-    """A split dies after it has given some of its blocks: all are made again."""
+    """A split dies after sending some of its blocks; all of them are made again."""
     for name in ("local", "split", "merge"):
         (tmp_path / name).mkdir()
     plain = partial(toy_tasks.split_numbers, 3), partial(toy_tasks.merge_to_file, str(tmp_path / "local"))

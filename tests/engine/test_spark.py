@@ -121,7 +121,7 @@ def test_a_driver_that_executors_cannot_reach_is_named_within_a_minute(spark: Sp
 
 @pytest.mark.faults
 def test_a_straggler_gets_a_second_attempt_beside_it(spark: SparkEngine, tmp_path: Path) -> None:
-    """Speculation: a task that takes longer than the others did is started again elsewhere; each result comes once."""
+    """Speculation: a task slower than the others is started again elsewhere; each result arrives once."""
     spark.close()
     conf = {"spark.speculation": "true", "spark.speculation.interval": "200ms", "spark.speculation.quantile": "0.5"}
     (tmp_path / "attempts").mkdir()
@@ -139,7 +139,7 @@ def test_a_straggler_gets_a_second_attempt_beside_it(spark: SparkEngine, tmp_pat
 def test_a_machine_that_is_told_to_leave_hands_over_its_shuffle_data(
     spark: SparkEngine, local: LocalEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Decommissioning: no split is made again, as it would be were the machine killed at that moment."""
+    """Decommissioning: no split runs again, as it would if the machine were killed at that moment."""
     spark.close()
     names = ("spark.decommission.enabled", "spark.storage.decommission.enabled")
     conf = dict.fromkeys((*names, "spark.storage.decommission.shuffleBlocks.enabled"), "true")
@@ -165,7 +165,7 @@ def test_a_machine_that_is_told_to_leave_hands_over_its_shuffle_data(
 
 
 def both_work(engine: Engine) -> None:
-    """Waits until both workers of a cluster have had a task: one that starts late has nothing to do at first."""
+    """Waits until both workers of a cluster have had a task; a worker that starts late is idle at first."""
     folders: set[str] = set()
     for _ in range(20):
         folders |= set(dict(engine.map(toy_tasks.executor_folder, range(8))).values())

@@ -1,4 +1,4 @@
-"""What of the Spark engine needs no Spark: its settings, what its tasks do with their records, and its last words."""
+"""Parts of the Spark engine that need no Spark: settings, what its tasks do with records, and error messages."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("java")
 def test_a_session_starts_quietly_and_ctrl_c_waits_until_java_is_there() -> None:
-    """A Java process that lost its Python before they met would wait for ever."""
+    """A Java process whose Python ends before they connect would wait forever."""
     near = {"spark.driver.bindAddress": "127.0.0.1", "spark.shuffle.compress": "true"}
     context = spark_session.start("local[2]", near)
     assert FakeContext.held

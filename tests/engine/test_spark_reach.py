@@ -1,4 +1,4 @@
-"""What a user reads when a Spark cluster and its driver do not find each other."""
+"""Messages if a Spark cluster and its driver cannot connect."""
 
 from __future__ import annotations
 

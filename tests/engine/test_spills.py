@@ -1,4 +1,4 @@
-"""Spill files that are gathered give what single ones give, and merges open few of them."""
+"""Combined spill files give the same result as single ones, and merges open few of them."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def nap_and_name(seconds: float) -> int:
 
 
 class Awkward:
-    """A call that cannot be unpickled the first time, as one whose module is not there yet."""
+    """A call that cannot be unpickled the first time, as if its module did not exist yet."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

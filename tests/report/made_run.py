@@ -1,4 +1,4 @@
-"""A small run written with the real store: every artifact that the report reads, with sound and hostile text in it."""
+"""A small run written with the real store: every artifact that the report reads, with audio and hostile text."""
 
 import io
 import json
@@ -159,7 +159,7 @@ def fill_model(role: str) -> Fill:
 
 
 def said(key: int, system: str) -> str:
-    """What a system heard: wrong now and then, the student less often."""
+    """A system's text with occasional errors, fewer for the student."""
     words = spoken(key)[0]
     rng = np.random.default_rng([key, len(system)])
     heard = []

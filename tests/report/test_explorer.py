@@ -30,7 +30,7 @@ streams = st.lists(st.tuples(st.sampled_from("abcdefghij"), st.integers(1, 50)),
 
 
 def silent(done: int, shards: int) -> None:
-    """Nobody watches."""
+    """A monitor that does nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -280,7 +280,7 @@ def test_it_is_painted_and_ready_soon(page: Any) -> None:
 
 
 def test_two_thousand_rows_sort_and_filter_at_once(page: Any) -> None:
-    """From the event to the laid-out table, the median of nine: about 30 ms on a quiet machine."""
+    """Median of nine times from the event to the laid-out table: about 30 ms on an idle machine."""
     spent = page.evaluate(
         """() => {
         const took = (call) => {

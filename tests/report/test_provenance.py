@@ -1,4 +1,4 @@
-"""How a run was made, as the report tells it: a recipe that makes it again, and versions."""
+"""The report's account of how a run was made: a recipe that reproduces it, and versions."""
 
 from pathlib import Path
 

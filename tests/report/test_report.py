@@ -1,4 +1,4 @@
-"""The report: what it says, that hostile text stays text, and how it behaves in a real browser."""
+"""The report: its contents, that hostile text stays text, and its behaviour in a real browser."""
 
 import re
 from collections.abc import Iterator
@@ -344,7 +344,7 @@ FOCUS = "document.activeElement"
 
 
 def tab_to(page: Any, selector: str) -> None:
-    """Presses Tab until the element has the focus, and sees that the focus can be seen."""
+    """Presses Tab until the element has the focus, and checks that the focus is visible."""
     for _ in range(400):
         page.keyboard.press("Tab")
         if page.evaluate(f"{FOCUS}.matches({selector!r})"):

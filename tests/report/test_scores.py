@@ -1,4 +1,4 @@
-"""What the report says of errors: rates, intervals, speakers, confusions, hypotheses, and alignments."""
+"""The report's sections on errors: rates, intervals, speakers, confusions, hypotheses, and alignments."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Logging as it is found: a test that sets it up leaves nothing behind."""
+"""Restores logging after each test that sets it up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stage that stops after three shards until a file is there: so a test decides how long a run is at work."""
+"""A stage that waits after three shards for a file, so a test decides how long a run takes."""
 
 from __future__ import annotations
 

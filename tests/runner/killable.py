@@ -1,4 +1,4 @@
-"""A driver to be killed: two stages of many shards, in rounds until it is told to stop.
+"""A driver to be killed: two stages of many shards, in rounds until a file stops it.
 
 Run as `python -c "import killable; killable.main('local', folder)"`; prints `ready` when its engine has started.
 """

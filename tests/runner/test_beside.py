@@ -1,4 +1,4 @@
-"""Rows go to their partitions in the order that they have, each partition once."""
+"""Rows go to their partitions in order, and each partition is written once."""
 
 from __future__ import annotations
 

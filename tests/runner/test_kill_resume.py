@@ -38,7 +38,7 @@ WAIT_S = 240.0
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Digest of every file of a run that nothing disturbed."""
+    """Digests of all files of an undisturbed run."""
     folder = tmp_path_factory.mktemp("undisturbed")
     with LocalEngine(workers=1) as engine:
         killable.run_round(engine, folder / "round")
@@ -73,7 +73,7 @@ def assert_rounds_are_equal(folder: Path, undisturbed: dict[str, str]) -> None:
 
 @contextmanager
 def driver(engine: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """A driver in a session of its own, its engine ready; killed at the end if it still runs."""
+    """A driver in its own session, with its engine ready; killed at the end if it still runs."""
     command = [sys.executable, "-c", f"import killable; killable.main({engine!r}, {str(folder)!r})"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
     environment["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # Java starts sooner
@@ -126,7 +126,7 @@ def test_local_driver_and_workers_killed(tmp_path: Path, undisturbed: dict[str, 
 
 
 def test_duplicate_attempts_of_a_shard_are_harmless(tmp_path: Path, undisturbed: dict[str, str]) -> None:
-    """Each shard is made by both workers at the same time, as Spark's speculation or a worker thought lost would."""
+    """Both workers make each shard at the same time, as with Spark's speculation or a worker presumed lost."""
     job = Job(
         stage="killable:Make",
         params=killable.MakeParams().model_dump(mode="json"),

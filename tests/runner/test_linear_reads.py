@@ -1,4 +1,4 @@
-"""What stages ask of a store, and what they compute, grows with the number of shards, and no faster.
+"""Stages' requests to a store, and their computation, grow no faster than the number of shards.
 
 Function calls stand for CPU time, which says nothing on a machine that others use. Tasks never read all receipts.
 """

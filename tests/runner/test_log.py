@@ -1,4 +1,4 @@
-"""What commands say: one path to standard error and to a file, as text or as JSON."""
+"""Output of commands: one path to standard error and to a file, as text or as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stage stops early when far too much is bad, and at its end when a little too much is."""
+"""A stage stops early if far too many records are bad, and at its end if slightly too many are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long work still takes: its own pace first, then the last time, and "not known" rather than nonsense."""
+"""Remaining time: from the current pace, else from the last run, else unknown."""
 
 from __future__ import annotations
 

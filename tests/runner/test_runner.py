@@ -54,7 +54,7 @@ def test_a_lost_shard_is_made_again_and_the_others_are_not(tmp_path: Path, engin
 
 
 def test_an_artifact_knows_what_it_was_made_with(tmp_path: Path, engine: LocalEngine) -> None:
-    """Beside its timings, which may differ between equal runs; its own bytes do not depend on the machine."""
+    """In its timings, which may differ between equal runs; the artifact's bytes do not depend on the machine."""
     out = Artifact(tmp_path / "numbers")
     run_stage(Count(), CountParams(), {}, out, engine, work=tmp_path / "work")
     made_with = out.wall()["made_with"]
@@ -135,7 +135,7 @@ def test_a_relative_address_means_the_drivers_folder(
 
 
 def test_a_shard_of_another_job_is_not_taken_over(tmp_path: Path, engine: LocalEngine) -> None:
-    """A late task of an earlier job may commit after the folder was claimed by the next one."""
+    """A late task of an earlier job may commit after the next job has claimed the folder."""
     out, other = Artifact(tmp_path / "numbers"), Artifact(tmp_path / "other")
     digest = run_stage(Count(), CountParams(), {}, out, engine, work=tmp_path / "work").digest
     run_stage(Count(), CountParams(seed=1), {}, other, engine, work=tmp_path / "work")

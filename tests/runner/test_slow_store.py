@@ -1,4 +1,4 @@
-"""Many shards in a store whose answers take 20 ms: a resumed run and `verify` ask for many at a time."""
+"""Many shards in a store with a latency of 20 ms: a resumed run and `verify` send many requests at a time."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Counting(Stage[CountingParams]):
 
 
 class Stopped(Exception):
-    """A run is ended before it has written its books."""
+    """Ends a run before it has written its manifest."""
 
 
 def stopped(*_: object) -> NoReturn:
@@ -49,7 +49,7 @@ def stopped(*_: object) -> NoReturn:
 
 
 def seconds_to_the_first_task(shards: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float]:
-    """Of a run that goes on from all of its shards but one: wall and CPU time."""
+    """Wall and CPU time of a run that resumes with one missing shard."""
     output = Artifact(f"slow://counting-{shards}")
     with monkeypatch.context() as patch:
         patch.setattr("slow_store.DELAY_S", 0.0)

@@ -116,7 +116,7 @@ def test_after_a_kill_the_next_run_begins_at_once(url: str, gate: Path, seed: in
 
 
 def test_a_run_that_lost_its_place_commits_nothing_more(tmp_path: Path) -> None:
-    """Another machine took it for dead and has begun anew: shards of the two must not mix."""
+    """Another machine presumed it dead and took over; shards of the two must not mix."""
     out = Artifact(tmp_path / "numbers")
     with alone(out.fs, out.root) as token:
         (tmp_path / "numbers" / MARKS / token).unlink()

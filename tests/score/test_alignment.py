@@ -1,4 +1,4 @@
-"""Scores of alignments, on a recording small enough to count by hand."""
+"""Alignment scores, on a recording small enough to count by hand."""
 
 from __future__ import annotations
 

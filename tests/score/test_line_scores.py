@@ -60,7 +60,7 @@ def test_half_of_a_lines_words_keep_it_and_a_line_without_words_is_dropped() -> 
 
 
 def test_cues_may_be_cut_otherwise_than_the_lines() -> None:
-    """A reader of plain text made one cue of all three lines."""
+    """A reader of plain text made all three lines one cue."""
     words = [word(0, 0, 1000, 1400), word(0, 1, 1400, 2000), word(0, 4, 9000, 9500)]
     row = by_line(words, [{"cue": 0, "text": "press one press three goodbye"}])
     assert (row["sentences"], row["sentence_start_within_50_ms"], row["sentence_end_within_50_ms"]) == (2, 1.0, 1.0)
@@ -93,7 +93,7 @@ def untranscribed(segments: list[tuple[int, int, int]], words: list[Row]) -> Row
 
 
 def test_untranscribed_speech_by_time() -> None:
-    """4 s have no text; 2 s of them and 2 s of silence are found."""
+    """4 s have no text; the alignment reports 2 s of them, and 2 s of silence."""
     row = untranscribed([(-1, 4000, 7000), (0, 1000, 2000), (-1, 8000, 9000)], FIRST)
     assert (row["untranscribed_precision"], row["untranscribed_recall"]) == (0.5, 0.5)
     assert (row["passages_kept"], row["passages"]) == (0, 1)

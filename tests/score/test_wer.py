@@ -1,4 +1,4 @@
-"""Error counts are exact, intervals cover what they should, and the table is what the systems said."""
+"""Error counts are exact, intervals have the right coverage, and the table has the systems' hypotheses."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def test_every_figure_of_a_row_is_of_its_own_utterances() -> None:
 
 
 def test_speakers_are_drawn_where_there_are_several() -> None:
-    """Two speakers who differ in everything: their share of a draw is 0, 1/2 or 1. One speaker's utterances differ."""
+    """Two very different speakers, whose share of a draw is 0, 1/2 or 1; a single speaker has varied utterances."""
     said = [("a b", "x", who, "a b" if who == "ann" else "a", "a b") for who in ("ann", "bob") for _ in range(20)]
     (_, two) = scored(*said).table(draws=200, seed=0)
     assert two["wer_baseline_interval"] == [0.0, 0.5]
@@ -314,7 +314,7 @@ def test_a_truth_that_lacks_an_utterance_or_a_recording_is_named(made: dict[str,
 def test_a_truth_that_does_not_know_the_words_times_is_refused(
     made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
 ) -> None:
-    """Of a composed clip of several words only the ends are known: no word may vanish from the reference for that."""
+    """A composed clip of several words has only outer times, and no word may be lost from the reference."""
     truth = [{"name": "tape", "word": i, "text": "a", "start_samples": 0, "end_samples": 9 - 10 * i} for i in (0, 1)]
     raw = write_artifact(tmp_path / "raw", [({}, {".truth.parquet": table(TRUTH, truth)})], {})
     with pytest.raises(TaskFailed, match="tape does not say when each word is spoken"):

@@ -1,4 +1,4 @@
-"""Hours drawn of a set: exact, the same of every day, whoever speaks, and whatever the sharding."""
+"""Hours drawn from a set: exact, equal for every day, and independent of speakers and sharding."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_a_sets_hours_are_exact_to_half_an_utterance_and_periods_equal(
 
 
 def test_a_period_makes_good_what_the_one_before_it_gave_too_much() -> None:
-    """Of 11 s the first period, of utterances of 10 s, gives 10, and the second, of 1 s, the rest."""
+    """Of 11 s, the first period, with utterances of 10 s, gives 10, and the second, with 1 s each, gives 1."""
     long = UsableRows("u", np.array([1, 2]) << 53, np.array([0, 0]), np.array([10, 10]) * 1_000_000)
     short = UsableRows("u", np.arange(20) << 53, np.full(20, 1), np.full(20, 1_000_000))
     limits = limits_of({"u": 11 / 3600}, lambda: [long, short])
@@ -99,7 +99,7 @@ def test_speakers_give_equal_hours_and_their_periods_too(
 
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, Any]]:
-    """Ten days, the last with eight times the speech of the first nine; speaker 0 says half of everything."""
+    """Ten days, the last with eight times the speech of the first nine; speaker 0 has half of all speech."""
     rng = np.random.default_rng(5)
     made = []
     for i in range(2400):
@@ -138,7 +138,7 @@ def test_a_set_is_drawn_evenly_over_days_and_as_often_as_speakers_speak(
 
 
 def test_a_set_is_drawn_evenly_over_speakers(rows: list[dict[str, Any]], tmp_path: Path) -> None:
-    """Speaker 0, who says half of everything, gives what each other one gives; shards are of the hours drawn."""
+    """Speaker 0, who has half of all speech, contributes the same as every other one; shards have the drawn hours."""
     p = params(draw_hours={"unlabelled": 0.4}, draw_evenly="speakers", shard_hours=0.05, sets=[{"name": "unlabelled"}])
     shards = selected(tmp_path / "one", p, [rows[:700], rows[700:]])
     hours: dict[str, float] = defaultdict(float)
@@ -197,5 +197,5 @@ def test_draws_that_cannot_be_are_refused(rows: list[dict[str, Any]], tmp_path: 
 
 
 def test_a_selection_that_draws_nothing_is_what_it_was() -> None:
-    """Its fingerprint does not know of draws: finished runs stay."""
+    """Its fingerprint does not include draws, so finished runs stay valid."""
     assert not {"draw_hours", "period_s", "draw_evenly", "languages"} & params().identity().keys()

@@ -56,7 +56,7 @@ def spoken() -> dict[str, tuple[Sound, str]]:
 
 
 def coded(sound: Sound, kind: str, subtype: str) -> Sound:
-    """What is left of a sound after an encoder."""
+    """A sound after encoding and decoding."""
     target = io.BytesIO()
     soundfile.write(target, sound / 32768, RATE_HZ, format=kind, subtype=subtype)
     target.seek(0)

@@ -1,4 +1,4 @@
-"""No speaker and no recording is in two sets, however names are spelled and whoever speaks together."""
+"""No speaker and no recording is in two sets, however names are spelled and recordings are shared."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_who_speaks_together_goes_to_one_set(tmp_path: Path, engine: LocalEngine
 
 
 def test_channels_of_a_file_are_one_recording(tmp_path: Path, engine: LocalEngine) -> None:
-    """Each channel has a key of its own, but a telephone carries both voices."""
+    """Each channel has its own key, but on a telephone both voices are in each."""
     rows = [
         utterance(f"u{file}{channel}", f"caller{file}/{channel}", recording=10 * file + channel, channel=channel,
                   name=f"call{file}", source=f"call{file}.wav")

@@ -1,4 +1,4 @@
-"""A recipe with several selections: no voice of a test set teaches a model that the test scores."""
+"""A recipe with several selections: no voice of a test set trains a model that the test scores."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speakers to sets and shards: whole speakers, by rules, from a seeded order that nothing else disturbs."""
+"""Speakers to sets and shards: whole speakers, by rules, in a seeded order that nothing else affects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model process for every GPU where there are some, else one for every core."""
+"""A model process for every GPU if there are any, else one for every core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which services a registry tells of: those that gave a sign of life."""
+"""A registry lists the services that have renewed their entry."""
 
 from __future__ import annotations
 

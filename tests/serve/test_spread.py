@@ -1,4 +1,4 @@
-"""Services on several machines: found in a registry, lost, restarted, standing still; the bytes are those of one."""
+"""Services on several machines: found in a registry, lost, restarted, hanging; the bytes are those of one service."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def as_bytes(results: Iterator[tuple[int, dict[str, np.ndarray]]]) -> dict[int, 
 
 @contextmanager
 def machine(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """`megahour serve` as a process group, which can be killed or stopped as a machine is."""
+    """`megahour serve` as a process group, which can be killed or stopped like a machine."""
     command = [
         sys.executable,
         "-m",
@@ -153,7 +153,7 @@ def services_thread(folder: Path) -> Iterator[Any]:
 
 
 def test_a_service_that_closes_hands_its_sequences_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its replies then say that it was closed: no sequence is to blame."""
+    """Its replies then say that it was closed, so no sequence is blamed."""
     monkeypatch.setattr("megahour.serve.server.SHUTDOWN_TIMEOUT_S", 0.3)
     items, known = sequences(150), Registry(str(tmp_path))
     model = known.want(SLOW)

@@ -1,4 +1,4 @@
-"""Services at given addresses: asked for a model with a token, one run at a time, lost and back."""
+"""Services at given addresses: requests need a token, one run at a time, lost and back."""
 
 from __future__ import annotations
 

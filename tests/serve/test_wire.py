@@ -1,4 +1,4 @@
-"""What travels between clients, service and workers comes out as it went in, and anything else is refused."""
+"""Messages between clients, service and workers are decoded as they were encoded, and anything else is refused."""
 
 from __future__ import annotations
 

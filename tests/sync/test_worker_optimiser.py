@@ -1,4 +1,4 @@
-"""Where a framework calls `optimizer.step()`, a worker steps, and schedules and checkpoints are the optimiser's."""
+"""A worker as an optimiser: frameworks call `optimizer.step()`, and its schedules and checkpoints work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows through a function of the user's: what it may change and leave out, and what of it is part of the job."""
+"""Rows through a user's function: what it may change and leave out, and which parts of it belong to the job."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_filter_as_the_page_shows_it_and_the_stage_behind_it(
 
 @needs_spark
 def test_spark_makes_the_same_bytes(tmp_path: Path, engine: LocalEngine, recordings: Artifact) -> None:
-    """Of cues, by the command, and of rows; a function that raises is named there, too."""
+    """For cues, by the command, and for rows; a function that raises is named there too."""
     from megahour.engine.spark import SparkEngine
 
     cues = applied(tmp_path / "cues", engine, recordings, SHOWN, "mine", table="cues")

@@ -124,7 +124,7 @@ def test_some_clips_are_wanted_whatever_their_hash(engine: LocalEngine, tmp_path
 
 
 def test_clips_at_other_speeds_keep_their_edges(engine: LocalEngine, tmp_path: Path, digits: Path) -> None:
-    """Twice as fast: half as long, and still as loud between the true times as it is silent before them."""
+    """At twice the speed it has half the length, and is still loud between the true times and silent before them."""
     plain, fast = (
         composed(engine, tmp_path / name, digits, only={"speaker": "ann"}, speeds=speeds)
         for name, speeds in (("plain", (1, 1)), ("fast", (2, 2)))

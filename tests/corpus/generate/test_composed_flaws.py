@@ -1,4 +1,4 @@
-"""What a composed recording's transcript hides: lines that nobody says, speech without text, other languages."""
+"""Flaws of a composed recording's transcript: unspoken lines, untranscribed speech, other languages."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_unspoken_lines_are_true_texts_that_occur_nowhere(engine: LocalEngine, c
 
 
 def test_passages_are_other_voices_without_text(engine: LocalEngine, clips: Artifact, tmp_path: Path) -> None:
-    """The passage is heard at 2 kHz where the table says; Spanish is left out, for it has the recording's own voice."""
+    """The passage sounds at 2 kHz where the table says; Spanish is left out, since its voice is the recording's own."""
     plain = composed(engine, clips, tmp_path / "plain", hours=0.01)
     artifact = composed(
         engine, clips, tmp_path, hours=0.02, passages=2, passage_s=5, passage_languages=["en", "es", "fr"]
@@ -122,7 +122,7 @@ def test_passages_are_other_voices_without_text(engine: LocalEngine, clips: Arti
 
 
 def test_a_transcript_without_times(engine: LocalEngine, clips: Artifact, tmp_path: Path) -> None:
-    """`forms` changes how the transcript is written, not what is heard."""
+    """`forms` changes how the transcript is written, not the audio."""
     timed = composed(engine, clips, tmp_path / "timed", **FLAWS)
     untimed = composed(engine, clips, tmp_path / "untimed", **FLAWS, forms=["lines"])
     assert rows(timed, ".lines.parquet") == rows(untimed, ".lines.parquet")

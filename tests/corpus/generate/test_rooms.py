@@ -1,4 +1,4 @@
-"""Rooms: seeded, peak-safe, reverberant and noisy as asked, and speech stays where it was."""
+"""Rooms: seeded, without clipping, as reverberant and noisy as set, and speech keeps its times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def generator(seed: int) -> np.random.Generator:
 
 
 def bursts(seconds: float = 4.0) -> NDArray[np.float32]:
-    """Noise that is on and off by turns of half a second."""
+    """Noise that alternates with silence every half second."""
     samples = int(seconds * RATE_HZ)
     on = (np.arange(samples) // (RATE_HZ // 2)) % 2 == 0
     return (0.2 * generator(9).standard_normal(samples) * on).astype(np.float32)

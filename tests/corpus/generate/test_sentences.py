@@ -33,7 +33,7 @@ def test_no_sentence_is_in_two_splits() -> None:
 
 
 def test_the_written_form_is_read_as_the_spoken_one() -> None:
-    """The two come from different code: the grammar's number words, and the normaliser that ingest uses."""
+    """The two come from different code: the grammar's number words, and ingest's normaliser."""
     several = drawn("train", 3, 1500)
     wrong = [sentence for sentence in several if " ".join(normalise(sentence.raw).tokens) != sentence.spoken]
     assert len(wrong) <= 3, wrong[:5]

@@ -1,4 +1,4 @@
-"""Generated recordings: reproducible audio, true times, and transcripts that are wrong by as much as asked."""
+"""Generated recordings: reproducible audio, true times, and transcripts with the requested errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_word_times_are_where_the_sound_is() -> None:
     ("hours", "recordings", "minutes"), [(0.3, 90, 0.2), (1.9, 90, 1.9 / 1.5), (2.0, 48, 2.5), (5.6, 135, 2.5)]
 )
 def test_few_hours_are_of_all_voices_not_of_test_voices_alone(hours: float, recordings: int, minutes: float) -> None:
-    """Those of the recipe `demo`; a run with `raw.hours=0.6` had nobody to train on."""
+    """As in the recipe `demo`, where a run with `raw.hours=0.6` had no training speakers."""
     values = {"hours": hours, "recording_minutes": 2.5, "voices": 58, "test_voices": 8}
     p = SynthesiseParams.model_validate(values)
     assert (p.recordings(), p.minutes()) == (recordings, pytest.approx(minutes))

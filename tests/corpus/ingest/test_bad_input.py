@@ -237,7 +237,7 @@ def test_a_few_cues_past_the_end_lose_their_times_and_are_counted(tmp_path: Path
 
 
 def sparse_wav(root: Path, name: str, samples: int, *, with_header: bool = True) -> None:
-    """Digital silence at 16 kHz that takes no space on disk."""
+    """Digital silence at 16 kHz in a sparse file."""
     form = struct.pack("<HHIIHH", 1, 1, 16_000, 32_000, 2, 16)
     header = b"RIFF" + struct.pack("<I", 2 * samples + 36) + b"WAVEfmt " + struct.pack("<I", 16) + form
     add(root, name, header + b"data" + struct.pack("<I", 2 * samples) if with_header else b"")

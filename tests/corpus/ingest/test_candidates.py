@@ -231,7 +231,7 @@ def test_languages_and_licences_are_policy_and_counted(tmp_path: Path, engine: L
 
 
 def by_level(samples: npt.NDArray[np.int16], rate_hz: int) -> tuple[str, float]:
-    """A stand-in for a model: loud recordings are French; tells what it was given."""
+    """A stand-in for a model: loud recordings are French. It records its inputs."""
     assert (samples.ndim, samples.dtype, rate_hz, len(samples)) == (1, np.int16, 16_000, 8_000)
     return ("fra", 0.9) if np.abs(samples).max() > 5000 else ("", 0.0)
 

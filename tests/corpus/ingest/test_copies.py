@@ -44,7 +44,7 @@ def listed(artifact: Artifact) -> dict[int, int]:
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Artifact:
-    """Keys 1 to 9. Of sound 1 there are four, of sound 2 three, of sound 3 one, of sound 4 one without a cue."""
+    """Keys 1 to 9: four with sound 1, three with sound 2, one with sound 3, and one without cues with sound 4."""
     untimed, timed, machine = (-1, 0, "one two"), (0, 0, "one two"), (0, MACHINE, "one two three four")
     shards = [
         [made(1, untimed), made(2, (0, 0, "a b")), made(1, machine)],
@@ -70,7 +70,7 @@ def test_the_best_transcript_stays(tmp_path: Path, recordings: Artifact) -> None
 @pytest.mark.faults
 @needs_spark
 def test_spark_makes_the_same_bytes(tmp_path: Path, recordings: Artifact) -> None:
-    """The digests of sound cross Spark's shuffle, and more partitions than shards are some of them empty."""
+    """Digests of the audio go through Spark's shuffle; with more partitions than shards some are empty."""
     from megahour.engine.spark import SparkEngine
 
     with SparkEngine("local[2]") as spark:

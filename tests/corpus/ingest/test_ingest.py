@@ -52,7 +52,7 @@ def rows(artifact: Artifact, suffix: str = ".parquet") -> list[dict[str, Any]]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three recordings in the ways that people keep them."""
+    """Three recordings stored in the usual ways."""
     root = tmp_path / "media"
     info = {"speaker": "anna", "license": "https://creativecommons.org/licenses/by/4.0/", "creator": "A. Nobody"}
     put(root, "talks/one.flac", encode(murmur(2), kind="FLAC"))

@@ -1,4 +1,4 @@
-"""Licences: what people write becomes SPDX identifiers, and only what a policy names is used."""
+"""Licences: common spellings become SPDX identifiers, and only those named by the policy are used."""
 
 from __future__ import annotations
 

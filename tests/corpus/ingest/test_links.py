@@ -1,4 +1,4 @@
-"""Symbolic links in a source: what they lead to is read once, and what cannot be read is named or counted."""
+"""Symbolic links in a source: their targets are read once, and unreadable ones are named or counted."""
 
 from __future__ import annotations
 

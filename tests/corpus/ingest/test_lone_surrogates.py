@@ -1,4 +1,4 @@
-"""Half a character, as JSON's escapes and names of files may have it, ends no stage: it is replaced and counted."""
+"""Lone surrogates, as in JSON's escapes and file names, never end a stage: they are replaced and counted."""
 
 from __future__ import annotations
 

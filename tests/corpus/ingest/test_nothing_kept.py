@@ -30,7 +30,7 @@ RUN = {"engine": {"workers": 1}}
 
 @pytest.fixture
 def talks(tmp_path: Path) -> Path:
-    """Two good recordings of which nobody has written down the licence."""
+    """Two good recordings without a licence."""
     root = tmp_path / "talks"
     for number in range(2):
         put(root, f"{number}.wav", encode(murmur(1, seed=number)))

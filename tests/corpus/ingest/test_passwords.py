@@ -1,4 +1,4 @@
-"""A password in an address of a table opens the file, and is written nowhere."""
+"""A password in a table's address opens the file, and is never stored."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_lets_somebody_in_is_masked_and_nothing_else(text: str, shown: str 
 
 @pytest.mark.parametrize("text", ["a" * 2_000_000, "://a" * 500_000, "https://" + "a:" * 1_000_000])
 def test_a_text_of_any_length_is_masked_at_once(text: str) -> None:
-    """A table of others may have such an address."""
+    """An untrusted table may have such an address."""
     started_s = time.process_time()
     masked(text)
     assert time.process_time() - started_s < 2.0

@@ -1,4 +1,4 @@
-"""`ingest --recognised`: a folder of a recogniser's JSON, beside the transcripts that people gave."""
+"""`ingest --recognised`: a folder of a recogniser's JSON in addition to human transcripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of addresses: every format says the same, rows are cut into tasks, and the web is read by range."""
+"""Tables of addresses: all formats give the same rows, rows are divided into tasks, and the web is read by ranges."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ingest(tmp_path: Path, engine: LocalEngine, source: str, **params: Any) -> A
 
 
 def open_listed(address: str) -> BinaryIO:
-    """What a table on this machine names, on a server on this machine."""
+    """Opens an address of a local table on a local server."""
     return Listing("table.csv", LOOPBACK).blob(address).open()
 
 
@@ -290,7 +290,7 @@ def test_a_csv_as_spreadsheets_write_it(tmp_path: Path) -> None:
 
 
 def test_bytes_of_a_row_decide_the_order_of_nothing(tmp_path: Path) -> None:
-    """Rows keep their order whatever their sizes, so that shards are the same on every machine."""
+    """Rows keep their order regardless of size, so shards are the same on every machine."""
     records = [{"audio": f"{i}.wav", "bytes": size} for i, size in enumerate([5, 5000, 1, 1, 9000, 2])]
     source = write_table(tmp_path / "t.jsonl", records)
     specs = plan_table(source, 5000, 1)
@@ -326,7 +326,7 @@ def test_a_table_that_is_not_utf_8_is_refused_by_its_encoding(tmp_path: Path, su
 
 
 def test_the_length_of_a_row_that_is_left_out(tmp_path: Path, engine: LocalEngine) -> None:
-    """By its column, else by the header of a file of this machine; the web is not asked."""
+    """From its column, else from the header of a local file; nothing is requested from the web."""
     for name in ("stays", "here", "said"):
         put(tmp_path, f"{name}.wav", encode(murmur(1, seed=len(name))))
     rows_of_table = [

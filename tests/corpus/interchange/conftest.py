@@ -31,7 +31,7 @@ def utterances(rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="session")
 def exported(utterances: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of an export whose first shard is parted in two."""
+    """Folder of an export whose first shard is split in two."""
     folder = tmp_path_factory.mktemp("out") / "export"
     p = ExportParams(formats=FORMATS, with_text=True, prefix=f"{folder}/", max_tar_mb=0.09)
     run(Export(), p, {"utterances": utterances}, folder)

@@ -29,7 +29,7 @@ FORMATS = ["webdataset", "shar", "nemo", "parquet", "kaldi", "ctm"]
 
 
 class Killer(Monitor):
-    """Kills one of the engine's workers as soon as a task is done, the others being on their way."""
+    """Kills one of the engine's workers as soon as a task is done and the others are in progress."""
 
     killed = 0
 

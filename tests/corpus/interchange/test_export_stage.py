@@ -1,4 +1,4 @@
-"""The stage around the formats: filters, the same bytes whoever does the work, resume, and what follows an import."""
+"""The stage around the formats: filters, the same bytes on every engine, resume, and the stages after an import."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def exported_keys(artifact: Artifact) -> dict[int, dict[str, Any]]:
 
 
 def test_selection_duplicates_tiers_and_splits(utterances: Artifact, rows: Rows, tmp_path: Path) -> None:
-    """Each filter leaves out what it says and counts it under its own reason."""
+    """Each filter leaves out the right utterances and counts them under its own reason."""
     chosen = [{**row, "set": "test" if i % 2 else "labelled", "shard": 0} for i, row in enumerate(rows[:9])]
     empty = {"offset": 0, "size": 0}
     selection = shards_of(

@@ -1,4 +1,4 @@
-"""What was exported comes back: the same records with the same keys, and the same samples."""
+"""An import of an export gives the same records with the same keys, and the same samples."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_round_trip(kind: str, exported: Path, rows: list[dict[str, Any]], tmp_p
 
 
 def test_a_record_that_does_not_fit_its_audio_is_refused(exported: Path, tmp_path: Path) -> None:
-    """Whoever edits the custom field cannot make wrong word times or keys of it."""
+    """An edited custom field cannot cause wrong word times or keys."""
     lines = [json.loads(line) for path in sorted(exported.glob("shards/*.files.jsonl")) for line in path.open()]
     changes: list[tuple[str, dict[str, Any]]] = [
         ("wrong-duration", {"samples": 17, "end_samples": lines[0]["megahour"]["start_samples"] + 17}),

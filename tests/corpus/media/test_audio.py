@@ -105,7 +105,7 @@ def test_a_wav_header_that_lies_about_its_length() -> None:
 
 @pytest.mark.parametrize("claimed", [0xFFFFFFFF, 0x7FFFF000, 0x7FFFEFF4, 0x7FFFFFFF, 0x80000000])
 def test_a_wav_stream_of_unknown_length_is_what_is_there(claimed: int) -> None:
-    """As FFmpeg, SoX (with 1 or 12 bytes a frame) and arecord write it where they cannot seek back."""
+    """As FFmpeg, SoX (with 1 or 12 bytes a frame) and arecord write it if they cannot seek back."""
     data = bytearray(encode(murmur(5)))
     at = data.find(b"data") + 4
     data[at : at + 4] = struct.pack("<I", claimed)
@@ -158,7 +158,7 @@ def test_limits_of_rate_channels_and_length() -> None:
 
 
 def sparse_wav(path: Path, seconds: int, rate_hz: int, channels: int) -> Path:
-    """An honest header with silence that takes no space on disk."""
+    """A correct header with silence in a sparse file."""
     size = seconds * rate_hz * channels * 2
     form = struct.pack("<HHIIHH", 1, channels, rate_hz, rate_hz * channels * 2, channels * 2, 16)
     header = b"RIFF" + struct.pack("<I", size + 36) + b"WAVEfmt " + struct.pack("<I", 16) + form
@@ -228,7 +228,7 @@ def damaged_mp3(seed: int) -> bytes:
 
 
 def without_frame_count(data: bytes) -> bytes:
-    """An MP3 as players of streams save it: without the first frame, which says how many follow."""
+    """An MP3 as stream players save it, without the first frame, which declares the number of frames."""
     assert b"Xing" in data[:40] or b"Info" in data[:40]
     return data[data.index(data[:2], 4) :]
 
@@ -236,7 +236,7 @@ def without_frame_count(data: bytes) -> bytes:
 @pytest.mark.parametrize("tag", [b"", b"ID3\x04\0\0\0\0\1\0" + bytes(128)])
 @pytest.mark.parametrize("quiet_first", [True, False])
 def test_an_mp3_that_does_not_say_its_length_is_read_to_its_end(quiet_first: bool, tag: bytes) -> None:
-    """Its bit rate varies, so a length that is guessed by the first frames' is far too short or far too long."""
+    """Its bit rate varies, so a length estimated from the first frames is far too short or too long."""
     loud = murmur(8)
     quiet = murmur(8, seed=1) // 3000
     samples = np.concatenate((quiet, loud) if quiet_first else (loud, quiet))

@@ -1,4 +1,4 @@
-"""What a table may name: any address is opened or is a bad row with its reason, and nothing private is reached."""
+"""Addresses in a table: each is opened or refused with a reason, and nothing private is reached."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def reason(address: str, source: str = "t.csv", *allowed: str) -> str:
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept_open() -> Iterator[None]:
-    """fsspec keeps file systems, with their credentials: those of these tests are of no use to others."""
+    """fsspec caches file systems with their credentials; other tests must not get those of these tests."""
     yield
     for name in ("s3", "http"):
         fsspec.get_filesystem_class(name).clear_instance_cache()
@@ -289,7 +289,7 @@ def test_a_shard_goes_on_past_all_of_them(tmp_path: Path, inside: _Server) -> No
 
 
 def test_a_file_that_could_not_be_opened_closes_without_an_error() -> None:
-    """Python closes it when it is forgotten, and from 3.13 on prints what that raises to the user's terminal."""
+    """Python closes it when it is collected, and from 3.13 on prints an error of that to the terminal."""
     unopened = Remote.__new__(Remote)
     unopened.close()
     assert unopened.closed

@@ -1,4 +1,4 @@
-"""Sources at any address of fsspec: the same records from an object store as from a disk, or what is missing."""
+"""Sources at any fsspec address: the same records from an object store as from a disk, or a clear error."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def upload(folder: Path, url: str) -> None:
 
 
 def ingested(out: Path, **params: Any) -> list[Row]:
-    """Rows without what tells where they are from; made in this process, where the store is."""
+    """Rows without their origin, made in this process, which has the store."""
     p, stage = IngestParams(**params), Ingest()
     rows: list[Row] = []
     for number, task in enumerate(stage.plan(p, {})):

@@ -117,7 +117,7 @@ def test_equal_names_count_once() -> None:
 
 
 def test_members_that_share_bytes_are_all_refused() -> None:
-    """Fifield's bomb: each member's bytes hold the headers and bytes of all that follow."""
+    """Fifield's bomb: each member's bytes contain the headers and bytes of all later members."""
     data = zipped({"a": b"1" * 50, "b": b"2" * 50, "c": b"3" * 50}, 0)
     assert contents(patched(data, b"b", 42, "<L", 0)) == {"a": "zip-overlap", "b": "zip-overlap", "c": b"3" * 50}
     longer = patched(data, b"a", 20, "<2L", 120, 120)

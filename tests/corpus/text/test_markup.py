@@ -1,4 +1,4 @@
-"""What in a transcript is not said, and who says the rest."""
+"""Which parts of a transcript are not spoken, and who speaks the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written and how it is said, a table a language, and what holds of any text in any script."""
+"""Written and spoken forms, a table per language, and properties of any text in any script."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def message(room: int) -> Tensor:
 
 
 def gradients(v: float, longest: int = 200) -> st.SearchStrategy[Tensor]:
-    """Vectors whose elements are small and large against v, exact ties with it among them."""
+    """Vectors with elements small and large relative to v, including exact ties."""
     element = st.one_of(
         st.floats(-4 * v, 4 * v, width=32, allow_subnormal=False).filter(lambda x: x == 0 or abs(x) > 1e-30)
         if np.float32(4 * v) == 4 * v

@@ -1,4 +1,4 @@
-"""An error of the program on one worker: it stays what it is there, and the others hear of it; no machine is lost."""
+"""A program error on one worker: it is raised there unchanged, and the others are notified; no machine is lost."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def train(trainer: str, error: str) -> None:
 
 
 def ends_by(trainer: str, error: str) -> None:
-    """As the interpreter ends a process: what nobody has caught goes to `sys.excepthook`."""
+    """Like the interpreter's end of a process: an uncaught error goes to `sys.excepthook`."""
     try:
         train(trainer, error)
     except Exception:
@@ -91,7 +91,7 @@ def test_the_worker_with_the_error_has_it_and_the_others_name_both(
 
 
 def a_sum_of_two_shapes() -> Tensor:
-    """Refused before anything is sent, on all workers; with a worker lost they would wait for it first."""
+    """Refused on all workers before anything is sent."""
     from megahour.sync.group.mesh import GatheredRows, Mesh
 
     mesh = Mesh(dist.group.WORLD, range(2), dist.get_rank(), 1, 30.0)

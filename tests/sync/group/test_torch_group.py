@@ -108,7 +108,7 @@ def test_a_worker_alone_needs_no_process_group() -> None:
 
 
 def test_collectives_of_the_process_group_do_the_same_as_messages() -> None:
-    """What NCCL would do, on gloo."""
+    """The calls that NCCL would serve, on gloo."""
     for rank, (found, error) in enumerate(run_workers(native_calls, 2)):
         assert found["all_reduce"].tolist() == [3.0, 3.0]
         assert found["all_gather"].tolist() == [[1.0, 1.0], [2.0, 2.0]]

@@ -1,4 +1,4 @@
-"""Models and optimisers that scripts come with: odd layouts and dtypes, frozen parts, losses with weights, copies."""
+"""Models and optimisers of users' scripts: odd layouts and dtypes, frozen parts, losses with weights, copies."""
 
 import copy
 import io
@@ -72,7 +72,7 @@ class Strided(nn.Module):
 def test_fused_optimisers_step_as_a_plain_loop_whatever_the_layout_of_parameters(
     trainer: str, options: dict[str, Any], kind: type[torch.optim.Optimizer]
 ) -> None:
-    """They go through gradient and parameter as both lie in memory, so that both must lie alike."""
+    """They iterate over gradient and parameter in memory order, so both need the same layout."""
 
     def train(group: virtual.VirtualGroup) -> nn.Module:
         model = Strided()
@@ -267,7 +267,7 @@ def test_fsdp_names_what_is_not_the_models() -> None:
 
 
 class Rounds(torch.optim.SGD):
-    """Keeps a setting that its `defaults` do not tell, as hand-written optimisers do."""
+    """Has a setting that is not in its `defaults`, as in some hand-written optimisers."""
 
     def __init__(self, parameters: Any, lr: float = 0.1, rounds: int = 5) -> None:
         super().__init__(parameters, lr=lr)
@@ -325,7 +325,7 @@ def test_values_of_another_type_are_named(trainer: str, options: dict[str, Any],
 
 
 def test_yamls_numbers_without_a_point_are_numbers() -> None:
-    """YAML 1.1 reads `1e-3` as a text."""
+    """YAML 1.1 reads `1e-3` as a string."""
     model = net()
     worker = build("gtc", model, torch.optim.SGD(model.parameters(), lr=0.1), threshold="1e-3", warmup_steps="10")
     assert float(worker.state()["threshold"][1]) == 1e-3

@@ -1,4 +1,4 @@
-"""BMUF against the recursions on paper, the plain loop, and what a run of weeks meets."""
+"""BMUF compared with the published recursions and a plain loop, and events of a long run."""
 
 from __future__ import annotations
 
@@ -343,7 +343,7 @@ def test_a_worker_that_diverged_is_left_out_and_named(caplog: pytest.LogCaptureF
 
 @pytest.mark.parametrize("inner", ["keep", "reset", "mean"])
 def test_a_worker_that_diverged_once_is_left_out_once(inner: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Its moments are NaN as well, and would spoil the weights that it gets, or the others' moments."""
+    """Its moments are NaN too, and would corrupt its new weights, or the others' moments."""
 
     def play(group: VirtualGroup) -> bool:
         model = make_model()

@@ -38,7 +38,7 @@ def weights(model: nn.Module) -> Tensor:
 
 
 def plain(steps: int, optimiser_class: Any, clip_norm: float | None, accumulate: int, **settings: Any) -> Tensor:
-    """The loop that everybody writes."""
+    """An ordinary training loop."""
     model = make_model()
     optimiser = optimiser_class(model.parameters(), **settings)
     for step in range(steps):
@@ -396,7 +396,7 @@ def test_local_sgd_restores_the_mean_where_workers_have_become_fewer() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"clip": "mean"}, {"clip": "mean", "backwards": 1}], ids=str)
 def test_workers_of_an_accelerator_ask_it_for_nothing(options: dict[str, Any]) -> None:
-    """On torch's meta device, which has no numbers: whatever the host would wait for raises there."""
+    """On torch's meta device, which has no values, so any wait of the host raises."""
 
     def work(group: Group) -> bool:
         model = nn.Linear(3, 2, device="meta")

@@ -1,4 +1,4 @@
-"""Gossip on rings: what is conserved, who waits for whom, and what is left when a worker is lost."""
+"""Gossip on rings: what is conserved, who waits for whom, and what happens when a worker is lost."""
 
 from __future__ import annotations
 
@@ -451,7 +451,7 @@ class MortalWork:
 
 @pytest.mark.parametrize(("workers", "lost"), [(4, [2]), (5, [0]), (5, [1, 2]), (3, [1]), (2, [1]), (6, [0, 3, 5])])
 def test_the_ring_closes_around_lost_workers(workers: int, lost: list[int], caplog: pytest.LogCaptureFixture) -> None:
-    """They die in their sixth step; the others agree on the mean of what they hold then."""
+    """They die in their sixth step; the others agree on the mean of their weights then."""
     dead: set[int] = set()
 
     def play(group: VirtualGroup) -> tuple[Tensor, Tensor] | None:

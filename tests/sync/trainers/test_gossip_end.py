@@ -1,4 +1,4 @@
-"""The end of a gossip training: workers die, stand still and come late in it, and no two return different models."""
+"""The end of a gossip training: workers die, hang and come late, and no two return different models."""
 
 from __future__ import annotations
 

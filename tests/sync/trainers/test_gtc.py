@@ -1,4 +1,4 @@
-"""Gradient threshold compression as a trainer: its equations, what is kept when, and the same bits everywhere."""
+"""Gradient threshold compression as a trainer: its equations, its state, and the same bits on all workers."""
 
 from __future__ import annotations
 

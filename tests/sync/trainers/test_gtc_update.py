@@ -1,4 +1,4 @@
-"""GTC of form `update`: its equations with each worker's own optimiser, what is kept when, and the warnings."""
+"""GTC with form `update`: its equations with each worker's own optimiser, its state, and the warnings."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ByHand:
         self.m, self.v, self.r = ([torch.zeros(s, dtype=torch.float64) for s in shapes] for _ in range(3))
 
     def update(self, gradients: list[Tensor]) -> list[Tensor]:
-        """What its own optimiser adds to the weights."""
+        """The change that its own optimiser makes to the weights."""
         self.t += 1
         updates = []
         for m, v, g in zip(self.m, self.v, gradients, strict=True):
@@ -84,7 +84,7 @@ class ByHand:
         return updates
 
     def send(self, updates: list[Tensor], share: float, density: float) -> list[Tensor]:
-        """What it tells the others, element by element."""
+        """Its message to the others, element by element."""
         sent = []
         for m, r, u in zip(self.m, self.r, updates, strict=True):
             r += share * u
@@ -236,7 +236,7 @@ def test_a_run_goes_on_with_the_same_bytes_from_every_workers_own_moments_and_re
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 def test_fused_optimisers_make_the_same_updates_whatever_the_layout_of_parameters(kind: Any) -> None:
-    """They go through weights, gradient and moments as these lie in memory."""
+    """They iterate over weights, gradient and moments in memory order."""
 
     class Strided(nn.Module):
         def __init__(self) -> None:

@@ -37,7 +37,7 @@ class Net(nn.Module):
 
 
 def trained(trainer: str, change: Callable[[Net], None]) -> list[object]:
-    """Models of the workers, or what ended them; worker 1 does `change` before the end."""
+    """The workers' models, or their errors; worker 1 calls `change` before the end."""
 
     def train(group: virtual.VirtualGroup) -> object:
         model = Net()
@@ -75,7 +75,7 @@ def test_all_workers_have_the_same_model(trainer: str) -> None:
 
 @pytest.mark.parametrize("trainer", TRAINERS)
 def test_a_worker_that_has_another_model_is_named_to_all(trainer: str) -> None:
-    """By a bit, in what no step moves."""
+    """It differs by a bit, in a tensor that no step changes."""
     errors = trained(trainer, lambda model: model.frozen.weight[0, 0].nextafter_(torch.tensor(9.0)))
     assert [str(error).partition("\n")[0] for error in errors] == [
         f"rank {rank}: workers 1 end with another model than worker 0: frozen.weight differs" for rank in range(WORKERS)

@@ -1,4 +1,4 @@
-"""Workers that build other models, or give other options, hear of it before they train."""
+"""Workers with different models or options get an error before they train."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lock on gossip's weights is never held while the host waits for a device. No GPU is needed: it is played."""
+"""The lock on gossip's weights is never held while the host waits for a device. The GPU is simulated."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_mixing_holds_the_lock_for_no_copy_to_the_host(monkeypatch: pytest.Mon
 
 
 class Streams:
-    """What of torch.cuda a lock needs: streams that write down what they are told."""
+    """The part of torch.cuda that a lock needs: streams that record their calls."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

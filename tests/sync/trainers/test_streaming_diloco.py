@@ -105,7 +105,7 @@ def test_one_fragment_that_is_waited_for_is_diloco_bit_for_bit() -> None:
 
 @pytest.mark.parametrize("stop", range(1, 9))
 def test_a_stop_at_any_step_changes_no_bit(stop: int) -> None:
-    """Also while a fragment is on its way."""
+    """Also while a fragment is in transit."""
     options = {"block_steps": 4, "fragments": 2, "overlap_steps": 1}
 
     def stopped(group: virtual.VirtualGroup) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -27,7 +27,7 @@ ROWS = re.findall(r"^\| `(\w+)` \| .* \| (?:`(.+)`)? ?\|$", PAGE.split("`TRAINER
 
 
 class Net(nn.Module):
-    """A model that is not ours: convolution, normalisation with buffers, tied weights and one frozen layer."""
+    """A foreign model: convolution, normalisation with buffers, tied weights and one frozen layer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ def test_trainers_are_functions_also_where_their_modules_were_imported_and_impor
 
 
 def refuse() -> list[str]:
-    """What torch's own trainers say to what they cannot do."""
+    """Errors of torch's own trainers for what they do not support."""
     said = []
     group = sync.TorchGroup(timeout_s=30)
     part = group.split([[0], [1]])
@@ -272,7 +272,7 @@ def test_zero_goes_on_from_the_parts_of_all_workers() -> None:
 
 
 def restore_other_states() -> list[str]:
-    """What ZeRO says to states that are not its own."""
+    """ZeRO's errors for states of other trainers and models."""
     said = []
     model = nn.Linear(3, 2)
     worker = sync.zero(model, torch.optim.Adam(model.parameters(), lr=0.01), group=sync.TorchGroup(timeout_s=30))

@@ -58,7 +58,7 @@ def refusal(model: nn.Module, trainer: str) -> str:
 
 
 def refusals(wrap: Callable[[nn.Module], nn.Module]) -> dict[str, tuple[str, str, str]]:
-    """Of each trainer: what it says of a wrapped model, of one with a wrapped part, and of a compiled wrapped one."""
+    """Each trainer's errors for a wrapped model, one with a wrapped part, and a compiled wrapped one."""
     found = {}
     for trainer in sync.TRAINERS:
         part = nn.Sequential(wrap(net()), nn.Linear(2, 2))
@@ -68,7 +68,7 @@ def refusals(wrap: Callable[[nn.Module], nn.Module]) -> dict[str, tuple[str, str
 
 
 def all_refusals() -> dict[str, dict[str, tuple[str, str, str]]]:
-    """Of each way to wrap, by its name."""
+    """The errors for each way to wrap, by name."""
     wraps = (ddp, nn.DataParallel, fsdp_of_torch_1, fully_sharded, in_tensor_parallel)
     return {wrap.__name__: refusals(wrap) for wrap in wraps}
 
