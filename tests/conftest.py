@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import socket
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -44,15 +46,30 @@ LONGEST = (
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """In a fresh checkout the first of pytest-xdist's workers compiles all modules, the others read the bytecode."""
-    run = getattr(session.config, "workerinput", {}).get("testrunuid")
+    """All modules are imported here: their million objects are no garbage, and are left out when some is collected.
+
+    In a fresh checkout the first of pytest-xdist's workers compiles the modules, the others read the bytecode.
+    """
+    gc.disable()
+    try:
+        with _turn(session.config):
+            return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+@contextmanager
+def _turn(config: pytest.Config) -> Iterator[None]:
+    run = getattr(config, "workerinput", {}).get("testrunuid")
     if run is None or sys.dont_write_bytecode or next(Path(__file__).parent.glob("__pycache__/test_*.pyc"), None):
-        return (yield)
+        yield
+        return
     turn = Path(tempfile.gettempdir()) / f"megahour-tests-{run}.lock"
     with turn.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
-            return (yield)
+            yield
         finally:
             turn.unlink(missing_ok=True)
 

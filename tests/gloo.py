@@ -38,6 +38,7 @@ processes.set_forkserver_preload(
         f"megahour.train.{name}"
         for name in ("job", "loop", "loop_with_others", "sharded", "pipeline", "tensor_parallel")
     ]
+    + ["frozen"]
 )
 
 
