@@ -85,7 +85,7 @@ def dense_best(log_probs: NDArray[np.float64], task: Problem) -> float:
 cue = st.lists(st.integers(1, UNITS - 1), min_size=1, max_size=4)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     cues=st.lists(cue, min_size=1, max_size=4),
     frames=st.integers(1, 24),

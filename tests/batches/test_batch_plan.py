@@ -47,7 +47,7 @@ def test_every_filled_shard_is_in_one_window_and_every_batch_in_its_place(plan):
         assert 1 <= n <= sum(plan.shards[i].utterances for i in window)
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=80), st.data())
 def test_partition_puts_every_item_into_one_batch_and_leaves_none_empty(lengths, data):
     lengths = np.array(lengths)

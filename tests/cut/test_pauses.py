@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from megahour.align.edges import EdgeWords, loud_frames, widen
@@ -88,7 +88,6 @@ def test_divided_stretches_are_joined_again_as_long_as_they_fit() -> None:
     assert [(s.first, s.last) for s in plan(times)] == [(0, 5), (5, 10)]
 
 
-@settings(max_examples=100)
 @given(
     st.lists(st.tuples(st.integers(5, 400), st.integers(0, 400)), min_size=1, max_size=40),
     st.lists(st.integers(0, 39), max_size=4),

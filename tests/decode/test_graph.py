@@ -187,7 +187,7 @@ def test_files_are_openfst_and_read_back(tmp_path: Path) -> None:
         np.testing.assert_array_equal(other.final, fst.final)
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.integers(0, 10**6), st.binary(min_size=1, max_size=8))
 def test_damaged_files_are_refused_or_stay_inside_their_bounds(at: int, junk: bytes) -> None:
     data = bytearray(GRAPH_BYTES)

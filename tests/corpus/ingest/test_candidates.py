@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from made_media import encode, murmur, put
 
@@ -74,7 +74,6 @@ def test_which_files_belong_together(paths: list[str], pairing: Any, groups: lis
 
 
 @given(st.lists(st.from_regex(r"[ab]/[a-d](\.(en|fr))?\.(wav|srt|txt|vtt)", fullmatch=True), max_size=25, unique=True))
-@settings(max_examples=100)
 def test_by_folder_every_medium_keeps_the_candidates_that_its_name_gives(paths: list[str]) -> None:
     by_name = {group.media: group.transcripts for group in group_files(sorted(paths)) if group.media}
     by_folder = {group.media: group.transcripts for group in group_files(sorted(paths), "folder") if group.media}

@@ -325,7 +325,6 @@ def test_files_that_nothing_is_made_of_are_counted(tmp_path: Path, engine: Local
         st.from_regex(r"[ab]/[a-f]\.(wav|mp3|srt|txt|json|vtt|pdf|en\.srt)", fullmatch=True), max_size=20, unique=True
     )
 )
-@settings(max_examples=100)
 def test_every_medium_is_in_exactly_one_group_with_files_of_its_stem(paths: list[str]) -> None:
     groups = [group for group in group_files(sorted(paths)) if group.media]
     assert sorted(group.media for group in groups) == sorted(p for p in paths if p.endswith((".wav", ".mp3")))

@@ -98,7 +98,7 @@ def check_places(raw: str, found: Normalised) -> None:
 
 
 @given(_TEXTS, st.sampled_from([*LANGUAGES, "xx", "ja", "ar"]))
-@settings(max_examples=400)
+@settings(max_examples=160)
 def test_raw_text_is_recovered_from_the_places_of_its_words(raw: str, language: str) -> None:
     found = normalise(raw, language)
     check_places(raw, found)
@@ -109,7 +109,7 @@ def test_raw_text_is_recovered_from_the_places_of_its_words(raw: str, language: 
 
 
 @given(_TEXTS, st.sampled_from([*LANGUAGES, "xx"]))
-@settings(max_examples=300)
+@settings(max_examples=120)
 def test_reading_twice_changes_nothing(raw: str, language: str) -> None:
     once = normalise(raw, language).text
     assert normalise(once, language).text == once

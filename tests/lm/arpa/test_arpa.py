@@ -166,7 +166,6 @@ def test_words_are_bytes_of_any_encoding(tmp_path: Path) -> None:
 numbers = st.floats(-99, 0, allow_subnormal=False)
 
 
-@settings(max_examples=100)
 @given(st.lists(st.tuples(numbers, st.sampled_from(["{!r}", "{:.3e}", "{:.25f}", "{:+.6g}", "{:g}"])), min_size=1))
 def test_numbers_are_those_that_python_reads(values: list[tuple[float, str]]) -> None:
     texts = [form.format(value) for value, form in values]

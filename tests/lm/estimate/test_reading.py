@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from megahour.core.errors import MegahourError
@@ -52,7 +52,6 @@ def test_nuls_tabs_and_carriage_returns_part_words_and_other_bytes_do_not(tmp_pa
     ]
 
 
-@settings(max_examples=100)
 @given(
     st.lists(st.lists(st.text("abü", min_size=1, max_size=20), max_size=200).map(" ".join), max_size=5),
     st.integers(1, 3000),
@@ -122,7 +121,6 @@ def test_too_much_text_is_refused() -> None:
 
 
 @given(st.lists(st.text("ab é", max_size=30), max_size=6), st.integers(1, 40))
-@settings(max_examples=50)
 def test_lines_come_back_whole(lines: list[str], block_bytes: int) -> None:
     def pieces() -> list[Block]:
         return list(line_blocks(lines, "lines", block_bytes))

@@ -256,7 +256,7 @@ def padded(rows: list[list[int]]) -> Int32:
     return np.array([[*row, *[NO_WORD] * (3 - len(row))] for row in rows], np.int32)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(grams, grams, st.integers(1, 6))
 def test_ranges_have_what_their_keys_begin_with(samples: list[list[int]], rows: list[list[int]], size: int) -> None:
     """Against the definition: keys in order of their partitions, and every prefix of a key is where the key is."""

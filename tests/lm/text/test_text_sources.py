@@ -137,7 +137,7 @@ def test_a_server_that_sends_whole_files_only_gives_no_columns(tmp_path: Path) -
         server.shutdown()
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(
     data=st.lists(st.sampled_from([b"a", b"bc", b" ", b"\n", b"\t", b"\0", b"\r", b"long" * 9])).map(b"".join),
     block_bytes=st.integers(1, 50),

@@ -36,7 +36,7 @@ def sum_of(vector: Tensor) -> Fraction:
     return sum((Fraction(x) for x in vector.tolist()), Fraction())
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.data(), THRESHOLDS)
 def test_sent_plus_residual_is_the_float32_sum_of_residual_and_gradient(data: st.DataObject, v: float) -> None:
     gradient, room = data.draw(gradients(v)), data.draw(st.integers(0, 250))
@@ -78,7 +78,6 @@ def test_over_steps_and_workers_the_sum_of_gradients_is_kept_exactly(
     assert sent + sum(map(sum_of, residuals)) == given_
 
 
-@settings(max_examples=100)
 @given(st.data(), THRESHOLDS)
 def test_torch_operations_make_the_same_bits(data: st.DataObject, v: float) -> None:
     gradient, room = data.draw(gradients(v)), data.draw(st.integers(0, 40))

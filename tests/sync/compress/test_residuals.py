@@ -18,7 +18,7 @@ def sums(rows: list[Tensor], length: int) -> list[Fraction]:
     return [sum((Fraction(float(row[i])) for row in rows), Fraction()) for i in range(length)]
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(st.lists(NUMBERS, min_size=3, max_size=3), min_size=1, max_size=8))
 def test_rows_hold_a_sum_without_rounding(vectors: list[list[float]]) -> None:
     rows: list[Tensor] = []
