@@ -54,8 +54,8 @@ def command(run: str, other: str, out: str, table: str, json: bool, top: int, ti
             "the table is a Parquet file", where=table, remedy="--table hours.parquet; --json prints JSON"
         )
     urls = [run, other] if other else [run]
-    for url in urls:
-        family(url)  # fail before counting if one of them cannot be counted
+    if other:
+        family(other)  # fail before the first is counted
     monitor = TerminalMonitor(step="coverage")
 
     def advance(done: int, shards: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -9,6 +10,7 @@ from megahour.core.errors import StoreError
 from megahour.core.kinds import kind_of
 from megahour.core.store import Artifact
 
+LOG = logging.getLogger(__name__)
 MOST_BESIDE = 1000  # folders to look at, at most
 COUNTED = ("recordings", "utterances", "selection", "features", "targets", "partitions")
 LABELLERS = ("targets", "pseudo_labels")
@@ -86,14 +88,22 @@ def family(url: str) -> Family:
 
 
 def _beside(folder: str) -> list[Artifact]:
-    """The finished artifacts in a folder, sorted by name; those with a damaged manifest are skipped."""
+    """The finished artifacts in a folder, sorted by name; those with a damaged manifest are skipped, with a warning."""
     here = Artifact(folder)
     try:
         names = sorted({str(path).rstrip("/").rsplit("/", 1)[-1] for path in here.fs.ls(here.root, detail=False)})
     except (FileNotFoundError, NotADirectoryError):
         return []
     found = [Artifact(f"{here.url}/{name}" if here.url != "." else name) for name in names[:MOST_BESIDE]]
-    return [artifact for artifact in found if artifact.made]
+    return [artifact for artifact in found if artifact.complete and _whole(artifact)]
+
+
+def _whole(artifact: Artifact) -> bool:
+    try:
+        return bool(artifact.manifest)
+    except StoreError as error:
+        LOG.warning("not counted: %s", error)
+        return False
 
 
 def _linked(artifacts: list[Artifact]) -> list[CountedArtifact]:

@@ -131,16 +131,15 @@ def services_of(url: str, spec: ModelSpec, tls: str = "", join_s: float = JOIN_S
         pool = replace(pool, spec=spec, token=token_of_environment())
     registry = registry_of(pool, logging.WARNING)
     registry.want(spec)
+    start = f"start `megahour serve {url}`" if "," not in url else "start `megahour serve ADDRESS`, each with its own,"
     try:
         began_s, warned = time.monotonic(), False
         while not registry.services(pool.model, tls):
             waited_s = time.monotonic() - began_s
             if waited_s > join_s:
-                raise AcceleratorError(
-                    f"no model service joined within {join_s:g} s", where=url, remedy=f"start `megahour serve {url}`"
-                )
+                raise AcceleratorError(f"no model service joined within {join_s:g} s", where=url, remedy=start)
             if waited_s > SAY_S and not warned:
-                LOG.warning("no model service yet: start `megahour serve %s` on the machines with devices", url)
+                LOG.warning("no model service yet: %s on the machines with devices", start)
                 warned = True
             time.sleep(POLL_S)
         yield pool

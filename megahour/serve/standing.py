@@ -11,11 +11,13 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import secrets
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -36,7 +38,12 @@ PATIENCE = 11.0  # times a vain wait, from its beginning to the next try
 
 
 def are_addresses(services: str) -> bool:
-    """Whether `services` lists addresses, rather than naming a registry's folder."""
+    """Whether `services` lists addresses, rather than naming a registry's folder. Raises ConfigError: HOST:PORT alone,
+    which would be a folder in which the other side never looks."""
+    if re.fullmatch(r"[^/\\]+:\d{1,5}", services) and not Path(services).exists():
+        given = ",".join(f"grpc://{address}" for address in services.split(","))
+        remedy = f"give {given}, or ./{services} for a folder"
+        raise ConfigError(f"{services} has no grpc:// before it", where="engine.services", remedy=remedy)
     return services.startswith(SCHEMES)
 
 
@@ -119,7 +126,8 @@ class Desks:
     """
 
     def __init__(self, addresses: str, spec: ModelSpec, token: str, tls: str = "", level: int = logging.INFO) -> None:
-        self._addresses = [with_scheme(address.strip(), tls) for address in addresses.split(",") if address.strip()]
+        listed = [address.strip() for address in addresses.split(",") if address.strip()]
+        self._addresses = [with_scheme(address, tls) for address in listed if host_of(address)]
         self._request = {"name": fingerprint(asdict(spec)), "spec": asdict(spec)}
         self._token, self._tls, self._level = token, tls, level
         self._noted: dict[str, str] = {}  # by address: the problem that was logged last
@@ -174,6 +182,6 @@ def with_scheme(address: str, tls: object) -> str:
 def host_of(address: str) -> str:
     """The host of `grpc://HOST:PORT`. Raises ConfigError: the address has another form."""
     host, _, port = address.partition("://")[2].rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdigit() or "," in host:
         raise ConfigError(f"{address} is not of the form grpc://HOST:PORT", where="engine.services")
     return host

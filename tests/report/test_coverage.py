@@ -30,6 +30,7 @@ from megahour.core.writer import ShardWriter
 from megahour.engine.local import LocalEngine
 from megahour.report import coverage
 from megahour.report.coverage import Column, Coverage, cover, difference
+from megahour.report.coverage_family import family
 from megahour.report.coverage_page import page, rows
 from megahour.report.dimensions import domain_of, month_of, named, sums
 from megahour.report.explorer import Choice, explore
@@ -466,6 +467,15 @@ def test_what_cannot_be_counted_or_written_is_said_before_a_shard_is_counted(
     assert "gone: no recordings" in str(done.exception)
     done = CliRunner().invoke(app, ["coverage", url, "--table", table])
     assert f"{table}: the table is a Parquet file" in str(done.exception)
+
+
+def test_a_step_whose_manifest_is_damaged_is_not_left_out_without_a_word(
+    run: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    home = shutil.copytree(run["root"], tmp_path / "copy")
+    (home / "chosen/manifest.json").write_text("{")
+    assert "chosen" not in {member.name for member in family(str(home)).members}
+    assert f"not counted: {home}/chosen: damaged manifest" in caplog.text
 
 
 def test_the_explorer_shows_what_came_before(run: dict[str, Any]) -> None:

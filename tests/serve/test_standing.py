@@ -103,10 +103,25 @@ def test_what_is_refused_before_a_run_waits_for_it(monkeypatch: pytest.MonkeyPat
     assert "need a token" in str(CliRunner().invoke(serve_command, ["grpc://127.0.0.1:1"]).exception)
     monkeypatch.setenv(TOKEN, "secret")
     assert "not of the form" in str(CliRunner().invoke(serve_command, ["grpc://nowhere"]).exception)
+    for alone in ("node7:5000", "10.0.0.7:5000,10.0.0.8:5000"):  # no folder of that name
+        given = alone.replace("10.", "grpc://10.").replace("node", "grpc://node")
+        with pytest.raises(
+            ConfigError, match=f"{alone} has no grpc:// before it\nRemedy: give {given}, or ./{alone} for"
+        ):
+            services_of(alone, SUMS).__enter__()
+        assert "has no grpc://" in str(CliRunner().invoke(serve_command, [alone]).exception)
+    with pytest.raises(ConfigError, match=r"10.0.0.8:5000 is not of the form grpc://"):
+        services_of("grpc://10.0.0.7:5000,10.0.0.8:5000", SUMS).__enter__()
+    assert "not of the form" in str(CliRunner().invoke(serve_command, ["grpc://a:1,grpc://b:1"]).exception)
     with pytest.raises(ConfigError, match="cannot connect to this address"):
         Desk("grpc://0.0.0.0:0", "secret", {})
-    with pytest.raises(AcceleratorError, match="no model service joined within 0 s"):
-        services_of(addresses(1)[0], SUMS, join_s=0.0).__enter__()
+    (one, two) = addresses(2)
+    with pytest.raises(
+        AcceleratorError, match=f"no model service joined within 0 s\nRemedy: start `megahour serve {one}`"
+    ):
+        services_of(one, SUMS, join_s=0.0).__enter__()
+    with pytest.raises(AcceleratorError, match="start `megahour serve ADDRESS`, each with its own"):
+        services_of(f"{one},{two}", SUMS, join_s=0.0).__enter__()
 
 
 def test_a_silent_desk_is_not_asked_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
