@@ -74,6 +74,7 @@ class Wait:
     patience_s: float = PATIENCE_S
     _began_s: float = field(default_factory=time.monotonic)
     _over: bool = False
+    _warned: bool = False
 
     def look(self) -> None:
         """Warn once, with the likely reason, after `patience_s` without an executor; nothing once one has connected.
@@ -94,8 +95,8 @@ class Wait:
                 "and fix spark.driver.port and spark.blockManager.port if there is a firewall; an executor's `stderr` "
                 "on its worker explains why it ended",
             )
-        if time.monotonic() - self._began_s > self.patience_s:
-            self._over = True
+        if time.monotonic() - self._began_s > self.patience_s and not self._warned:
+            self._warned = True
             LOG.warning("no executor after %.0f s: %s", self.patience_s, self._reason(started))
 
     def _reason(self, started: int) -> str:

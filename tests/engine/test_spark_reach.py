@@ -74,6 +74,16 @@ def test_a_long_wait_is_explained_once(
     assert [reason in record.getMessage() for record in caplog.records] == [True]
 
 
+def test_executors_that_end_after_the_warning_end_the_job_too(tmp_path: Path) -> None:
+    """On a slow cluster the third ends long after 40 s; Spark would start further ones for ever."""
+    wait = Wait(lambda: 0, "host:1", tmp_path / "log", patience_s=0.0)
+    (tmp_path / "log").write_text(LOST)
+    wait.look()
+    (tmp_path / "log").write_text(LOST + THIRD)
+    with pytest.raises(EngineError, match="3 of them ended before they reached"):
+        wait.look()
+
+
 def test_once_an_executor_is_there_losses_are_sparks_affair(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     there = [1]
     wait = Wait(lambda: there[0], "host:1", tmp_path / "log", patience_s=0.0)
