@@ -81,7 +81,7 @@ def made(hours: float, flaws: str) -> tuple[NDArray[np.uint8], Document, NDArray
 
 
 def _posteriors(best: NDArray[np.int64], many: bool, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """(T, V), made in pieces so that the process's peak is that of the alignment."""
+    """Posteriors (T, V), made in pieces so that the alignment determines the process's peak memory."""
     posteriors = np.empty((len(best), MANY_UNITS if many else len(UNITS)), np.uint8)
     for begin in range(0, len(best), 20000):
         part = best[begin : begin + 20000]

@@ -1,4 +1,4 @@
-"""The whole stage `align`: recordings in, the accelerator's posteriors, segments out. How busy it keeps the cores.
+"""The whole stage `align`, from recordings through the model service to segments: how busy it keeps the cores.
 
 Speech is made of tones, one a letter; the aligner is a time-delay network of the size of a small real one that learns
 them here. Tasks of four recordings each run in two processes; `--devices` processes hold the model. Measured from the
@@ -213,7 +213,7 @@ def cpu_s(of: list[psutil.Process]) -> float:
 
 
 def run(folder: Path, recordings: Artifact, aligner: Artifact, devices: int, wait_s: float) -> dict[str, Any]:
-    """Align all shards; what it cost."""
+    """Align all shards and return the cost."""
     stage, inputs = Align(), {"recordings": recordings, "aligner": aligner}
     output = Artifact(folder / "alignment")
     tasks = [(shard, dict(task.spec)) for shard, task in enumerate(stage.plan(PARAMS, inputs))]

@@ -1,4 +1,4 @@
-"""Cells of the experiments on convergence: what a run is, how it is run, and the file that remembers its result.
+"""Cells of the convergence experiments: their definition, how they run, and the file of results.
 
 Two ways to run: the real synchronisers on virtual workers, or, for trainers whose workers are in step, rows of a
 matrix (`stacked_gtc`, `stacked_bmuf`). The second begins with steps that the real synchronisers make too, and ends

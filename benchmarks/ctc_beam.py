@@ -1,4 +1,4 @@
-"""CTC prefix beam search with a word n-gram, beside a peer: time, word errors, and the score that both look for.
+"""CTC prefix beam search with a word n-gram, compared with a peer: time, word errors, and the score that both maximise.
 
     python benchmarks/ctc_beam.py MODEL FEATURES LM [--peer PYTHON] [--beams 8 32] [--rounds 3]
 

@@ -1,4 +1,4 @@
-"""Word edges of speakers that the aligner has never heard, clean, in rooms and in noise: how far they are off.
+"""Errors of word edges for speakers unseen by the aligner, clean, in rooms and in noise.
 
     python benchmarks/edges.py ../shared/data/fsdd --out OUT [--speakers jackson lucas] [--write]
 

@@ -1,4 +1,4 @@
-"""A network of namespaces whose wires have a rate and a delay: one process is the switch between their TUN devices.
+"""A network of namespaces with limited rate and delay: one process is the switch between their TUN devices.
 
 `tc` needs a kernel module for delays that not every machine has; here the switch itself holds packets back. Each
 namespace has one full-duplex link: packets leave it at the link's rate, one after the other, take the delay, and enter
@@ -30,7 +30,7 @@ class NoRightError(Exception):
 
 
 def run(command: str) -> None:
-    """Runs an administrator's command; raises NoRightError with what it said."""
+    """Runs a command as root; raises NoRightError with its output."""
     try:
         done = subprocess.run(command.split(), capture_output=True, text=True, check=False)
     except FileNotFoundError as error:

@@ -67,7 +67,7 @@ Spoken = tuple[Int16, str]
 
 
 def strings(data: str, speaker: str, count: int) -> list[Spoken]:
-    """Samples and words; takes in an order of chance, each as often as the others."""
+    """Samples and words; takes in random order, each equally often."""
     rng = random.Random(7)
     takes = [(digit, take) for digit in range(10) for take in range(TAKES)]
     rng.shuffle(takes)
@@ -113,7 +113,7 @@ def players(bundle: Bundle, model: TrainedModel, precision: str) -> dict[str, Ca
 
 
 def trained(data: str, held_out: str, work: Path) -> dict[str, str]:
-    """Addresses of the models by criterion; a run that is there is gone on with."""
+    """Addresses of the models by criterion; an existing run is resumed."""
     recipe = yaml.safe_load(RECIPE)
     recipe["run"] = str(work / f"export-{held_out}")
     more = {"criterion": "transducer", "criterion_options": {"join": 96, "ctc": 0.3}}

@@ -46,7 +46,7 @@ def milliseconds(call: Callable[[], object]) -> float:
 
 
 def naive(gradient: Tensor, residual: Tensor, threshold: float) -> Tensor:
-    """What one writes in torch without thinking of memory: indices with signs."""
+    """A straightforward torch version that ignores memory: indices with signs."""
     residual += gradient
     index = (residual.abs() > threshold).nonzero().squeeze(1)
     values = residual[index].sign() * threshold

@@ -41,7 +41,7 @@ def cells(scale: float, counts: list[int], seeds: int) -> list[Cell]:
 
 
 def page(rows: list[Row], missing: list[Cell], command: str) -> str:
-    """The page of what is there."""
+    """The page of the existing results."""
     lines = ["# GTC and dense synchronous SGD", "", f"`{command}`", ""]
     if rows:
         lines += [

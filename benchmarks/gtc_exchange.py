@@ -1,4 +1,4 @@
-"""Two processes give each other the sum of their gradients over a wire of limited rate: dense, in bfloat16, and by GTC.
+"""Two processes sum their gradients over a link of limited rate: dense, in bfloat16, and by GTC.
 
 python benchmarks/gtc_exchange.py [--weights 24000000] [--rounds 7] [--write]
 
@@ -74,7 +74,7 @@ class Wire:
 
 
 def start(wire: Wire, rank: int, weights: int, rounds: int) -> subprocess.Popen[str]:
-    """A worker in its namespace, which does what lines on its input ask for."""
+    """A worker in its namespace, controlled by lines on its standard input."""
     name, link = wire.names[rank], wire.links[rank]
     command = [
         "ip",
@@ -137,7 +137,7 @@ def work(rank: int, weights: int) -> None:
 
 
 Way = tuple[Callable[[], Any], Callable[[], Any]]
-"""What is done before the clock runs, and what is timed."""
+"""The untimed preparation, and the timed call."""
 
 
 def dense_ways(group: TorchGroup, vector: torch.Tensor) -> dict[str, Way]:

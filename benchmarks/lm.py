@@ -52,7 +52,7 @@ class Run:
 
 
 def timed(command: list[str]) -> Run:
-    """Run a command to its end. Raises RuntimeError with what it said when it fails."""
+    """Run a command to its end. Raises RuntimeError with its output if it fails."""
     begin = time.perf_counter()
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         child = subprocess.Popen(command, stdout=out, stderr=errors)
@@ -87,7 +87,7 @@ def best_memory(call: Callable[[str], list[str]], sizes: list[str]) -> str:
 
 
 def estimate_one(text: str, arpa: str, order: str, prune: str, threads: str) -> None:
-    """The process that is measured: prints CPU seconds by phase and the numbers of n-grams."""
+    """The measured process: prints CPU seconds by phase and the numbers of n-grams."""
     from megahour.lm.cli.command_parts import fast_numba_import
 
     fast_numba_import()  # as `megahour lm train` does
@@ -128,7 +128,7 @@ class Job:
 
 
 def helper(call: Callable[..., T], *values: object) -> T:
-    """In a process of its own: the peak memory of children would begin at what this one has."""
+    """Starts a command in a fresh process, because a child's peak memory would begin at this process's."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(call, *values).result()
 

@@ -1,4 +1,4 @@
-"""How well `megahour lm plan` tells what `lm cluster` takes at sizes that never ran. In two parts, so that the plan is
+"""How well `megahour lm plan` predicts the cost of `lm cluster` at sizes not run. In two parts, so that the plan is
 written down before there is anything to compare it with:
 
 python benchmarks/lm_plan.py predict --from RUN --from RUN --from RUN --words 1e6,2e6,4e6     # writes lm_plan.json
@@ -52,7 +52,7 @@ def predict(runs: list[str], words: list[str], cores: int) -> list[dict[str, Any
 
 
 def took(run: str) -> dict[str, float]:
-    """What a finished run took, in the terms of a plan."""
+    """The cost of a finished run, in the units of a plan."""
     steps = measured_run(run)
     costs = [Artifact(f"{run}/{step.name}").figures(COST) for step in steps]
     sizes = Artifact(f"{run}/arpa").manifest.summary["ngrams"]

@@ -104,7 +104,7 @@ def phase_table(phases: dict[str, float], wall_s: float, memory: float, runs: in
 
 
 def given_model(source: Path, runs: int, folder: Path) -> list[str]:
-    """The pruning of an ARPA file, and what comes of it."""
+    """Prune an ARPA file and evaluate the result."""
     target = folder / "pruned.arpa"
     found = timed_prunings(source, target, runs)
     before, after = read_sizes(source), read_sizes(target)

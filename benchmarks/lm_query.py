@@ -79,7 +79,7 @@ def build(figures: Figures, text: Path, folder: Path, order: int, found: dict[st
 
 
 def ask(model: str, sentences: str, program: str, runs: str) -> None:
-    """The process that is measured: prints seconds to load, CPU and wall seconds of each run, and the sums."""
+    """The measured process: prints seconds to load, CPU and wall seconds of each run, and the sums."""
     lines = Path(sentences).read_text("utf-8").splitlines()
     threads = int(program.rpartition(" ")[2]) if program.startswith("ours") else 0
     if threads:

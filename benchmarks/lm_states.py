@@ -1,4 +1,4 @@
-"""Words asked for one after another, as decoders do, beside KenLM's Python module.
+"""Words scored one after another, as decoders do, compared with KenLM's Python module.
 
 python benchmarks/lm_states.py MODEL.arpa TEXT [--sentences 20000] [--rounds 5] [--write]
 

@@ -1,4 +1,4 @@
-"""What training data cost: waits of a consumer, hours of audio a core-hour, bytes and requests of an object store.
+"""Cost of training data: waits of a consumer, hours of audio per core-hour, bytes and requests of an object store.
 
 python benchmarks/loader.py [--shards 16] [--utterances 200] [--runs 3] [--write]
 
@@ -96,7 +96,7 @@ def loader_of(home: str, cache: Path, *, lanes: int = 1, workers: int = 1, windo
 
 
 class Free(Loader):
-    """Batches that cost nothing: what the machine's load alone makes of the waits."""
+    """Batches without cost, which show the waits due to the machine's load alone."""
 
     def batch(self, *place: int, **form: int) -> Any:
         return self
@@ -130,7 +130,7 @@ def consume(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def workers(home: str, folder: Path, n: int = 1, machines: int = 1, **values: Any) -> list[dict[str, Any]]:
-    """What `n` workers in processes of their own measure; those of a machine share a cache."""
+    """Measurements of `n` workers in separate processes; those of a machine share a cache."""
     running = []
     for rank in range(n):
         given = {"home": home, "cache": str(folder / f"cache{rank * machines // n}"), "rank": rank, "workers": n}

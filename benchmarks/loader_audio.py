@@ -1,4 +1,4 @@
-"""Training from audio: hours of audio a core-hour through the loader, by what is done to it.
+"""Training from audio: hours of audio per core-hour through the loader, by kind of change.
 
 python benchmarks/loader_audio.py [--hours 0.2] [--runs 3] [--write]
 

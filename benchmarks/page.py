@@ -1,4 +1,4 @@
-"""What the benchmarks share: the line that names the machine, and the page of results beside the script."""
+"""Shared by the benchmarks: the line that names the machine, and the page of results beside the script."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def training(config: dict[str, Any], rounds: int) -> dict[str, Any]:
 
 
 class Logits(torch.nn.Module):
-    """What a decoder reads, of whole utterances."""
+    """The model's logits for whole utterances, which a decoder reads."""
 
     inputs, outputs = ("x", "x_lens"), ("logits",)
 

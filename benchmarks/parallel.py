@@ -1,4 +1,4 @@
-"""What each worker holds of a model in parts, how large its process gets, and that it learns what one process learns.
+"""A model in parts: memory of each worker and its process, and the check that it learns the same as one process.
 
     python benchmarks/parallel.py [--write benchmarks/parallel.md]
 

@@ -1,4 +1,4 @@
-"""How well `megahour plan RECIPE --hours` tells the time of each step of a run many times larger.
+"""How well `megahour plan RECIPE --hours` predicts the time of each step of a run many times larger.
 
 python benchmarks/plan_hours.py --folder runs/plan --sizes 0.56,1.12 --size 5.6 [--write]
 

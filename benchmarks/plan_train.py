@@ -1,4 +1,4 @@
-"""What `megahour plan train` says of 2 and 4 processes on a slow wire, and then what they take: each trainer's step.
+"""Step times of each trainer with 2 and 4 processes on a slow link: predicted by `megahour plan train`, then measured.
 
     python benchmarks/plan_train.py [--parameters 1000000] [--seconds 12] [--write]
 

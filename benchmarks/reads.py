@@ -1,4 +1,4 @@
-"""What stages ask of a store and compute as the number of shards grows: requests, bytes, calls, CPU of one process.
+"""Stages as the number of shards grows: requests to the store, bytes, function calls, CPU of one process.
 
 python benchmarks/reads.py [--sizes 40,80,160] [--repeats 3] [--write]
 

@@ -1,4 +1,4 @@
-"""How long a run that goes on needs to its first task, in a store that answers after 20 ms.
+"""Time from resuming a run to its first task, with a store latency of 20 ms.
 
 python benchmarks/resume.py [--sizes 1000,3000,10000] [--write]
 

@@ -1,4 +1,4 @@
-"""What synthetic speech brings to a recogniser of real speech: our own voice, espeak-ng's voices, and both.
+"""Gain from synthetic speech for a recogniser of real speech: our own voice, espeak-ng's voices, and both.
 
     megahour run voice                                                    # the voice: some 40 minutes of one core
     python benchmarks/round_trip.py ../shared/data/fsdd --voice runs/voice-en/voice --out OUT --folds george [--write]

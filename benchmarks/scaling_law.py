@@ -203,7 +203,7 @@ def curve_lines(points: Sequence[Point], words: Floats) -> list[str]:
 
 
 def law_line(name: str, points: Sequence[Point], words: Floats) -> str:
-    """A fit, its residuals, and what it foretells of the largest set without having seen it."""
+    """A fit, its residuals, and its prediction for the largest set without using it."""
     fit, largest = FITS[name], float(points[-1].wer(words).mean())
     law = fitted(fit, points, words)
     drawn = [fitted(fit, points, words, draw) for draw in draws_of(words)]

@@ -192,7 +192,7 @@ def _row(name: str, n: np.ndarray, y: np.ndarray) -> str:
 
 
 def measured(given: argparse.Namespace, size: int, title: str, flags: list[str]) -> dict[str, float]:
-    """The figures of one size: kept in the folder, as a large one takes long."""
+    """The figures of one size; cached in the folder, because a large one takes long."""
     kept = given.folder / f"{given.engine}-{given.workers}-{title}-{size}.json"
     if not kept.exists():
         load = os.getloadavg()[0]

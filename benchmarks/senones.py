@@ -37,7 +37,7 @@ MELS = 64
 
 
 class Voice:
-    """What random words sound like."""
+    """The sound of random words."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(1)

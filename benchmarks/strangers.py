@@ -1,4 +1,4 @@
-"""Alignment of speakers and sources that the aligner has never heard, from clips and texts of your own.
+"""Alignment of speakers and sources unseen by the aligner, from your own clips and texts.
 
     python benchmarks/strangers.py CLIPS --out OUT                      # CLIPS/SPEAKER/NAME.wav with NAME.txt
     python benchmarks/strangers.py CLIPS --out OUT --aligner A B        # aligners of yours, instead of training them
@@ -49,7 +49,7 @@ Step = dict[str, Any]
 
 @dataclass
 class Found:
-    """What is counted of a speaker with one aligner, or of several together."""
+    """Counts of one speaker with one aligner, or of several together."""
 
     read: float = 0  # characters
     misread: float = 0
@@ -92,7 +92,7 @@ def steps_of(speaker: str, a: argparse.Namespace, compose: Step) -> Iterator[tup
 
 
 def _training(speaker: str, a: argparse.Namespace, compose: Step) -> Iterator[tuple[str, Step]]:
-    """Strings of all other speakers' clips, and aligners that hear them more and more often."""
+    """Strings of all other speakers' clips, and aligners trained on them for more and more passes."""
     strings = {**compose, "style": "prompts", "hours": a.hours, "gap_s": [0.1, 0.5], "speeds": [0.9, 1.1]}
     fewest, most = compose.get("clips_per_string", [1, 1])
     yield f"prompts-raw-{speaker}", {**strings, "clips_per_string": [1, max(fewest, most // 2)]}
@@ -156,7 +156,7 @@ def run(recipe: Path, steps: dict[str, Step], a: argparse.Namespace) -> Path:
 
 
 def utterances(made: Path, speaker: str, name: str) -> tuple[int, int]:
-    """How many utterances of allowed length `cut` made of the timed recordings, and how many of them it kept."""
+    """The number of utterances of allowed length that `cut` made from the timed recordings, and how many it kept."""
     out = made / f"utterances-{speaker}-{name}"
     inputs = {"recordings": f"recordings-timed-{speaker}", "alignment": f"alignment-timed-{speaker}-{name}"}
     words = [word for role, step in inputs.items() for word in (f"--{role}", str(made / step))]

@@ -1,4 +1,4 @@
-"""What a step costs more with each trainer: against the plain loop, and against DDP, on one machine with an idle wire.
+"""Overhead per step of each trainer over the plain loop and over DDP, on one machine with an idle network.
 
 python benchmarks/sync_overhead.py [--rounds 50] [--steps 2] [--chunks 16] [--write]
 
@@ -63,7 +63,7 @@ class Model(nn.Module):
 
 
 class Loop:
-    """A plain training loop, or one with a trainer in the place of the optimiser."""
+    """A plain training loop, or one with a trainer in place of the optimiser."""
 
     def __init__(self, trainer: str, chunks: int) -> None:
         from megahour import sync

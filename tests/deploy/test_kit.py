@@ -31,7 +31,7 @@ def test_manifests_are_what_kubernetes_takes(path: Path) -> None:
 
 
 def test_what_is_no_field_is_found() -> None:
-    """The check above would be worth nothing otherwise."""
+    """The check above would be useless otherwise."""
     validate = pytest.importorskip("kubernetes_validate")
     (job,) = (r for r in resources(DEPLOY / "kubernetes" / "train.yaml") if r["kind"] == "Job")
     job["spec"]["template"]["spec"]["restartsPolicy"] = "Never"

@@ -125,7 +125,7 @@ def checkpoint(run: Path) -> list[Path]:
 
 
 def disturbed(slurm: Cluster, job: str, run: Path, log: Path, disturb: list[str]) -> str:
-    """What a job has written that was disturbed after its first checkpoint, once it has ended."""
+    """The output of a job that was disturbed after its first checkpoint, once it has ended."""
     until(lambda: checkpoint(run), 120)
     slurm.say(*disturb)
     until(lambda: "turn 1" in log.read_text(), 60)

@@ -18,7 +18,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run's folder; nothing in it may be changed."""
+    """The run's folder, which tests must not change."""
 
     def make(folder: Path) -> None:
         run("run", str(SMALL), f"run={folder}")

@@ -1,4 +1,4 @@
-"""Running `small.yaml` in a process of its own, and what compares two runs."""
+"""Runs `small.yaml` in its own process, and compares runs."""
 
 from __future__ import annotations
 

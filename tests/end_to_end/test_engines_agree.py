@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.slow, *NEEDS_SPARK]
 
 
 def test_a_recipe_on_spark_gives_the_bytes_of_the_local_engine(tmp_path: Path, undisturbed: Path) -> None:
-    """Maps, exchanges, a model in training and tasks that use the accelerator service."""
+    """Maps, exchanges, a training and tasks that use the model service."""
     folder = tmp_path / "small"
     run("run", str(SMALL), f"run={folder}", "engine.kind=spark", TWO_MODELS, "--until", "alignment")
     steps = {path.parent.name for path in folder.glob("*/manifest.json")}

@@ -1,4 +1,4 @@
-"""A whole recipe through `megahour run`, disturbed in every way a user or a machine would, ends in the same bytes."""
+"""A whole recipe through `megahour run`, disturbed as by users and machines, ends in the same bytes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_disturbed_run_ends_in_the_same_bytes(tmp_path: Path, undisturbed: Pat
 
 
 def test_a_finished_run_has_a_report_and_no_scratch_files(undisturbed: Path) -> None:
-    """But what tells how its trainings went."""
+    """Except the meters of its trainings."""
     assert "BAD" not in run("verify", str(SMALL), f"run={undisturbed}")
     assert list((undisturbed / "report" / "shards").glob("*.html"))
     assert not [path for path in (undisturbed / ".work").rglob("*") if path.is_file() and path.parent.name not in KEPT]

@@ -1,4 +1,4 @@
-"""A run recognises files: the words of `decode`, from the command line, Python and a pipe."""
+"""A run transcribes files with the words of `decode`, from the command line, Python and a pipe."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_from_files_and_folders(undisturbed: Path, tmp_path: Path) -> None:
 
 
 def test_from_a_pipe_as_it_comes(undisturbed: Path) -> None:
-    """What is final in the end is what the whole file gives, cut or not, where its mean starts like a stream's."""
+    """The final words are those of the whole file, cut or not, if its mean starts like a stream's."""
     (_, samples, rate_hz), *_ = first_utterances(undisturbed)
     command = [
         "transcribe",

@@ -1,4 +1,4 @@
-"""A bundle that was cut short, changed or made to harm is refused with its file's name, before its graph is used."""
+"""A truncated, changed or malicious bundle is refused with its file's name, before its graph is used."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def change(folder: Path, **values: Any) -> None:
 
 
 def put(folder: Path, name: str, data: bytes) -> None:
-    """A file, and what the manifest has to say of it: whoever can write one can write the other."""
+    """Writes a file and its entry in the manifest: an attacker can write both."""
     (folder / name).write_bytes(data)
     files = json.loads((folder / MANIFEST).read_text())["files"]
     files[name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
@@ -71,7 +71,7 @@ def put(folder: Path, name: str, data: bytes) -> None:
 
 
 def without_tokens(folder: Path) -> None:
-    """A graph of another model: ten tokens, where the manifest has nine."""
+    """A graph of another model, with ten tokens where the manifest has nine."""
     tokens = json.loads((folder / MANIFEST).read_text())["tokens"]
     change(folder, tokens=tokens[:-1])
 
@@ -113,7 +113,7 @@ def program(kind: str, size: int, value: float, folder: Path) -> None:
 
 
 def weights_elsewhere(place: str, folder: Path) -> None:
-    """A graph that asks the runtime to read another file for its weights; here it would find them."""
+    """A graph that makes the runtime read its weights from another file, which exists here."""
     graph = onnx.load(str(folder / "model.onnx"))
     weight = max(graph.graph.initializer, key=lambda each: len(each.raw_data))
     Path("weights.bin").write_bytes(weight.raw_data)
@@ -256,14 +256,14 @@ def test_a_digest_tells_a_bundle_whose_manifest_was_changed_with_its_files(sound
 
 
 def swapped(folder: Path) -> None:
-    """Tokens in another order, in both places: each checksum is right, and every word wrong."""
+    """Tokens in another order in both places: all checksums match, and every word is wrong."""
     tokens = json.loads((folder / MANIFEST).read_text())["tokens"]
     change(folder, tokens=[*tokens[:2], *reversed(tokens[2:])])
     put(folder, "tokens.txt", tokens_text(json.loads((folder / MANIFEST).read_text())["tokens"]).encode())
 
 
 def pickled(folder: Path) -> None:
-    """What unpickling would run."""
+    """A pickle whose loading would run code."""
     data = io.BytesIO()
     np.save(data, np.array([Path("x")], dtype=object), allow_pickle=True)
     put(folder, Bundle.open(str(folder)).manifest.golden[0].log_probs, data.getvalue())
@@ -282,7 +282,7 @@ def pickled(folder: Path) -> None:
 def test_golden_clips_tell_a_bundle_whose_parts_do_not_belong_together(
     change_it: Callable[[Path], None], message: str, sound: Path, tmp_path: Path
 ) -> None:
-    """Where the checksums are right, because the manifest was changed too."""
+    """Although the checksums match, because the manifest was changed too."""
     changed = shutil.copytree(sound, tmp_path / "bundle")
     change_it(changed)
     error = CliRunner().invoke(app, ["verify", str(changed)]).exception

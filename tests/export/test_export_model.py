@@ -1,4 +1,4 @@
-"""A bundle says what the model says, in onnxruntime and in sherpa-onnx, or it is not written."""
+"""A bundle recognises the same as the model, in onnxruntime and in sherpa-onnx, or it is not written."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def bundle(conformer: Artifact, tmp_path_factory: pytest.TempPathFactory) -> Bun
 
 @pytest.mark.parametrize("kind", ["lstm", "blstm", "tdnn", "mlp"])
 def test_every_encoder_says_the_same_from_its_bundle(kind: str, tmp_path: Path) -> None:
-    """With our own front end, whose windows are whole; also what is said of a minute that the export has not seen."""
+    """With our own front end, whose windows are whole; also for a minute of audio that the export has not seen."""
     made = model(tmp_path / "model", kind, FeaturesParams(), stack=3)
     written(made, tmp_path / "bundle")
     mine, exported = (Recogniser(parts_of(str(tmp_path / name))) for name in ("model", "bundle"))
@@ -86,7 +86,7 @@ def test_texts_are_compared_without_what_a_run_searches_with(conformer: Artifact
 
 
 def test_a_chunk_is_taken_when_one_frame_more_has_come() -> None:
-    """As sherpa-onnx does: its `is_ready` asks for more frames than a chunk has."""
+    """Like sherpa-onnx, whose `is_ready` needs more frames than a chunk has."""
     assert [len(list(play.chunks(rows, 32))) for rows in (0, 32, 33, 64, 65)] == [0, 0, 1, 1, 2]
 
 
@@ -141,7 +141,7 @@ def test_a_transducer_searches_its_bundle_with_beams(tmp_path: Path) -> None:
 
 
 def test_a_transducer_whose_predictor_is_an_lstm_says_the_same_from_its_bundle(tmp_path: Path) -> None:
-    """Greedy, with beams and in a stream, by graphs that are given the state; sherpa-onnx is not said to play it."""
+    """Greedy, with beams and in a stream, with graphs that take the state; sherpa-onnx is not listed for it."""
     heads = {"heads": {"transducer": 1.0}, "predictor": "lstm"}
     made = model(tmp_path / "model", "conformer", heads=heads, layers=1)
     bundle = written(made, tmp_path / "bundle", CLIPS[:2], precisions=["int8"])
@@ -220,7 +220,7 @@ def test_a_graph_that_says_something_else_is_not_written(conformer: Artifact, tm
 
 
 class OneOff:
-    """The model that is exported changes while it is: its statistics are those of another one."""
+    """The model changes during its export: its statistics are replaced by another's."""
 
     def __init__(self, trained: TrainedModel) -> None:
         self.trained = trained
@@ -301,7 +301,7 @@ def test_from_the_command_line(conformer: Artifact, tmp_path: Path) -> None:
 
 
 def test_a_run_gives_the_clips_the_origin_and_the_licences(tmp_path: Path) -> None:
-    """Golden clips of speakers that the model has not learnt from, one of each in turn; calibration of the others."""
+    """Golden clips from held-out speakers, one of each in turn; calibration clips from the training speakers."""
     made = run(tmp_path)
     params = ExportModelParams(precisions=["int8"], int8="static", golden_clips=3, calibration_clips=4)
     bundle, found = export_model(str(tmp_path), "model", params, (), (), str(tmp_path / "bundle"))
@@ -339,7 +339,7 @@ def test_what_cannot_go_out_is_named(conformer: Artifact, tmp_path: Path) -> Non
 
 
 def test_a_model_goes_out_as_one_that_was_told_its_tag(bundle: Bundle, tmp_path: Path) -> None:
-    """What it is told is in the biases of the graphs; a bundle cannot be told anything any more."""
+    """The tag is built into the biases of the graphs, so a bundle takes no tag."""
     tags = {"heads": {"ctc": 1.0}, "tag": "language", "tags": ["de", "ru"], "tag_told": 0.5}
     parts = parts_of(model(tmp_path / "model", "tdnn", heads=tags, layers=1).url)
     trained = TrainedModel(parts, tell="ru")

@@ -1,4 +1,4 @@
-"""A voice's bundle says what the voice says, sample by sample, in onnxruntime and sherpa-onnx, or it is not written."""
+"""A voice's bundle speaks like the voice, sample by sample, in onnxruntime and sherpa-onnx, or it is not written."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ MELS = 12
 
 
 def voice(folder: Path, **settings: Any) -> Artifact:
-    """A *model* of two voices that has learnt nothing: it hums, each phone in another way."""
+    """An untrained *model* of two voices, which hums each phone differently."""
     spectrum = asdict(MelSpectrum(8_000, MELS))
     config: dict[str, Any] = {
         **{"kind": "voice", "inputs": MELS, "outputs": MELS, "layers": 1, "units": 8, "decoder": "flow"},
@@ -96,7 +96,7 @@ def said(by: AnySpeaker, text: str, **manner: Any) -> NDArray[np.float32]:
 
 @pytest.fixture(scope="module", autouse=True)
 def few_rounds() -> Iterator[None]:
-    """Of Griffin-Lim: a graph of 32 takes seconds to trace and to load."""
+    """Few rounds of Griffin-Lim, because a graph of 32 takes seconds to trace and load."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(vocoders, "GriffinLim", partial(GriffinLim, rounds=3))
         yield
@@ -164,7 +164,7 @@ def test_say_with_a_bundle(made: Path, tmp_path: Path) -> None:
 
 
 def test_tokens_of_spaces_and_marks(made: Path) -> None:
-    """As sherpa-onnx writes them: spaces say nothing, pauses are there once, an end has silence after it."""
+    """As sherpa-onnx writes them: spaces are ignored, repeated pauses merge, an end has silence after it."""
     exported = ExportedSpeaker(str(made / "bundle"))
     plain, frames = exported.run([1, 2, 3, 1, 2, 1])
     spaced, same = exported.run([0, 2, 0, 3, 0, 1, 1, 0, 2])

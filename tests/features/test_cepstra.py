@@ -1,4 +1,4 @@
-"""`import-features`: published cepstra in both byte orders and with their flaws; and AN4 where it is there."""
+"""`import-features`: published cepstra in both byte orders and with their flaws; and AN4 if available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Distortion between two recordings, on paths that are checked against all others, and against pymcd's cepstra."""
+"""Distortion between two recordings: paths are checked by brute force, cepstra against pymcd."""
 
 from __future__ import annotations
 

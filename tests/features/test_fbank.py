@@ -1,4 +1,4 @@
-"""Log-mel features: Kaldi's values, whatever the length, level or rate."""
+"""Log-mel features: Kaldi's values for any length, level and rate."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_fast_path_equals_the_plain_one(length: int, level: float, seed: int) ->
 @settings(max_examples=15)
 @given(start=st.integers(0, 150), frames=st.integers(1, 100))
 def test_a_frame_does_not_depend_on_its_neighbours(start: int, frames: int) -> None:
-    """So features may be computed in pieces: the bits are the same."""
+    """So features computed in pieces have the same bits."""
     samples = voice(3.0)
     piece = samples[start * 160 : (start + frames - 1) * 160 + 400]
     np.testing.assert_array_equal(log_mel(piece), log_mel(samples)[start : start + frames])
@@ -113,7 +113,7 @@ def test_filters_above_nyquist_are_refused() -> None:
 
 
 def test_logarithms_are_those_of_numpy_to_the_last_bits() -> None:
-    """Kaldi's features are compared to a thousandth, which a wrong coefficient of the polynomial may pass."""
+    """The comparison with Kaldi's features has a tolerance of 0.001, which might hide a wrong coefficient."""
     values = np.exp(np.linspace(-80, 80, 20_001)).astype(np.float32)
     values[:3] = 0.0, 1e-30, 1.0
     floor = np.float32(1e-10)

@@ -1,4 +1,4 @@
-"""Stage `features` end to end: real FLAC in, features with a causal mean per speaker out, whatever the workers."""
+"""Stage `features` end to end: real FLAC in, features with a causal mean per speaker out, for any number of workers."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_features_are_log_mels_less_the_speakers_running_mean(corpus: Corpus, ma
 def test_a_selections_speakers_are_heard_in_the_order_of_creation(
     corpus: Corpus, tmp_path_factory: pytest.TempPathFactory, order: list[int], gap_s: int
 ) -> None:
-    """Whatever the order of the utterances' table: the running mean of a speaker passes from one to the next."""
+    """In any order of the utterances' table: a speaker's running mean passes from one to the next."""
     folder = tmp_path_factory.mktemp("order")
     empty = {
         field.name: "" if pa.types.is_string(field.type) else [] if pa.types.is_list(field.type) else 0
@@ -188,7 +188,7 @@ def test_what_sherpa_onnx_hears_is_chosen_by_edges_and_scale(
 def test_the_mean_starts_again_before_a_share_of_the_utterances(
     corpus: Corpus, engine: LocalEngine, tmp_path: Path, share: float
 ) -> None:
-    """Drawn by the key. The means that are stored say where, and the summary tells the model's configuration."""
+    """Drawn by the key. The stored means show where, and the summary passes it to the model's configuration."""
     params = PARAMS.model_copy(update={"restarts": share, "keep": "both"})
     run_stage(Features(), params, corpus.inputs, Artifact(tmp_path), engine)
     begun = []

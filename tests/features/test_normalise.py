@@ -1,4 +1,4 @@
-"""The causal mean: equal to its formula, blind to the future, and carried from utterance to utterance."""
+"""The causal mean: equal to its formula, independent of future frames, and carried from utterance to utterance."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_it_follows_a_speaker_to_another_room() -> None:
 
 
 def test_it_forgets_in_30_seconds() -> None:
-    """After a step in level, the share 1/e of it is left 30 s of frames of 10 ms later."""
+    """30 s after a step in level, 1/e of it is left."""
     x = np.zeros((9000, 1), np.float32)
     x[6000:] = 1.0
     assert CausalMean(np.zeros(1, np.float32)).apply(x)[-1, 0] == pytest.approx(1 / np.e, rel=0.01)

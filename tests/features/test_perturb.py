@@ -1,4 +1,4 @@
-"""What is done to audio before its features are computed: levels, times, and material that is too short or silent."""
+"""Changes of audio before features are computed: levels, times, and clips that are too short or silent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def loudest_hz(signal: np.ndarray) -> float:
 
 
 def lag(one: np.ndarray, other: np.ndarray) -> int:
-    """Samples by which `other` comes later."""
+    """The delay of `other` in samples."""
     size = 2 * len(one)
     found = int(np.argmax(np.fft.irfft(np.fft.rfft(other, size) * np.conj(np.fft.rfft(one, size)))))
     return found - size if found > size // 2 else found

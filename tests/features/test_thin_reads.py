@@ -1,4 +1,4 @@
-"""What `features` fetches of utterances that are spread over many shards of an object store, counted at the server."""
+"""What `features` fetches for utterances in many shards of an object store, counted at the server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kaldi's archives and HTK's SLF: what is written is read, here and by kaldifst, and what is damaged is named."""
+"""Kaldi's archives and HTK's SLF: files we write can be read, here and by kaldifst, and damaged ones are named."""
 
 from __future__ import annotations
 

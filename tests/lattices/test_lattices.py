@@ -19,7 +19,7 @@ WORDS = ["<eps>", "a", "b", "c", "d"]
 
 
 def lattice(*arcs: tuple[int, int, int, float], words: Sequence[str] = WORDS) -> Lattice:
-    """Of arcs (source, target, word, graph cost); a state's frame is its number."""
+    """A lattice from arcs (source, target, word, graph cost); a state's frame is its number."""
     source, target, word, cost = (np.array(column) for column in zip(*arcs, strict=True))
     states = np.arange(target.max() + 1, dtype=np.int32)
     whole = (each.astype(np.int32) for each in (source, target, word))

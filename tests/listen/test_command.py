@@ -1,4 +1,4 @@
-"""`megahour listen` as users run it: what it prints, how it ends, and what it refuses before a model is loaded."""
+"""`megahour listen` as users run it: its output, its end, and what it refuses before a model is loaded."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_token_must_be_long_and_fit_a_header(token: str, tmp_path: Path) -> No
 
 
 def send_nonsense(port: int, token: str) -> None:
-    """What anybody can send: no HTTP, too long a line, a body packed otherwise, a stream that breaks off."""
+    """Invalid requests: no HTTP, too long a line, a body with another encoding, an aborted stream."""
     good = f"Host: 127.0.0.1\r\nAuthorization: Bearer {token}\r\n"
     socketed = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
     key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"

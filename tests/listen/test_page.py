@@ -1,4 +1,4 @@
-"""The page of `megahour listen` in a real browser: words of a microphone, into which a WAV is played, and of a file."""
+"""The page of `megahour listen` in a real browser: words from a microphone, which plays a WAV, and from a file."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def serving(recogniser: Recogniser) -> Iterator[tuple[ListenServer, str]]:
 
 @contextmanager
 def tab_of(microphone: Path) -> Iterator[Any]:
-    """A tab whose microphone hears the file again and again; in the end it must not have complained."""
+    """A tab whose microphone plays the file in a loop; checks at the end that it logged no errors."""
     if BROWSER is None:
         pytest.skip("needs Chromium (on Debian: apt install chromium)")
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install 'megahour[dev]')")

@@ -1,4 +1,4 @@
-"""The server of `megahour listen`: its protocol, its limits, and who is let in; over real sockets of this machine."""
+"""The server of `megahour listen`: its protocol, limits and access control, over real local sockets."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def served(recogniser: Recogniser, talk: Talk, limits: Limits = TWO, **access: A
 
 
 async def messages(socket: Any) -> list[dict[str, Any]]:
-    """What the server says until it closes."""
+    """The server's messages until it closes."""
     return [json.loads(message.data) async for message in socket if message.type is WSMsgType.TEXT]
 
 
@@ -147,14 +147,14 @@ def test_a_file_that_does_not_come_gives_its_place_up(recogniser: Recogniser, ca
 
 
 async def dripped(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """`data` again and again, for ever."""
+    """Repeats `data` forever."""
     while True:
         writer.write(data)
         await asyncio.sleep(0.03)
 
 
 def test_a_head_that_does_not_come_is_waited_for_no_longer(recogniser: Recogniser) -> None:
-    """Headers now and then hold no connection, nor do they after an answer; a stream under way goes on."""
+    """Slow headers do not hold a connection, before or after an answer; a running stream continues."""
 
     async def held(port: int, before: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -208,7 +208,7 @@ def test_a_file_that_comes_drop_by_drop_gives_its_place_up(recogniser: Recognise
     ],
 )
 def test_hours_of_nothing_in_a_small_file_keep_no_one_busy(recogniser: Recogniser, limits: Limits, why: str) -> None:
-    """Half an hour of zeros is 60 kB of FLAC; of the limits the first block that is over them is the last."""
+    """Half an hour of zeros is 60 kB of FLAC; decoding stops at the first block beyond a limit."""
     file = io.BytesIO()
     soundfile.write(file, np.zeros(8000 * 1800, np.int16), 8000, format="FLAC")
     assert len(file.getvalue()) < 100_000
@@ -226,7 +226,7 @@ def test_hours_of_nothing_in_a_small_file_keep_no_one_busy(recogniser: Recognise
 def test_a_file_that_nobody_waits_for_is_left(
     recogniser: Recogniser, who: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half an hour of audio would hold its place, and the server's end, for a minute."""
+    """Half an hour of audio would occupy its place, and delay the server's end, for a minute."""
     heard, features = threading.Event(), Recogniser.features
     monkeypatch.setattr(Recogniser, "features", lambda *given: (heard.set(), features(*given))[1])
     file = io.BytesIO()
@@ -251,7 +251,7 @@ def test_a_file_that_nobody_waits_for_is_left(
 
 
 def test_who_is_let_in(recogniser: Recogniser) -> None:
-    """The page for all who call the server by its name; the rest with the token, and not from other sites' pages."""
+    """Anyone who uses the server's name gets the page; all else needs the token, and no page of another site."""
 
     async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
         place = f"127.0.0.1:{client.port}"

@@ -18,7 +18,7 @@ SMALL = (Path(__file__).parent / "small.txt").read_text("utf-8").splitlines()
 
 
 class Estimate(NamedTuple):
-    """What was estimated, read back from its ARPA file."""
+    """An estimated model, read back from its ARPA file."""
 
     model: NgramModel
     discounts: list[Discount]

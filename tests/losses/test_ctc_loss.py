@@ -1,4 +1,4 @@
-"""CTC against all paths written out, and impossible utterances named before they end a run."""
+"""CTC compared with all paths written out, and impossible utterances named before they end a run."""
 
 import itertools
 

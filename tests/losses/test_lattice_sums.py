@@ -93,7 +93,7 @@ def test_sums_are_those_of_all_paths(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_lattice_is_a_graph_of_its_own(seed: int) -> None:
-    """The same losses and gradients as by the sums over graphs, under both criteria and all their options."""
+    """The same losses and gradients as the sums over graphs, for both criteria and all their options."""
     frames, rng = 12, np.random.default_rng(seed)
     made = lattice(frames, seed)
     kept = made.length > 0

@@ -19,7 +19,7 @@ Given = tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]
 
 
 def made(frames: int = 7, symbols: int = 4, seed: int = 0, batch: int = 3) -> tuple[Given, tuple[Tensor, ...]]:
-    """What has gradients; and lengths, tokens and their lengths, the first utterance of all frames and symbols."""
+    """Tensors with gradients, lengths, tokens and their lengths; the first utterance has all frames and symbols."""
     generator = torch.Generator().manual_seed(seed)
 
     def drawn(*size: int) -> Tensor:
@@ -115,7 +115,7 @@ def test_there_is_always_a_way_through(frames: int, symbols: int, span: int, see
 
 
 def test_gradients_are_those_of_differences() -> None:
-    """Where the windows stay as they are: the simple joiner's own loss has its gradient, the pruned one none of it."""
+    """If the windows do not change: the simple joiner gets its gradient from its own loss, none from the pruned one."""
     given, targets = made()
     first = given[4].detach(), given[5].detach()
 

@@ -1,4 +1,4 @@
-"""Sequence criteria against the enumeration of all paths, against differences, and where there is no path."""
+"""Sequence criteria compared with enumeration and with finite differences, and without a path."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_gradients_are_those_of_differences(options: dict[str, Any]) -> None:
 
 
 def test_the_loss_is_of_the_paths() -> None:
-    """MMI: how unlikely the alignment is. sMBR: frames that are wrong, where silence never counts as right."""
+    """MMI: -ln of the alignment's probability. sMBR: expected wrong frames, where silence never counts as right."""
     logits = scores_of(5)
     labels, lengths = LABELS[:1], LENGTHS[:1]
     aligned = torch.full_like(logits, never).scatter_(2, labels[..., None], logits.gather(2, labels[..., None]))
@@ -197,7 +197,7 @@ def test_a_thousand_frames_are_as_in_logarithms(size: float) -> None:
 
 @pytest.mark.parametrize("worse", [500.0, 1000.0])
 def test_the_one_way_to_the_end_is_found_far_below_the_best(worse: float) -> None:
-    """Senone 0 is better by far at each frame, and leads nowhere; doubles hold the first case, not the second."""
+    """Senone 0 is far better at each frame, but leads nowhere; doubles can represent the first case, not the second."""
     graph = ArcGraph.of([0, 0, 1, 2], [1, 2, 1, 2], [0, 1, 0, 1], [0.0] * 4, [0, never, never], [never, never, 0])
     scores = torch.tensor([[[worse / 50, 0.0, 0.0]]], dtype=torch.float64).expand(1, 50, 3)
     found = sums(graph, scores, torch.tensor([50]), torch.ones(1, 50, dtype=torch.int64))

@@ -1,4 +1,4 @@
-"""The transducer loss against the sum over all paths, against differences, and in its three forms."""
+"""The transducer loss compared with the sum over all paths and with finite differences, in its three forms."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_it_is_the_sum_over_all_paths(frames: int, symbols: int) -> None:
 
 
 def test_it_is_what_the_tests_of_other_libraries_expect() -> None:
-    """The example of warp-transducer, which torchaudio and others compare with, too."""
+    """The example of warp-transducer, with which torchaudio and others also compare."""
     one, two = [0.1, 0.6, 0.1, 0.1, 0.1], [0.1, 0.1, 0.6, 0.1, 0.1]
     logits = torch.tensor([[
         [one, two, [0.1, 0.1, 0.2, 0.8, 0.1]],
@@ -73,7 +73,7 @@ def test_gradients_are_those_of_differences() -> None:
 
 
 def test_operations_of_torch_give_the_compiled_lattice() -> None:
-    """What runs on a GPU, here on the CPU."""
+    """The GPU's code path, run on the CPU."""
     logits, lengths, tokens, token_lengths = made(4, 7, 5, 6)
     log_probs = logits.log_softmax(3)
     label = log_probs[:, :, :-1].gather(3, tokens[:, None, :, None].expand(-1, 7, -1, 1)).squeeze(3)

@@ -1,4 +1,4 @@
-"""Alert rules: by promtool over hours of made series, by Prometheus and Alertmanager over a run in trouble."""
+"""Alert rules: by promtool on hours of made-up series, and by Prometheus and Alertmanager on a run in trouble."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def small_disk(folder: Path) -> Iterator[bool]:
 
 @needs_prometheus
 def test_a_run_in_trouble_calls_the_pager_with_the_runbook_of_each(tmp_path: Path) -> None:
-    """A worker dies, its step stands still, its model has no work, and the disk is full: all at once, in one run."""
+    """A worker dies, its step stalls, its model has no work, and the disk is full: all in one run."""
     port, signals = free_port(), tmp_path / "signals"
     signals.mkdir()
     with small_disk(tmp_path / "disk") as mounted, pager() as (hook, called), ThreadPoolExecutor(1) as other:

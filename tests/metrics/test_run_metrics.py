@@ -1,4 +1,4 @@
-"""What a scrape says of a run: counted as it goes, by a board that the run's monitor writes on."""
+"""Metrics of a run, which its monitor counts while it goes."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_an_evaluation_says_its_word_error_rates(tmp_path: Path) -> None:
 
 
 def test_saying_the_same_again_is_no_progress(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A training's progress is told twice a second, whether there was a step or not."""
+    """A training reports progress twice a second, even without a step."""
     now_s = [100.0]
     monkeypatch.setattr("megahour.metrics.run.time.time", lambda: now_s[0])
     board = RunBoard()

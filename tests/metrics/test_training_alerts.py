@@ -1,4 +1,4 @@
-"""A training of two workers, as users start it: one stands still, then it is killed; the pager is called for both."""
+"""A training of two workers as users start it: one hangs, then it is killed; the pager is called for both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scrape says of a training: read from the files that its workers write with no metrics asked for."""
+"""Metrics of a training, read from files that its workers always write."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A stage in trouble: its first worker dies, then nothing gets on, and nobody asks its model, until a file is there."""
+"""A stage in trouble: its first worker dies, then it stalls and its model idles, until a file appears."""
 
 from __future__ import annotations
 

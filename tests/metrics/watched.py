@@ -1,4 +1,4 @@
-"""Prometheus and Alertmanager by the files of deploy/monitoring, only faster, and a pager that they call."""
+"""Prometheus and Alertmanager with the files of deploy/monitoring, sped up, and a pager that they call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ needs_prometheus = pytest.mark.skipif(
 
 @contextmanager
 def pager() -> Iterator[tuple[int, dict[str, str]]]:
-    """A web hook: its port, and the runbook of each alert that it was called for."""
+    """A web hook: its port, and the runbooks of the alerts that called it."""
     called: dict[str, str] = {}
 
     class Hook(BaseHTTPRequestHandler):
@@ -66,7 +66,7 @@ def program(folder: Path, *words: str) -> Iterator[None]:
 
 
 def sooner(text: str) -> str:
-    """The rules with seconds for minutes."""
+    """The rules with seconds in place of minutes."""
     text = re.sub(r"for: \w+", "for: 500ms", text)
     text = re.sub(r"\[\w+\]", "[3s]", text)
     return text.replace("> 900", "> 2")

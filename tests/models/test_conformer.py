@@ -55,7 +55,7 @@ def test_any_split_of_the_features_is_the_masked_pass(context: AttentionContext,
 
 
 def test_a_stream_of_an_hour_is_as_exact_at_its_end() -> None:
-    """Positions are distances: the same sound gives the same logits after any past that is out of sight."""
+    """Positions are relative: the same audio gives the same logits after any past beyond the context."""
     model, context = made(), AttentionContext(8, 1)
     heard = features(4 * 8 * 12, 1)
     fresh, late = model.state(), model.state()

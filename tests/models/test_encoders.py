@@ -44,7 +44,7 @@ def test_gradients_do_not_see_padding(config):
 @pytest.mark.parametrize("lookahead", [0, 2, 5])
 @pytest.mark.parametrize(("kind", "back"), [("lstm", False), ("mlp", True)])
 def test_frames_are_seen_exactly_as_far_as_the_lookahead(kind, back, lookahead):
-    """By an mlp to both sides, by an lstm ahead: what it has heard it remembers."""
+    """An mlp looks to both sides, an lstm only ahead, because its state has the past."""
     module = build({**SMALL, "kind": kind, "lookahead": lookahead}, seed=1)
     x = torch.randn(1, 20, 6)
     before = module(x, torch.tensor([20]))

@@ -1,4 +1,4 @@
-"""Heads on an encoder: what they learn from, what they hold between tokens, and what a batch may not change."""
+"""Heads on an encoder: their targets, their state between tokens, and independence of the batch."""
 
 from __future__ import annotations
 

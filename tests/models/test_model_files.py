@@ -1,4 +1,4 @@
-"""Model artifacts: what is written is what runs, and damaged or hostile files are refused before they do harm."""
+"""Model artifacts: the written model is the one that runs, and damaged or hostile files are refused in time."""
 
 import json
 import struct

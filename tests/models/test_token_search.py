@@ -1,4 +1,4 @@
-"""The transducer's beam search against the sum over all ways of every token sequence."""
+"""The transducer's beam search compared with the sum over all alignments of every token sequence."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_one_beam_takes_the_likeliest_label_of_every_frame() -> None:
 @pytest.mark.parametrize("predictor", ["stateless", "lstm"])
 @pytest.mark.parametrize("split", [[9], [1] * 9, [4, 0, 5]])
 def test_a_search_in_parts_is_that_of_the_whole(predictor: str, split: list[int]) -> None:
-    """Labels, chances and score; the path on the way is that of the frames so far."""
+    """Labels, probabilities and score are equal; a partial path is that of the frames so far."""
     search, rows, seen = TransducerSearcher(model(predictor), beams=3), encoded(9), 0
     stream = TokenStream(search)
     for part in split:

@@ -15,7 +15,7 @@ Steps = list[tuple[str, float]]
 
 
 def told(steps: Steps) -> list[str]:
-    """What the alarm says of these steps."""
+    """The alarm's messages for these steps."""
     said: list[str] = []
     alarm = Alarm(said.append)
     for step, (kind, loss) in enumerate(steps):
@@ -39,7 +39,7 @@ def test_batches_that_are_harder_than_others_are_no_divergence(seed: int) -> Non
 
 
 def test_one_hard_batch_is_no_divergence() -> None:
-    """As it came in the demo: 3.056 where 0.9 was usual, in one step of a run that went well."""
+    """As seen in the demo: 3.056 where 0.9 was usual, in one step of a good run."""
     assert told([("", loss) for loss in [*[0.9] * 50, 3.056, *[0.9] * 50]]) == []
 
 

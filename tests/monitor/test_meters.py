@@ -1,4 +1,4 @@
-"""Meters and the alarm: where time goes, in rows that one can plot, and a call when something is wrong."""
+"""Meters and the alarm: rows of step times to plot, and a call when something is wrong."""
 
 from __future__ import annotations
 
@@ -298,7 +298,7 @@ def test_rows_of_steps_that_are_done_again_leave_the_file(tmp_path: Path) -> Non
 
 
 def test_half_a_row_does_not_spoil_the_next_one(tmp_path: Path) -> None:
-    """A script that does not say where it goes on keeps all whole rows."""
+    """A script that gives no resume position keeps all complete rows."""
     path = tmp_path / "steps-00000.jsonl"
     path.write_text('{"step": 7}\n{"st')
     meter = Meter(tmp_path, every=1)

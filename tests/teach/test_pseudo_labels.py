@@ -1,4 +1,4 @@
-"""Hypotheses that are sure enough become texts that `train` learns from, beside the true ones."""
+"""Confident hypotheses become texts for `train`, in addition to the true ones."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def hypotheses(folder: Path, rows: list[list[tuple[int, str, float | None]]], *,
 
 
 def said(*rows: tuple[int, float | None]) -> list[tuple[int, str, float | None]]:
-    """What was said, each with a confidence."""
+    """The texts, each with a confidence."""
     return [(key, MADE[key]["text"], confidence) for key, confidence in rows]
 
 
 @pytest.fixture
 def inputs(tmp_path: Path) -> dict[str, Artifact]:
-    """Utterance 6 was heard wrong, 7 as nothing, 11 was not decoded."""
+    """Utterance 6 is misrecognised, 7 is empty, 11 was not decoded."""
     first = [*said((4, 0.9), (5, 0.8)), (6, WRONG, 0.3), (7, "", 0.0)]
     return {
         "features": features_artifact(tmp_path / "features", FEATURES),
@@ -136,7 +136,7 @@ SETTINGS: dict[str, Any] = {"criterion": "ctc", "stack": 1, "offsets": [0], **SM
 
 
 def texts_of(job: Any) -> dict[int, str]:
-    """What each utterance of a job is trained towards."""
+    """The training text of each utterance of a job."""
     loader, tokens, found = job.loaders["labelled"], job.config["tokens"], {}
     for number in range(len(loader.plan(0))):
         batch = loader.batch(0, number, offset=0)
@@ -146,7 +146,7 @@ def texts_of(job: Any) -> dict[int, str]:
 
 
 def test_a_student_learns_from_both_and_true_texts_win(tmp_path: Path) -> None:
-    """Utterance 1 has no text of its own; 5 has one that nobody should know, as it is of an unlabelled set."""
+    """Utterance 1 has no text; 5 has one that must not be used, because its set is unlabelled."""
     made = [{**each} for each in MADE]
     made[1]["text"] = ""
     features = [("labelled", made[:4]), ("unlabelled", made[4:8]), ("other", made[8:])]
@@ -241,7 +241,7 @@ def test_pseudo_labels_that_do_not_fit_are_refused(tmp_path: Path, values: Any, 
 
 
 def test_a_round_of_a_teacher_and_its_student(tmp_path: Path, engine: LocalEngine) -> None:
-    """Letters that can be heard: as in the recipe `noisy-student`, of which there may be any number of rounds."""
+    """With recognisable letters, as in the recipe `noisy-student`, which may have any number of rounds."""
     made = utterances(90, frames=36)
     features = features_artifact(tmp_path / "features", [("labelled", made[:40]), ("unlabelled", made[40:])])
 

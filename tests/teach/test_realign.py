@@ -1,4 +1,4 @@
-"""Stage `realign`: labels that are off by some frames find their places by a model that learnt from all of them."""
+"""Stage `realign`: labels that are off by some frames are corrected by a model trained on all of them."""
 
 from __future__ import annotations
 

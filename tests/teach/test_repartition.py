@@ -120,7 +120,7 @@ def test_a_speakers_order_is_broken_up_and_shards_mix(
 def test_the_bytes_are_those_of_each_task_alone(
     inputs: dict[str, Artifact], mixed: tuple[Artifact, Path], tmp_path: Path
 ) -> None:
-    """So a killed run goes on with what is missing, whoever makes it."""
+    """So a killed run can make the missing shards on any worker."""
     tasks = Repartition().plan(SMALL, inputs)
     again = Artifact(tmp_path / "again")
     for shard in reversed(range(len(tasks))):

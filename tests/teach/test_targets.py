@@ -117,7 +117,7 @@ def test_a_share_of_each_shard_is_kept_the_surest_utterances(tmp_path, features,
 
 
 def test_only_utterances_with_pseudo_labels_get_targets(tmp_path, features, teacher, targets, engine):
-    """The surest by a lattice's confidences, for example. The rows of these are as without pseudo-labels."""
+    """For example the most confident ones by lattice. Their rows are the same as without pseudo-labels."""
     keys = [features.read_table(shard, ".arrow")["key"].to_pylist() for shard in (1, 2)]
     sure = [own[::2] for own in keys]
     rows = [[{"key": key, "text": "a", "confidence": 1.0, "model": "m"} for key in own] for own in sure]

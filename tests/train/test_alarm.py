@@ -1,4 +1,4 @@
-"""What a training run tells who watches it: its alarm hears of the error that ends it, its meters of checkpoints."""
+"""Monitoring of a training: its alarm reports the error that ends it, its meters the checkpoints."""
 
 import json
 import re
@@ -20,7 +20,7 @@ SMALL = {"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, 
 
 
 def test_the_command_hears_of_the_error_that_ends_the_run(tmp_path: Path) -> None:
-    """Of one worker; of several: test_workers.py."""
+    """With one worker; for several see test_workers.py."""
     made = utterances(20, speakers=4)
     made[2]["features"][5, 1] = np.nan
     command, told = page_me(tmp_path)

@@ -1,4 +1,4 @@
-"""Batches are taken once each, whoever takes them, and a checkpoint lies between two of them for all workers."""
+"""Each batch is taken once, by any worker, and a checkpoint is between the same two batches for all workers."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def test_ctc_is_averaged_over_its_symbols() -> None:
 
 
 def test_two_views_count_half_each_and_what_parts_them() -> None:
-    """CR-CTC: the mean of both losses, and as often as it is asked for the distance of what is said of the views."""
+    """CR-CTC: the mean of both losses, plus the weighted divergence between the views' outputs."""
     spelled = {"tokens": np.array([[1, 2], [2, 0]]), "token_lengths": np.array([2, 1])}
     other = np.random.default_rng(1).normal(size=FEATURES.shape).astype(np.float32)
     one, two = (loss(Echo(), on_device(Batch(view, LENGTHS, [1, 2], spelled))).total for view in (FEATURES, other))

@@ -1,4 +1,4 @@
-"""What only a GPU can show. Skipped where there is none."""
+"""Tests that need a GPU; skipped without one."""
 
 from __future__ import annotations
 

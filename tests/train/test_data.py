@@ -1,4 +1,4 @@
-"""What is held out for the curves: whole speakers, or single utterances, the same whoever asks."""
+"""Held-out data for the curves: whole speakers or single utterances, the same for all workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A decoding graph as arcs of senones sums what the graph's own paths sum, epsilons and all."""
+"""A decoding graph as arcs of senones gives the same sum as the graph's own paths with epsilons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers get a GPU each or the CPU, and one that cannot be had is named with its remedy."""
+"""Workers get a GPU each or the CPU; an unavailable device gives an error with a remedy."""
 
 from __future__ import annotations
 

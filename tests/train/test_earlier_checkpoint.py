@@ -1,4 +1,4 @@
-"""What docs/runbooks.md says of going back: without its newest checkpoints a training goes on from the one before."""
+"""Going back as in docs/runbooks.md: without its newest checkpoints a training resumes from an earlier one."""
 
 from __future__ import annotations
 

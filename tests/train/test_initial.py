@@ -1,4 +1,4 @@
-"""Training that begins with another model: its encoder, its normalisation and, for the same tokens, its last layers."""
+"""Training initialised from another model: its encoder, normalisation and, for the same tokens, its last layers."""
 
 from pathlib import Path
 from typing import Any

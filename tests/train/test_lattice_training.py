@@ -85,7 +85,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Inputs:
 def test_it_learns_against_lattices(
     tmp_path: Path, inputs: Inputs, criterion: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One utterance has no lattice and is left out; one has a lattice of other frames, and has no path."""
+    """One utterance has no lattice and is left out; one has a lattice with other frames, so no path."""
     with caplog.at_level(logging.WARNING):
         _, rows = trained(tmp_path, inputs, {**WHOLE, "criterion": criterion})
     assert rows[-1]["loss"] < 0.95 * rows[0]["loss"]
@@ -96,7 +96,7 @@ def test_it_learns_against_lattices(
 
 
 def test_reasons_are_counted_once_and_add_up(inputs: Inputs) -> None:
-    """Utterances that units do not know are no-target, as ever; held-out ones have lattices too."""
+    """Utterances missing from the units are no-target, as usual; held-out ones have lattices too."""
     units = units_artifact(Path(inputs["units"].url).parent / "fewer", MADE[5:])
     given = {**inputs, "units": units, "lattices": lattices_artifact(Path(units.url).parent / "other", MADE)}
     job = prepare(TrainParams(**{**WHOLE, "held_out": 0.2, "criterion": "mmi"}), {

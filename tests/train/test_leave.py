@@ -1,4 +1,4 @@
-"""A machine that will be taken away: what its notice waits for; test_membership.py has a whole training."""
+"""A machine with a notice that it will be taken away: what it waits for. test_membership.py has a whole training."""
 
 from __future__ import annotations
 

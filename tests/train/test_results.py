@@ -1,4 +1,4 @@
-"""What a training leaves behind: sums, curves, the model or an error, and what was trained on."""
+"""Results of a training: sums, curves, the model or an error, and the audit of what was trained on."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_log_knows_the_time_and_the_speed_that_curves_must_not(tmp_path: Pat
 
 
 class Listed:
-    """A board that keeps what it gets."""
+    """A board that records its rows."""
 
     def __init__(self) -> None:
         self.rows: list[tuple[dict[str, float], int]] = []

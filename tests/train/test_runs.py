@@ -1,4 +1,4 @@
-"""What a run of several workers leaves is that of one, however often it is stopped and whoever goes on with it."""
+"""A run of several workers ends like a run of one, however often it is stopped and resumed."""
 
 from __future__ import annotations
 

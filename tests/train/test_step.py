@@ -1,4 +1,4 @@
-"""A step of training is the step of the whole batch, however many replicas share it, and goes on after a restart."""
+"""A training step equals the step on the whole batch for any number of replicas, and resumes after a restart."""
 
 from __future__ import annotations
 
@@ -349,7 +349,7 @@ def test_an_overflow_in_fp16_leaves_the_step_out_and_halves_the_scale() -> None:
     ],
 )
 def test_a_step_asks_the_device_for_nothing(kind: str, targets: str, params: dict[str, Any]) -> None:
-    """On torch's meta device, which has no numbers: .item(), .cpu(), .numpy(), nonzero and a mask raise there."""
+    """On torch's meta device, which has no values: .item(), .cpu(), .numpy(), nonzero and a mask raise there."""
     made = batch()
     if targets == "teacher":
         shape = (*made.features.shape[:2], 2)

@@ -1,4 +1,4 @@
-"""A model of tokens that also tells what an utterance is, such as its language, from one encoder."""
+"""A token model that also predicts a tag of the utterance, such as its language, from the same encoder."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def spoken(n: int, first_key: int = 0) -> list[Utterance]:
 
 
 def inputs_of(folder: Path, made: dict[str, list[Utterance]]) -> dict[str, Artifact]:
-    """Features, and the selection that says the languages, in a shard for each set; some utterances have none."""
+    """Features, and a selection with the languages, a shard for each set; some utterances have no language."""
     selection = []
     for name, some in made.items():
         languages = ["" if each["key"] in UNKNOWN else each["speaker"][:2] for each in some]
@@ -150,7 +150,7 @@ def test_what_is_no_tag_of_the_training_counts_as_unknown(inputs: dict[str, Arti
 def test_a_layer_for_tags_goes_on_where_they_are_the_same(
     tmp_path: Path, inputs: dict[str, Artifact], model: Artifact
 ) -> None:
-    """Two other tags are not the two that the initial model tells apart."""
+    """The initial model's layer is not used for two other tags."""
     made = {"labelled": [{**each, "speaker": f"x{each['speaker']}"} for each in spoken(40)]}
     for own, same in [(inputs, True), (inputs_of(tmp_path, made), False)]:
         begun = prepare(settings(held_out=0.0), {**own, "initial": model}).module.state_dict()
@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_refused(inputs: dict[str, Artifact], options: Any,
 
 
 def test_models_without_tags_are_what_they_were(inputs: dict[str, Artifact]) -> None:
-    """Neither their configuration nor what identifies a job has a word of tags."""
+    """Neither their configuration nor the job's fingerprint mentions tags."""
     p = settings(criterion_options={"attention": 0.3})
     config = prepare(p, {"features": inputs["features"]}).config
     assert not [name for name in config if name.startswith("tag")]

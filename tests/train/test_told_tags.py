@@ -1,4 +1,4 @@
-"""A model that is told what an utterance is, such as its language, and then spells the same sounds as it does."""
+"""A model with a tag as input, such as the language, which decides how the same sounds are spelled."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPTIONS = {"tag": "language", "tag_told": 0.5, "join": 16, "attention": 0.5}
 
 
 def spoken(n: int, first_key: int = 0) -> list[Utterance]:
-    """Two sounds, which languages write with letters of their own; what is said does not tell the language."""
+    """Two sounds that each language writes with its own letters; the audio does not reveal the language."""
     rng, made = np.random.default_rng(first_key), []
     for i in range(n):
         language = ("de", "ru")[i % 2]
@@ -93,7 +93,7 @@ def decoded(folder: Path, inputs: dict[str, Artifact], model: Artifact, **values
 def test_what_the_model_is_told_says_how_sounds_are_written(
     tmp_path: Path, inputs: dict[str, Artifact], model: Artifact, attention: float
 ) -> None:
-    """By CTC, and sorted by the attention decoder: the same sounds in the letters of either language."""
+    """By CTC, and reranked by the attention decoder: the same sounds in the letters of either language."""
     wanted = ["".join("01"["aßдж".index(letter) % 2] for letter in each["text"]) for each in spoken(8, 100)]
     for language, letters in LETTERS.items():
         heard = decoded(tmp_path / language, inputs, model, tell=language, beams=4, attention_weight=attention)
@@ -105,7 +105,7 @@ def test_what_the_model_is_told_says_how_sounds_are_written(
 
 
 def test_a_model_can_tell_itself_what_it_hears(inputs: dict[str, Artifact], model: Artifact) -> None:
-    """Each utterance of a batch the tag that its tagger has highest: as if it had been told that one alone."""
+    """Each utterance of a batch uses its most likely tag, with the same result as if given that tag."""
     features = np.random.default_rng(4).normal(0, 1, (6, 12, 3 * MELS)).astype(np.float32)
     lengths = np.array([12, 12, 9, 12, 7, 12])
     own = load(model.url, tell="recognised")
@@ -128,7 +128,7 @@ def test_a_model_can_tell_itself_what_it_hears(inputs: dict[str, Artifact], mode
 
 
 def test_a_model_that_is_told_nothing_is_the_one_that_lies_there(model: Artifact) -> None:
-    """Its tagger says the same whatever it is told; the decoder begins otherwise, and frames are moved by a vector."""
+    """The tagger's output does not depend on the given tag; the decoder's start and the frames do."""
     config, data = model.read_json(0, ".model.json"), model.read_bytes(0, ".safetensors")
     plain, told = restore(config, data, where="here").eval(), restore(config, data, where="here", tell="ru").eval()
     features, lengths = (

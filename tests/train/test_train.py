@@ -1,4 +1,4 @@
-"""Stage `train` on small artifacts: it learns, it survives kills, and it says what is wrong."""
+"""Stage `train` on small artifacts: it learns, survives kills, and reports errors."""
 
 import json
 import random
@@ -121,7 +121,7 @@ def test_a_transducer_learns_to_spell_and_is_searched_without_a_graph(tmp_path, 
 
 
 def test_a_pruned_transducer_begins_with_all_symbols(tmp_path, data):
-    """Half of the training is that of a window which holds every symbol; what follows is not."""
+    """The first half of the training has a window with all symbols, the second half a pruned one."""
     values = {"kind": "lstm", "criterion": "transducer", "hidden": 16, "epochs": 0, "whole_epochs": 2, "held_out": 0.0}
     losses = []
     for prune in (2, 100):

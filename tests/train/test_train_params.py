@@ -99,7 +99,7 @@ def test_what_does_not_fit_is_named(values: dict[str, Any], message: str) -> Non
 
 
 def test_runs_from_before_a_parameter_was_there_stay_valid() -> None:
-    """Their fingerprints have no such name: it is left out where it has its default."""
+    """A parameter at its default is left out of the fingerprint."""
     later = {"accumulate": 2, "precision": "bf16", "compile": True, "optimiser": "sgd", "schedule": "cosine"}
     later["lanes"] = 8
     assert not {"parallel", *later} & TrainParams().identity().keys()
@@ -130,7 +130,7 @@ def test_optimisers_have_options_of_their_own(values: dict[str, Any], message: s
 
 
 def test_how_a_run_is_watched_and_spread_does_not_change_what_it_is() -> None:
-    """These are left out of fingerprints: a run goes on after they have changed."""
+    """These are not in fingerprints, so a run resumes after they change."""
     watched = {"checkpoint_s": 1.0, "tensorboard": False, "mlflow": "m", "alarm": "tell", "stall_s": 5.0}
     spread = {"timeout_s": 5.0, "max_restarts": 1, "nodes": 2, "min_nodes": 2, "rendezvous": "a:1"}
     fed = {"prefetch": 0, "cache": "/fast/disk", "cache_gb": 1.0}

@@ -1,4 +1,4 @@
-"""Stage `train` with the input `audio`: the model of stored features, held-out audio as it is, and what is refused."""
+"""Stage `train` with the input `audio`: the model of stored features, unchanged held-out audio, and errors."""
 
 from __future__ import annotations
 

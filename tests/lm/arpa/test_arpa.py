@@ -1,4 +1,4 @@
-"""ARPA files: what we write, KenLM reads and scores as we do; what we read back is what we wrote."""
+"""ARPA files: KenLM reads ours and gives our scores, and reading back gives the same model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pieces of a file land where they belong, past the page cache or through it."""
+"""Pieces of a file are written to the right places, past the page cache or through it."""
 
 from __future__ import annotations
 

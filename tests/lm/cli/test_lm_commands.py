@@ -1,4 +1,4 @@
-"""`megahour lm …` as a user types it: outputs whole or absent, mistakes named before any work."""
+"""`megahour lm …` as users type it: outputs are complete or absent, and mistakes are named before any work."""
 
 from __future__ import annotations
 
@@ -367,7 +367,7 @@ def test_a_damaged_model_leaves_no_output(tmp_path: Path) -> None:
 
 
 def test_of_two_trainings_to_one_file_one_is_refused(tmp_path: Path) -> None:
-    """Both wrote to the same temporary name before, and the model was of both."""
+    """Both used to write to the same temporary name, and the model mixed both."""
     words = np.random.Generator(np.random.PCG64(1)).zipf(1.3, (100_000, 10)) % 50_000
     (tmp_path / "text").write_text("".join(" ".join(map(str, line)) + "\n" for line in words.tolist()))
     (tmp_path / "small").write_text("a b c\n" * 10)

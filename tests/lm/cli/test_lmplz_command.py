@@ -1,4 +1,4 @@
-"""`megahour lmplz` in the place of KenLM's: its options, pipes and numbers. Expected: what lmplz made of the text."""
+"""`megahour lmplz` in place of KenLM's: its options, pipes and numbers. Expected: lmplz's output for the text."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def score(*arguments: object, text: str = "the captain zzz saw\n\nzzz\n") -> Res
 
 
 def test_srilms_lines() -> None:
-    """Form: what ngram -ppl -debug 2 prints. Of unknown words it says that they are, and leaves them out."""
+    """The format of ngram -ppl -debug 2, which marks unknown words and leaves them out."""
     lines = score(MODEL, "--srilm").stdout.splitlines()
     assert lines[:8] == [
         "the captain zzz saw",

@@ -1,4 +1,4 @@
-"""Tries hold what the model held, and walking them gives the probabilities that the definition of backing off gives."""
+"""Tries have the model's entries, and walking them gives the probabilities by the definition of back-off."""
 
 from __future__ import annotations
 

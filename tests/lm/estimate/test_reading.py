@@ -1,4 +1,4 @@
-"""Numbering words: what a word is, which of them the vocabulary has, and what text is refused."""
+"""Numbering words: what a word is, the vocabulary, and texts that are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""KenLM's binary files: the bytes of its build_binary, and the scores of models that it would not take."""
+"""KenLM's binary files: the bytes of its build_binary, and scores of models that it refuses."""
 
 from __future__ import annotations
 

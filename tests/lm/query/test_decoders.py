@@ -1,4 +1,4 @@
-"""Other decoders run with our models, and find what they find with KenLM's."""
+"""Other decoders run with our models, and give the same results as with KenLM's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mapped form: what was put in comes out, the estimator writes the same model straight, damage is noticed."""
+"""The mapped form: entries come back unchanged, the estimator writes it directly, damage is detected."""
 
 from __future__ import annotations
 

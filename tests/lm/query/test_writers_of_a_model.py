@@ -1,4 +1,4 @@
-"""Two writers of one file never mix, however they are staggered: one is whole, the others are told."""
+"""Two writers of one file never mix, however they are staggered: one succeeds, the others get an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimation in bounded memory writes the bytes of the estimation in memory, whatever interrupts it."""
+"""Estimation in bounded memory writes the same bytes as estimation in memory, whenever it is interrupted."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_plenty_of_memory_makes_one_shard_of_the_same_model(text: Path, tmp_path
 
 
 def killed(text: Path, out: Path, held: bool, left: int) -> None:
-    """Kills itself at the step `left`; 0: when all is written and the file has its name still to get."""
+    """Kills itself at the step `left`; 0: when everything is written but the file is not renamed yet."""
 
     def progress(phase: str, done: int, total: int) -> None:
         nonlocal left

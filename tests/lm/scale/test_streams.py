@@ -1,4 +1,4 @@
-"""Scratch files past the page cache: what was put comes back, whatever its size; a file that ends early is an error."""
+"""Scratch files past the page cache: data of any size come back unchanged; a truncated file is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models of tokens: what a text is spelled in is what is counted, scored and asked by a search."""
+"""Models of tokens: the tokens that spell a text are counted, scored and looked up by a search."""
 
 from __future__ import annotations
 

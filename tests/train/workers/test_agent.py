@@ -1,4 +1,4 @@
-"""The settings that an agent gives its workers, and a machine that joins when there is nothing to join."""
+"""The settings that an agent passes to its workers, and a machine that joins without a training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker is lost at any call of a training, and another comes: every batch is in the model once, and counted once.
+"""A worker is lost at any call of a training, and a new one joins: each batch is trained on and counted once.
 
 The gradient of batch n is 1 in row n of the model and 0 elsewhere, so that the model says what it was trained on. The
 workers are virtual: the loss strikes at an exact place, which differs by worker, as it does on a network.
@@ -71,7 +71,7 @@ class Breaking:
 
 
 class Journal(RunWithOthers):
-    """Writes down who had which batches when a round ended: of all groups that tried, and of the one that has."""
+    """Records which worker had which batches at the end of a round, for attempted and for completed ones."""
 
     tried: dict[tuple[int, int], dict[int, list[int]]]
     ended: dict[int, dict[int, list[int]]]
@@ -130,7 +130,7 @@ class OneWorker:
         return -around._left - 1
 
     def waiting(self, rounds: int) -> Tensor:
-        """What is in this worker's residual after so many steps."""
+        """This worker's residual after that many steps."""
         undo, at = self.worker._round.undo, self.worker.at
         interrupted = undo is not None and at is not None and at.rounds == rounds
         state = undo.sync if undo is not None and interrupted else self.trainer.synchroniser.state()
@@ -229,7 +229,7 @@ def shares_of(ended: dict[int, dict[int, list[int]]]) -> Tensor:
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("name", ["gtc update", "bmuf"])
 def test_moments_of_a_workers_own_are_of_what_it_has_trained_on(tmp_path: Path, name: str, ended: bool) -> None:
-    """A step that was interrupted, and is made again, has not moved them."""
+    """An interrupted and repeated step does not change them."""
     adamw = {"optimiser": "adamw"}
     _, _, calls = play(tmp_path, name, 10**6, ended=False, joined=False, optimiser=adamw)
     for call in range(5, calls - ended):

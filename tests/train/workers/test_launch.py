@@ -1,4 +1,4 @@
-"""What the process that starts the workers shows of them, and what it leaves of itself when they have ended."""
+"""What the process that starts the workers reports, and what it leaves behind when they have ended."""
 
 from __future__ import annotations
 

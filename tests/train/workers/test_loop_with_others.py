@@ -1,4 +1,4 @@
-"""faults: continue. A worker is killed, the others go on at once, it comes back: nothing is left out or done twice.
+"""faults: continue. A worker is killed, the others continue at once, it rejoins: nothing is skipped or repeated.
 
 Workers are real ones, in processes that are forked with torch loaded, so that one that comes back is there in a moment.
 """

@@ -1,4 +1,4 @@
-"""Workers that stand still, machines that come and go, disks that are full or lie: training goes on by itself.
+"""Hanging workers, machines that join and leave, full or faulty disks: training continues by itself.
 
 A second machine is a second agent on this one. Networks that are cut are in benchmarks/train_network.py.
 """

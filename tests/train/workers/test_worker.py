@@ -1,4 +1,4 @@
-"""What a worker leaves for those who watch it: how far it is, and the error that no restart mends."""
+"""A worker's status files: its progress, and an error that a restart cannot fix."""
 
 from __future__ import annotations
 

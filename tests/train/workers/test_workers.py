@@ -1,4 +1,4 @@
-"""Training on several processes: they are killed, they are started again, and nothing is lost or done twice."""
+"""Training on several processes that are killed and restarted: nothing is lost or repeated."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_an_error_that_comes_again_without_progress_ends_the_run(tmp_path: Path,
 
 
 def test_an_error_of_the_program_ends_the_run_at_once_and_names_its_worker(tmp_path: Path) -> None:
-    """Labels that are no numbers, which no stage writes: pyarrow's error on the worker that opens them."""
+    """Labels that are not numbers, which no stage writes, give pyarrow's error on the worker that opens them."""
     inputs = training_data(tmp_path, utterances(40, speakers=6), 1)
     table = inputs["units"].read_table(0, ".alignments.arrow")
     letters = pa.array([["a"] * len(row) for row in table["senones"]])
@@ -255,7 +255,7 @@ def test_workers_end_with_their_agent_even_where_it_dies_before_they_have_begun(
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether it runs; who inherits the children of a killed process may be slow to bury them."""
+    """Whether it runs; init may be slow to reap the children of a killed process."""
     try:
         return process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
