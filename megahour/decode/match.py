@@ -71,7 +71,7 @@ def _same_lm(given: Artifact, made_of: str, what: str) -> None:
         raise ConfigError(
             f"{what}: made of another language model than this `graph_lm`, whose scores would be taken off wrongly",
             where=given.url,
-            remedy="give the language model that the graph was made of",
+            remedy="give the one that the graph was made of, or that lattices were last rescored with",
         )
 
 
