@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,13 +39,18 @@ def read_tokens(path: str) -> list[str]:
         pairs = [line.rpartition(" ") for line in lines]
         numbered = all(token and number.isdigit() for token, _, number in pairs)
         tokens = {token: int(number) for token, _, number in pairs} if numbered else lines
+        if numbered and len(tokens) < len(pairs):
+            raise ConfigError(_doubled([token for token, _, _ in pairs]), where=path)
     if isinstance(tokens, Mapping):
         tokens = by_number(tokens, where=path)
-    doubled = {token for token in tokens if tokens.count(token) > 1} if len(set(tokens)) < len(tokens) else set()
-    if doubled or not tokens:
-        what = f"the token {min(doubled)!r} occurs more than once" if doubled else "an empty token list"
-        raise ConfigError(what, where=path)
+    if len(set(tokens)) < len(tokens) or not tokens:
+        raise ConfigError(_doubled(tokens) if tokens else "an empty token list", where=path)
     return list(tokens)
+
+
+def _doubled(tokens: Sequence[str]) -> str:
+    token, _ = Counter(tokens).most_common(1)[0]
+    return f"the token {token!r} occurs more than once"
 
 
 def by_number(numbers: Mapping[str, Any], *, where: str) -> list[str]:

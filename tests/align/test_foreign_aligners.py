@@ -26,6 +26,7 @@ from megahour.features.fbank import log_mel
 from megahour.models.foreign import quantised
 from megahour.models.import_stage import ImportAligner
 from megahour.models.params import ImportAlignerParams
+from megahour.models.token_list import read_tokens
 from megahour.serve.local import serve_in_process
 
 PARAMS = AlignParams(window_s=8.0, margin_s=0.5, anchor_every_s=10.0, anchor_length=6)
@@ -215,3 +216,10 @@ def test_pieces_spell_their_words(words: list[str]) -> None:
     document = spell_pieces([(0, np.nan, " ".join(words))], PIECES)
     assert "".join(PIECES[t] for t in document.tokens) == "".join("\u2581" + word for word in words)
     assert document.words == words
+
+
+def test_a_token_that_a_numbered_list_has_twice_is_named(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.txt"
+    tokens.write_text("<blk> 0\na 1\nb 2\na 3\n")
+    with pytest.raises(ConfigError, match="'a' occurs more than once"):
+        read_tokens(str(tokens))
