@@ -16,7 +16,7 @@ from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.text import language_id
 from megahour.corpus.text.language_id import UNDETERMINED, UNSURE, TextLanguage
 from megahour.corpus.text.normalise import Normalised, normalise
-from megahour.corpus.transcripts.cues import Cue, fit_to_length, untimed
+from megahour.corpus.transcripts.cues import Cue, fit_to_length, untimed, without_hours
 from megahour.corpus.transcripts.pairing import language_tag
 from megahour.corpus.transcripts.read import Transcript, read_recognised, read_transcript
 
@@ -166,6 +166,11 @@ def fit_candidates(candidates: Candidates, samples: int, rate_hz: int) -> None:
     ------
     BadRecord: ``transcript-too-long`` if no candidate is left.
     """
+    read = [replace(candidate, cues=without_hours(candidate.cues, samples, rate_hz)) for candidate in candidates.kept]
+    candidates.counts["transcripts_of_another_clock"] += sum(
+        new.cues != old.cues for new, old in zip(read, candidates.kept, strict=True)
+    )
+    candidates.kept = read
     limit = samples * (1 + FAR_SHARE) + FAR_S * rate_hz
     last_starts = [max((cue.start_samples for cue in candidate.cues), default=-1) for candidate in candidates.kept]
     kept = []

@@ -165,6 +165,23 @@ def _overlap(previous: list[str], current: list[str]) -> int:
     return 0
 
 
+def without_hours(cues: list[Cue], samples: int, rate_hz: int) -> list[Cue]:
+    """Take whole hours off times that count from another clock, as in broadcasting, where programmes begin at 10:00:00.
+
+    Cues stay as they are unless all of them start after the recording of `samples`, and none does afterwards.
+    """
+    starts = [cue.start_samples for cue in cues if cue.start_samples >= 0]
+    offset = min(starts, default=0) // (3600 * rate_hz) * 3600 * rate_hz
+    if not offset or min(starts) < samples or max(starts) - offset >= samples:
+        return cues
+    return [
+        replace(cue, start_samples=cue.start_samples - offset, end_samples=max(cue.end_samples - offset, -1))
+        if cue.start_samples >= 0
+        else cue
+        for cue in cues
+    ]
+
+
 def fit_to_length(cues: list[Cue], samples: int) -> list[Cue]:
     """Fit cues to a recording of `samples`: clip their ends, and remove the times of cues that start after it.
 

@@ -13,7 +13,7 @@ from megahour.core.unicode import load_json
 from megahour.corpus.text.markup import spoken_text
 from megahour.corpus.text.normalise import normalise
 from megahour.corpus.text.speaker_labels import names_nobody
-from megahour.corpus.transcripts.cues import Cue, check_order, fit_to_length
+from megahour.corpus.transcripts.cues import Cue, check_order, fit_to_length, without_hours
 from megahour.corpus.transcripts.encodings import decode_text
 from megahour.corpus.transcripts.read import read_table, read_transcript
 
@@ -251,6 +251,15 @@ def test_times_behind_the_end_of_the_audio() -> None:
     assert fit_to_length(found, 20) == [Cue(0, 10, "a"), Cue(5, 20, "b"), Cue(-1, -1, "c")]
     with pytest.raises(BadRecord, match="transcript-too-long: 2 of 3"):
         fit_to_length(found, 4)
+
+
+def test_times_of_a_broadcast_begin_at_a_whole_hour() -> None:
+    hour, ten = 3600, 36_000
+    of_tv = [Cue(ten + 5, ten + 8, "a"), Cue(-1, -1, "b"), Cue(ten + 30, -1, "c")]
+    assert without_hours(of_tv, 60, 1) == [Cue(5, 8, "a"), Cue(-1, -1, "b"), Cue(30, -1, "c")]
+    for cues_, seconds in ((of_tv, 30), ([Cue(10, 20, "a"), *of_tv], 60), ([Cue(hour + 5, -1, "a")], 2 * hour)):
+        assert without_hours(cues_, seconds, 1) == cues_  # still past the end, partly within it, or a long recording
+    assert without_hours([], 60, 1) == []
 
 
 def test_repairs_are_counted() -> None:
