@@ -70,7 +70,7 @@ def _names(item: Item) -> list[str]:
     """The names by which a table of transcripts may call an item: with or without its folder and its suffix."""
     suffix = split_suffix(item.media.path)[1]
     whole = (item.name, *([f"{item.name}{suffix}"] if suffix in MEDIA else []))
-    return [*whole, *(name.rpartition("/")[2] for name in whole)]
+    return list(dict.fromkeys((*whole, *(name.rpartition("/")[2] for name in whole))))
 
 
 def no_transcript(item: Item, table: str = "") -> BadRecord:

@@ -211,7 +211,7 @@ def test_that_file_may_name_media_with_their_suffix(tmp_path: Path, engine: Loca
     assert sorted(row["raw"] for row in rows(out, ".cues.parquet")) == ["One.", "Two."]
     (left_out,) = rows(out, ".left_out.parquet")
     assert left_out["reason"] == "no-transcript"
-    assert "no line of validated.tsv is named three or three.wav" in left_out["detail"]
+    assert left_out["detail"].endswith("no line of validated.tsv is named three or three.wav")
 
 
 @pytest.mark.parametrize(
