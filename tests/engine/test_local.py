@@ -11,14 +11,12 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import engine_promises
 import psutil
 import pytest
 import toy_tasks
 from command_line import hears_ctrl_c
-from gloo import ForkedContext
 
 from megahour.core.errors import ConfigError, StageError
 from megahour.engine.base import EngineError, TaskFailed
@@ -29,14 +27,6 @@ from megahour.engine.local import LocalEngine, usable_cores
 def engine() -> Iterator[LocalEngine]:
     with LocalEngine(workers=2) as pool:
         yield pool
-
-
-@pytest.fixture(autouse=True)
-def own_engines_fork(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is started takes half a second of CPU: those of `engine` are, and of tests that are `spawned`."""
-    if "engine" not in request.fixturenames and not request.node.get_closest_marker("spawned"):
-        forks = SimpleNamespace(get_context=lambda _: ForkedContext())
-        monkeypatch.setattr("megahour.engine.pool.multiprocessing", forks)
 
 
 def test_map_gives_every_result_with_its_index(engine: LocalEngine) -> None:
@@ -50,7 +40,6 @@ def test_workers_stay_between_calls(engine: LocalEngine) -> None:
     assert os.getpid() not in first
 
 
-@pytest.mark.spawned
 def test_the_environment_of_the_driver_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
@@ -174,7 +163,6 @@ def test_a_task_over_its_time_is_stopped_alone_and_tried_again(tmp_path: Path) -
         list(engine.map(toy_tasks.nap, [60]))
 
 
-@pytest.mark.spawned
 def test_a_worker_over_its_memory_is_stopped() -> None:
     with (
         LocalEngine(workers=1, memory_bytes=300 << 20, retries=0) as engine,
@@ -225,7 +213,6 @@ def test_the_driver_sleeps_while_tasks_run() -> None:
         assert time.process_time() - before < 0.3
 
 
-@pytest.mark.spawned
 def test_closing_the_results_stops_the_tasks_that_still_run() -> None:
     before = set(psutil.Process().children())
     with LocalEngine(workers=2) as engine:
@@ -248,7 +235,6 @@ def test_a_closed_engine_says_so_and_starts_again() -> None:
     engine.close()
 
 
-@pytest.mark.spawned
 def test_idle_workers_end_by_themselves(tmp_path: Path) -> None:
     """Libraries flush their buffers when a process ends normally."""
     with LocalEngine(workers=1) as engine:
