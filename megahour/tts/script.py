@@ -201,7 +201,7 @@ def _ended(draft: _Draft, after_s: float) -> Iterator[SpokenPiece]:
         symbols = [PAUSE, *draft.symbols] if draft.symbols[0] != PAUSE else draft.symbols
         symbols = symbols if symbols[-1] == PAUSE else [*symbols, PAUSE]
         yield SpokenPiece(symbols, " ".join(draft.words), draft.pace, after_s)
-    draft.symbols, draft.words, draft.initials = [], [], False
+    draft.symbols, draft.words = [], []
 
 
 def _rate(written: str) -> float:

@@ -110,6 +110,8 @@ def test_ssml() -> None:
 def test_elements_within_a_sentence_do_not_part_it() -> None:
     (only,) = said('<speak>the <emphasis>big</emphasis>\n  <sub alias="cat">C</sub><break time="0s"/> sat</speak>')
     assert shown(only) == "_thebigcatsat_"
+    (longest,) = said('<speak><break time="10s"/></speak>')
+    assert longest.after_s == 10
 
 
 @pytest.mark.parametrize("head", ['<?xml version="1.0"?>\n', "<!-- a note -->", " \n"])

@@ -106,10 +106,13 @@ def test_wrong_texts_are_found_by_their_sound(tmp_path: Path) -> None:
 def test_confidence_needs_enough_to_compare_with() -> None:
     rng = np.random.default_rng(0)
     phones = [rng.permutation(np.array([2, 3, 4, 5, 6], np.int16)) for _ in range(50)]
-    mels = [(np.repeat(each, 8)[:, None] ** 2 + rng.normal(0, 1, (40, 20))).astype(np.float32) for each in phones]
+    spread = [np.repeat(each, 8)[:, None] for each in phones]  # of the noise: a loud phone is near to all
+    mels = [(each**3 + rng.normal(0, each)).astype(np.float32) for each in (np.repeat(s, 20, 1) for s in spread)]
     frames = [np.full(5, 8, np.int32)] * 50
     found = confidences(mels, phones, frames, silent=1)
-    assert ((found > -0.1) & (found <= 0)).all()
+    assert ((found > -0.2) & (found <= 0)).all()
+    silences = [np.append(each, np.int16(1)) for each in phones]
+    assert (confidences(mels, silences, [np.append(each, np.int32(0)) for each in frames], silent=1) == found).all()
     assert np.isnan(confidences(mels[:49], phones[:49], frames[:49], silent=1)).all()
     assert np.isnan(confidences(mels, phones, frames, silent=2)).all(), "four phones each"
     phones[7] = np.roll(phones[7], 1)
