@@ -128,7 +128,9 @@ def test_cues_past_the_end(tmp_path: Path, aligner: Artifact) -> None:
 
 @pytest.mark.parametrize("count", [3, 20, 60])
 @pytest.mark.parametrize("gain", [10.0, 100.0])
-def test_a_model_that_hears_nothing(tmp_path: Path, count: int, gain: float, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_that_recognises_nothing(
+    tmp_path: Path, count: int, gain: float, caplog: pytest.LogCaptureFixture
+) -> None:
     """With random weights, no word of a correct transcript is kept, and the stage says what to check."""
     samples, texts = spoken(3, count)
     deaf = import_model(tmp_path, onnx_model(tmp_path / "deaf.onnx", RATE_HZ, 320, random=gain))
@@ -218,7 +220,7 @@ def test_posteriors_are_read_instead_of_listening_again(tmp_path: Path, aligner:
 
 
 @pytest.mark.parametrize("errors", [0.0, 0.12, 0.3])
-def test_evidence_tells_right_from_wrong_at_any_error_rate(errors: float) -> None:
+def test_evidence_separates_right_from_wrong_at_any_error_rate(errors: float) -> None:
     rng = np.random.default_rng(6)
     right, wrong = english(120, rng), english(120, rng)
     units, _ = greedy_path(say(right, rng, errors).log_probs)

@@ -38,7 +38,7 @@ def test_unspoken_text_is_named_so_and_text_without_anchors_differently() -> Non
     assert why(nowhere, text)[9] == "no-anchor"
 
 
-def test_a_cue_that_was_said_otherwise_costs_too_much() -> None:
+def test_a_cue_spoken_differently_costs_too_much() -> None:
     """Every third letter differs. If skipping is expensive, the path keeps the cue, but it must not be trusted."""
     spoken = sentences(20, np.random.default_rng(RNG_SEED))
     wrong = "".join("z" if i % 3 == 1 and letter != " " else letter for i, letter in enumerate(spoken[7]))

@@ -79,7 +79,7 @@ def deviations(said: bool, count: int = 150) -> list[float]:
     return found
 
 
-def test_the_deviation_of_texts_that_are_not_said_is_standard_normal() -> None:
+def test_the_deviation_of_unspoken_texts_is_standard_normal() -> None:
     """So a limit can be set as a probability: with one in ten, about a tenth passes."""
     found = np.array(deviations(said=False))
     assert abs(found.mean()) < 0.3
@@ -87,7 +87,7 @@ def test_the_deviation_of_texts_that_are_not_said_is_standard_normal() -> None:
     assert 0.03 < np.mean(found <= -1.28) < 0.2
 
 
-def test_texts_that_are_said_deviate_though_most_of_their_letters_are_misheard() -> None:
+def test_spoken_texts_deviate_even_if_most_letters_are_misrecognised() -> None:
     assert np.mean(np.array(deviations(said=True)) <= -1.28) > 0.9
 
 

@@ -87,7 +87,7 @@ def test_anchors_are_where_the_text_was_said(rng: np.random.Generator) -> None:
     assert all(true[token] == frame for token, frame in anchors)
 
 
-def test_subtitle_times_tell_repeated_text_apart(rng: np.random.Generator) -> None:
+def test_subtitle_times_distinguish_repeated_texts(rng: np.random.Generator) -> None:
     refrain = sentences(1, rng)[0]
     spoken = [refrain] * 40  # no k-mer is unique in the text
     said = say(spoken, rng, errors=0.05)

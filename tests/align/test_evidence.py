@@ -43,7 +43,7 @@ def test_said_and_unsaid_cues_lie_apart_whatever_the_model(errors: float) -> Non
 
 
 @pytest.mark.parametrize("errors", ERRORS)
-def test_a_foreign_transcript_is_refused_and_the_own_one_is_not(errors: float) -> None:
+def test_another_recordings_transcript_is_refused_and_its_own_is_not(errors: float) -> None:
     p = AlignParams(decoy_margin=0)
     _, text, heard = made(lines(1), lines(1), errors)
     aligned, unsure = trusted(p, heard, text, 0.03, doubtful=True)

@@ -91,7 +91,7 @@ def test_an_onnx_model_of_another_rate_aligns(tmp_path: Path, tokens: Path, corp
 
 
 @pytest.mark.parametrize(("author", "high_hz"), [("k2-fsa", -400.0), ("", 0.0)])
-def test_an_onnx_graph_says_itself_what_it_hears(tmp_path: Path, tokens: Path, author: str, high_hz: float) -> None:
+def test_an_onnx_graph_declares_its_own_input(tmp_path: Path, tokens: Path, author: str, high_hz: float) -> None:
     """Filters, their number, the length input and the frame shift are detected; settings of the user win."""
     model = onnx_of_mels(tmp_path / "mels.onnx", 80, 4, author)
     config = imported(tmp_path / "aligner", model=model, tokens=tokens).read_json(0, ".model.json")
@@ -173,7 +173,7 @@ def test_8_bit_costs_are_those_of_the_aligner(tmp_path: Path, tokens: Path, corp
         ({"frame_shift_samples": 200, "input": "log-mel"}, "not a multiple of the 10 ms"),
     ],
 )
-def test_what_does_not_fit_is_said_on_the_spot(tmp_path: Path, values: dict[str, Any], message: str) -> None:
+def test_what_does_not_fit_is_reported_at_once(tmp_path: Path, values: dict[str, Any], message: str) -> None:
     model = onnx_model(tmp_path / "tones.onnx", RATE_HZ, 320)
     listed = tmp_path / "tokens.json"
     listed.write_text(json.dumps(values.get("tokens", TOKENS)))
@@ -191,7 +191,7 @@ def test_a_model_that_gives_nan_is_refused(tmp_path: Path, tokens: Path) -> None
         imported(tmp_path / "aligner", model=model, tokens=tokens)
 
 
-def test_a_pickle_is_no_model(tmp_path: Path, tokens: Path) -> None:
+def test_a_pickle_is_refused_as_a_model(tmp_path: Path, tokens: Path) -> None:
     """`torch.save` files hold pickles: torch.jit does not run them."""
     torch.save({"weights": torch.zeros(3)}, tmp_path / "weights.pt")
     with pytest.raises(Exception, match=r"torch.jit cannot read"):

@@ -59,7 +59,7 @@ def heard_elsewhere(seed: int = 0) -> tuple[NDArray[np.float32], Problem, NDArra
     return log_probs, problem, starts
 
 
-def test_cues_out_of_step_do_not_tell_the_drift() -> None:
+def test_misplaced_cues_do_not_determine_the_drift() -> None:
     """The path squeezed the first minute's text into a few seconds at its end; later cues agree with their times."""
     off_s = [36.5, 52.5, 49.3, 46.6, 41.5, 40.6, 30.2, 23.8, 20.8, 21.2, 12.8, 11.1, 5.7, 0.9, 0.6, 0.4, 0.6, 0.9, 0.4]
     hints = np.arange(19) * 150.0 + 20

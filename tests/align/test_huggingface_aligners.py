@@ -77,7 +77,7 @@ def noise(seconds: float = 1.5) -> np.ndarray:
 
 
 @pytest.mark.parametrize("normalises", [True, False])
-def test_wav2vec2_is_heard_as_its_own_processor_hears_it(tmp_path: Path, normalises: bool) -> None:
+def test_wav2vec2_gets_the_input_of_its_own_processor(tmp_path: Path, normalises: bool) -> None:
     source = wav2vec2(tmp_path / "source", do_normalize=normalises, sampling_rate=RATE_HZ)
     tokenizer = transformers.Wav2Vec2CTCTokenizer(str(source / "vocab.json"))
     processor = transformers.Wav2Vec2Processor(transformers.Wav2Vec2FeatureExtractor.from_pretrained(source), tokenizer)

@@ -81,7 +81,7 @@ def test_words_that_nobody_says_in_a_long_cue_are_left_out_though_leaving_it_out
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_a_text_that_is_all_said_stays_whole_though_badly_heard(seed: int) -> None:
+def test_a_fully_spoken_text_stays_whole_though_badly_recognised(seed: int) -> None:
     texts = texts_of(seed)
     document, found = aligned(texts, texts, seed, badly=PLACE)
     assert said_words(document, found, PLACE) == texts[PLACE].split()
@@ -102,7 +102,7 @@ def losses(document: Document, found: Aligned) -> NDArray[np.float64]:
     return found.cue_loss[np.searchsorted(document.cues, [PLACE])]
 
 
-def test_the_loss_of_a_cue_is_that_of_what_is_said_of_it() -> None:
+def test_the_loss_of_a_cue_is_that_of_its_spoken_part() -> None:
     said = texts_of(9)
     written = [*said[:PLACE], f"{said[PLACE]} {MORE}", *said[PLACE + 1 :]]
     assert losses(*aligned(said, written, 9)) == pytest.approx(losses(*aligned(said, said, 9)), rel=0.3)

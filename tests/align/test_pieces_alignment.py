@@ -155,7 +155,7 @@ def test_a_thousand_units_and_frames_of_80_ms(rng: np.random.Generator, dtype: t
     assert align(posteriors, problem).start_frames.tolist() == true.tolist()
 
 
-def test_one_endless_word_nobody_said_is_skipped(rng: np.random.Generator) -> None:
+def test_an_endless_unspoken_word_is_skipped(rng: np.random.Generator) -> None:
     """A text without spaces or cues is one cue. It does not fit in the frames, and nothing is guessed."""
     endless = "".join(sentences(40, rng)).replace(" ", "")
     posteriors, text = quantise(say(sentences(10, rng), rng).log_probs), document([endless])

@@ -83,7 +83,7 @@ def test_a_word_that_the_model_never_learned_comes_back_in_its_time() -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_text_of_which_less_than_half_is_said_stays_out(seed: int) -> None:
+def test_a_text_less_than_half_spoken_stays_out(seed: int) -> None:
     rng = np.random.default_rng(200 + seed)
     texts, more = sentences(OTHER, rng, words=6), sentences(1, rng, words=10)
     written = [*texts[:PLACE], f"{texts[PLACE]} {more[0]}", *texts[PLACE + 1 :]]

@@ -53,7 +53,7 @@ def test_settings_of_spark_are_overridden_by_their_own_names_and_secrets_stay_ou
 
 
 @pytest.mark.parametrize("name", sorted(STAGES))
-def test_the_table_of_stages_tells_the_truth(name: str) -> None:
+def test_the_table_of_stages_is_correct(name: str) -> None:
     stage = load_stage(name)
     first_line = (stage.params.__doc__ or "").strip().splitlines()[0]
     assert stage.name == name

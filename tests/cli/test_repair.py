@@ -238,7 +238,7 @@ def test_other_statistics_than_the_receipt_says_are_not_published(made: Made, mo
     assert "rebuilt shard 1 differs from its receipt" in made.repair("numbers", code=1)
 
 
-def test_another_version_of_the_stage_is_said(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_version_of_the_stage_is_reported(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     import toy_stages
 
     flip(made.home / "numbers/shards/00001.parquet")

@@ -126,7 +126,7 @@ def test_no_color_is_honoured_on_a_terminal(no_colour: str) -> None:
     assert ("\x1b[31m" in said) == (not no_colour)
 
 
-def test_what_comes_later_is_told_from_the_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_steps_are_estimated_from_the_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("megahour.cli.recipe.STAGES", STAGES | TOY_STAGES)
     recipe = load_recipe(write_recipe(tmp_path))
     first = RunSession(recipe, ["toy.yaml"]).monitor("numbers").place

@@ -93,7 +93,7 @@ def test_table_one_within_three_percent_and_held_out_within_ten() -> None:
     assert all(most / least < 1.001 for least, most in spans.values())
 
 
-def test_what_few_workers_tell_of_many_is_a_range() -> None:
+def test_few_workers_predict_many_only_as_a_range() -> None:
     found = {e.cell[:2]: e.errors for e in extrapolated(most=16)}
     assert set(found) == {("gtc", 32), ("gtc", 64), ("bmuf", 32), ("bmuf", 64), ("bmuf", 128)}
     assert all(low < 0 < high for low, high in found.values())

@@ -57,7 +57,7 @@ def test_hmm_search_finds_the_best_of_all_sentences(order: int, silence: int | N
         assert len(found.labels) == len(frames)
 
 
-def test_a_rare_pronunciation_costs_what_it_is_said_to() -> None:
+def test_a_rare_pronunciation_has_the_cost_of_its_probability() -> None:
     model = language_model(order=1)
     plain = Searcher(build_graph(model, LEXICON, 4), None, WIDE)
     weighed = Searcher(build_graph(model, LEXICON, 4, costs={("b", (3,)): 0.7, ("b", (1,)): 9.0}), None, WIDE)

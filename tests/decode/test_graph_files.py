@@ -48,7 +48,7 @@ def test_arcs_are_sorted_by_state_and_labels() -> None:
     assert from_columns(0, [0.0], [0, 0], [1, 1], [2, 1], [0.0, 0.0], [0, 0]).arcs["olabel"].tolist() == [1, 2]
 
 
-def test_the_file_tells_openfst_its_sizes_and_epsilons(tmp_path: Path) -> None:
+def test_the_file_declares_its_sizes_and_epsilons_to_openfst(tmp_path: Path) -> None:
     path = tmp_path / "small.fst"
     path.write_bytes(to_bytes(SMALL))
     theirs = kaldifst.StdConstFst.read(str(path))

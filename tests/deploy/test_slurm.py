@@ -139,7 +139,7 @@ def model_of(run: Path) -> bytes:
     return Artifact(run / "student").read_bytes(0, ".safetensors")
 
 
-def test_a_run_whose_time_is_up_goes_on_in_its_next_turn(cluster: Cluster, tmp_path: Path) -> None:
+def test_a_run_whose_time_is_up_resumes_in_its_next_turn(cluster: Cluster, tmp_path: Path) -> None:
     """The signal that `--signal` asks for before the time limit, sent by hand: Slurm's limits are minutes."""
     inputs = training_data(tmp_path, utterances(60, speakers=6), shards=2)
     expected, _ = trained(tmp_path / "undisturbed", inputs, SETTINGS)

@@ -42,7 +42,7 @@ def test_an_error_for_the_user_speaks_for_itself() -> None:
     assert isinstance(caught.value.__cause__, BadRecord)
 
 
-def test_a_package_that_is_missing_is_said_in_one_line_whatever_was_under_way() -> None:
+def test_a_missing_package_is_named_in_one_line_in_any_command() -> None:
     def decode() -> None:
         raise ModuleNotFoundError("No module named 'soxr'", name="soxr")
 

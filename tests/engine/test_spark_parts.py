@@ -272,7 +272,7 @@ class FakeInbox:
         yield from self.messages
 
 
-def test_a_result_that_spark_tells_twice_counts_once_and_a_missing_one_is_an_error() -> None:
+def test_a_result_reported_twice_by_spark_counts_once_and_a_missing_one_is_an_error() -> None:
     twice: Any = FakeInbox((0, "a"), (0, "a"), (1, "b"))
     assert list(SparkEngine()._results(None, twice, 2)) == [(0, "a"), (1, "b")]
     missing: Any = FakeInbox((1, "b"))

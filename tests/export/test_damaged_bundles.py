@@ -238,7 +238,7 @@ def test_transcribe_takes_a_bundle(sound: Path) -> None:
     assert (done.exit_code, done.output.split()) == (0, clip.texts["offline"]["fp32"].split())
 
 
-def test_a_digest_tells_a_bundle_whose_manifest_was_changed_with_its_files(sound: Path, tmp_path: Path) -> None:
+def test_a_digest_detects_a_bundle_whose_manifest_was_changed_with_its_files(sound: Path, tmp_path: Path) -> None:
     def verified(folder: Path, *words: str) -> Result:
         return CliRunner().invoke(app, ["verify", str(folder), *words])
 
@@ -279,7 +279,7 @@ def pickled(folder: Path) -> None:
         (pickled, "cannot be read: Object arrays cannot be loaded"),
     ],
 )
-def test_golden_clips_tell_a_bundle_whose_parts_do_not_belong_together(
+def test_golden_clips_detect_a_bundle_whose_parts_do_not_belong_together(
     change_it: Callable[[Path], None], message: str, sound: Path, tmp_path: Path
 ) -> None:
     """Although the checksums match, because the manifest was changed too."""

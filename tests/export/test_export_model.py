@@ -338,7 +338,7 @@ def test_what_cannot_go_out_is_named(conformer: Artifact, tmp_path: Path) -> Non
         TrainedModel(parts_of(made.url))
 
 
-def test_a_model_goes_out_as_one_that_was_told_its_tag(bundle: Bundle, tmp_path: Path) -> None:
+def test_a_model_is_exported_with_a_fixed_tag(bundle: Bundle, tmp_path: Path) -> None:
     """The tag is built into the biases of the graphs, so a bundle takes no tag."""
     tags = {"heads": {"ctc": 1.0}, "tag": "language", "tags": ["de", "ru"], "tag_told": 0.5}
     parts = parts_of(model(tmp_path / "model", "tdnn", heads=tags, layers=1).url)

@@ -119,7 +119,7 @@ def test_folds_test_every_speaker_once_and_never_train_on_the_test(corpus: Path)
 
 
 @pytest.mark.parametrize(("folds", "fold"), [(1, 0), (3, 3), (0, 1)])
-def test_a_fold_that_is_none_is_refused(corpus: Path, folds: int, fold: int) -> None:
+def test_an_artifact_that_is_not_a_fold_is_refused(corpus: Path, folds: int, fold: int) -> None:
     with pytest.raises(ValueError, match=f"fold {fold} of {folds}"):
         params(corpus, folds=folds, fold=fold)
 

@@ -40,7 +40,7 @@ def lag(one: np.ndarray, other: np.ndarray) -> int:
 
 
 @pytest.mark.parametrize("generated", [True, False])
-def test_noise_is_as_loud_as_it_is_said_to_be(tmp_path: Path, generated: bool) -> None:
+def test_noise_has_the_given_level(tmp_path: Path, generated: bool) -> None:
     noises = None if generated else clips(tmp_path, tone(5000, 0.3))
     perturb = Perturb(WaveformParams(noise=1.0, snr_db=(7.0, 7.0)), 1, noises)
     added = perturb.augmented(SPEECH, RATE_HZ, 5, 0) - SPEECH
@@ -116,7 +116,7 @@ def test_speed_shifts_time_and_pitch_together() -> None:
     assert loudest_hz(fast) == pytest.approx(1250, abs=3)
 
 
-def test_each_kind_is_drawn_as_often_as_it_is_said_and_apart_from_the_others() -> None:
+def test_each_kind_is_drawn_with_its_share_independently_of_the_others() -> None:
     keys = np.arange(2000)
     speeds = Perturb(WaveformParams(speed=0.6), 1).speeds(keys, 0)
     assert [np.mean(speeds == speed) for speed in (0.9, 1.0, 1.1)] == pytest.approx([0.3, 0.4, 0.3], abs=0.04)

@@ -114,7 +114,7 @@ def test_slf_is_read_as_it_was_written_and_in_other_forms() -> None:
         ("VERSION=1.0\nI=0 t=2\nI=1 t=1\nJ=0 S=0 E=1", "frames do not match its labels"),
     ],
 )
-def test_what_is_wrong_with_an_slf_file_is_said(text: str, what: str) -> None:
+def test_what_is_wrong_with_an_slf_file_is_named(text: str, what: str) -> None:
     with pytest.raises(ValueError, match=what):
         from_slf(text.splitlines(), 0.01)
 

@@ -91,7 +91,7 @@ def test_word_times_are_where_the_labels_spell_the_words() -> None:
     assert word_spans(["whale"], [1, 2], ways, 0) is None
 
 
-def test_what_is_no_lattice_is_told_from_one() -> None:
+def test_what_is_wrong_with_a_lattice_is_named() -> None:
     assert misfit(DIAMOND) == ""
     columns = {
         name: getattr(DIAMOND, name) for name in ("source", "target", "word", "graph", "acoustic", "frame", "labels")

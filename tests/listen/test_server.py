@@ -346,7 +346,7 @@ def test_a_message_that_is_too_large_ends_the_stream(recogniser: Recogniser) -> 
     served(recogniser, talk, Limits(message_bytes=1000))
 
 
-def test_a_stream_ends_where_nothing_comes_or_nothing_is_said(recogniser: Recogniser) -> None:
+def test_a_stream_without_audio_or_words_ends(recogniser: Recogniser) -> None:
     async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
         async with client.ws_connect("/stream") as socket:
             await socket.send_json({"rate_hz": 8000})
@@ -359,7 +359,7 @@ def test_a_stream_ends_where_nothing_comes_or_nothing_is_said(recogniser: Recogn
     assert served(recogniser, talk, Limits(idle_s=0.4)).counts.refused == 2
 
 
-def test_streams_are_told_when_the_server_ends(recogniser: Recogniser) -> None:
+def test_streams_get_a_message_when_the_server_ends(recogniser: Recogniser) -> None:
     heard: list[dict[str, Any]] = []
 
     async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:

@@ -148,7 +148,7 @@ def test_logits_of_any_precision_are_summed_in_float64(dtype: torch.dtype) -> No
     assert gradient.dtype == dtype
 
 
-def test_what_does_not_fit_is_named() -> None:
+def test_settings_that_do_not_fit_together_are_named() -> None:
     logits, lengths, tokens, token_lengths = made()
     keys = ["ann", "bob", "cy"]
     for wrong, message in (

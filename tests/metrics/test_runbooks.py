@@ -66,7 +66,7 @@ def made(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
-def test_another_number_of_workers_goes_on_with_the_same_bytes(tmp_path: Path) -> None:
+def test_another_number_of_workers_resumes_with_the_same_bytes(tmp_path: Path) -> None:
     def make(name: str, workers: int, **more: Any) -> dict[str, bytes]:
         with LocalEngine(workers=workers) as engine:
             run_stage(

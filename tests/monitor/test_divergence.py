@@ -60,7 +60,7 @@ def test_a_learning_rate_that_falls_or_rises_again_is_no_divergence() -> None:
     assert told([("", loss) for loss in losses]) == []
 
 
-def test_a_jump_that_stays_is_told_once_with_what_was_usual_and_what_to_do() -> None:
+def test_a_jump_that_stays_is_reported_once_with_the_usual_loss_and_a_remedy() -> None:
     before = [("labelled", loss) for loss in falling(200, 1, 0.2, 1.0, 1.0)]
     (said,) = told([*before, *(("labelled", 10 * loss) for loss in falling(300, 2, 0.2, 1.0, 1.0))])
     assert said.startswith("step 20"), "within ten steps"
@@ -70,7 +70,7 @@ def test_a_jump_that_stays_is_told_once_with_what_was_usual_and_what_to_do() -> 
     assert "go back to a checkpoint and lower the learning rate" in said
 
 
-def test_a_jump_that_begins_where_data_of_another_kind_return_is_told() -> None:
+def test_a_jump_that_begins_with_data_of_another_kind_is_reported() -> None:
     steps: Steps = [("soft", 0.3)] * 40 + [("hard", 2.0)] * 20 + [("soft", 0.3)] * 40
     (said,) = told([*steps, *[("hard", 20.0)] * 20])
     assert said.startswith("step 105 (hard): the loss diverges: 20 ")

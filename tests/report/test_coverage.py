@@ -458,7 +458,7 @@ def test_the_same_numbers_as_parquet_and_as_json(both: dict[str, Any], found: Co
     assert {row["run"] for row in again} == {"one 1", "one 2"}
 
 
-def test_what_cannot_be_counted_or_written_is_said_before_a_shard_is_counted(
+def test_what_cannot_be_counted_or_written_is_reported_before_a_shard_is_counted(
     run: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("megahour.report.coverage.cover", lambda *_: pytest.fail("a shard was counted"))

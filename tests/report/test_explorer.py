@@ -47,7 +47,7 @@ def html(data: Artifact) -> str:
 
 
 @given(streams, st.integers(1, 12))
-def test_hours_of_a_name_are_exact_or_too_low_by_no_more_than_is_said(
+def test_hours_of_a_name_are_exact_or_too_low_within_the_stated_bound(
     stream: list[tuple[str, int]], capacity: int
 ) -> None:
     true: dict[str, float] = {}

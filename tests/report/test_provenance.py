@@ -49,7 +49,7 @@ def test_inputs_that_the_report_does_not_have_go_by_their_digests(tmp_path: Path
     assert f"    recordings: {digest}\n" in recipe(run)
 
 
-def test_versions_that_differ_are_told_by_step(tmp_path: Path) -> None:
+def test_different_versions_are_listed_by_step(tmp_path: Path) -> None:
     words = str(provenance(make_run(tmp_path)))
     assert words.count("a1b2c3") == 1
     assert "2.7.0" in words

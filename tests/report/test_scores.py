@@ -92,7 +92,7 @@ def test_more_hypotheses_than_a_page_holds_go_into_a_file_beside_it(run: dict[st
     assert [row["key"] for row in read(run["score"], most=20, seed=0).rows] != list(range(10, 30))
 
 
-def test_what_intervals_mean_is_said_with_the_figures_of_the_run() -> None:
+def test_the_meaning_of_intervals_is_explained_with_the_figures_of_the_run() -> None:
     row = {"condition": "far", "speakers": 8, "utterances": 5, "words": 50, "wer_baseline": 0.5, "wer_student": 0.4}
     row |= {"wer_baseline_interval": [0.4, 0.6], "wer_student_interval": [0.3, 0.5], "werr": 0.2}
     sure = row | {"werr_interval": [0.1, 0.3], "probability_of_improvement": 0.999}

@@ -122,7 +122,7 @@ def test_a_file_that_cannot_be_opened_is_an_error_with_its_remedy(tmp_path: Path
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-def test_a_full_disk_is_said_once_and_the_work_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_reported_once_and_the_work_continues(capsys: pytest.CaptureFixture[str]) -> None:
     log.begin(file="/dev/full")
     speak()
     assert capsys.readouterr().err.count("lines are missing: [Errno 28]") == 1

@@ -27,7 +27,7 @@ def test_nothing_is_known_at_first() -> None:
     assert made.left_s() is None
 
 
-def test_the_own_pace_counts_once_there_is_one() -> None:
+def test_the_current_pace_counts_once_it_is_known() -> None:
     made, clock = pace(1000.0)
     clock.now += 10
     made.update(20, 100)

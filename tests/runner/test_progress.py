@@ -98,7 +98,7 @@ def test_a_stage_alone_that_is_fast_says_that_it_starts(capsys: Shown) -> None:
     assert capsys.readouterr().err == "ingest: 5,000 shards\n"
 
 
-def test_a_long_task_tells_its_own_speed_from_where_it_took_up(clock: Clock, capsys: Shown) -> None:
+def test_a_long_task_reports_its_speed_since_it_resumed(clock: Clock, capsys: Shown) -> None:
     lines = TerminalMonitor("student")
     lines.started("train", 1, 0)
     clock.now += 20.0
@@ -173,7 +173,7 @@ def test_a_quiet_command_has_no_bar(capsys: Shown, monkeypatch: pytest.MonkeyPat
     assert capsys.readouterr().err == ""
 
 
-def test_the_closing_table_tells_what_was_made_and_what_was_there() -> None:
+def test_the_closing_table_separates_new_from_existing_shards() -> None:
     table = summary_table(
         [
             ("ingest", manifest(Counts(1200, 1193, 0, {"short": 2, "no-text": 5})), 12.34, 5400.0),

@@ -131,7 +131,7 @@ def test_the_address_travels_to_tasks(service: Service) -> None:
 # -- results ---------------------------------------------------------------------------------------------------------
 
 
-def test_four_clients_get_each_their_own_results() -> None:
+def test_each_of_four_clients_gets_its_own_results() -> None:
     with serve(SLOW_SUMS, max_wait_s=0.05) as service:
 
         def run(seed: int) -> None:
@@ -364,7 +364,7 @@ def test_a_model_that_does_not_load_is_reported_at_once() -> None:
         ModelSpec("m:f", exact_rows=12)
 
 
-def test_closing_ends_workers_and_tells_waiting_clients() -> None:
+def test_closing_ends_workers_and_notifies_waiting_clients() -> None:
     with serve(ModelSpec("accelerator_models:sums", {"seconds": 0.3}, max_batch_frames=64)) as service:
         pids = [worker.pid for worker in service.workers]
         session = client(service.endpoint)

@@ -169,7 +169,7 @@ def test_a_service_that_closes_hands_its_sequences_back(tmp_path: Path, monkeypa
     assert found == expected(items)
 
 
-def test_what_is_a_sequences_own_fault_stays_it(tmp_path: Path) -> None:
+def test_an_error_of_one_sequence_affects_no_other(tmp_path: Path) -> None:
     known = Registry(str(tmp_path))
     model = known.want(SUMS)
     with serve(SUMS) as service, SpreadSession(ServicePool(str(tmp_path), model)) as session:

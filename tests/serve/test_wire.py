@@ -147,7 +147,7 @@ def test_an_ordered_window_holds_results_back_until_their_turn() -> None:
     assert not window
 
 
-def test_a_failure_is_told_or_raised_and_makes_room() -> None:
+def test_a_failure_is_reported_or_raised_and_frees_its_slot() -> None:
     told: list[tuple[int, str]] = []
     window = SendWindow(window_frames=10, on_failure=lambda key, reason: told.append((key, reason)))
     window.depart(Keyed(4, features(10)))

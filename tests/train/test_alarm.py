@@ -33,7 +33,7 @@ def test_the_command_hears_of_the_error_that_ends_the_run(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("workers", "tells"), [(1, True), (2, False)])
-def test_a_worker_tells_of_its_end_only_where_nobody_starts_it_again(tmp_path: Path, workers: int, tells: bool) -> None:
+def test_a_worker_reports_its_end_only_if_it_is_not_restarted(tmp_path: Path, workers: int, tells: bool) -> None:
     """With others, a worker ends whenever one of them is lost; the agent knows whether restarts are used up."""
     command, told = page_me(tmp_path)
     with pytest.raises(StageError), alarm_of(TrainParams(workers=workers, alarm=command), 0) as alarm:
@@ -66,7 +66,7 @@ def test_a_command_that_is_not_there_is_refused_before_the_first_step(tmp_path: 
     assert not (tmp_path / "work" / "meters" / "train.log.jsonl").exists()
 
 
-def test_checkpoints_that_cannot_be_written_are_told_of_once_and_the_model_is_not_lost(tmp_path: Path) -> None:
+def test_checkpoints_that_cannot_be_written_are_reported_once_and_the_model_is_not_lost(tmp_path: Path) -> None:
     command, told = page_me(tmp_path)
     inputs = training_data(tmp_path, utterances(20, speakers=4), 1)
     settings = SMALL | {"epochs": 4, "checkpoint_s": 0.0, "held_out": 0.0, "tensorboard": False}

@@ -24,7 +24,7 @@ class Stopped(Exception):
     """Stands for a kill between two steps."""
 
 
-def test_without_its_newest_checkpoint_a_training_goes_on_from_the_one_before(tmp_path: Path) -> None:
+def test_without_its_newest_checkpoint_a_training_resumes_from_the_previous_one(tmp_path: Path) -> None:
     data = training_data(tmp_path / "data", utterances(40, speakers=4), shards=1)
     checkpoints = tmp_path / "work" / "checkpoints"
     begun: list[float] = []

@@ -90,7 +90,7 @@ def decoded(folder: Path, inputs: dict[str, Artifact], model: Artifact, **values
 
 
 @pytest.mark.parametrize("attention", [0.0, 1.0])
-def test_what_the_model_is_told_says_how_sounds_are_written(
+def test_the_given_tag_decides_how_sounds_are_written(
     tmp_path: Path, inputs: dict[str, Artifact], model: Artifact, attention: float
 ) -> None:
     """By CTC, and reranked by the attention decoder: the same sounds in the letters of either language."""
@@ -104,7 +104,7 @@ def test_what_the_model_is_told_says_how_sounds_are_written(
         assert sum(right) >= 7
 
 
-def test_a_model_can_tell_itself_what_it_hears(inputs: dict[str, Artifact], model: Artifact) -> None:
+def test_a_model_can_use_the_tag_that_it_recognises(inputs: dict[str, Artifact], model: Artifact) -> None:
     """Each utterance of a batch uses its most likely tag, with the same result as if given that tag."""
     features = np.random.default_rng(4).normal(0, 1, (6, 12, 3 * MELS)).astype(np.float32)
     lengths = np.array([12, 12, 9, 12, 7, 12])
@@ -127,7 +127,7 @@ def test_a_model_can_tell_itself_what_it_hears(inputs: dict[str, Artifact], mode
         tag_number({"tags": ["de", "ru"]}, "recognised", where="here")
 
 
-def test_a_model_that_is_told_nothing_is_the_one_that_lies_there(model: Artifact) -> None:
+def test_a_model_without_a_given_tag_is_the_stored_one(model: Artifact) -> None:
     """The tagger's output does not depend on the given tag; the decoder's start and the frames do."""
     config, data = model.read_json(0, ".model.json"), model.read_bytes(0, ".safetensors")
     plain, told = restore(config, data, where="here").eval(), restore(config, data, where="here", tell="ru").eval()
@@ -148,7 +148,7 @@ def test_a_model_that_is_told_nothing_is_the_one_that_lies_there(model: Artifact
         assert not torch.allclose(plain.decoder.log_likelihoods(tokens, ends, after, lengths), wanted, atol=1e-2)
 
 
-def test_the_loss_of_a_share_of_the_utterances_is_that_of_models_that_are_told() -> None:
+def test_a_share_of_the_utterances_is_trained_with_the_given_tag() -> None:
     """All, by a share of 1; none of unknown tags, and none without a generator, as held-out data are scored."""
     sizes = {"kind": "lstm", "inputs": 3, "outputs": 4, "layers": 1, "units": 8, "join": 6, "context": 2}
     config = {**sizes, "decoder_layers": 1, "tags": ["a", "b"], "tag_told": 1.0}
@@ -199,7 +199,7 @@ def test_scores_say_how_often_the_language_is_right(
     assert [entry for entry in lacking["heard"] if entry[1] == ""] == [["de", "", 1], ["ru", "", 1]]
 
 
-def test_tags_that_the_model_was_not_told_are_refused(inputs: dict[str, Artifact], model: Artifact) -> None:
+def test_tags_that_the_model_was_not_trained_with_are_refused(inputs: dict[str, Artifact], model: Artifact) -> None:
     with pytest.raises(ConfigError, match="cannot take the tag 'fr'") as error:
         Decode().plan(DecodeParams(tell="fr"), {"features": inputs["features"], "model": model})
     assert "(language): de, ru" in error.value.remedy

@@ -93,7 +93,7 @@ def test_a_model_may_be_shared_out_over_machines_that_all_stay() -> None:
         ({"workers": 2, "nodes": 2}, "2 machines need a `rendezvous`"),
     ],
 )
-def test_what_does_not_fit_is_named(values: dict[str, Any], message: str) -> None:
+def test_settings_that_do_not_fit_together_are_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises((ValidationError, ConfigError), match=message):
         TrainParams(**values)
 

@@ -39,7 +39,7 @@ def test_hot_words_and_parameters_of_decode_change_what_is_found(tmp_path: Path)
     assert [word.start_s for word in found.words] == sorted(word.start_s for word in found.words)
 
 
-def test_a_model_without_vectors_of_tags_cannot_be_told_any(tmp_path: Path) -> None:
+def test_a_model_without_vectors_of_tags_takes_none(tmp_path: Path) -> None:
     recogniser(tmp_path)
     with pytest.raises(ConfigError, match="cannot take the tag 'de'"):
         recogniser_of(str(tmp_path / "model"), "", 1, "cpu", tell="de")

@@ -37,11 +37,11 @@ def test_numbers_and_abbreviations_are_read_aloud() -> None:
     assert only.text == "doctor lee has two point five cats"
 
 
-def test_a_speaker_label_is_said() -> None:
+def test_a_speaker_label_is_spoken() -> None:
     assert [piece.text for piece in said("Mary: come here")] == ["mary come here"]
 
 
-def test_a_long_sentence_is_said_in_parts() -> None:
+def test_a_long_sentence_is_spoken_in_parts() -> None:
     parts = said("word " * (2 * MOST_WORDS + 3))
     assert [len(piece.text.split()) for piece in parts] == [MOST_WORDS, MOST_WORDS, 3]
 

@@ -142,7 +142,7 @@ def test_what_sounds_in_silence_is_measured_away_from_the_phones() -> None:
     assert background_db(signal, 80, short) is None, "four frames of silence say nothing"
 
 
-def test_two_voices_of_one_name_are_told_by_their_pitch() -> None:
+def test_two_voices_under_one_name_are_detected_by_pitch() -> None:
     one, other = [(90, 12), (93, 8)], [(78, 3)]
     assert mixed_voices([{"a": one}]) == {}
     assert mixed_voices([{"a": one, "b": one}, {"a": other}]) == {"a": round(3 / 23, 4)}

@@ -25,7 +25,7 @@ def test_words_come_in_order_with_their_times() -> None:
 
 # f2 has breath (a random generator), Alex flutter, klatt2 another synthesiser, AnxiousAndy no flutter.
 @pytest.mark.parametrize("variant", ["f2", "Alex", "klatt2", "AnxiousAndy", "Alicia", "whisper"])
-def test_a_clip_does_not_depend_on_what_was_said_before(variant: str) -> None:
+def test_a_clip_does_not_depend_on_earlier_speech(variant: str) -> None:
     first, _, words = speak(TEXT, "en-us", variant)
     speak("something else altogether", "en-gb-scotland", "Demonic", words_per_minute=300, pitch=90)
     with speaker("en-029", "f5") as say:

@@ -113,14 +113,14 @@ def test_languages_as_people_write_them(written: str, tag: str) -> None:
 
 
 @pytest.mark.parametrize(("text", "language"), [(ENGLISH, "en"), (FRENCH, "fr"), (SPANISH, "es"), (RUSSIAN, "ru")])
-def test_a_text_tells_its_language(text: str, language: str) -> None:
+def test_the_language_of_a_text_is_identified(text: str, language: str) -> None:
     found = identify(text.lower(), expected=language)
     assert found.language == language
     assert found.probability == found.expected > 0.8
     assert identify(text.lower(), expected="de", among=["de", language]).expected < 0.05
 
 
-def test_little_text_tells_nothing() -> None:
+def test_the_language_of_a_short_text_stays_unknown() -> None:
     short = ENGLISH[:MIN_LETTERS]
     assert identify(short).language == ""
     assert identify("")._replace(probability=0.0) == ("", 0.0, 0.0)
@@ -235,7 +235,7 @@ def by_level(samples: npt.NDArray[np.int16], rate_hz: int) -> tuple[str, float]:
     return ("fra", 0.9) if np.abs(samples).max() > 5000 else ("", 0.0)
 
 
-def test_a_hook_tells_the_language_of_the_sound(tmp_path: Path, engine: LocalEngine) -> None:
+def test_a_hook_identifies_the_language_of_the_audio(tmp_path: Path, engine: LocalEngine) -> None:
     root = tmp_path / "in"
     put(root, "loud.wav", encode(np.stack([murmur(2), murmur(2)], axis=1)))
     put(root, "soft.wav", encode((murmur(2, seed=1) // 4).astype(np.int16)))

@@ -91,7 +91,7 @@ def test_one_that_cannot_be_read_costs_no_recording(tmp_path: Path) -> None:
     assert (left["name"], left["reason"]) == ("alone", "unreadable-transcript")
 
 
-def test_a_folder_that_is_none(tmp_path: Path) -> None:
+def test_a_folder_that_does_not_exist(tmp_path: Path) -> None:
     talk(tmp_path, "talk", 1)
     put(tmp_path, "whisper", b"")
     with pytest.raises(ConfigError, match="not a folder"):

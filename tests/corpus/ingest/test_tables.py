@@ -256,7 +256,7 @@ def test_a_server_that_stumbles_is_asked_again(tmp_path: Path, monkeypatch: pyte
             open_listed(f"{server.url}/a.wav")
 
 
-def test_what_a_server_refuses_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_by_a_server_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("megahour.corpus.media.addresses.PAUSE_S", 0.01)
     with served(tmp_path) as server, pytest.raises(BadRecord, match=r"gone\.wav: the server responded 404"):
         open_listed(f"{server.url}/gone.wav")

@@ -145,7 +145,7 @@ def test_networks_that_are_allowed() -> None:
             check_address(address, allowed)
 
 
-def test_a_network_that_is_none_is_refused_before_the_run(tmp_path: Path) -> None:
+def test_an_invalid_network_is_refused_before_the_run(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match='"intranet" is not a network'):
         Ingest().check(IngestParams(source=str(tmp_path), allow_private=["intranet"]), ())
 

@@ -138,7 +138,9 @@ def test_back_offs_may_be_above_zero_and_minus_infinity_is_never(tmp_path: Path)
 
 
 @pytest.mark.parametrize("suffix", ["gz", "xz", "zst"])
-def test_compression_is_told_by_the_first_bytes_and_damage_is_named(suffix: str, arpa: Path, tmp_path: Path) -> None:
+def test_compression_is_detected_by_the_first_bytes_and_damage_is_named(
+    suffix: str, arpa: Path, tmp_path: Path
+) -> None:
     pack(arpa, tmp_path / "packed", f"a.{suffix}", threads=2)
     assert entries(read_arpa(tmp_path / "packed")) == entries(read_arpa(arpa))
     (tmp_path / "cut").write_bytes((tmp_path / "packed").read_bytes()[:-40])

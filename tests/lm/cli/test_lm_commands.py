@@ -121,7 +121,7 @@ def test_within_a_memory_limit_the_bytes_are_the_same(folder: Path, tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["a.arpa"]
 
 
-def test_what_was_cut_off_is_told_alike_in_memory_within_a_limit_and_by_info(tmp_path: Path) -> None:
+def test_pruned_counts_are_reported_alike_in_memory_within_a_limit_and_by_info(tmp_path: Path) -> None:
     """Contexts with a wildcard entry, and what these entries hold."""
     cut = [HERE / "small.txt", "--order", 3, "--prune", "0,0,1", "--threads", 1]
     told = [megahour("train", *cut, "--out", tmp_path / f"{name}.arpa", *more).output for name, *more in LIMITS]
@@ -198,7 +198,7 @@ def test_a_pipe_is_not_replaced_by_a_model(folder: Path, tmp_path: Path) -> None
     assert (tmp_path / "out.arpa").is_fifo()
 
 
-def test_info_tells_sizes_and_discounts(folder: Path) -> None:
+def test_info_prints_sizes_and_discounts(folder: Path) -> None:
     output = megahour("info", folder / "a.mlm", "--verify").output
     assert "mapped, 243 n-grams" in output
     assert "0.3077" in output

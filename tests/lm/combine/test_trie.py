@@ -18,7 +18,7 @@ models = st.builds(random_model, st.integers(0, 10_000), st.just("abcd"), st.int
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(*[st.integers(0, 5)] * 3), max_size=40))
-def test_rows_are_sorted_and_their_origin_is_told(rows: list[tuple[int, int, int]]) -> None:
+def test_rows_are_sorted_and_have_their_origin(rows: list[tuple[int, int, int]]) -> None:
     given = np.array(rows, np.int32).reshape(-1, 3)
     found, origin = sort_rows(given, 6)
     assert found.tolist() == sorted(map(list, rows))

@@ -112,7 +112,7 @@ def test_files_cut_short_are_named(
         read(path)
 
 
-def test_what_is_no_arpa_file_is_told_so(tmp_path: Path) -> None:
+def test_files_that_are_not_arpa_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("a b c\n")
     with pytest.raises(MegahourError, match=r"notes\.txt:\d+: no ARPA file: it has no line"):

@@ -43,7 +43,7 @@ PACKERS = {
 
 
 @pytest.mark.parametrize("name", PACKERS)
-def test_compression_is_told_by_the_first_bytes_whatever_the_name(name: str, tmp_path: Path) -> None:
+def test_compression_is_detected_by_the_first_bytes_whatever_the_name(name: str, tmp_path: Path) -> None:
     for path in (tmp_path / name, tmp_path / "nameless"):
         path.write_bytes(PACKERS[name](TEXT.encode()))
         assert bytes_of(path) == TEXT.encode()
@@ -108,7 +108,7 @@ def test_a_table_without_a_column_is_not_read_as_text(tmp_path: Path) -> None:
         (b"ID3\x04....", "audio, not text\nRemedy: give its transcript"),
     ],
 )
-def test_what_the_first_bytes_tell_to_be_no_text_is_refused(tmp_path: Path, data: bytes, what: str) -> None:
+def test_files_whose_first_bytes_are_not_text_are_refused(tmp_path: Path, data: bytes, what: str) -> None:
     """lmplz makes a model of any bytes."""
     (tmp_path / "file").write_bytes(data)
     with pytest.raises(ConfigError, match=what):

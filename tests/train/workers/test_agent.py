@@ -30,7 +30,7 @@ def test_a_machine_alone_is_on_its_loopback() -> None:
         assert place.device.startswith("lo")
 
 
-def test_a_name_that_is_the_machines_own_loopback_is_no_place_to_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_that_resolves_to_loopback_is_refused_as_rendezvous(monkeypatch: pytest.MonkeyPatch) -> None:
     """As Debian writes a machine's name into /etc/hosts, with 127.0.1.1."""
     here = socket.getaddrinfo("127.0.1.1", 29400, type=socket.SOCK_DGRAM)
     monkeypatch.setattr(socket, "getaddrinfo", lambda host, port, **options: here)
@@ -64,9 +64,7 @@ def test_the_environment_is_what_it_was_when_the_workers_have_ended(monkeypatch:
     assert DEVICE not in os.environ
 
 
-def test_the_agent_is_told_how_many_workers_and_machines_there_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_agent_gets_the_numbers_of_workers_and_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[tuple[Any, ...]] = []
 
     def launcher(config: Any, program: str) -> Any:

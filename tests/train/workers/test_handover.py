@@ -228,7 +228,7 @@ def shares_of(ended: dict[int, dict[int, list[int]]]) -> Tensor:
 
 @pytest.mark.parametrize("ended", [False, True])
 @pytest.mark.parametrize("name", ["gtc update", "bmuf"])
-def test_moments_of_a_workers_own_are_of_what_it_has_trained_on(tmp_path: Path, name: str, ended: bool) -> None:
+def test_a_workers_own_moments_come_from_what_it_was_trained_on(tmp_path: Path, name: str, ended: bool) -> None:
     """An interrupted and repeated step does not change them."""
     adamw = {"optimiser": "adamw"}
     _, _, calls = play(tmp_path, name, 10**6, ended=False, joined=False, optimiser=adamw)

@@ -61,7 +61,7 @@ LOST = ChildFailedError("worker", {1: ProcessFailure(local_rank=1, pid=1, exitco
         (SignalException("", signal.SIGHUP), StageError, "stopped by SIGHUP"),
     ],
 )
-def test_an_end_of_the_agent_is_told_in_our_words(
+def test_an_end_of_the_agent_has_our_own_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: Exception, kind: type[BaseException], words: str
 ) -> None:
     def run_agent(p: TrainParams, work: Path, spec: Path, *, first: bool) -> None:

@@ -106,7 +106,7 @@ def test_an_error_of_the_program_ends_the_run_at_once_and_names_its_worker(tmp_p
         RuntimeError("element 0 of tensors does not require grad and does not have a grad_fn"),
     ],
 )
-def test_errors_of_the_program_are_told_from_the_machines(error: Exception) -> None:
+def test_errors_of_the_program_are_distinguished_from_the_machines(error: Exception) -> None:
     assert of_program(error)
 
 
