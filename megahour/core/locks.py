@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import shutil
 import socket
@@ -30,6 +31,7 @@ from typing import Any
 from megahour.core.errors import StoreError
 from megahour.core.transfer import is_local
 
+LOG = logging.getLogger(__name__)
 MARKS = ".writer"  # the folder of marks inside the locked folder
 RENEW_S = 20.0
 EXPIRY_S = 90.0  # without a renewal, a writer on another machine counts as dead
@@ -138,8 +140,9 @@ class _Lock:
 
     def _renew(self) -> None:
         renewed_s = time.time()  # wall time, which runs on while the machine sleeps
+        silent = False
         while not self._ended.wait(RENEW_S):
-            with contextlib.suppress(Exception):  # the store may be unreachable for a moment; `check` decides
+            try:
                 if not self._fs.exists(self._path):
                     return
                 late = time.time() - renewed_s > EXPIRY_S / 2
@@ -147,7 +150,11 @@ class _Lock:
                 if late and self._rivals():  # others took this writer for dead while the machine slept
                     self._remove()
                     return
-                renewed_s = time.time()
+                renewed_s, silent = time.time(), False
+            except Exception as error:  # the store may be unreachable for a moment; `check` decides
+                if not (silent or self._ended.is_set()):
+                    LOG.warning("%s cannot be written to (%s); trying again", self._where, error)
+                silent = True
 
     def _put(self) -> None:
         data = json.dumps(self._owner).encode()

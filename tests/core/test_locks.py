@@ -149,6 +149,30 @@ def test_the_owner_renews_its_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         until(lambda: json.loads(mark.read_text() or "{}").get("held") is True)
 
 
+def test_a_store_that_does_not_answer_is_named_once_in_each_outage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A store's client tries again for minutes, in which the run has nothing else to say; the lock is kept."""
+    monkeypatch.setattr(locks, "RENEW_S", 0.02)
+    place, asked = Artifact(tmp_path / "place"), list[str]()
+
+    def silent(path: str) -> bool:
+        asked.append(path)
+        raise OSError("no route to host")
+
+    with alone(place.fs, place.root, where="s3://b/run") as token:
+        for outage in (1, 2):
+            with monkeypatch.context() as patch:
+                patch.setattr(place.fs, "exists", silent)
+                asked.clear()
+                until(lambda: len(asked) > 2)
+            (mark,) = map(Path, marks(place))
+            renewed = mark.stat().st_mtime_ns
+            until(lambda mark=mark, renewed=renewed: mark.stat().st_mtime_ns > renewed)
+            assert caplog.messages == ["s3://b/run cannot be written to (no route to host); trying again"] * outage
+        check(place.fs, place.root, token)
+
+
 def test_who_comes_back_to_life_late_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its machine slept and it was presumed dead, so it must not restore its mark."""
     monkeypatch.setattr(locks, "RENEW_S", 0.2)
