@@ -33,6 +33,9 @@ def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:
     kind = _kind(p)
     own: dict[str, Any] = {}
     if kind in ("huggingface", "nemo"):
+        if p.tokens:
+            remedy = "leave tokens out; a Hugging Face checkpoint has them in its vocab.json"
+            raise ConfigError(f"{p.model} has its own tokens", where="tokens", remedy=remedy)
         checkpoint = _checkpoint(p, kind)
         kind = "huggingface"
         tokens, data = checkpoint.tokens, checkpoint.weights

@@ -252,6 +252,7 @@ def broken(source: Path, name: str, change: Any) -> None:
         (lambda s: broken(s, "vocab.json", lambda c: c.pop("A")), {}, "not numbered"),
         (lambda s: (s / "config.json").write_text("{"), {}, "not JSON"),
         (lambda s: None, {"rate_hz": 8000}, "rate_hz = 8000, but the checkpoint has 16000"),
+        (lambda s: None, {"tokens": "tokens.txt"}, "has its own tokens"),
         (lambda s: None, {"language": "deu"}, "tokens of one language"),
         (lambda s: None, {"frame_shift_samples": 480}, "frame_shift_samples = 480.*probably 320"),
     ],

@@ -20,7 +20,8 @@ def cues(text: str | bytes, suffix: str = ".textgrid") -> list[Cue]:
 def test_tiers_of_speakers() -> None:
     tiers: Tiers = {"ann": [(0.0, 1.0, "Hello."), (1.0, 3.0, "")], "bob": [(0.0, 1.5, ""), (1.5, 2.0, 'The "x".')]}
     assert cues(grid(tiers, 3.0)) == [Cue(0, 1000, "Hello.", "ann"), Cue(1500, 2000, 'The "x".', "bob")]
-    assert cues(grid({"ann": tiers["ann"]}, 3.0)) == [Cue(0, 1000, "Hello.")]  # a tier alone may have any name
+    alone: Tiers = {"ann": tiers["ann"], "phones": [(0.0, 0.1, "HH")]}
+    assert cues(grid(alone, 3.0)) == [Cue(0, 1000, "Hello.")]  # a tier alone may have any name
 
 
 def test_words_are_joined_and_phones_do_not_count() -> None:
