@@ -96,8 +96,11 @@ def command(
 
 
 def _text(words: tuple[str, ...], path: str) -> str:
+    if words == (PIPE,) and not path:  # as many programs name standard input
+        words, path = (), PIPE
     if bool(words) == bool(path):
-        raise ConfigError("give either a text or --file", where="say", remedy='megahour say "hello" --voice RUN')
+        remedy = 'megahour say "hello" --voice RUN, or --file FILE; --file - reads standard input'
+        raise ConfigError("give either a text or --file", where="say", remedy=remedy)
     if words:
         return " ".join(words)
     try:

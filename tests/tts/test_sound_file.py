@@ -1,5 +1,6 @@
 """WAV files of synthetic speech: whole or not there, and errors that say what is wrong."""
 
+import io
 import os
 import resource
 import stat
@@ -65,3 +66,11 @@ def test_a_text_of_another_encoding_is_named_with_what_converts_it(tmp_path: Pat
         lexicon_at(str(tmp_path / "latin"))
     (tmp_path / "marked").write_bytes("\ufeffhello".encode())
     assert _text((), str(tmp_path / "marked")) == "hello"
+
+
+def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    for words, path in ((("-",), ""), ((), "-")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"hello")))
+        assert _text(words, path) == "hello"
+    with pytest.raises(ConfigError, match="--file - reads standard input"):
+        _text((), "")
