@@ -99,7 +99,7 @@ def test_what_is_sure_enough_stays(
 @pytest.mark.parametrize(
     ("sure", "values", "message"),
     [
-        (False, {"share": 0.5}, "no hypothesis .* has a text and a confidence.*decode with `confidence`"),
+        (False, {"share": 0.5}, "no hypothesis .* has both a text and a confidence.*decode with `confidence`"),
         (True, {"min_confidence": 0.95}, "kept none of 8 records.*low-confidence 5.*lower min_confidence"),
     ],
 )

@@ -40,7 +40,9 @@ class Fsdp:
         self._size_bytes = sum(p.numel() * p.element_size() for p in trainable(model))
         if process_group is not None:
             if optimiser.state:
-                raise ConfigError("the optimiser has a state of whole parameters", remedy="make the trainer first")
+                raise ConfigError(
+                    "the optimiser already has a state of whole parameters", remedy="create the trainer first"
+                )
             check_shared(trainable(model), optimiser)
             broadcast_model(model, group)
             whole = dict(model.named_parameters())
