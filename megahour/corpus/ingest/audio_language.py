@@ -1,20 +1,23 @@
 """A user's function that identifies the language of the beginning of each recording.
 
 ``package.module:function`` is called as ``function(samples, rate_hz)`` with mono int16 [T], and returns
-``(language, probability)``: a BCP 47 tag, or "" if it is unsure. It must be deterministic.
+``(language, probability)`` or only the language: a BCP 47 tag, or "" if it is unsure. It must be deterministic.
 """
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from megahour.core.errors import BadRecord
 from megahour.core.hooks import load_function
 from megahour.corpus.media.audio import Int16
 from megahour.corpus.text.language_id import canonical
 
-Identify = Callable[[Int16, int], tuple[str, float]]
+Identify = Callable[[Int16, int], Any]
 
 
 def load_hook(address: str) -> Identify:
@@ -39,7 +42,21 @@ class Head:
             self._missing -= len(part)
 
     def language(self, address: str) -> tuple[str, float]:
-        """Call the function at `address`: (BCP 47 tag or "", probability)."""
+        """Call the function at `address`: (BCP 47 tag or "", probability).
+
+        Raises BadRecord (``audio-language-failed``): the function raised an error, or returned something else.
+        """
         samples = np.concatenate(self._parts) if self._parts else np.zeros(0, np.int16)
-        language, probability = load_hook(address)(samples, self.rate_hz)
-        return canonical(language) if language else "", float(probability)
+        identify = load_hook(address)
+        try:
+            given = identify(samples, self.rate_hz)
+        except (Exception, SystemExit) as error:
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            detail = f"{address} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+            raise BadRecord("audio-language-failed", detail) from error
+        try:
+            language, probability = (given, 1.0) if isinstance(given, str) else given
+            return canonical(language) if language else "", float(probability)
+        except (AttributeError, TypeError, ValueError):
+            detail = f"{address} returned {given!r:.80}, not (language, probability)"
+            raise BadRecord("audio-language-failed", detail) from None

@@ -69,7 +69,7 @@ class IngestParams(Params):
     audio_language: str = Field(
         "",
         description="Language identification of audio: package.module:function, called with (samples int16 [T], "
-        "rate_hz).",
+        'rate_hz). It returns (language, probability) or only the language; "": unsure.',
     )
     audio_language_seconds: float = Field(
         30.0, gt=0, description="Seconds of each recording passed to `audio_language`."

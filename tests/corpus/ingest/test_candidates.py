@@ -14,6 +14,7 @@ from made_media import encode, murmur, put
 
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.store import Artifact
+from megahour.corpus.ingest.audio_language import Head
 from megahour.corpus.ingest.candidates import RawTranscript, choose_by_tag, fit_candidates, read_candidates
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.stage import Ingest
@@ -265,6 +266,29 @@ def test_hooks_and_languages_are_checked_before_the_start(params: dict[str, Any]
 
     with pytest.raises(ConfigError, match=message):
         start(IngestParams(source=".", **params))
+
+
+@pytest.mark.parametrize(
+    ("code", "language", "detail"),
+    [
+        ("return 'English'", "en", ""),
+        ("return 'en', 1", "en", ""),
+        ("return None", "", "returned None, not (language, probability)"),
+        ("return 'en', 'sure'", "", "returned ('en', 'sure')"),
+        ("raise ValueError('no')", "", "raised ValueError: no ("),
+        ("raise SystemExit(2)", "", "raised SystemExit: 2 ("),
+    ],
+)
+def test_what_an_identifier_of_sound_may_return(tmp_path: Path, code: str, language: str, detail: str) -> None:
+    file = put(tmp_path, "hear.py", f"def hear(samples, rate_hz):\n    {code}")
+    address = f"{file}:hear"
+    if language:
+        assert Head(1.0, 16_000).language(address) == (language, 1.0)
+        return
+    with pytest.raises(BadRecord) as caught:
+        Head(1.0, 16_000).language(address)
+    assert caught.value.reason == "audio-language-failed"
+    assert f"{address} {detail}" in caught.value.detail
 
 
 def test_tags_of_names() -> None:
