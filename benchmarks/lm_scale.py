@@ -2,7 +2,9 @@
 
     python benchmarks/lm_scale.py TEXT --memory 2GB --order 5 --write
     python benchmarks/lm_scale.py TEXT --engines local spark --write
+    python benchmarks/lm_scale.py TEXT --pairs local local spark --workers 1 --write
 
+--pairs: `lm train` on one thread, then `lm cluster` on an engine, alternately, as commands, start-up included.
 CPU is user + system of all processes of a run, counted by the kernel; each run is a process of its own. Where lmplz is
 on the PATH it runs on the same text with the same memory, right before ours; sizes by order are compared. Compiled
 loops are in their cache: a first megabyte is estimated before. On a machine that others use, CPU seconds are what to
@@ -12,12 +14,14 @@ read: wall time is theirs too.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import platform
 import re
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -227,6 +231,51 @@ The artifacts have one digest. Last over first: **{totals[-1] / totals[0]:.2f}×
 """
 
 
+def pairs_report(options: argparse.Namespace) -> str:
+    """CPU of `lm cluster` beside that of `lm train` right before it, and lmplz's."""
+    rows: list[str] = []
+    ratios: dict[str, list[float]] = {}
+    shared = [options.text, "--order", str(options.order), "--quiet"]
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        folder = Path(name)
+        peer = lmplz(options, folder)
+        for engine in options.pairs:
+            megahour = [sys.executable, "-m", "megahour", "lm"]
+            alone = measured([*megahour, "train", *shared, "--threads", "1", "--out", str(folder / "train.arpa")])
+            wanted = sha256(folder / "train.arpa")
+            (folder / "train.arpa").unlink()
+            command = [*megahour, "cluster", *shared, "--engine", engine, "--workers", str(options.workers)]
+            load = os.getloadavg()[0]
+            own = measured([*command, "--shard-rows", str(options.shard_rows), "--out", str(folder / "cluster")])
+            if sha256(folder / "cluster/arpa/shards/00000.arpa") != wanted:
+                raise SystemExit(f"lm cluster on {engine} made other bytes than lm train")
+            stages = [json.loads(file.read_text())["cpu_s"] for file in folder.glob("cluster/*/timings/cost.json")]
+            own["cpu_s"] = max(own["cpu_s"], sum(stages))  # Java is no child of the command when that ends
+            shutil.rmtree(folder / "cluster")
+            ratios.setdefault(engine, []).append(own["cpu_s"] / alone["cpu_s"])
+            rows.append(
+                f"| {alone['cpu_s']:.1f} | {engine} | {own['cpu_s']:.1f} | {ratios[engine][-1]:.2f} | {load:.0f} |"
+            )
+    medians = ", ".join(f"{engine} **{statistics.median(each):.2f}×**" for engine, each in ratios.items())
+    beside = f" lmplz -S {options.memory}: {peer['cpu_s']:.1f} CPU-s." if peer else ""
+    size = f"{Path(options.text).stat().st_size / 1e6:.0f} MB of text"
+    return f"""## `lm cluster` beside `lm train`, order {options.order}, {size}
+
+`{command_line()}`
+
+| train, CPU s | engine, {options.workers} worker(s) | cluster, CPU s | cluster / train | load |
+|---|---|---|---|---|
+{chr(10).join(rows)}
+
+Medians of cluster over train: {medians} (goal on the local engine ≤ 1.5×).{beside} All files have one SHA-256.
+"""
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("text")
@@ -236,6 +285,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--shard-rows", type=int, default=1 << 20)
     parser.add_argument("--engines", nargs="*", choices=["local", "spark"], default=[])
+    parser.add_argument("--pairs", nargs="*", choices=["local", "spark"], default=[])
     parser.add_argument("--conf", nargs="*", default=[], help="Spark settings, key=value")
     parser.add_argument("--peer", help="file that lmplz's result is kept in, so that ours may run in a later call")
     parser.add_argument("--only-peer", action="store_true", help="run lmplz, and not ours")
@@ -248,7 +298,7 @@ def main() -> None:
             run = run_bounded if options.child == "bounded" else run_engine
             print(json.dumps(run(options, Path(name))))
         return
-    report = engines_report(options) if options.engines else bounded_report(options)
+    report = (pairs_report if options.pairs else engines_report if options.engines else bounded_report)(options)
     machine = f"{platform.machine()}, {os.cpu_count()} cores, load average {os.getloadavg()[0]:.1f}"
     report += f"\n{machine}, Python {platform.python_version()}.\n"
     print(report)

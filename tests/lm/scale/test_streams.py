@@ -47,3 +47,16 @@ def test_a_file_that_ends_within_an_array_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(10))
     with closing(StreamReader(tmp_path / "a")) as reader, pytest.raises(StageError, match="ends early"):
         reader.fill(np.empty(11, np.uint8))
+
+
+@pytest.mark.parametrize("begin", [0, 1, 4096, PIECE_BYTES - 1, PIECE_BYTES, PIECE_BYTES + 5001, 2 * PIECE_BYTES + 6])
+def test_reading_begins_anywhere(tmp_path: Path, begin: int) -> None:
+    data = np.random.Generator(np.random.PCG64(2)).integers(0, 256, 2 * PIECE_BYTES + 7, np.uint8)
+    data.tofile(tmp_path / "a")
+    with closing(StreamReader(tmp_path / "a", begin)) as reader:
+        assert b"".join(piece.tobytes() for piece in reader.pieces()) == data[begin:].tobytes()
+    rest = np.empty(len(data) - begin, np.uint8)
+    with closing(StreamReader(tmp_path / "a", begin)) as reader:
+        assert reader.fill(rest)
+        assert not list(reader.pieces()), "nothing is left"
+    assert np.array_equal(rest, data[begin:])
