@@ -159,6 +159,19 @@ class DecodeParams(Params):
         "writes none.",
         json_schema_extra=LATER,
     )
+    chunk_ms: int = Field(
+        0,
+        ge=0,
+        description="Milliseconds of a chunk of a conformer's attention, as in a stream of `transcribe --chunk-ms`: "
+        "shows what a shorter delay costs in words. 0: attention sees the whole utterance.",
+        json_schema_extra=LATER,
+    )
+    left: int = Field(
+        4,
+        ge=0,
+        description="With `chunk_ms`: number of earlier chunks that attention sees.",
+        json_schema_extra=LATER,
+    )
     batch_frames: BatchFrames = 4096
     precision: Precision = "fp32"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.counts import summed
@@ -103,11 +103,13 @@ class Decode(Stage[DecodeParams]):
         check_match(inputs)
         check_graph_lm(inputs)
         check_features(inputs)
-        tag_number(read_config(inputs["model"]), p.tell, where=inputs["model"].url)
+        config = read_config(inputs["model"])
+        tag_number(config, p.tell, where=inputs["model"].url)
+        _chunk(p, config, where=inputs["model"].url)
         if "graph" not in inputs:
             from megahour.decode.fusion import check_fusion
 
-            check_fusion(p, read_config(inputs["model"]), inputs)
+            check_fusion(p, config, inputs)
         return tasks_of_sets(inputs["features"], p.sets, where=self.name)
 
     def accelerator(self, p: DecodeParams, inputs: Inputs) -> ModelSpec:
@@ -121,6 +123,8 @@ class Decode(Stage[DecodeParams]):
         )
         if p.tell:
             more["tell"] = p.tell
+        if p.chunk_ms:
+            more |= {"chunk": _chunk(p, config, where=inputs["model"].url), "left": p.left}
         return model_spec(inputs["model"], p.batch_frames, precision=p.precision, **more)
 
     def run(self, p: DecodeParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
@@ -146,3 +150,22 @@ class Decode(Stage[DecodeParams]):
             summary["wer_by_scale"] = {f"{scale:g}": round(rate, 6) for scale, rate in rates.items()}
             summary["best_scale"] = min(rates, key=lambda scale: (rates[scale], scale))
         return summary
+
+
+def _chunk(p: DecodeParams, config: Mapping[str, Any], *, where: str) -> int:
+    """Output frames in a chunk of `chunk_ms`; 0 for 0 ms.
+
+    Raises ConfigError: less than a frame, or the model is no conformer, so that its words do not depend on chunks.
+    """
+    if not p.chunk_ms:
+        return 0
+    if config.get("kind") != "conformer":
+        what = f"chunk_ms: {p.chunk_ms}, but only a conformer's attention has chunks; this is a model of kind "
+        remedy = "leave chunk_ms out; an lstm gives the same words in any chunk"
+        raise ConfigError(f"{what}{config.get('kind')}", where=where, remedy=remedy)
+    frame_ms = 10 * int(config["stack"]) * int(config["subsample"])
+    if not (frames := round(p.chunk_ms / frame_ms)):
+        raise ConfigError(
+            f"chunk_ms: {p.chunk_ms}", where=where, remedy=f"an output frame of the model has {frame_ms} ms"
+        )
+    return frames

@@ -17,6 +17,7 @@ from megahour.core.errors import ConfigError, MegahourError, StoreError
 from megahour.core.store import Artifact
 from megahour.models.build import shapes, skeleton
 from megahour.models.configuration import DAMAGED, MAX_CONFIG_BYTES, RECOGNISED, parse_config, read_config, tag_number
+from megahour.models.conformer import AttentionContext, Conformer
 from megahour.models.end_to_end import EndToEnd
 from megahour.models.foreign import COST_STEPS, SUFFIX, ForeignModel
 from megahour.models.precision import autocast
@@ -101,11 +102,14 @@ def load(
     shard: int = 0,
     precision: str = "fp32",
     tell: str = "",
+    chunk: int = 0,
+    left: int = 4,
 ) -> Model | ForeignModel:
     """Load a *model* artifact. The model service uses it as loader ``megahour.models.inference:load``.
 
     threads: torch's threads for the whole process; 0 does not change them. k: number of outputs for top_k, at most V.
     tell: a tag, as in `restore`. An imported model (`import-aligner`) has outputs log_probs and costs only.
+    chunk, left: context of a conformer's attention in output frames and earlier chunks, as in a stream; 0: everything.
 
     Raises
     ------
@@ -135,6 +139,12 @@ def load(
         data = artifact.read_bytes(shard, SUFFIX[config["kind"]])
         return ForeignModel(config, data, threads=threads, device=device, outputs=outputs, where=url)
     module = restore(config, artifact.read_bytes(shard, ".safetensors"), where=url, tell=tell)
+    if chunk:
+        encoder = module.encoder if isinstance(module, EndToEnd) else module
+        if not isinstance(encoder, Conformer):
+            what = f"chunks of attention: a model of kind {config.get('kind')} has none"
+            raise ConfigError(what, where=url, remedy="leave them out, or train a conformer")
+        encoder.context = AttentionContext(chunk, left)
     return Model(config, module.to(device).eval(), device, outputs, min(k, int(config["outputs"])), precision)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from itertools import groupby
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,13 +16,18 @@ from exported import MELS, TOKENS, model
 from made_artifacts import write_artifact
 from numpy.typing import NDArray
 
-from megahour.core.errors import MegahourError, StoreError
+from megahour.core.errors import ConfigError, MegahourError, StoreError
 from megahour.core.schemas import FEATURES
 from megahour.core.stage import Context, Task
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.decode.params import DecodeParams
 from megahour.decode.stage import Decode
+from megahour.features.stack import stack
+from megahour.models.configuration import normalisation
+from megahour.models.conformer import AttentionContext
+from megahour.models.inference import Model, load
+from megahour.models.streaming import ModelStream
 
 TRANSDUCER = {"heads": {"transducer": 1.0, "attention": 0.3}, "predictor": "stateless"}
 SEARCHES = [("ctc", {}), ("ctc", {"ctc_search": "prefixes"}), ("transducer", {}), ("transducer", {"beams": 1})]
@@ -76,6 +82,38 @@ def test_utterances_shorter_than_the_subsampling_have_no_words_and_nan_is_quaran
     assert out.counts.dropped == {"too-short": 1, "not-searchable": 2}
     lines = (tmp_path / "out" / "quarantine" / "00000.jsonl").read_text().splitlines()
     assert [json.loads(line)["id"] for line in lines] == ["5", "6"]
+
+
+def test_a_conformer_in_chunks_gives_the_words_of_its_stream(models: dict[str, Artifact], tmp_path: Path) -> None:
+    spoken = [heard(frames) for frames in (40, 63)]
+    given = features(tmp_path / "features", spoken)
+    texts = []
+    for search in ({}, {"chunk_ms": 80, "left": 1}):
+        folder = tmp_path / f"{len(texts)}"
+        decoded({"features": given, "model": models["ctc"]}, folder, search)
+        texts.append(Artifact(folder / "out").read_table(0)["text"].to_pylist())
+    model = load(models["ctc"].url)
+    assert isinstance(model, Model)
+    mean, inv_std, size = normalisation(model.config, where="")
+    streams = [ModelStream(model, AttentionContext(2, 1))(stack(x, 0, mean, inv_std, size), last=True) for x in spoken]
+    best = [[label for label, _ in groupby(rows.argmax(1).tolist()) if label] for rows in streams]
+    assert texts[1] == ["".join(TOKENS[label] for label in labels).strip() for labels in best]
+    assert texts[1] != texts[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "search", "what"),
+    [
+        ("conformer", {"chunk_ms": 10}, "chunk_ms: 10\n.*an output frame of the model has 40 ms"),
+        ("lstm", {"chunk_ms": 320}, "only a conformer's attention has chunks"),
+    ],
+)
+def test_chunks_that_the_model_cannot_have_are_refused(
+    kind: str, search: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    inputs = {"features": features(tmp_path / "features", [heard(40)]), "model": model(tmp_path / "model", kind)}
+    with pytest.raises(ConfigError, match=what):
+        Decode().plan(DecodeParams.model_validate(search), inputs)
 
 
 @pytest.mark.parametrize(
