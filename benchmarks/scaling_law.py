@@ -48,7 +48,7 @@ between the smallest set and the largest; what they foretell of the largest show
 Steps = dict[str, dict[str, Any]]
 
 
-def recipe(run: Path, seeds: Sequence[int]) -> dict[str, Any]:
+def recipe(run: Path, seeds: Sequence[int], supervised: Sequence[int]) -> dict[str, Any]:
     """The demo up to its units, then for each seed a teacher, and a student and a supervised model of each size."""
     made: dict[str, Any] = yaml.safe_load((FOLDER / "demo.yaml").read_text("utf-8"))
     demo: Steps = made["steps"]
@@ -61,7 +61,7 @@ def recipe(run: Path, seeds: Sequence[int]) -> dict[str, Any]:
     steps["test-features"] = steps["features"] | {"inputs": heard}
     steps["selection"] = steps["selection"] | {"sets": [test, tune, labelled, *parts]}
     for seed in seeds:
-        steps |= steps_of(seed, demo)
+        steps |= steps_of(seed, supervised, demo)
     made |= {"run": str(run), "about": "laws of hours (benchmarks/scaling_law.py)", "steps": steps}
     return made | {"threads": 1, "engine": {"kind": "local", "workers": 1}}
 
@@ -71,8 +71,8 @@ def order_of(seed: int) -> list[str]:
     return [PARTS[number] for number in np.random.default_rng(seed).permutation(len(PARTS))]
 
 
-def steps_of(seed: int, demo: Steps) -> Steps:
-    """The trainings of a seed, each with the steps that decode and score it."""
+def steps_of(seed: int, supervised: Sequence[int], demo: Steps) -> Steps:
+    """The trainings of a seed, each with the steps that decode and score it. supervised: sizes of those, in parts."""
     teacher = f"teacher-{seed}"
     steps: Steps = {teacher: demo["teacher"] | {"seed": seed}}
     inputs = {"features": "features", "teacher": teacher}
@@ -88,7 +88,7 @@ def steps_of(seed: int, demo: Steps) -> Steps:
             "seed": seed,
         }
         steps |= scored("student", f"{seed}-{times}", "units", demo)
-    for times in TIMES:
+    for times in supervised:
         units = f"units-{seed}-{times}"
         steps[units] = demo["units"] | {"sets": order_of(seed)[:times]}
         steps[f"supervised-{seed}-{times}"] = demo["baseline"] | {
@@ -119,6 +119,7 @@ def scored(kind: str, which: str, units: str, demo: Steps) -> Steps:
 class Point:
     """Models of one size and kind: hours and steps (S,) of each seed, and errors (S, N) on each test speaker."""
 
+    parts: int
     hours: Floats
     steps: Floats
     errors: Floats
@@ -138,24 +139,26 @@ class Results:
     teacher: Point
 
 
-def results(run: Path, seeds: Sequence[int]) -> Results:
+def results(run: Path, seeds: Sequence[int], supervised: Sequence[int]) -> Results:
     """Reads the scores of a run."""
     sets = Artifact(str(run / "selection")).summary["sets"]
-    teacher = point(run, "teacher", [f"{seed}" for seed in seeds], [sets["labelled"]["hours"] for _ in seeds])
-    curves: dict[str, list[Point]] = {"student": [], "supervised": []}
-    for times in TIMES:
-        hours = [sum(sets[part]["hours"] for part in order_of(seed)[:times]) for seed in seeds]
-        for kind, points in curves.items():
-            points.append(point(run, kind, [f"{seed}-{times}" for seed in seeds], hours))
+    labelled = [sets["labelled"]["hours"] for _ in seeds]
+    teacher = point(run, "teacher", [f"{seed}" for seed in seeds], labelled, 0)
+    curves: dict[str, list[Point]] = {}
+    for kind, sizes in {"student": TIMES, "supervised": supervised}.items():
+        curves[kind] = []
+        for times in sorted(sizes):
+            hours = [sum(sets[part]["hours"] for part in order_of(seed)[:times]) for seed in seeds]
+            curves[kind].append(point(run, kind, [f"{seed}-{times}" for seed in seeds], hours, times))
     return Results(by_speaker(run / f"teacher-{seeds[0]}-score")[0], curves, teacher)
 
 
-def point(run: Path, kind: str, which: Sequence[str], hours: Sequence[float]) -> Point:
+def point(run: Path, kind: str, which: Sequence[str], hours: Sequence[float], parts: int) -> Point:
     """The models KIND-WHICH."""
     curves = [Artifact(str(run / f"{kind}-{one}")).read_bytes(0, ".curves.jsonl") for one in which]
     steps = [json.loads(curve.splitlines()[-1])["step"] for curve in curves]
     errors = [by_speaker(run / f"{kind}-{one}-score")[1] for one in which]
-    return Point(np.array(hours), np.array(steps, float), np.array(errors))
+    return Point(parts, np.array(hours), np.array(steps, float), np.array(errors))
 
 
 def by_speaker(score: Path) -> tuple[Floats, Floats]:
@@ -166,6 +169,11 @@ def by_speaker(score: Path) -> tuple[Floats, Floats]:
     errors = np.array(table["errors_student"].to_pylist())
     each = [speakers == name for name in sorted(set(speakers.tolist()))]
     return np.array([words[own].sum() for own in each], float), np.array([errors[own].sum() for own in each], float)
+
+
+def fits(points: Sequence[Point]) -> dict[str, Fit]:
+    """The laws that have fewer parameters than there are points."""
+    return {name: fit for name, fit in FITS.items() if len(points) > (3 if fit is with_floor else 2)}
 
 
 def fitted(fit: Fit, points: Sequence[Point], words: Floats, speakers: NDArray[np.intp] | None = None) -> Law:
@@ -187,15 +195,15 @@ def between(values: Sequence[float], digits: int = 1) -> str:
 def curve_lines(points: Sequence[Point], words: Floats) -> list[str]:
     """The table of a curve: error rates, and how far each law is off."""
     draws = draws_of(words)
-    laws = {name: fitted(fit, points, words) for name, fit in FITS.items()}
+    laws = {name: fitted(fit, points, words) for name, fit in fits(points).items()}
     names = "".join(f" `{name}` | off by |" for name in laws)
     lines = [f"| parts | hours | steps | WER %, each seed | mean | 95 % over speakers |{names}"]
     lines.append("| ---: | ---: | ---: | --- | ---: | --- |" + " ---: | ---: |" * len(laws))
-    for times, point in zip(TIMES, points, strict=True):
+    for point in points:
         wer, hours = point.wer(words), float(point.hours.mean())
         each = " ".join(f"{value:.1f}" for value in wer)
         interval = between([float(point.wer(words, draw).mean()) for draw in draws])
-        cells = [f"{times}", f"{hours:.2f}", f"{point.steps.mean():,.0f}", each, f"{wer.mean():.1f}", interval]
+        cells = [f"{point.parts}", f"{hours:.2f}", f"{point.steps.mean():,.0f}", each, f"{wer.mean():.1f}", interval]
         for law in laws.values():
             cells += [f"{law(hours):.1f}", f"{wer.mean() / law(hours) - 1:+.1%}"]
         lines.append("| " + " | ".join(cells) + " |")
@@ -218,30 +226,36 @@ def law_line(name: str, points: Sequence[Point], words: Floats) -> str:
 
 
 def worth(found: Results) -> str:
-    """The hours with transcripts that make a supervised model as good as the largest student, by the power law."""
+    """The hours with transcripts that make a supervised model as good as the largest student, between its neighbours.
+
+    Logarithms of hours are read off the line through those of the measured means; past its ends, the end counts.
+    """
     words, largest, teacher = found.words, found.curves["student"][-1], found.teacher
-    law = fitted(power, found.curves["supervised"], words)
-    wer, hours, labelled = float(largest.wer(words).mean()), largest.hours.mean(), teacher.hours.mean()
-    taught = float(teacher.wer(words).mean())
-    equal = (wer / law.factor) ** (-1 / law.exponent)
+    wer, taught = (float(one.wer(words).mean()) for one in (largest, teacher))
+    hours, labelled = largest.hours.mean(), teacher.hours.mean()
+    measured = [(one.wer(words).mean(), np.log(one.hours.mean())) for one in found.curves["supervised"]]
+    rates, logs = zip(*sorted(measured), strict=True)
+    equal = float(np.exp(np.interp(wer, rates, logs)))
     drawn = [100 - 100 * float(largest.wer(words, d).mean() / teacher.wer(words, d).mean()) for d in draws_of(words)]
     return (
-        f"The teacher of {labelled:.2f} labelled hours has {taught:.1f} %; a supervised model of the student's size, "
-        f"by the power law of as many hours, {float(law(labelled)):.1f} %. With {hours:.1f} hours without transcripts "
+        f"The teacher of {labelled:.2f} labelled hours has {taught:.1f} %. With {hours:.1f} hours without transcripts "
         f"beside them a student has {wer:.1f} %: {100 - 100 * wer / taught:.1f} % fewer errors than its teacher "
-        f"({between(drawn)}). By the power law a supervised model needs {equal:.2f} hours to be as good: an hour "
-        f"without transcripts was worth {(equal - labelled) / hours:.2f} with them."
+        f"({between(drawn)}). A supervised model needs {equal:.2f} hours to be as good, read between those measured. "
+        f"So an hour without transcripts was worth {(equal - labelled) / hours:.2f} with them. The labelled tenth is of "
+        "four speakers; another four would make another teacher."
     )
 
 
 def page(found: Results, given: argparse.Namespace, cpu_s: float, load: float) -> list[str]:
-    seeds = ",".join(map(str, given.seeds))
-    command = f"python benchmarks/scaling_law.py --folder runs/{given.folder.name} --seeds {seeds} --write"
+    command = f"python benchmarks/scaling_law.py --folder runs/{given.folder.name} --seeds {listed(given.seeds)}"
+    if len(given.supervised) < len(TIMES):
+        command += f" --supervised {listed(given.supervised)}"
+    command += " --write"
     lines = ["# Word error rates against hours", "", f"`{command}`", "", (__doc__ or "").split("\n\n")[2].strip()]
     for kind, heading in {"student": "Hours without transcripts", "supervised": "Hours with transcripts"}.items():
         points = found.curves[kind]
         lines += ["", f"## {heading}", "", *curve_lines(points, found.words), ""]
-        lines += [law_line(name, points, found.words) for name in FITS]
+        lines += [law_line(name, points, found.words) for name in fits(points)]
         twice = 1 - 2 ** -fitted(power, points, found.words).exponent
         lines.append(f"- Twice the hours, by the power law: {twice:.1%} fewer errors.")
     lines += ["", "## What hours without transcripts are worth", "", worth(found), ""]
@@ -258,18 +272,29 @@ def cpu_seconds(run: Path) -> float:
     return float(sum(each.get("cpu_seconds", 0) for timing in timings for each in timing.values()))
 
 
+def listed(values: Sequence[int]) -> str:
+    return ",".join(map(str, values))
+
+
+def numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="for the run; what is there is not made again")
-    parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[1, 2])
+    parser.add_argument("--seeds", type=numbers, default=[1, 2])
+    parser.add_argument("--supervised", type=numbers, default=TIMES, help="parts of supervised models, three or more")
     parser.add_argument("--write", action="store_true", help="write scaling_law.md beside this script")
     given = parser.parse_args()
     load, run = os.getloadavg()[0], given.folder.absolute()
     run.mkdir(parents=True, exist_ok=True)
     file = run.with_suffix(".yaml")
-    file.write_text(yaml.safe_dump(recipe(run, given.seeds), sort_keys=False), "utf-8")
+    file.write_text(yaml.safe_dump(recipe(run, given.seeds, given.supervised), sort_keys=False), "utf-8")
     subprocess.run([sys.executable, "-m", "megahour", "run", str(file)], check=True)
-    publish(__file__, page(results(run, given.seeds), given, cpu_seconds(run), load), write=given.write)
+    publish(
+        __file__, page(results(run, given.seeds, given.supervised), given, cpu_seconds(run), load), write=given.write
+    )
 
 
 if __name__ == "__main__":
