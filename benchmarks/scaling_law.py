@@ -241,7 +241,7 @@ def worth(found: Results) -> str:
         f"The teacher of {labelled:.2f} labelled hours has {taught:.1f} %. With {hours:.1f} hours without transcripts "
         f"beside them a student has {wer:.1f} %: {100 - 100 * wer / taught:.1f} % fewer errors than its teacher "
         f"({between(drawn)}). A supervised model needs {equal:.2f} hours to be as good, read between those measured. "
-        f"So an hour without transcripts was worth {(equal - labelled) / hours:.2f} with them. The labelled tenth is of "
+        f"So an hour without transcripts was worth {(equal - labelled) / hours:.2f} with them. The labelled tenth has "
         "four speakers; another four would make another teacher."
     )
 
