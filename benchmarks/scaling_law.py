@@ -49,7 +49,7 @@ Steps = dict[str, dict[str, Any]]
 
 
 def recipe(run: Path, seeds: Sequence[int], supervised: Sequence[int]) -> dict[str, Any]:
-    """The demo up to its units, then for each seed a teacher, and a student and a supervised model of each size."""
+    """The demo up to its units, then for each seed a teacher and students; supervised models for some of the seeds."""
     made: dict[str, Any] = yaml.safe_load((FOLDER / "demo.yaml").read_text("utf-8"))
     demo: Steps = made["steps"]
     names = list(demo)
@@ -61,7 +61,7 @@ def recipe(run: Path, seeds: Sequence[int], supervised: Sequence[int]) -> dict[s
     steps["test-features"] = steps["features"] | {"inputs": heard}
     steps["selection"] = steps["selection"] | {"sets": [test, tune, labelled, *parts]}
     for seed in seeds:
-        steps |= steps_of(seed, supervised, demo)
+        steps |= steps_of(seed, TIMES if seed in supervised else (), demo)
     made |= {"run": str(run), "about": "laws of hours (benchmarks/scaling_law.py)", "steps": steps}
     return made | {"threads": 1, "engine": {"kind": "local", "workers": 1}}
 
@@ -72,7 +72,7 @@ def order_of(seed: int) -> list[str]:
 
 
 def steps_of(seed: int, supervised: Sequence[int], demo: Steps) -> Steps:
-    """The trainings of a seed, each with the steps that decode and score it. supervised: sizes of those, in parts."""
+    """The trainings of a seed, each with the steps that decode and score it. supervised: parts of those models."""
     teacher = f"teacher-{seed}"
     steps: Steps = {teacher: demo["teacher"] | {"seed": seed}}
     inputs = {"features": "features", "teacher": teacher}
@@ -145,11 +145,11 @@ def results(run: Path, seeds: Sequence[int], supervised: Sequence[int]) -> Resul
     labelled = [sets["labelled"]["hours"] for _ in seeds]
     teacher = point(run, "teacher", [f"{seed}" for seed in seeds], labelled, 0)
     curves: dict[str, list[Point]] = {}
-    for kind, sizes in {"student": TIMES, "supervised": supervised}.items():
+    for kind, trained in {"student": seeds, "supervised": supervised}.items():
         curves[kind] = []
-        for times in sorted(sizes):
-            hours = [sum(sets[part]["hours"] for part in order_of(seed)[:times]) for seed in seeds]
-            curves[kind].append(point(run, kind, [f"{seed}-{times}" for seed in seeds], hours, times))
+        for times in TIMES:
+            hours = [sum(sets[part]["hours"] for part in order_of(seed)[:times]) for seed in trained]
+            curves[kind].append(point(run, kind, [f"{seed}-{times}" for seed in trained], hours, times))
     return Results(by_speaker(run / f"teacher-{seeds[0]}-score")[0], curves, teacher)
 
 
@@ -171,11 +171,6 @@ def by_speaker(score: Path) -> tuple[Floats, Floats]:
     return np.array([words[own].sum() for own in each], float), np.array([errors[own].sum() for own in each], float)
 
 
-def fits(points: Sequence[Point]) -> dict[str, Fit]:
-    """The laws that have fewer parameters than there are points."""
-    return {name: fit for name, fit in FITS.items() if len(points) > (3 if fit is with_floor else 2)}
-
-
 def fitted(fit: Fit, points: Sequence[Point], words: Floats, speakers: NDArray[np.intp] | None = None) -> Law:
     """The law of all seeds' points."""
     hours = np.concatenate([point.hours for point in points])
@@ -195,7 +190,7 @@ def between(values: Sequence[float], digits: int = 1) -> str:
 def curve_lines(points: Sequence[Point], words: Floats) -> list[str]:
     """The table of a curve: error rates, and how far each law is off."""
     draws = draws_of(words)
-    laws = {name: fitted(fit, points, words) for name, fit in fits(points).items()}
+    laws = {name: fitted(fit, points, words) for name, fit in FITS.items()}
     names = "".join(f" `{name}` | off by |" for name in laws)
     lines = [f"| parts | hours | steps | WER %, each seed | mean | 95 % over speakers |{names}"]
     lines.append("| ---: | ---: | ---: | --- | ---: | --- |" + " ---: | ---: |" * len(laws))
@@ -248,14 +243,14 @@ def worth(found: Results) -> str:
 
 def page(found: Results, given: argparse.Namespace, cpu_s: float, load: float) -> list[str]:
     command = f"python benchmarks/scaling_law.py --folder runs/{given.folder.name} --seeds {listed(given.seeds)}"
-    if len(given.supervised) < len(TIMES):
+    if given.supervised:
         command += f" --supervised {listed(given.supervised)}"
     command += " --write"
     lines = ["# Word error rates against hours", "", f"`{command}`", "", (__doc__ or "").split("\n\n")[2].strip()]
     for kind, heading in {"student": "Hours without transcripts", "supervised": "Hours with transcripts"}.items():
         points = found.curves[kind]
         lines += ["", f"## {heading}", "", *curve_lines(points, found.words), ""]
-        lines += [law_line(name, points, found.words) for name in fits(points)]
+        lines += [law_line(name, points, found.words) for name in FITS]
         twice = 1 - 2 ** -fitted(power, points, found.words).exponent
         lines.append(f"- Twice the hours, by the power law: {twice:.1%} fewer errors.")
     lines += ["", "## What hours without transcripts are worth", "", worth(found), ""]
@@ -284,16 +279,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=Path, required=True, help="for the run; what is there is not made again")
     parser.add_argument("--seeds", type=numbers, default=[1, 2])
-    parser.add_argument("--supervised", type=numbers, default=TIMES, help="parts of supervised models, three or more")
+    parser.add_argument("--supervised", type=numbers, default=[], help="seeds of supervised models, if not all")
     parser.add_argument("--write", action="store_true", help="write scaling_law.md beside this script")
     given = parser.parse_args()
     load, run = os.getloadavg()[0], given.folder.absolute()
     run.mkdir(parents=True, exist_ok=True)
     file = run.with_suffix(".yaml")
-    file.write_text(yaml.safe_dump(recipe(run, given.seeds, given.supervised), sort_keys=False), "utf-8")
+    file.write_text(yaml.safe_dump(recipe(run, given.seeds, given.supervised or given.seeds), sort_keys=False), "utf-8")
     subprocess.run([sys.executable, "-m", "megahour", "run", str(file)], check=True)
     publish(
-        __file__, page(results(run, given.seeds, given.supervised), given, cpu_seconds(run), load), write=given.write
+        __file__,
+        page(results(run, given.seeds, given.supervised or given.seeds), given, cpu_seconds(run), load),
+        write=given.write,
     )
 
 
