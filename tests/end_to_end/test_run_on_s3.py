@@ -23,3 +23,4 @@ def test_a_recipe_on_s3_gives_the_contents_of_a_local_run(s3_url: str, tmp_path:
         assert Artifact(f"{home}/{step}").manifest == Artifact(undisturbed / step).manifest, step
         assert verify(Artifact(f"{home}/{step}")) == [], step
     assert run("run", *arguments, "--until", STEPS[-1]).count("already made") == len(STEPS)
+    assert "steps would run" in run("plan", *arguments)

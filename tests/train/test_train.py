@@ -224,7 +224,7 @@ def test_what_does_not_belong_together_is_refused_by_the_utterance(tmp_path, col
     [
         ({}, "units", "needs `units`"),
         ({"sets": ["nobody"]}, None, r"\['labelled'\]"),
-        ({"criterion": "ctc", "sets": ["nobody"]}, None, "no text"),
+        ({"criterion": "ctc", "sets": ["nobody"]}, None, "no utterance in sets .* has a text"),
         ({"epochs": 0, "whole_epochs": 0}, None, "no batches"),
     ],
 )

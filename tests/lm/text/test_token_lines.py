@@ -92,6 +92,6 @@ def test_a_file_that_is_no_tokenizer_is_refused(folder: Path, tmp_path: Path) ->
     with pytest.raises(MegahourError, match="tokens cannot be read"):
         megahour("train", folder / "text", "--tokenizer", folder / "gone.model", "--out", tmp_path / "a.arpa")
     (tmp_path / "x.model").write_text("x")
-    with pytest.raises(MegahourError, match="no sentencepiece model"):
+    with pytest.raises(MegahourError, match="not a sentencepiece model"):
         megahour("train", folder / "text", "--tokenizer", tmp_path / "x.model", "--out", tmp_path / "a.arpa")
     assert not (tmp_path / "a.arpa").exists()
