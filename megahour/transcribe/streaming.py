@@ -76,7 +76,7 @@ def _frames(recogniser: Recogniser, ms: int) -> int:
     frame_ms = recogniser.front.shift_s * 1000
     frames = round(ms / frame_ms)
     if ms and not frames:
-        what, remedy = f"chunks of {ms} ms", f"use at least {frame_ms:.0f} ms, the length of an output frame of the model"
+        what, remedy = f"chunks of {ms} ms", f"use at least {frame_ms:.0f} ms, an output frame of the model"
         raise ConfigError(what, where=recogniser.parts.model, remedy=remedy)
     return frames
 
