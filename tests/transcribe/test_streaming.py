@@ -134,7 +134,7 @@ def test_chunks_are_rounded_and_their_latency_is_stated(tmp_path: Path) -> None:
     assert (default.rows, default.context, default.latency_ms) == (64, AttentionContext(16, 4), 640 + 15)
     assert (short.rows, short.latency_ms) == (16, 160 + 3 * 10 + 15)  # three frames of look-ahead
     assert (odd.rows, odd.context) == (8, AttentionContext(2, 3))
-    with pytest.raises(ConfigError, match=r"chunks of 15 ms\s.*use at least 40, the length of an output frame"):
+    with pytest.raises(ConfigError, match=r"chunks of 15 ms\s.*use at least 40 ms, an output frame"):
         plan_of(conformer, ChunkLengths(15))
 
 
