@@ -223,8 +223,8 @@ def test_what_does_not_belong_together_is_refused_by_the_utterance(tmp_path, col
     ("values", "drop", "words"),
     [
         ({}, "units", "needs `units`"),
-        ({"sets": ["nobody"]}, None, r"\['labelled'\]"),
-        ({"criterion": "ctc", "sets": ["nobody"]}, None, "no utterance in sets .* has a text"),
+        ({"sets": ["absent"]}, None, r"\['labelled'\]"),
+        ({"criterion": "ctc", "sets": ["absent"]}, None, "no utterance in sets .* has a text"),
         ({"epochs": 0, "whole_epochs": 0}, None, "no batches"),
     ],
 )

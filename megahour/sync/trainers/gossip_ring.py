@@ -15,10 +15,11 @@ only error is the rounding of the additions to x, at most half a unit in the las
 
 **There is no deadlock**, for even and odd rings alike. Each worker has an asking and a serving thread, and holds no
 lock during a call. A serving thread waits only for the asker of its edge, an asking thread only for one server. A
-server with a request does its part of the mixing without waiting for anybody else, so its asker does not wait forever.
-A server without a request waits for an asker that is in no mixing, and which therefore waits for nobody. So chains of
-waiting have length one, and there is no cycle. (With one thread per worker, which asks the next worker before it serves
-the previous one, all would wait in a cycle. Taking turns by parity, as in Lian et al. (2018), helps even rings only.)
+server with a request does its part of the mixing without waiting for another worker, so its asker gets an answer.
+A server without a request waits for an asker that has not begun a mixing, and such an asker waits for no other
+thread. So chains of waiting have length one, and there is no cycle. (With one thread per worker, which asks the next
+worker before it serves the previous one, all would wait in a cycle. Taking turns by parity, as in Lian et al. (2018),
+helps even rings only.)
 
 **A straggler slows only itself**: its serving thread answers while its gradient is computed.
 
