@@ -24,8 +24,8 @@ import yaml
 from numpy.typing import NDArray
 from page import machine, publish, python
 
-from megahour.cli.shipped_recipes import FOLDER
 from megahour.core.store import Artifact
+from megahour.recipes.shipped import FOLDER
 
 VARIETY = {"rate_hz": 8000, "pace": [0.85, 1.15], "semitones": [-4.0, 4.0], "conditions": ["clean", "office", "room"]}
 # What a system learns from beside the real strings, and its passes of chunks and of whole utterances.

@@ -30,8 +30,8 @@ from laws import FITS, Fit, Floats, Law, power, with_floor
 from numpy.typing import NDArray
 from page import machine, publish, python
 
-from megahour.cli.shipped_recipes import FOLDER
 from megahour.core.store import Artifact
+from megahour.recipes.shipped import FOLDER
 
 TIMES = (1, 2, 4, 8, 16)
 PARTS = [f"part-{number:02d}" for number in range(1, TIMES[-1] + 1)]

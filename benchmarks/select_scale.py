@@ -29,12 +29,12 @@ import psutil
 import pyarrow as pa
 from page import machine, publish, python
 
-from megahour.cli.recipe import EngineParams
-from megahour.cli.run import make_engine
 from megahour.core.receipts import Counts, Manifest, PackedReceipts, packed
 from megahour.core.schemas import DUPLICATES, UTTERANCES
 from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
+from megahour.recipes.recipe import EngineParams
+from megahour.recipes.run import make_engine
 from megahour.runner.runner import run_stage
 from megahour.select.params import SelectParams, SetRule
 from megahour.select.stage import Select

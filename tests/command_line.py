@@ -22,7 +22,8 @@ from toy_stages import TOY_STAGES
 # If a shell started the tests in the background, they ignore SIGINT, and their children inherit that.
 START = (
     "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "import sys; sys.path.insert(0, {here!r}); import toy_stages, megahour.cli.recipe as r, megahour.cli.main as c; "
+    "import sys; sys.path.insert(0, {here!r}); "
+    "import toy_stages, megahour.recipes.recipe as r, megahour.cli.main as c; "
 )
 LAUNCH = START + "r.STAGES.update(toy_stages.TOY_STAGES); c.main()"
 
@@ -74,7 +75,7 @@ def _main(
     import megahour.cli.main
     import megahour.engine.pool
     import megahour.serve.worker
-    from megahour.cli.recipe import STAGES
+    from megahour.recipes.recipe import STAGES
 
     os.chdir(at)
     os.environ.clear()

@@ -30,7 +30,7 @@ processes.set_forkserver_preload(
         "s3fs",
         "toy_stages",
         "megahour.cli.main",
-        "megahour.cli.run",
+        "megahour.recipes.run",
         "megahour.cli.stage_command",
         "megahour.runner.runner",
     ]

@@ -12,10 +12,10 @@ import click
 import pytest
 
 from megahour.cli.main import app
-from megahour.cli.recipe import load_recipe, load_stage
-from megahour.cli.shipped_recipes import names as shipped
 from megahour.core.config import parse
 from megahour.core.errors import MegahourError
+from megahour.recipes.recipe import load_recipe, load_stage
+from megahour.recipes.shipped import names as shipped
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -1,1 +1,1 @@
-"""The command line: recipes, runs, status and repair."""
+"""The command line: the modules of its commands, and `plan`."""

@@ -18,14 +18,14 @@ import click
 import megahour
 from megahour.cli.command_table import COMMANDS
 from megahour.cli.metrics import metrics_options, watching
-from megahour.cli.stage_table import GROUPS, STAGES
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.stopping import end_by_sigterm, exit_code, said, signal_name
+from megahour.recipes.stage_table import GROUPS, STAGES
 from megahour.runner import log
 from megahour.runner.lazy_group import LazyGroup
 
 if TYPE_CHECKING:
-    from megahour.cli.run import StepPlan
+    from megahour.recipes.run import StepPlan
 
 
 class Commands(LazyGroup):
@@ -80,7 +80,7 @@ def _steps_of(ctx: click.Context, param: click.Parameter, incomplete: str) -> li
     """Names of the recipe's steps, for the shell's completion."""
     import yaml
 
-    from megahour.cli.shipped_recipes import find_recipe
+    from megahour.recipes.shipped import find_recipe
 
     try:
         (path, *_) = ctx.args  # not in `params`: the parser stops at an option without a value
@@ -100,8 +100,8 @@ as_json = click.option("--json", is_flag=True, help="Print JSON, for programs. d
 @metrics_options
 def run_command(recipe: str, overrides: tuple[str, ...], until: str, **metrics: Any) -> None:
     """Run a recipe; finished steps are kept."""
-    from megahour.cli.recipe import load_recipe
     from megahour.cli.session import RunSession
+    from megahour.recipes.recipe import load_recipe
 
     loaded = load_recipe(recipe, overrides)
     with watching(metrics) as board:
@@ -161,7 +161,7 @@ def plan_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
 @as_json
 def status_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
     """Show how far each step of a recipe is."""
-    from megahour.cli.status import counts_of, shards_in_all
+    from megahour.recipes.status import counts_of, shards_in_all
 
     if (plans := _plans(recipe, overrides, json)) is None:
         return
@@ -181,9 +181,9 @@ def _plans(recipe: str, overrides: tuple[str, ...], as_json: bool) -> Sequence[S
     """The state of each step; None if it has been printed as JSON."""
     import json
 
-    from megahour.cli.recipe import load_recipe
-    from megahour.cli.run import plan
-    from megahour.cli.status import overview
+    from megahour.recipes.recipe import load_recipe
+    from megahour.recipes.run import plan
+    from megahour.recipes.status import overview
 
     loaded = load_recipe(recipe, overrides)
     plans = plan(loaded)
@@ -227,17 +227,17 @@ def verify_command(target: str, overrides: tuple[str, ...], repair: bool, digest
 @click.option("--copy", is_flag=True, help="Write the recipe to NAME.yaml in the working directory, to edit.")
 def recipes_command(name: str, copy: bool) -> None:
     """List the recipes that come with megahour, or print one."""
-    from megahour.cli import shipped_recipes
+    from megahour.recipes import shipped
 
     if not name:
-        _table(("recipe", "about"), [list(row) for row in shipped_recipes.summaries()])
+        _table(("recipe", "about"), [list(row) for row in shipped.summaries()])
         log.say_next([("run one", "megahour run demo"), ("a copy to edit", "megahour recipes demo --copy")])
     elif copy:
-        path = shipped_recipes.copy(name, Path())
+        path = shipped.copy(name, Path())
         click.echo(path)
         log.say_next([("run it", f"megahour run {path}")])
     else:
-        click.echo(shipped_recipes.find_recipe(name).read_text("utf-8"), nl=False)
+        click.echo(shipped.find_recipe(name).read_text("utf-8"), nl=False)
 
 
 @app.command("doctor")

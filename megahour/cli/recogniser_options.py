@@ -157,10 +157,10 @@ def ends_of(values: dict[str, Any]) -> EndRules:
 
 def _parts(model: str, step: str, given: dict[str, Any]) -> RecogniserParts:
     """The model's parts; a recipe's name stands for its run."""
-    from megahour.cli.recipe import load_recipe
-    from megahour.cli.shipped_recipes import names
     from megahour.core.errors import ConfigError
     from megahour.core.store import Artifact
+    from megahour.recipes.recipe import load_recipe
+    from megahour.recipes.shipped import names
     from megahour.transcribe.parts import parts_of
 
     if not Path(model).is_dir() and (model in names() or model.endswith((".yaml", ".yml"))):

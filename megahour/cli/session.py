@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from megahour.cli.metrics import monitor_of
-from megahour.cli.recipe import Recipe
-from megahour.cli.run import Done, StepPlan, chosen, execute, plan, resumable
 from megahour.core.store import Artifact
+from megahour.recipes.recipe import Recipe
+from megahour.recipes.run import Done, StepPlan, chosen, execute, plan, resumable
 from megahour.runner import log
 from megahour.runner.console import count, duration, output_console
 from megahour.runner.progress import StepPlace, TerminalMonitor, audio_seconds, summary_table

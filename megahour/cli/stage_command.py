@@ -13,11 +13,11 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from megahour.cli.metrics import monitor_of, options_of_metrics, watching
-from megahour.cli.recipe import EngineParams, load_stage
 from megahour.cli.reference_tables import side_reference, table_reference
-from megahour.cli.stage_table import NEXT, STAGES
 from megahour.core.config import parse
 from megahour.core.stage import Stage
+from megahour.recipes.recipe import EngineParams, load_stage
+from megahour.recipes.stage_table import NEXT, STAGES
 from megahour.runner import log
 from megahour.runner.console import count
 from megahour.runner.options import OptionCommand, default_of, option, yaml_text
@@ -103,8 +103,8 @@ class ReportCommand(click.Command):
 
 
 def _run(stage: Stage[Any], values: dict[str, Any], board: RunBoard | None) -> None:
-    from megahour.cli.run import make_engine, models_of, resumable
     from megahour.core.store import Artifact
+    from megahour.recipes.run import make_engine, models_of, resumable
     from megahour.runner.runner import run_stage
 
     given = {key: value for key, value in values.items() if value is not None}

@@ -11,15 +11,15 @@ from typing import Any
 
 import click
 
-from megahour.cli.recipe import EngineParams, Recipe, Step, load_recipe
-from megahour.cli.recipe_text import put, section
-from megahour.cli.repair import Means, blamed_input, origin_of, repair
-from megahour.cli.run import alone_in, make_engine, resumable
-from megahour.cli.shipped_recipes import names
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError, MegahourError, StoreError, nearest
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
+from megahour.recipes.recipe import EngineParams, Recipe, Step, load_recipe
+from megahour.recipes.recipe_text import put, section
+from megahour.recipes.repair import Means, blamed_input, origin_of, repair
+from megahour.recipes.run import alone_in, make_engine, resumable
+from megahour.recipes.shipped import names
 from megahour.runner.job import Origin
 from megahour.runner.progress import TerminalMonitor
 from megahour.transcribe.bundle import Bundle

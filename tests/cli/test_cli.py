@@ -20,10 +20,10 @@ from fsspec.implementations.local import LocalFileSystem
 from toy_stages import write_recipe
 
 from megahour.cli.main import _for_users
-from megahour.cli.stage_table import GROUPS, STAGES
 from megahour.core.errors import StageError
 from megahour.core.locks import alone
 from megahour.engine.base import Failure, TaskFailed
+from megahour.recipes.stage_table import GROUPS, STAGES
 
 
 def test_help_starts_in_half_a_second() -> None:

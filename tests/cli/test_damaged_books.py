@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 from toy_stages import TOY_STAGES, write_recipe
 
-from megahour.cli import stage_table
-from megahour.cli.recipe import Recipe, load_recipe
-from megahour.cli.run import execute, plan
 from megahour.core.errors import DamagedError, StoreError
 from megahour.core.receipts import Counts, Manifest
 from megahour.core.store import Artifact
+from megahour.recipes import stage_table
+from megahour.recipes.recipe import Recipe, load_recipe
+from megahour.recipes.run import execute, plan
 from megahour.runner.monitor import Monitor
 
 THREE = """

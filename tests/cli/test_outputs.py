@@ -16,16 +16,16 @@ from click.testing import CliRunner
 from command_line import command, megahour, ran
 from toy_stages import TOY_STAGES, write_recipe
 
-from megahour.cli import stage_table
 from megahour.cli.main import app
-from megahour.cli.recipe import load_stage
-from megahour.cli.stage_table import STAGES
 from megahour.core.errors import MegahourError
 from megahour.core.receipts import Counts, Manifest
 from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.surroundings import explained, explaining
 from megahour.core.verify import verify
 from megahour.lm.cli.commands import COMMANDS as LM
+from megahour.recipes import stage_table
+from megahour.recipes.recipe import load_stage
+from megahour.recipes.stage_table import STAGES
 
 
 @pytest.fixture(autouse=True)

@@ -14,8 +14,8 @@ import pytest
 from command_line import command, ran
 from toy_stages import TOY_STAGES, write_recipe
 
-from megahour.cli.recipe import STAGES, load_recipe
 from megahour.cli.session import RunSession
+from megahour.recipes.recipe import STAGES, load_recipe
 
 
 def test_a_run_counts_its_steps_and_ends_with_what_is_next(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_no_color_is_honoured_on_a_terminal(no_colour: str) -> None:
 
 
 def test_later_steps_are_estimated_from_the_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("megahour.cli.recipe.STAGES", STAGES | TOY_STAGES)
+    monkeypatch.setattr("megahour.recipes.recipe.STAGES", STAGES | TOY_STAGES)
     recipe = load_recipe(write_recipe(tmp_path))
     first = RunSession(recipe, ["toy.yaml"]).monitor("numbers").place
     assert first is not None

@@ -15,11 +15,11 @@ from trainings import training_data
 
 from megahour.cli.command_table import COMMANDS
 from megahour.cli.main import app
-from megahour.cli.recipe import load_stage
 from megahour.cli.stage_command import _next, stage_command
-from megahour.cli.stage_table import NEXT, STAGES
 from megahour.core.config import parse
 from megahour.core.store import Artifact
+from megahour.recipes.recipe import load_stage
+from megahour.recipes.stage_table import NEXT, STAGES
 from megahour.runner.options import OptionCommand
 
 SMALL = ("--hidden", "8", "--layers", "1", "--epochs", "2", "--whole-epochs", "0", "--batch-frames", "120")

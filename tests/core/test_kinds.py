@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 from made_artifacts import features_artifact, utterances, write_artifact
 
-from megahour.cli.recipe import load_stage
-from megahour.cli.stage_table import STAGES
 from megahour.core.errors import ConfigError
 from megahour.core.kinds import MAKERS, check_kinds, check_roles, kind_of, made_by, taken_by
 from megahour.core.receipts import Counts, Manifest
 from megahour.core.store import Artifact, finish
 from megahour.core.writer import ShardWriter
+from megahour.recipes.recipe import load_stage
+from megahour.recipes.stage_table import STAGES
 
 OF_ITS_INPUT = {"apply"}  # what comes out is of the kind that went in
 

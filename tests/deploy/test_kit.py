@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from megahour.cli.recipe import load_recipe
+from megahour.recipes.recipe import load_recipe
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))

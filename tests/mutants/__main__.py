@@ -41,7 +41,7 @@ NEIGHBOURS: dict[str, tuple[str, ...]] = {
 BUILD = ROOT / "build" / "mutants"
 LONGEST_TEST_S = 120  # longer tests are not used
 MOST_TESTS_S = 60.0
-STATED = "tests/cli/test_recipe.py::test_the_reference_page_is_made_from_the_models"
+STATED = "tests/recipes/test_recipe.py::test_the_reference_page_is_made_from_the_models"
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from pathlib import Path
 from made_run import make_run
 
 import megahour
-from megahour.cli.recipe import load_recipe
-from megahour.cli.run import execute
 from megahour.core.store import Artifact
+from megahour.recipes.recipe import load_recipe
+from megahour.recipes.run import execute
 from megahour.report.page import build
 from megahour.report.params import ReportParams
 from megahour.report.provenance import provenance, recipe

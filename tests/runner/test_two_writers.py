@@ -29,7 +29,7 @@ from megahour.runner.runner import run_stage, stage_fingerprint
 TESTS = Path(__file__).parent.parent
 LAUNCH = (
     f"import sys; sys.path[:0] = [{str(TESTS)!r}, {str(TESTS / 'runner')!r}]; "
-    "import gated, toy_stages, megahour.cli.recipe as r, megahour.cli.main as c; "
+    "import gated, toy_stages, megahour.recipes.recipe as r, megahour.cli.main as c; "
     "r.STAGES.update(toy_stages.TOY_STAGES); r.STAGES.update(gated.GATED); c.main()"
 )
 SHARDS = 6

@@ -13,8 +13,6 @@ from gloo import processes
 from made_artifacts import MELS, SENONES, features_artifact, units_artifact, utterances, write_artifact
 from trainings import training_data, with_a_nan
 
-from megahour.cli.recipe import load_stage
-from megahour.cli.stage_table import STAGES
 from megahour.core.errors import MegahourError, StageError, StoreError
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
@@ -22,6 +20,8 @@ from megahour.core.writer import ShardWriter
 from megahour.decode.params import DecodeParams
 from megahour.decode.token_search import TokenSearcher
 from megahour.models.inference import load
+from megahour.recipes.recipe import load_stage
+from megahour.recipes.stage_table import STAGES
 from megahour.train.data import held_out_speakers
 from megahour.train.params import TrainParams
 from megahour.train.session import train

@@ -18,8 +18,8 @@ from megahour.runner.console import count, duration
 from megahour.runner.options import FiniteRange, option
 
 if TYPE_CHECKING:
-    from megahour.cli.recipe import Recipe, Step
     from megahour.clock.measured import Measured
+    from megahour.recipes.recipe import Recipe, Step
 
 SHOWN = "step", "shards", "wall", "core hours", "device hours", "written", "read", "requests", "money", "bound by"
 UNITS = ("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12), ("PB", 1e15)
@@ -101,8 +101,8 @@ def read_prices(path: str | None) -> Prices:
 
 def _calibrated(path: str, overrides: Sequence[str], calibrate: str) -> list[str]:
     """Run the recipe at each value of a key, unless it is finished; returns the runs."""
-    from megahour.cli.recipe import load_recipe
     from megahour.cli.session import RunSession
+    from megahour.recipes.recipe import load_recipe
 
     key, _, values = calibrate.partition("=")
     sizes = [value.strip() for value in values.split(",") if value.strip()]
@@ -124,7 +124,7 @@ def _constants(
 
     if constants:
         return read_constants(constants), [], []
-    from megahour.cli.recipe import load_recipe
+    from megahour.recipes.recipe import load_recipe
 
     recipes = [load_recipe(path, (*overrides, f"run={run}")) for run in runs] or [load_recipe(path, overrides)]
     tables = [_measured(recipe) for recipe in recipes]

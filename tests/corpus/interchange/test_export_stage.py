@@ -14,7 +14,6 @@ from corpus import made_rows, run, write_corpus
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from megahour.cli.recipe import load_stage
 from megahour.cli.stage_command import stage_command
 from megahour.core.errors import StoreError
 from megahour.core.receipts import Counts, Manifest
@@ -31,6 +30,7 @@ from megahour.corpus.interchange.sorting import LineSorter
 from megahour.engine.local import LocalEngine
 from megahour.features.params import FeaturesParams
 from megahour.features.stage import Features
+from megahour.recipes.recipe import load_stage
 from megahour.runner.runner import run_stage
 from megahour.select.params import SelectParams
 from megahour.select.stage import Select

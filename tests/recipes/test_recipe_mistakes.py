@@ -10,9 +10,9 @@ import pytest
 from toy_stages import RECIPE, TOY_STAGES, write_recipe
 
 from megahour.cli import main as cli
-from megahour.cli import stage_table
-from megahour.cli.recipe import Recipe, load_recipe
 from megahour.core.errors import ConfigError
+from megahour.recipes import stage_table
+from megahour.recipes.recipe import Recipe, load_recipe
 
 # A change of the toy recipe (old text, new text), and what is said of it.
 MISTAKES: dict[str, tuple[str, str, str]] = {

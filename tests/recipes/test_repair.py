@@ -12,11 +12,11 @@ import pytest
 from toy_stages import TOY_STAGES, write_recipe
 
 from megahour.cli import main as cli
-from megahour.cli import stage_table
-from megahour.cli.recipe import load_recipe
-from megahour.cli.run import execute, plan
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
+from megahour.recipes import stage_table
+from megahour.recipes.recipe import load_recipe
+from megahour.recipes.run import execute, plan
 from megahour.runner.monitor import Monitor
 
 TEXT = """

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from megahour.cli.recipe import load_recipe, resolve
 from megahour.core.errors import ConfigError
+from megahour.recipes.recipe import load_recipe, resolve
 
 FEATURES, LEXICON = "elsewhere/features", "elsewhere/lexicon"
 HYPOTHESES = {"baseline": "elsewhere/a", "student": "elsewhere/b"}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from megahour.cli.recipe import Recipe, Step
 from megahour.core.errors import StageError
 from megahour.core.store import Artifact
+from megahour.recipes.recipe import Recipe, Step
 
 LEARNERS = ("train", "senones", "language-model")
 SHOWN = 5

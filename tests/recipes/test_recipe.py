@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from toy_stages import TOY_STAGES, write_recipe
 
-from megahour.cli import stage_table
-from megahour.cli.recipe import load_recipe, load_stage
-from megahour.cli.run import make_engine
 from megahour.cli.stage_command import reference
-from megahour.cli.stage_table import STAGES
 from megahour.engine.spark import SparkEngine
+from megahour.recipes import stage_table
+from megahour.recipes.recipe import load_recipe, load_stage
+from megahour.recipes.run import make_engine
+from megahour.recipes.stage_table import STAGES
 
 RECIPES = Path(__file__).parents[2] / "megahour" / "recipes"
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from megahour.cli.recipe import Recipe, Step
-from megahour.cli.run import StepPlan
 from megahour.core.errors import MegahourError, StoreError
 from megahour.core.receipts import Counts
 from megahour.core.store import Artifact
+from megahour.recipes.recipe import Recipe, Step
+from megahour.recipes.run import StepPlan
 
 
 def overview(recipe: Recipe, plans: Sequence[StepPlan]) -> dict[str, Any]:

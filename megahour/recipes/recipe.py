@@ -11,9 +11,6 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from megahour.cli.recipe_text import KEYS, read_recipe, section
-from megahour.cli.shipped_recipes import find_recipe
-from megahour.cli.stage_table import STAGES
 from megahour.core.config import Params, parse
 from megahour.core.errors import ConfigError, nearest
 from megahour.core.expect import shown
@@ -21,6 +18,9 @@ from megahour.core.kinds import check_roles, made_by, makers_of, taken_by
 from megahour.core.stage import Stage
 from megahour.core.strict_yaml import kind_name
 from megahour.engine.spark_settings import settings_of, without_secrets
+from megahour.recipes.recipe_text import KEYS, read_recipe, section
+from megahour.recipes.shipped import find_recipe
+from megahour.recipes.stage_table import STAGES
 
 
 class EngineParams(BaseModel):

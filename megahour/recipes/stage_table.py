@@ -1,5 +1,5 @@
 """The table of all stages: name, address and summary. It imports nothing, so `megahour --help` stays fast;
-tests/cli/test_recipe.py checks that summaries equal the first lines of the Params docstrings."""
+tests/recipes/test_recipe.py checks that summaries equal the first lines of the Params docstrings."""
 
 from __future__ import annotations
 

@@ -9,10 +9,10 @@ import pytest
 import yaml
 from made_utterances import utterance, write_utterances
 
-from megahour.cli.leaks import kept_apart
-from megahour.cli.recipe import Recipe, load_recipe
-from megahour.cli.run import execute
 from megahour.core.errors import StageError
+from megahour.recipes.leaks import kept_apart
+from megahour.recipes.recipe import Recipe, load_recipe
+from megahour.recipes.run import execute
 from megahour.runner.monitor import Monitor
 
 TALK = ("ann", 1), ("bob", 2), ("cy", 3)

@@ -15,8 +15,6 @@ from typing import Any
 import click
 import yaml
 
-from megahour.cli.leaks import check_apart, kept_apart
-from megahour.cli.recipe import EngineParams, Recipe, Step
 from megahour.core.config import Params
 from megahour.core.errors import ConfigError, MegahourError, StoreError, nearest
 from megahour.core.kinds import check_kinds
@@ -29,6 +27,8 @@ from megahour.core.surroundings import explaining
 from megahour.core.transfer import is_local, publish_text, side_by_side
 from megahour.core.versions import versions
 from megahour.engine.base import Engine
+from megahour.recipes.leaks import check_apart, kept_apart
+from megahour.recipes.recipe import EngineParams, Recipe, Step
 from megahour.runner import log
 from megahour.runner.monitor import Monitor
 from megahour.runner.runner import Models, run_stage, stage_fingerprint

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
 
-from megahour.cli.recipe import EngineParams, Step, load_stage
-from megahour.cli.run import difference, make_engine, models_of
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError, DamagedError, MegahourError, StoreError
 from megahour.core.locks import alone, check
@@ -23,6 +21,8 @@ from megahour.core.store import Artifact
 from megahour.core.transfer import is_local, publish, publish_lines, publish_text
 from megahour.core.verify import agrees, known_receipts, verify, verify_book, verify_shard, verify_shards
 from megahour.core.versions import versions
+from megahour.recipes.recipe import EngineParams, Step, load_stage
+from megahour.recipes.run import difference, make_engine, models_of
 from megahour.runner.job import Job, Origin
 from megahour.runner.monitor import Monitor
 from megahour.runner.runner import (

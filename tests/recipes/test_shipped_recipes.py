@@ -8,9 +8,9 @@ import pytest
 import yaml
 from command_line import megahour
 
-from megahour.cli.recipe import load_recipe
-from megahour.cli.shipped_recipes import FOLDER, copy, find_recipe, names, summaries
 from megahour.core.errors import ConfigError
+from megahour.recipes.recipe import load_recipe
+from megahour.recipes.shipped import FOLDER, copy, find_recipe, names, summaries
 
 
 def test_they_are_listed_with_what_they_are_about() -> None:
