@@ -17,7 +17,7 @@ test: $(VENV)/installed-dev
 	$(MAKE) --no-print-directory --jobs 4 style types site suite
 
 suite: $(VENV)/installed-dev
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Workers that stand still, machines that join and leave, disks that are full, and kills at more moments than `test` has
 # time for: a quarter of an hour beside the rest.
