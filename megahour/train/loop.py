@@ -241,17 +241,23 @@ class Run:
         """Process the measurements that have arrived. Raises StageError for a loss or a gradient that is not finite."""
         for step, values in self.readings.ready(wait=wait):
             loss = None
+            if lacking := int(values.get("without_path", 0)):
+                self._count_pathless(lacking)
             if step.weight:
                 summed, correct = values.pop("loss"), int(values.pop("correct"))
                 loss = summed / step.weight
                 self.trainer.check_finite(loss, values.get("gradient_norm", 0.0), step.first, step.learning_rate)
                 if not self.sums_of_all:
                     self.at.sums.add(summed, step.weight, correct)
-            if (lacking := int(values.get("without_path", 0))) and self.pathless.add(lacking):
-                self._warn_of_pathless()
             values = {"learning_rate": step.learning_rate, **values}
             unwritten = self.saving.unwritten
             self.meters.step(step.number, step.done, self.total, step.phase, step.frames, loss, values, unwritten)
+
+    def _count_pathless(self, utterances: int) -> None:
+        if not self.sums_of_all:
+            self.at.sums.without_path += utterances
+        if self.pathless.add(utterances):
+            self._warn_of_pathless()
 
     def _warn_of_pathless(self) -> None:
         LOG.warning(
@@ -306,6 +312,8 @@ class Run:
         fields: dict[str, Any] = {"epoch": phase.epoch, "step": at.steps, "data": phase.data, "learning_rate": rate}
         trained = at.sums if self.sums_of_all else self._together(at.sums)
         fields |= {"loss": trained.mean_loss, "accuracy": trained.accuracy}
+        if self.job.sequence is not None and not self.sums_of_all:
+            fields["without_path"] = trained.without_path
         rank, size = (self.group.rank, self.group.size) if self.in_step else (0, 1)
         fields |= self.held_out.columns(rank, size, self._summed, at.steps)
         at.sums = Sums()
@@ -314,8 +322,8 @@ class Run:
         self.meters.row(at.curves.add(**fields))
 
     def _together(self, sums: Sums) -> Sums:
-        loss, weight, correct = self._summed([sums.loss, sums.weight, sums.correct])
-        return Sums(loss, round(weight), round(correct))
+        loss, *counts = self._summed([sums.loss, sums.weight, sums.correct, sums.without_path])
+        return Sums(loss, *map(round, counts))
 
     def _summed(self, own: Sequence[float]) -> Sequence[float]:
         """Sums over the workers, added in the order of ranks; this worker's own if they are asynchronous."""

@@ -29,15 +29,17 @@ METERS = "meters"  # folder of rows in a training's work folder, which stays aft
 
 
 class Sums:
-    """Running sums of loss, weight (frames, or symbols for CTC) and correct frames since the last row."""
+    """Running sums since the last row: loss, weight (frames, or symbols for CTC), correct frames, and utterances that
+    sequence training could not learn from, since their labels have no path."""
 
-    def __init__(self, loss: float = 0.0, weight: int = 0, correct: int = 0) -> None:
-        self.loss, self.weight, self.correct = loss, weight, correct
+    def __init__(self, loss: float = 0.0, weight: int = 0, correct: int = 0, without_path: int = 0) -> None:
+        self.loss, self.weight, self.correct, self.without_path = loss, weight, correct, without_path
 
-    def add(self, loss: float, weight: int, correct: int) -> None:
+    def add(self, loss: float, weight: int, correct: int, without_path: int = 0) -> None:
         self.loss += loss
         self.weight += weight
         self.correct += correct
+        self.without_path += without_path
 
     @property
     def mean_loss(self) -> float:

@@ -39,7 +39,10 @@ def train(p: TrainParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> Non
         file.write(trained.weights)
     out.json(trained.config, ".model.json")
     out.text(trained.curves.jsonl(), ".curves.jsonl")
-    out.stats.update({name: value for name, value in trained.curves.rows[-1].items() if name not in ("data", "epoch")})
+    rows = trained.curves.rows
+    out.stats.update({name: value for name, value in rows[-1].items() if name not in ("data", "epoch")})
+    if "without_path" in rows[-1]:
+        out.stats["without_path"] = sum(row["without_path"] for row in rows)
     out.stats.update(trained.stats)
     out.stat("audio_s", trained.audio_s)
 

@@ -133,6 +133,8 @@ def test_utterances_without_a_path_are_counted(
     warned = [record.args for record in caplog.records if "have no path" in record.msg]
     lacking = warned[-1][1]
     assert 10 < lacking <= 40
+    receipt = Artifact(tmp_path / "model").receipt_of(0)
+    assert sum(row["without_path"] for row in rows) == receipt.stats["without_path"] >= lacking
     assert len(warned) < rows[-1]["step"], "not in each step, which a long training would drown in"
     (meters,) = (tmp_path / "work" / "meters").glob("steps*.jsonl")
     assert json.loads(meters.read_text())["without_path.mean"] == pytest.approx(lacking / rows[-1]["step"], rel=0.1)

@@ -254,11 +254,11 @@ def test_workers_with_moments_and_residuals_of_their_own_go_on_with_the_same_bit
 
 
 def test_a_place_in_the_data_is_kept_and_sums_only_by_the_same_workers() -> None:
-    at = Position(40, 10, Sums(3.0, 4, 2), Curves([{"step": 5}]))
+    at = Position(40, 10, Sums(3.0, 4, 2, 1), Curves([{"step": 5}]))
     state = at.state(44)
     assert state == {
         **{"done": 44, "steps": 10, "rows": [{"step": 5}]},
-        "sums": {"loss": 3.0, "weight": 4, "correct": 2},
+        "sums": {"loss": 3.0, "weight": 4, "correct": 2, "without_path": 1},
     }
     same, others = (Position.of(state, same_workers=same) for same in (True, False))
     assert (same.done, same.steps, vars(same.sums), same.curves.rows) == (44, 10, vars(at.sums), [{"step": 5}])
