@@ -1,4 +1,4 @@
-"""`megahour align-file`: one recording and one text to the times of its lines and words.
+"""`megahour align-file`: finds the times of the lines and words of one text in one recording.
 
 The stages `ingest` and `align` do the work, with their defaults, in a temporary folder.
 """
@@ -49,7 +49,7 @@ class AlignedFile:
     "--language", default="en", show_default=True, help="Language of the text (BCP 47), for its numbers and dates."
 )
 @click.option("--format", "form", type=click.Choice(FORMATS), default="srt", show_default=True)
-@click.option("--out", default="", help="The file to write; without it standard output.")
+@click.option("--out", default="", help="Output file. Default: standard output.")
 @log.logged
 def command(audio: str, text: str, aligner: str, language: str, form: str, out: str) -> None:
     """Find where each line and word of TEXT is spoken in AUDIO.
@@ -94,7 +94,7 @@ def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -
     model = Artifact(aligner)
     if not model.complete or model.manifest.stage not in ("train", "import-aligner"):
         remedy = "give a *model* artifact: of `import-aligner`, or of `train` with criterion ctc"
-        raise ConfigError("no aligner", where=model.url, remedy=remedy)
+        raise ConfigError("not an aligner", where=model.url, remedy=remedy)
     rate_hz = FrontEnd.of(model.read_json(0, ".model.json")).rate_hz
     recordings, alignment = (Artifact(folder / name) for name in ("recordings", "alignment"))
     source = _source(folder / "source", Path(audio), Path(text))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "transcribe": ("megahour.cli.transcribe:command", "Turn audio files or a microphone into text or subtitles."),
-    "align-file": ("megahour.cli.align_file:command", "Times of each line and word of one text."),
+    "align-file": ("megahour.cli.align_file:command", "Find the times of each line and word of a text."),
     "listen": ("megahour.cli.listen:command", "Serve live recognition: a web page, a WebSocket, HTTP."),
     "say": ("megahour.cli.say:command", "Speak a text with a trained voice."),
     "export-model": (

@@ -15,7 +15,7 @@ from megahour.core.extras import EXTRAS, install
 CORE = ("numpy", "numba", "pyarrow", "fsspec", "pydantic", "yaml", "click", "rich", "psutil")
 EXTRA_FOR = {
     "audio": "recordings, alignment, features, reports with sound",
-    "text": "transcripts of several languages read aloud",
+    "text": "numbers and dates of transcripts as words, in several languages",
     "train": "training, and every stage that runs a model",
     "decode": "decoding with a language model",
     "generate": "speech from espeak-ng: the demo",
@@ -27,7 +27,7 @@ EXTRA_FOR = {
     "ray": "the Ray engine",
     "onnx": "aligners from ONNX files",
     "export": "trained models as ONNX bundles",
-    "kenlm": "models in KenLM's binary form",
+    "kenlm": "models in KenLM's binary format",
     "tokenizers": "tokens of Hugging Face's tokenizer.json",
     "huggingface": "aligners from Hugging Face checkpoints",
     "tensorboard": "training curves in TensorBoard",
@@ -112,7 +112,7 @@ def _gpus() -> Finding:
     if torch.version.cuda is None and torch.version.hip is None:
         remedy = "this torch was built for CPUs only; docs/install.md has the index for GPUs"
         return Finding("gpu", False, False, f"torch {torch.__version__}: {remedy}")
-    return Finding("gpu", False, False, "torch sees none: is the driver installed, and CUDA_VISIBLE_DEVICES set?")
+    return Finding("gpu", False, False, "torch sees no GPU: is the driver installed, and CUDA_VISIBLE_DEVICES right?")
 
 
 def _chromium() -> Finding:

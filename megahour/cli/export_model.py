@@ -118,7 +118,7 @@ def _say_bundle(bundle: Bundle | VoiceBundle, text: str, out: str, trial: str) -
     """Print the last line, and the commands that try the bundle and check a copy."""
     log.say_last(text, "exported", {"digest": bundle.digest})
     checked = f"megahour verify {out} --digest {bundle.digest}"
-    log.say_next([("try it", trial), ("whether a copy is this bundle", checked)])
+    log.say_next([("try it", trial), ("check a copy of it", checked)])
 
 
 def _say_voice(bundle: VoiceBundle, found: VoiceComparison, out: str) -> None:

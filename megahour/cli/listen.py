@@ -67,7 +67,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @click.option("--file-hours", type=click.FloatRange(0, 24, min_open=True), default=4.0, show_default=True,
               help="Longest decoded audio of a file, in hours. A small file can hold hours of silence.")  # fmt: skip
 @click.option("--work-s", type=click.FloatRange(1), default=3600.0, show_default=True,
-              help="Give up a file that is not transcribed after this many seconds.")  # fmt: skip
+              help="Give up on a file that is not transcribed after this many seconds.")  # fmt: skip
 @log.logged
 def command(host: str, port: int, token_file: str, origins: tuple[str, ...], **values: Any) -> None:
     """Serve live recognition for a browser's microphone or another program, with words as they come.
@@ -105,10 +105,8 @@ def _token_of(path: str) -> str:
     with explaining(path):
         token = Path(path).read_text("utf-8").strip()
     if len(token) < LEAST_TOKEN or not set(token) <= set(_TOKEN_CHARACTERS):
-        what = f"the token has {len(token)} characters, or some other than letters, digits, - and _"
-        raise ConfigError(
-            what, where=path, remedy=f"use at least {LEAST_TOKEN} of these, for example from `openssl rand -hex 24`"
-        )
+        what = f"the token has {len(token)} characters; it needs {LEAST_TOKEN} or more, only letters, digits, - and _"
+        raise ConfigError(what, where=path, remedy="take one from `openssl rand -hex 24`")
     return token
 
 
@@ -140,7 +138,7 @@ async def _serve(server: ListenServer, listening: socket.socket, host: str, frag
         await web.SockSite(runner, listening).start()
         shown = f"[{host}]" if ":" in host else host
         click.echo(f"Listening on http://{shown}:{listening.getsockname()[1]}/{fragment}")
-        log.say_next([("words of a microphone or a file", "open this address in a browser"), ("end", "Ctrl-C")])
+        log.say_next([("recognise a microphone or a file", "open this address in a browser"), ("stop", "Ctrl-C")])
         assert runner.server is not None
         async with server.watching(runner.server):
             await stopped.wait()

@@ -109,7 +109,7 @@ def run_command(recipe: str, overrides: tuple[str, ...], until: str, **metrics: 
 
 
 class PlanCommand(click.Command):
-    """`plan RECIPE` shows a recipe's steps; `--hours`, `plan train` and `plan chain` forecast other ones."""
+    """`plan RECIPE` shows a recipe's steps; `--hours`, `plan train`, `plan chain`, `plan published` are forecasts."""
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -134,7 +134,7 @@ class PlanCommand(click.Command):
     cls=PlanCommand,
     epilog="megahour plan RECIPE --hours N --help: time, machines and money for N hours of audio; "
     "megahour plan train --help: the time of N workers, before they are bought; "
-    "megahour plan chain --help: the days of a million hours; megahour plan published: others' set-ups, worked out",
+    "megahour plan chain --help: the days of a million hours; megahour plan published: published set-ups, predicted",
 )
 @recipe_arguments
 @as_json
@@ -160,7 +160,7 @@ def plan_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
 @recipe_arguments
 @as_json
 def status_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
-    """Show how far each step of a recipe is."""
+    """Show the progress of each step of a recipe."""
     from megahour.recipes.status import counts_of, shards_in_all
 
     if (plans := _plans(recipe, overrides, json)) is None:

@@ -17,7 +17,7 @@ from megahour.core.store import Artifact
 def command(scores: tuple[str, ...], draws: int, seed: int, json: bool) -> None:
     """Pool the word error rates of several artifacts of `score`, with different test speakers, in one table.
 
-    Errors are added up, and intervals are drawn over the speakers of all.
+    Errors are summed over the folds. Intervals are bootstrapped over the speakers of all folds.
 
     \b
     megahour pool-scores runs/an4-fold-*/score

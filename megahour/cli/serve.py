@@ -38,7 +38,7 @@ def command(
     """Serve models on this machine for a run elsewhere, which finds it through FOLDER (its engine.services).
 
     Machines that share no folder are listed in engine.services instead, and each listens at its ADDRESS,
-    grpc://HOST:PORT. The environment variable MEGAHOUR_SERVICE_TOKEN has the same secret on both sides.
+    grpc://HOST:PORT. Set the environment variable MEGAHOUR_SERVICE_TOKEN to the same secret on both sides.
     """
     from megahour.engine.local import usable_cores
     from megahour.serve.devices import of_machine

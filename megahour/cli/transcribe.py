@@ -59,8 +59,8 @@ class Asked:
 @click.option(
     "--out", default="", help="Folder for one output file per recording. Without it, text goes to standard output."
 )
-@click.option("--resume", is_flag=True, help="Skip recordings whose output is in --out already.")
-@click.option("--overwrite", is_flag=True, help="Replace outputs that are in --out already.")
+@click.option("--resume", is_flag=True, help="Skip recordings whose output already exists in --out.")
+@click.option("--overwrite", is_flag=True, help="Replace outputs that already exist in --out.")
 @click.option("--stream", "live", is_flag=True, help="Show words while the audio arrives, for a single input.")
 @chunk_options
 @click.option("--rate-hz", default=0, help="Standard input is raw 16-bit mono audio at this sampling rate.")
@@ -170,7 +170,7 @@ def _targets(inputs: list[tuple[str, str]], asked: Asked) -> Sequence[Path | Non
     if twice := sorted({str(target) for target in targets if targets.count(target) > 1}):
         raise ConfigError(f"two inputs would become {twice[0]}", where=asked.out, remedy="transcribe them one by one")
     if not (asked.resume or asked.overwrite) and (there := [target for target in targets if target.exists()]):
-        what = f"{len(there)} of {len(targets)} outputs are there already, such as {there[0].name}"
+        what = f"{len(there)} of {len(targets)} outputs already exist, such as {there[0].name}"
         remedy = "choose another --out; or --resume to make only the missing ones, or --overwrite to replace them"
         raise ConfigError(what, where=asked.out, remedy=remedy)
     return targets

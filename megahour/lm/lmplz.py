@@ -163,7 +163,7 @@ def _in_memory(options: LmplzOptions, path: Path, threads: int, progress: Progre
 
 
 def _allowed(options: LmplzOptions, reading: CountedCorpus) -> Bytes | None:
-    """(V,) 1 for the words that n-grams may have: those of --limit_vocab_file, and above the cut-off of --prune."""
+    """(V,) 1 for the words that n-grams may contain: those of --limit_vocab_file, and above the cut-off of --prune."""
     corpus = reading.corpus
     allowed = None
     if options.limit_vocab_file:

@@ -117,7 +117,7 @@ class ModelOptions(CutoffOptions, VocabularyOptions, TextOptions):
     @model_validator(mode="after")
     def _options_fit(self) -> Self:
         if len(self.prune) > self.order:
-            raise ValueError(f"prune {self.prune} is for orders 1 to {len(self.prune)}, order is {self.order}")
+            raise ValueError(f"prune {self.prune} is for orders 1 to {len(self.prune)}, but order is {self.order}")
         if self.smoothing != "kneser-ney" and self.limit_vocabulary:
             raise ValueError(f"{self.smoothing} takes vocabulary_file, not limit_vocabulary")
         return self
@@ -150,7 +150,7 @@ class TrainOptions(ModelOptions):
 
     out: str = Field(description="Output file: .arpa, .arpa.gz .xz .zst, or .mlm (memory-mapped).")
     memory: str = Field(
-        "", description="Memory limit, such as 4GB; further data go to disk. Empty: the whole text is held in memory."
+        "", description="Memory limit, such as 4GB; data beyond it go to disk. Empty: the whole text is held in memory."
     )
     scratch: str = Field(
         "", description="Directory for data beyond --memory, best on a fast disk. Empty: beside --out."
@@ -164,7 +164,7 @@ class TrainOptions(ModelOptions):
     counts: bool = Field(
         False,
         description="The sources are n-gram counts, not text: files of SRILM's ngram-count -write or folders in "
-        "Google's form. Several are added up.",
+        "Google's format. Counts of several sources are added.",
     )
     token_form: Literal["pieces", "ids", "nemo"] = Field(
         "pieces",
@@ -195,10 +195,10 @@ class TrainOptions(ModelOptions):
         """Raises ValueError: an option needs the text."""
         for name in ("memory", "tokenizer", "limit_vocabulary", "skip_symbols"):
             if getattr(self, name):
-                raise ValueError(f"--{name.replace('_', '-')} wants text; with --counts leave it out")
+                raise ValueError(f"--{name.replace('_', '-')} needs text; leave it out with --counts")
         if self.smoothing == "stupid" or self.out.endswith(".mlm"):
             what = "--smoothing stupid" if self.smoothing == "stupid" else "an .mlm file"
-            raise ValueError(f"{what} is made from text; with --counts take another smoothing, and .arpa")
+            raise ValueError(f"{what} needs text; with --counts choose another smoothing, and .arpa")
 
 
 class CountOptions(VocabularyOptions, TextOptions):
@@ -211,7 +211,7 @@ class CountOptions(VocabularyOptions, TextOptions):
         description="srilm: lines with words, a tab and a count, as ngram-count -write. google: a folder with 1gms, "
         "2gms …, for ngram-count -read-google.",
     )
-    counts: bool = Field(False, description="The sources are counts already: add them up or change their form.")
+    counts: bool = Field(False, description="The sources are counts already: add them up or change their format.")
 
 
 class WordsParams(TextOptions, Params):
@@ -264,7 +264,7 @@ class EstimateParams(Params):
 
 
 class ArpaParams(Params):
-    """Join the lines of `lm-estimate` to one ARPA file with its word list."""
+    """Join the lines of `lm-estimate` into one ARPA file with its word list."""
 
 
 class SeveralModels(Params):

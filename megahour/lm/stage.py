@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 class LanguageModel(SingleShard[LanguageModelParams]):
-    """Counts, smooths and writes `.arpa` and `.vocab.txt` (one word a line, without the specials).
+    """Counts, smooths and writes `.arpa` and `.vocab.txt` (one word per line, without the specials).
 
-    With the input `tokens` the words are tokens, for `decode`: of a model of characters, with the space as ▁, or of an
-    artifact of stage `tokens`. Lines that these cannot spell are dropped.
+    With the input `tokens` it is a model of tokens, for `decode`: the text is spelled in the tokens of an artifact of
+    stage `tokens`, or in the characters of a *model*, with the space as ▁. Lines with other characters are dropped.
     """
 
     name = "language-model"
@@ -85,7 +85,7 @@ def _spelling(artifact: Artifact) -> TokenLines:
     if config.get("marks") or not config.get("tokens"):
         what = "a model of pieces" if config.get("marks") else "a model without tokens"
         remedy = "give the artifact of stage `tokens` that it was trained with"
-        raise ConfigError(f"{what} does not say how a text is spelled", where=artifact.url, remedy=remedy)
+        raise ConfigError(f"{what} cannot spell a text", where=artifact.url, remedy=remedy)
     return TokenLines(Characters((BLANK, *config["tokens"][1:])))
 
 

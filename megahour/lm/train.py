@@ -180,7 +180,7 @@ def check_memory(size: int, free: int) -> None:
     need = size // TEXT_BYTES_PER_WORD * BYTES_PER_WORD
     if size // MOST_TEXT_BYTES * BYTES_PER_WORD > free:
         raise MegahourError(
-            f"about {size / 1e9:.1f} GB of text need up to {need / 1e9:.0f} GB of memory, {free / 1e9:.1f} GB are free",
+            f"{size / 1e9:.1f} GB of text needs up to {need / 1e9:.0f} GB of memory; {free / 1e9:.1f} GB are free",
             remedy=f"give --memory {max(free * 0.7 / 1e9, 0.5):.1f}GB, to keep the remaining data on disk",
         )
 

@@ -68,7 +68,7 @@ def _check(pair: Apart) -> None:
         f"{names}: in sets {list(pair.tests)} of {pair.tested.name}, which {pair.score.name} scores, and in {sets} of "
         f"{pair.taught.name}, which {pair.learner.name} learns from",
         where=pair.taught.output,
-        remedy=f"give {pair.taught.name} a set that names them before its others, and train on the others",
+        remedy=f"let the first set of {pair.taught.name} name them, and train on its other sets",
     )
 
 

@@ -162,7 +162,9 @@ def _receipts(
     if manifest is None:
         return known_receipts(output, fingerprint, total), True
     if manifest.shards != total:
-        raise StoreError(f"cannot be repaired: it has {manifest.shards} shards, {total} are planned", where=output.url)
+        raise StoreError(
+            f"cannot be repaired: it has {manifest.shards} shards, but the stage now plans {total}", where=output.url
+        )
     try:
         listed = ReceiptsByShard(output.each_receipt())
     except DamagedError:

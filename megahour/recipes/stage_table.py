@@ -113,7 +113,7 @@ STAGES: dict[str, tuple[str, str]] = {
     ),
     "lm-arpa": (
         "megahour.lm.scale.distributed_stage:JoinArpa",
-        "Join the lines of `lm-estimate` to one ARPA file with its word list.",
+        "Join the lines of `lm-estimate` into one ARPA file with its word list.",
     ),
     "lm-union": (
         "megahour.lm.sharded.mix_stage:MakeUnion",
@@ -157,7 +157,7 @@ STAGES: dict[str, tuple[str, str]] = {
     ),
     "lm-join": (
         "megahour.lm.sharded.mix_stage:JoinLines",
-        "Join the lines of `lm-mix` or `lm-renormalise` to one ARPA file with its word list.",
+        "Join the lines of `lm-mix` or `lm-renormalise` into one ARPA file with its word list.",
     ),
     "lexicon": (
         "megahour.units.lexicon_stage:MakeLexicon",

@@ -92,7 +92,7 @@ def test_what_cannot_be_aligned_is_named(talk: Talk) -> None:
         ("other.txt", "aligner", "wrong-transcript: no line of the text was found"),
         ("empty.txt", "aligner", "empty-transcript"),
         ("none.txt", "aligner", "no such file"),
-        ("words of it.md", "none", "no aligner"),
+        ("words of it.md", "none", "not an aligner"),
     ]:
         with pytest.raises(ConfigError, match=message) as caught:
             run(talk.folder, text, aligner=aligner)

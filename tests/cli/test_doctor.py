@@ -48,7 +48,7 @@ def test_what_an_extra_lacks_is_named_with_the_command(monkeypatch: pytest.Monke
     [
         (2, "13.0", True, "Fast 0, Fast 1"),
         (0, None, False, "was built for CPUs"),
-        (0, "13.0", False, "torch sees none"),
+        (0, "13.0", False, "torch sees no GPU"),
     ],
 )
 def test_gpus_are_named_or_what_stands_between(

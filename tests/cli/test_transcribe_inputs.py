@@ -42,7 +42,7 @@ def test_what_is_there_is_not_written_over_unasked(tmp_path: Path) -> None:
     (tmp_path / "talk.wav").write_bytes(b"")
     (tmp_path / "talk.txt").write_text("by people", "utf-8")
     error = refused(str(tmp_path), "--model", "demo", "--out", str(tmp_path))
-    assert "1 of 1 outputs are there already, such as talk.txt" in str(error)
+    assert "1 of 1 outputs already exist, such as talk.txt" in str(error)
     assert {"--resume", "--overwrite"} <= set(error.remedy.split())
     for option in ("--resume", "--overwrite"):  # goes on to the model, which is not there
         assert "demo was not run here" in str(

@@ -114,7 +114,7 @@ def test_vocabularies_given_cut_and_limited(tmp_path: Path, engine: LocalEngine)
     [
         ({"prune": [1]}, "must begin with 0"),
         ({"prune": [0, 2, 1]}, "not decrease"),
-        ({"prune": [0, 0, 0, 1]}, "is for orders 1 to 4, order is 3"),
+        ({"prune": [0, 0, 0, 1]}, "is for orders 1 to 4, but order is 3"),
         ({"vocabulary": 5, "vocabulary_file": "words"}, "lists the words to keep"),
         ({"smoothing": "stupid", "limit_vocabulary": "words"}, "takes vocabulary_file"),
     ],

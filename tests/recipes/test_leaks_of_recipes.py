@@ -68,7 +68,7 @@ def test_a_test_speaker_in_the_prompts_of_the_aligner_is_refused(tmp_path: Path)
     text = str(error.value)
     assert "ann: in sets ['test'] of talk, which score scores, and in sets ['prompts'] of prompts" in text
     assert "which aligner learns from" in text
-    assert "give prompts a set that names them before its others" in text
+    assert "let the first set of prompts name them" in text
     with pytest.raises(StageError, match="ann"):
         selections(made)  # the selections are there now, the leak still is
 

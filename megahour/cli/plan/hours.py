@@ -1,4 +1,4 @@
-"""`megahour plan RECIPE --hours N`: forecasts a recipe's time and cost at sizes and on machines it never ran on."""
+"""`megahour plan RECIPE --hours N`: forecasts a recipe's time and cost, at any size and on any machines."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def _say(
     if priced:
         unit = f" {made.currency}".rstrip()
         each = made.money / made.hours
-        click.echo(f"On demand {made.money:,.2f}{unit}, {each:.4g} an hour of audio; store {made.store_money:,.2f}")
+        click.echo(f"On demand {made.money:,.2f}{unit}, {each:.4g} per hour of audio; store {made.store_money:,.2f}")
         if made.spot_money is not None:
             longer = made.spot_wall_s / made.wall_s if made.wall_s else 1.0
             lost = "" if math.isfinite(longer) else ": shards or checkpoints are too long for such machines"

@@ -20,7 +20,7 @@ def _run() -> None:
     from megahour.clock.set_ups import set_ups
     from megahour.runner.console import output_console
 
-    shown = Table("set-up", "published", "worked out", "difference", "how")
+    shown = Table("set-up", "published", "predicted", "difference", "how")
     for row in set_ups():
         values = (f"{value:,.4g} {row.unit}" for value in (row.published, row.found))
         shown.add_row(row.what, *values, f"{row.found / row.published - 1:+.0%}", row.how)

@@ -15,7 +15,7 @@ from megahour.core.errors import ConfigError, nearest
 from megahour.runner.options import OptionCommand, option
 
 MOST_WORKERS = 1_000_000
-SHOWN = "trainer", "block", "step", "speed-up", "sent a step", "hours", "cost", "accuracy", ""
+SHOWN = "trainer", "block", "step", "speed-up", "sent per step", "hours", "cost", "accuracy", ""
 
 
 def command() -> click.Command:

@@ -1,4 +1,4 @@
-"""`megahour lm plan --words N`: forecasts `lm cluster` at sizes and on machines that it never ran on.
+"""`megahour lm plan --words N`: forecasts `lm cluster`, at any size and on any machines.
 
 The laws are those of `megahour plan` (`clock.measured`, `clock.pipeline`), in millions of running words. The size of a
 step (running words, distinct words or n-grams) is a function of the text's size, given by `clock.pipeline.Growth`.
@@ -51,7 +51,7 @@ def _command() -> click.Command:
         callback=_run,
         help="Predict time, CPU, reserved CPU, disk, memory and shuffled bytes of `lm cluster` for N running words.\n\n"
         "Constants come from finished runs: give runs of at least two sizes, as far apart as you can. With three, the "
-        "growth of n-grams is fitted by a curve. Shuffled bytes are what later steps read of earlier ones.\n\n"
+        "growth of n-grams is fitted by a curve. Shuffled bytes are those that later steps read from earlier ones.\n\n"
         "megahour lm plan --words 1e9 --cores 500 --from runs/lm-1M --from runs/lm-4M --from runs/lm-16M",
     )
 

@@ -1,8 +1,9 @@
 """Files that threads write in large pieces at known places, past the page cache where the system supports it.
 
-A model is written once and is the largest data of a job. To copy it into the page cache takes the kernel longer than
-the estimator takes to compute it. Direct writes avoid the copy, but need whole pages that are aligned in memory and in
-the file: the two ends of a piece go through the cache. If direct writes turn out slow, all later data do, too.
+A model is written once and is the largest output of a job. Copying it into the page cache would take the kernel longer
+than the estimator needs to compute it. Direct writes avoid the copy, but need whole pages that are aligned in memory
+and in the file: the two ends of a piece go through the cache. If direct writes turn out slow, all later data go through
+the cache.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ class _Reader:
     def more(self) -> None:
         """Append the next block of the file to the unread bytes. Raises MegahourError at the end of the file."""
         if self.last:
-            self.fail("the file ends early" if self.begun else r"no ARPA file: it has no line '\data\'")
+            self.fail("the file ends early" if self.begun else r"not an ARPA file: it has no line '\data\'")
         left = self.end - self.at
         if left > LINE_BYTES:
             self.fail(f"a line of more than {LINE_BYTES:,} bytes")
@@ -146,7 +146,7 @@ class _Reader:
         self.fail(rf"text after '\end\': {shown(line)}")
 
     def fail(self, message: str) -> NoReturn:
-        raise MegahourError(message, where=f"{self.name}:{self.line}", remedy="check that it is a whole ARPA file")
+        raise MegahourError(message, where=f"{self.name}:{self.line}", remedy="check that the ARPA file is complete")
 
 
 def shown(line: bytes) -> str:

@@ -35,7 +35,7 @@ _out = click.option("--out", required=True, type=click.Path(), help="Output file
 )
 @log.logged
 def interpolate(models: tuple[str, ...], out: str, **values: Any) -> None:
-    """Merge models to one back-off model: p = Σ λ p for the n-grams of all models, with given or tuned weights.
+    """Merge models into one back-off model: p = Σ λ p for the n-grams of all models, with given or tuned weights.
 
     Back-off weights are recomputed, so that every context sums to one.
     """

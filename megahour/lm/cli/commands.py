@@ -13,11 +13,11 @@ QUERY = "megahour.lm.cli.query_commands"
 COMBINE = "megahour.lm.cli.combine_commands"
 COMMANDS = {
     "train": (f"{ESTIMATE}:train", "Estimate a model from text."),
-    "count": (f"{ESTIMATE}:count", "Count n-grams, to files in SRILM's or Google's form."),
+    "count": (f"{ESTIMATE}:count", "Count n-grams, to files in SRILM's or Google's format."),
     "cluster": (f"{ESTIMATE}:cluster", "Estimate a model by stages on an engine, for texts larger than one machine."),
     "score": (f"{QUERY}:score", "Compute perplexities and log probabilities of texts."),
     "info": (f"{QUERY}:info", "Show orders, sizes, discounts and memory of a model."),
-    "convert": (f"{QUERY}:convert", "Convert between ARPA and the memory-mapped form, compressed or not."),
+    "convert": (f"{QUERY}:convert", "Convert a model between ARPA, memory-mapped and KenLM's formats."),
     "rescore": (f"{QUERY}:rescore", "Rescore n-best lists with a language model."),
     "interpolate": (f"{COMBINE}:interpolate", "Interpolate models into one, with given or tuned weights."),
     "plan": (

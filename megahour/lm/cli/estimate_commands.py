@@ -118,8 +118,8 @@ def cluster(out: str, engine: str, master: str, workers: int, **values: Any) -> 
     takes about 400 bytes of memory for each of its --shard-rows. Every task holds the vocabulary, 64 bytes per word:
     limit it by count or by a list. Finished steps do not run again.
 
-    The table at the end has for each stage the CPU time of all processes on this machine, the reserved CPU time
-    (workers × wall time), and the wall time.
+    The table at the end shows, for each stage, the CPU time of all processes on this machine, the reserved CPU time
+    (workers × wall time) and the wall time.
     """
     from megahour.lm.estimate.partitions import BUCKET
     from megahour.lm.scale.distributed import MOST_SHARDS
@@ -139,8 +139,8 @@ def cluster(out: str, engine: str, master: str, workers: int, **values: Any) -> 
     sharding = summary["sharding"]
     asked, used = chosen[1].shard_rows, _shard_rows(out.rstrip("/"))
     if used > asked:
-        what = f"shards have up to {used:,} positions, not {asked:,}, because below {BUCKET:,} nothing is gained"
-        more = f"there are at most {MOST_SHARDS:,} in round 1; a task takes about {used * 400 / 1e9:,.2f} GB of memory"
+        what = f"shards have up to {used:,} positions, not {asked:,}: fewer than {BUCKET:,} save nothing"
+        more = f"round 1 has at most {MOST_SHARDS:,} shards; a task takes about {used * 400 / 1e9:,.2f} GB of memory"
         log.say("shard-rows", f"{what}, and {more}", {"shard_rows": used})
     if not log.quiet():
         output_console().print(cost_table(costs))

@@ -1,4 +1,4 @@
-"""`megahour lmplz`: the command line of KenLM's lmplz, so that scripts only need another word in front."""
+"""`megahour lmplz`: the command line of KenLM's lmplz, so that scripts only need `megahour` in front."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def lmplz(**values: Any) -> None:
         remedy = "leave it out; models are mixed from ARPA or mapped files: megahour lm interpolate"
         raise ConfigError("lmplz's intermediate files are not written", where="--intermediate", remedy=remedy)
     if values["collapse_values"]:
-        remedy = "leave it out: sentences have the same probabilities, and back-off weights keep those of words right"
+        remedy = "leave it out: sentences have the same probabilities without it"
         raise ConfigError("this option is not supported", where="--collapse_values", remedy=remedy)
     fast_numba_import()
     from megahour.lm.cli.phases import Phases
@@ -170,8 +170,8 @@ def _chosen(values: dict[str, Any]) -> Any:
     if not 1 <= order <= MAX_ORDER:
         raise ConfigError(f"order {order} is not in 1 … {MAX_ORDER}", where="-o", remedy="3 is usual")
     if len(prune) > order or list(prune) != sorted(prune) or (prune and prune[0] < 0):
-        message = f"{' '.join(map(str, prune))} must be up to {order} numbers, none below the one before"
-        raise ConfigError(message, where="--prune", remedy="write --prune 0 0 1: one number by order, from words on")
+        message = f"{' '.join(map(str, prune))} must be at most {order} numbers that do not decrease"
+        raise ConfigError(message, where="--prune", remedy="give a number per order, words first: --prune 0 0 1")
     if fallback is not None:
         fallback = (*fallback, *[fallback[-1]] * (3 - len(fallback)))
         if len(fallback) > 3 or not all(0 <= d <= j for j, d in enumerate(fallback, 1)):

@@ -69,7 +69,7 @@ def model_of(path: str) -> Artifact | str:
     lines = Artifact(f"{path}/lines")
     if not lines.complete:
         remedy = "give an ARPA file, or the --out of lm cluster, lm interpolate --engine or lm prune --engine"
-        raise ConfigError("no lines of a model in this directory", where=path, remedy=remedy)
+        raise ConfigError("no finished model in this directory", where=path, remedy=remedy)
     return lines
 
 
@@ -93,8 +93,8 @@ def _check_order(models: Sequence[str]) -> None:
     """Raises ConfigError: a file comes before a directory."""
     kinds = [Path(path).is_dir() for path in models]
     if kinds != sorted(kinds, reverse=True):
-        remedy = "name directories first: words are numbered, and weights given, in the order of the models"
-        raise ConfigError("a file stands before a directory", where=" ".join(models), remedy=remedy)
+        remedy = "name the directories first, and give weights in the same order"
+        raise ConfigError("a file comes before a directory", where=" ".join(models), remedy=remedy)
 
 
 def _run(

@@ -35,7 +35,7 @@ def info(model: str, verify: bool) -> None:
 
     form, size = form_of(model), Path(model).stat().st_size
     if form == "kenlm":
-        click.echo(f"{model}: KenLM's binary form, order {KenlmModel(model).order}, {size / 1e6:,.1f} MB")
+        click.echo(f"{model}: KenLM's binary format, order {KenlmModel(model).order}, {size / 1e6:,.1f} MB")
         return
     if form == "arpa":
         sizes = [len(each) for each in read_arrays(model).grams] if verify else read_sizes(model)
@@ -61,13 +61,13 @@ def info(model: str, verify: bool) -> None:
 @click.option(
     "--to",
     type=click.Choice(["kenlm-probing", "kenlm-trie"]),
-    help="Write KenLM's binary form, for programs built on KenLM: probing is faster, the trie "
-    "takes a third of the memory. Default: the form of OUT's suffix.",
+    help="Write KenLM's binary format, for programs built on KenLM: probing is faster, the trie "
+    "takes a third of the memory. Default: the format of OUT's suffix.",
 )
 @_threads
 @log.logged
 def convert(model: str, out: str, to: KenlmForm | None, threads: int) -> None:
-    """Convert MODEL to the form of OUT's suffix: .mlm (mapped), .arpa, .arpa.gz .xz .zst.
+    """Convert MODEL to the format of OUT's suffix: .mlm (mapped), .arpa, .arpa.gz .xz .zst.
 
     \b
     megahour lm convert lm.arpa.gz lm.mlm
@@ -111,7 +111,7 @@ def score(
 ) -> None:  # fmt: skip
     """Compute the perplexity of TEXT (one sentence per line; default: standard input), with and without unknown words.
 
-    MODEL: mapped, ARPA, or KenLM's binary form (through the kenlm package).
+    MODEL: mapped, ARPA, or KenLM's binary format (through the kenlm package).
     """
     from megahour.lm.cli import score_output
     from megahour.lm.query.batch import TextScore
@@ -137,7 +137,7 @@ def score(
     if not total.tokens:
         raise MegahourError(
             "no sentences to score: the text is empty", where=", ".join(texts) or "standard input",
-            remedy="give one sentence per line; an empty line is one, too",
+            remedy="give one sentence per line; an empty line is a sentence, too",
         )  # fmt: skip
     if srilm:
         score_output.srilm_total(" ".join(texts) or "-", total, count)
@@ -175,7 +175,7 @@ def _classes(model: str, classes: str, mix: tuple[str, ...], weights: str | None
     from megahour.lm.query.scorer import NgramScorer
 
     if mix or weights:
-        raise click.UsageError("--classes scores one model: `megahour lm expand` it first, to mix it with others")
+        raise click.UsageError("--classes scores one model; to mix it with others, expand it first: megahour lm expand")
     return ClassScorer(NgramScorer.open(model), read_classes(classes)).score_lines
 
 
@@ -228,7 +228,7 @@ def rescore(
 ) -> None:
     """Sort n-best lists by score + WEIGHT · ln p + PENALTY · words (score: the recogniser's, in nats).
 
-    jsonl: {"id": …, "nbest": [{"text": …, "score": …}, …]} a line. kaldi: lines UTTERANCE-N word word …
+    jsonl: lines {"id": …, "nbest": [{"text": …, "score": …}, …]}. kaldi: lines UTTERANCE-N word word …
     """
     import json
 

@@ -103,7 +103,7 @@ def _union_trie(members: Sequence[Walker], own_words: Sequence[Int32], size: int
         parent.append((keys >> 32).astype(np.int32) + np.int32(levels[-2]))
         levels.append(levels[-1] + len(keys))
         if levels[-1] > MAX_NODES:
-            raise MegahourError(f"the mixture has over {MAX_NODES} n-grams", remedy="prune the models first")
+            raise MegahourError(f"the mixture has more than {MAX_NODES:,} n-grams", remedy="prune the models first")
     shape, words = np.array(levels, np.int64), np.concatenate(word)
     links = link(shape, words, np.concatenate(parent))
     return Trie(shape, links, np.zeros(len(words)), np.zeros(len(words)))

@@ -4,7 +4,7 @@
     log10 p(w|h) = s(w|h) - log10 Σ_v 10^s(v|h)          over all words v but `<s>`
 
 The score s is not a probability. It can rank hypotheses, but has no meaningful perplexity, and scores of sentences of
-different lengths are not comparable. To normalise takes one pass over the vocabulary for every new context.
+different lengths are not comparable. Normalising takes one pass over the vocabulary for every new context.
 """
 
 from __future__ import annotations

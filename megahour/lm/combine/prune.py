@@ -51,7 +51,9 @@ def prune(
     Raises MegahourError: not exactly one of `threshold` and `size` is given, or `size` is below the n-grams to keep.
     """
     if (threshold > 0) == (size > 0):
-        raise MegahourError(f"threshold {threshold} and size {size}", remedy="give one of them, above 0")
+        raise MegahourError(
+            f"threshold {threshold}, size {size}: exactly one must be above 0", remedy="give one of them"
+        )
     bounds = keep_scores(trie, scores(trie, contexts), shortest)
     kept = bounds >= threshold
     if size:
@@ -82,7 +84,7 @@ def _highest(bounds: Float64, size: int) -> tuple[npt.NDArray[np.bool_], float]:
     first are kept, so that contexts come before longer n-grams."""
     fixed = int(np.count_nonzero(bounds == np.inf)) - 1
     if size < fixed:
-        raise MegahourError(f"{size} n-grams are too few, {fixed} must stay", remedy=f"give {fixed} or more")
+        raise MegahourError(f"{size} n-grams are too few: {fixed} must stay", remedy=f"give {fixed} or more")
     leave = len(bounds) - 1 - size
     if leave <= 0:
         return np.ones(len(bounds), np.bool_), 0.0

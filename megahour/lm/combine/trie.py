@@ -80,7 +80,8 @@ def trie_of(
     """
     levels = np.cumsum([0, 1, *map(len, grams)]).astype(np.int64)
     if levels[-1] > MAX_NODES:
-        raise MegahourError(f"{levels[-1] - 1} n-grams, {MAX_NODES} fit in one trie", remedy="prune by count first")
+        message = f"{levels[-1] - 1:,} n-grams are too many: the limit is {MAX_NODES:,}"
+        raise MegahourError(message, remedy="prune by count first")
     word, parent, logp, backoff = (np.zeros(levels[-1], kind) for kind in (np.int32, np.int32, np.float64, np.float64))
     above = np.zeros((1, 0), np.int32)
     for k, own in enumerate(grams, 1):
@@ -101,7 +102,8 @@ def misfit(rows: Int32, at: int, spell: Spell) -> MegahourError:
     if at and np.array_equal(rows[at], rows[at - 1]):
         return MegahourError(f"the {rows.shape[1]}-gram {text!r} is listed twice")
     return MegahourError(
-        f"the {rows.shape[1]}-gram {text!r} is listed, but not its context", remedy="check that it is a whole ARPA file"
+        f"the {rows.shape[1]}-gram {text!r} is listed, but not its context",
+        remedy="check that the ARPA file is complete",
     )
 
 

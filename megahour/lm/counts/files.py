@@ -41,7 +41,7 @@ def read_counts(
 ) -> NgramCounts:
     """Read files of counts and add them up. A folder has Google's layout. n-grams longer than `order` are skipped.
 
-    vocabulary: words to keep; all others become `<unk>`. cut: the same by count.
+    vocabulary: words to keep; all others become `<unk>`. cut: words to keep by their counts instead.
 
     Raises
     ------
@@ -56,8 +56,8 @@ def read_counts(
         grams = numbers[grams]
     longest = int(lengths.max(initial=0))
     if longest < order:
-        what = f"counts of up to {longest} words" if longest else "no counts"
-        raise MegahourError(what, where=_named(sources), remedy=f"the order is {order}: lower it, or count longer ones")
+        what = f"no {order}-grams, only up to {longest}-grams" if longest else "no counts"
+        raise MegahourError(what, where=_named(sources), remedy="lower the order, or count longer n-grams")
     levels = [np.ascontiguousarray(grams[lengths == k, :k]) for k in range(1, order + 1)]
     try:
         return collect(table, levels, [counts[lengths == k] for k in range(1, order + 1)], cut)
@@ -138,7 +138,7 @@ def write_google(counts: NgramCounts, folder: Path, file_ngrams: int = GOOGLE_FI
     Raises ConfigError: the folder exists.
     """
     if folder.exists():
-        raise ConfigError("the folder exists", where=str(folder), remedy="give the name of a new folder")
+        raise ConfigError("the folder already exists", where=str(folder), remedy="give the name of a new folder")
     making = folder.with_name(f".{folder.name}.{uuid4().hex[:12]}.making")
     making.mkdir()
     try:

@@ -18,7 +18,7 @@ from megahour.lm.text.cut import ALL_WORDS, WordCut, cut_words, renumber
 from megahour.lm.text.sources import Block
 from megahour.lm.text.tokenise import BOUNDARY, RESERVED, UNKNOWN, WordTable, encode, padded
 
-MOST_EXPECTED = 1 << 23  # words of a vocabulary: with more, the table of words takes what growing costs
+MOST_EXPECTED = 1 << 23  # words for which the table has room at first: to make a larger one costs as much as growing
 MAX_TOKENS = 2**31 - 1 - PADDING
 """Positions of a corpus in memory have 32 bits."""
 

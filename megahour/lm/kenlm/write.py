@@ -33,7 +33,7 @@ def write_kenlm(model: NgramModel, path: Path, form: KenlmForm, progress: Progre
     if model.order < 2:
         remedy = "estimate it with --order 2 or more, or keep ARPA"
         raise MegahourError(
-            "KenLM's binary forms need order 2 or more, the model has 1", where=str(path), remedy=remedy
+            "KenLM's binary formats need order 2 or more, the model has 1", where=str(path), remedy=remedy
         )
     words = [word.encode("utf-8", "surrogateescape") for word in model.vocabulary.words]
     levels = closed(model)

@@ -33,11 +33,11 @@ def _place(keys, lines, key):  # type: ignore[no-untyped-def]
 
 @compiled
 def insert(keys, values, capacity, used, windows, at, logp, backoff, count, k):  # type: ignore[no-untyped-def]
-    """Add `count` k-grams (k ≥ 2) to a segment that has the shorter ones. Returns (slots used, 0 or what failed, i).
+    """Add `count` k-grams (k ≥ 2) to a segment that has the shorter ones already. Returns (slots used, code, index).
 
     keys (2 capacity,) uint64 and values (4 capacity,) float32 are one memory. windows (m, ≥ k): row at[i] has the words
-    of n-gram i from the last to the first. What an n-gram goes on from is put in as a blank where it is not there.
-    Failures: FULL, and TWICE for an n-gram that is there already, both with the number i.
+    of n-gram i from the last to the first. Suffixes that the segment lacks are added as blanks. code: 0, or FULL, or
+    TWICE if the segment has the n-gram; then index is that of the n-gram that failed.
     """
     room, lines = capacity - 1, capacity // LINE
     for i in range(count):
@@ -67,21 +67,23 @@ def insert_partition(  # type: ignore[no-untyped-def]
 ):
     """Fill an empty segment with a partition's n-grams as `smooth` lists them. Returns 0 or FULL.
 
-    keys, values: as of `insert`. windows (m, order): sorted by history. at, logp, backoff (order + 1, ≥ sizes[k]): by
-    order k, contexts from the last to the first; a weight of zero says that no n-gram goes on. `end` stands for a
-    BOUNDARY that is predicted. Scratch, int32: starts (order, ≥ m), seats (≥ V,), slots (2, ≥ sizes[k]).
+    keys, values: see `insert`. windows (m, order): sorted by history. at, logp, backoff (order + 1, ≥ sizes[k]): by
+    order k, contexts from the last to the first; a weight of zero means that no longer n-gram begins with these words.
+    end: the word to write for a predicted BOUNDARY. Scratch, int32: starts (order, ≥ m), seats (≥ V,), slots
+    (2, ≥ sizes[k]).
 
-    The (k-1)-gram that a k-gram goes on from ends in the same word, and its context is a run of rows that the k-gram's
-    row is among: in the order of runs, seats[w] has its slot. No n-gram may occur twice.
+    A k-gram and its suffix without the first word end in the same word w. The context of the suffix is the run of rows
+    that has the k-gram's row; runs are visited in order, and seats[w] has the slot of the suffix in the current one. No
+    n-gram may occur twice.
     """
-    # as unsigned numbers, an index needs no test whether it is negative
+    # unsigned: indexing needs no test for negative numbers
     windows, at, starts = windows.view(np.uint32), at.view(np.uint32), starts.view(np.uint32)
     seats, slots = seats.view(np.uint32), slots.view(np.uint32)
     lines = capacity // LINE
     if sizes[2 : order + 1].sum() >= capacity:
         return FULL
     wanted, places = np.empty(BATCH, np.uint64), np.empty(BATCH, np.int64)
-    for n in range(1, order - 1):  # starts[n, i]: the first row of the run that has n words of history with row i
+    for n in range(1, order - 1):  # starts[n, i]: the first row of the run that shares n words of history with row i
         start = 0
         for i in range(1, len(windows)):
             same = windows[i, n] == windows[i - 1, n] and (n == 1 or starts[n - 1, i] < i)

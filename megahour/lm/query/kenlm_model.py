@@ -28,7 +28,7 @@ class KenlmModel:
             import kenlm
         except ImportError:
             raise MegahourError(
-                "KenLM's binary form needs the kenlm package",
+                "KenLM's binary format needs the kenlm package",
                 where=str(path),
                 remedy=f"{install('kenlm')}, or use the ARPA file that it was made from",
             ) from None

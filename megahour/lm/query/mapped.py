@@ -3,8 +3,8 @@
     0       b"MHNGRAM\\n", version uint32, bytes of the JSON uint32, its SHA-256, JSON (order, sizes, arrays, …)
     HEADER  arrays, each at a multiple of ALIGN, little-endian; `entries` is the last
 
-The JSON has the type, place, length and checksum of each array. To open a file checks the header and the length of the
-file; `verify` reads all of it. Nothing is unpacked, so opening takes milliseconds, and processes share the pages.
+The JSON has the type, place, length and checksum of each array. Opening a file checks its header and its length;
+`verify` reads all of it. Nothing is unpacked, so opening takes milliseconds, and processes share the pages.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ ARRAYS = {"table": np.uint64, "arena": np.uint8, "starts": np.int64, "words": np
 
 @dataclass(frozen=True, eq=False)
 class MappedModel:
-    """A mapped model. sizes: n-grams by order. closed: see `scoring.score`; minimised: see `states.Ngrams`; both hold
-    for all files that are written now. facts: about its estimation (`discounts`, …).
+    """A mapped model. sizes: n-grams by order. closed: see `scoring.score`; minimised: see `states.Ngrams`; both are
+    true except in files of earlier versions. facts: about its estimation (`discounts`, …).
 
     vocabulary: words and their numbers. words (4 V,) int32: log10 p, log10 back-off (float32 bits), segment, 0.
     segments (2 P,) int64: first slot, slots. entries (2 E,) uint64: slots of 16 bytes.
@@ -158,7 +158,7 @@ def _header(data: Bytes, name: str) -> dict[str, Any]:
     if magic != MAGIC:
         raise damaged(name, f"not a mapped model: begins with {magic!r}, not {MAGIC!r}")
     if version != VERSION:
-        raise damaged(name, f"version {version} of the form, this program reads {VERSION}")
+        raise damaged(name, f"version {version} of the format; this program reads version {VERSION}")
     text = data[_FIXED.size : _FIXED.size + min(size, HEADER)].tobytes()
     if hashlib.sha256(text).digest() != digest:
         raise damaged(name, "the header is damaged")

@@ -77,7 +77,7 @@ def refuse_kenlm(path: str | Path) -> Form:
     """The format of a model whose n-grams will be read. Raises ConfigError as `form_of`, or for KenLM's format."""
     if (form := form_of(path)) == "kenlm":
         remedy = "give the ARPA file that it was made from"
-        raise ConfigError("the n-grams of KenLM's binary form cannot be listed", where=str(path), remedy=remedy)
+        raise ConfigError("the n-grams of KenLM's binary format cannot be listed", where=str(path), remedy=remedy)
     return form
 
 

@@ -38,7 +38,7 @@ def score(  # type: ignore[no-untyped-def]
     # backs[k, i + 1]: of the k-gram that ends in position i of the block, as history of the next
     backs = np.zeros((order + 1, BLOCK + 1), np.float32)
     backs[1, 0] = weights[4 * BOUNDARY + 1]
-    # longest[i + 1]: words of the longest n-gram, or blank, that ends in position i; all, where that tells nothing
+    # longest[i + 1]: length of the longest n-gram or blank that ends in position i; the order unless `closed`
     longest = np.full(BLOCK + 1, 1 if closed else order, np.int32)
     for start in range(begin, stop, BLOCK):
         size = min(BLOCK, stop - start)

@@ -175,7 +175,7 @@ def word_weight(lm, word):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, inline="always")
 def goes_on(lm, k, backoff):  # type: ignore[no-untyped-def]
-    """Whether a k-gram with this back-off weight can be a history."""
+    """Whether a k-gram with this back-off weight can be a history: whether longer n-grams begin with it."""
     return k < lm.order and not (lm.minimised and backoff == 0.0 and np.signbit(backoff))
 
 

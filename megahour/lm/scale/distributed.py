@@ -147,7 +147,8 @@ def split_rows(
     slot_of = slots_of(slots, cluster.tree.shard_of)
     base, before = cluster.offsets[number], np.full(LEAD, BOUNDARY, np.int32)
     out = np.empty((CHUNK, cluster.order + 2), np.int32)
-    # A frozen table takes a skipped `<unk>` for a word: then words that were cut get numbers of a copy's own.
+    # A frozen table would count `<unk>` in the text as a word. To skip it, use a copy that may grow: there, words
+    # outside the vocabulary get new numbers, which become UNKNOWN below.
     table = cluster.table.copy() if skip else cluster.table
     for tokens in tokens_of(piece, inputs, table, skip=skip, frozen=not skip):
         tokens[tokens >= len(cluster.counts)] = UNKNOWN

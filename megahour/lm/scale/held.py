@@ -1,6 +1,6 @@
 """What a process holds from one task of a model to the next: vocabulary, shard tree, sums, and scratch arrays.
 
-To read and to allocate them again for each task took more time than the counting. Only one model is held at a time.
+Reading and allocating them again for each task took longer than the counting. Only one model is held at a time.
 """
 
 from __future__ import annotations

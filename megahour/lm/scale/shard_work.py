@@ -119,7 +119,7 @@ class ShardWorker:
             yield split_lines(self._text, split, closed[own], shared[own], smoothing.discounts, table, places)
 
     def _clear(self) -> None:
-        """Forget what the last shard left behind, or a task that failed within one."""
+        """Clear what the last shard, or a task that failed within one, left behind."""
         self._unigrams[:] = 0
         if self._room:
             self._open.sizes[:] = 0
@@ -187,7 +187,7 @@ class ShardWorker:
         if m <= self._room:
             return
         order, size = self._text.order, self._text.size
-        # For the largest shard at once: untouched pages take no memory, but to grow would waste the touched ones.
+        # For the largest shard at once: untouched pages take no memory, but growing would waste the touched ones.
         self._room = room = max([m, *(shard.rows for shard in self._tree.shards)])
         self._sorter = Sorter(order, size, room)
         self._open = open_contexts(order, size, room)

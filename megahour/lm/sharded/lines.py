@@ -35,7 +35,7 @@ def write_lines(union: Union, highest: int, batches: Batches, out: ShardWriter) 
         lacking = np.flatnonzero((roles & NGRAM) == 0)
         if len(lacking):
             message = f"{words.spell(grams[lacking[0]])!r} begins a longer n-gram, but is not listed"
-            raise MegahourError(message, remedy="check that the models are whole ARPA files")
+            raise MegahourError(message, remedy="check that the models are complete ARPA files")
         sizes[k - 1] = len(grams)
         logp, weight, _ = values
         with out.open(f".{k}.txt") as file:

@@ -103,7 +103,7 @@ def _check_listed(words: LocalWords, begun: Int32, own: Own) -> None:
     lacking = begun[own(np.ascontiguousarray(words.numbers[begun[:, -2::-1]]))] if len(begun) else begun
     if len(lacking):
         message = f"{words.spell(lacking[0])!r} begins a longer n-gram, but is not listed"
-        raise MegahourError(message, remedy="check that the models are whole ARPA files")
+        raise MegahourError(message, remedy="check that the models are complete ARPA files")
 
 
 def local_walker(words: LocalWords, rows: Records, model: int, unknown: Unknown, own: Own | None = None) -> Walker:

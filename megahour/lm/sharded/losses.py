@@ -74,7 +74,7 @@ def _check_contexts(words: LocalWords, rows: Records, sizes: list[int]) -> None:
             longer = rows["words"][rows["length"] == k + 1][:, : k + 1]
             lacking = next(gram for gram in longer.tolist() if tuple(gram[:k]) not in own)
             message = f"the {k + 1}-gram {words.union.spell(lacking)!r} is listed, but not its context"
-            raise MegahourError(message, remedy="check that it is a whole ARPA file")
+            raise MegahourError(message, remedy="check that the ARPA file is complete")
 
 
 def own_rows(artifact: Artifact, shard: int, order: int) -> Records:

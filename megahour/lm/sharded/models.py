@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 BLOCK_BYTES = 1 << 23
 _BINARY = (b"MHNGRA", b"mmap l")  # the mapped form, KenLM's
-REMEDY = "check that it is a whole ARPA file"
+REMEDY = "check that the ARPA file is complete"
 _WRONG = {
     parse.NUMBER: "not a number in",
     parse.POSITIVE: "a log10 probability above 0 in",
@@ -59,7 +59,7 @@ def _file_pieces(model: int, name: str, inputs: Inputs, piece_bytes: int) -> Ite
     with _opened(name, inputs) as file:
         magic = file.read(6)
         if magic.startswith(_BINARY):
-            message, remedy = "no ARPA file", f"give the output of: megahour lm convert {name} MODEL.arpa"
+            message, remedy = "not an ARPA file", f"give the output of: megahour lm convert {name} MODEL.arpa"
             raise ConfigError(message, where=name, remedy=remedy)
         if magic.startswith(MAGIC):
             yield {"model": model, "order": 0, "source": name}

@@ -90,4 +90,4 @@ class RenormaliseParams(Params):
 
 
 class JoinParams(Params):
-    """Join the lines of `lm-mix` or `lm-renormalise` to one ARPA file with its word list."""
+    """Join the lines of `lm-mix` or `lm-renormalise` into one ARPA file with its word list."""

@@ -84,7 +84,7 @@ def choose(bounds: SortedBounds, threshold: float, size: int) -> tuple[float, di
     if size:
         fixed = bounds.size - bounds.total(np.inf, "left")
         if size < fixed:
-            raise MegahourError(f"{size} n-grams are too few, {fixed} must stay", remedy=f"give {fixed} or more")
+            raise MegahourError(f"{size} n-grams are too few: {fixed} must stay", remedy=f"give {fixed} or more")
         leave = bounds.size - size
         threshold = _smallest(bounds, leave + 1) if leave > 0 else 0.0
         if leave <= 0:

@@ -89,7 +89,7 @@ def _read_words(model: int, name: str, pieces: Sequence[Piece], inputs: Inputs, 
             values[:, 0], values[:, 1] = logp, weight
             found += rows
     if not found:
-        raise MegahourError("no unigrams", where=name, remedy="check that it is a whole ARPA file")
+        raise MegahourError("no unigrams", where=name, remedy="check that the ARPA file is complete")
     return values[: table.size]
 
 

@@ -100,8 +100,8 @@ def test_orders_without_discounts_are_an_error_unless_some_are_given(tmp_path: P
     ("options", "message"),
     [
         ("-o 9", "order 9 is not in 1 … 7"),
-        ("-o 2 --prune 1 0", "--prune: 1 0 must be up to 2 numbers, none below"),
-        ("-o 1 --prune 0 0", "--prune: 0 0 must be up to 1 numbers"),
+        ("-o 2 --prune 1 0", "--prune: 1 0 must be at most 2 numbers that do not decrease"),
+        ("-o 1 --prune 0 0", "--prune: 0 0 must be at most 1 numbers"),
         ("-o 2 --discount_fallback 2", "--discount_fallback: 2.0 2.0 2.0 is not D1 ≤ 1"),
         ("-o 2 --vocab_pad 9 --interpolate_unigrams 0", "--vocab_pad: needs --interpolate_unigrams 1"),
         ("-o 2 --intermediate x", "models are mixed from ARPA or mapped files: megahour lm interpolate"),

@@ -198,4 +198,4 @@ def test_the_command_writes_the_expanded_model(model: NgramModel, classes: Path,
     text = tmp_path / "text"
     text.write_text("we fly to rome\n")
     mixed = ["lm", "score", str(tmp_path / "class.arpa"), str(text), "--classes", str(classes), "--mix", "other.arpa"]
-    assert "expand` it first" in CliRunner().invoke(app, mixed).output
+    assert "expand it first" in CliRunner().invoke(app, mixed).output

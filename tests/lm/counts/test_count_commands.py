@@ -47,13 +47,13 @@ def test_witten_bell_of_text(tmp_path: Path, smoothing: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--memory", "1GB"], "--memory wants text; with --counts leave it out"),
-        (["--limit-vocabulary", TEXT], "--limit-vocabulary wants text"),
-        (["--smoothing", "stupid"], "--smoothing stupid is made from text"),
+        (["--memory", "1GB"], "--memory needs text; leave it out with --counts"),
+        (["--limit-vocabulary", TEXT], "--limit-vocabulary needs text"),
+        (["--smoothing", "stupid"], "--smoothing stupid needs text"),
     ],
 )
 def test_options_that_want_the_text_are_refused(tmp_path: Path, options: list[object], message: str) -> None:
     with pytest.raises(MegahourError, match=message):
         megahour("train", TEXT, "--counts", *options, "--out", tmp_path / "a.arpa")
-    with pytest.raises(MegahourError, match="mlm file is made from text"):
+    with pytest.raises(MegahourError, match="mlm file needs text"):
         megahour("train", TEXT, "--counts", "--out", tmp_path / "a.mlm")

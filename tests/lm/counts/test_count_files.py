@@ -79,7 +79,7 @@ def test_googles_folders(tmp_path: Path) -> None:
         assert rows == sorted(rows, key=lambda row: row.split("\t")[0].encode().split(b" "))
     assert (tmp_path / "google/1gms/total").read_text() == f"{counts.tokens}\n"
     assert as_words(read_counts([str(tmp_path / "google")], 3)) == as_words(counts)
-    with pytest.raises(ConfigError, match="the folder exists"):
+    with pytest.raises(ConfigError, match="the folder already exists"):
         write_google(counts, tmp_path / "google")
     assert [path.name for path in tmp_path.iterdir()] == ["google"]
     with pytest.raises(ConfigError, match="no counts of 4-grams"):
@@ -96,7 +96,7 @@ def test_googles_folders(tmp_path: Path) -> None:
         (f"{'a ' * 10}\t2\n", r"counts:1: more words"),
         (f"a\t{2**53 + 1}\n", r"counts:1: the last field"),
         ("a\t3\na b\t2\n", r"counts: 'a b' is counted, but not all of its words"),
-        ("a\t3\n", r"counts: counts of up to 1 words"),
+        ("a\t3\n", r"counts: no \d-grams, only up to 1-grams"),
         ("\n", r"counts: no counts"),
     ],
 )

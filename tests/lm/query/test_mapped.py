@@ -126,7 +126,7 @@ def flipped(data: bytes, at: int) -> bytes:
         (lambda data: data[:100], "100 bytes are too few"),
         (lambda data: data[:-64], "cut short: array 'entries'"),
         (lambda data: flipped(data, 60), "the header is damaged"),
-        (lambda data: data[:8] + bytes([VERSION + 1]) + data[9:], f"version {VERSION + 1} of the form"),
+        (lambda data: data[:8] + bytes([VERSION + 1]) + data[9:], f"version {VERSION + 1} of the format"),
     ],
 )
 def test_damaged_files_are_refused_at_once(change: object, message: str, small: Path, tmp_path: Path) -> None:

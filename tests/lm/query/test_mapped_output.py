@@ -115,5 +115,5 @@ def test_files_cut_short_are_named(
 def test_files_that_are_not_arpa_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("a b c\n")
-    with pytest.raises(MegahourError, match=r"notes\.txt:\d+: no ARPA file: it has no line"):
+    with pytest.raises(MegahourError, match=r"notes\.txt:\d+: not an ARPA file: it has no line"):
         read_sizes(path)

@@ -125,7 +125,7 @@ def test_a_pruned_model_has_the_bytes_of_one_machine(folder: Path, tmp_path: Pat
 
 def test_a_size_below_what_must_stay_is_refused_as_on_one_machine(folder: Path, tmp_path: Path) -> None:
     p = PruneParams.model_validate({"ngrams": 3})
-    with pytest.raises(MegahourError, match=r"3 n-grams are too few, \d+ must stay"):
+    with pytest.raises(MegahourError, match=r"3 n-grams are too few: \d+ must stay"):
         prune_on(EngineHere(), str(tmp_path), paths(folder)[1], p, RangesParams.model_validate({}))
 
 
@@ -225,7 +225,7 @@ def _twice(text: bytes) -> bytes:
         (_without_context, "not its context|is not listed"),
         (_twice, "'w1 w1' is listed twice"),
         (lambda text: text.replace(b"\tw1 w2\t", b"\tw1 nowhere\t"), "not among the unigrams"),
-        (lambda text: b"MHNGRAM\n" + text, "no ARPA file"),
+        (lambda text: b"MHNGRAM\n" + text, "not an ARPA file"),
         (lambda text: text + b"more\n", "text after"),
     ],
 )
@@ -243,9 +243,9 @@ def test_what_is_no_model_is_refused(
 
 def test_a_directory_of_something_else_and_a_file_before_a_directory_are_refused(folder: Path, tmp_path: Path) -> None:
     asked = ["--weights", "0.5,0.5", "--engine", "local", "--out", str(tmp_path / "out")]
-    with pytest.raises(ConfigError, match="no lines of a model"):
+    with pytest.raises(ConfigError, match="no finished model"):
         CliRunner().invoke(interpolate_command, [str(tmp_path), paths(folder)[0], *asked], catch_exceptions=False)
-    with pytest.raises(ConfigError, match="a file stands before a directory"):
+    with pytest.raises(ConfigError, match="a file comes before a directory"):
         CliRunner().invoke(interpolate_command, [paths(folder)[0], str(tmp_path), *asked], catch_exceptions=False)
 
 
