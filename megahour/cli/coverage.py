@@ -39,7 +39,7 @@ def command(run: str, other: str, out: str, table: str, json: bool, top: int, ti
 
     import pyarrow.parquet as pq
 
-    from megahour.cli.output_file import write_output
+    from megahour.core.output import is_sink, write_output
     from megahour.core.surroundings import explaining
     from megahour.engine.local import LocalEngine
     from megahour.report.coverage import cover
@@ -75,8 +75,8 @@ def command(run: str, other: str, out: str, table: str, json: bool, top: int, ti
     if json:
         click.echo(json_module.dumps(list(rows(covered)), indent=1, ensure_ascii=False))
         return
-    path = Path(out or f"{covered[0].title}.coverage.html")
+    path = out or f"{covered[0].title}.coverage.html"
     text = page(covered, title or " and ".join(each.title for each in covered), top)
     write_output(path, text)
-    log.say_last(f"{path}: {size(len(text.encode()))}", facts={"path": str(path)})
-    log.say_next([("the page, for a browser", str(path))])
+    log.say_last(f"{path}: {size(len(text.encode()))}", facts={"path": path})
+    log.say_next([("the page, for a browser", path)] if not is_sink(path) else [])

@@ -257,8 +257,8 @@ def doctor_command() -> None:
 @click.argument("path", type=click.Path())
 def docs_command(path: str) -> None:
     """Write the reference page of all stages from their parameter models."""
-    from megahour.cli.output_file import write_output
     from megahour.cli.stage_command import reference
+    from megahour.core.output import write_output
 
     write_output(path, reference())
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from megahour.lm.text.arrays import Bytes
 
 STDOUT = "/dev/stdout"
-OPENED = {"-": 1, STDOUT: 1, "/dev/fd/1": 1, "/proc/self/fd/1": 1, "/dev/stderr": 2}
-"""Outputs that are open already. To open them again would truncate a file that a shell has written to."""
 LEAST_BYTES = 256 << 20  # smallest memory limit
 COPY_BYTES = 1 << 22
 
@@ -104,36 +102,21 @@ def temporary(prefix: str) -> tuple[Path, str]:
 
 @contextmanager
 def _written(options: LmplzOptions, scratch: Path) -> Iterator[tuple[Path, Callable[[int], None]]]:
-    """(path for the ARPA file, function to call with the number of tokens when it is written).
+    """(path for the ARPA file, function to call with the number of tokens when it is written)."""
+    with replacing(options.arpa, scratch) as making:
+        if not options.verbose_header:
+            yield making, lambda tokens: None
+            return
+        whole = scratch / "model.arpa"
 
-    A regular file is replaced when it is complete. Pipes and devices get a copy from the temporary folder.
-    """
-    whole = scratch / "model.arpa"
-
-    def copy(out: BinaryIO, tokens: int) -> None:
-        if options.verbose_header:
+        def headed(tokens: int) -> None:
             name = "/dev/stdin" if options.text == STDIN else options.text
             text = f"# Input file: {name}\n# Token count: {tokens}\n# Smoothing: Modified Kneser-Ney\n"
-            out.write(text.encode("utf-8", "surrogateescape"))
-        with whole.open("rb") as file:
-            shutil.copyfileobj(file, out, COPY_BYTES)
+            with whole.open("rb") as file, making.open("wb") as out:
+                out.write(text.encode("utf-8", "surrogateescape"))
+                shutil.copyfileobj(file, out, COPY_BYTES)
 
-    out = Path(options.arpa)
-    if options.arpa in OPENED or str(out).startswith(("/dev/", "/proc/")) or (out.exists() and not out.is_file()):
-        if out.is_dir():
-            raise ConfigError("a directory", where=options.arpa, remedy="give the name of a file")
-        held = OPENED.get(options.arpa)  # opened before the work, so that the reader of a pipe sees its end on failure
-        with out.open("wb") if held is None else open(held, "wb", closefd=False) as file:
-            yield whole, lambda tokens: copy(file, tokens)
-        return
-    with replacing(out) as making:
-
-        def keep(tokens: int) -> None:
-            if options.verbose_header:
-                with making.open("wb") as file:
-                    copy(file, tokens)
-
-        yield whole if options.verbose_header else making, keep
+        yield whole, headed
 
 
 def _kneser_ney(options: LmplzOptions) -> KneserNey:

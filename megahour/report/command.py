@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import click
 
 from megahour.runner import log
@@ -59,11 +57,8 @@ def explorer(
     ARTIFACT comes first, options behind it. Of an artifact without audio the page tells what its manifest says.
     Without an ARTIFACT, `report` is the stage that makes the page about a run.
     """
-    from fsspec.implementations.local import LocalFileSystem
-
+    from megahour.core.output import is_sink, write_output
     from megahour.core.store import Artifact
-    from megahour.core.surroundings import explaining
-    from megahour.core.transfer import publish_text
     from megahour.report.explorer import Choice, explore
     from megahour.report.tables import size
     from megahour.runner.progress import TerminalMonitor
@@ -81,8 +76,7 @@ def explorer(
         )
     finally:
         monitor.stopped()
-    path = Path(out or f"{made.url.rsplit('/', 1)[-1]}.html")
-    with explaining(path, path.parent):
-        publish_text(LocalFileSystem(), str(path), page)
-    log.say_last(f"{path}: {size(len(page.encode()))}", facts={"path": str(path)})
-    log.say_next([("the page, for a browser", str(path))])
+    path = out or f"{made.url.rsplit('/', 1)[-1]}.html"
+    write_output(path, page)
+    log.say_last(f"{path}: {size(len(page.encode()))}", facts={"path": path})
+    log.say_next([("the page, for a browser", path)] if not is_sink(path) else [])

@@ -68,9 +68,16 @@ def say(
 
 
 def say_last(message: str, event: str = "finished", facts: Mapping[str, Any] | None = None) -> None:
-    """Print the last line of a command on standard output, even when quiet."""
-    click.echo(message)
-    say(event, message, facts, shown=True)
+    """Print the last line of a command on standard output, even when quiet; if the output went there, only log it.
+
+    facts: `path` is the output.
+    """
+    from megahour.core.output import STDOUTS
+
+    shown = (facts or {}).get("path") not in STDOUTS
+    if shown:
+        click.echo(message)
+    say(event, message, facts, shown=shown)
 
 
 def say_next(rows: Iterable[tuple[str, str]]) -> None:

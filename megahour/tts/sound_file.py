@@ -13,6 +13,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError, StoreError
+from megahour.core.output import is_sink
 from megahour.corpus.media.audio import to_int16
 
 NOTICE = "synthetic speech, made by megahour"
@@ -33,7 +34,7 @@ class WavWriter:
             raise ConfigError(
                 "only WAV can be written", where=str(path), remedy=f"use --out {path.with_suffix('.wav')}"
             )
-        if path.exists() and not path.is_file():  # replacing it would destroy a pipe or a device, such as /dev/null
+        if path.is_dir() or is_sink(path):  # WAV has its length at the front, which cannot be mended in a pipe
             what = "a folder" if path.is_dir() else "a pipe or a device"
             remedy = (
                 f"use --out {path / 'speech.wav'}"

@@ -151,6 +151,13 @@ def test_the_other_commands_do(file: Path, empty: Artifact, tmp_path: Path) -> N
         assert done.exit_code == 0, "they write nothing, and see that nothing is there"
 
 
+def test_a_report_goes_to_standard_output_alone(empty: Artifact) -> None:
+    done = subprocess.run(command("report", empty.url, "--out", "/dev/stdout"), capture_output=True, check=True)
+    assert done.stdout.startswith(b"<!doctype html>")
+    assert done.stdout.rstrip().endswith(b"</html>")
+    assert b"/dev/stdout: " in done.stderr
+
+
 @pytest.mark.parametrize(
     ("out", "told"),
     [

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from megahour.cli.output_file import write_output
 from megahour.clock.pipeline import Forecast, Machine, PlannedCluster, Prices, StepForecast, StepLaws
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError
+from megahour.core.output import write_output
 from megahour.runner.console import count, duration
 from megahour.runner.options import FiniteRange, option
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from megahour.cli.output_file import write_output
 from megahour.clock.machines import Machines
 from megahour.core.errors import ConfigError, nearest
+from megahour.core.output import write_output
 from megahour.runner.options import OptionCommand, option
 
 MOST_WORKERS = 1_000_000

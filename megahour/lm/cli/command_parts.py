@@ -68,8 +68,8 @@ def orders_table(
 
 def say_model(out: str, sizes: list[int]) -> None:
     """Print the last line of a command that wrote a model; sizes: n-grams by order."""
-    n_bytes = Path(out).stat().st_size
-    text = f"{out}: {sum(sizes):,} n-grams, {n_bytes / 1e6:,.1f} MB"
+    n_bytes = Path(out).stat().st_size if Path(out).is_file() else 0  # of a pipe nothing is known
+    text = f"{out}: {sum(sizes):,} n-grams{f', {n_bytes / 1e6:,.1f} MB' if n_bytes else ''}"
     log.say_last(text, facts={"path": out, "ngrams": sizes, "bytes": n_bytes})
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import glob
 import lzma
+import shutil
+import tempfile
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
 from megahour.core.errors import ConfigError
 from megahour.core.locks import MARKS, alone, check
+from megahour.core.output import is_sink, open_sink
 from megahour.core.surroundings import explaining
 from megahour.lm.arpa.read import Progress
 from megahour.lm.query.mapped import SUFFIX, MappedModel, is_mapped, open_mapped
@@ -68,9 +71,6 @@ def _check_target(path: Path) -> None:
         raise ConfigError("no such directory", where=str(path.parent), remedy="create it first")
     if path.is_dir():
         raise ConfigError("a directory", where=str(path), remedy="give the name of a file")
-    if path.exists() and not path.is_file():  # a file would replace it
-        remedy = "megahour lmplz --arpa writes to pipes; give other commands the name of a file"
-        raise ConfigError("a pipe or a device", where=str(path), remedy=remedy)
 
 
 def refuse_kenlm(path: str | Path) -> Form:
@@ -99,14 +99,23 @@ def lm_file(artifact: Artifact) -> Iterator[Path]:
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
+def replacing(path: str | Path, scratch: Path | None = None) -> Iterator[Path]:
     """A temporary name beside `path` to write to. It is renamed at the end, or removed after an error.
+
+    A pipe or device gets a copy at the end; the temporary name is then in the folder `scratch`.
 
     Raises StoreError: another process writes the same file, or the disk is full. ConfigError: `path` cannot be a file.
     """
     from fsspec.implementations.local import LocalFileSystem
 
     path = Path(path)
+    if is_sink(path):
+        with open_sink(path) as out, tempfile.TemporaryDirectory(prefix="megahour-", dir=scratch) as folder:
+            making = Path(folder) / path.name
+            yield making
+            with making.open("rb") as file:
+                shutil.copyfileobj(file, out, MEMBER_BYTES)
+        return
     place: dict[str, Any] = {"folder": path.parent, "marks": f".{path.name}{MARKS}", "where": str(path)}
     files = LocalFileSystem()
     _check_target(path)

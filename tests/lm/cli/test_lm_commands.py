@@ -191,11 +191,14 @@ def test_what_is_no_text_is_not_scored(folder: Path, tmp_path: Path) -> None:
         megahour("score", folder / "a.mlm", tmp_path / "text.txt")
 
 
-def test_a_pipe_is_not_replaced_by_a_model(folder: Path, tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "out.arpa")
-    with pytest.raises(MegahourError, match=r"out\.arpa: a pipe or a device\n.*lmplz"):
-        megahour("convert", folder / "a.mlm", tmp_path / "out.arpa")
-    assert (tmp_path / "out.arpa").is_fifo()
+def test_a_pipe_gets_the_model_and_stays(folder: Path, tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "out.arpa")
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        assert f"{pipe}: 243 n-grams\n" in megahour("convert", folder / "a.mlm", pipe).output
+        piped = reader.communicate()[0]
+    megahour("convert", folder / "a.mlm", tmp_path / "file.arpa")
+    assert piped == (tmp_path / "file.arpa").read_bytes()
+    assert pipe.is_fifo()
 
 
 def test_info_prints_sizes_and_discounts(folder: Path) -> None:

@@ -1,0 +1,51 @@
+"""Writes the file that a command was asked for: atomically, or into the pipe or device that stands there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from megahour.core.filesystems import file_system
+from megahour.core.surroundings import explaining
+from megahour.core.transfer import publish_text
+
+STDOUTS = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
+OPENED = {**dict.fromkeys(STDOUTS, 1), "/dev/stderr": 2, "/dev/fd/2": 2, "/proc/self/fd/2": 2}
+"""Outputs that are open already. To open them again would truncate a file that a shell has written to."""
+_DESCRIPTOR = re.compile(r"/dev/fd/\d+|/proc/[^/]+/fd/\d+")
+
+
+def is_sink(path: str | Path) -> bool:
+    """Whether an output is written to as it stands: a pipe, a device, or a descriptor such as /dev/stdout.
+
+    A file in its place would leave the reader of a pipe waiting, and destroy a device such as /dev/null.
+    """
+    if str(path) in OPENED or _DESCRIPTOR.fullmatch(str(path)):
+        return True
+    path = Path(path)
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+@contextmanager
+def open_sink(path: str | Path) -> Iterator[BinaryIO]:
+    """Open an output for which `is_sink` holds. Open it before the work: the reader of a pipe then sees its end on
+    failure."""
+    held = OPENED.get(str(path))
+    with Path(path).open("wb") if held is None else open(held, "wb", closefd=False) as file:
+        yield file
+
+
+def write_output(path: str | Path, text: str) -> None:
+    """Write a text file of any file system atomically, or into a pipe or device.
+
+    Raises StoreError: no such folder, no permission or no space.
+    """
+    if is_sink(path):
+        with open_sink(path) as file:
+            file.write(text.encode("utf-8", "surrogatepass"))
+        return
+    with explaining(path, Path(path).absolute().parent):
+        publish_text(*file_system(str(path)), text)

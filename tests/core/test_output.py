@@ -1,0 +1,61 @@
+"""Outputs of commands: a file appears whole; a pipe, a device or standard output is written to and stays."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from megahour.cli.main import app
+from megahour.core.output import is_sink, write_output
+
+
+def piped(pipe: Path, *command: str | Path) -> bytes:
+    """What a reader of `pipe` gets of a command."""
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        CliRunner().invoke(app, [str(word) for word in command], catch_exceptions=False)
+        return reader.communicate(timeout=20)[0]
+
+
+def test_a_named_pipe_is_written_to_and_stays(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe")
+    page = piped(pipe, "docs", pipe)
+    assert page.startswith(b"# Stages\n")
+    assert pipe.is_fifo()
+    write_output(tmp_path / "stages.md", page.decode())
+    assert (tmp_path / "stages.md").read_bytes() == page
+
+
+@pytest.mark.parametrize("out", ["-", "/dev/stdout", "/dev/fd/1"])
+def test_standard_output_is_appended_to_where_a_shell_redirected_it(out: str, tmp_path: Path) -> None:
+    """`/dev/stdout` is then a link to a regular file: opened again, it would lose what was there before."""
+    with (tmp_path / "file").open("wb") as file:
+        file.write(b"before ")
+        file.flush()
+        code = f"from megahour.core.output import write_output; write_output({out!r}, 'text\\n')"
+        subprocess.run([sys.executable, "-c", code], stdout=file, check=True)
+    assert (tmp_path / "file").read_bytes() == b"before text\n"
+    assert os.path.lexists("/dev/stdout")
+
+
+def test_what_is_written_to_as_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    sinks = [
+        "-",
+        "/dev/stdout",
+        "/dev/null",
+        "/dev/full",
+        "/dev/fd/9",
+        "/proc/self/fd/2",
+        tmp_path / "pipe",
+        tmp_path / "link",
+    ]
+    assert [path for path in sinks if not is_sink(path)] == []
+    files = ["a", "s3://bucket/-", "/dev/shm/a", "/dev/shm", tmp_path, tmp_path / "file", tmp_path / "none"]
+    assert [path for path in files if is_sink(path)] == []
