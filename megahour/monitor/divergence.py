@@ -11,7 +11,8 @@ class Divergence:
     """Tracks the losses of one kind of step.
 
     In a healthy run, the loss of a single batch may be several times the usual one (hard speaker, short batch), so only
-    the median of the last `patience` losses counts. The usual loss is the median of the `window` before them.
+    the median of the last `patience` losses counts. The usual loss is the median of the `window` before them. A loss
+    that is not finite counts at once, until `patience` finite ones have followed.
 
     Parameters
     ----------
@@ -33,11 +34,11 @@ class Divergence:
         return self._describe(loss) if self._diverged and not before else ""
 
     def _diverges(self, loss: float) -> bool:
-        if not math.isfinite(loss):
-            return True
         if len(self._now) == self.patience and not self._diverged:
             self._usual.append(self._now[0])
         self._now.append(loss)
+        if not all(map(math.isfinite, self._now)):
+            return True
         usual = self._median()
         if usual is None or len(self._now) < self.patience:
             return False

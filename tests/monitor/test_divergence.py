@@ -88,6 +88,13 @@ def test_a_loss_that_is_not_finite_is_told_at_once(loss: float, after: int) -> N
     assert said.startswith(f"step {after}: the loss is {loss}")
 
 
+def test_losses_that_are_not_finite_now_and_then_are_one_problem() -> None:
+    """Each NaN among good losses was told anew; it is over when `patience` good ones have followed."""
+    poisoned = [("", 1.0), ("", 1.0), ("", math.nan)] * 20
+    assert len(told(poisoned)) == 1
+    assert len(told([*poisoned, *[("", 1.0)] * 11, *poisoned])) == 2
+
+
 def test_a_second_jump_is_told_after_the_first_was_over() -> None:
     low, high = [("", 1.0)] * 40, [("", 9.0)] * 40
     assert len(told([*low, *high, *low, *high])) == 2
