@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -31,6 +31,7 @@ BYTES_PER_WORD = 75  # memory for a word of a corpus in memory
 TEXT_BYTES_PER_WORD = 4  # plain text, lower limit
 MOST_TEXT_BYTES = 6  # plain text, upper limit; a text that does not fit even then is refused
 PACKED_FACTOR = 3  # growth of compressed text
+TOKENS = "tokenizer"  # fact of a mapped model: the digest of the tokenizer that its text was spelled with
 TOKENS_FACTOR = 2  # growth of text that is spelled in tokens
 Progress = Callable[[str, int, int], None]
 
@@ -75,11 +76,13 @@ def train(
         spelled.begin()
         return line_blocks(spelled(lines_of(blocks(options.source))), f"{', '.join(options.source)[:200]} in tokens")
 
-    made = _train(options, text, memory_bytes, progress)
+    made = _train(options, text, memory_bytes, progress, {TOKENS: spelled.digest})
     return replace(made, notes=[*made.notes, spelled.summary()])
 
 
-def _train(options: TrainOptions, text: Text, memory_bytes: int, progress: Progress) -> Trained:
+def _train(
+    options: TrainOptions, text: Text, memory_bytes: int, progress: Progress, facts: Mapping[str, Any] | None = None
+) -> Trained:
     out = Path(options.out)
     form = form_to_write(out)
     size = text_bytes(options.source) * (TOKENS_FACTOR if options.tokenizer else 1)
@@ -98,7 +101,7 @@ def _train(options: TrainOptions, text: Text, memory_bytes: int, progress: Progr
             where = ", ".join(options.source)[:200]
             raise MegahourError("the text has no words", where=where, remedy="give other text")
         if form == "mapped":
-            facts, allowed = {"text": _text(reading)}, allowed_of(options, reading.corpus)
+            facts, allowed = {"text": _text(reading), **(facts or {})}, allowed_of(options, reading.corpus)
             model = estimate_mapped(
                 reading.corpus, options.order, making, allowed=allowed, facts=facts, cutoffs=options.prune,
                 threads=options.threads, progress=progress,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from megahour.lm.query.mapped import MappedModel
     from megahour.lm.text.token_lines import TokenForm, TokenLines
 
+Check = Callable[["MappedModel", str], None]
+"""Checks a model, given its file's name."""
 SHOWN = ("print_sentences", "print_words", "print_srilm")  # of `score_output`, by option
 _threads = click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
 
@@ -125,8 +128,10 @@ def score(
             what = "a folder, not a file" if Path(text).is_dir() else "no such file"
             raise ConfigError(what, where=text, remedy="give texts, one sentence per line")
     with stoppable():
-        scorer = _classes(model, classes, mix, weights) if classes else _mixture((model, *mix), weights, threads)
-        total, count, spelled = TextScore(), 0, _token_lines(tokenizer, token_form)
+        spelled = _token_lines(tokenizer, token_form)
+        check = partial(_check_tokens, spelled, tokenizer or "")
+        scorer = _classes(model, classes, mix, weights) if classes else _mixture((model, *mix), weights, threads, check)
+        total, count = TextScore(), 0
         for text in texts or ("-",):
             for given in lines_of(text):
                 lines = [f"{line}\n".encode() for line in spelled(_decoded(given, text))] if spelled else given
@@ -152,21 +157,21 @@ def score(
         click.echo(spelled.summary(), err=True)
 
 
-def _mixture(models: tuple[str, ...], weights: str | None, threads: int) -> Any:
+def _mixture(models: tuple[str, ...], weights: str | None, threads: int, check: Check) -> Any:
     """A function from lines (bytes) to scores by a mixture. Raises UsageError: invalid weights."""
     from megahour.lm.query.mixed import mixed
 
     if len(models) == 1:
         if weights:
             raise click.UsageError("--weights goes with --mix, which names the other models")
-        return _scorer(models[0], threads)
+        return _scorer(models[0], threads, check)
     try:
         given = [float(each) for each in weights.split(",")] if weights else [1 / len(models)] * len(models)
     except ValueError:
         given = []
     if len(given) != len(models) or min(given) < 0 or abs(sum(given) - 1) > 1e-6:
         raise click.UsageError(f"--weights needs {len(models)} numbers ≥ 0 that sum to 1, got {weights!r}")
-    return mixed([_scorer(each, threads) for each in models], given)
+    return mixed([_scorer(each, threads, check) for each in models], given)
 
 
 def _classes(model: str, classes: str, mix: tuple[str, ...], weights: str | None) -> Any:
@@ -196,8 +201,17 @@ def _decoded(lines: list[bytes], name: str) -> list[str]:
         raise MegahourError(f"not UTF-8: {error.object[:60]!r}", where=name, remedy=remedy) from None
 
 
-def _scorer(model: str, threads: int) -> Any:
-    """A function from lines (bytes) to scores by one model."""
+def _check_tokens(spelled: TokenLines | None, file: str, model: MappedModel, where: str) -> None:
+    """Raises ConfigError: the model was made of other tokens than those of the tokenizer's `file`."""
+    from megahour.lm.text.tokenise import RESERVED
+    from megahour.lm.train import TOKENS
+
+    if spelled is not None:
+        spelled.check(model.spelled()[len(RESERVED) :], model.facts.get(TOKENS, ""), where=where, file=file)
+
+
+def _scorer(model: str, threads: int, check: Check = lambda model, where: None) -> Any:
+    """A function from lines (bytes) to scores by one model, after a `check` of it."""
     from megahour.lm.query.model_files import form_of, open_model
 
     if form_of(model) == "kenlm":
@@ -209,6 +223,7 @@ def _scorer(model: str, threads: int) -> Any:
 
     with Phases() as phases:
         opened: MappedModel = open_model(model, phases)
+    check(opened, model)
     return lambda lines: score_lines(opened, lines, threads)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
+from megahour.core.errors import ConfigError
 from megahour.units.spellers import HUGGING_FACE, from_elsewhere, speller
 from megahour.units.tokens import MARK, TokenSpeller
 
@@ -37,6 +39,25 @@ class TokenLines:
         """Read a tokenizer's file (`spellers.from_elsewhere`). Raises ConfigError, StoreError: it is no tokenizer."""
         kind, data = from_elsewhere(file)
         return TokenLines(speller(kind, data, where=file), form, 1 if kind == HUGGING_FACE else 0)
+
+    @property
+    def digest(self) -> str:
+        """Identifies the tokens, their order and their written forms."""
+        every = "\n".join((*self._spell.tokens, *self.names))
+        return hashlib.sha256(every.encode(errors="surrogatepass")).hexdigest()[:16]
+
+    def check(self, words: Sequence[str], digest: str, *, where: str, file: str) -> None:
+        """Check that a model was made of these tokens. words: its vocabulary; digest: that of its tokens, "" unknown.
+
+        Raises ConfigError: it has other ones, so that its scores would be wrong.
+        """
+        known = set(self.names)
+        other = next((word for word in words if word not in known and word[:1] + word[-1:] != "<>"), "")
+        if not other and digest in ("", self.digest):
+            return
+        what = f"the model has the token {other!r}, which {file} has not" if other else f"the tokens of {file} differ"
+        remedy = "give the tokenizer and the --token-form that the model was trained with"
+        raise ConfigError(f"{what}: the model was made of other tokens", where=where, remedy=remedy)
 
     def begin(self) -> None:
         """Reset the counts before the text is read again."""

@@ -73,6 +73,24 @@ def test_scores_are_those_of_the_spelled_text_and_by_word(folder: Path, tmp_path
         megahour("score", model, tmp_path / "latin", *given)
 
 
+@pytest.mark.parametrize("form", ["pieces", "ids", "nemo"])
+def test_a_model_of_other_tokens_is_not_scored(form: str, folder: Path, tmp_path: Path) -> None:
+    """With numbers of the same tokens the file of a mapped model tells; an ARPA file has only its words."""
+    (tmp_path / "letters.txt").write_text("\n".join(["<blk>", "|", *"abcdefghijklmnopqrstuvwxyz'"]))
+    given = ["--token-form", form, "--tokenizer"]
+    for model in (tmp_path / "a.mlm", tmp_path / "a.arpa"):
+        assert megahour("train", folder / "text", *given, folder / "bpe.model", "--out", model).exit_code == 0
+        assert megahour("score", model, folder / "text", *given, folder / "bpe.model").exit_code == 0
+        with pytest.raises(MegahourError, match=r"a\.(mlm|arpa): .* made of other tokens\n.*--token-form"):
+            megahour("score", model, folder / "text", *given, tmp_path / "letters.txt")
+    few, letters = tmp_path / "few.mlm", tmp_path / "letters.txt"
+    (tmp_path / "abc").write_text("abc cab\n" * 5)
+    assert megahour("train", tmp_path / "abc", *given, letters, "--order", 2, "--out", few).exit_code == 0
+    letters.write_text("\n".join(reversed(letters.read_text().split("\n"))))
+    with pytest.raises(MegahourError, match=r"few\.mlm: the tokens of .*letters\.txt differ"):
+        megahour("score", few, tmp_path / "abc", *given, letters)
+
+
 def test_a_search_asks_for_all_tokens_at_once(folder: Path, tmp_path: Path) -> None:
     """As a step of shallow fusion: each hypothesis' state, each token."""
     model, lines = tmp_path / "a.arpa", TokenLines.open(str(folder / "bpe.model"))
