@@ -32,6 +32,8 @@ from megahour.serve.spec import ModelSpec
 Row = dict[str, Any]
 INDEX = ["key", "offset", "size", "samples", "rate_hz"]
 LEAST_FRAMES = 8  # output frames of the shortest recording to align
+EXAMPLE, SHOWN = "heard", 60
+"""The statistic with the first tokens that the aligner recognised in a shard, and how many."""
 
 
 @dataclass
@@ -160,6 +162,8 @@ def _align_row(work: Shard, row: Row, transcripts: list[SpelledTranscript], hear
     clock = Clock(work.front.shift_s, row["rate_hz"], row["samples"])
     units, frames = greedy_path(heard.posteriors)
     reading = heard_of(units, frames, work.tokens, clock)
+    if len(units):
+        out.stats.setdefault(EXAMPLE, "".join(work.tokens[unit] for unit in units[:SHOWN]))
     people = sum(each.number != BY_RECOGNISER for each in transcripts)
     out.stat("transcripts", people)
     try:

@@ -59,7 +59,8 @@ class Align(Stage[AlignParams]):
         align_shard(p, recordings, aligner, posteriors, task["shard"], spec, out, ctx, copies)
 
     def finish(self, p: AlignParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
-        summary: dict[str, Any] = dict(sorted(summed(receipt.stats for receipt in receipts).items()))
+        numbers = ({name: n for name, n in receipt.stats.items() if name != "heard"} for receipt in receipts)
+        summary: dict[str, Any] = dict(sorted(summed(numbers).items()))
         if doubt := doubts(summary, receipts):
             LOG.warning("align: %s", doubt)
             summary["doubt"] = doubt
@@ -82,9 +83,11 @@ def doubts(summary: dict[str, Any], receipts: Sequence[Receipt]) -> str:
     if (looked_for < FEW_CUES and not (unfit and not kept)) or kept > FEW_KEPT * looked_for:
         return ""
     why = {name.removeprefix("cues_"): n for name, n in summary.items() if name.startswith("cues_")} | dropped
+    example = next((text for receipt in receipts if (text := receipt.stats.get("heard"))), "")
+    heard = f"{example!r} …" if example else "nothing"
     reasons = ", ".join(f"{reason} {n:g}" for reason, n in sorted(why.items(), key=lambda item: -item[1]) if n)
     return (
         f"hardly anything is aligned ({reasons}). If the transcripts belong to the audio, the aligner does not"
         " recognise it: check its language, and for an imported one the order of the token list, blank, rate_hz, scale,"
-        " normalise and output; .heard.parquet has what it recognised"
+        f" normalise and output. It recognised {heard}"
     )

@@ -6,6 +6,7 @@ The stages `ingest` and `align` do the work, with their defaults, in a temporary
 from __future__ import annotations
 
 import json
+import logging
 import re
 import sys
 import tempfile
@@ -71,12 +72,9 @@ def command(audio: str, text: str, aligner: str, language: str, form: str, out: 
             log.say("line-not-found", f"line {number} not found ({line['reason']}): {line['text']}", line)
     made = written(aligned, form)
     if out:
-        from megahour.core.filesystems import file_system
-        from megahour.core.surroundings import explaining
-        from megahour.core.transfer import publish_text
+        from megahour.core.output import write_output
 
-        with explaining(out, Path(out).absolute().parent):
-            publish_text(*file_system(out), made)
+        write_output(out, made)
     else:
         sys.stdout.write(made)
     found = sum(not line["reason"] for line in aligned.lines)
@@ -100,7 +98,8 @@ def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -
     source = _source(folder / "source", Path(audio), Path(text))
     ingest, align = load_stage("ingest"), load_stage("align")
     given = {"licence": "CC0", "language": language, "on_language_mismatch": "keep", "rate_hz": rate_hz, "max_bad": 1.0}
-    checked = parse(ingest.params, given | {"source": str(source)}, where="align-file")
+    given |= {"source": str(source), "on_cut_short": "keep"}
+    checked = parse(ingest.params, given, where="align-file")
     with LocalEngine(workers=1) as engine:
         try:
             run_stage(ingest, checked, {}, recordings, engine)
@@ -108,6 +107,8 @@ def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -
             why = recordings.read_table(0, ".left_out.parquet").to_pylist()[0]
             remedy = "repair the file, or use another"
             raise ConfigError(f"{why['reason']}: {why['detail']}", where=f"{audio}, {text}", remedy=remedy) from None
+        for odd in recordings.receipt_of(0).stats.get("examples", {}).get("odd-audio", []):
+            log.say("odd-audio", f"{audio}: {odd['detail']}", {"path": audio}, level=logging.WARNING)
         usual = parse(align.params, {}, where="align-file")
         run_stage(align, usual, {"recordings": recordings, "aligner": model}, alignment, engine)
     return _read(recordings, alignment, Path(audio).name)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from megahour.cli.output_file import write_output
 from megahour.cli.recogniser_options import (
     chunk_options,
     chunks_of,
@@ -26,6 +25,7 @@ from megahour.cli.recogniser_options import (
     recogniser_values,
 )
 from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.output import write_output
 from megahour.runner import log
 
 if TYPE_CHECKING:
@@ -135,6 +135,8 @@ def _transcribe_all(
             failed += 1
             log.say("bad-audio", f"{path}: {bad.reason}: {bad.detail}", {"path": path}, level=logging.ERROR)
             continue
+        for remark in transcript.remarks:
+            log.say("odd-audio", f"{path}: {remark}", {"path": path}, level=logging.WARNING)
         for lost in transcript.lost:
             log.say("lost-piece", f"{path}: nothing recognised from {lost}", {"path": path}, level=logging.WARNING)
         written = WRITERS[asked.form](transcript)

@@ -22,8 +22,8 @@ from megahour.transcribe.streaming import USUAL, ChunkLengths, PieceStream, Stre
 
 MOST_FLOAT = 4.0  # peak allowed for float samples, nominally in ±1: resampling may overshoot
 UPDATE_S = 0.5  # audio between two partial results of a stream
-LIMITS = AudioLimits(silent_head_s=24 * 3600.0, max_clipped=1.0, silent_peak=0.0)
-"""Silent and clipped audio is accepted here; audio that cannot be decoded is still refused."""
+LIMITS = AudioLimits(silent_head_s=24 * 3600.0, max_clipped=1.0, silent_peak=0.0, cut_short=True)
+"""Silent, clipped and unfinished audio is accepted here; audio that cannot be decoded is still refused."""
 
 
 TagsOfPiece = tuple[int, NDArray[np.float32]]
@@ -32,7 +32,8 @@ TagsOfPiece = tuple[int, NDArray[np.float32]]
 
 @dataclass
 class Transcription:
-    """Words of a recording in order of time. lost: pieces for which the search failed, with the reason.
+    """Words of a recording in order of time. lost: pieces for which the search failed, with the reason. remarks: what
+    is wrong with audio that was read all the same.
 
     tag: the most likely tag, such as the `language`: its kind, its value, and its probability averaged over pieces,
     weighted by length. None if the model predicts no tags or hears in chunks. told: the tag given to the model.
@@ -45,6 +46,7 @@ class Transcription:
     lost: list[str] = field(default_factory=list)
     tag: tuple[str, str, float] | None = None
     told: str = ""
+    remarks: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -101,7 +103,7 @@ def transcribe(
             return transcribe(file, recogniser, name=name or str(audio), settled=settled, watch=watch, **how)
     plan = None if chunks is None else plan_of(recogniser, chunks)
     result = Transcription(name, recogniser.parts.model_name, told=recogniser.told)
-    counted = _counted(_blocks(audio, rate_hz, recogniser), result, recogniser, watch)
+    counted = _counted(_blocks(audio, rate_hz, recogniser, result), result, recogniser, watch)
     heard: list[TagsOfPiece] = []
     if whole:
         if rows := list(recogniser.front.rows_of(counted, [])):
@@ -246,16 +248,20 @@ def _tagged(recogniser: Recogniser, result: Transcription, heard: Sequence[TagsO
     return result
 
 
-def _blocks(audio: BinaryIO | ArrayLike, rate_hz: int, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:
+def _blocks(
+    audio: BinaryIO | ArrayLike, rate_hz: int, recogniser: Recogniser, result: Transcription
+) -> Iterator[NDArray[np.float32]]:
     if not hasattr(audio, "read"):
         return _samples(np.asarray(audio), rate_hz, recogniser)
     file = cast(BinaryIO, audio)
-    return live_blocks(file, recogniser.front.rate_hz, rate_hz) if rate_hz else _decoded(file, recogniser)
+    return live_blocks(file, recogniser.front.rate_hz, rate_hz) if rate_hz else _decoded(file, recogniser, result)
 
 
-def _decoded(file: BinaryIO, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:
-    for block in Decoder(file, recogniser.front.rate_hz, limits=LIMITS).blocks():
+def _decoded(file: BinaryIO, recogniser: Recogniser, result: Transcription) -> Iterator[NDArray[np.float32]]:
+    decoder = Decoder(file, recogniser.front.rate_hz, limits=LIMITS)
+    for block in decoder.blocks():
         yield block[:, 0].astype(np.float32)
+    result.remarks += decoder.stats.remarks
 
 
 def _samples(samples: NDArray[Any], rate_hz: int, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:

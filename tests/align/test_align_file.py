@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,20 @@ def test_the_formats_hold_the_same_times(talk: Talk) -> None:
     assert UNSPOKEN not in grid
 
 
-def test_what_cannot_be_aligned_is_named(talk: Talk) -> None:
+def test_a_recording_cut_short_is_aligned_as_far_as_it_goes(talk: Talk) -> None:
+    samples, _ = soundfile.read(talk.folder / "my talk.flac", dtype="int16")
+    soundfile.write(talk.folder / "cut.wav", samples, RATE_HZ)
+    data = (talk.folder / "cut.wav").read_bytes()
+    (talk.folder / "cut.wav").write_bytes(data[: 44 + len(samples)])  # half of them
+    given = [str(talk.folder / name) for name in ("cut.wav", "words of it.md", "aligner")]
+    done = CliRunner().invoke(app, ["align-file", *given[:2], "--aligner", given[2], "--format", "ctm"])
+    assert f"cut.wav: the file ends early, after {len(samples)} of {2 * len(samples)} bytes" in done.stderr
+    said = [line.split()[4] for line in done.stdout.splitlines()]
+    assert said == [word for word, _, _ in talk.words][: len(said)]
+    assert 0.2 < len(said) / len(talk.words) < 0.6
+
+
+def test_what_cannot_be_aligned_is_named(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
     (talk.folder / "other.txt").write_text("\n".join(sentences(8, np.random.default_rng(77))), "utf-8")
     (talk.folder / "empty.txt").write_text("", "utf-8")
     for text, aligner, message in [
@@ -97,3 +111,5 @@ def test_what_cannot_be_aligned_is_named(talk: Talk) -> None:
         with pytest.raises(ConfigError, match=message) as caught:
             run(talk.folder, text, aligner=aligner)
         assert caught.value.remedy
+    (doubt,) = [record.message for record in caplog.records if "hardly anything is aligned" in record.message]
+    assert re.search(r"It recognised '[a-z ]{60}' …$", doubt)

@@ -43,6 +43,16 @@ def test_a_path_is_a_path(recogniser: Recogniser, tmp_path: Path) -> None:
     assert (heard.text, heard.name) == (transcribe(SAMPLES, recogniser, rate_hz=8000).text, str(tmp_path / "a.wav"))
 
 
+def test_a_recording_that_was_interrupted_is_read_with_a_remark(recogniser: Recogniser, tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", SAMPLES, 8000)
+    data = bytearray((tmp_path / "a.wav").read_bytes())
+    data[40:44] = bytes(4)  # the length of the samples
+    (tmp_path / "a.wav").write_bytes(data)
+    heard = transcribe(tmp_path / "a.wav", recogniser)
+    assert heard.text == transcribe(SAMPLES, recogniser, rate_hz=8000).text
+    assert "the recorder was interrupted" in heard.remarks[0]
+
+
 def test_a_path_is_watched_too(recogniser: Recogniser, tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", SAMPLES, 8000)
     seen: list[float] = []

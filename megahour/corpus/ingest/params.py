@@ -88,6 +88,11 @@ class IngestParams(Params):
         0.001, ge=0, lt=1, description="Treat recordings with a lower peak as silent (1 is full scale)."
     )
     max_clipped: Share = Field(0.05, description="Largest share of samples at full scale.")
+    on_cut_short: Literal["quarantine", "keep"] = Field(
+        "quarantine",
+        description="Quarantine or keep what there is of WAV files that end before the length in their header, as "
+        "after an interrupted copy.",
+    )
     shard_mb: float = Field(
         256.0,
         gt=0,

@@ -214,6 +214,10 @@ class _Shard:
         if decoder.complaints.count:
             self.out.stat("files_with_decoder_messages", 1)
             self.tally.example("decoder-message", item.name, str(decoder.complaints))
+        for remark in decoder.stats.remarks:
+            self.tally.example("odd-audio", item.name, remark)
+        self.out.stat("unfinished_files", int(bool(decoder.stats.unfinished)))
+        self.out.stat("files_with_opposite_channels", int(decoder.stats.opposite_samples > 0))
         return _Encoded(decoder.stats, flacs, [digest.hexdigest() for digest in digests], peaks)
 
     def _write(self, item: Item, info: SideInfo, candidates: Candidates, encoded: _Encoded) -> None:
@@ -279,4 +283,5 @@ def _limits(p: IngestParams) -> AudioLimits:
         max_channels=p.max_channels,
         silent_peak=p.silent_peak,
         max_clipped=p.max_clipped,
+        cut_short=p.on_cut_short == "keep",
     )

@@ -19,11 +19,18 @@ if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
 
 
+ODD_AUDIO = {
+    "unfinished_files": "files that end early or declare no samples, read to their end",
+    "files_with_opposite_channels": "files whose channels cancel each other, of which one was taken",
+}
+"""By statistic: what is odd about files that were kept, named in the shards' `examples` under `odd-audio`."""
+
+
 class Ingest(Stage[IngestParams]):
     """One task per shard of the raw input, or per archive, `shard_mb` of files and rows of the source."""
 
     name = "ingest"
-    version = 10
+    version = 11
     params = IngestParams
     inputs = (Input("raw", optional=True, kinds=("raw", "clips")),)
 
@@ -86,6 +93,7 @@ class Ingest(Stage[IngestParams]):
             "no-transcript": "find more transcripts with --transcripts FILE or --pairing folder, or keep recordings "
             "without one with --no-require-transcript",
             **dict.fromkeys(("language-mismatch", "script-mismatch", "audio-language-mismatch"), spoken),
+            "truncated-audio": "keep what there is of WAV files with --on-cut-short keep",
             "silent-channel": "lower --silent-peak if they are not silent",
         }
 
@@ -100,8 +108,18 @@ class Ingest(Stage[IngestParams]):
             "not_read": dict(sum((_not_read(receipt) for receipt in receipts), Counter[str]())),
             "licences": _added_up(receipt.stats.get("licences", {}) for receipt in receipts),
             "languages": _added_up(receipt.stats.get("languages", {}) for receipt in receipts),
-            **replaced_remark(receipts),
+            **_remarks(receipts),
         }
+
+
+def _remarks(receipts: Sequence[Receipt]) -> dict[str, Any]:
+    """The summary's `remark`: replaced characters, and odd audio that was kept."""
+    summary = replaced_remark(receipts)
+    remarks = [summary["remark"]] if summary else []
+    for name, what in ODD_AUDIO.items():
+        if n := sum(receipt.stats.get(name, 0) for receipt in receipts):
+            remarks.append(f"{what}: {n:,}")
+    return summary | ({"remark": "; ".join(remarks)} if remarks else {})
 
 
 def _not_read(receipt: Receipt) -> Counter[str]:

@@ -23,6 +23,7 @@ from megahour.corpus.media.containers import Sniffed, byte_size, check_container
 from megahour.corpus.media.soundfiles import DecodeError, Float32, SoundFileReader, SoundReader, Watched
 
 FULL_SCALE = 32768.0
+LEAST_LEFT = 0.01  # of the channels' energy in their mix; of independent sound in 16 channels a sixteenth is left
 CLIPPED_LEVEL = 0.9999  # 32767/32768 counts as clipped, 32766/32768 does not
 # Unread bytes allowed at the end of a file: MP3 and FLAC files may end with tags.
 MAX_TAIL_BYTES = {"FLAC": 1 << 16, "MP3": 1 << 20}
@@ -34,7 +35,10 @@ Int16 = npt.NDArray[np.int16]
 
 @dataclass(frozen=True)
 class AudioLimits:
-    """Limits on a recording. Decoding stops if the first `silent_head_s` seconds are silent."""
+    """Limits on a recording. Decoding stops if the first `silent_head_s` seconds are silent.
+
+    cut_short: read WAV files that end before the length in their header.
+    """
 
     max_bytes: int = 8 << 30
     max_seconds: float = 12 * 3600.0
@@ -45,6 +49,7 @@ class AudioLimits:
     silent_peak: float = 0.001
     silent_head_s: float = 900.0
     max_clipped: float = 0.05
+    cut_short: bool = False
 
 
 @dataclass
@@ -59,10 +64,21 @@ class AudioStats:
     samples_out: int = 0
     clipped: int = 0
     peak: float = 0.0
+    unfinished: str = ""  # how the file ends early
+    opposite_samples: int = 0  # where the channels cancel each other, and one was taken
 
     @property
     def seconds_in(self) -> float:
         return self.samples_in / self.rate_hz_in
+
+    @property
+    def remarks(self) -> list[str]:
+        """What to tell people about a recording that was read all the same."""
+        opposite = (
+            f"in {self.opposite_samples / self.rate_hz_in:.1f} of {self.seconds_in:.1f} s the channels cancel each "
+        )
+        opposite += "other (opposite phase): one of them was taken there"
+        return [self.unfinished] * bool(self.unfinished) + [opposite] * bool(self.opposite_samples)
 
     @property
     def clipped_share(self) -> float:
@@ -76,7 +92,8 @@ class Decoder:
     ----------
     file: seekable binary file; closed by the caller.
     rate_hz: output sampling rate.
-    channels: "mix" (the mean of all channels, one output channel) or "split" (all channels).
+    channels: "mix" (the mean of all channels, one output channel; where they cancel each other, one of them) or "split"
+        (all channels).
 
     Raises
     ------
@@ -95,9 +112,9 @@ class Decoder:
         self._size = byte_size(file)
         if self._size > self.limits.max_bytes:
             raise BadRecord("too-large", f"{self._size} bytes, the limit max_bytes is {self.limits.max_bytes}")
-        check_container(file, self._size)
+        unfinished = check_container(file, self._size, cut_short=self.limits.cut_short)
         kind = sniff(file)
-        self._file = Watched(file)
+        self._file = Watched(file, unfinished)
         try:
             self._sound = _reader(self._file, kind)
         except DecodeError as error:
@@ -106,6 +123,7 @@ class Decoder:
         self._file.raise_error()
         sound = self._sound
         self.stats = AudioStats(sound.format, sound.subtype, sound.rate_hz, sound.channels)
+        self.stats.unfinished = unfinished.remark if unfinished else ""
         self.channels_out = 1 if channels == "mix" else sound.channels
         self._check_header()
 
@@ -137,11 +155,21 @@ class Decoder:
         if self.stats.rate_hz_in != self.rate_hz:
             resample = soxr.ResampleStream(self.stats.rate_hz_in, self.rate_hz, self.channels_out, dtype="float32")
         for block in self._decoded():
-            signal = block if self.channels_out == block.shape[1] else _mean_channel(block)
+            signal = block if self.channels_out == block.shape[1] else self._mixed(block)
             yield self._emit(resample.resample_chunk(signal) if resample else signal)
         if resample:
             yield self._emit(resample.resample_chunk(np.zeros((0, self.channels_out), np.float32), last=True))
         self._check_whole()
+
+    def _mixed(self, block: Float32) -> Float32:
+        """float32 [T, C] → [T, 1]: the mean, or the first loud channel if the channels cancel each other."""
+        mean = _mean_channel(block)
+        energies = np.array([np.dot(each, each) for each in block.T.astype(np.float64)])
+        if np.dot(mean[:, 0], mean[:, 0]) >= LEAST_LEFT * energies.mean():
+            return mean
+        self.stats.opposite_samples += len(block)
+        loud = int(np.argmax(energies >= energies.max() / 2))
+        return np.ascontiguousarray(block[:, loud : loud + 1])
 
     def _decoded(self) -> Iterator[Float32]:
         """Yield float32 [T, channels_in] blocks; checks and counts their samples."""

@@ -31,18 +31,38 @@ def byte_size(file: BinaryIO) -> int:
     return size
 
 
-def check_container(file: BinaryIO, size: int) -> None:
+class Unfinished(NamedTuple):
+    """A WAV file whose recorder or copy was interrupted: what is wrong with it, and where its header is to be read as
+    having other bytes."""
+
+    remark: str
+    offset: int
+    length: bytes
+
+    def mended(self, data: bytes, position: int) -> bytes:
+        """`data`, read at `position`, with the right length where it has the header's."""
+        first = max(0, position - self.offset)
+        part = self.length[first : max(first, position + len(data) - self.offset)]
+        at = self.offset + first - position
+        return data[:at] + part + data[at + len(part) :] if part else data
+
+
+def check_container(file: BinaryIO, size: int, *, cut_short: bool = False) -> Unfinished | None:
     """Raise BadRecord if `file` (`size` bytes) is empty, truncated, encrypted or declares a wrong length.
 
     Reasons: ``zero-length-audio``, ``truncated-audio``, ``header-lies``, ``encrypted-audio``. Formats other than WAV,
     Ogg, SPHERE, AVI, MP4 and Matroska pass: their decoders detect errors. Moves the position to the start.
+
+    Returns how to read a WAV file to its end whose header declares no samples although it has some: the recorder was
+    interrupted. With `cut_short`, also one whose header declares more than there is. None: as it is.
     """
+    unfinished = None
     if size == 0:
         raise BadRecord("zero-length-audio", "the file is empty")
     file.seek(0)
     magic = file.read(12)
     if magic[:4] in (b"RIFF", b"RF64") and magic[8:12] == b"WAVE":
-        _check_wave(file, size, magic)
+        unfinished = _check_wave(file, size, magic, cut_short)
     elif magic[:4] == b"OggS":
         _check_ogg(file, size)
     elif magic[:7] == b"NIST_1A":
@@ -57,6 +77,7 @@ def check_container(file: BinaryIO, size: int) -> None:
     elif magic[:4] == EBML:
         check_matroska(file, size)
     file.seek(0)
+    return unfinished
 
 
 class Seekable(Protocol):
@@ -135,7 +156,7 @@ def _is_adts(head: bytes) -> bool:
     return len(head) > 1 and head[0] == 0xFF and head[1] & 0xF6 == 0xF0
 
 
-def _check_wave(file: BinaryIO, size: int, magic: bytes) -> None:
+def _check_wave(file: BinaryIO, size: int, magic: bytes, cut_short: bool) -> Unfinished | None:
     """Walk the chunks: `data` must end inside the file, and only chunks may follow it."""
     riff_end = struct.unpack("<I", magic[4:8])[0] + 8
     data_bytes_64 = None
@@ -150,8 +171,15 @@ def _check_wave(file: BinaryIO, size: int, magic: bytes) -> None:
             riff_end = riff_64 + 8
         if name == b"data" and (length == UNKNOWN_SIZE or (length in UNKNOWN_SIZES and position + 8 + length > size)):
             if data_bytes_64 is None:
-                return  # a stream of unknown length: the recording is all that is there
+                return None  # a stream of unknown length: the recording is all that is there
             length = data_bytes_64
+        if name == b"data" and data_bytes_64 is None and (left := size - position - 8) > 0:
+            if length == 0 and not _only_chunks(file, position + 8, size):
+                what = f"the header declares no samples, but {left} bytes follow: the recorder was interrupted"
+                return Unfinished(what, position + 4, struct.pack("<I", min(left, UNKNOWN_SIZE)))
+            if cut_short and length > left:
+                what = f"the file ends early, after {left} of {length} bytes of samples"
+                return Unfinished(what, position + 4, struct.pack("<I", left))
         position += 8 + length
         if name == b"data":
             data_end = position
@@ -166,6 +194,18 @@ def _check_wave(file: BinaryIO, size: int, magic: bytes) -> None:
         raise BadRecord(
             "header-lies", f"{size - position} bytes after the data's end at byte {data_end} are not chunks"
         )
+    return None
+
+
+def _only_chunks(file: BinaryIO, position: int, size: int) -> bool:
+    """Whether chunks fill the file from `position` on."""
+    while position + 8 <= size:
+        file.seek(position)
+        name, length = struct.unpack("<4sI", file.read(8))
+        if not all(0x20 <= byte < 0x7F for byte in name):
+            return False
+        position += 8 + length + length % 2
+    return position in (size, size + 1)
 
 
 def _check_sphere(file: BinaryIO, size: int) -> None:

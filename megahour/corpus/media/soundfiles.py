@@ -14,6 +14,7 @@ import soundfile
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.media.complaints import Complaints
+from megahour.corpus.media.containers import Unfinished
 
 BLOCK_FRAMES = 1 << 16
 UNKNOWN_FRAMES = 2**63 - 1  # libsndfile's value for a length missing from the header
@@ -52,10 +53,12 @@ class Watched:
     """A file wrapper that records the end of the last read and stores I/O errors for the caller.
 
     Callbacks of libsndfile and FFmpeg cannot raise: without it, a network failure would look like the end of the file.
+
+    unfinished: its header is read with the length that it should have.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._inner = file
+    def __init__(self, file: BinaryIO, unfinished: Unfinished | None = None) -> None:
+        self._inner, self._unfinished = file, unfinished
         self.read_to = 0
         self.error: Exception | None = None
 
@@ -73,6 +76,8 @@ class Watched:
     def read(self, size: int = -1) -> bytes:
         try:
             data = self._inner.read(size)
+            if self._unfinished:
+                data = self._unfinished.mended(data, self._inner.tell() - len(data))
             self.read_to = self._inner.tell()
         except Exception as error:
             self.error = error

@@ -143,6 +143,20 @@ def test_each_bad_record_goes_to_quarantine_with_its_reason(tmp_path: Path, engi
     assert all(bad["detail"] and bad["source"] for bad in out.bad_records())
 
 
+def test_audio_that_ends_early_or_cancels_itself_is_kept_with_a_remark(tmp_path: Path, engine: LocalEngine) -> None:
+    add(tmp_path / "in", "cut", encode(murmur(1))[:20_000])
+    add(tmp_path / "in", "interrupted", lying_wav(0))
+    add(tmp_path / "in", "opposite", encode(np.stack([murmur(3), -murmur(3)], axis=1)))
+    out = ingest(tmp_path, engine, on_cut_short="keep")
+    assert sorted(names(out)) == ["cut", "interrupted", "opposite"]
+    assert out.manifest.summary["remark"] == (
+        "files that end early or declare no samples, read to their end: 2; "
+        "files whose channels cancel each other, of which one was taken: 1"
+    )
+    examples = out.receipts()[0].stats["examples"]["odd-audio"]
+    assert {each["name"] for each in examples} == set(names(out))
+
+
 def test_duplicate_ids_are_found_by_name_and_by_samples(tmp_path: Path, engine: LocalEngine) -> None:
     root = tmp_path / "in"
     add(root, "a", encode(murmur(1)))

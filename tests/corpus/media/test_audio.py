@@ -112,6 +112,63 @@ def test_a_wav_stream_of_unknown_length_is_what_is_there(claimed: int) -> None:
     assert len(decode(io.BytesIO(bytes(data)), 16_000)) == 80_000
 
 
+def interrupted(samples: np.ndarray, riff: int, claimed: int, **media: str) -> bytes:
+    """A WAV whose header an interrupted recorder left with these lengths."""
+    data = bytearray(encode(samples, **media))
+    data[4:8] = struct.pack("<I", riff)
+    at = data.find(b"data") + 4
+    data[at : at + 4] = struct.pack("<I", claimed)
+    return bytes(data)
+
+
+@pytest.mark.parametrize("riff", [0, 36, 8])
+@pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT"])
+def test_a_wav_of_an_interrupted_recorder_is_read_to_its_end(riff: int, subtype: str) -> None:
+    samples = murmur(5)
+    given = samples / 32768 if subtype == "FLOAT" else samples
+    decoder = Decoder(io.BytesIO(interrupted(given, riff, 0, subtype=subtype)), 16_000)
+    assert np.array_equal(np.concatenate(list(decoder.blocks()))[:, 0], samples)
+    (remark,) = decoder.stats.remarks
+    assert "the header declares no samples, but" in remark
+
+
+def test_chunks_behind_no_samples_are_no_samples() -> None:
+    info = b"LIST" + struct.pack("<I", 4) + b"INFO"
+    assert reason_of(encode(np.zeros(0, np.int16)) + info) == "zero-length-audio"
+
+
+@pytest.mark.parametrize("riff", [36, 10**7])
+def test_a_wav_shorter_than_its_header_says_is_read_if_asked(riff: int) -> None:
+    samples = murmur(5)
+    data = interrupted(samples, riff, 10**7)
+    decoder = Decoder(io.BytesIO(data), 16_000, limits=AudioLimits(cut_short=True))
+    assert np.array_equal(np.concatenate(list(decoder.blocks()))[:, 0], samples)
+    assert decoder.stats.remarks == ["the file ends early, after 160000 of 10000000 bytes of samples"]
+    assert reason_of(data) in ("truncated-audio", "header-lies")
+
+
+@pytest.mark.parametrize("channels", [[1, -1], [0, 0, 1, -0.9], [0.95, -1]])
+def test_channels_in_opposite_phase_are_not_mixed_to_silence(channels: list[float]) -> None:
+    voice = murmur(5)
+    stereo = np.stack([np.rint(voice * gain).astype(np.int16) for gain in channels], axis=1)
+    decoder = Decoder(io.BytesIO(encode(stereo)), 16_000)
+    mixed = np.concatenate(list(decoder.blocks()))[:, 0]
+    loud = next(i for i, gain in enumerate(channels) if gain)
+    assert np.array_equal(mixed, stereo[:, loud])
+    assert decoder.stats.remarks == [
+        "in 5.0 of 5.0 s the channels cancel each other (opposite phase): one of them was taken there"
+    ]
+
+
+@pytest.mark.parametrize("channels", [[1, -0.5], [1, 0], [0.001, 0]])
+def test_channels_of_which_something_is_left_are_mixed(channels: list[float]) -> None:
+    stereo = np.stack([np.rint(murmur(1) * gain).astype(np.int16) for gain in channels], axis=1)
+    decoder = Decoder(io.BytesIO(encode(stereo)), 16_000, limits=AudioLimits(silent_peak=0))
+    mixed = np.concatenate(list(decoder.blocks()))[:, 0]
+    assert np.abs(mixed - stereo.sum(axis=1) / 2).max() <= 0.5
+    assert decoder.stats.remarks == []
+
+
 @pytest.mark.parametrize(
     ("claimed", "reason"), [(16_000, "header-lies"), (0, "unknown-length"), (10**7, "truncated-audio")]
 )
