@@ -104,10 +104,11 @@ def read_checkpoint(url: str, language: str = "") -> CtcCheckpoint:
     tokens = _tokens(folder, language)
     weights = _weights(folder, language)
     rows = architecture.get("vocab_size", len(tokens)) if not language else len(tokens)
-    if not isinstance(rows, int) or not len(tokens) <= rows <= len(tokens) + 1000:
+    if rows != len(tokens):
         what = f"{len(tokens)} tokens, but the model has {str(rows)[:20]} outputs"
-        raise ConfigError(what, where=url, remedy="get the tokens and the model from one checkpoint")
-    tokens += [f"<unused-{i}>" for i in range(len(tokens), rows)]  # outputs without a token
+        remedy = "get all files of one checkpoint, added_tokens.json too; outputs that really have no token need "
+        remedy += f'a name in vocab.json, such as "<unused-{len(tokens)}>": {len(tokens)}'
+        raise ConfigError(what, where=url, remedy=remedy)
     blank = architecture.get("pad_token_id")
     if not isinstance(blank, int) or not 0 <= blank < rows:
         raise ConfigError(f"pad_token_id {blank!r}: which output is the blank?", where=folder.of(CONFIG))

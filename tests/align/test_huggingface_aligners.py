@@ -249,6 +249,7 @@ def broken(source: Path, name: str, change: Any) -> None:
         (lambda s: broken(s, "config.json", lambda c: c.update(model_type="whisper")), {}, "not a CTC model.*wav2vec2"),
         (lambda s: broken(s, "config.json", lambda c: c.update(hidden_size=32)), {}, "cannot build|other shapes"),
         (lambda s: broken(s, "config.json", lambda c: c.update(vocab_size=3)), {}, "12 tokens, but the model has 3"),
+        (lambda s: broken(s, "vocab.json", lambda c: c.pop("G")), {}, "11 tokens, but .* 12 .*added_tokens"),
         (lambda s: broken(s, "vocab.json", lambda c: c.pop("A")), {}, "not numbered"),
         (lambda s: (s / "config.json").write_text("{"), {}, "not JSON"),
         (lambda s: None, {"rate_hz": 8000}, "rate_hz = 8000, but the checkpoint has 16000"),
