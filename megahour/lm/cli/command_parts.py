@@ -74,8 +74,9 @@ def say_model(out: str, sizes: list[int]) -> None:
 
 
 def fast_numba_import() -> None:
-    """If numba is needed, import it without SciPy's BLAS and cffi, and without garbage collection: saves 0.6 s of CPU.
-    Import numpy without BLAS's threads. Call it first.
+    """Import numpy without BLAS's threads and, if needed, numba without SciPy's BLAS, cffi and garbage collection.
+
+    This saves 0.6 s of CPU. Call it before other imports.
 
     numba imports all of scipy.linalg to find out whether it can compile `np.cov`. Functions that need BLAS, such as
     `np.dot`, check again by themselves; in this process numba refuses `np.cov` and functions of cffi, which nothing
@@ -90,7 +91,7 @@ def fast_numba_import() -> None:
 
 
 def _import_numpy() -> None:
-    """Without threads for BLAS, which look for work in vain for 0.05 s of CPU. Later processes have theirs."""
+    """Import numpy without BLAS's threads, which would spin idly for 0.05 s of CPU. Child processes get theirs."""
     if "numpy" in sys.modules or "OPENBLAS_NUM_THREADS" in os.environ:
         return
     os.environ["OPENBLAS_NUM_THREADS"] = "1"

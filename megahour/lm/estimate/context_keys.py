@@ -27,7 +27,7 @@ class Names(NamedTuple):
     """The names (first, length) of one partition's contexts, the partitions that print them, and their sums.
 
     small: (N, SUMS) uint8. Where the first sum is above MOST, the row is zero and the sums are the next row of large,
-    (L, SUMS) int32. Few contexts need this, and less memory is faster: to touch new pages costs more than the sums.
+    (L, SUMS) int32. Few contexts need this, and less memory is faster: touching new pages costs more than the sums.
     """
 
     first: Int32

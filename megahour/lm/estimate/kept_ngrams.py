@@ -2,7 +2,7 @@
 
 Dropped n-grams of a context are merged into one wildcard entry, the sum of their counts: "how to *" becomes a single
 number. The second pass computes the other sums of a context from its n-grams, and takes words from the windows, because
-that costs less than to touch more memory.
+that costs less than touching more memory.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from megahour.lm.text.tokenise import PADDING, WordTable
 
 Level = tuple[Int32, Int32, Float32, Float32, int]
 """windows, at, log10 p, log10 back-off, count: the n-grams of one order in a segment, as for `filling.insert`."""
-PIECE = 1 << 21  # of a huge page: large tables begin where one may
+PIECE = 1 << 21  # bytes of a huge page; large tables begin at a multiple of it
 
 
 class DuplicateNgram(MegahourError):

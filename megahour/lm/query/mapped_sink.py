@@ -19,7 +19,7 @@ from megahour.lm.text.tokenise import END, PADDING, WordTable
 
 
 class MappedSink:
-    """An `estimate.Sink` that writes a mapped model. `builder` is there after `begin`."""
+    """An `estimate.Sink` that writes a mapped model. `builder` is set by `begin`."""
 
     spelled = False
 

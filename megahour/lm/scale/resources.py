@@ -109,7 +109,7 @@ def need_of(tokens: Int32, lengths: Int32 | Int64, total: int, order: int, *, in
 
 
 def check_disk(need: Need, order: int, scratch: Path, output: Path, held: int = 0) -> None:
-    """Raises StageError: the disks of `scratch` and `output` are too small. held: bytes that are there already."""
+    """Raises StageError: the disks of `scratch` and `output` are too small. held: bytes of existing scratch files."""
     free, spill = shutil.disk_usage(scratch).free, max(0, need.spill_bytes - held)
     if spill > free:
         raise StageError(

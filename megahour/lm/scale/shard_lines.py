@@ -35,7 +35,7 @@ class LineBlock(NamedTuple):
 
 
 class LineSpeller:
-    """Formats lines in a reused buffer; to touch the pages of a new one would take as long as the lines."""
+    """Formats lines in a reused buffer; touching the pages of a new one would take as long as the formatting."""
 
     def __init__(self, text: Text) -> None:
         self._text = text

@@ -153,7 +153,7 @@ def histories_of(tokens: Int32, longest: int) -> tuple[Int32, Int32]:
     """(T, longest) the history of each token of sentences that end in EOS, back to BOS, twice: last word first, and
     first word first. NO_WORD fills the rest."""
     keys = np.full((len(tokens), longest), NO_WORD, np.int32)
-    for back in range(longest):  # the word back + 1 tokens before, BOS at the begin of the sentence, or NO_WORD
+    for back in range(longest):  # the word back + 1 tokens earlier, BOS at the sentence's beginning, or NO_WORD
         keys[back + 1 :, back] = tokens[: len(tokens) - back - 1]
         begun = (keys[:, :back] == BOS).any(axis=1) | (keys[:, :back] == NO_WORD).any(axis=1)
         begins = (keys[:, back] == EOS) | (keys[:, back] == NO_WORD)
