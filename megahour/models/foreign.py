@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SUFFIX = {"onnx": ".onnx", "torchscript": ".pt", "huggingface": ".safetensors"}
 COST_STEPS = 16  # 8-bit costs are in steps of 1/16 nat, as in `align.ctc.quantise`
+_NUMPY = {"tensor(float16)": np.float16, "tensor(double)": np.float64, "tensor(int32)": np.int32}
 Call = Callable[["NDArray[np.float32]"], "NDArray[np.float32]"]  # input of one sequence → (T', V)
 
 
@@ -119,7 +120,7 @@ def quantised(log_probs: NDArray[np.float32]) -> NDArray[np.uint8]:
 
 def _open_onnx(data: bytes, run: Mapping[str, Any], threads: int, device: str, where: str, *, bounded: bool) -> Call:
     session = read_session(data, where=where, threads=threads, device=device, bounded=bounded)
-    inputs, names = {i.name for i in session.get_inputs()}, [o.name for o in session.get_outputs()]
+    inputs, names = {i.name: _NUMPY.get(i.type) for i in session.get_inputs()}, [o.name for o in session.get_outputs()]
     input_name = run["input_name"] or session.get_inputs()[0].name
     output_name = run["output_name"] or names[0]
     for name, known in ((input_name, inputs), (run["length_name"], inputs), (output_name, names)):
@@ -127,9 +128,9 @@ def _open_onnx(data: bytes, run: Mapping[str, Any], threads: int, device: str, w
             raise ConfigError(f'the model has no "{name}", only {", ".join(sorted(known))}', where=where)
 
     def call(one: NDArray[np.float32]) -> NDArray[np.float32]:
-        feed: dict[str, Any] = {input_name: one}
-        if run["length_name"]:
-            feed[run["length_name"]] = np.array([one.shape[_time_axis(run, one)]], np.int64)
+        feed: dict[str, Any] = {input_name: one.astype(inputs[input_name] or np.float32, copy=False)}
+        if length := run["length_name"]:
+            feed[length] = np.array([one.shape[_time_axis(run, one)]], inputs[length] or np.int64)
         if not bounded:
             (values,) = session.run([output_name], feed)
         else:

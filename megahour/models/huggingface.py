@@ -7,7 +7,8 @@ extractor. transformers builds the model from these; no code or pickle in the fo
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 MAX_JSON_BYTES, MAX_WEIGHT_BYTES = 64 << 20, 16 << 30
+USUAL_RATE_HZ = 16_000
 OPTIONAL_WEIGHTS = ("masked_spec_embed",)  # used in training only; checkpoints leave it out
+_NUMBER = re.compile(r"\.[0-9]+\.")
 SEVERAL = "it has adapters for several languages"
 
 
@@ -32,7 +35,7 @@ class CtcCheckpoint:
     """Contents of a checkpoint.
 
     architecture: `config.json`. extractor: settings of the feature extractor. tokens: in the order of the outputs.
-    blank: number of the blank token. weights: a safetensors file.
+    blank: number of the blank token. weights: a safetensors file. separator: the token between words, if it is known.
     """
 
     architecture: dict[str, Any]
@@ -40,11 +43,16 @@ class CtcCheckpoint:
     tokens: list[str]
     blank: int
     weights: bytes
+    separator: str = ""
 
     @property
     def rate_hz(self) -> int:
-        """Sampling rate of the model's audio."""
-        return int(self.extractor.get("sampling_rate", 16_000))
+        """Sampling rate of the model's audio. Raises ConfigError: it is none."""
+        rate_hz = self.extractor.get("sampling_rate", USUAL_RATE_HZ)
+        if type(rate_hz) is not int or not 4000 <= rate_hz <= 192_000:
+            what = f"the model's sampling rate is {str(rate_hz)[:20]!r}, not a number from 4000 to 192000"
+            raise ConfigError(what, where="import-aligner", remedy="get the model's configuration again")
+        return rate_hz
 
 
 class Folder:
@@ -112,14 +120,17 @@ def read_checkpoint(url: str, language: str = "") -> CtcCheckpoint:
     blank = architecture.get("pad_token_id")
     if not isinstance(blank, int) or not 0 <= blank < rows:
         raise ConfigError(f"pad_token_id {blank!r}: which output is the blank?", where=folder.of(CONFIG))
-    return CtcCheckpoint({**architecture, "vocab_size": rows}, extractor, tokens, blank, weights)
+    between = folder.json("tokenizer_config.json").get("word_delimiter_token")
+    separator = between if isinstance(between, str) and between in tokens else ""
+    return CtcCheckpoint({**architecture, "vocab_size": rows}, extractor, tokens, blank, weights, separator)
 
 
 def check_architecture(architecture: Mapping[str, Any], *, where: str) -> None:
     """Raises ConfigError: transformers has no CTC model of that `model_type`."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CTC_MAPPING_NAMES
 
-    if (kind := architecture.get("model_type")) not in MODEL_FOR_CTC_MAPPING_NAMES:
+    kind = architecture.get("model_type")
+    if not isinstance(kind, str) or kind not in MODEL_FOR_CTC_MAPPING_NAMES:
         known = ", ".join(sorted(MODEL_FOR_CTC_MAPPING_NAMES))
         what = f"model_type {str(kind)[:50]!r} is not a CTC model of transformers" if architecture else "no such file"
         raise ConfigError(what, where=where, remedy=f"use one of {known}")
@@ -150,6 +161,7 @@ def open_checkpoint(config: Mapping[str, Any], data: bytes, device: str, where: 
 
 
 def _built(architecture: dict[str, Any], data: bytes, where: str) -> torch.nn.Module:
+    import torch
     from safetensors import SafetensorError
     from safetensors.torch import load
     from transformers import CONFIG_MAPPING, MODEL_FOR_CTC_MAPPING
@@ -161,7 +173,12 @@ def _built(architecture: dict[str, Any], data: bytes, where: str) -> torch.nn.Mo
     try:
         config = CONFIG_MAPPING[architecture["model_type"]].from_dict(architecture)
         kind: Any = MODEL_FOR_CTC_MAPPING[type(config)]
-        module, notes = kind.from_pretrained(None, config=config, state_dict=load(data), output_loading_info=True)
+        own: dict[str, Any] = {
+            "config": config,
+            "state_dict": load(data),
+            "dtype": torch.float32,
+        }  # samples are float32
+        module, notes = kind.from_pretrained(None, output_loading_info=True, **own)
     except SafetensorError as error:
         raise StoreError(f"the weights cannot be read: {error}", where=where, remedy="copy them again") from None
     except Exception as error:  # transformers raises many classes for settings and shapes that do not fit
@@ -172,7 +189,16 @@ def _built(architecture: dict[str, Any], data: bytes, where: str) -> torch.nn.Mo
         names = ", ".join(map(str, [*missing, *notes["mismatched_keys"]][:3]))
         remedy = "use a checkpoint that was fine-tuned with CTC, with all its files"
         raise ConfigError(f"weights are missing or have other shapes: {names}", where=where, remedy=remedy)
+    _check_layers(notes["unexpected_keys"], module, where)
     return cast("torch.nn.Module", module.eval())
+
+
+def _check_layers(unexpected: Iterable[str], module: torch.nn.Module, where: str) -> None:
+    """Raises ConfigError: the weights have more layers than `config.json`, which would be another network."""
+    used = {_NUMBER.sub(".", name) for name in module.state_dict()}
+    if more := sorted(name for name in unexpected if _NUMBER.sub(".", name) in used):
+        what = f"config.json has fewer layers than the weights, which also have {', '.join(more[:2])}"
+        raise ConfigError(what, where=where, remedy="take config.json and the weights from one checkpoint")
 
 
 def _extractor(settings: Mapping[str, Any], where: str) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from megahour.core.errors import ConfigError, MegahourError
+from megahour.core.filesystems import file_system
 from megahour.models.foreign import SUFFIX, ForeignModel, log_softmax
 from megahour.models.onnx_session import GraphFacts, graph_facts
 from megahour.models.token_list import ordered, read_file, read_tokens
@@ -41,6 +42,7 @@ def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:
         tokens, data = checkpoint.tokens, checkpoint.weights
         own = {"architecture": checkpoint.architecture, "extractor": checkpoint.extractor}
         p = _with_checkpoint(p, {"rate_hz": checkpoint.rate_hz, "blank": tokens[checkpoint.blank]})
+        p = p.model_copy(update={"separator": p.separator or checkpoint.separator})
     elif p.tokens:
         tokens, data = read_tokens(p.tokens), read_file(p.model, MAX_MODEL_BYTES)
     else:
@@ -188,6 +190,9 @@ def _kind(p: ImportAlignerParams) -> str:
 
     if is_checkpoint(p.model):
         return "huggingface"
+    fs, inner = file_system(p.model)
+    if not fs.exists(inner):
+        raise ConfigError("no such file or folder", where=p.model, remedy="check the path")
     remedy = "format: onnx or torchscript; or a folder with the config.json of a Hugging Face checkpoint"
     raise ConfigError("the file's name does not show its format", where=p.model, remedy=remedy)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -69,7 +70,7 @@ def read_nemo(url: str) -> CtcCheckpoint:
     members = _members(url)
     try:
         config = yaml.safe_load(members[CONFIG])
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise StoreError(f"{CONFIG} is not YAML: {error}", where=url) from None
     if not isinstance(config, dict) or not all(isinstance(config.get(part), dict) for part in ("encoder", "decoder")):
         raise ConfigError(f"{CONFIG} has no encoder and decoder: not a CTC model", where=url)
@@ -78,11 +79,15 @@ def read_nemo(url: str) -> CtcCheckpoint:
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
         what = f"decoder.vocabulary of {CONFIG} is not a list of tokens"
         raise ConfigError(what, where=url, remedy="use a CTC model; save the CTC part of a hybrid one")
+    tokens = [*tokens, "<blank>"]
+    if twice := [token for token, count in Counter(tokens).items() if count > 1]:
+        what = f"decoder.vocabulary of {CONFIG} and the blank share the token {twice[0]!r}"
+        raise ConfigError(what, where=url, remedy="export the model to ONNX, and give a list whose tokens differ")
     try:
-        architecture, extractor = _architecture(config["encoder"], len(tokens) + 1), _extractor(config)
+        architecture, extractor = _architecture(config["encoder"], len(tokens)), _extractor(config)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{CONFIG} does not describe the encoder: {error!r}", where=url) from None
-    return CtcCheckpoint(architecture, extractor, [*tokens, "<blank>"], len(tokens), _weights(members[WEIGHTS], url))
+    return CtcCheckpoint(architecture, extractor, tokens, len(tokens) - 1, _weights(members[WEIGHTS], url))
 
 
 def _members(url: str) -> dict[str, bytes]:
@@ -151,10 +156,19 @@ def _weights(data: bytes, url: str) -> bytes:
         what = f"{WEIGHTS} does not hold tensors only: {str(error).splitlines()[0]}"
         remedy = "copy it again; files that need a full unpickler are not supported"
         raise StoreError(what, where=url, remedy=remedy) from None
-    if not isinstance(tensors, dict) or not all(torch.is_tensor(each) for each in tensors.values()):
-        raise StoreError(f"{WEIGHTS} is not a map from names to tensors", where=url)
+    if not isinstance(tensors, dict) or not all(_is_weight(*item) for item in tensors.items()):
+        raise StoreError(f"{WEIGHTS} is not a map from names to dense tensors", where=url)
+    if (claimed := sum(each.numel() * each.element_size() for each in tensors.values())) > 2 * len(data):
+        what = f"{WEIGHTS} has {len(data)} bytes, but its tensors claim {claimed}"  # expanded from few numbers
+        raise StoreError(what, where=url, remedy="get the model again")
     kept = {_renamed(name): each.contiguous() for name, each in tensors.items() if not name.startswith(UNUSED)}
     return save(kept, {"format": "pt"})
+
+
+def _is_weight(name: object, value: object) -> bool:
+    import torch
+
+    return isinstance(name, str) and isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 
 def _renamed(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,30 +18,34 @@ if TYPE_CHECKING:
 BLANKS = ("<blank>", "<blk>", "<pad>", "[PAD]", "<eps>", "[blank]", "_")
 SEPARATORS = ("|", " ", "<space>")
 MAX_TOKENS_BYTES = 64 << 20
+_NUMBERED = re.compile(r"(.+)[ \t]([0-9]+)")
 
 
 def read_tokens(path: str) -> list[str]:
     """Tokens in the order of the model's outputs.
 
     The file is JSON (a list, or a map from token to number) or text: a token per line, or if every line has one, a
-    token and its number after a space (`a 5`). A line of one space is the token " ".
+    token and its number after a space or tab (`a 5`). A line of one space is the token " ".
 
     Raises
     ------
     ConfigError: the file is missing, damaged or empty, or a token or number occurs twice.
     """
-    text = read_file(path, MAX_TOKENS_BYTES).decode("utf-8-sig", errors="strict")
+    try:
+        text = read_file(path, MAX_TOKENS_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"not UTF-8: {error}", where=path, remedy="save the list as UTF-8") from None
     if path.lower().endswith(".json"):
         tokens = _parsed(text, path)
     else:
         lines = [line.rstrip("\r\n") for line in text.splitlines()]
         while lines and not lines[-1]:
             lines.pop()
-        pairs = [line.rpartition(" ") for line in lines]
-        numbered = all(token and number.isdigit() for token, _, number in pairs)
-        tokens = {token: int(number) for token, _, number in pairs} if numbered else lines
+        pairs = [found.groups() for found in map(_NUMBERED.fullmatch, lines) if found]
+        numbered = len(pairs) == len(lines)
+        tokens = {token: int(number) for token, number in pairs} if numbered else lines
         if numbered and len(tokens) < len(pairs):
-            raise ConfigError(_doubled([token for token, _, _ in pairs]), where=path)
+            raise ConfigError(_doubled([token for token, _ in pairs]), where=path)
     if isinstance(tokens, Mapping):
         tokens = by_number(tokens, where=path)
     if len(set(tokens)) < len(tokens) or not tokens:
@@ -67,7 +72,7 @@ def by_number(numbers: Mapping[str, Any], *, where: str) -> list[str]:
 def _parsed(text: str, path: str) -> Any:
     try:
         tokens = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"not JSON: {error}", where=path) from None
     flat = isinstance(tokens, list) and all(isinstance(token, str) for token in tokens)
     numbered = isinstance(tokens, dict) and all(type(number) is int for number in tokens.values())
@@ -119,7 +124,7 @@ def _special(asked: str, tokens: Sequence[str], usual: Sequence[str], role: str)
 
 
 def read_file(path: str, limit: int) -> bytes:
-    """Contents of a file. Raises ConfigError: it does not exist, or has more than `limit` bytes."""
+    """Contents of a file. Raises ConfigError: it does not exist, is a folder, or has more than `limit` bytes."""
     fs, inner = file_system(path)
     try:
         size = fs.size(inner)
@@ -128,3 +133,5 @@ def read_file(path: str, limit: int) -> bytes:
         return bytes(fs.cat_file(inner))
     except FileNotFoundError:
         raise ConfigError("no such file", where=path) from None
+    except IsADirectoryError:
+        raise ConfigError("a folder, not a file", where=path) from None

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from hypothesis import given
@@ -170,6 +171,7 @@ def test_8_bit_costs_are_those_of_the_aligner(tmp_path: Path, tokens: Path, corp
         ({"tokens": {token: 2 * i for i, token in enumerate(TOKENS)}}, "not numbered 0 … 8"),
         ({"format": "torchscript"}, "torch.jit cannot read"),
         ({"model": "absent.onnx"}, "no such file"),
+        ({"model": "absent"}, "absent: no such file or folder"),
         ({"frame_shift_samples": 200, "input": "log-mel"}, "not a multiple of the 10 ms"),
     ],
 )
@@ -223,3 +225,44 @@ def test_a_token_that_a_numbered_list_has_twice_is_named(tmp_path: Path) -> None
     tokens.write_text("<blk> 0\na 1\nb 2\na 3\n")
     with pytest.raises(ConfigError, match="'a' occurs more than once"):
         read_tokens(str(tokens))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("latin.txt", "ä 0\n".encode("latin-1"), "latin.txt: not UTF-8"),
+        ("deep.json", b"[" * 100_000, "not JSON"),
+        ("folder.txt", None, "a folder, not a file"),
+    ],
+)
+def test_a_file_that_is_no_token_list_is_refused_by_name(
+    tmp_path: Path, name: str, content: bytes | None, says: str
+) -> None:
+    file = tmp_path / name
+    file.mkdir() if content is None else file.write_bytes(content)
+    with pytest.raises(ConfigError, match=says):
+        read_tokens(str(file))
+
+
+def test_numbers_may_follow_a_tab(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.txt"
+    tokens.write_text(" \t2\n<blk>\t0\na\t1\n")
+    assert read_tokens(str(tokens)) == ["<blk>", "a", " "]
+
+
+@pytest.mark.parametrize(("name", "kind"), [("x_lens", "INT32"), ("x", "FLOAT16")])
+def test_a_graph_gets_the_number_formats_of_its_inputs(tmp_path: Path, tokens: Path, name: str, kind: str) -> None:
+    """Exporters write 32-bit lengths, and half-precision features for GPUs."""
+    graph = onnx.load(onnx_of_mels(tmp_path / "mels.onnx", 80, 4))
+    due = imported(tmp_path / "due", model=tmp_path / "mels.onnx", tokens=tokens)
+    wide = "a_lens" if name == "x_lens" else "a"
+    back = onnx.TensorProto.INT64 if name == "x_lens" else onnx.TensorProto.FLOAT
+    for node in graph.graph.node:
+        node.input[:] = [wide if each == name else each for each in node.input]
+    graph.graph.node.insert(0, onnx.helper.make_node("Cast", [name], [wide], to=back))
+    for each in graph.graph.input:
+        if each.name == name:
+            each.type.tensor_type.elem_type = getattr(onnx.TensorProto, kind)
+    onnx.save(graph, tmp_path / "other.onnx")
+    model = imported(tmp_path / "model", model=tmp_path / "other.onnx", tokens=tokens)
+    assert model.read_json(0, ".model.json") == due.read_json(0, ".model.json")

@@ -93,6 +93,28 @@ def test_wav2vec2_gets_the_input_of_its_own_processor(tmp_path: Path, normalises
     np.testing.assert_allclose(heard(model, samples), due, atol=1e-5)
 
 
+def test_weights_in_half_precision_are_used_in_single(tmp_path: Path) -> None:
+    """Checkpoints for GPUs often have bf16 weights, and say so in `config.json`."""
+    source = wav2vec2(tmp_path / "source")
+    weights = {name: values.bfloat16() for name, values in load_file(source / "model.safetensors").items()}
+    save_file(weights, source / "model.safetensors", {"format": "pt"})
+    broken(source, "config.json", lambda config: config.update(dtype="bfloat16"))
+    model = imported(tmp_path / "model", model=source)
+    whole = transformers.Wav2Vec2ForCTC.from_pretrained(source, dtype=torch.float32).eval()
+    given = transformers.Wav2Vec2FeatureExtractor.from_pretrained(source)(
+        noise(), sampling_rate=RATE_HZ, return_tensors="pt"
+    )
+    with torch.inference_mode():
+        np.testing.assert_allclose(heard(model, noise()), whole(**given).logits[0].log_softmax(-1).numpy(), atol=1e-5)
+
+
+def test_the_tokenizer_names_the_token_between_words(tmp_path: Path) -> None:
+    source = wav2vec2(tmp_path / "source")
+    (source / "tokenizer_config.json").write_text('{"word_delimiter_token": "<s>"}')
+    model = imported(tmp_path / "model", model=source)
+    assert json.loads(model.read_bytes(0, ".model.json"))["tokens"][:6] == ["<blank>", " ", "</s>", "<unk>", "|", "a"]
+
+
 def test_hubert_in_several_files(tmp_path: Path) -> None:
     """Weights that `save_pretrained` split into several files are read as one model."""
     whole = transformers.HubertForCTC(transformers.HubertConfig(vocab_size=len(TOKENS), **WAVES))
@@ -230,6 +252,34 @@ def test_a_nemo_file_that_would_run_something_is_refused(tmp_path: Path) -> None
     assert not (tmp_path / "was-run").exists()
 
 
+@pytest.mark.parametrize(
+    ("letters", "member", "content", "says"),
+    [
+        (["<blank>", *"abcd"], "", b"", "share the token '<blank>'"),
+        (["a", "a", *"bcd"], "", b"", "share the token 'a'"),
+        ([*"abcde"], "model_config.yaml", b"[" * 5000, "is not YAML"),
+        ([*"abcde"], "model_config.yaml", b"a: 2001-99-99", "is not YAML"),
+        ([*"abcde"], "model_weights.ckpt", {"a": torch.zeros(1).expand(1 << 33)}, r"its tensors claim 34359738368"),
+        ([*"abcde"], "model_weights.ckpt", {"a": torch.eye(9).to_sparse()}, "not a map from names to dense tensors"),
+        ([*"abcde"], "model_weights.ckpt", {3: torch.zeros(9)}, "not a map from names to dense tensors"),
+    ],
+)
+def test_a_nemo_file_with_wrong_contents_is_refused(
+    tmp_path: Path, letters: list[str], member: str, content: Any, says: str
+) -> None:
+    path = nemo(tmp_path / "a.nemo", torch.nn.Linear(1, 1), letters)
+    if not isinstance(content, bytes):
+        data = io.BytesIO()
+        torch.save(content, data)
+        content = data.getvalue()
+    with tarfile.open(path, "a") as tar:
+        about = tarfile.TarInfo(member)
+        about.size = len(content)
+        tar.addfile(about, io.BytesIO(content))
+    with pytest.raises(MegahourError, match=says):
+        imported(tmp_path / "none", model=path)
+
+
 def broken(source: Path, name: str, change: Any) -> None:
     values = json.loads((source / name).read_text())
     change(values)
@@ -252,6 +302,10 @@ def broken(source: Path, name: str, change: Any) -> None:
         (lambda s: broken(s, "vocab.json", lambda c: c.pop("G")), {}, "11 tokens, but .* 12 .*added_tokens"),
         (lambda s: broken(s, "vocab.json", lambda c: c.pop("A")), {}, "not numbered"),
         (lambda s: (s / "config.json").write_text("{"), {}, "not JSON"),
+        (lambda s: broken(s, "config.json", lambda c: c.update(model_type=["wav2vec2"])), {}, "not a CTC model"),
+        (lambda s: broken(s, "config.json", lambda c: c.update(num_hidden_layers=1)), {}, "fewer layers.*layers.1"),
+        (lambda s: broken(s, "preprocessor_config.json", lambda c: c.update(sampling_rate="16k")), {}, "'16k', not"),
+        (lambda s: broken(s, "preprocessor_config.json", lambda c: c.update(sampling_rate=10**9)), {}, "to 192000"),
         (lambda s: None, {"rate_hz": 8000}, "rate_hz = 8000, but the checkpoint has 16000"),
         (lambda s: None, {"tokens": "tokens.txt"}, "has its own tokens"),
         (lambda s: None, {"language": "deu"}, "tokens of one language"),
