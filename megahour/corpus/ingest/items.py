@@ -28,7 +28,7 @@ def task_items(p: IngestParams, raw: Artifact | None, spec: Mapping[str, Any], w
             yield archive_items(file, f"{spec['shard']:05d}.tar", max_bytes=p.max_bytes)
         elif is_table(p.source):
             offset, count = spec["table"]
-            yield table_items(p.source, offset, count, spec["row"], spec.get("repeated", ()), p.allow_private)
+            yield table_items(p.source, offset, count, spec["row"], spec.get("repeated", ()), p.allow_private, p.root)
         elif "archive" in spec:
             fs, _ = file_system(p.source)
             packed = stack.enter_context(open_at(fs, f"{spec['root']}/{spec['archive']}", folder=work))

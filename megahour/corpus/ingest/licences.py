@@ -15,6 +15,7 @@ from megahour.corpus.ingest import licence_expressions as expressions
 PUBLIC_DOMAIN = "LicenseRef-public-domain"
 RESERVED = "LicenseRef-all-rights-reserved"
 UNKNOWN = "NOASSERTION"
+OWN = "for recordings of your own, --licence LicenseRef-NAME --licences '[LicenseRef-NAME]' with any NAME"
 MAX_CHARACTERS = 300  # longer texts are prose, and may restrict what the name allows
 # A name without a version allows every version of that licence, but no other licence with that prefix.
 DEFAULT_ALLOWED = ("CC0", "public-domain", "CC-PDM", "CC-PDDC", "CC-BY", "CC-BY-SA", "Apache-2.0", "MIT",
@@ -230,7 +231,7 @@ def licence_remedies(refused: Iterable[str]) -> dict[str, str]:
     known = [name for name in refused if spdx(name) != UNKNOWN]
     add = f"add {', '.join(known[:5])} to --licences" if known else "--licences lists the allowed ones"
     return {
-        "licence-unknown": "--licence NAME sets the licence of recordings that name none; it must be one of --licences",
+        "licence-unknown": f"--licence NAME, one of --licences, sets the licence of recordings that name none; {OWN}",
         "licence-forbidden": f"{add}, if you may use it",
     }
 
@@ -249,7 +250,8 @@ def check_policy(allowed: Collection[str], licence: str = "") -> None:
         if not valid:
             raise ConfigError(f'"{entry}" is not an SPDX identifier', where="licences", remedy=remedy)
     if licence and (identifier := spdx(licence)) == UNKNOWN:
-        raise ConfigError(f'"{licence}" is not a known licence', where="licence", remedy="e.g. CC-BY-4.0, MIT, CC0")
+        remedy = f"e.g. CC-BY-4.0, MIT, CC0; {OWN}"
+        raise ConfigError(f'"{licence}" is not a known licence', where="licence", remedy=remedy)
     if licence and not is_allowed(identifier, allowed):
         remedy = f"add {identifier} to --licences, if you may use it"
         raise ConfigError(f"{identifier} is not an allowed licence", where="licence", remedy=remedy)

@@ -18,6 +18,11 @@ class IngestParams(Params):
         description="Directory, glob or URL of media files (or tar and zip archives) with transcripts beside them, or "
         "a table of addresses (.csv, .tsv, .jsonl, .parquet). Leave it empty with the input `raw`.",
     )
+    root: str = Field(
+        "",
+        description="With a table: folder that relative addresses start from. Empty: the table's folder.",
+        json_schema_extra=LATER,
+    )
     allow_private: list[str] = Field(
         [],
         description="Private networks, such as 10.0.0.0/8, whose addresses a table may name. All others on this "
@@ -29,7 +34,9 @@ class IngestParams(Params):
         "folder that match no media file's name.",
     )
     transcripts: str = Field(
-        "", description='File of all transcripts, with lines "name: text", "name TAB text", "name|text" or "name text".'
+        "",
+        description='File of all transcripts, or a glob of several, with lines "name: text", "name TAB text", '
+        '"name|text" or "name text", or a table with a header (.csv, .tsv).',
     )
     recognised: str = Field(
         "",

@@ -90,8 +90,7 @@ class Ingest(Stage[IngestParams]):
         spoken = f"set --language (now {p.language}), or accept other languages with --on-language-mismatch keep"
         return {
             **licence_remedies(name for name, numbers in licences.items() if numbers.get("dropped")),
-            "no-transcript": "find more transcripts with --transcripts FILE or --pairing folder, or keep recordings "
-            "without one with --no-require-transcript",
+            "no-transcript": _find_transcripts(p, receipts),
             **dict.fromkeys(("language-mismatch", "script-mismatch", "audio-language-mismatch"), spoken),
             "truncated-audio": "keep what there is of WAV files with --on-cut-short keep",
             "silent-channel": "lower --silent-peak if they are not silent",
@@ -120,6 +119,18 @@ def _remarks(receipts: Sequence[Receipt]) -> dict[str, Any]:
         if n := sum(receipt.stats.get(name, 0) for receipt in receipts):
             remarks.append(f"{what}: {n:,}")
     return summary | ({"remark": "; ".join(remarks)} if remarks else {})
+
+
+def _find_transcripts(p: IngestParams, receipts: Sequence[Receipt]) -> str:
+    remedy = "--no-require-transcript keeps recordings without one"
+    if p.transcripts:
+        lists = (receipt.stats.get("examples", {}).get("no-transcript", []) for receipt in receipts)
+        example = next((first["detail"] for first, *_ in filter(None, lists)), "")
+        return f"for example {example}; {remedy}" if example else remedy
+    unread = sum((_not_read(receipt) for receipt in receipts), Counter[str]())
+    beside = [suffix for suffix in (".txt", ".csv", ".tsv") if unread[suffix]]
+    here = f", such as '{p.source.rstrip('/')}/**/*{beside[0]}' if these hold the texts" if beside else ""
+    return f"--transcripts FILE takes a file of all texts{here}; --pairing folder, one of another name; {remedy}"
 
 
 def _not_read(receipt: Receipt) -> Counter[str]:

@@ -1,7 +1,7 @@
 """Tables of recordings: CSV, TSV, JSON Lines and Parquet with the addresses of media and their metadata.
 
 A task reads only its own rows: the plan notes byte offsets of text files in one pass, and rows of Parquet files.
-Addresses are URLs, absolute paths, or paths relative to the table's folder.
+Addresses are URLs, absolute paths, or paths relative to `root`, by default the table's folder.
 """
 
 from __future__ import annotations
@@ -17,19 +17,25 @@ from megahour.core.filesystems import file_system
 from megahour.core.records import key_of
 from megahour.core.unicode import load_json, plain_rows
 from megahour.corpus.ingest.sources import Item
+from megahour.corpus.ingest.tsv import tsv_rows
 from megahour.corpus.media.addresses import masked, open_at, reaching
 from megahour.corpus.media.listed import Listing
 from megahour.corpus.transcripts.encodings import marked_encoding
 from megahour.corpus.transcripts.pairing import MEDIA, split_suffix
+from megahour.corpus.transcripts.read import SUFFIXES as TRANSCRIPTS
 
 TABLES = (".csv", ".tsv", ".jsonl", ".ndjson", ".parquet")
-AUDIO_COLUMNS = ("audio", "audio_filepath", "audio_path", "audio_url", "media", "url", "path", "file", "wav")
+AUDIO_COLUMNS = (
+    "audio", "audio_filepath", "audio_path", "audio_url", "media", "url", "path", "file", "file_name", "filename",
+    "wav", "wav_filename",
+)  # fmt: skip
 TRANSCRIPT_COLUMNS = ("transcripts", "transcript", "subtitles", "srt", "vtt", "transcript_url", "transcript_path")
-TEXT_COLUMNS = ("text", "sentence")
+TEXT_COLUMNS = ("text", "sentence", "transcription")
 NAME_COLUMNS = ("name", "id", "utt_id")
-SIZE_COLUMNS = ("bytes", "size")
+SIZE_COLUMNS = ("bytes", "size", "wav_filesize")
 STRETCH = {"offset", "duration"}  # columns of a NeMo manifest
 SEPARATOR = "|"  # between several addresses in one field of a CSV; URLs must escape it
+_ADDRESS = re.compile(rf"://|(?:{'|'.join(map(re.escape, TRANSCRIPTS))})$", re.IGNORECASE)
 _PROBLEM = "\0"  # the column of a row that cannot be read
 MAX_LINE = 16 << 20
 
@@ -57,12 +63,12 @@ def plan_table(source: str, shard_bytes: int, shard_rows: int) -> list[dict[str,
         if row == 0 or filled >= 1:
             specs.append({"table": [offset, 0], "row": row})
             filled = 0.0
-        address = str(_first(fields, AUDIO_COLUMNS)).strip()
+        address = str(first_of(fields, AUDIO_COLUMNS)).strip()
         named = named or bool(address)
         # A row without an address repeats no other.
         addresses.append(key_of("address", address) if address else -1 - row)
         names.append(key_of("name", _name(fields, address)) if address else -1 - row)
-        size = _first(fields, SIZE_COLUMNS)
+        size = first_of(fields, SIZE_COLUMNS)
         filled += int(size) / shard_bytes if str(size).isdecimal() else 1 / shard_rows
         specs[-1]["table"][1] += 1
     if not named:
@@ -96,13 +102,14 @@ def table_items(
     row: int,
     repeated: Collection[int] = (),
     allow_private: Sequence[str] = (),
+    root: str = "",
 ) -> Iterator[Item | BadRecord]:
     """Items of `count` rows from `offset`, in bytes, or in rows for Parquet; `row` is the number of the first.
 
     A row that cannot be used comes as a BadRecord: ``unreadable-row``, ``no-audio-address``, ``duplicate-id`` for those
     in `repeated`, and the reasons of `listed.Listing` for addresses that a table may not name.
     """
-    repeated, listing = frozenset(repeated), Listing(source, tuple(allow_private))
+    repeated, listing = frozenset(repeated), Listing(source, tuple(allow_private), root)
     for number, (_, fields) in zip(range(row, row + count), _rows(source, offset), strict=False):
         try:
             item = _item(fields, listing)
@@ -120,10 +127,12 @@ def table_items(
 def _item(fields: dict[str, Any], listing: Listing) -> Item:
     if problem := fields.get(_PROBLEM):
         raise BadRecord("unreadable-row", str(problem)[:200])
-    address = str(_first(fields, AUDIO_COLUMNS)).strip()
+    address = str(first_of(fields, AUDIO_COLUMNS)).strip()
     if not address:
         raise BadRecord("no-audio-address", f"the columns are {', '.join(str(name) for name in fields)[:200]}")
-    transcripts = [each.strip() for each in _addresses(_first(fields, TRANSCRIPT_COLUMNS))]
+    given = [each.strip() for each in _addresses(first_of(fields, TRANSCRIPT_COLUMNS))]
+    is_text = len(given) == 1 and " " in given[0] and not _ADDRESS.search(given[0])
+    transcripts = [] if is_text else given
     return Item(
         name=_name(fields, address),
         source=masked(address),
@@ -131,14 +140,14 @@ def _item(fields: dict[str, Any], listing: Listing) -> Item:
         transcripts=tuple(listing.blob(each) for each in transcripts if each),
         info=None,
         fields=fields,
-        text=str(_first(fields, TEXT_COLUMNS)),
+        text=str(first_of(fields, TEXT_COLUMNS)) or (given[0] if is_text else ""),
         is_far=not listing.is_here(address),
     )
 
 
 def _name(fields: dict[str, Any], address: str) -> str:
     """The row's name, else its address without the suffix; addresses such as "/download?id=3" keep the query."""
-    if given := _first(fields, NAME_COLUMNS):
+    if given := first_of(fields, NAME_COLUMNS):
         return str(given)
     shown = masked(address)
     stem, suffix = split_suffix(re.sub(r"[?#].*$", "", shown))
@@ -149,7 +158,8 @@ def _addresses(value: Any) -> list[str]:
     return [str(each) for each in value] if isinstance(value, list) else str(value).split(SEPARATOR)
 
 
-def _first(fields: dict[str, Any], names: Iterable[str]) -> Any:
+def first_of(fields: dict[str, Any], names: Iterable[str]) -> Any:
+    """The value of the first of these columns that has one; "" if none has."""
     return next((fields[name] for name in names if fields.get(name) not in (None, "", [])), "")
 
 
@@ -165,7 +175,7 @@ def _rows(source: str, offset: int | None = None) -> Iterator[tuple[int, dict[st
         if suffix in (".jsonl", ".ndjson"):
             yield from _json_rows(file, offset or 0)
         else:
-            yield from _csv_rows(file, suffix, offset)
+            yield from csv_rows(file, suffix, offset)
 
 
 def _parquet_rows(source: str, file: BinaryIO, first: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -214,9 +224,17 @@ class _Lines:
         self._file, self.position = file, offset
 
     def __iter__(self) -> Iterator[str]:
-        while line := self._file.readline(MAX_LINE):
-            start, self.position = self.position, self.position + len(line)
-            yield line.decode("utf-8-sig" if start == 0 else "utf-8", "replace")
+        while line := self.next_line():
+            yield line
+
+    def next_line(self) -> str:
+        line = self._file.readline(MAX_LINE)
+        start, self.position = self.position, self.position + len(line)
+        return line.decode("utf-8-sig" if start == 0 else "utf-8", "replace")
+
+    def seek(self, position: int) -> None:
+        self._file.seek(position)
+        self.position = position
 
 
 def _json_rows(file: BinaryIO, offset: int) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -233,7 +251,8 @@ def _json_rows(file: BinaryIO, offset: int) -> Iterator[tuple[int, dict[str, Any
         start = lines.position
 
 
-def _csv_rows(file: BinaryIO, suffix: str, offset: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def csv_rows(file: BinaryIO, suffix: str, offset: int | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(offset, fields by lower-case column) of each row of a CSV or TSV after its header, or from an offset."""
     header = _Lines(file, 0)
     first = next(iter(header), "")
     delimiter = "\t" if suffix == ".tsv" else ";" if first.count(";") > first.count(",") else ","
@@ -241,7 +260,7 @@ def _csv_rows(file: BinaryIO, suffix: str, offset: int | None) -> Iterator[tuple
     lines = _Lines(file, header.position if offset is None else offset)
     start = lines.position
     try:
-        for values in csv.reader(lines, delimiter=delimiter):
+        for values in tsv_rows(lines, len(names)) if suffix == ".tsv" else csv.reader(lines, delimiter=delimiter):
             if values:
                 fields = dict(zip(names, values, strict=False))
                 if len(values) > len(names):

@@ -1,11 +1,13 @@
-"""The file of all transcripts (`transcripts`) as an artifact from which each task reads only its part.
+"""The files of all transcripts (`transcripts`) as an artifact from which each task reads only its part.
 
-The file is parsed once and sorted by name, in blocks. A task reads the index, which has the first name of each block,
+The files are parsed once and sorted by name, in blocks. A task reads the index, which has the first name of each block,
 and the blocks with its recordings' names.
 """
 
 from __future__ import annotations
 
+import io
+import re
 from bisect import bisect_right
 from functools import lru_cache
 from itertools import pairwise
@@ -15,6 +17,16 @@ from megahour.core.errors import ConfigError
 from megahour.core.stage import Context, Inputs, SingleShard, Task
 from megahour.core.store import Artifact
 from megahour.corpus.ingest.params import TranscriptTableParams
+from megahour.corpus.ingest.sources import SourceListing, list_source, open_source
+from megahour.corpus.ingest.tables import (
+    AUDIO_COLUMNS,
+    NAME_COLUMNS,
+    TEXT_COLUMNS,
+    TRANSCRIPT_COLUMNS,
+    csv_rows,
+    first_of,
+)
+from megahour.corpus.transcripts.pairing import split_suffix
 from megahour.corpus.transcripts.read import read_table
 
 if TYPE_CHECKING:
@@ -23,7 +35,7 @@ if TYPE_CHECKING:
 BLOCK_ROWS = 256
 BLOCKS = 64  # cached by a task; the recordings of a folder or an archive have neighbouring names
 INDEX, TEXTS = ".index.parquet", ".texts"
-MAX_BYTES = 1 << 30  # of the file, which is read into memory
+MAX_BYTES = 1 << 30  # of the files, which are read into memory
 
 
 class LayOutTranscripts(SingleShard[TranscriptTableParams]):
@@ -53,15 +65,54 @@ class LayOutTranscripts(SingleShard[TranscriptTableParams]):
 
 
 def read_transcripts(url: str, language: str) -> dict[str, str]:
-    """Transcripts by name. Raises ConfigError if the file is larger than `MAX_BYTES`."""
-    import fsspec
+    """Transcripts by name, of one file or of all that a glob names.
 
-    with fsspec.open(url, "rb", compression="infer") as file:
-        data = file.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        remedy = "give the texts in a table of addresses (source=TABLE, column `text`), or in files beside the media"
-        raise ConfigError(f"the file has more than {MAX_BYTES >> 30} GiB", where=url, remedy=remedy)
-    return read_table(data, language=language)
+    A file with a suffix of a table and a header with a column of names or addresses and one of texts is read by it.
+
+    Raises
+    ------
+    ConfigError: the files are larger than `MAX_BYTES`, or two of them have different texts for a name.
+    """
+    listing = list_source(url, where="transcripts")
+    if not open_source(url)[2]:
+        remedy = f"name the files in it: {url.rstrip('/')}/**/*.txt"
+        raise ConfigError(f"{url} is a folder", where="transcripts", remedy=remedy)
+    texts: dict[str, str] = {}
+    left = MAX_BYTES
+    for path in listing.sizes:
+        data = _unpacked(listing, path, left + 1)
+        left -= len(data)
+        if left < 0:
+            remedy = "give the texts in a table of addresses (source=TABLE, column `text`), or beside the media"
+            raise ConfigError(f"more than {MAX_BYTES >> 30} GiB of transcripts", where=url, remedy=remedy)
+        more = _by_header(data, path) or read_table(data, language=language)
+        if other := next((name for name, text in more.items() if texts.get(name, text) != text), ""):
+            remedy = "name the recordings with their folders, or ingest the folders one by one, each with its file"
+            raise ConfigError(f"{path} has another text for {other} than an earlier file", where=url, remedy=remedy)
+        texts.update(more)
+    return texts
+
+
+def _unpacked(listing: SourceListing, path: str, limit: int) -> bytes:
+    from fsspec.compression import compr
+    from fsspec.utils import infer_compression
+
+    with listing.blob(path).open() as file:
+        packing = infer_compression(path)
+        return bytes((compr[packing](file, mode="r") if packing else file).read(limit))
+
+
+def _by_header(data: bytes, path: str) -> dict[str, str]:
+    """Texts by name of a table with a header; empty if it has none."""
+    suffix = split_suffix(re.sub(r"\.(?:gz|bz2|xz|zst)$", "", path))[1]
+    if suffix not in (".csv", ".tsv"):
+        return {}
+    texts = {}
+    for _, fields in csv_rows(io.BytesIO(data), suffix, None):
+        text = str(first_of(fields, (*TEXT_COLUMNS, *TRANSCRIPT_COLUMNS)))
+        if name := str(first_of(fields, (*AUDIO_COLUMNS, *NAME_COLUMNS))):
+            texts[name] = text
+    return {name: text.strip() for name, text in texts.items() if text.strip()}
 
 
 class TranscriptsByName:

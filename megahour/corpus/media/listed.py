@@ -25,7 +25,7 @@ _CONTROL = re.compile(r"[\0-\x20\x7f]")
 
 @dataclass(frozen=True)
 class Listing:
-    """A table at `source`, which determines the addresses that its rows may name.
+    """A table at `source`, which determines the addresses that its rows may name. Relative ones start from `root`.
 
     A local table may name any local file, a remote table none. Both may name web addresses, but none on this machine
     or in a private network unless it is in `allow_private` (networks such as "10.0.0.0/8").
@@ -33,6 +33,7 @@ class Listing:
 
     source: str
     allow_private: tuple[str, ...] = ()
+    root: str = ""  # empty: the table's folder
 
     @cached_property
     def is_local(self) -> bool:
@@ -43,7 +44,7 @@ class Listing:
         return self.is_local and _protocol(address) in ("", *DISK)
 
     def blob(self, address: str) -> Blob:
-        """The file at an address, which may be relative to the table's folder.
+        """The file at an address, which may be relative.
 
         Raises
         ------
@@ -51,17 +52,19 @@ class Listing:
         ``private-address``, ``missing-file`` (absent or access denied), ``unreachable-file`` (no answer).
         """
         absolute = self._absolute(address)
-        return Blob(masked(address), lambda: self._open(absolute))
+        hint = "" if absolute == address else "; relative addresses start from the table's folder, or from `root`"
+        return Blob(masked(address), lambda: self._open(absolute, hint))
 
     def _absolute(self, address: str) -> str:
         shown = in_short(address)
         if "\0" in address:
             raise BadRecord("malformed-address", f"{shown!r} has a NUL character")
         protocol = _protocol(address)
-        if not self.is_local and (protocol in (*DISK, "memory") or _ABSOLUTE.match(address)):
+        here = protocol in (*DISK, "memory") if protocol else bool(self.root) and _protocol(self.root) in ("", *DISK)
+        if not self.is_local and (here or _ABSOLUTE.match(address)):
             raise BadRecord("local-address", f"{shown}: a remote table cannot name files of this machine")
         if not protocol:
-            base = "" if _ABSOLUTE.match(address) else self.source.rpartition("/")[0]
+            base = "" if _ABSOLUTE.match(address) else self.root.rstrip("/") or self.source.rpartition("/")[0]
             return f"{base}/{address}" if base else address
         if protocol not in PROTOCOLS or ("::" in address and protocol not in (*WEB, *DISK)):
             known = ", ".join(f"{name}://" for name in PROTOCOLS)
@@ -69,10 +72,10 @@ class Listing:
         _check_form(address, protocol)
         return address
 
-    def _open(self, address: str) -> BinaryIO:
+    def _open(self, address: str, hint: str) -> BinaryIO:
         protocol = _protocol(address)
         if protocol in ("", *DISK):
-            return _open_disk(address)
+            return _open_disk(address, hint)
         allowed = parse_networks(self.allow_private)
         try:
             if protocol in WEB:
@@ -113,7 +116,7 @@ def _check_form(address: str, protocol: str) -> None:
         raise BadRecord("malformed-address", f"{in_short(address)!r} names no host")
 
 
-def _open_disk(address: str) -> BinaryIO:
+def _open_disk(address: str, hint: str) -> BinaryIO:
     from fsspec.implementations.local import LocalFileSystem
 
     try:
@@ -123,7 +126,7 @@ def _open_disk(address: str) -> BinaryIO:
         return path.open("rb")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else None
-        raise BadRecord("missing-file", f"{in_short(address)}: {why or error}") from error
+        raise BadRecord("missing-file", f"{in_short(address)}: {why or error}{hint}") from error
 
 
 def _store(address: str) -> tuple[Any, str]:

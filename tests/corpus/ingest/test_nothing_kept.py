@@ -50,6 +50,7 @@ def test_the_command_fails_and_names_the_option(talks: Path, tmp_path: Path) -> 
     assert "--licences" in done.stderr
     assert "Traceback" not in done.stderr
     assert not Artifact(tmp_path / "out").complete
+    assert "--licence LicenseRef-NAME --licences '[LicenseRef-NAME]'" in done.stderr
     mended = command("ingest", "--source", talks, "--out", tmp_path / "out", "--workers", "1", "--licence", "CC0")
     assert mended.returncode == 0, mended.stderr
 
@@ -71,6 +72,21 @@ def test_licences_that_are_refused_are_named(talks: Path, tmp_path: Path, engine
     with pytest.raises(NothingKept, match="licence-forbidden 1, licence-unknown 1") as caught:
         run_stage(Ingest(), IngestParams(source=str(talks)), {}, Artifact(tmp_path / "out"), engine, work=tmp_path)
     assert "add CC-BY-NC-4.0 to --licences" in caught.value.remedy
+
+
+def test_texts_that_are_not_found_show_where_to_look(talks: Path, tmp_path: Path, engine: LocalEngine) -> None:
+    for number in range(2):
+        (talks / f"{number}.txt").rename(talks / f"{number}.trans.txt")
+
+    def remedy(**params: str) -> str:
+        p = IngestParams(source=f"{talks}/", licence="CC0", **params)  # type: ignore[arg-type]
+        with pytest.raises(NothingKept, match="no-transcript 2") as caught:
+            run_stage(Ingest(), p, {}, Artifact(tmp_path / f"out{len(params)}"), engine, work=tmp_path)
+        return caught.value.remedy
+
+    assert f"--transcripts FILE takes a file of all texts, such as '{talks}/**/*.txt'" in remedy()
+    other = put(tmp_path, "other.txt", "talks/7: Hello.")
+    assert "no line of other.txt is named 0 or 0.wav" in remedy(transcripts=str(other))
 
 
 def test_bad_records_are_explained_in_quarantine(tmp_path: Path, engine: LocalEngine) -> None:

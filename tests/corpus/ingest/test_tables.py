@@ -18,7 +18,7 @@ import pytest
 from made_media import encode, murmur, put
 from made_tracks import served, track
 
-from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.errors import BadRecord, ConfigError, StageError
 from megahour.core.store import Artifact
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.stage import Ingest
@@ -34,7 +34,8 @@ SRT = "1\n00:00:00,100 --> 00:00:00,900\nGood morning.\n"
 
 def ingest(tmp_path: Path, engine: LocalEngine, source: str, **params: Any) -> Artifact:
     out = Artifact(tmp_path / "out")
-    run_stage(Ingest(), IngestParams(source=source, max_bad=1, **params), {}, out, engine, work=tmp_path / "work")
+    p = IngestParams.model_validate({"source": source, "max_bad": 1, **params})
+    run_stage(Ingest(), p, {}, out, engine, work=tmp_path / "work")
     return out
 
 
@@ -92,6 +93,42 @@ def test_tasks_read_their_own_rows_and_no_other(tmp_path: Path, suffix: str) -> 
         assert [(item.name, item.text) for item in items] == [(str(i), f"line one\nof {i}") for i in range(20)]  # type: ignore[union-attr]
     assert len(plan_table(source, 300, 5)) > 4
     assert len(plan_table(source, 10**9, 5)) == 1
+
+
+def test_a_tsv_may_quote_as_spreadsheets_do_or_hold_plain_quotes(tmp_path: Path) -> None:
+    """Common Voice writes sentences as they are: read as CSV, the first would take in all rows up to the fourth."""
+    plain = ['"Go home.', 'He said "no".', '"Yes", she said.', 'Stop!"', "", '"Quoted."']
+    lines = "".join(f"{i}.mp3\t{text}\t2\n" for i, text in enumerate(plain))
+    table = put(tmp_path, "plain.tsv", f"path\tsentence\tup_votes\n{lines}")
+    (spec,) = plan_table(str(table), 1 << 30, 100)
+    texts = [item.text for item in table_items(str(table), *spec["table"], 0) if not isinstance(item, BadRecord)]
+    assert texts == [*plain[:-1], "Quoted."]
+    quoted = ['a\nb "c"', '"', "plain", "tab\there"]
+    records = [{"id": str(i), "sentence": text, "path": f"{i}.mp3"} for i, text in enumerate(quoted)]
+    table = Path(write_table(tmp_path / "quoted.tsv", records))
+    specs = plan_table(str(table), 1 << 30, 1)
+    items = [item for spec in specs for item in table_items(str(table), *spec["table"], spec["row"])]
+    assert [item.text for item in items if not isinstance(item, BadRecord)] == quoted
+
+
+def test_addresses_may_start_from_another_folder_than_the_tables(tmp_path: Path, engine: LocalEngine) -> None:
+    """Common Voice: validated.tsv beside a folder clips."""
+    put(tmp_path, "clips/a.wav", encode(murmur(1)))
+    row = {"client_id": "ann", "path": "a.wav", "sentence": "Good morning.", "locale": "en"}
+    source = write_table(tmp_path / "validated.tsv", [row])
+    with pytest.raises(StageError, match=r"a\.wav: No such file or directory; relative addresses start from"):
+        ingest(tmp_path / "1", engine, source, licence="CC0", max_bad=0)
+    out = ingest(tmp_path / "2", engine, source, root=str(tmp_path / "clips"), licence="CC0")
+    assert [(row["speaker"], row["name"]) for row in rows(out)] == [("ann", "a")]
+    assert [cue["text"] for cue in rows(out, ".cues.parquet")] == ["good morning"]
+
+
+@pytest.mark.parametrize("column", ["transcript", "transcription", "sentence"])
+def test_the_text_may_stand_in_the_row(tmp_path: Path, column: str) -> None:
+    table = write_table(tmp_path / "t.csv", [{"wav_filename": "a.wav", column: "Send me the file.txt, please"}])
+    (item,) = table_items(table, plan_table(table, 1 << 30, 1)[0]["table"][0], 1, 0)
+    assert not isinstance(item, BadRecord)
+    assert (item.text, item.transcripts) == ("Send me the file.txt, please", ())
 
 
 @pytest.mark.parametrize("shard_rows", [1, 3, 100])

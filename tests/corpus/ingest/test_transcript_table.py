@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.corpus.ingest import transcript_table
 from megahour.corpus.ingest.params import TranscriptTableParams
-from megahour.corpus.ingest.transcript_table import BLOCK_ROWS, LayOutTranscripts, TranscriptsByName
+from megahour.corpus.ingest.transcript_table import BLOCK_ROWS, LayOutTranscripts, TranscriptsByName, read_transcripts
 from megahour.runner.runner import run_stage
 
 
@@ -40,5 +41,31 @@ def test_files_without_a_transcript_and_too_large_ones(tmp_path: Path, monkeypat
     monkeypatch.setattr("slow_store.DELAY_S", 0.0)
     assert TranscriptsByName(laid_out(tmp_path, ["# nothing"])).get("a") is None
     monkeypatch.setattr(transcript_table, "MAX_BYTES", 5)
-    with pytest.raises(ConfigError, match="the file has more than"):
+    with pytest.raises(ConfigError, match="more than"):
         laid_out(tmp_path, ["a: too many"])
+
+
+def test_tables_with_a_header_and_several_files(tmp_path: Path) -> None:
+    for name, text in {
+        "validated.tsv": 'client_id\tpath\tsentence\nann\ta.mp3\t"Go home: now.\nbob\tb.mp3\t\n',
+        "books/1.trans.txt": "1-1 GO\n1-2 STOP\n",
+        "books/2.trans.txt": "2-1 AGAIN\n",
+        "other/1.trans.txt": "1-1 GONE\n",
+        "no-header.tsv": "1\tone\n2\ttwo\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "metadata.csv.gz").write_bytes(gzip.compress(b'file_name,transcription\nx.wav,"One, two"\n'))
+
+    def read(path: str) -> dict[str, str]:
+        return read_transcripts(str(tmp_path / path), "en")
+
+    assert read("validated.tsv") == {"a.mp3": '"Go home: now.'}
+    assert read("metadata.csv.gz") == {"x.wav": "One, two"}
+    assert read("no-header.tsv") == {"1": "one", "2": "two"}
+    assert read("books/*.txt") == {"1-1": "GO", "1-2": "STOP", "2-1": "AGAIN"}
+    with pytest.raises(ConfigError, match=r"other/1\.trans\.txt has another text for 1-1"):
+        read("*/1.trans.txt")
+    with pytest.raises(ConfigError, match="books is a folder") as caught:
+        read("books")
+    assert "books/**/*.txt" in caught.value.remedy
