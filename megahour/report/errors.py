@@ -19,20 +19,22 @@ KINDS = {"sub": "Substitutions", "del": "Deletions", "ins": "Insertions"}
 
 
 def errors(rows: Sequence[Row], systems: Sequence[str], draws: int) -> Markup | None:
-    """Word error rates per condition with WERR, and an explanation of the intervals."""
+    """Word error rates per condition, WERR if a student is compared with a baseline, and the intervals' meaning."""
     if not rows:
         return None
-    heads = ["Condition", "Utterances", "Words", *(f"WER {system}" for system in systems), "WERR", "P(better)"]
-    cells = [_rates(row, systems) for row in rows]
+    compared = "werr" in rows[-1]
+    heads = ["Condition", "Utterances", "Words", *(f"WER {system}" for system in systems)]
+    heads += ["WERR", "P(better)"] if compared else []
+    cells = [_rates(row, systems)[: len(heads)] for row in rows]
     whole = rows[-1].get("condition") == "all"
     spans = [
         (str(row["condition"]), {s: triple for s in systems if (triple := _triple(row, s)) is not None}) for row in rows
     ]
     chart = figures.intervals(spans, x_label="word error rate, %", label="Word error rates by condition")
-    note = (
-        "Errors are substitutions, deletions and insertions over reference words. WERR is the relative reduction: the "
-        "share of the baseline's errors that the student avoids. Brackets and bars are 95 % intervals of the bootstrap."
-    )
+    note = "Errors are substitutions, deletions and insertions over reference words. "
+    if compared:
+        note += "WERR is the relative reduction: the share of the baseline's errors that the student avoids. "
+    note += f"{'Brackets and bars' if compared else 'Bars'} are 95 % intervals of the bootstrap."
     table = sortable(heads, cells[:-1] if whole else cells, cells[-1] if whole else None)
     beside = tag("div", panel(chart, title="Word error rates"), _explained(rows, draws), class_="pair")
     return section("errors", "Word error rates", note, panel(table), beside)
@@ -62,12 +64,9 @@ def _explained(rows: Sequence[Row], draws: int) -> Markup:
     if example is not None:
         better = example["probability_of_improvement"]
         overlap += f" “{example['condition']}” is an example: its bars overlap, and P(better) is {better:.3f}."
-    parts = {
-        "Speakers are drawn": drawn,
-        "A bar": bar,
-        "The test is paired": paired,
-        "Overlapping bars can still be a significant difference": overlap,
-    }
+    parts = {"Speakers are drawn": drawn, "A bar": bar}
+    if "werr" in rows[-1]:
+        parts |= {"The test is paired": paired, "Overlapping bars can still be a significant difference": overlap}
     lines = [[tag("dt", name), tag("dd", words)] for name, words in parts.items()]
     return panel(tag("dl", lines, class_="explained"), title="How to read the intervals")
 
@@ -115,6 +114,7 @@ def speakers(rows: Sequence[Row], systems: Sequence[str]) -> Markup | None:
     if not rows:
         return None
     shown = sorted(rows, key=lambda row: (-row["words"], row["speaker"]))[:MOST_SPEAKERS]
+    compared = {"baseline", "student"} <= set(systems)
     cells, better, worse = [], 0, 0
     for row in sorted(shown, key=lambda row: str(row["speaker"])):
         before, after = row.get("wer_baseline"), row.get("wer_student")
@@ -122,11 +122,14 @@ def speakers(rows: Sequence[Row], systems: Sequence[str]) -> Markup | None:
         better, worse = better + ((werr or 0) > 0), worse + ((werr or 0) < 0)
         rates = [percent(row.get(f"wer_{system}"), 2) for system in systems]
         name = text(row["speaker"] or "unknown")
-        cells.append([name, count(row["utterances"]), count(row["words"]), *rates, _reduction(werr)])
+        reduction = [_reduction(werr)] if compared else []
+        cells.append([name, count(row["utterances"]), count(row["words"]), *rates, *reduction])
     note = f"The student makes fewer errors for {better} of {len(shown)} speakers, more for {worse}."
+    note = note if compared else ""
     if len(shown) < len(rows):
         note += f" The table has the {len(shown)} of {len(rows):,} speakers with the most words."
-    heads = ["Speaker", "Utterances", "Words", *(f"WER {system}" for system in systems), "WERR"]
+    heads = ["Speaker", "Utterances", "Words", *(f"WER {system}" for system in systems)]
+    heads += ["WERR"] if compared else []
     return section("speakers", "Speakers", note, panel(sortable(heads, cells)))
 
 

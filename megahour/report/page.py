@@ -109,7 +109,8 @@ def _numbers(
 def _header(p: ReportParams, numbers: dict[str, Any]) -> Markup:
     cards = []
     if "wer_student" in numbers:
-        cards.append(("", f"{100 * numbers['wer_student']:.1f} %", "word error rate of the student"))
+        of_whom = " of the student" if "wer_baseline" in numbers else ""
+        cards.append(("", f"{100 * numbers['wer_student']:.1f} %", f"word error rate{of_whom}"))
     if "wer_baseline" in numbers:
         cards.append(("", f"{100 * numbers['wer_baseline']:.1f} %", "of the supervised baseline"))
     if "werr" in numbers:

@@ -10,7 +10,8 @@ from megahour.core.config import LATER, Params
 class ScoreParams(Params):
     """Compute word error rates per condition.
 
-    The student is compared with the baseline, with bootstrap intervals.
+    The student is compared with the baseline, if there is one, with bootstrap intervals. A single model is given as
+    the student.
     """
 
     sets: list[str] = Field(["test"], description="Sets whose utterances are scored.")

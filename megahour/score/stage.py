@@ -1,4 +1,4 @@
-"""Stage `score`: computes a table of word error rates from the hypotheses of two or three systems."""
+"""Stage `score`: computes a table of word error rates from the hypotheses of one to three systems."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Score(SingleShard[ScoreParams]):
     name = "score"
     params = ScoreParams
     inputs = (
-        Input("baseline", kinds=("hypotheses",)),
+        Input("baseline", optional=True, kinds=("hypotheses",)),
         Input("student", kinds=("hypotheses",)),
         Input("teacher", optional=True, kinds=("hypotheses",)),
         Input("features", optional=True),

@@ -27,7 +27,7 @@ class Scored:
         return [edits_of(reference.text, text) for reference, text in zip(self.references, texts, strict=True)]
 
     def table(self, draws: int, seed: int) -> list[dict[str, Any]]:
-        """A row for each condition, sorted, and a last row for all."""
+        """A row for each condition, sorted, and a last row for all. A comparison needs a baseline and a student."""
         conditions = sorted({reference.condition for reference in self.references})
         groups = [(c, [i for i, r in enumerate(self.references) if r.condition == c]) for c in conditions]
         everything = ("all", list(range(len(self.references))))
@@ -49,10 +49,12 @@ class Scored:
         bootstrap = Bootstrap(len(rows), speakers if len(set(speakers)) > 1 else None, draws, seed)
         words = {system: [edits[i] for i in rows] for system, edits in self.words.items()}
         row: dict[str, Any] = {"condition": name, "utterances": len(rows), "speakers": len(set(speakers))}
-        row["words"] = sum(edits.length for edits in words[BASELINE])
+        row["words"] = sum(edits.length for edits in next(iter(words.values())))
         for system, edits in words.items():
             row |= _rate_columns(system, rate(edits, [self.characters[system][i] for i in rows], bootstrap))
-        return row | _comparison_columns(compare(words[BASELINE], words[STUDENT], bootstrap))
+        if words.keys() >= {BASELINE, STUDENT}:
+            row |= _comparison_columns(compare(words[BASELINE], words[STUDENT], bootstrap))
+        return row
 
 
 def _rate_columns(system: str, rate: Rate) -> dict[str, Any]:
@@ -79,25 +81,30 @@ def _number(value: float) -> float | None:
 
 
 def to_markdown(table: Sequence[Mapping[str, Any]]) -> str:
-    """WERs and WERR in percent, with the 95 % interval of WERR and the probability of improvement."""
+    """WERs and WERR in percent, with the 95 % interval of WERR and the probability of improvement.
+
+    Without a comparison, each WER has its interval instead.
+    """
     systems = [name.removeprefix("wer_") for name in table[0] if name.startswith("wer_") and "interval" not in name]
-    heads = [
-        *("condition", "utterances", "words"),
-        *(f"WER {system} %" for system in systems),
-        *("WERR %", "95 % interval", "P(better)"),
-    ]
+    paired = "werr" in table[0]
+    heads = ["condition", "utterances", "words"]
+    for system in systems:
+        heads += [f"WER {system} %", *([] if paired else ["95 % interval"])]
+    heads += ["WERR %", "95 % interval", "P(better)"] if paired else []
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)]]
     for row in table:
-        low, high = row["werr_interval"]
-        lines.append(
-            [
-                *(str(row["condition"]), str(row["utterances"]), str(row["words"])),
-                *(_percent(row[f"wer_{system}"]) for system in systems),
-                *(_percent(row["werr"], 1), f"{_percent(low, 1)} … {_percent(high, 1)}"),
-                f"{row['probability_of_improvement']:.3f}",
-            ]
-        )
+        line = [str(row["condition"]), str(row["utterances"]), str(row["words"])]
+        for system in systems:
+            line += [_percent(row[f"wer_{system}"]), *([] if paired else [_span(row[f"wer_{system}_interval"])])]
+        if paired:
+            line += [_percent(row["werr"], 1), _span(row["werr_interval"]), f"{row['probability_of_improvement']:.3f}"]
+        lines.append(line)
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _span(interval: Sequence[float | None]) -> str:
+    low, high = interval
+    return f"{_percent(low, 1)} … {_percent(high, 1)}"
 
 
 def _percent(value: float | None, digits: int = 2) -> str:

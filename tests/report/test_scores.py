@@ -92,6 +92,17 @@ def test_more_hypotheses_than_a_page_holds_go_into_a_file_beside_it(run: dict[st
     assert [row["key"] for row in read(run["score"], most=20, seed=0).rows] != list(range(10, 30))
 
 
+def test_the_page_of_a_single_model_compares_it_with_none(run: dict[str, Artifact]) -> None:
+    table = run["score"].read_table(0).to_pylist()
+    references = [Reference(row["key"], row["reference"], row["condition"], row["speaker"]) for row in table]
+    alone = Scored(references, {"student": {row["key"]: row["student"] for row in table}})
+    shown = str(errors(alone.table(10, 0), ["student"], 10)) + str(speakers(alone.speakers(), ["student"]))
+    assert "WER student" in shown
+    assert f"{100 * alone.table(10, 0)[-1]['wer_student']:.2f}" in shown
+    for word in ("WERR", "P(better)", "baseline", "paired", "The student makes fewer errors"):
+        assert word not in shown
+
+
 def test_the_meaning_of_intervals_is_explained_with_the_figures_of_the_run() -> None:
     row = {"condition": "far", "speakers": 8, "utterances": 5, "words": 50, "wer_baseline": 0.5, "wer_student": 0.4}
     row |= {"wer_baseline_interval": [0.4, 0.6], "wer_student_interval": [0.3, 0.5], "werr": 0.2}

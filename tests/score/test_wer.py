@@ -281,6 +281,23 @@ def test_without_truth_the_transcripts_are_the_references(
     assert output.read_table(0)["reference"].to_pylist() == ["a b c x", "f g h i j k"]
 
 
+def test_a_single_model_is_scored_without_a_baseline(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    output = Artifact(tmp_path / "score")
+    inputs = {name: made[name] for name in ("student", "features")}
+    (_, row) = run_stage(Score(), ScoreParams(), inputs, output, engine, work=tmp_path / "work").summary["table"]
+    assert (row["words"], row["wer_student"]) == (10, 0.3)  # d for x, e inserted, k missed
+    assert not any("werr" in name or "probability" in name or "baseline" in name for name in row)
+    head, _, _, last = output.read_bytes(0, ".md").decode().splitlines()
+    low, high = (f"{100 * value:.1f}" for value in row["wer_student_interval"])
+    assert head == "| condition | utterances | words | WER student % | 95 % interval |"
+    assert last == f"| all | 2 | 10 | 30.00 | {low} … {high} |"
+    assert [row.keys() for row in output.read_json(0, ".json")["speakers"]] == [
+        {"speaker", "utterances", "words", "wer_student"}
+    ]
+
+
 def test_a_selection_goes_before_features_and_only_its_wanted_sets_count(
     made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
 ) -> None:
