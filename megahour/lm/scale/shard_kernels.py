@@ -152,7 +152,7 @@ def place_names(names, targets, cursors, out):  # type: ignore[no-untyped-def]
 
 @compiled
 def fill_gammas(names, discounts, keys, values):  # type: ignore[no-untyped-def]
-    """Fill a hash table, as of `smooth.fill_names`, with log10 γ of names (N, 7); discounts (order + 2, 4)."""
+    """Fill a hash table like that of `smooth.fill_names` with log10 γ of names (N, 7); discounts (order + 2, 4)."""
     mask = np.uint64(len(keys) - 1)
     keys[:] = -1
     for i in range(len(names)):
