@@ -24,8 +24,8 @@ LONGER = np.uint64(255)
 START_BITS = np.uint64(40)
 START_MASK, LENGTH_MASK = np.uint64((1 << 40) - 1), np.uint64(0xFFFF)
 BLOCK = 256  # lines whose numbers are formatted together
-AHEAD = 12  # lines between the prefetch of a word's slot and its use
-NEAR = 6  # the same for the bytes of a longer word in the arena
+AHEAD = 24  # lines between the prefetch of a word's slot and its use
+NEAR = 8  # the same for the bytes of a longer word in the arena
 
 
 class WordSpelling(NamedTuple):
@@ -118,6 +118,8 @@ def spell_lines(  # type: ignore[no-untyped-def]
         for i in range(block, stop):
             ahead, near = np.int64(at[min(i + AHEAD, count - 1)]), np.int64(at[min(i + NEAR, count - 1)])
             for j in range(k):
+                if j == 1:
+                    continue  # the same for many lines in a partition, or a neighbour
                 prefetch(slots, 2 * np.int64(windows[ahead, j]))
                 entry = slots[2 * np.int64(windows[near, j]) + 1]
                 if entry >> np.uint64(56) == LONGER:

@@ -42,7 +42,8 @@ class WordTable:
     """
 
     def __init__(self, expected: int = 1 << 15) -> None:
-        self.table = np.zeros(2 << 16, np.uint64)
+        self._room = np.zeros(max(2 << 16, 1 << (4 * expected - 1).bit_length()), np.uint64)
+        self.table = self._room[: 2 << 16]
         self.arena: Bytes = np.zeros(max(1 << 20, 8 * expected), np.uint8)
         self.starts: Int64 = np.zeros(expected, np.int64)
         self.size = 0
@@ -61,14 +62,14 @@ class WordTable:
         slots = len(result.table) // 2
         while 2 * result.size > slots:
             slots *= 2
-        result.table = np.zeros(2 * slots, np.uint64)
+        result.table = result._room = np.zeros(2 * slots, np.uint64)
         _rehash(result.table, arena, starts, result.size)
         return result
 
     def copy(self) -> WordTable:
         """A table to which words may be added."""
         result = copy(self)
-        result.table = self.table.copy()
+        result.table = result._room = self.table.copy()
         result.arena, result.starts = self.arena.copy(), self.starts.copy()
         return result
 
@@ -110,8 +111,12 @@ class WordTable:
         if 2 * words > slots:
             while 2 * words > slots:
                 slots *= 2
-            del self.table  # first: its pages are used again
-            self.table = np.zeros(2 * slots, np.uint64)
+            if 2 * slots <= len(self._room):
+                self.table[:] = 0
+            else:
+                del self.table, self._room  # first: their pages are used again
+                self._room = np.zeros(2 * slots, np.uint64)
+            self.table = self._room[: 2 * slots]
             _rehash(self.table, self.arena, self.starts, self.size)
 
 
@@ -212,14 +217,20 @@ def _add(text, length, table, arena, starts, n):  # type: ignore[no-untyped-def]
 @compiled
 def _rehash(table, arena, starts, n):  # type: ignore[no-untyped-def]
     mask = np.uint64(len(table) // 2 - 1)
-    for number in range(n):
-        length = starts[number + 1] - starts[number]
-        head, hashed = _head(arena, starts[number], length)
-        slot = hashed & mask
-        while table[2 * slot + np.uint64(1)] != 0:
-            slot = (slot + np.uint64(1)) & mask
-        table[2 * slot] = head
-        table[2 * slot + np.uint64(1)] = (np.uint64(length) << _LENGTH) | np.uint64(number + 1)
+    heads, slots = np.empty(BATCH, np.uint64), np.empty(BATCH, np.uint64)
+    for first in range(0, n, BATCH):
+        stop = min(first + BATCH, n)
+        for number in range(first, stop):
+            head, hashed = _head(arena, starts[number], starts[number + 1] - starts[number])
+            heads[number - first], slots[number - first] = head, hashed & mask
+            prefetch(table, np.int64(2 * (hashed & mask)))
+        for number in range(first, stop):
+            slot = slots[number - first]
+            while table[2 * slot + np.uint64(1)] != 0:
+                slot = (slot + np.uint64(1)) & mask
+            table[2 * slot] = heads[number - first]
+            length = np.uint64(starts[number + 1] - starts[number])
+            table[2 * slot + np.uint64(1)] = (length << _LENGTH) | np.uint64(number + 1)
 
 
 @compiled
