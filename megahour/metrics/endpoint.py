@@ -6,7 +6,9 @@ the same with and without the endpoint.
 
 from __future__ import annotations
 
+import errno
 import logging
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -42,12 +44,17 @@ def serving(port: int, sources: Mapping[str, Source], *, host: str = LOOPBACK) -
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except (OSError, OverflowError) as error:
+        number = getattr(error, "errno", None)
         remedy = "another command may have the port: choose another with --metrics-port, or 0 for any that is free"
+        if isinstance(error, socket.gaierror) or number == errno.EADDRNOTAVAIL:
+            remedy = "give --metrics-host an address of this machine, as `ip address` lists them; 0.0.0.0 is all of them"
+        elif number == errno.EACCES:
+            remedy = "ports below 1024 are the superuser's: choose another with --metrics-port"
         raise ConfigError(
             f"no metrics at {host}:{port}: {getattr(error, 'strerror', None) or error}", remedy=remedy
         ) from None
     try:
-        yield f"http://{host}:{server.server_port}/metrics"
+        yield f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/metrics"
     finally:
         server.shutdown()
         server.server_close()

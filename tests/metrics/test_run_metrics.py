@@ -190,6 +190,13 @@ def test_a_port_that_is_taken_is_refused_with_the_remedy() -> None:
     assert "--metrics-port" in caught.value.remedy
 
 
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+def test_an_address_of_another_machine_is_refused_with_the_remedy(host: str) -> None:
+    with pytest.raises(ConfigError, match=f"no metrics at {host}:0: ") as caught, serving(0, {}, host=host):
+        pass
+    assert "give --metrics-host an address of this machine" in caught.value.remedy
+
+
 def test_disks_are_named_by_their_mount_and_once(tmp_path: Path) -> None:
     found = values(disks([str(tmp_path / "not" / "yet"), str(tmp_path), str(tmp_path / "b")]))
     ((_, mount),) = [key for key in found if key[0] == "megahour_disk_free_bytes"]
