@@ -47,7 +47,7 @@ def serving(port: int, sources: Mapping[str, Source], *, host: str = LOOPBACK) -
         number = getattr(error, "errno", None)
         remedy = "another command may have the port: choose another with --metrics-port, or 0 for any that is free"
         if isinstance(error, socket.gaierror) or number == errno.EADDRNOTAVAIL:
-            remedy = "give --metrics-host an address of this machine, as `ip address` lists them; 0.0.0.0 is all of them"
+            remedy = "give --metrics-host an address of this machine (`ip address` lists them); 0.0.0.0 is all of them"
         elif number == errno.EACCES:
             remedy = "ports below 1024 are the superuser's: choose another with --metrics-port"
         raise ConfigError(

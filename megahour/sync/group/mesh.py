@@ -6,6 +6,7 @@ Messages have tags, so calls end independently of each other, and each wait know
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
 import time
@@ -134,6 +135,15 @@ class Mesh:
     def pair_tag(self, tag: int) -> int:
         """The tag of messages of a pair of workers."""
         return (2 * self.channel + 1) * _NUMBERS + tag % _NUMBERS
+
+    def break_off(self) -> None:
+        """End all waits of this process for messages of the mesh: a wait that times out breaks gloo's connection."""
+        for peer in range(self.size):
+            if peer != self.rank:
+                messages = Messages(self)
+                messages.receive(torch.empty(1), peer, self.pair_tag(_NUMBERS - 1))
+                with contextlib.suppress(Exception):  # as intended
+                    messages.wait(time.monotonic())
 
     def deadline_s(self) -> float:
         """The deadline of a wait that begins now, on the monotonic clock."""

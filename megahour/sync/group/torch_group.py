@@ -21,7 +21,16 @@ from megahour.sync.group.base import Traffic, WorkerFailedError, WorkerLostError
 from megahour.sync.group.ledger import StoreLedger
 from megahour.sync.group.mesh import CHANNELS, Mesh, PeerError, of_transport
 from megahour.sync.group.survivors import Failures, lost_ranks
-from megahour.sync.group.torch_work import Helper, Ready, Stopwatch, TorchCall, TorchFork, TorchWork
+from megahour.sync.group.torch_work import (
+    Helper,
+    Ready,
+    Stopwatch,
+    TorchCall,
+    TorchFork,
+    TorchWork,
+    at_exit,
+    end_forks_at_exit,
+)
 
 T = TypeVar("T")
 _HELPED_BYTES = 1 << 18  # from this size on, a second thread that sums is worth waking
@@ -40,7 +49,8 @@ class TorchGroup:
     process_group: of torch.distributed; the default one if None.
     timeout_s: seconds that a call waits for another worker before it raises `WorkerLostError`. Workers wait for the
         slowest one's step, evaluation and checkpoint: use several times their duration.
-    grace_s: seconds that it then waits for reports from the others on which of them is lost.
+    grace_s: seconds that it then waits for reports from the others on which of them is lost, at most a fifth of
+        `timeout_s`: an answer that waits for them must still come in time.
     helped: whether a second thread finishes large sums; without it the group closes as soon as nothing refers to it.
     """
 
@@ -54,7 +64,7 @@ class TorchGroup:
     ) -> None:
         if not timeout_s > 0 or not grace_s > 0:
             raise ConfigError(f"timeout_s {timeout_s}, grace_s {grace_s}", remedy="give seconds > 0")
-        self.timeout_s, self.grace_s = timeout_s, grace_s
+        self.timeout_s, self.grace_s = timeout_s, min(grace_s, timeout_s / 5)
         self.rank, self.size, self.traffic = 0, 1, Traffic()
         self._clock, self._helper, self._helped = Stopwatch(self.traffic), Helper(), helped
         self._group: dist.ProcessGroup | None = None
@@ -171,6 +181,8 @@ class TorchGroup:
 
     def fork(self, call: Callable[[], T]) -> TorchFork[T]:
         """Run `call` in a second thread, for communication during training, which does not count as waiting."""
+        if self._mesh is not None:
+            end_forks_at_exit(self._mesh)
         return TorchFork(call)
 
     def ledger(self) -> StoreLedger:
@@ -229,6 +241,8 @@ class TorchGroup:
 
     def _blame(self, name: str, error: Exception) -> MegahourError:
         """The error of call `name`, which names the failed worker, or the ranks that do not respond."""
+        if at_exit():
+            raise SystemExit
         store, where = self._store(), f"rank {self.rank} of {self.size}"
         if failed := self._failures.first():
             return WorkerFailedError(f"{name} failed: {failed}", where=where, remedy="see that worker's traceback")

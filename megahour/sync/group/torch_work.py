@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 import time
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from megahour.core.errors import MegahourError
 from megahour.sync.group.base import Traffic
-from megahour.sync.group.mesh import of_transport
+from megahour.sync.group.mesh import Mesh, of_transport
 
 T = TypeVar("T")
 Blame = Callable[[str, Exception], MegahourError]
@@ -125,13 +126,13 @@ def _serve(works: queue.SimpleQueue[TorchWork | None]) -> None:
 
 
 class TorchFork(Generic[T]):
-    """A second thread of a worker."""
+    """A second thread of a worker. If the process exits first, its call ends with SystemExit (`end_forks_at_exit`)."""
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call = call
         self._value: T | None = None
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="sync-fork", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=FORK, daemon=True)
         self._thread.start()
 
     def ready(self) -> bool:
@@ -150,3 +151,34 @@ class TorchFork(Generic[T]):
             self._value = self._call()
         except BaseException as error:
             self._error = error
+
+
+FORK, JOIN_S = "sync-fork", 5.0
+_meshes: weakref.WeakSet[Mesh] = weakref.WeakSet()
+_exiting = threading.Event()
+
+
+def end_forks_at_exit(mesh: Mesh) -> None:
+    """End forks that wait for messages of `mesh` when the process exits before them, as after an exception.
+
+    Python unwinds the threads that are left; out of gloo's C++ that aborts the process, "terminate called without an
+    active exception".
+    """
+    if not _meshes:
+        atexit.register(_end_forks)
+    _meshes.add(mesh)
+
+
+def at_exit() -> bool:
+    """Whether the process is exiting, and waits are broken off."""
+    return _exiting.is_set()
+
+
+def _end_forks() -> None:
+    forks = [thread for thread in threading.enumerate() if thread.name == FORK]
+    if forks:
+        _exiting.set()
+        for mesh in _meshes:
+            mesh.break_off()
+        for fork in forks:
+            fork.join(JOIN_S)

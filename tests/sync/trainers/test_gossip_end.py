@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +25,7 @@ from megahour.sync.trainers.gossip import Gossip
 WORKERS = 4
 LOST = 2
 TIMEOUT_S = 3.0
+SERVING = "sync-fork"
 
 
 class Net(nn.Module):
@@ -158,6 +161,35 @@ def ends_at_once() -> None:
     worker.step()
     worker.finish()
     os._exit(0)
+
+
+def exits_without_an_end() -> None:
+    """A script that an exception ends: the second worker serves the first, which lives on for a while."""
+    dist.init_process_group("gloo")
+    model = Net(dist.get_rank())
+    worker = gossip(model, torch.optim.SGD(model.parameters(), lr=0.1), group=TorchGroup(timeout_s=60))
+    worker.step()
+    if dist.get_rank() == 0:
+        time.sleep(4)
+    else:
+        assert SERVING in [thread.name for thread in threading.enumerate()]
+        began_s = time.monotonic()
+        atexit._run_exitfuncs()
+        assert time.monotonic() - began_s < 3, "it waited for the other worker's exit"
+        assert SERVING not in [thread.name for thread in threading.enumerate()]
+    os._exit(0)
+
+
+def test_a_process_that_exits_early_leaves_no_thread_in_gloo() -> None:
+    """Python would unwind it, and C++ say "terminate called without an active exception"."""
+    torchrun(exits_without_an_end, 2)
+
+
+def test_an_answer_that_waits_for_reports_comes_in_time() -> None:
+    """With a limit of two seconds a live neighbour, which looked for a good-bye for two seconds, was taken for lost."""
+    group = TorchGroup(timeout_s=2)
+    assert group.ledger().patience_s / 5 <= group.grace_s < group.timeout_s / 4
+    assert TorchGroup(timeout_s=300).grace_s == 2
 
 
 def test_the_worker_that_hosts_the_store_ends_when_the_others_have_read_it() -> None:
