@@ -25,6 +25,7 @@ def write_artifact(
     shards: Sequence[tuple[Mapping[str, str], Mapping[str, Any]]],
     summary: Mapping[str, Any],
     inputs: Mapping[str, str] | None = None,
+    params: Mapping[str, Any] | None = None,
 ) -> Artifact:
     """An artifact of shards given as (tags, {suffix: table, bytes or JSON value}), from inputs given by digest."""
     artifact = Artifact(folder)
@@ -41,11 +42,8 @@ def write_artifact(
                     out.stats["frames"] = sum(filter(None, content["frames"].to_pylist()))
             receipts.append(out.commit())
     digest = content_digest(receipts, dict(summary))
-    finish(
-        artifact,
-        receipts,
-        Manifest("made", 1, "made", digest, {}, dict(inputs or {}), len(shards), Counts(), dict(summary)),
-    )
+    about = dict(params or {}), dict(inputs or {}), len(shards), Counts(), dict(summary)
+    finish(artifact, receipts, Manifest("made", 1, "made", digest, *about))
     return artifact
 
 

@@ -32,10 +32,13 @@ def origin_of(model: Artifact) -> ModelOrigin:
     made: dict[str, Any] = {}
     _walk(name, home.url, steps, made)
     features = _made_of(steps[name]["inputs"].get("features", ""))
+    while "selection" not in features and "features" in features:  # those that `repartition` has shuffled
+        features = _made_of(features["features"])
     selection, utterances = features.get("selection", ""), features.get("utterances", "")
     there = all(address and Artifact(address).complete for address in (selection, utterances))
     params = manifest.params
-    sets = (*params.get("sets", ()), *(params.get("unlabelled_sets", ()) if "targets" in manifest.inputs else ()))
+    more = not {"targets", "pseudo_labels"}.isdisjoint(manifest.inputs)
+    sets = (*params.get("sets", ()), *(params.get("unlabelled_sets", ()) if more else ()))
     return ModelOrigin(
         {"model": own, "artifacts": made},
         selection if there else "",

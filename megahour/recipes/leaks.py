@@ -94,4 +94,5 @@ def _selections(step: Step, made: Mapping[str, Step]) -> dict[str, Step]:
 def _learnt(step: Step) -> tuple[str, ...]:
     """Sets that a step learns from; empty: all."""
     given = step.params.model_dump()
-    return (*given["sets"], *(given.get("unlabelled_sets", ()) if "targets" in step.inputs else ()))
+    more = not {"targets", "pseudo_labels"}.isdisjoint(step.inputs)
+    return (*given["sets"], *(given.get("unlabelled_sets", ()) if more else ()))

@@ -84,6 +84,16 @@ def test_other_voices_and_sets_that_teach_nobody_pass(tmp_path: Path) -> None:
     assert selections(recipe(tmp_path / "b", (("ann", 11), ("dora", 12)), sets=aside)) == ["prompts", "talk"]
 
 
+@pytest.mark.parametrize(("role", "criterion"), [("pseudo_labels", "ctc"), ("targets", "ce")])
+def test_sets_that_a_recogniser_or_a_teacher_labels_are_learnt_from_too(
+    tmp_path: Path, role: str, criterion: str
+) -> None:
+    given = {"features": "prompts-features", role: f"{tmp_path}/labels"}
+    given |= {"units": f"{tmp_path}/units"} if criterion == "ce" else {}
+    made = recipe(tmp_path, TALK, inputs=given, criterion=criterion, unlabelled_sets=["other"])
+    assert [pair.sets for pair in kept_apart(made) if pair.learner.name == "aligner"] == [("prompts", "other")]
+
+
 def test_voices_that_are_meant_to_be_known_pass_but_not_their_recordings(tmp_path: Path) -> None:
     heard = (("ann", 11), ("dora", 12))
     assert selections(recipe(tmp_path / "a", heard, known_voices=True)) == ["prompts", "talk"]
