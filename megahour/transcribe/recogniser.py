@@ -90,6 +90,13 @@ class Recogniser:
 
     def __init__(self, parts: RecogniserParts, *, threads: int = 1, device: str = "cpu") -> None:
         self.parts = parts
+        if parts.graph and parts.models():
+            raise ConfigError(
+                "a graph is searched with its own language model here, and with no other",
+                where=next(iter(parts.models().values())).url,
+                remedy="leave --lm out; of a run, name a step that decodes without `lm` with --step, or its model and "
+                "graph with --model and --graph",
+            )
         for kind in ("model", "graph", "units", "lexicon", "lm"):
             if not (parts.precision and kind == "model"):
                 _check_kind(getattr(parts, kind), kind)

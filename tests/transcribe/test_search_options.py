@@ -76,6 +76,8 @@ def test_what_cannot_be_is_named(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ConfigError, match="(?s)" + message):
             recogniser(tmp_path, *settings, hot_words=hot_words)
+    with pytest.raises(ConfigError, match="runs/lm: a graph is searched with its own language model"):
+        recogniser_of(str(tmp_path / "model"), "", 1, "cpu", graph="runs/graph", lm="runs/lm")
 
 
 def test_hot_words_of_an_editor_that_marks_utf_8_are_read(tmp_path: Path) -> None:
