@@ -21,6 +21,7 @@ class ExportLattices(Stage[ExportLatticesParams]):
     """
 
     name = "export-lattices"
+    version = 2
     params = ExportLatticesParams
     inputs = (Input("lattices", kinds=("hypotheses",)), Input("graph"))
 
@@ -34,6 +35,7 @@ class ImportLattices(Stage[ImportLatticesParams]):
     """One task per features shard of the sets. The source is read once; keys send its lattices to their shards."""
 
     name = "import-lattices"
+    version = 2
     params = ImportLatticesParams
     inputs = (Input("features"),)
 

@@ -57,9 +57,8 @@ def lattices_shard(p: LatticesParams, inputs: Inputs, shard: int, out: ShardWrit
         try:
             lattice = row.lattice
             if scorers is not None:
-                lattice = rescored(
-                    lattice, scorers[0], scorers[1], lm_scale=p.lm_scale, word_bonus=p.word_bonus, scale=scale
-                )
+                weights = {"lm_scale": p.lm_scale, "word_bonus": p.word_bonus, "scale": scale}
+                lattice = rescored(lattice, scorers[0], scorers[1], **weights, finished=row.finished)
                 out.stat("unknown_words", sum(not scorers[1].knows(w) for w in set(lattice.text(range(lattice.arcs)))))
             lattice = _as_kept(pruned(lattice, scale, p.beam or np.inf))
         except ValueError as error:

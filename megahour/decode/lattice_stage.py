@@ -29,6 +29,7 @@ class Lattices(Stage[LatticesParams]):
     """
 
     name = "lattices"
+    version = 2
     params = LatticesParams
     inputs = (
         Input("lattices", kinds=("hypotheses",)),

@@ -107,22 +107,33 @@ class GraphScorer:
 
 
 def rescored(
-    lattice: Lattice, old: Scorer, new: Scorer, *, lm_scale: float = 1.0, word_bonus: float = 0.0, scale: float = 1.0
+    lattice: Lattice,
+    old: Scorer,
+    new: Scorer,
+    *,
+    lm_scale: float = 1.0,
+    word_bonus: float = 0.0,
+    scale: float = 1.0,
+    finished: bool = True,
 ) -> Lattice:
     """`lattice` with lm_scale · new in place of old, and `word_bonus` off each word's cost.
+
+    finished: whether its costs include the end of the sentence; paths cut off in a sentence get none from `new` either.
 
     If the result would have more than MAX_ARCS arcs per frame, the lattice is first pruned with a narrower beam, at
     acoustic scale `scale`. Raises UnknownWordError for a word that `old` does not know.
     """
     beam = 100.0
-    while (found := _product(lattice, old, new, lm_scale, word_bonus, MAX_ARCS * max(1, lattice.frames))) is None:
+    end = (None,) if finished else ()
+    while (found := _product(lattice, old, new, lm_scale, word_bonus, MAX_ARCS * max(1, lattice.frames), end)) is None:
         lattice, beam = pruned(lattice, scale, beam), beam * NARROWER
     return found
 
 
 def _product(
-    lattice: Lattice, old: Scorer, new: Scorer, lm_scale: float, word_bonus: float, most: int
+    lattice: Lattice, old: Scorer, new: Scorer, lm_scale: float, word_bonus: float, most: int, behind: tuple[None, ...]
 ) -> Lattice | None:
+    """behind: what the models score after a path's last word."""
     end = lattice.states - 1
     first = np.searchsorted(lattice.source, np.arange(lattice.states + 1)).tolist()
     target, word, graph = lattice.target.tolist(), lattice.word.tolist(), lattice.graph.tolist()
@@ -136,7 +147,7 @@ def _product(
             for arc in range(first[state], first[state + 1]):
                 after, cost = models, graph[arc]
                 said = [lattice.words[word[arc]]] if word[arc] else []
-                for spelled in (*said, *([None] if target[arc] == end else [])):
+                for spelled in (*said, *(behind if target[arc] == end else ())):
                     (one, taken), (two, given) = old.step(after[0], spelled), new.step(after[1], spelled)
                     after, cost = (one, two), cost - taken + lm_scale * given
                 cost -= word_bonus * len(said)

@@ -10,6 +10,7 @@ from megahour.lattices.lattice import Lattice
 from megahour.lattices.loose import WeightedLink, from_links
 
 NULL = ("!NULL", "<eps>", "!SENT_START", "!SENT_END", "<s>", "</s>")
+_COMMENT = re.compile(r"(?:^|\s)#.*")  # a word may have this sign too
 _FIELD = re.compile(r'([A-Za-z]+)=("(?:[^"\\]|\\.)*"|\S+)')
 
 
@@ -28,7 +29,14 @@ def to_slf(name: str, lattice: Lattice, scale: float, frame_s: float) -> str:
 
 def _quoted(lattice: Lattice, arc: int) -> str:
     word = lattice.words[lattice.word[arc]] if lattice.word[arc] else "!NULL"
-    return f'"{word}"' if re.search(r"[\s\"'\\=]", word) else word
+    if not re.search(r"[\s\"'\\=#]", word):
+        return word
+    return '"' + re.sub(r'(["\\])', r"\\\1", word) + '"'
+
+
+def _plain(value: str) -> str:
+    """A field's value without its quotes and the backslashes inside them."""
+    return re.sub(r"\\(.)", r"\1", value[1:-1]) if value.startswith('"') else value
 
 
 def from_slf(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
@@ -49,7 +57,7 @@ def _read(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
     nodes: dict[int, dict[str, str]] = {}
     links: list[dict[str, str]] = []
     for line in lines:
-        fields = {key: value.strip('"') for key, value in _FIELD.findall(line.split("#")[0])}
+        fields = {key: _plain(value) for key, value in _FIELD.findall(_COMMENT.sub("", line))}
         if "I" in fields:
             nodes[int(fields["I"])] = fields
         elif "J" in fields:

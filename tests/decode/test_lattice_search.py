@@ -274,6 +274,23 @@ def test_rescoring_puts_one_language_models_costs_in_the_others_place(old: int, 
         GraphScorer(models[old]).step(GraphScorer(models[old]).start, "whale")
 
 
+def test_rescoring_of_unfinished_paths_leaves_the_end_of_the_sentence_out() -> None:
+    old, new = language_model(order=1), language_model(order=3)
+    graph = build_graph(old, {word: [[*ways[0], 3, 3]] for word, ways in LEXICON.items()}, 4)
+    found = searcher(graph, 8.0)(random_posteriors(2, 2, 4))
+    assert not found.final
+    assert found.lattice is not None
+    scorers = GraphScorer(old), ModelScorer(NgramScorer(from_model(new)))
+    before, after = texts(found.lattice), texts(rescored(found.lattice, *scorers, finished=False))
+    for words, cost in before.items():
+        state = [scorer.start for scorer in scorers]
+        for word in words:
+            for i, scorer in enumerate(scorers):
+                state[i], taken = scorer.step(state[i], word)  # type: ignore[attr-defined]
+                cost += taken if i else -taken
+        assert after[words] == pytest.approx(cost)
+
+
 def test_rescoring_that_would_grow_too_large_takes_a_narrower_lattice(monkeypatch: pytest.MonkeyPatch) -> None:
     model = language_model()
     graph = build_graph(model, LEXICON, 4, **HMM)  # type: ignore[arg-type]

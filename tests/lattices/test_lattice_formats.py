@@ -103,6 +103,16 @@ def test_slf_is_read_as_it_was_written_and_in_other_forms() -> None:
     )
 
 
+@pytest.mark.parametrize("word", ["c#", "#", 'a"b', '"x"', "a\\b", "don't", "x=y"])
+def test_signs_in_words_of_slf_are_no_comments_and_no_quotes(word: str) -> None:
+    one = replace(lattice(), words=["<eps>", word, "blue", "green"][: len(lattice().words)])
+    text = to_slf("u1", one, 1.0, 0.03).replace("start=0", "# a comment, U=no\nstart=0 # W=no")
+    name, again = from_slf(text.splitlines(), 0.03)
+    paths = [[(path.words, path.graph, path.cost) for path in best_paths(each, 1.0)] for each in (one, again)]
+    assert (name, paths[1]) == ("u1", paths[0])
+    assert any(word in words for words, _, _ in paths[0])
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
