@@ -95,10 +95,9 @@ def timing(spoken: Sequence[SpokenPhone], mel_frames: int, *, pause: int, edge: 
         phones, frames = [*phones, PAUSE], [*frames, 0]
     if len(phones) < 3:
         raise BadRecord("no-speech", "the alignment is all silence")
-    if long := [phone for phone, n in zip(phones, frames, strict=True) if n > longest and phone != PAUSE]:
-        raise BadRecord(
-            "badly-aligned", f"phone {long[0]!r} lasts {max(frames[1:-1]) / 100:.2f} s, phone_s is {longest / 100:g}"
-        )
+    for phone, n in zip(phones, frames, strict=True):
+        if n > longest and phone != PAUSE:
+            raise BadRecord("badly-aligned", f"phone {phone!r} lasts {n / 100:.2f} s, phone_s is {longest / 100:g}")
     ends = np.cumsum(frames) + WINDOW_FRAMES
     ends[-1] = mel_frames
     first = max(0, int(ends[0]) - edge)

@@ -59,8 +59,7 @@ def score_shard(p: ScoreSpeechParams, inputs: Inputs, shard: int, out: ShardWrit
     recognise = _recogniser(p.recogniser) if p.recogniser else None
     rows: list[Row] = []
     table = speech.read_table(shard, columns=COLUMNS).to_pylist()
-    wanted = {row[name] for row in table for name in ("recording", "key")}
-    places = _places(reference, wanted, shard) if reference is not None else {}
+    places = places_of([(row["recording"], row["key"]) for row in table], reference, shard) if reference else {}
     nearest = Nearest(inputs["training"]) if "training" in inputs else None
     with OpenShards(speech) as own, OpenShards(reference or speech) as other, nearest or nullcontext():
         for done, row in enumerate(table, 1):
@@ -89,15 +88,20 @@ def score_shard(p: ScoreSpeechParams, inputs: Inputs, shard: int, out: ShardWrit
     out.stats["rows"] = [[row.get(name) for name in ("words", "errors", *MEASURES)] for row in rows]
 
 
-def _places(reference: Artifact, wanted: set[int], likely: int) -> dict[int, tuple[int, Row]]:
-    """Find the shard and row of the reference utterances with the `wanted` keys, searching shard `likely` first."""
+def places_of(wanted: Sequence[tuple[int, int]], reference: Artifact, likely: int) -> dict[int, tuple[int, Row]]:
+    """Shard and row of the reference utterances by key, until each pair in `wanted` (a recording and a key) has one.
+
+    Shard `likely` is searched first. A recording may be that of many pairs.
+    """
     found: dict[int, tuple[int, Row]] = {}
+    waiting, names = list(wanted), {name for pair in wanted for name in pair}
     shards = sorted((receipt.shard for receipt in reference.each_receipt()), key=lambda shard: shard != likely)
     for shard in shards:
         for row in reference.read_table(shard, columns=["key", "offset", "size", "rate_hz"]).to_pylist():
-            if row["key"] in wanted:
+            if row["key"] in names:
                 found[row["key"]] = shard, row
-        if 2 * len(found) >= len(wanted):  # `wanted` has two keys per utterance: its own and its recording's
+        waiting = [pair for pair in waiting if found.keys().isdisjoint(pair)]
+        if not waiting:
             break
     return found
 

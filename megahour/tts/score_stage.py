@@ -24,6 +24,7 @@ class ScoreSpeech(Stage[ScoreSpeechParams]):
     """
 
     name = "score-speech"
+    version = 2
     params = ScoreSpeechParams
     inputs = (
         Input("speech", kinds=("utterances",)),

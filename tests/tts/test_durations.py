@@ -59,6 +59,11 @@ def test_another_text(words: list[str], reason: str) -> None:
     assert refused.value.reason == reason
 
 
+def test_the_long_phone_is_named_with_its_own_length() -> None:
+    with pytest.raises(BadRecord, match=r"phone 'b' lasts 1\.20 s, phone_s is 1"):
+        timing(spoken((PAUSE, 5), ("a", 9), (PAUSE, 250), ("b", 120), (PAUSE, 20)), 500, pause=8, edge=10, longest=100)
+
+
 def spoken(*phones: tuple[str, int]) -> list[SpokenPhone]:
     return [SpokenPhone(*each) for each in phones]
 
