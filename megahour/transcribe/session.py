@@ -21,6 +21,7 @@ from megahour.transcribe.recogniser import Recogniser, TimedWord
 from megahour.transcribe.streaming import USUAL, ChunkLengths, PieceStream, StreamPlan, plan_of
 
 MOST_FLOAT = 4.0  # peak allowed for float samples, nominally in ±1: resampling may overshoot
+BLOCK_S = 10  # of samples from Python that are processed at a time
 UPDATE_S = 0.5  # audio between two partial results of a stream
 LIMITS = AudioLimits(silent_head_s=24 * 3600.0, max_clipped=1.0, silent_peak=0.0, cut_short=True)
 """Silent, clipped and unfinished audio is accepted here; audio that cannot be decoded is still refused."""
@@ -270,7 +271,10 @@ def _samples(samples: NDArray[Any], rate_hz: int, recogniser: Recogniser) -> Ite
     if samples.ndim != 1 or not LIMITS.min_rate_hz <= rate_hz <= LIMITS.max_rate_hz:  # 16 for 16000 would take hours
         allowed = f"give mono ones, and rate_hz from {LIMITS.min_rate_hz} to {LIMITS.max_rate_hz}"
         raise BadRecord("sample-rate", f"samples of shape {samples.shape} at {rate_hz} Hz; {allowed}")
-    yield soxr.resample(_in_int16_scale(samples), rate_hz, recogniser.front.rate_hz)
+    heard = soxr.resample(_in_int16_scale(samples), rate_hz, recogniser.front.rate_hz)
+    step = BLOCK_S * recogniser.front.rate_hz  # the time to cut a block into pieces grows with its square
+    for start in range(0, len(heard), step):
+        yield heard[start : start + step]
 
 
 def _in_int16_scale(samples: NDArray[Any]) -> NDArray[np.float32]:

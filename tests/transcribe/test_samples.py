@@ -60,6 +60,12 @@ def test_a_path_is_watched_too(recogniser: Recogniser, tmp_path: Path) -> None:
     assert seen[-1] == len(SAMPLES) / 8000
 
 
+def test_long_samples_are_processed_in_parts(recogniser: Recogniser) -> None:
+    seen: list[float] = []
+    transcribe(np.tile(SAMPLES, 11), recogniser, rate_hz=8000, watch=seen.append)
+    assert seen == [10.0, 20.0, 22.0]
+
+
 def test_a_mean_is_settled_unless_the_model_learnt_without(tmp_path: Path) -> None:
     """As in a stream: with `settled` off, in chunks, and for features that were made with `restarts`."""
     learnt, cold = (model(tmp_path / name, "tdnn") for name in ("speakers", "restarts"))
