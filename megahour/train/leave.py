@@ -17,6 +17,7 @@ import os
 import signal
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from megahour.core.store import SCRATCH, Artifact
@@ -34,8 +35,11 @@ def markers(run: str) -> dict[str, float]:
     """The complete checkpoints of a run's trainings, with the times (by the store's clock, in s) they were written."""
     home = Artifact(run)
     home.fs.invalidate_cache()
-    found = [path for pattern in MARKERS for path in home.fs.glob(home.path(pattern))]
-    return {path: home.fs.modified(path).timestamp() for path in found}
+    times = {}
+    for path in (path for pattern in MARKERS for path in home.fs.glob(home.path(pattern))):
+        with suppress(FileNotFoundError):  # a newer checkpoint has replaced it since
+            times[path] = home.fs.modified(path).timestamp()
+    return times
 
 
 def newest(run: str) -> float:
@@ -77,7 +81,10 @@ def leave(run: str, process: int, within_s: float) -> bool:
             request(run)
             asked_s = now_s
         time.sleep(POLL_S)
-        saved = newest(run) > before
+        try:
+            saved = newest(run) > before
+        except OSError as error:  # the store does not respond now; the process has to end in any case
+            LOG.warning("cannot read the checkpoints of %s: %s", run, error)
     LOG.warning("%s after %.1f s: leaving", "a checkpoint" if saved else "no checkpoint", time.monotonic() - began_s)
     if alive(process):
         os.kill(process, signal.SIGTERM)

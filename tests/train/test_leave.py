@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from megahour.sync.checkpoint import Checkpoints
 from megahour.train.checkpoints import Saving
@@ -39,6 +40,27 @@ def test_the_process_ends_once_there_is_a_checkpoint_of_now(tmp_path: Path, proc
     assert leave(str(tmp_path), process.pid, 30.0)
     assert time.monotonic() - began_s < 10
     assert newest(str(tmp_path)) > before
+    assert process.wait(10) == -15
+
+
+def test_checkpoints_that_go_while_they_are_looked_at_and_a_store_that_fails_do_not_keep_the_process(
+    tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(tmp_path, "7")
+    whole = LocalFileSystem.glob
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFileSystem, "glob", lambda fs, path: [*whole(fs, path), f"{tmp_path}/gone"])
+        assert newest(str(tmp_path)) > 0
+    answers = iter([1.0])
+
+    def fails_later(run: str) -> float:
+        try:
+            return next(answers)
+        except StopIteration:
+            raise TimeoutError("no answer") from None
+
+    monkeypatch.setattr("megahour.train.leave.newest", fails_later)
+    assert not leave(str(tmp_path), process.pid, 0.2)
     assert process.wait(10) == -15
 
 
