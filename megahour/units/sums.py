@@ -81,6 +81,8 @@ class ExactSums:
 
     def merge(self, other: ExactSums) -> None:
         keys = other.keys()
+        if not len(keys):
+            return  # its width says nothing: a shard without a usable utterance has none
         if not self._places:
             self._rows = np.zeros((16, other.width), np.int64)
         self._put(keys, other._rows[[other._places[key] for key in keys.tolist()]])

@@ -60,6 +60,16 @@ def test_a_sum_never_wraps_round(sign: int) -> None:
         sums.merge(ExactSums.from_bytes(sums.to_bytes()))
 
 
+@pytest.mark.parametrize("nothing", [ExactSums(0), ExactSums(3)])
+def test_a_shard_without_a_usable_utterance_adds_nothing_whenever_it_arrives(nothing: ExactSums) -> None:
+    some = ExactSums(3)
+    some.add([7], [[1.0, 2.0, 3.0]])
+    for first, second in ((some, nothing), (nothing, some)):
+        sums = ExactSums.from_bytes(first.to_bytes())
+        sums.merge(ExactSums.from_bytes(second.to_bytes()))
+        assert sums.rows([7]).tolist() == [[1.0, 2.0, 3.0]]
+
+
 def test_arrays_and_a_header_go_through_bytes() -> None:
     arrays = {"a": np.arange(6, dtype=np.int64).reshape(2, 3), "b\n": np.array([0.5, np.inf]), "c": np.zeros((0, 4))}
     header, read = unpack(pack({"x": ["ä", 1]}, arrays))
