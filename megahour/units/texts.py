@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -76,7 +77,7 @@ def input_lines(inputs: Mapping[str, Artifact], sets: Sequence[str] = ()) -> Ite
 
 
 def _lines(file: BinaryIO, *, packed: bool, where: str) -> Iterator[str]:
-    """Raises ConfigError: `where` is not UTF-8."""
+    """Raises ConfigError: `where` is not UTF-8, or not whole gzip although its name says so."""
     raw = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
     read = 0
     try:
@@ -86,3 +87,6 @@ def _lines(file: BinaryIO, *, packed: bool, where: str) -> Iterator[str]:
     except UnicodeDecodeError as error:
         what = f"not UTF-8, after line {read}: byte {error.object[error.start]:#04x}"
         raise ConfigError(what, where=where, remedy="iconv -f latin1 -t utf-8 FILE, with the encoding it has") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        what = f"damaged gzip, after line {read}: {error}"
+        raise ConfigError(what, where=where, remedy="copy it again; `gzip -t FILE` tests it") from None

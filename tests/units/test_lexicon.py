@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import itertools
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from megahour.units.lexicon import (
 from megahour.units.lexicon_stage import MakeLexicon
 from megahour.units.params import LexiconParams, PronunciationsParams
 from megahour.units.pronunciations_stage import WeighPronunciations
+from megahour.units.texts import file_lines
 
 symbols = st.text("abcdefɔːʃ'ё", min_size=1, max_size=5)
 
@@ -155,6 +157,15 @@ def test_a_line_without_phones_costs_that_line_and_another_encoding_is_named(
     path.write_bytes("RED  R E D\nCAFÉ  K A F E\n".encode("latin1"))
     with pytest.raises(TaskFailed, match=r"my\.dic: not UTF-8, after line \d: byte 0xc9\n.*iconv -f latin1"):
         make(tmp_path, engine, params)
+
+
+@pytest.mark.parametrize(
+    "data", [gzip.compress(b"hello\n" * 999)[:20], b"hello\n", gzip.compress(b"hi")[:10] + b"?" * 9]
+)
+def test_a_damaged_gzip_is_named(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "text.txt.gz").write_bytes(data)
+    with pytest.raises(ConfigError, match=r"text\.txt\.gz: damaged gzip, after line \d"):
+        list(file_lines([str(tmp_path / "text.txt.gz")]))
 
 
 @pytest.mark.parametrize(
