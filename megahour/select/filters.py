@@ -50,7 +50,9 @@ def _of_other_times(p: SelectParams, utterances: Artifact, shard: int) -> bool:
     column = [about.schema.column(i).path for i in range(about.num_columns)].index("created_s")
     known = [about.row_group(group).column(column).statistics for group in range(about.num_row_groups)]
     return all(
-        each is not None and each.has_min_max and (each.max < p.from_s or (bool(p.until_s) and each.min > p.until_s))
+        each is not None
+        and each.has_min_max
+        and ((bool(p.from_s) and each.max < p.from_s) or (bool(p.until_s) and each.min > p.until_s))
         for each in known
     )
 
@@ -68,9 +70,10 @@ def reasons(p: SelectParams, table: pa.Table, twice: NDArray[np.bool_]) -> NDArr
     """(rows,) indices into `REASONS`. twice: (rows,) which are duplicates."""
     split, tier = (_outside(table[name], wanted) for name, wanted in (("split", p.splits), ("tier", p.tiers)))
     confidence, created_s = table["confidence"].to_numpy(), table["created_s"].to_numpy()
+    early = created_s < p.from_s if p.from_s else np.zeros(created_s.size, np.bool_)  # before 1970 it is negative
     late = created_s > p.until_s if p.until_s else np.zeros(created_s.size, np.bool_)
     language = _in_other_languages(table["language"], p.languages)
-    wrong = [twice, split, tier, confidence < p.min_confidence, created_s < p.from_s, late, language]
+    wrong = [twice, split, tier, confidence < p.min_confidence, early, late, language]
     return np.select(wrong, range(1, len(REASONS)), default=USABLE).astype(np.int8)
 
 

@@ -62,7 +62,7 @@ class SelectParams(Params):
         json_schema_extra=LATER,
     )
     min_confidence: Share = Field(0.0, description="Drop utterances with a lower alignment confidence.")
-    from_s: int = Field(0, description="Earliest time of recording, in Unix seconds.")
+    from_s: int = Field(0, description="Earliest time of recording, in Unix seconds. 0 sets no limit.")
     until_s: int = Field(0, description="Latest time of recording, in Unix seconds. 0 sets no limit.")
     draw_hours: dict[str, float] = Field(
         {},

@@ -33,7 +33,7 @@ class Select(Stage[SelectParams]):
     """
 
     name = "select"
-    version = 7
+    version = 8
     params = SelectParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"), Input("duplicates", optional=True))
     exchange = True
@@ -96,7 +96,7 @@ class CountVoices(Stage[SelectParams]):
     """Counts the time and the places of each voice, from small metadata columns, in an exchange by voice and place."""
 
     name = "count-voices"
-    version = 2
+    version = 3
     params = SelectParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"), Input("listed", optional=True))
     exchange = True

@@ -204,6 +204,16 @@ def test_only_the_wanted_languages_and_locales(tmp_path: Path) -> None:
         Select().partitions(params(languages=["fr"]), {"utterances": utterances})
 
 
+@pytest.mark.parametrize(("limits", "years"), [({}, [1955, 1999]), ({"until_s": -1}, [1955]), ({"from_s": 1}, [1999])])
+def test_recordings_of_before_1970_are_early_only_if_a_limit_says_so(
+    limits: dict[str, int], years: list[int], tmp_path: Path
+) -> None:
+    """Their Unix times are negative; 0 is no limit."""
+    made = [utterance(f"u{year}", str(year), created_s=(year - 1970) * 365 * 86_400) for year in (1955, 1999)]
+    found = census(params(**limits), {"utterances": write_utterances(tmp_path / "u", [[row] for row in made])})
+    assert sorted(found.hours) == [str(year) for year in years]
+
+
 def test_wrong_rules_are_named(rows: list[dict[str, Any]], tmp_path: Path) -> None:
     inputs = {"utterances": write_utterances(tmp_path / "utterances", [rows])}
     unheard = params(sets=[{"name": "test", "named": ["s1", "s99"]}])
