@@ -17,6 +17,7 @@ from megahour.corpus.text.language_id import canonical
 
 MAX_BYTES = 64 << 20  # a side file may hold the transcript as well
 MAX_UNIX_S = 1 << 62
+_DAY = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])")  # 20210304: a date, not August 1970
 ALIASES = {
     "licence": ("licence", "license", "licenseurl", "license_url"),
     "attribution": ("attribution", "credits", "creator", "author", "artist", "publisher"),
@@ -54,7 +55,9 @@ def side_info(item: Item, p: IngestParams) -> SideInfo:
     BadRecord: ``unreadable-side-information``, ``licence-unknown``, ``licence-forbidden`` (a `LicenceRefused`).
     """
     fields = {**_fields(item), **{name: value for name, value in item.fields.items() if value not in (None, "")}}
-    values = {name: next((fields[key] for key in keys if fields.get(key)), "") for name, keys in ALIASES.items()}
+    values = {}
+    for name, keys in ALIASES.items():
+        values[name] = next((fields[key] for key in keys if _tells(fields.get(key), name)), "")
     created_s = _unix_time(values["created_s"])
     try:
         licence = check_licence(_text(values["licence"]) or p.licence, p.licences)
@@ -91,6 +94,11 @@ def _fields(item: Item) -> dict[str, Any]:
     return {**nested, **value} if isinstance(nested, dict) else value
 
 
+def _tells(value: Any, name: str) -> bool:
+    """Whether a field holds something. The number 0 is the first speaker of many data sets; else it stands for none."""
+    return bool(value) or (name == "speaker" and isinstance(value, int | float) and not isinstance(value, bool))
+
+
 def _text(value: Any) -> str:
     """A value, or a list of values, as one line."""
     if isinstance(value, list):
@@ -105,13 +113,13 @@ def _speaker_in_path(source: str, pattern: str) -> str:
 
 def _unix_time(value: Any) -> int | None:
     """Unix time of a number or an ISO 8601 date (UTC by default); 0 of an empty value, None if it is not a date."""
-    if isinstance(value, int | float):
+    if isinstance(value, int | float) and not _DAY.fullmatch(str(value)):
         return int(value) if abs(value) < MAX_UNIX_S else None  # false for NaN; a long integer may not fit a float
     if not (text := str(value).strip()):
         return 0
     if re.fullmatch(r"\d{4}(?:-\d\d)?", text):  # a year or a month, as archives have them
         text += "-01" * (2 if len(text) == 4 else 1)
-    elif re.fullmatch(r"-?\d{5,12}", text):  # a number in a text file
+    elif re.fullmatch(r"-?\d{5,12}", text) and not _DAY.fullmatch(text):  # a number in a text file
         return int(text)
     try:
         moment = datetime.datetime.fromisoformat(text)

@@ -213,7 +213,7 @@ def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name") -> list
             where="source",
             remedy=f"give audio with one of the suffixes {' '.join(MEDIA)}",
         )
-    unread = _not_read([path for path in listing.sizes if path not in archives], groups, listing.hidden)
+    unread = _not_read(listing.sizes.keys() - set(archives), groups, listing.hidden)
     broken = [path for path in listing.broken if path.lower().endswith(WANTED) or not split_suffix(path)[1]]
     others = {BROKEN: len(listing.broken) - len(broken)} if len(broken) < len(listing.broken) else {}
     if unread or listing.unread or others:

@@ -147,7 +147,7 @@ def _item(fields: dict[str, Any], listing: Listing) -> Item:
 
 def _name(fields: dict[str, Any], address: str) -> str:
     """The row's name, else its address without the suffix; addresses such as "/download?id=3" keep the query."""
-    if given := first_of(fields, NAME_COLUMNS):
+    if (given := first_of(fields, NAME_COLUMNS)) != "":
         return str(given)
     shown = masked(address)
     stem, suffix = split_suffix(re.sub(r"[?#].*$", "", shown))

@@ -21,6 +21,8 @@ from made_tracks import served, track
 from megahour.core.errors import BadRecord, ConfigError, StageError
 from megahour.core.store import Artifact
 from megahour.corpus.ingest.params import IngestParams
+from megahour.corpus.ingest.side_information import side_info
+from megahour.corpus.ingest.sources import Item
 from megahour.corpus.ingest.stage import Ingest
 from megahour.corpus.ingest.tables import plan_table, table_items
 from megahour.corpus.media.audio import Decoder, decode
@@ -129,6 +131,14 @@ def test_the_text_may_stand_in_the_row(tmp_path: Path, column: str) -> None:
     (item,) = table_items(table, plan_table(table, 1 << 30, 1)[0]["table"][0], 1, 0)
     assert not isinstance(item, BadRecord)
     assert (item.text, item.transcripts) == ("Send me the file.txt, please", ())
+
+
+def test_the_number_0_is_a_name_and_a_speaker(tmp_path: Path) -> None:
+    records = [{"audio": f"{i}.wav", "id": i, "speaker_id": i, "license": "CC0"} for i in range(2)]
+    source = write_table(tmp_path / "t.jsonl", records)
+    items = [item for item in table_items(source, 0, 2, 0) if isinstance(item, Item)]
+    assert [item.name for item in items] == ["0", "1"]
+    assert [side_info(item, IngestParams(source=source)).speaker for item in items] == ["0", "1"]
 
 
 @pytest.mark.parametrize("shard_rows", [1, 3, 100])
