@@ -126,7 +126,7 @@ def read_kaldi(
     places, bad = _table(open_lines("wav.scp"), wanted, "wav.scp", first=first)
     segments, also_bad = _segments(open_lines("segments"), wanted, first=first)
     yield from [*bad, *also_bad]
-    spans = segments or {name: (name, 0.0, None) for name in places}
+    spans = {name: (name, 0.0, None) for name in places} if segments is None else segments
     tables = {}
     for name in ("text", "utt2spk", "utt2lang", "utt2megahour"):
         tables[name], bad = _table(open_lines(name), spans.__contains__, name, first=first)
@@ -187,11 +187,13 @@ def _table(
 
 def _segments(
     lines: Lines, wanted: Callable[[str], bool], *, first: bool
-) -> tuple[dict[str, tuple[str, float, float | None]], list[BadRecord]]:
-    """(recording, start_s, duration_s) by utterance, and the bad lines."""
+) -> tuple[dict[str, tuple[str, float, float | None]] | None, list[BadRecord]]:
+    """(recording, start_s, duration_s) by utterance, None for a directory without segments; and the bad lines."""
     segments: dict[str, tuple[str, float, float | None]] = {}
     bad: list[BadRecord] = []
+    empty = True  # not so if all lines are of other parts
     for line in lines:
+        empty = False
         if isinstance(line, BadRecord):
             bad += [line] * first
             continue
@@ -215,7 +217,7 @@ def _segments(
             segments[utterance] = (recording, duration(start_s, "start"), length_s)
         except RECORD_FAULTS as error:
             bad.append(bad_record(error, "".join(parts[:1])))
-    return segments, bad
+    return None if empty else segments, bad
 
 
 def _number(text: str) -> float:

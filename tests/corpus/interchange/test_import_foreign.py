@@ -21,10 +21,13 @@ from corpus import run, sound
 from lhotse.supervision import AlignmentItem
 
 from megahour.core.errors import ConfigError
+from megahour.core.records import key_of
 from megahour.core.schemas import CUES, RECORDINGS
 from megahour.core.store import Artifact
 from megahour.corpus.interchange.import_stage import Import
+from megahour.corpus.interchange.kaldi import read_kaldi
 from megahour.corpus.interchange.params import ImportParams
+from megahour.corpus.interchange.untrusted import Entry, Root
 from megahour.corpus.media.tar import ShardAudio
 
 RATE_HZ = 16_000
@@ -174,6 +177,18 @@ def test_kaldi_segments(tmp_path: Path) -> None:
         (8000, 24_000, "s", "one two"),
         (32_000, 64_000, "s", "three"),
     ]
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 5])
+def test_recordings_without_a_segment_are_no_utterances_in_however_many_parts(tmp_path: Path, parts: int) -> None:
+    files = {"wav.scp": ["a a.wav", "b b.wav", "c c.wav"], "segments": ["u a 0 1"]}
+    files["text"] = ["u one", "b two", "c three"]
+    root, found = Root(str(tmp_path), allow_outside=False), []
+    for part in range(parts):
+        wanted = lambda name, part=part: key_of(name) % parts == part  # noqa: E731
+        found += read_kaldi(lambda name: iter(files.get(name, ())), root, wanted, first=part == 0)
+    assert [entry.id for entry in found if isinstance(entry, Entry)] == ["u"]
+    assert len(found) == 1
 
 
 def test_commands_in_data_are_never_run(tmp_path: Path) -> None:
