@@ -23,20 +23,21 @@ def track(
     *,
     options: dict[str, str] | None = None,
     jump_s: int = 0,
+    late_s: int = 0,
 ) -> bytes:
     """int16 [T] as the only track of a container; `container` is FFmpeg's name of the muxer.
 
-    With `jump_s`, the timestamps of the second half are ahead by that many seconds.
+    With `jump_s`, the timestamps of the second half are ahead by that many seconds, with `late_s` all.
     """
     target = io.BytesIO()
     with av.open(target, "w", format=container, options=options or {}) as file:
         stream = file.add_stream(codec, rate=rate_hz, layout="mono")
-        _fill(file, stream, samples, rate_hz, jump_s)
+        _fill(file, stream, samples, rate_hz, jump_s, late_s)
     return target.getvalue()
 
 
-def film(samples: Int16 | None, rate_hz: int = 48_000) -> bytes:
-    """An MP4 with pictures, and with a sound track if samples are given."""
+def film(samples: Int16 | None, rate_hz: int = 48_000, late_s: int = 0) -> bytes:
+    """An MP4 with pictures, and with a sound track if samples are given, which may start late."""
     target = io.BytesIO()
     with av.open(target, "w", format="mp4") as file:
         video = file.add_stream("mpeg4", rate=10)
@@ -46,11 +47,11 @@ def film(samples: Int16 | None, rate_hz: int = 48_000) -> bytes:
             file.mux(video.encode(av.VideoFrame.from_ndarray(np.zeros((32, 32, 3), np.uint8), format="rgb24")))
         file.mux(video.encode(None))
         if sound is not None and samples is not None:
-            _fill(file, sound, samples, rate_hz)
+            _fill(file, sound, samples, rate_hz, late_s=late_s)
     return target.getvalue()
 
 
-def _fill(file: Any, stream: Any, samples: Int16, rate_hz: int, jump_s: int = 0) -> None:
+def _fill(file: Any, stream: Any, samples: Int16, rate_hz: int, jump_s: int = 0, late_s: int = 0) -> None:
     resample = av.AudioResampler(format=stream.codec_context.format, layout="mono", rate=rate_hz)
     packets = []
     for start in range(0, len(samples), 1 << 20):
@@ -62,9 +63,9 @@ def _fill(file: Any, stream: Any, samples: Int16, rate_hz: int, jump_s: int = 0)
         packets += stream.encode(part)
     packets += stream.encode(None)
     for number, packet in enumerate(packets):
-        if jump_s and number > len(packets) // 2:
-            packet.pts += int(jump_s / packet.time_base)
-            packet.dts += int(jump_s / packet.time_base)
+        ahead_s = late_s + (jump_s if number > len(packets) // 2 else 0)
+        packet.pts += int(ahead_s / packet.time_base)
+        packet.dts += int(ahead_s / packet.time_base)
         file.mux(packet)
 
 

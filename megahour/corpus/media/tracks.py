@@ -91,13 +91,16 @@ class TrackReader:
         return best
 
     def _declared_samples(self, demuxer: str) -> int | None:
+        """Samples from the start of the container, so with the silence before a track that starts late."""
         if demuxer in _GUESSED:
             return None
-        seconds = None
-        if self._stream.duration is not None and self._stream.time_base is not None:
-            seconds = float(self._stream.duration * self._stream.time_base)
+        seconds, stream = None, self._stream
+        if stream.duration is not None and stream.time_base is not None:
+            late_s = float((stream.start_time or 0) * stream.time_base) - self._zero_s
+            seconds = float(stream.duration * stream.time_base) + max(0.0, late_s)
         elif self._container.duration and len(self._container.streams) == 1:
             seconds = self._container.duration / av.time_base
+            seconds -= self._zero_s if demuxer == "matroska" else 0.0  # its duration is the time of the end
         return None if not seconds else round(seconds * self.rate_hz)
 
     def _decoded(self) -> Iterator[AudioFrame]:

@@ -63,6 +63,18 @@ def test_the_sound_of_a_film() -> None:
     assert abs(len(decode(io.BytesIO(film(samples)), 16_000)) - 32_000) < 1600
 
 
+def test_the_sound_of_a_film_that_starts_in_silence() -> None:
+    """Times count from the start of the film, whatever the header of the sound's own track says."""
+    sound = decode(io.BytesIO(film(murmur(2, RATE_HZ), late_s=2)), 16_000)[:, 0]
+    assert abs(len(sound) - 64_000) < 1600
+    assert not sound[:31_000].any()
+
+
+def test_a_matroska_whose_clock_does_not_start_at_0() -> None:
+    sound = decode(io.BytesIO(track(murmur(2, RATE_HZ), "matroska", "aac", late_s=2)), 16_000)
+    assert abs(len(sound) - 32_000) < 1600
+
+
 def test_a_container_without_sound() -> None:
     assert reason_of(film(None)) == "no-audio-stream"
 
