@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -35,9 +36,10 @@ class Scored:
 
     def speakers(self) -> list[dict[str, Any]]:
         """Words and each system's WER by speaker, sorted."""
-        result = []
-        for speaker in sorted({reference.speaker for reference in self.references}):
-            rows = [i for i, reference in enumerate(self.references) if reference.speaker == speaker]
+        result, rows_of = [], defaultdict[str, list[int]](list)  # a voice without a name is a speaker of its own
+        for i, reference in enumerate(self.references):
+            rows_of[reference.speaker].append(i)
+        for speaker, rows in sorted(rows_of.items()):
             sums = {name: sum((edits[i] for i in rows), Edits()) for name, edits in self.words.items()}
             words = next(iter(sums.values())).length
             rates = {f"wer_{name}": _number(edits.rate) for name, edits in sums.items()}
