@@ -15,6 +15,7 @@ from megahour.core.schemas import CONFIDENCE, HYPOTHESES
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.corpus.interchange.record import recording_id
 from megahour.corpus.text.edit_distance import align
 from megahour.decode.build import pronounced
 from megahour.decode.composed_search import scorers as lm_scorers
@@ -50,7 +51,9 @@ def lattices_shard(p: LatticesParams, inputs: Inputs, shard: int, out: ShardWrit
     scorers = lm_scorers(inputs["lm"].url, inputs["graph_lm"].url) if "lm" in inputs else None
     speller = _speller(inputs)
     texts = _texts(inputs["texts"], shard) if "features" in inputs else {}
-    rows, kept, listed, ctm = [], [], [], []
+    places = _places(inputs["places"], shard) if "selection" in inputs else {}
+    rows, kept, listed = [], [], []
+    ctm: list[tuple[tuple[str, float] | tuple[()], list[str]]] = []
     for row in read_rows(inputs["lattices"], shard):
         out.came_in()
         scale = p.acoustic_scale or row.scale
@@ -73,7 +76,8 @@ def lattices_shard(p: LatticesParams, inputs: Inputs, shard: int, out: ShardWrit
         kept.append(LatticeRow(row.key, lattice, scale, row.frame_s, row.finished))
         spans, exact = _spans(lattice, best, speller)
         out.stat("words_without_exact_times", 0 if exact else len(best.words))
-        ctm += _ctm(row.key, best.words, spans, sure, row.frame_s)
+        place = places.get(row.key, (f"{row.key} 1", 0.0))
+        ctm.append((place if places else (), _ctm(*place, best.words, spans, sure, row.frame_s)))
         if p.nbest:
             listed.append(_nbest_line(row.key, found))
         if row.key in texts:
@@ -84,7 +88,7 @@ def lattices_shard(p: LatticesParams, inputs: Inputs, shard: int, out: ShardWrit
     columns = zip(*rows, strict=True) if rows else ([] for _ in schema.names)
     out.table(pa.table([pa.array(c, t) for c, t in zip(columns, schema.types, strict=True)], schema=schema))
     out.table(to_table(kept), SUFFIX)
-    out.text("".join(ctm), ".ctm")
+    out.text("".join(line for _, lines in sorted(ctm, key=lambda each: each[0]) for line in lines), ".ctm")
     if p.nbest:
         out.text("".join(listed), ".nbest.jsonl")
     out.stats.update(density([row.lattice for row in kept]))
@@ -127,12 +131,25 @@ def _spans(lattice: Lattice, best: BestPath, speller: WordSpeller | None) -> tup
     return list(zip(*ends, strict=True)), False
 
 
+def _places(places: Artifact, shard: int) -> dict[int, tuple[str, float]]:
+    """By utterance: its recording and channel as in the CTM lines of `export`, and its start there in seconds."""
+    rows = rows_beside(places, shard).to_pylist()
+    return {
+        row["key"]: (f"{recording_id(row)} {row['channel'] + 1}", row["start_samples"] / row["rate_hz"]) for row in rows
+    }
+
+
 def _ctm(
-    key: int, words: Sequence[str], spans: Sequence[tuple[int, int]], sure: Sequence[float], frame_s: float
+    place: str,
+    start_s: float,
+    words: Sequence[str],
+    spans: Sequence[tuple[int, int]],
+    sure: Sequence[float],
+    frame_s: float,
 ) -> list[str]:
-    """Lines in NIST's CTM format: utterance, channel, start and duration in seconds, word, confidence."""
+    """Lines in NIST's CTM format: recording or utterance, channel, start and duration in seconds, word, confidence."""
     return [
-        f"{key} 1 {begin * frame_s:.3f} {(end - begin) * frame_s:.3f} {word} {confidence:.4f}\n"
+        f"{place} {start_s + begin * frame_s:.3f} {(end - begin) * frame_s:.3f} {word} {confidence:.4f}\n"
         for word, (begin, end), confidence in zip(words, spans, sure, strict=True)
     ]
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
 
 
+PLACE = ["name", "recording", "channel", "start_samples", "rate_hz"]
 LM_ENTRIES = ("lattice_lm", "lattice_lm_scale")
 """Entries of a summary: digest of the language model whose costs the lattices have, and its weight."""
 
@@ -25,7 +26,7 @@ class Lattices(Stage[LatticesParams]):
     Writes *hypotheses* with lattices and a column `confidence`, and `.ctm`. `lm` replaces `graph_lm`, the language
     model of the graph that was searched. `features` hold the reference texts for error rates and the oracle. `lexicon`
     and `units` give exact word times for an HMM graph. Otherwise times come from the lattice's arcs, which may be off
-    by half a word.
+    by half a word. With `selection`, the `.ctm` has the recordings' names and times, else utterances' keys and times.
     """
 
     name = "lattices"
@@ -38,6 +39,7 @@ class Lattices(Stage[LatticesParams]):
         Input("features", optional=True),
         Input("lexicon", optional=True),
         Input("units", optional=True),
+        Input("selection", optional=True),
     )
 
     def check(self, p: LatticesParams, roles: Collection[str]) -> None:
@@ -57,9 +59,12 @@ class Lattices(Stage[LatticesParams]):
     def layouts(self, p: LatticesParams, inputs: Inputs) -> Mapping[str, LaidOut]:
         from megahour.runner.beside import laid_beside
 
-        if "features" not in inputs:
-            return {}
-        return laid_beside("texts", "lattices", "features", columns=["text"], rows_suffix=".arrow")
+        laid = {}
+        if "features" in inputs:
+            laid |= laid_beside("texts", "lattices", "features", columns=["text"], rows_suffix=".arrow")
+        if "selection" in inputs:
+            laid |= laid_beside("places", "lattices", "selection", columns=PLACE)
+        return laid
 
     def run(self, p: LatticesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.decode.lattice_shard import lattices_shard

@@ -12,29 +12,50 @@ import pyarrow.compute as pc
 
 from megahour.core.errors import StageError
 from megahour.core.store import Artifact
+from megahour.corpus.interchange.record import recording_id
 
 Int64 = npt.NDArray[np.int64]
 
 
 class Reference(NamedTuple):
-    """One utterance that a system should have recognised."""
+    """One utterance that a system should have recognised.
+
+    recording: its recording's name and channel, as in CTM files, with its span there; "" if only features are known.
+    """
 
     key: int
     text: str
     condition: str
     speaker: str
+    recording: str = ""
+    start_s: float = 0.0
+    end_s: float = 0.0
+
+
+OWN = ("key", "text", "condition", "speaker")
+PLACE = ("name", "recording", "channel", "start_samples", "end_samples", "rate_hz")
+"""Columns of features, and those that a selection also has."""
 
 
 def read_references(artifact: Artifact, suffix: str, sets: Sequence[str]) -> list[Reference]:
     """References of the shards tagged with one of `sets`, in order. Raises StageError when there are none."""
     references: list[Reference] = []
+    columns = [*OWN, *(PLACE if suffix == ".parquet" else ())]
     for receipt in artifact.each_receipt():
         if receipt.tags.get("set") in sets:
-            table = artifact.read_table(receipt.shard, suffix, columns=["key", "text", "condition", "speaker"])
-            references += [Reference(**row) for row in table.to_pylist()]
+            table = artifact.read_table(receipt.shard, suffix, columns=columns)
+            references += [_placed(row) for row in table.to_pylist()]
     if not references:
         raise StageError(f"no utterances in sets {list(sets)}", where=artifact.url, remedy="set `sets`")
     return references
+
+
+def _placed(row: Mapping[str, Any]) -> Reference:
+    own = Reference(*(row[name] for name in OWN))
+    if not row.get("rate_hz"):
+        return own
+    start_s, end_s = (round(row[f"{end}_samples"] / row["rate_hz"], 3) for end in ("start", "end"))
+    return own._replace(recording=recording_id(row), start_s=start_s, end_s=end_s)
 
 
 def true_references(

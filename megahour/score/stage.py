@@ -15,17 +15,20 @@ if TYPE_CHECKING:
     from megahour.score.references import Reference
 
 TRUTH = ("raw", "recordings", "utterances")
+NAMED = ("recording", "start_s", "end_s")  # columns that name an utterance as its user knows it
 
 
 class Score(SingleShard[ScoreParams]):
     """Writes `.json` (table, speakers), `.md` (the table) and `.parquet` (a row per utterance).
 
+    With `selection`, rows have the recording's name and the utterance's span in it.
     References are the texts of `features` or `selection`. With `raw`, `recordings` and `utterances`, they are the true
     words whose middle lies in the utterance. Without a hypothesis, all words of an utterance count as deleted. If
     models assign tags, the `.json` has their accuracy under `tags`; languages need the input `selection`.
     """
 
     name = "score"
+    version = 2
     params = ScoreParams
     inputs = (
         Input("baseline", optional=True, kinds=("hypotheses",)),
@@ -72,6 +75,7 @@ class Score(SingleShard[ScoreParams]):
         out.text(to_markdown(table), ".md")
         columns: dict[str, Any] = {
             "key": pa.array([reference.key for reference in references], pa.int64()),
+            **({name: [getattr(r, name) for r in references] for name in NAMED} if "selection" in inputs else {}),
             "condition": [reference.condition for reference in references],
             "speaker": [reference.speaker for reference in references],
             "reference": [reference.text for reference in references],

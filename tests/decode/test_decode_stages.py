@@ -130,6 +130,20 @@ def model_artifact(folder: Path, outputs: int, extra: Mapping[str, Any]) -> Arti
     return artifact
 
 
+def recorded(folder: Path) -> Artifact:
+    """A selection: places of the utterances of `features_artifact` in two channels of a recording, the last first."""
+    keys = [key for first in (0, 100) for key in range(first, first + 5)]
+    columns = {
+        "key": pa.array(keys, pa.int64()),
+        "name": ["a talk" if key % 2 else "" for key in keys],
+        "recording": pa.array([7] * len(keys), pa.int64()),
+        "channel": pa.array([key % 2 for key in keys], pa.int32()),
+        "start_samples": pa.array([16_000 * (91 - key % 100) for key in keys], pa.int64()),
+        "rate_hz": pa.array([16_000] * len(keys), pa.int32()),
+    }
+    return write_artifact(folder, [({}, {".parquet": pa.table(columns)})], {})
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, engine: LocalEngine) -> dict[str, Artifact]:
     """All artifacts up to the graphs, for senones and for characters."""
@@ -524,6 +538,7 @@ def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
         assert out.commit().files == output.receipts()[0].files
     given = {
         "lattices": output,
+        "selection": recorded(tmp_path / "selection"),
         "lm": made["lm"],
         "graph_lm": made["lm"],
         **roles(made, "features", "lexicon", "units"),
@@ -537,9 +552,13 @@ def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
     assert summary["lattice_arcs"] < arcs
     assert [items[0]["text"] for items in nbest(again, 0, 1).values()] == SENTENCES
     assert min(again.read_table(0)["confidence"].to_pylist()) > 0.9
-    fields = again.read_bytes(0, ".ctm").decode().splitlines()[0].split()
-    assert (fields[0], fields[1], fields[4]) == ("1", "1", SENTENCES[0].split()[0])
-    assert (float(fields[2]), float(fields[3])) == (2 * 0.03, 6 * 0.03), "after two frames of silence, three sounds"
+    fields = [line.split() for line in again.read_bytes(0, ".ctm").decode().splitlines()]
+    first = next(line for line in fields if line[0] == "a%20talk.1" and float(line[2]) > 90)
+    assert (first[1], first[4]) == ("2", SENTENCES[0].split()[0])
+    assert (float(first[2]), float(first[3])) == (90 + 2 * 0.03, 6 * 0.03), "after two frames of silence, three sounds"
+    assert [line[0] for line in fields] == sorted(line[0] for line in fields), "as sclite wants them"
+    talk = [float(line[2]) for line in fields if line[0] == "a%20talk.1"]
+    assert talk == sorted(talk)
     (tmp_path / "teas.txt").write_text("red tea\nold tea tea\nred old tea\n", "utf-8")
     teas = Artifact(tmp_path / "teas-lm")
     run_stage(

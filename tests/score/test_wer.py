@@ -281,6 +281,19 @@ def test_without_truth_the_transcripts_are_the_references(
     assert output.read_table(0)["reference"].to_pylist() == ["a b c x", "f g h i j k"]
 
 
+def test_with_a_selection_utterances_are_named_by_recording_and_time(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    span = {"name": "the talk.flac", "channel": 1, "start_samples": 24_000, "end_samples": 40_000, "rate_hz": 16_000}
+    row = {"key": 1, "text": "a b c x", "condition": "clean", "speaker": "ann", "set": "test", **span}
+    shards = [({"set": "test"}, {".parquet": table(SELECTION, [row])})]
+    selection = write_artifact(tmp_path / "selection", shards, {})
+    output, inputs = Artifact(tmp_path / "score"), {"student": made["student"], "selection": selection}
+    run_stage(Score(), ScoreParams(), inputs, output, engine, work=tmp_path / "work")
+    (found,) = output.read_table(0).to_pylist()
+    assert (found["recording"], found["start_s"], found["end_s"]) == ("the%20talk.flac.1", 1.5, 2.5)
+
+
 def test_a_single_model_is_scored_without_a_baseline(
     made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
 ) -> None:
