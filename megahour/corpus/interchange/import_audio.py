@@ -46,11 +46,12 @@ class Pcm:
 
 @dataclass
 class ImportTarget(ABC):
-    """A shard to which entries are added, those of one audio file at a time."""
+    """A shard to which entries are added, those of one audio file at a time. source_file: see `import_shard`."""
 
     p: ImportParams
     out: ShardWriter
     tar: TarWriter
+    source_file: str = ""
     left_out: LeftOut = field(default_factory=LeftOut)
     left_out_s: float = 0.0
 

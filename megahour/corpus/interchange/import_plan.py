@@ -160,9 +160,18 @@ def _of_manifest(
         entries = _supervised(lines(p.source, file), _all_supervisions(p, lines), root, mine)
     else:
         entries = read_cuts(lines(p.source, file), lambda cut: audio_of(recording_of(cut), root.audio))
+    recordings: dict[int, int] = {}  # by id, in all parts: an id of two recordings is seen by no part alone
     for entry in entries:
-        if mine(entry.recording if isinstance(entry, Entry) else entry.record):
-            yield entry
+        if not mine(entry.recording if isinstance(entry, Entry) else entry.record):
+            if isinstance(entry, Entry):
+                recordings.setdefault(key_of(entry.id), key_of(entry.recording))
+            continue
+        if isinstance(entry, Entry) and p.kind == "utterances":
+            here = key_of(entry.recording)
+            if recordings.setdefault(key_of(entry.id), here) != here:
+                yield BadRecord("duplicate-id", f"{entry.id} occurs twice in {file}", record=entry.id)
+                continue
+        yield entry
 
 
 def _all_supervisions(

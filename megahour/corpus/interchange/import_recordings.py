@@ -41,7 +41,7 @@ class ImportedRecordings(ImportTarget):
             self.out.came_in(int(number > 0))
             own, spans = self._placed([entry for entry in entries if (entry.channel or 0) == channel], pcm)
             try:
-                key = key_of("import", p.corpus, "recording", first.recording, *([channel] if channel else []))
+                key = key_of("import", p.corpus, self.source_file, "recording", first.recording, channel)
                 if key in self.keys:
                     raise BadRecord("duplicate-id", f"{first.recording} occurs twice in this shard")
                 cues = list(self._cues(key, own, spans, pcm.samples))

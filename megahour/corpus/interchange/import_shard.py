@@ -19,10 +19,14 @@ from megahour.corpus.interchange.untrusted import Entry
 from megahour.corpus.media.tar import tar_writer
 
 
-def import_shard(p: ImportParams, entries: Entries, out: ShardWriter, ctx: Context) -> None:
-    """Write one shard. Bad entries go to quarantine, as do all entries of an audio file that cannot be decoded."""
-    with out.open(".tar") as file, tar_writer(file) as tar:
-        target: ImportTarget = Utterances(p, out, tar) if p.kind == "utterances" else ImportedRecordings(p, out, tar)
+def import_shard(p: ImportParams, entries: Entries, out: ShardWriter, ctx: Context, file: str = "") -> None:
+    """Write one shard. Bad entries go to quarantine, as do all entries of an audio file that cannot be decoded.
+
+    file: of the source, part of the keys, since other files may have the same ids (tars that each begin with 000000).
+    """
+    kind = Utterances if p.kind == "utterances" else ImportedRecordings
+    with out.open(".tar") as written, tar_writer(written) as tar:
+        target: ImportTarget = kind(p, out, tar, file)
         for source, group in groupby(entries, _place):
             if not source:
                 for bad in cast("Iterator[BadRecord]", group):

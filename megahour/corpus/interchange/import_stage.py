@@ -20,7 +20,7 @@ class Import(Stage[ImportParams]):
     """One task per tar or parquet file, or per about `shard_rows` lines of a manifest, by whole recordings."""
 
     name = "import"
-    version = 6
+    version = 7
     params = ImportParams
     inputs = ()
 
@@ -38,7 +38,7 @@ class Import(Stage[ImportParams]):
         from megahour.corpus.interchange.import_shard import import_shard
 
         with task_entries(p, task.spec) as entries:
-            import_shard(p, entries, out, ctx)
+            import_shard(p, entries, out, ctx, task.spec.get("file", ""))
 
     def remedies(self, p: ImportParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         refused = dict.fromkeys(name for receipt in receipts for name in receipt.stats.get("refused_licences", {}))

@@ -37,7 +37,7 @@ class Utterances(ImportTarget):
                 start, stop, channel = span(entry, pcm, self.p.rate_hz)
                 row = self._row(entry, start, stop)
                 if row["key"] in self.keys:
-                    raise BadRecord("duplicate-id", f"{entry.id} occurs twice in this shard")
+                    raise BadRecord("duplicate-id", f"{entry.id} occurs twice")
                 check_rows([row], UTTERANCES)
                 self.keys.add(row["key"])
                 flac = encode_flac(pcm.read(start, stop, channel), self.p.rate_hz)
@@ -63,7 +63,7 @@ class Utterances(ImportTarget):
             raise BadRecord("no-text", "no words are left after normalisation")
         word_start, word_end, confidence = _word_times(entry, spoken, language, stop - start, p.rate_hz)
         known = {
-            "key": key_of("import", p.corpus, entry.id),
+            "key": key_of("import", p.corpus, self.source_file, entry.id),
             "recording": key_of("import", p.corpus, "recording", entry.recording),
             "start_samples": start,
             "end_samples": stop,

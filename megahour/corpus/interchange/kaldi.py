@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 import soundfile
 
 from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
-from megahour.core.records import canonical_json
+from megahour.core.records import canonical_json, key_of
 from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.record import CUSTOM, Row, json_ready
 from megahour.corpus.interchange.untrusted import Entry, Root, custom, duration, json_object
@@ -192,6 +192,7 @@ def _segments(
     segments: dict[str, tuple[str, float, float | None]] = {}
     bad: list[BadRecord] = []
     empty = True  # not so if all lines are of other parts
+    seen: set[int] = set()  # in all parts: a second one may name another recording
     for line in lines:
         empty = False
         if isinstance(line, BadRecord):
@@ -199,6 +200,8 @@ def _segments(
             continue
         parts = line.split()
         try:
+            again = (key := key_of(*parts[:1])) in seen
+            seen.add(key)
             if not wanted(parts[1] if len(parts) > 1 else ""):
                 continue
             if len(parts) not in (4, 5):
@@ -207,7 +210,7 @@ def _segments(
                 )
             utterance, recording = parts[:2]
             start_s, end_s = (_number(part) for part in parts[2:4])
-            if utterance in segments:
+            if again:
                 raise BadRecord("duplicate-id", f"{utterance} occurs twice in segments", record=utterance)
             length_s = None if end_s < 0 else end_s - start_s  # Kaldi: -1 is the recording's end
             if length_s is not None and length_s <= 0:

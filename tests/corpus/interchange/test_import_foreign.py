@@ -322,6 +322,50 @@ def test_webdataset_of_others_with_hostile_members(tmp_path: Path) -> None:
     assert (rows["from json"]["speaker"], rows["from json"]["licence"]) == ("s", "CC0-1.0")
 
 
+def test_one_id_twice_is_a_bad_record_wherever_the_second_is(tmp_path: Path) -> None:
+    """In parts of one recording each: no part sees both."""
+    for name in "abcdef":
+        wav(tmp_path / f"audio/{name}.wav", ord(name), 32_000)
+    folder = kaldi(
+        tmp_path / "kaldi",
+        wav_scp="".join(f"{name} audio/{name}.wav\n" for name in "abcdef"),
+        segments="".join(f"u {name} 0.5 1.5\n" for name in "abcdef"),
+        text="u one two\n",
+        utt2spk="u s\n",
+    )
+    artifact = imported(tmp_path, "kaldi", folder, root=str(tmp_path), shard_rows=1, max_bad=0.9)
+    assert artifact.manifest.shards > 1
+    assert [row["name"] for row in table(artifact)] == ["a"]
+    assert reasons(artifact) == ["duplicate-id"] * 5
+    cuts = [cut_of(name, tmp_path / f"audio/{name}.wav") for name in "abcdef"]
+    manifest = lines(tmp_path / "cuts.jsonl", cuts)
+    artifact = imported(tmp_path, "lhotse", manifest, root=str(tmp_path), shard_rows=1, max_bad=0.9)
+    assert [row["name"] for row in table(artifact)] == ["a"]
+    assert reasons(artifact) == ["duplicate-id"] * 5
+
+
+def cut_of(name: str, path: Path) -> dict[str, Any]:
+    """A cut of a recording; all have the id u."""
+    recording = lhotse.Recording.from_file(path, recording_id=name)
+    segment = lhotse.SupervisionSegment("u", name, 0.0, 1.5, text="one two", speaker="s")
+    return lhotse.MonoCut("u", 0.0, 1.5, 0, [segment], recording=recording).to_dict()
+
+
+def test_one_id_in_several_tars_is_several_utterances(tmp_path: Path) -> None:
+    """As tars that each begin with 000000."""
+    (tmp_path / "tars").mkdir()
+    for number in range(3):
+        with tarfile.open(tmp_path / f"tars/{number}.tar", "w") as tar:
+            for name, data in (("000000.flac", flac(number)), ("000000.txt", b"Hello you")):
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    for kind in ("utterances", "recordings"):
+        rows = table(imported(tmp_path, "webdataset", tmp_path / "tars", kind=kind))
+        assert [row["name"] for row in rows] == ["000000"] * 3
+        assert len({row["key"] for row in rows}) == 3
+
+
 def test_parquet_of_others(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     audio = [{"bytes": flac(1), "path": "x.flac"}, {"bytes": None, "path": "../x.flac"}, {"bytes": b"?", "path": None}]
