@@ -59,7 +59,7 @@ class Lattices(Stage[LatticesParams]):
     def layouts(self, p: LatticesParams, inputs: Inputs) -> Mapping[str, LaidOut]:
         from megahour.runner.beside import laid_beside
 
-        laid = {}
+        laid: dict[str, LaidOut] = {}
         if "features" in inputs:
             laid |= laid_beside("texts", "lattices", "features", columns=["text"], rows_suffix=".arrow")
         if "selection" in inputs:
