@@ -39,6 +39,7 @@ LOG = logging.getLogger(__name__)
 KEEP = 2
 MARK = "checkpoint.json"
 FAILED = ".failed"
+ASIDE = ".aside"
 POLL_S = 0.02
 
 
@@ -178,8 +179,10 @@ class Checkpoints:
 
     def _remove_old(self) -> None:
         self.fs.invalidate_cache()
-        folders = sorted(path.rstrip("/") for path in self.fs.ls(self.root, detail=False))
-        whole = [path for path in folders if path.rsplit("/", 1)[-1].isdecimal() and self.fs.exists(f"{path}/{MARK}")]
+        # Object stores may list the folder itself, as an empty object.
+        listed = [path.rstrip("/") for path in self.fs.ls(self.root, detail=False)]
+        folders = sorted(path for path in listed if path.rsplit("/", 1)[-1].removesuffix(ASIDE).isdecimal())
+        whole = [path for path in folders if not path.endswith(ASIDE) and self.fs.exists(f"{path}/{MARK}")]
         for path in folders:
             # Unfinished ones too, except those newer than the newest complete one, which may be in progress.
             if path < whole[-KEEP:][0]:
@@ -206,10 +209,10 @@ def set_aside(folder: str | Path, newer_than: int) -> None:
     for path in paths:
         name = path.rsplit("/", 1)[-1]
         if name.isdecimal() and int(name) > newer_than:
-            if fs.exists(f"{path}.aside"):
-                fs.rm(f"{path}.aside", recursive=True)
-            _move(fs, path, f"{path}.aside")
-            LOG.warning("set aside: %s.aside", path)
+            if fs.exists(path + ASIDE):
+                fs.rm(path + ASIDE, recursive=True)
+            _move(fs, path, path + ASIDE)
+            LOG.warning("set aside: %s", path + ASIDE)
 
 
 def _move(fs: Any, folder: str, to: str) -> None:

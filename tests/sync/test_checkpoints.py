@@ -232,3 +232,19 @@ def test_checkpoints_live_in_any_store_that_fsspec_knows() -> None:
     assert found is not None
     assert found.state == {"step": 3}
     assert json.loads(saver.fs.cat_file("/checkpoints/run/0000000003/checkpoint.json"))["workers"] == 1
+
+
+def test_a_folder_that_a_console_made_on_s3_and_other_files_in_it_stay(tmp_path: Path, s3_url: str) -> None:
+    """A listing of such a folder has the folder itself, as an empty object."""
+    url = f"{s3_url}/{tmp_path.name}"
+    with Checkpoints(url) as saver:
+        for name in ("", ".notes"):
+            saver.fs.call_s3("put_object", Bucket="megahour-test", Key=f"{tmp_path.name}/{name}", Body=b"")
+        for step in (1, 2, 3):
+            saver.save(step, tensors(step), {"step": step})
+            saver.wait()
+            found = load(url)
+            assert found is not None
+            assert found.step == step
+    names = {path.rstrip("/").rsplit("/", 1)[-1] for path in saver.fs.ls(saver.root, detail=False)}
+    assert names == {tmp_path.name, ".notes", "0000000002", "0000000003"}

@@ -182,6 +182,13 @@ def test_the_third_start_that_ends_with_the_same_words_is_the_last(tmp_path: Pat
     assert ends(10) is False
 
 
+def test_only_checkpoints_show_that_a_run_gets_on(tmp_path: Path) -> None:
+    (tmp_path / "notes").touch()  # or the folder itself, which object stores may list
+    for start in range(1, 5):
+        (tmp_path / f"{start:010d}").touch()
+        assert not repeats.comes_again(ValueError("boom"), tmp_path / "count.json", start, tmp_path)
+
+
 def test_the_audit_does_not_depend_on_who_did_what() -> None:
     alone, ann, bob = Audit(), Audit(), Audit()
     keys = [MODULUS - 1, 5, 7, 7]

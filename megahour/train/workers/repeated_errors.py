@@ -44,7 +44,7 @@ def comes_again(error: Exception, path: Path, start: int, checkpoints: str | Pat
     ----------
     path: file in which the worker counts, since each start is a new process.
     start: number of this start of the workers.
-    checkpoints: path or URL of the folder whose newest entry shows the run's progress.
+    checkpoints: path or URL of the folder whose newest checkpoint shows the run's progress.
     """
     now = {"error": f"{type(error).__name__}: {error}", "checkpoint": _newest(checkpoints)}
     try:
@@ -61,6 +61,7 @@ def _newest(folder: str | Path) -> str:
     fs, root = fsspec.core.url_to_fs(str(folder))
     try:
         fs.invalidate_cache()
-        return max((path.rstrip("/").rsplit("/", 1)[-1] for path in fs.ls(root, detail=False)), default="")
+        names = (path.rstrip("/").rsplit("/", 1)[-1] for path in fs.ls(root, detail=False))
+        return max((name for name in names if name.isdecimal()), default="")
     except OSError:
         return ""
