@@ -131,7 +131,7 @@ class ClassScorer:
     def score_lines(self, lines: bytes) -> SentenceScores:
         """Like `batch.score_lines`. The token of a word that only a class has is the number of the class."""
         tokens, logps, lengths = [], [], []
-        for line in lines.splitlines():
+        for line in lines.removesuffix(b"\n").split(b"\n") if lines else []:  # not splitlines: CR is a blank
             words = [word.decode("utf-8", "surrogateescape") for word in spelled(line)]
             for word, (logp, length) in zip([*words, ""], self.sentence(words), strict=True):
                 tokens.append(self._token(word) if word else BOUNDARY)

@@ -73,7 +73,8 @@ def _file_pieces(model: int, name: str, inputs: Inputs, piece_bytes: int) -> Ite
             if held:
                 yield held
             held = {"model": model, "order": order, "source": name, "begin": at, "end": at + len(data)}
-        yield held
+        if held:
+            yield held
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from megahour.cli.main import app
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.lm.arpa.model import NgramModel, read_arpa
 from megahour.lm.combine.expand import expand
+from megahour.lm.query.batch import score_lines
 from megahour.lm.query.classes import ClassScorer, read_classes
 from megahour.lm.query.convert import write_model
 from megahour.lm.query.mapped_import import from_model
@@ -199,3 +200,10 @@ def test_the_command_writes_the_expanded_model(model: NgramModel, classes: Path,
     text.write_text("we fly to rome\n")
     mixed = ["lm", "score", str(tmp_path / "class.arpa"), str(text), "--classes", str(classes), "--mix", "other.arpa"]
     assert "expand it first" in CliRunner().invoke(app, mixed).output
+
+
+def test_lines_end_where_they_end_for_other_models(model: NgramModel, scorer: ClassScorer) -> None:
+    """Old line ends within a line are blanks; otherwise a mixture with another model has two numbers of sentences."""
+    lines = b"fly to\rnew york\r\n\nrome"
+    found, other = scorer.score_lines(lines), score_lines(from_model(model), lines)
+    assert found.words.tolist() == other.words.tolist() == [4, 0, 1]

@@ -227,6 +227,7 @@ def _twice(text: bytes) -> bytes:
         (lambda text: text.replace(b"\tw1 w2\t", b"\tw1 nowhere\t"), "not among the unigrams"),
         (lambda text: b"MHNGRAM\n" + text, "not an ARPA file"),
         (lambda text: text + b"more\n", "text after"),
+        (lambda text: b"\\data\\\nngram 1=0\n\n\\1-grams:\n\\end\\\n", "no unigrams"),
     ],
 )
 def test_what_is_no_model_is_refused(
