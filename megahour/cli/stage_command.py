@@ -17,13 +17,16 @@ from megahour.cli.reference_tables import side_reference, table_reference
 from megahour.core.config import parse
 from megahour.core.stage import Stage
 from megahour.recipes.recipe import EngineParams, load_stage
-from megahour.recipes.stage_table import NEXT, STAGES
+from megahour.recipes.stage_table import NEXT, NEXT_OF_CLIPS, STAGES
 from megahour.runner import log
 from megahour.runner.console import count
 from megahour.runner.options import OptionCommand, default_of, option, yaml_text
 
 if TYPE_CHECKING:
     from megahour.metrics.run import RunBoard
+
+
+CLIP_S = 15.0  # the longest utterance that `cut` keeps by default
 
 
 def stage_command(name: str) -> click.Command:
@@ -121,10 +124,12 @@ def _run(stage: Stage[Any], values: dict[str, Any], board: RunBoard | None) -> N
         manifest = run_stage(stage, params, inputs, Artifact(out), engine, models=models, **options)
     summary = f"{out}: {count(manifest.shards, 'shard')}, {manifest.counts.kept:,} records kept"
     log.say_last(summary, facts={"path": out, "shards": manifest.shards, "kept": manifest.counts.kept})
-    log.say_next(_next(stage, params, out, inputs))
+    log.say_next(_next(stage, params, out, inputs, manifest.summary))
 
 
-def _next(stage: Stage[Any], params: Any, out: str, inputs: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _next(
+    stage: Stage[Any], params: Any, out: str, inputs: Mapping[str, Any], summary: Mapping[str, Any]
+) -> Iterator[tuple[str, str]]:
     """The likely next command, with known inputs filled in and unknown required ones in capitals."""
     if getattr(params, "kind", "") == "voice":
         yield "speak with it", shlex.join(["megahour", "say", "hello", "--voice", out])
@@ -135,7 +140,7 @@ def _next(stage: Stage[Any], params: Any, out: str, inputs: Mapping[str, Any]) -
     finished = "ingest" if getattr(params, "kind", "") == "recordings" else stage.name
     if finished not in NEXT:
         return
-    command, role = NEXT[finished]
+    command, role = NEXT_OF_CLIPS if finished == "ingest" and _are_clips(summary) else NEXT[finished]
     following, *options = command.split()
     known = {name: artifact.url for name, artifact in inputs.items()} | {role: out}
     words = ["megahour", following]
@@ -144,6 +149,12 @@ def _next(stage: Stage[Any], params: Any, out: str, inputs: Mapping[str, Any]) -
             words += [f"--{spec.role.replace('_', '-')}", known.get(spec.role, spec.role.upper())]
     folder, slash, _ = out.rstrip("/").rpartition("/")  # shells complete folders with a slash
     yield STAGES[following][1].rstrip("."), shlex.join([*words, *options, "--out", f"{folder}{slash}{following}"])
+
+
+def _are_clips(summary: Mapping[str, Any]) -> bool:
+    """Whether recordings are as short as utterances, with one text each, as in LJ Speech and Common Voice."""
+    recordings, seconds = summary.get("recordings", 0), 3600 * summary.get("hours", 0)
+    return 0 < summary.get("cues", 0) <= recordings and seconds <= CLIP_S * recordings
 
 
 def reference() -> str:

@@ -261,6 +261,8 @@ GROUPS: dict[str, tuple[str, ...]] = {
 """The stages as `megahour --help` lists them. Those that only `megahour lm` runs, on an engine, are left out."""
 
 VOICE = "--kind voice --criterion speech --stack 1 --offsets [0] --epochs 0 --whole-epochs 200"
+NEXT_OF_CLIPS = ("cut --min-s 1", "recordings")
+"""As in NEXT, after `ingest` of short recordings with a text each, which are utterances as they are."""
 NEXT: dict[str, tuple[str, str]] = {
     "fetch-prompts": ("compose", "clips"),
     "synthesise": ("ingest", "raw"),

@@ -19,7 +19,7 @@ from megahour.cli.stage_command import _next, stage_command
 from megahour.core.config import parse
 from megahour.core.store import Artifact
 from megahour.recipes.recipe import load_stage
-from megahour.recipes.stage_table import NEXT, STAGES
+from megahour.recipes.stage_table import NEXT, NEXT_OF_CLIPS, STAGES
 from megahour.runner.options import OptionCommand
 
 SMALL = ("--hidden", "8", "--layers", "1", "--epochs", "2", "--whole-epochs", "0", "--batch-frames", "120")
@@ -81,7 +81,7 @@ def test_the_end_of_a_stage_names_the_likely_next_one_with_what_is_known(tmp_pat
 
 
 def test_likely_next_stages_take_the_artifact() -> None:
-    for made, (command, role) in NEXT.items():
+    for made, (command, role) in [*NEXT.items(), ("ingest", NEXT_OF_CLIPS)]:
         following, *options = command.split()
         assert made in STAGES
         assert role in {spec.role for spec in load_stage(following).inputs}, made
@@ -93,8 +93,23 @@ def test_likely_next_stages_take_the_artifact() -> None:
 
 def test_the_next_stage_gets_the_inputs_that_it_needs() -> None:
     inputs = {"utterances": Artifact("work/utterances"), "selection": Artifact("work/selection")}
-    (hint,) = _next(load_stage("features"), None, "work/features", inputs)
+    (hint,) = _next(load_stage("features"), None, "work/features", inputs, {})
     assert hint[1] == "megahour train --features work/features --criterion ctc --out work/train"
+
+
+@pytest.mark.parametrize(
+    ("recordings", "cues", "hours", "command"),
+    [
+        (13_100, 13_100, 23.9, "cut --recordings work/recordings --min-s 1"),  # LJ Speech
+        (100, 100, 50.0, "align --recordings work/recordings --aligner ALIGNER"),
+        (100, 2_000, 0.4, "align --recordings work/recordings --aligner ALIGNER"),  # subtitles
+        (100, 0, 0.1, "align --recordings work/recordings --aligner ALIGNER"),
+    ],
+)
+def test_short_clips_are_cut_without_an_alignment(recordings: int, cues: int, hours: float, command: str) -> None:
+    summary = {"recordings": recordings, "cues": cues, "hours": hours}
+    (hint,) = _next(load_stage("ingest"), None, "work/recordings", {}, summary)
+    assert hint[1].startswith(f"megahour {command} --out work/")
 
 
 def test_a_voice_speaks_and_does_not_decode() -> None:
@@ -102,13 +117,13 @@ def test_a_voice_speaks_and_does_not_decode() -> None:
     voice = parse(
         train.params, {"kind": "voice", "criterion": "speech", "stack": 1, "offsets": [0], **whole}, where="train"
     )
-    assert list(_next(train, voice, "work/my voice", {})) == [
+    assert list(_next(train, voice, "work/my voice", {}, {})) == [
         ("speak with it", "megahour say hello --voice 'work/my voice'")
     ]
     vocoder = parse(
         train.params, {"kind": "vocoder", "criterion": "sound", "stack": 1, "offsets": [0], **whole}, where="train"
     )
-    (hint,) = _next(train, vocoder, "work/v", {})
+    (hint,) = _next(train, vocoder, "work/v", {}, {})
     assert hint[1] == "megahour say hello --voice VOICE --vocoder work/v"
 
 
