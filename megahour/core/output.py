@@ -47,5 +47,5 @@ def write_output(path: str | Path, text: str) -> None:
         with open_sink(path) as file:
             file.write(text.encode("utf-8", "surrogatepass"))
         return
-    with explaining(path, Path(path).absolute().parent):
+    with explaining(path, Path(path).absolute().parent, resumes=False):
         publish_text(*file_system(str(path)), text)

@@ -15,7 +15,8 @@ from megahour.core.extras import missing
 CLIENTS = ("aiohttp", "botocore", "aiobotocore", "gcsfs", "google", "azure")  # packages whose errors are not OSErrors
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _PLACE = "choose a path that you may write to"
-_FULL = "free some space, or choose another disk; the same command resumes where it stopped"
+_FULL = "free some space, or choose another disk"
+_OTHER = "check the disk and the network"
 _FILES = "allow more open files (ulimit -n), or use fewer workers"
 _MEMORY = "use fewer workers or smaller shards, or allow more (ulimit -v, the container's or the job's limit)"
 REMEDIES = {
@@ -37,8 +38,11 @@ KINDS: dict[type[OSError], int] = {
 }
 
 
-def explained(error: BaseException) -> MegahourError | None:
-    """The error with a location and a remedy; None for a bug of the program, which needs its traceback."""
+def explained(error: BaseException, *, resumes: bool = True) -> MegahourError | None:
+    """The error with a location and a remedy; None for a bug of the program, which needs its traceback.
+
+    resumes: whether the same command goes on from what is finished, or starts again.
+    """
     if isinstance(error, MegahourError):
         return error
     if (package := missing(error)) is not None:
@@ -50,7 +54,9 @@ def explained(error: BaseException) -> MegahourError | None:
         return StoreError(f"the store cannot be used: {error}", remedy=remedy)
     if not isinstance(error, OSError) or not (number := _number(error)):
         return None
-    remedy = REMEDIES.get(number, "check the disk and the network; the same command resumes where it stopped")
+    remedy = REMEDIES.get(number, _OTHER)
+    if remedy in (_FULL, _OTHER):
+        remedy += f"; the same command {'resumes where it stopped' if resumes else 'starts again'}"
     return StoreError(str(error.strerror or error), where=str(error.filename or ""), remedy=remedy)
 
 
@@ -71,9 +77,9 @@ def is_of_a_store(error: BaseException) -> bool:
 
 
 @contextmanager
-def explaining(where: str | Path, *disks: str | Path) -> Iterator[None]:
+def explaining(where: str | Path, *disks: str | Path, resumes: bool = True) -> Iterator[None]:
     """Turn errors of disks, stores and packages into StoreErrors. One without a path gets `where`, or for a full disk
-    the fullest of `disks`.
+    the fullest of `disks`. resumes: as in `explained`.
 
     Raises StoreError; other errors pass through.
     """
@@ -82,7 +88,7 @@ def explaining(where: str | Path, *disks: str | Path) -> Iterator[None]:
     except MegahourError:
         raise
     except Exception as error:
-        known = explained(error)
+        known = explained(error, resumes=resumes)
         if known is None:
             raise
         full = isinstance(error, OSError) and error.errno in FULL

@@ -76,11 +76,11 @@ def build(options: LmplzOptions, threads: int, progress: Progress = lambda phase
     if options.text != STDIN and not Path(options.text).exists():
         raise ConfigError("no such file", where=options.text, remedy="give a text, or leave --text out to read a pipe")
     folder, prefix = temporary(options.temp_prefix)
-    with explaining(folder, folder):
+    with explaining(folder, folder, resumes=False):
         scratch = Path(tempfile.mkdtemp(prefix=prefix, dir=folder))
     try:
         with _written(options, scratch) as (path, finish):
-            with explaining(scratch, folder):
+            with explaining(scratch, folder, resumes=False):
                 made = _in_memory(options, path, threads, progress)
                 made = made or _bounded(options, path, scratch / "work", threads, progress)
             finish(made.tokens)
@@ -163,7 +163,7 @@ def _bounded(options: LmplzOptions, path: Path, scratch: Path, threads: int, pro
     memory_bytes = max(options.memory or free_memory() // 2, LEAST_BYTES)
     made = estimate_bounded(
         lambda: blocks([options.text]), options.order, path, scratch, memory_bytes=memory_bytes, cutoffs=options.prune,
-        threads=threads, skip_symbols=options.skip_symbols, how=_kneser_ney(options),
+        threads=threads, skip_symbols=options.skip_symbols, how=_kneser_ney(options), resumes=False,
         expected_bytes=text_bytes([options.text]), progress=progress,
     )  # fmt: skip
     return Built(made.words, made.types, made.sizes, made.discounts, made.fallbacks)

@@ -221,7 +221,8 @@ def _bounded(
 
     out, listed = Path(options.out), options.vocabulary_file
     scratch = (Path(options.scratch) if options.scratch else out.parent) / f".{out.name}.scratch"
-    if any(map(is_stream, options.source)):
+    resumes = not any(map(is_stream, options.source))
+    if not resumes:
         identity = str(uuid4())  # a pipe can have another text next time
     else:
         files = [sources_digest([file]) if file else "" for file in (listed, options.tokenizer)]
@@ -238,6 +239,7 @@ def _bounded(
         cut=WordCut(options.vocabulary, options.min_count),
         skip_symbols=options.skip_symbols,
         identity=identity,
+        resumes=resumes,
         expected_bytes=size,
         progress=progress,
     )

@@ -199,6 +199,7 @@ def test_a_full_disk_ends_a_language_model_with_a_line(tmp_path: Path, memory: t
     with small_disk(tmp_path / "disk") as disk:
         said = refused("lm", "train", tmp_path / "text", "--out", disk / "a.arpa", *memory)
         assert str(disk) in said
+        assert "the same command starts again" in said or memory
         assert "No space left" in said or "free" in said
         assert not (disk / "a.arpa").exists()
 
@@ -223,6 +224,13 @@ def test_a_full_disk_without_a_path_gets_that_of_the_fullest() -> None:
 
     assert raised(errno.ENOSPC).where == "/proc", "it has no room at all"
     assert raised(errno.EIO).where == "here"
+
+
+@pytest.mark.parametrize(("resumes", "told"), [(True, "resumes where it stopped"), (False, "starts again")])
+def test_a_full_disk_says_whether_finished_work_stays(resumes: bool, told: str, tmp_path: Path) -> None:
+    with pytest.raises(MegahourError) as caught, explaining(tmp_path, resumes=resumes):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert caught.value.remedy == f"free some space, or choose another disk; the same command {told}"
 
 
 def test_an_error_of_the_program_keeps_its_traceback() -> None:

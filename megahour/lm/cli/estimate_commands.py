@@ -51,10 +51,12 @@ def train(**values: Any) -> None:
     chosen = parsed(TrainOptions, values, "train")
     fast_numba_import()
     from megahour.lm.cli.phases import Phases
+    from megahour.lm.text.sources import is_stream
     from megahour.lm.train import train as estimate
 
     memory_bytes = parse_bytes(chosen.memory) if chosen.memory else 0
-    left = "the same command resumes from the files on disk" if memory_bytes else "no partial file is left"
+    resumes = memory_bytes and not any(map(is_stream, chosen.source))
+    left = "the same command resumes from the files on disk" if resumes else "no partial file is left"
     with stoppable(left), Phases() as phases:
         trained = estimate(chosen, memory_bytes, phases)
     phases.say_summary()

@@ -119,7 +119,7 @@ def replacing(path: str | Path, scratch: Path | None = None) -> Iterator[Path]:
     place: dict[str, Any] = {"folder": path.parent, "marks": f".{path.name}{MARKS}", "where": str(path)}
     files = LocalFileSystem()
     _check_target(path)
-    with explaining(path, path.parent), alone(files, **place) as token:
+    with explaining(path, path.parent, resumes=False), alone(files, **place) as token:
         for left in path.parent.glob(f".{glob.escape(path.name)}.*.making*"):
             left.unlink(missing_ok=True)  # files of killed processes
         making = path.with_name(f".{path.name}.{token}.making")

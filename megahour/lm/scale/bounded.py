@@ -75,6 +75,7 @@ def estimate_bounded(
     skip_symbols: bool = False,
     how: KneserNey = USUAL,
     identity: str = "",
+    resumes: bool = True,
     expected_bytes: int = 0,
     progress: Progress = lambda phase, done, total: None,
 ) -> Bounded:
@@ -82,9 +83,10 @@ def estimate_bounded(
 
     blocks: returns the text (`sources.blocks`), the same at every call. vocabulary, cut, skip_symbols: as in
     `reading.read_corpus`. cutoffs, how: as in `estimate.estimate`. identity: of text and vocabulary; the files of a run
-    with another one are discarded. expected_bytes: size of the text, if known, for a check of the
-    disk before anything is written. rounds: limit of the rounds of sharding, 0 for none. shard_rows: largest shard in
-    positions, 0 for the largest that memory allows. on_disk: keep positions on disk even if they fit into memory.
+    with another one are discarded. resumes: whether a later call finds them, for messages. expected_bytes: size of the
+    text, if known, for a check of the disk before anything is written. rounds: limit of the rounds of sharding, 0 for
+    none. shard_rows: largest shard in positions, 0 for the largest that memory allows. on_disk: keep positions on disk
+    even if they fit into memory.
 
     Raises
     ------
@@ -94,7 +96,7 @@ def estimate_bounded(
     """
     limits = thresholds(order, cutoffs)
     mine = alone(LocalFileSystem(), scratch.absolute().parent, marks=f"{scratch.name}{MARKS}", where=str(scratch))
-    with explaining(scratch, scratch.parent, path.parent), mine:
+    with explaining(scratch, scratch.parent, path.parent, resumes=resumes), mine:
         held = ScratchFolder(scratch)
         claimed = [FORMAT, identity, order, limits.tolist(), memory_bytes, threads, shard_rows, on_disk]
         held.claim(fingerprint([*claimed, skip_symbols, *cut, *how]))
