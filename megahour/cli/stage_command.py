@@ -154,7 +154,7 @@ def _next(
 def _are_clips(summary: Mapping[str, Any]) -> bool:
     """Whether recordings are as short as utterances, with one text each, as in LJ Speech and Common Voice."""
     recordings, seconds = summary.get("recordings", 0), 3600 * summary.get("hours", 0)
-    return 0 < summary.get("cues", 0) <= recordings and seconds <= CLIP_S * recordings
+    return bool(0 < summary.get("cues", 0) <= recordings and seconds <= CLIP_S * recordings)
 
 
 def reference() -> str:
