@@ -129,7 +129,8 @@ def difference(stage: Stage[Any], p: Params, manifest: Manifest, inputs: Mapping
     now = p.identity()
     other = [key for key in sorted(set(now) | set(manifest.params)) if now.get(key) != manifest.params.get(key)]
     digests = set(now) - set(type(p).model_fields)  # digests that `identity` adds to the parameters
-    changed = [f"{key} {manifest.params.get(key)!r} → {now.get(key)!r}" for key in other if key not in digests]
+    values = ((key, manifest.params.get(key), now.get(key)) for key in other if key not in digests)
+    changed = [f"{key} {_given(before)!r} → {_given(after)!r}" for key, before, after in values]
     changed += ["its source files changed"] if digests & set(other) else []
     changed += [
         f"input {role} changed"
@@ -139,6 +140,13 @@ def difference(stage: Stage[Any], p: Params, manifest: Manifest, inputs: Mapping
     if manifest.stage != stage.name or manifest.version != stage.version:
         changed.append(f"stage {manifest.stage} version {manifest.version} → {stage.name} {stage.version}")
     return ", ".join(changed)
+
+
+def _given(value: Any) -> Any:
+    """A parameter's value without the optional entries of its rules that are left out, sorted."""
+    if isinstance(value, dict):
+        return {key: _given(each) for key, each in sorted(value.items()) if each is not None}
+    return [_given(each) for each in value] if isinstance(value, list) else value
 
 
 @dataclass(frozen=True)

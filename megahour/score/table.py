@@ -95,7 +95,7 @@ def to_markdown(table: Sequence[Mapping[str, Any]]) -> str:
     heads += ["WERR %", "95 % interval", "P(better)"] if paired else []
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)]]
     for row in table:
-        line = [str(row["condition"]), str(row["utterances"]), str(row["words"])]
+        line = [str(row["condition"]) or "–", str(row["utterances"]), str(row["words"])]
         for system in systems:
             line += [_percent(row[f"wer_{system}"]), *([] if paired else [_span(row[f"wer_{system}_interval"])])]
         if paired:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from torch import Tensor, nn
@@ -48,14 +48,13 @@ class InitialModel:
         """`front` with this model's mean and variance. Raises ConfigError if its features have another size."""
         stats = {name: np.asarray(self.config["stats"][name], np.float32) for name in ("mean", "inv_std")}
         if stats["mean"].shape != front.mean.shape:
-            self._differ("mels", len(stats["mean"]), len(front.mean))
+            self._differ({"mels": (len(stats["mean"]), len(front.mean))})
         return Front(front.stack, **stats)
 
     def fill(self, module: nn.Module, config: Mapping[str, Any]) -> None:
         """Load the weights into a `module` of `config`. Raises ConfigError if the encoder does not fit."""
-        for name in SAME:
-            if self.config.get(name) != config.get(name):
-                self._differ(name, self.config.get(name), config.get(name))
+        if other := {n: (self.config.get(n), config.get(n)) for n in SAME if self.config.get(n) != config.get(n)}:
+            self._differ({"kind": other["kind"]} if "kind" in other else other)
         theirs = _parts(restore(self.config, self._data, where=self.url).state_dict())
         outputs = all(self.config.get(name) == config.get(name) for name in OUTPUTS)
         unknown: tuple[str, ...] = () if outputs else KNOW_OUTPUTS
@@ -69,10 +68,13 @@ class InitialModel:
         new = sorted({name.rpartition(".")[0] for name in mine.keys() - set(taken)})
         LOG.info("%d of %d tensors from %s; new: %s", len(taken), len(mine), self.url, ", ".join(new) or "none")
 
-    def _differ(self, name: str, theirs: object, mine: object) -> None:
-        parameter = PARAMETER.get(name, name)
-        what = f"the initial model has {parameter} {theirs}, this training {mine}"
-        raise ConfigError(what, where=self.url, remedy=f"train with {parameter} {theirs}, or leave out `initial`")
+    def _differ(self, other: Mapping[str, tuple[object, object]]) -> NoReturn:
+        """Raise ConfigError for parameters with the model's value and this training's."""
+        named = {PARAMETER.get(name, name): values for name, values in other.items()}
+        what = ", ".join(f"{name} {theirs}, this training {mine}" for name, (theirs, mine) in named.items())
+        wanted = ", ".join(f"{name} {theirs}" for name, (theirs, _) in named.items())
+        remedy = f"train with {wanted}, or leave out `initial`"
+        raise ConfigError(f"the initial model has {what}", where=self.url, remedy=remedy)
 
 
 def _parts(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

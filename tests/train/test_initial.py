@@ -88,6 +88,7 @@ def test_a_transducer_begins_with_the_encoder_of_ctc_and_the_other_way_round(tmp
     ("values", "message"),
     [
         ({"hidden": 20}, "the initial model has hidden 16, this training 20"),
+        ({"layers": 3, "hidden": 20}, "has layers 1, this training 3, hidden 16, this training 20"),
         ({"kind": "blstm"}, "the initial model has kind lstm"),
         ({"parallel": {"shard": 2}, "workers": 2}, "`initial` does not go with parallel.shard above 1"),
     ],

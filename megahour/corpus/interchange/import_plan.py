@@ -67,9 +67,10 @@ def _files(source: str, suffixes: tuple[str, ...], kind: str) -> list[str]:
             f"cannot read all {kind} files at {source}{broken_links(broken)}", where="source", remedy=remedy
         )
     if not files:
-        raise ConfigError(
-            f"no {kind} files at {source}", where="source", remedy=f"their names must end in {' or '.join(suffixes)}"
-        )
+        remedy = f"their names must end in {' or '.join(suffixes)}"
+        if kind == "parquet" and any(path.endswith(".arrow") for path in listing.sizes):
+            remedy += "; write those of `save_to_disk` by datasets.load_from_disk(FOLDER).to_parquet(FILE)"
+        raise ConfigError(f"no {kind} files at {source}", where="source", remedy=remedy)
     return files
 
 

@@ -44,7 +44,7 @@ class Import(Stage[ImportParams]):
         refused = dict.fromkeys(name for receipt in receipts for name in receipt.stats.get("refused_licences", {}))
         return {
             **licence_remedies(refused),
-            "no-text": "give them a text; without one there is nothing to train on",
+            "no-text": "give them a text; speech without any goes through `ingest --no-require-transcript`",
             "too-short": f"--min-seconds is {p.min_seconds:g}",
         }
 

@@ -141,7 +141,8 @@ def recording_of(cut: dict[str, Any]) -> dict[str, Any]:
         )
     recording = cut.get("recording")
     if not isinstance(recording, dict):
-        raise BadRecord("bad-field", "the cut has no recording")
+        hint = "; it is a recording: name the supervisions, too (`supervisions`)" if "sources" in cut else ""
+        raise BadRecord("bad-field", f"the cut has no recording{hint}")
     return recording
 
 

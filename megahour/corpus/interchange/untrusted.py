@@ -84,7 +84,7 @@ class Root:
             raise BadRecord("outside-source", f"{path[:200]}: addresses in manifests are not followed")
         full = posixpath.join(folder or self.path, path)
         full = os.path.realpath(full) if self.local else posixpath.normpath(full)
-        if not self._allow_outside and not full.startswith(f"{self.path}/"):
+        if not self._allow_outside and not full.startswith(f"{self.path.rstrip('/')}/"):
             raise BadRecord("outside-source", f"{path[:200]} is outside `root`; allow_outside permits it")
         return full
 

@@ -227,6 +227,19 @@ def test_paths_that_lead_out_of_the_root(tmp_path: Path) -> None:
     allowed = imported(tmp_path, "nemo", manifest, allow_outside=True)
     assert reasons(allowed) == ["outside-source"]  # an address is no path
     assert allowed.manifest.counts.kept == 5
+    whole = imported(tmp_path, "nemo", lines(tmp_path / "data/absolute.jsonl", entries[:1]), root="/")
+    assert (reasons(whole), whole.manifest.counts.kept) == ([], 1)
+
+
+def test_what_is_not_of_the_format_is_named(tmp_path: Path) -> None:
+    recording = {"id": "a", "sources": [], "sampling_rate": 16_000, "num_samples": 9, "duration": 1.0}
+    (bad,) = imported(tmp_path, "lhotse", lines(tmp_path / "recordings.jsonl", [recording])).bad_records()
+    assert "it is a recording: name the supervisions" in bad["detail"]
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "disk/data-00000-of-00001.arrow").touch()
+    with pytest.raises(ConfigError, match="no parquet files") as caught:
+        imported(tmp_path, "parquet", tmp_path / "disk")
+    assert "load_from_disk(FOLDER).to_parquet(FILE)" in caught.value.remedy
 
 
 def test_bad_lines_and_bad_times(tmp_path: Path) -> None:
