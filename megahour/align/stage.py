@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from megahour.align.params import AlignParams
 from megahour.core.counts import summed
 from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
+from megahour.corpus.ingest.params import NO_TEXTS
 
 if TYPE_CHECKING:
     from megahour.core.receipts import Receipt
@@ -72,12 +73,14 @@ UNFIT = ("wrong-transcript", "text-mismatch", "no-speech", "no-anchors", "no-pat
 
 
 def doubts(summary: dict[str, Any], receipts: Sequence[Receipt]) -> str:
-    """Advice if hardly any of at least `FEW_CUES` cues is kept; "" otherwise.
+    """Advice if there is no transcript, or if hardly any of at least `FEW_CUES` cues is kept; "" otherwise.
 
     A model that recognises nothing, or whose outputs do not match its token list, gives posteriors like any other; the
     only symptom is that no transcript fits them.
     """
     dropped = summed(receipt.counts.dropped for receipt in receipts)
+    if (bare := dropped.get("no-transcript", 0)) and bare == sum(receipt.counts.came_in for receipt in receipts):
+        return f"none of {bare:g} recordings has a transcript. {NO_TEXTS}"
     unfit = sum(dropped.get(reason, 0) for reason in UNFIT)
     kept, looked_for = summary.get("cues_kept", 0), summary.get("cues", 0) + unfit
     if (looked_for < FEW_CUES and not (unfit and not kept)) or kept > FEW_KEPT * looked_for:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.core.counts import summed
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.corpus.ingest.params import NO_TEXTS
 from megahour.cut.params import NO_ANCHORS, CutParams
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class Cut(Stage[CutParams]):
         return {
             "too-long": f"--max-s is {p.max_s:g}; long recordings are cut at their pauses only with --alignment",
             "too-short": f"--min-s is {p.min_s:g}",
-            "no-transcript": "cues come from ingest: see its counts",
+            "no-transcript": f"transcripts come from ingest, see its counts. {NO_TEXTS}",
             "low-confidence-cue": "--false-accept and --false-reject of align decide which cues are kept",
             "low-confidence": f"--min-confidence is {p.min_confidence:g}",
             "high-cer": f"--dirty-cer is {p.dirty_cer:g} and --false-reject {p.false_reject:g}; is the speech in"

@@ -5,6 +5,7 @@ Only metadata moves (Amazon paper, IV-B.1). The audio stays where `cut` wrote it
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +21,12 @@ if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
     from megahour.select.sample import Layout
 
-
+LOG = logging.getLogger(__name__)
+MANY = 20  # utterances, each of another speaker, from which on speakers were probably not named
+UNNAMED = (
+    "each utterance has a speaker of its own. If voices recur, the sets share them, and error rates are too low: name"
+    " the speakers (ingest --speaker-pattern, or a column `speaker` of the table)"
+)
 RUN, MOST = 10, 1024  # fewest shards per task, and most tasks, when each task sends to all partitions
 COUNTED_TOGETHER = 1_000_000  # utterances per partition of the census
 FEW = 64  # up to this many shards, rows go to their partitions without groups
@@ -85,6 +91,9 @@ class Select(Stage[SelectParams]):
             row["hours"] = round(row["hours"] + receipt.stats["audio_s"] / 3600, 4)
             row["speakers"] += receipt.stats["speakers"]
         came_in = sum(receipt.counts.came_in for receipt in receipts)
+        utterances = sum(row["utterances"] for row in sets.values())
+        if len(sets) > 1 and utterances >= MANY and utterances == sum(row["speakers"] for row in sets.values()):
+            LOG.warning("select: %s", UNNAMED)
         return {"sets": sets, "no_set": inputs["utterances"].manifest.counts.kept - came_in}
 
 

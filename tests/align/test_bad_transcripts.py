@@ -24,9 +24,10 @@ from megahour.align.ctc import quantise
 from megahour.align.document import spell
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import spans
-from megahour.align.stage import Align
+from megahour.align.stage import Align, doubts
 from megahour.align.wrong_transcript import belongs, decoy_of
 from megahour.core.errors import ConfigError
+from megahour.core.receipts import Counts, Receipt
 from megahour.core.schemas import DUPLICATES
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
@@ -255,3 +256,12 @@ def test_windows_cover_every_frame_once_and_have_one_length(frames: int, margin:
         assert right == frames or right - (left + last) >= margin
         covered += range(left + first, left + last)
     assert covered == list(range(frames))
+
+
+def test_recordings_without_any_text_are_pointed_to_a_recogniser() -> None:
+    def receipt(without: int) -> Receipt:
+        return Receipt(0, "f", Counts(3, 3 - without, 0, {"no-transcript": without}), {}, {}, {})
+
+    assert "none of 6 recordings has a transcript" in doubts({}, [receipt(3), receipt(3)])
+    assert "--recognised TEXTS" in doubts({}, [receipt(3)])
+    assert doubts({"cues_kept": 1, "cues": 1}, [receipt(3), receipt(2)]) == ""

@@ -93,6 +93,23 @@ def test_nothing_is_lost_and_speakers_are_whole_and_in_order(
     assert sum(row["utterances"] for row in summary["sets"].values()) == 60
 
 
+def test_clips_of_unnamed_speakers_get_a_warning(
+    rows: list[dict[str, Any]], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A clip without a named speaker counts as a speaker, so test and training sets may share voices."""
+    clips = [{**row, "speaker": f"clips/{number}.wav"} for number, row in enumerate(rows)]
+
+    def warned(name: str, made: list[dict[str, Any]], p: SelectParams) -> bool:
+        caplog.clear()
+        inputs = {"utterances": write_utterances(tmp_path / name, [made])}
+        run_stage(Select(), p, inputs, Artifact(tmp_path / f"{name}-out"), EngineHere())
+        return "--speaker-pattern" in caplog.text
+
+    assert warned("clips", clips, params())
+    assert not warned("named", rows, params())
+    assert not warned("one-set", clips, params(sets=[{"name": "all"}]))
+
+
 def test_what_is_left_out_is_counted_by_reason(rows: list[dict[str, Any]], tmp_path: Path, engine: LocalEngine) -> None:
     utterances = write_utterances(tmp_path / "utterances", [rows])
     p = params(min_confidence=0.55, from_s=1100, speaker_hours=4 / 3600, sets=[{"name": "few", "speakers": 4}])

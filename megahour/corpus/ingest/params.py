@@ -9,6 +9,11 @@ from pydantic import Field
 from megahour.core.config import LATER, Params, Share
 from megahour.corpus.ingest.licences import DEFAULT_ALLOWED
 
+NO_TEXTS = (
+    "Let a recogniser write some (megahour transcribe AUDIO --model MODEL --format json --out TEXTS, or Whisper), and"
+    " ingest the audio with --recognised TEXTS"
+)
+
 
 class IngestParams(Params):
     """Turn audio and transcripts into checked recordings."""
