@@ -6,7 +6,6 @@ engine's workers; this takes a tenth of the time.
 
 from __future__ import annotations
 
-import multiprocessing.forkserver
 import os
 import signal
 import subprocess
@@ -16,7 +15,7 @@ from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
-from gloo import ForkedContext, processes
+from gloo import ForkedContext, fork_by, forking_process, processes
 from toy_stages import TOY_STAGES
 
 # If a shell started the tests in the background, they ignore SIGINT, and their children inherit that.
@@ -44,13 +43,11 @@ def forked(
     *arguments: str, timeout_s: float = 400, stages: dict[str, tuple[str, str]] = TOY_STAGES
 ) -> subprocess.CompletedProcess[str]:
     """A command in a forked process that has already imported everything; `stages`: added to the real ones."""
-    server: Any = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
     with TemporaryDirectory() as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
         for path in (out, err):
             path.touch()
-        server.ensure_running()
-        given = (arguments, dict(os.environ), str(Path.cwd()), str(out), str(err), stages, server._forkserver_address)
+        given = (arguments, dict(os.environ), str(Path.cwd()), str(out), str(err), stages, forking_process())
         process = processes.Process(target=_main, args=given)
         process.start()
         try:
@@ -77,14 +74,14 @@ def _main(
     import megahour.serve.worker
     from megahour.recipes.recipe import STAGES
 
+    assert "preloaded" in sys.modules, "an import in tests/preloaded.py fails"
     os.chdir(at)
     os.environ.clear()
     os.environ.update(environment)
     for path, descriptor in ((out, 1), (err, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    ours: Any = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
-    ours._forkserver_address, ours.ensure_running = server, lambda: None
+    fork_by(server)
     spawns: Any = SimpleNamespace(get_context=lambda _: ForkedContext())
     megahour.engine.pool.multiprocessing = megahour.serve.worker.multiprocessing = spawns
     STAGES.update(stages)

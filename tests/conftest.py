@@ -44,6 +44,22 @@ LONGEST = (
 )
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """The workers of pytest-xdist have one process that forks others: it imports what these need once."""
+    from gloo import forking_process
+
+    node.workerinput["forking_process"] = forking_process()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    address = getattr(config, "workerinput", {}).get("forking_process")
+    if address is not None:
+        from gloo import fork_by
+
+        fork_by(address)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """All modules are imported here: their million objects are no garbage, and are left out when some is collected.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import contextlib
+import multiprocessing.forkserver
 import os
 import pickle
 import signal
@@ -16,30 +17,27 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import psutil
 from loopback import free_port
 
 _TIME_LIMIT_S = 240.0
 
 processes = multiprocessing.get_context("forkserver")
-# What is not here each process imports for itself.
-processes.set_forkserver_preload(
-    ["torch", "torch._dynamo", "torch.distributed.fsdp", "torch.distributed.optim", "megahour.sync.group.virtual"]
-    + [f"megahour.sync.trainers.{name}" for name in ("dense", "gtc", "bmuf", "gossip", "local_sgd", "zero", "ddp")]
-    + ["pytest", "hypothesis.strategies", "made_artifacts", "trainings", "megahour.train.workers.worker"]
-    + [
-        "s3fs",
-        "toy_stages",
-        "megahour.cli.main",
-        "megahour.recipes.run",
-        "megahour.cli.stage_command",
-        "megahour.runner.runner",
-    ]
-    + [
-        f"megahour.train.{name}"
-        for name in ("job", "loop", "loop_with_others", "sharded", "pipeline", "tensor_parallel")
-    ]
-    + ["frozen"]
-)
+_server: Any = multiprocessing.forkserver._forkserver  # type: ignore[attr-defined]
+processes.set_forkserver_preload(["tests_path", "preloaded"])
+
+
+def forking_process() -> str:
+    """Address of the process that forks others; it is started where there is none."""
+    _server.ensure_running()
+    return str(_server._forkserver_address)
+
+
+def fork_by(address: str) -> None:
+    """From here on the processes of this one are forked by another one's `forking_process`."""
+    _server._forkserver_address, _server.ensure_running = address, lambda: None
+    if _server._forkserver_alive_fd is None:  # it ends with those who have started it
+        _server._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)
 
 
 def run_workers(function: Callable[..., Any], workers: int, *arguments: Any, stopped: Sequence[int] = ()) -> list[Any]:
@@ -140,13 +138,14 @@ def _run(environment: dict[str, str], target: Callable[..., Any], args: tuple[An
 class ForkedWorker:
     """`workers.worker` without six seconds of imports, with the parts of `subprocess.Popen` that its agent uses."""
 
-    pids: list[int] = []  # noqa: RUF012 - of all of them; their command lines tell nothing
+    started: list[psutil.Process] = []  # noqa: RUF012 - all of them; neither parent nor command line shows whose they are
 
     def __init__(self, spec: str, env: dict[str, str], log: Path) -> None:
         self._process = processes.Process(target=_train, args=(spec, env, str(log)))
         self._process.start()
         self.pid = int(self._process.pid or 0)
-        self.pids.append(self.pid)
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self.started.append(psutil.Process(self.pid))
 
     def poll(self) -> int | None:
         return self._process.exitcode

@@ -7,9 +7,11 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from command_line import megahour
 from gloo import torchrun
 
 ROOT = Path(__file__).parents[1]
@@ -30,6 +32,26 @@ def ran(command: list[str], folder: Path) -> str:
     return done.stdout
 
 
+def example(name: str, *arguments: str) -> None:
+    sys.argv = [name, *arguments]
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
+@pytest.fixture
+def printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[[str], list[str]]:
+    """Runs an example in a folder of its own and returns the lines that it prints."""
+
+    def run(name: str) -> list[str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [name])
+        example(name)
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
 def test_the_page_lists_them_all() -> None:
     text = (EXAMPLES / "README.md").read_text("utf-8")
     files = {path.name for path in EXAMPLES.iterdir() if path.is_file()} - {"README.md"}
@@ -37,21 +59,16 @@ def test_the_page_lists_them_all() -> None:
     assert all(f"| `{name}` |" in text for name in files)
 
 
-def test_a_language_model_prefers_what_it_has_read(tmp_path: Path) -> None:
-    right, shuffled = (float(line.split()[0]) for line in ran_python("language_model.py", tmp_path).splitlines())
+def test_a_language_model_prefers_what_it_has_read(printed: Callable[[str], list[str]]) -> None:
+    right, shuffled = (float(line.split()[0]) for line in printed("language_model.py"))
     assert right * 2 < shuffled
 
 
-def test_lines_are_found_and_the_unspoken_one_is_not(tmp_path: Path) -> None:
-    first, second, third = ran_python("align_posteriors.py", tmp_path).splitlines()
+def test_lines_are_found_and_the_unspoken_one_is_not(printed: Callable[[str], list[str]]) -> None:
+    first, second, third = printed("align_posteriors.py")
     assert first.split() == ["good", "morning", "frames", "0", "to", "34"]
     assert second.endswith("not spoken")
     assert third.split()[3:5] == ["frames", "36"]
-
-
-def example(name: str, *arguments: str) -> None:
-    sys.argv = [name, *arguments]
-    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
 
 
 @pytest.mark.parametrize("trainer", ["dense", pytest.param("bmuf", marks=pytest.mark.faults)])
@@ -76,10 +93,6 @@ def test_a_corpus_is_built(tmp_path: Path) -> None:
     assert (tmp_path / "made" / "export" / "shards" / "00000.nemo.jsonl").read_text("utf-8").count("\n") > 5
 
 
-def test_the_recipe_runs(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "megahour", "run", str(EXAMPLES / "recipe.yaml"), "run=made", "--quiet"]
-    assert "4 steps (4 ran) in made" in ran(command, tmp_path)
-
-
-def ran_python(name: str, folder: Path) -> str:
-    return ran([sys.executable, str(EXAMPLES / name)], folder)
+def test_the_recipe_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "4 steps (4 ran) in made" in megahour("run", str(EXAMPLES / "recipe.yaml"), "run=made", "--quiet")

@@ -26,7 +26,7 @@ Learnt = tuple[list[Any], dict[str, Tensor], int]
 """Results of the steps, the model (of the first worker), and the bytes of weights and optimiser state."""
 
 OUTPUTS, NO_CLIP = 5, 1e9
-COUNTS = (4, 4, 1)  # batches of the steps: in the last one most workers have none
+COUNTS = (4, 1)  # batches of the steps: in the last one most workers have none
 
 
 def batch(number: int, criterion: str) -> Batch:

@@ -61,13 +61,14 @@ def seen(rows: list[dict[str, Any]]) -> tuple[int, int]:
 
 
 def workers(of: psutil.Process | None = None) -> list[psutil.Process]:
-    """The living training workers below a process (by default this one)."""
+    """The living training workers below a process, or of this one, with those that are forked."""
+    forked = ForkedWorker.started if of is None else []
     found = []
-    for child in (of or psutil.Process()).children(recursive=True):
+    for process in [*forked, *(of or psutil.Process()).children(recursive=True)]:
         try:
-            forked = child.pid in ForkedWorker.pids and child.status() != psutil.STATUS_ZOMBIE
-            if forked or "megahour.train.workers.worker" in child.cmdline():
-                found.append(child)
+            started = process in forked or "megahour.train.workers.worker" in process.cmdline()
+            if started and process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
         except psutil.Error:
             continue
     return found

@@ -1,0 +1,49 @@
+# ruff: noqa: F401
+"""Imported by the process that others are forked from: what is not here, each of them imports for itself."""
+
+import gc
+
+import command_line
+import fsspec.implementations.chained
+import hypothesis.strategies
+import made_artifacts
+import numpy.ctypeslib
+import numpy.ma
+import pytest
+import rich.table
+import s3fs
+import torch
+import torch._dynamo
+import torch.distributed.fsdp
+import torch.distributed.optim
+import toy_stages
+import trainings
+
+import megahour.cli.main
+import megahour.cli.session
+import megahour.cli.stage_command
+import megahour.corpus.transcripts.read
+import megahour.engine.local
+import megahour.recipes.run
+import megahour.recipes.status
+import megahour.runner.progress
+import megahour.runner.runner
+import megahour.serve.compute
+import megahour.serve.worker
+import megahour.sync.group.virtual
+import megahour.sync.trainers.bmuf
+import megahour.sync.trainers.ddp
+import megahour.sync.trainers.dense
+import megahour.sync.trainers.gossip
+import megahour.sync.trainers.gtc
+import megahour.sync.trainers.local_sgd
+import megahour.sync.trainers.zero
+import megahour.train.job
+import megahour.train.loop
+import megahour.train.parallel.pipeline
+import megahour.train.parallel.sharded
+import megahour.train.parallel.tensor_parallel
+import megahour.train.workers.loop_with_others
+import megahour.train.workers.worker
+
+gc.freeze()  # what has been imported so far is no garbage
