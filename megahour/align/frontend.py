@@ -20,7 +20,7 @@ import soxr
 from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
-from megahour.features.fbank import SHIFT_S, WINDOW_S, frame_count, lead_samples, log_mel
+from megahour.features.fbank import SHIFT_S, WINDOW_S, frame_count, frame_seconds, lead_samples, log_mel
 from megahour.features.normalise import CausalMean
 from megahour.features.params import UNIT
 from megahour.features.stack import stack
@@ -97,7 +97,7 @@ class FrontEnd:
             raise misfit(config["outputs"], len(config["tokens"]))
         rate_hz = int(audio["rate_hz"])
         stacked = kind == "stacked"
-        trained_s = config.get("stack", 1) * config.get("subsample", 1) * SHIFT_S
+        trained_s = config.get("stack", 1) * config.get("subsample", 1) * frame_seconds(rate_hz)
         shift_s = trained_s if stacked else audio["frame_shift_samples"] / rate_hz
         rows = 1 if kind == "waveform" else round(shift_s / SHIFT_S)
         inputs = rows // config["stack"] if stacked else rows
@@ -129,6 +129,11 @@ class FrontEnd:
             audio.get("edges") == "mirrored",
             float(audio.get("restarts", 0.0)),
         )
+
+    @property
+    def frame_s(self) -> float:
+        """Seconds from one log-mel frame, or one level of `stream`, to the next: 10 ms, in whole samples."""
+        return frame_seconds(self.rate_hz)
 
     @property
     def sequence_frames(self) -> int:

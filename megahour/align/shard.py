@@ -159,7 +159,7 @@ def _count_heard(work: Shard, row: Row, heard: Heard | None, writer: PosteriorWr
 
 def _align_row(work: Shard, row: Row, transcripts: list[SpelledTranscript], heard: Heard) -> None:
     p, out = work.p, work.out
-    clock = Clock(work.front.shift_s, row["rate_hz"], row["samples"])
+    clock = Clock(work.front.shift_s, row["rate_hz"], row["samples"], work.front.frame_s)
     units, frames = greedy_path(heard.posteriors)
     reading = heard_of(units, frames, work.tokens, clock)
     if len(units):

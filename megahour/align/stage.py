@@ -27,7 +27,7 @@ class Align(Stage[AlignParams]):
     """
 
     name = "align"
-    version = 9
+    version = 10
     params = AlignParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("recordings"),

@@ -33,15 +33,19 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Clock:
-    """Converts output frames of `shift_s` and frames of 10 ms to samples of a recording of `samples` at `rate_hz`."""
+    """Converts output frames of `shift_s` and frames of 10 ms to samples of a recording of `samples` at `rate_hz`.
+
+    frame_s: what the 10 ms are at the model's rate, as a frame is a whole number of samples.
+    """
 
     shift_s: float
     rate_hz: int
     samples: int
+    frame_s: float = SHIFT_S
 
     def energy_frames(self, frames: NDArray[np.int32]) -> Ints:
         """Output frames as frames of 10 ms; -1 stays -1."""
-        return np.where(frames < 0, -1, np.rint(frames * (self.shift_s / SHIFT_S)).astype(np.int64))
+        return np.where(frames < 0, -1, np.rint(frames * (self.shift_s / self.frame_s)).astype(np.int64))
 
     def of_frames(self, frames: NDArray[np.int32]) -> Ints:
         """Samples at which output frames begin."""
@@ -50,7 +54,7 @@ class Clock:
 
     def of_energy_frames(self, frames: Ints) -> Ints:
         """Samples at which frames of 10 ms begin; -1 stays -1."""
-        at = np.minimum(np.rint(frames * (SHIFT_S * self.rate_hz)).astype(np.int64), self.samples)
+        at = np.minimum(np.rint(frames * (self.frame_s * self.rate_hz)).astype(np.int64), self.samples)
         return np.where(frames < 0, -1, at)
 
 

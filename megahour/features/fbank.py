@@ -56,6 +56,15 @@ def frame_count(samples: int, rate_hz: int, *, mirrored: bool = False) -> int:
     return (samples + shift // 2) // shift if mirrored else max(0, 1 + (samples - length) // shift)
 
 
+def frame_seconds(rate_hz: int) -> float:
+    """Seconds from one frame to the next: a whole number of samples, 9.977 ms at 22,050 Hz.
+
+    >>> frame_seconds(16_000), round(frame_seconds(22_050) * 22_050)
+    (0.01, 220)
+    """
+    return round(SHIFT_S * rate_hz) / rate_hz
+
+
 def lead_samples(rate_hz: int) -> int:
     """Samples by which the first window starts before the signal when its ends are mirrored."""
     return round(WINDOW_S * rate_hz) // 2 - round(SHIFT_S * rate_hz) // 2

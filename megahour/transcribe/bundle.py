@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from megahour.core.errors import ConfigError, StoreError
+from megahour.features.fbank import frame_seconds
 from megahour.models.foreign import ForeignModel
 from megahour.transcribe.bundle_files import (
     AGAIN,
@@ -120,12 +121,12 @@ class BundleManifest(ListedFiles):
     @property
     def shift_s(self) -> float:
         """Seconds from one row of log posteriors to the next."""
-        return self.frames / 100
+        return self.frames * frame_seconds(self.front_end.rate_hz)
 
     def model_config_of(self) -> dict[str, Any]:
         """The offline graph's configuration, in the form that `models.foreign` and the front end take."""
         audio = self.front_end.model_dump()
-        audio |= {"input": "log-mel", "frame_shift_samples": self.frames * self.front_end.rate_hz // 100}
+        audio |= {"input": "log-mel", "frame_shift_samples": round(self.shift_s * self.front_end.rate_hz)}
         output = "encoder_out" if self.criterion == "transducer" else "log_probs"
         run = {"input_name": "x", "length_name": "x_lens", "output_name": output, "layout": "frames-first"}
         return {

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.frontend import FrontEnd, Rows
-from megahour.features.fbank import SHIFT_S
 from megahour.features.normalise import CausalMean
 
 QUIET_FRAMES = 20  # 0.2 s: window in which to look for the quietest place
@@ -78,9 +77,10 @@ class Cutter:
         from the prior, as in every stream.
         """
         self._front, self._settled = front, settled
-        self._row_s = front.shift_s if front.kind == "waveform" else SHIFT_S
+        self._frame_s = front.frame_s
+        self._row_s = front.shift_s if front.kind == "waveform" else self._frame_s
         self._joined = 1 if front.kind == "waveform" else front.rows  # rows that the model stacks
-        self._longest, self._pause = round(ends.longest / SHIFT_S), round(ends.pause / SHIFT_S)
+        self._longest, self._pause = round(ends.longest / self._frame_s), round(ends.pause / self._frame_s)
         self._mean = CausalMean(np.full(front.mels, front.prior, np.float32)) if front.kind == "stacked" else None
         self._new: list[NDArray[np.float16]] = []  # levels of frames not examined yet
         self._tracker: Level | None = None
@@ -156,7 +156,7 @@ class Cutter:
         rows = self._rows[: self._row(frames) // self._joined * self._joined or self._joined]
         if mean is not None and self._settled and not mean.count and len(rows):
             mean.mean, mean.count = rows.mean(axis=0, dtype=np.float64), len(rows)
-        return SpeechPiece(rows if mean is None else mean.apply(rows), self._start * SHIFT_S)
+        return SpeechPiece(rows if mean is None else mean.apply(rows), self._start * self._frame_s)
 
     def _drop(self, frames: int) -> None:
         assert self._rows is not None
@@ -168,7 +168,8 @@ class Cutter:
 
     def _row(self, frames: int) -> int:
         """Number of rows that cover the first `frames` held frames."""
-        return round((self._start + frames) * SHIFT_S / self._row_s) - round(self._start * SHIFT_S / self._row_s)
+        first, last = (round(at * self._frame_s / self._row_s) for at in (self._start, self._start + frames))
+        return last - first
 
     def _quietest(self) -> int:
         """Number of frames before the quietest place, which is in the second half of the maximum length."""

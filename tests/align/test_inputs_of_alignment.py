@@ -21,6 +21,7 @@ from megahour.align.frontend import FrontEnd, Source
 from megahour.align.posteriors import Heard, in_bursts, listen, spans
 from megahour.align.recording_audio import Recordings
 from megahour.align.stored import PIECE_FRAMES, PosteriorWriter, open_posteriors
+from megahour.align.tables import Clock
 from megahour.align.transcripts import COLUMNS, LATE_SHARE, LONGEST_WORD, Speller, by_recording, why_nothing
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.receipts import Counts, Manifest
@@ -169,6 +170,21 @@ def test_a_front_end_is_what_the_model_says_of_itself() -> None:
         own.check_rate(8000)
     own.check_rate(16_000)
     wave.check_rate(8000)
+
+
+@pytest.mark.parametrize("rate_hz", [8000, 11_025, 16_000, 22_050])
+def test_times_do_not_drift_at_any_rate(rate_hz: int) -> None:
+    """A frame is 220 samples at 22,050 Hz, not 220.5: at 10 ms each, an hour ended 8 s late."""
+    audio = {**CONFIG["audio"], "rate_hz": rate_hz}
+    hour = 3600 * rate_hz
+    for config in ({**CONFIG, "audio": audio}, {**CONFIG, "audio": {**audio, "edges": "mirrored"}}):
+        front = FrontEnd.of(config, tokens=False)
+        clock, outputs = Clock(front.shift_s, rate_hz, 2 * hour, front.frame_s), front.outputs(hour, rate_hz)
+        (end,) = clock.of_frames(np.array([outputs], np.int32))
+        assert abs(end - hour) < 0.06 * rate_hz
+        (frame,) = clock.energy_frames(np.array([outputs], np.int32))
+        assert frame == outputs * front.rows
+        assert clock.of_energy_frames(np.array([frame]))[0] == end
 
 
 MIRRORED = {**CONFIG, "audio": {**CONFIG["audio"], "edges": "mirrored", "scale": "unit", "high_hz": -400.0}}

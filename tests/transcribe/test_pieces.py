@@ -61,6 +61,13 @@ def test_long_pauses_are_left_out_and_short_ones_kept(config: dict[str, object])
     assert np.allclose(found, [(0.8, 2.7), (3.3, 8.2)], atol=0.06), found
 
 
+def test_pieces_are_where_they_are_at_a_rate_of_no_whole_10_ms() -> None:
+    config = {**CONFIG, "audio": {**CONFIG["audio"], "rate_hz": 11_025}}  # frames of 110 samples, not 110.25
+    samples = np.tile(talk(9.0, {}), 30)  # at 8 kHz, a second of quiet at both ends
+    starts = [piece.start_s for piece in cut(config, samples, 40_000)]
+    np.testing.assert_allclose(starts, (np.arange(30) * 72_000 + 8000) / 11_025 - 0.2, atol=0.06)
+
+
 def test_what_a_pause_is_can_be_chosen() -> None:
     samples = talk(9.0, {2.5: 1.0, 5.0: 0.6})
     found = [spans(CONFIG, cut(CONFIG, samples, 4000, pause_s=pause_s)) for pause_s in (0.5, 0.7, 1.2)]
