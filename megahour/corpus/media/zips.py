@@ -123,7 +123,23 @@ def open_member(file: BinaryIO, member: ZipMember, folder: Path | None = None) -
     if start + member.packed > member.end:
         raise BadRecord("zip-corrupt", f"its bytes reach beyond byte {member.end}", record=member.name)
     packed = cast(BinaryIO, TarWindow(file, start, member.packed))
-    return packed if member.method == STORED else _inflated(packed, member, folder)
+    return _checked(packed, member) if member.method == STORED else _inflated(packed, member, folder)
+
+
+def _checked(stored: BinaryIO, member: ZipMember) -> BinaryIO:
+    """A stored member, read once for its checksum: a damaged WAV has no other, and would be read as sound."""
+    crc = 0
+    while block := stored.read(COPY_BYTES):
+        crc = zlib.crc32(block, crc)
+    _compare(stored.tell(), crc, member)
+    stored.seek(0)
+    return stored
+
+
+def _compare(size: int, crc: int, member: ZipMember) -> None:
+    if size != member.size or crc != member.crc:
+        detail = f"{size} bytes with CRC {crc:08x}, the directory says {member.size} with {member.crc:08x}"
+        raise BadRecord("zip-corrupt", detail, record=member.name)
 
 
 def _inflated(packed: BinaryIO, member: ZipMember, folder: Path | None) -> BinaryIO:
@@ -135,9 +151,7 @@ def _inflated(packed: BinaryIO, member: ZipMember, folder: Path | None) -> Binar
         for block in _inflate(packed, member):
             crc = zlib.crc32(block, crc)
             target.write(block)
-        if target.tell() != member.size or crc != member.crc:
-            detail = f"{target.tell()} bytes with CRC {crc:08x}, the directory says {member.size} with {member.crc:08x}"
-            raise BadRecord("zip-corrupt", detail, record=member.name)
+        _compare(target.tell(), crc, member)
     except BaseException:
         target.close()
         raise

@@ -91,6 +91,10 @@ HOSTILE: dict[str, tuple[Callable[[], bytes], dict[str, object]]] = {
     "large": (lambda: zipped({"a": bytes(2 << 20), "b": b"x"}), {"a": "too-large", "b": b"x"}),
     "size": (lambda: patched(zipped({"a": b"x" * 90}), b"a", 24, "<L", 80), {"a": "zip-corrupt"}),
     "crc": (lambda: patched(zipped({"a": b"x" * 90}), b"a", 16, "<L", 7), {"a": "zip-corrupt"}),
+    "damaged": (
+        lambda: zipped({"a": b"xyz" * 9, "b": b"w"}, 0).replace(b"zxy", b"zzz", 1),
+        {"a": "zip-corrupt", "b": b"w"},
+    ),
     "stored": (lambda: patched(zipped({"a": b"x" * 9}, 0), b"a", 24, "<L", 8), {"a": "zip-corrupt"}),
     "beyond": (lambda: patched(zipped({"a": b"x" * 9}, 0), b"a", 20, "<2L", 900, 900), {"a": "zip-corrupt"}),
     "no member": (lambda: patched(zipped({"a": b"x" * 90}), b"a", 42, "<L", 1), {"a": "zip-corrupt"}),
