@@ -194,7 +194,8 @@ class Artifact:
     def read_table(self, shard: int, suffix: str = ".parquet", columns: list[str] | None = None) -> pa.Table:
         """A shard's table: Parquet, or Arrow IPC for suffixes that end in ``.arrow`` (memory-mapped when local).
 
-        Raises StoreError if the file is missing or damaged, or lacks one of `columns`.
+        Columns that a Parquet file lacks are left out. Raises StoreError if the file is missing or damaged, or if an
+        Arrow file lacks one of `columns`.
         """
         try:
             if suffix.endswith(".arrow"):

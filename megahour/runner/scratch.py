@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from fsspec.implementations.local import LocalFileSystem
 from megahour.core.locks import MARKS, alone
 from megahour.core.records import fingerprint
 from megahour.core.store import SCRATCH, Artifact
-from megahour.core.transfer import publish_text
+from megahour.core.transfer import is_local, publish_text
 from megahour.runner.job import Job
 
 LOG = logging.getLogger(__name__)
@@ -22,8 +23,13 @@ KEPT = ("meters", "tensorboard")  # training curves, which stay in the scratch d
 
 
 def scratch_of(output: Artifact) -> Path:
-    """The default scratch directory of an output; equal jobs with other outputs get other directories."""
-    return Path(tempfile.gettempdir()) / "megahour-work" / fingerprint(output.url)[:16]
+    """The default scratch directory of an output; equal jobs with other outputs get other directories.
+
+    Each user has a folder of their own: in a temporary folder that all share, no other user may write to it.
+    """
+    place = output.root if is_local(output.fs) else output.url  # "runs/out" is another folder in each working directory
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    return Path(tempfile.gettempdir()) / f"megahour-work-{user}" / fingerprint(place)[:16]
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from megahour.core.writer import ShardWriter
 from megahour.engine.local import LocalEngine
 from megahour.runner.job import Job, run_task
 from megahour.runner.runner import Models, run_stage
-from megahour.runner.scratch import clear
+from megahour.runner.scratch import clear, scratch_of
 from megahour.serve.client import client
 from megahour.serve.spec import ModelSpec
 
@@ -153,6 +153,17 @@ def test_an_output_that_is_a_users_folder_is_left_alone(tmp_path: Path, engine: 
     with pytest.raises(StoreError, match="not an artifact"):
         run_stage(Count(), CountParams(), {}, Artifact(tmp_path), engine, work=tmp_path / "work")
     assert (tmp_path / "thesis.txt").exists()
+
+
+def test_relative_outputs_of_two_working_directories_have_two_scratch_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = set()
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        found |= {scratch_of(Artifact("runs/out")), scratch_of(Artifact(str(tmp_path / name / "runs" / "out")))}
+    assert len(found) == 2
 
 
 def test_a_finished_stages_scratch_goes_but_for_how_it_went(tmp_path: Path) -> None:
