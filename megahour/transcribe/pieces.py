@@ -91,9 +91,7 @@ class Cutter:
 
     @property
     def held(self) -> SpeechPiece | None:
-        """The current piece up to the last frame received; None if it has no speech."""
-        if self._tracker is None and self._new:
-            list(self._look(np.concatenate(self._new).tolist()))  # the recording is shorter than FIRST_FRAMES
+        """The current piece up to the last frame examined; None if it has no speech."""
         return self._begun(len(self._levels))
 
     @property
@@ -103,6 +101,12 @@ class Cutter:
         The exception is a piece that exceeds the maximum length, which may be cut earlier.
         """
         return self._begun(min(self._last + MARGIN_FRAMES, len(self._levels)))
+
+    def rest(self) -> SpeechPiece | None:
+        """`held` at the end of the recording, which may be shorter than FIRST_FRAMES."""
+        if self._tracker is None and self._new:
+            list(self._look(np.concatenate(self._new).tolist()))
+        return self.held
 
     def _begun(self, frames: int) -> SpeechPiece | None:
         """The first `frames` held frames, if there is speech among them."""

@@ -116,7 +116,7 @@ def transcribe(
     for some in cutter.rows(counted):
         for piece in cutter.add(some):
             _recognise(recogniser, piece, plan, result, heard)
-    if (held := cutter.held) is not None:
+    if (held := cutter.rest()) is not None:
         _recognise(recogniser, held, plan, result, heard)
     return _tagged(recogniser, result, heard)
 
@@ -154,7 +154,7 @@ def stream(
             else:
                 yield Update(under_way.ended(now, meter.heard_s), final=True)
             meter.shown()
-    if (held := cutter.held) is not None:
+    if (held := cutter.rest()) is not None:
         yield Update(under_way.ended(held, meter.heard_s), final=True)
         meter.shown()
 
