@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import cast
+from functools import partial
+from typing import TypeVar, cast
 
-from megahour.core.errors import MegahourError
+from megahour.core.errors import MegahourError, StoreError
+from megahour.core.surroundings import explaining
 from megahour.serve.registry import BEAT_S, POLL_S, Registry
 from megahour.serve.server import Service, serve
 from megahour.serve.spec import ModelSpec
@@ -17,6 +19,7 @@ from megahour.serve.standing import Desk, are_addresses, token_of_environment
 from megahour.serve.tls import server_options
 
 LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 TRUSTED = ("megahour.",)  # modules whose loaders may run by default: registry files must not name arbitrary code
 
 
@@ -33,14 +36,15 @@ def serve_registry(
 ) -> None:
     """Until `stop` is set: load and offer the requested model, until another one or none is requested.
 
-    A model that fails to load is logged, and skipped until another one is requested.
+    A model that fails to load is logged, and skipped until another one is requested. The service goes on while the
+    registry's store does not answer.
 
     url: a registry's folder, or this machine's address, grpc://HOST:PORT, see `standing`.
     """
     with _registry(url, tls, mutual) as registry:
         refused = ""
         while not stop.is_set():
-            wanted = registry.wanted()
+            wanted = _patiently(registry.wanted, None, stop)
             if wanted is None or wanted[0] == refused:
                 stop.wait(POLL_S)
                 continue
@@ -67,16 +71,29 @@ def _registry(url: str, tls: str, mutual: bool) -> AbstractContextManager[Regist
 
 def _offer(registry: Registry | Desk, model: str, service: Service, stop: threading.Event) -> None:
     """Offer the service until it ends, `stop` is set or its model is no longer requested."""
-    key = registry.add(model, service.endpoint)
-    beat_s = time.monotonic()
+    key, beat_s = "", time.monotonic()
     try:
-        while not (stop.is_set() or service.ended or _other(registry, model)):
-            stop.wait(POLL_S)
-            if time.monotonic() - beat_s > BEAT_S:
-                registry.beat(key, model, service.endpoint)
+        while not (stop.is_set() or service.ended or _patiently(partial(_other, registry, model), False, stop)):
+            if not key:
+                key = _patiently(partial(registry.add, model, service.endpoint), "", stop)
+            elif time.monotonic() - beat_s > BEAT_S:
+                _patiently(partial(registry.beat, key, model, service.endpoint), None, stop)
                 beat_s = time.monotonic()
+            stop.wait(POLL_S)
     finally:
-        registry.remove(key)  # first, so that no task connects while it ends
+        if key:
+            registry.remove(key)  # first, so that no task connects while it ends
+
+
+def _patiently(call: Callable[[], T], otherwise: T, stop: threading.Event) -> T:
+    """The result of a call of the registry; if its store does not answer, `otherwise`, after BEAT_S."""
+    try:
+        with explaining("the registry"):
+            return call()
+    except StoreError as error:
+        LOG.warning("%s", error)
+        stop.wait(BEAT_S)
+        return otherwise
 
 
 def _other(registry: Registry | Desk, model: str) -> bool:

@@ -53,12 +53,12 @@ class Registry:
 
     def forget(self, name: str) -> None:
         """The model is not needed any more."""
-        if (wanted := self.wanted()) and wanted[0] == name:
+        if (wanted := self._read(WANTED)) and wanted["name"] == name:
             self._remove(WANTED)
 
     def wanted(self) -> tuple[str, ModelSpec] | None:
-        """The requested model: (name, spec); None if there is none."""
-        request = self._read(WANTED)
+        """The requested model: (name, spec); None if there is none. Raises OSError: the store does not answer."""
+        request = self._read(WANTED, absent=FileNotFoundError)
         return (str(request["name"]), ModelSpec(**request["spec"])) if request else None
 
     def add(self, model: str, service: ServiceAddress) -> str:
@@ -98,11 +98,11 @@ class Registry:
         if is_local(self._home.fs):
             Path(path).chmod(0o600)
 
-    def _read(self, name: str) -> dict[str, Any] | None:
+    def _read(self, name: str, absent: type[OSError] = OSError) -> dict[str, Any] | None:
         try:
             self._home.fs.invalidate_cache()
             return dict(json.loads(self._home.fs.cat_file(self._home.path(name))))
-        except (OSError, ValueError):  # withdrawn, or half written on a store without renames
+        except (absent, ValueError):  # withdrawn, or half written on a store without renames
             return None
 
     def _remove(self, name: str) -> None:

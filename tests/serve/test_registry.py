@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from megahour.cli.serve import command as serve_command
+from megahour.serve import host
 from megahour.serve.registry import DEAD_S, Registry
-from megahour.serve.spec import ServiceAddress
+from megahour.serve.spec import ModelSpec, ServiceAddress
 
 HERE, THERE = ServiceAddress("here:1", "a"), ServiceAddress("there:1", "b")
 
@@ -30,6 +35,38 @@ def test_a_service_without_a_sign_of_life_is_not_asked(tmp_path: Path, monkeypat
     assert set(registry.services("model")) == {HERE, THERE}, "all alike: it may be this machine's clock"
     registry.remove(there)
     assert registry.services("model") == [HERE]
+
+
+def test_a_service_outlasts_a_registry_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An object store that refuses for a minute, or a network disk: here a folder in the place of each file."""
+    monkeypatch.setattr(host, "POLL_S", 0.01)
+    monkeypatch.setattr(host, "BEAT_S", 0.01)
+    registry, stop, service = Registry(str(tmp_path)), threading.Event(), SimpleNamespace(endpoint=HERE, ended=False)
+    model = registry.want(ModelSpec("module:load"))
+    wanted, services, away = (tmp_path / name for name in ("wanted.json", "services", "away"))
+    services.touch()
+    thread = threading.Thread(target=host._offer, args=(registry, model, service, stop))
+    thread.start()
+    time.sleep(0.1)
+    services.unlink()
+    until(lambda: registry.services(model) == [HERE])
+    for file in (wanted, next(services.iterdir())):
+        file.rename(away)
+        file.mkdir()
+        time.sleep(0.1)
+        assert thread.is_alive()
+        file.rmdir()
+        away.rename(file)
+    stop.set()
+    thread.join()
+    assert registry.services(model) == []
+
+
+def until(true: Any) -> None:
+    ends_s = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < ends_s
+        time.sleep(0.01)
 
 
 def test_the_command_checks_its_keys_before_a_run_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
