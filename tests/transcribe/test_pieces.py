@@ -57,7 +57,7 @@ def test_pieces_do_not_depend_on_blocks(config: dict[str, object], block: int) -
 
 
 def test_a_look_at_the_first_frames_does_not_set_their_level() -> None:
-    """A dip near 0.5 s, after the first update of a stream: with the floor of the frames before it they are no speech."""
+    """A dip near 0.5 s, after a stream's first update: with the floor of the frames before it they are no speech."""
     samples = np.random.default_rng(1).normal(0, 3000, 16_000).astype(np.float32)
     samples[3840:4120] /= 10_000
     cutter = Cutter(FrontEnd.of(CONFIG, tokens=False))
