@@ -10,6 +10,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import re
 import tarfile
 import tempfile
 import zlib
@@ -56,7 +57,7 @@ def read_members(file: BinaryIO, *, max_bytes: int) -> Iterator[Member | BadReco
     """
     size, position = byte_size(file), 0
     seen: set[str] = set()
-    long_name = ""
+    long_name, long_size = "", -1
     while position < size:
         file.seek(position)
         header = file.read(BLOCK)
@@ -67,6 +68,8 @@ def read_members(file: BinaryIO, *, max_bytes: int) -> Iterator[Member | BadReco
         except tarfile.HeaderError as error:
             yield BadRecord("tar-corrupt", f"at byte {position} of {size}: {error}")
             return
+        if long_size >= 0 and info.type in REGULAR:
+            info.size = long_size
         data, position = position + BLOCK, position + BLOCK + -(-info.size // BLOCK) * BLOCK
         if info.size < 0 or data + info.size > size:
             detail = f"{info.size} bytes declared at byte {data}, but the archive ends at byte {size}"
@@ -76,9 +79,10 @@ def read_members(file: BinaryIO, *, max_bytes: int) -> Iterator[Member | BadReco
             if info.size > MAX_HEADER_BYTES:
                 yield BadRecord("tar-corrupt", f"a header of {info.size} bytes, the limit is {MAX_HEADER_BYTES}")
                 return
-            long_name = _long_name(info.type, file.read(info.size)) or long_name
+            said_name, said_size = _said(info.type, file.read(info.size))
+            long_name, long_size = said_name or long_name, said_size if said_size >= 0 else long_size
             continue
-        name, long_name = long_name or info.name, ""
+        name, long_name, long_size = long_name or info.name, "", -1
         if info.type == tarfile.DIRTYPE:
             continue
         if len(seen) >= MAX_MEMBERS:
@@ -91,16 +95,22 @@ def read_members(file: BinaryIO, *, max_bytes: int) -> Iterator[Member | BadReco
         yield BadRecord(*problem, record=name) if problem else Member(name, data, info.size)
 
 
-def _long_name(kind: bytes, payload: bytes) -> str:
-    """The name in a GNU long-name block or a pax header; empty if there is none."""
+def _said(kind: bytes, payload: bytes) -> tuple[str, int]:
+    """The next member's name, from a GNU long-name block or a pax header, and its size, from a pax header.
+
+    "" and -1 if there is none. A pax header has the sizes from 8 GiB on, for which the member's own field is too small.
+    """
     if kind == LONG_NAME:
-        return payload.rstrip(b"\0").decode("utf-8", "surrogateescape")
+        return payload.rstrip(b"\0").decode("utf-8", "surrogateescape"), -1
+    name, size = "", -1
     if kind == tarfile.XHDTYPE:
         for record in payload.split(b"\n"):
             _, _, assignment = record.partition(b" ")
             if assignment.startswith(b"path="):
-                return assignment[5:].decode("utf-8", "surrogateescape")
-    return ""
+                name = name or assignment[5:].decode("utf-8", "surrogateescape")
+            elif re.fullmatch(rb"size=\d{1,19}", assignment):
+                size = int(assignment[5:])
+    return name, size
 
 
 def _refusal(info: tarfile.TarInfo, name: str, max_bytes: int) -> tuple[str, str] | None:

@@ -94,6 +94,20 @@ def test_a_hidden_absolute_path_in_long_name_headers() -> None:
         assert reasons(header + member("harmless.wav", data=b"x") + GOOD + END) == ["tar-absolute-path", "good.txt"]
 
 
+def test_a_size_in_a_pax_header_counts() -> None:
+    """From 8 GiB on, a member's own field is 0."""
+    info = tarfile.TarInfo("long.wav")
+    info.size, info.pax_headers = 0, {"size": "4"}
+    data = info.tobuf(tarfile.PAX_FORMAT) + b"abcd" + bytes(508) + GOOD + END
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        assert [(each.name, each.size) for each in tar] == [("long.wav", 4), ("good.txt", 4)]
+    found = [each for each in walk(data) if isinstance(each, Member)]
+    assert [(each.name, data[each.offset : each.offset + each.size]) for each in found] == [
+        ("long.wav", b"abcd"),
+        ("good.txt", b"good"),
+    ]
+
+
 def test_declared_sizes_beyond_the_archive_end_the_walk() -> None:
     assert reasons(GOOD + member("x.wav", data=b"x", size=1 << 60) + END) == ["good.txt", "tar-truncated"]
     assert reasons(member("pax", tarfile.XHDTYPE, bytes(1 << 17)) + GOOD) == ["tar-corrupt"]
