@@ -36,7 +36,7 @@ class ImportedRecordings(ImportTarget):
     def add(self, pcm: Pcm, entries: list[Entry]) -> None:
         p, first = self.p, entries[0]
         channels = sorted({entry.channel or 0 for entry in entries})
-        licence = check_licence(first.licence or p.licence, p.licences)
+        licence, *_ = [check_licence(entry.licence or p.licence, p.licences) for entry in entries]  # of any: refused
         for number, channel in enumerate(channels):
             self.out.came_in(int(number > 0))
             own, spans = self._placed([entry for entry in entries if (entry.channel or 0) == channel], pcm)

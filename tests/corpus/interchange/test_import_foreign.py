@@ -417,6 +417,10 @@ def test_licences_follow_the_policy(tmp_path: Path) -> None:
     artifact = imported(tmp_path, "nemo", lines(tmp_path / "data/m.jsonl", [base]))
     assert artifact.manifest.counts.dropped == {"licence-forbidden": 1}
     assert artifact.manifest.counts.bad == 0
+    parts = [{**base, "offset": at, "duration": 0.5} for at in (0.0, 0.5)]
+    parts[0]["license"] = "CC0-1.0"
+    artifact = imported(tmp_path, "nemo", lines(tmp_path / "data/n.jsonl", parts), kind="recordings")
+    assert artifact.manifest.counts.dropped == {"licence-forbidden": 1}, "of a recording's second entry"
 
 
 @pytest.mark.parametrize("kind", ["utterances", "recordings"])
