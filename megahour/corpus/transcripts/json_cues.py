@@ -20,6 +20,7 @@ Lists of single words are joined into sentences.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -173,7 +174,13 @@ def _deepgram(value: Fields) -> Iterator[Said]:
     results = value["results"]
     if utterances := results.get("utterances"):
         return _list(utterances)
-    best = results["channels"][0]["alternatives"][0]
+    channels = [list(_deepgram_channel(channel["alternatives"][0])) for channel in results["channels"]]
+    if len(channels) <= 1:
+        return iter(channels[0])
+    return iter(sorted(itertools.chain(*channels), key=lambda said: (math.isnan(said.start_s), said.start_s)))
+
+
+def _deepgram_channel(best: Fields) -> Iterator[Said]:
     if paragraphs := (best.get("paragraphs") or {}).get("paragraphs"):
         return _list([{**each, "speaker": speaker_of(part)} for part in paragraphs for each in part["sentences"]])
     return _text(best) if not best.get("words") else sentences(map(word_of, best["words"]))

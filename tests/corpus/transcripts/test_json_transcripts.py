@@ -50,6 +50,14 @@ def test_speakers_by_name_and_by_number() -> None:
     assert [(cue.raw, cue.speaker) for cue in cues({"results": older})] == [("Hello", "spk_0"), ("Good", "spk_1")]
 
 
+def test_both_channels_of_a_call_are_read() -> None:
+    """Deepgram with `multichannel`: a list of words for each."""
+    said = [[("Hello.", 0.1), ("Fine.", 4)], [("How are you?", 2)]]
+    words = [[{"word": word, "start": at, "end": at + 0.5} for word, at in channel] for channel in said]
+    channels = [{"alternatives": [{"transcript": "", "words": each}]} for each in words]
+    assert [cue.raw for cue in cues({"results": {"channels": channels}})] == ["Hello.", "How are you?", "Fine."]
+
+
 def test_words_without_marks_are_parted_at_pauses() -> None:
     spoken = [{"word": "one", "start": 0, "end": 0.4}, {"word": "two", "start": 0.5, "end": 1}]
     spoken += [{"word": "three", "start": 2.5, "end": 3}]
