@@ -88,11 +88,12 @@ def _against_others(read: Sequence[Row]) -> tuple[np.ndarray[Any, Any], np.ndarr
     """
     texts = [row["text"].replace(" ", "") for row in read]
     every = "".join(texts)
+    around = every + every
     begins = np.cumsum([0, *map(len, texts)])
     rates, lengths = [], []
     for row, text, begin in zip(read, texts, begins, strict=False):
         at = (int(begin) + len(every) // 2) % len(every)
-        other = (every + every)[at : at + len(text)]
+        other = around[at : at + len(text)]
         if len(every) >= 2 * len(text):
             rates.append(distance(other, row["heard"].replace(" ", "")) / len(text))
             lengths.append(len(text))

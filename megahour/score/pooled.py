@@ -22,8 +22,8 @@ def pooled(scores: Sequence[Artifact]) -> Scored:
     """
     references: list[Reference] = []
     texts: dict[str, dict[int, str]] = {}
-    tested: dict[int | str, str] = {}
-    for score in scores:
+    tested: dict[int | str, int] = {}
+    for number, score in enumerate(scores):
         if score.manifest.stage != "score":
             raise ConfigError(f"made by `{score.manifest.stage}`", where=score.url, remedy="give artifacts of `score`")
         table = score.read_table(0)
@@ -35,9 +35,13 @@ def pooled(scores: Sequence[Artifact]) -> Scored:
         ]
         for one in own:
             for name in (one.key, one.speaker):
-                if (other := tested.setdefault(name, score.url)) != score.url:
-                    what = f"speaker {one.speaker!r} is tested in {other}, too"
-                    raise ConfigError(what, where=score.url, remedy="pool folds that share no speaker")
+                if (other := tested.setdefault(name, number)) != number:
+                    what = f"utterance {name}" if name == one.key else f"speaker {name!r}"
+                    raise ConfigError(
+                        f"{what} is tested in {scores[other].url}, too",
+                        where=score.url,
+                        remedy="pool folds that share no speaker and no utterance",
+                    )
         references += own
         for system in systems:
             texts.setdefault(system, {}).update(zip((one.key for one in own), table[system].to_pylist(), strict=True))

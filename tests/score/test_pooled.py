@@ -44,6 +44,10 @@ def test_errors_are_added_up_and_speakers_stand_side_by_side(tmp_path: Path, eng
     assert "| all | 2 | 8 | 37.50 | 12.50 | 66.7 |" in megahour("pool-scores", one.url, other.url)
     with pytest.raises(ConfigError, match=r"speaker 'ann' is tested in .*1/score, too"):
         pooled([one, fold(tmp_path / "3", engine, 3, "ann", baseline="a", student="a")])
+    with pytest.raises(ConfigError, match=r"utterance 1 is tested in .*1/score, too"):
+        pooled([one, fold(tmp_path / "4", engine, 1, "cem", baseline="a", student="a")])
+    with pytest.raises(ConfigError, match=r"utterance 1 is tested in .*1/score, too"):
+        pooled([one, one])
 
 
 def test_what_cannot_be_pooled_is_named(tmp_path: Path, engine: LocalEngine) -> None:
