@@ -138,7 +138,8 @@ def identify(text: str, *, expected: str = UNDETERMINED, among: Iterable[str] = 
         if not allowed or name in allowed or same_language(name, expected)
     }
     # Rounded because single-precision sums differ in their last bits between machines.
-    ranking = {name: round(share / sum(shares.values()), 3) for name, share in shares.items()}
+    whole = sum(shares.values())
+    ranking = {name: round(share / whole, 3) for name, share in shares.items()}
     best = next(iter(ranking))
     of_expected = max((share for name, share in ranking.items() if same_language(name, expected)), default=0.0)
     if ranking[best] < sure:
