@@ -158,6 +158,16 @@ def curves(inputs: Inputs) -> dict[str, dict[str, list[tuple[float, float]]]]:
     return curves_of
 
 
+def without_rates(inputs: Inputs) -> list[str]:
+    """Roles of models of tokens that were trained in parts: their curves have no held-out error rates."""
+    in_parts = [
+        role
+        for role in MODELS
+        if role in inputs and inputs[role].manifest.params.get("parallel", {}).get("shard", 1) > 1
+    ]
+    return [role for role in in_parts if inputs[role].read_json(0, ".model.json").get("tokens")]
+
+
 def word_errors(score: Artifact) -> tuple[list[dict[str, Any]], list[str]]:
     """Rows of the WER table, and the names of its systems."""
     rows: list[dict[str, Any]] = list(score.read_json(0, ".json")["table"])

@@ -58,7 +58,7 @@ def build(p: ReportParams, inputs: Inputs) -> Page:
         alignment(inputs["score_alignment"]) if "score_alignment" in inputs else None,
         sections.flow(facts, bad),
         sections.corpus(lengths, gather.confidences(inputs), sets),
-        sections.training(gather.curves(inputs)),
+        sections.training(gather.curves(inputs), gather.without_rates(inputs)),
         sections.costs(facts, audio_hours, p.price_per_core_hour, p.currency),
         provenance(inputs),
     ]

@@ -99,8 +99,10 @@ def _histogram(found: Histogram, x_label: str, label: str, y_label: str = "utter
     return figures.histogram(found.edges.tolist(), series, x_label=x_label, y_label=y_label, label=label)
 
 
-def training(curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) -> Markup | None:
-    """A chart per metric, a line per model."""
+def training(
+    curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]], without_rates: Sequence[str] = ()
+) -> Markup | None:
+    """A chart per metric, a line per model. without_rates: models without error rates, since trained in parts."""
     panels = [
         panel(
             figures.lines(curves[metric], x_label="share of the training, %", y_label=f"{name}, {unit}", label=name),
@@ -113,6 +115,8 @@ def training(curves: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]]) 
         "Held-out utterances, or whole speakers, are never trained on. "
         "A student's loss on a teacher's targets is not a loss on labels."
     )
+    if without_rates:
+        note += f" No error rates while {', '.join(without_rates)} trained in parts (parallel): its decoding has them."
     return section("training", "Training", note, tag("div", panels, class_="pair")) if panels else None
 
 

@@ -36,7 +36,7 @@ class Report(Stage[ReportParams]):
     """
 
     name = "report"
-    version = 4
+    version = 5
     params = ReportParams
     inputs = tuple(Input(role, True, (KINDS.get(role, role.removeprefix("prompts_")),)) for role in ROLES)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,9 @@ from megahour.train.result import Result
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
 
+LOG = logging.getLogger(__name__)
+SPELLED = ("ctc", "transducer")  # criteria of models whose outputs are spelled, so that error rates are known
+
 
 def train(p: TrainParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> None:
     """Run the training of `p` and write weights, configuration and curves through `out`.
@@ -29,6 +33,8 @@ def train(p: TrainParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> Non
     """
     if p.alarm:
         check_command(p.alarm)
+    if missing := unmeasured(p):
+        LOG.warning("train: %s", missing)
     ctx.work.mkdir(parents=True, exist_ok=True)
     trained = _alone(p, inputs, ctx) if p.workers == 1 else _together(p, inputs, ctx)
     out.came_in(trained.utterances + sum(trained.dropped.values()))
@@ -45,6 +51,14 @@ def train(p: TrainParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> Non
         out.stats["without_path"] = sum(row["without_path"] for row in rows)
     out.stats.update(trained.stats)
     out.stat("audio_s", trained.audio_s)
+
+
+def unmeasured(p: TrainParams) -> str:
+    """What the training's curves lack because the model is in parts; "" if nothing."""
+    if p.parallel.shard == 1 or not p.held_out or p.criterion not in SPELLED:
+        return ""
+    how = "no worker has the whole model, which a search needs: use `decode` and `score` on the finished model"
+    return f"the curves have held-out losses but no error rates with parallel.shard {p.parallel.shard}: {how}"
 
 
 def _alone(p: TrainParams, inputs: Inputs, ctx: Context) -> Result:

@@ -17,15 +17,16 @@ from hypothesis import strategies as st
 from made_run import HOSTILE, artifact, make_run, said, spoken
 
 from megahour.core.errors import ConfigError
-from megahour.core.store import Artifact
+from megahour.core.receipts import Counts, Manifest
+from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.report.figures import histogram, lines, nice_ticks
-from megahour.report.gather import Histogram, curves, stage_facts
+from megahour.report.gather import Histogram, curves, stage_facts, without_rates
 from megahour.report.listen import choose, difference, examples
 from megahour.report.markup import tag
 from megahour.report.page import build
 from megahour.report.params import ReportParams
-from megahour.report.sections import listening
+from megahour.report.sections import listening, training
 from megahour.report.stage import Report
 from megahour.report.tables import size
 from megahour.runner.console import duration
@@ -120,6 +121,22 @@ def test_curves_of_a_student_are_split_by_data_set(run: dict[str, Artifact]) -> 
     assert set(found["held_out_accuracy"]) == {"baseline", "teacher", "student"}
     assert set(found["loss"]) == {"baseline", "teacher", "student, unlabelled", "student, labelled"}
     assert found["loss"]["baseline"][-1][0] == 100.0
+
+
+def test_a_model_in_parts_is_named_where_its_error_rates_would_be(tmp_path: Path, run: dict[str, Artifact]) -> None:
+    def model(name: str, shard: int, tokens: list[str]) -> Artifact:
+        made = Artifact(tmp_path / name)
+        with ShardWriter(made, 0, "f") as out:
+            out.json({"tokens": tokens}, ".model.json")
+            receipts = [out.commit()]
+        given = {"parallel": {"shard": shard}}
+        finish(made, receipts, Manifest("train", 1, "f", content_digest(receipts, {}), given, {}, 1, Counts(), {}))
+        return made
+
+    whole, parts, senones = model("whole", 1, ["a"]), model("parts", 4, ["a"]), model("senones", 4, [])
+    assert without_rates({"baseline": whole, "student": parts, "teacher": senones}) == ["student"]
+    assert "while student trained in parts" in str(training(curves(run), ["student"]))
+    assert "in parts" not in str(training(curves(run)))
 
 
 def test_examples_are_scored_utterances_with_their_own_sound(run: dict[str, Artifact]) -> None:

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from megahour.core.errors import ConfigError
 from megahour.train.params import TrainParams
+from megahour.train.session import unmeasured
 
 CONFORMER = {"kind": "conformer", "criterion": "ctc", "stack": 1, "offsets": [0]}
 
@@ -152,3 +153,10 @@ def test_the_criterion_says_which_inputs_it_needs() -> None:
         ce.check_roles(["features", "units", "lexicon"])
     with pytest.raises(ConfigError, match="`lexicon` in phones"):
         ctc.check_roles(["features", "tokens", "lexicon"])
+
+
+def test_a_model_in_parts_is_said_to_have_no_error_rates_in_its_curves() -> None:
+    parts: dict[str, Any] = {"workers": 4, "parallel": {"shard": 2}}
+    assert "no error rates with parallel.shard 2" in unmeasured(TrainParams(criterion="ctc", **parts))
+    for whole in ({"criterion": "ctc"}, {"criterion": "ce", **parts}, {"criterion": "ctc", "held_out": 0, **parts}):
+        assert unmeasured(TrainParams(**whole)) == ""
