@@ -18,11 +18,11 @@ ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
 
 
-def ran(command: list[str], folder: Path) -> str:
-    """Standard output of a command that succeeds, in its own folder. `megahour` is this checkout's."""
+def ran(command: list[str], folder: Path, script: str = "false") -> str:
+    """Standard output of a command that succeeds, in its own folder, where `megahour` is that script."""
     scripts = folder / "bin"
     scripts.mkdir()
-    (scripts / "megahour").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m megahour "$@"\n')
+    (scripts / "megahour").write_text(f"#!/bin/sh\n{script}\n")
     (scripts / "megahour").chmod(0o755)
     environment = {**os.environ, "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
@@ -86,9 +86,15 @@ def test_two_workers_learn_the_same_model(trainer: str, tmp_path: Path) -> None:
     assert float(errors[0]) < 0.1
 
 
-def test_a_corpus_is_built(tmp_path: Path) -> None:
-    printed = ran(["bash", str(EXAMPLES / "build_corpus.sh"), "made"], tmp_path)
-    assert "made/utterances: 1 shard" in printed
+def test_a_corpus_is_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script's commands, in forked processes."""
+    listed = tmp_path / "commands"
+    lists = f'printf "%s\\t" "$@" >> {listed}; echo >> {listed}'
+    ran(["bash", str(EXAMPLES / "build_corpus.sh"), "made"], tmp_path, lists)
+    monkeypatch.chdir(tmp_path)
+    printed = [megahour(*line.split("\t")[:-1]) for line in listed.read_text().splitlines()]
+    assert len(printed) == 5
+    assert "made/utterances: 1 shard" in printed[2]
     assert (tmp_path / "made" / "page.html").stat().st_size > 100_000
     assert (tmp_path / "made" / "export" / "shards" / "00000.nemo.jsonl").read_text("utf-8").count("\n") > 5
 

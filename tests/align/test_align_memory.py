@@ -70,9 +70,14 @@ def test_memory_hardly_grows_with_the_recording(tmp_path: Path) -> None:
     p = ImportAlignerParams(model=str(model), tokens=str(tmp_path / "tokens.txt"))
     stage = ImportAligner()
     aligner = write(tmp_path / "model", lambda out: stage.run(p, {}, stage.plan(p, {})[0], out, Context(tmp_path)))
-    folders = [written(tmp_path / f"{place}", minutes) for place, minutes in enumerate((MINUTES[0], *MINUTES))]
+    folders = [written(tmp_path / f"{minutes}", minutes) for minutes in MINUTES]
     with serve(Align().spec(AlignParams(), {"aligner": aligner})) as service:
-        given = [service.endpoint.address, service.endpoint.token, str(tmp_path / "model"), *map(str, folders)]
+        given = [
+            service.endpoint.address,
+            service.endpoint.token,
+            str(tmp_path / "model"),
+            *map(str, [folders[0], *folders]),
+        ]
         done = subprocess.run([sys.executable, "-c", TASK, *given], stdout=subprocess.PIPE, text=True, check=True)
     _, short, long = map(float, done.stdout.split())
     an_hour = (long - short) * 60 / (MINUTES[1] - MINUTES[0])
