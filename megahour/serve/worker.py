@@ -130,7 +130,7 @@ class Worker:
 
     def send(self, sequences: Sequence[wire.Keyed | wire.Placed]) -> None:
         """Queue one batch. `receive` notices a dead process."""
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        with contextlib.suppress(OSError):  # also of a pipe that `kill` has closed
             for part in wire.encode_work(sequences):
                 self._pipe.send_bytes(part)
 
@@ -146,17 +146,17 @@ class Worker:
             if "error" in header:
                 raise ModelRaisedError(str(header["error"]))
             batch = wire.from_bytes(self._pipe.recv_bytes())
-        except (EOFError, BrokenPipeError, ConnectionResetError):
+        except (EOFError, OSError):
             raise WorkerDiedError(self._obituary()) from None
         return Reply(batch, str(header["layout"]).encode(), int(str(header["computed_frames"])))
 
     def _receive_header(self, timeout_s: float) -> dict[str, object]:
         deadline_s = time.monotonic() + timeout_s
-        ready = wait([self._pipe, self._process.sentinel], timeout_s)
         try:
+            ready = wait([self._pipe, self._process.sentinel], timeout_s)
             if self._pipe in ready or self._pipe.poll(0):
                 return dict(json.loads(self._pipe.recv_bytes()))
-        except (EOFError, BrokenPipeError, ConnectionResetError):
+        except (EOFError, OSError):
             raise WorkerDiedError(self._obituary()) from None
         if time.monotonic() >= deadline_s and self._process.is_alive():
             self.kill()

@@ -34,6 +34,8 @@ from megahour.serve.spec import (
     ServiceAddress,
     bucket_frames,
 )
+from megahour.serve.wire import Keyed
+from megahour.serve.worker import Worker, WorkerDiedError
 
 SUMS = ModelSpec("accelerator_models:sums", max_batch_frames=512)
 SLOW_SUMS = ModelSpec("accelerator_models:sums", {"seconds": 0.03}, max_batch_frames=512)
@@ -376,6 +378,15 @@ def test_closing_ends_workers_and_notifies_waiting_clients() -> None:
             list(results)
         closing.join()
     assert not any(psutil.pid_exists(pid) for pid in pids)
+
+
+def test_a_worker_that_is_killed_while_its_thread_uses_it_is_dead() -> None:
+    """As at the end of a service that does not wait for a batch; the thread must still fail the batch."""
+    worker = Worker(SUMS, threads=1, device="cpu", load_timeout_s=60)
+    worker.kill()
+    worker.send([Keyed(0, np.zeros((1, 1), np.float32))])
+    with pytest.raises(WorkerDiedError, match="died"):
+        worker.receive(1.0)
 
 
 def test_workers_end_with_their_server_even_when_it_is_killed() -> None:
