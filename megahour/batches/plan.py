@@ -62,13 +62,16 @@ class EpochPlan:
         order = [filled[i] for i in rng.permutation(len(filled)).tolist()]
         windows: list[list[int]] = []
         lanes = []
-        for dealt in self._deal(order):
-            own = [dealt[i : i + self.window_shards] for i in range(0, len(dealt), self.window_shards)]
+        all_dealt = self._deal(order)
+        # Lanes have equal numbers of batches, at most one per utterance, and each window needs one.
+        most = min((sum(self.shards[i].utterances for i in dealt) for dealt in all_dealt), default=0)
+        for dealt in all_dealt:
+            size = max(self.window_shards, -(-len(dealt) // most)) if len(all_dealt) > 1 else self.window_shards
+            own = [dealt[i : i + size] for i in range(0, len(dealt), size)]
             lanes.append((len(windows), [self._size(window) for window in own]))
             windows += own
         counts = [[self._batches(size) for size in sizes] for _, sizes in lanes]
         if len(lanes) > 1:
-            most = min(sum(size.utterances for size in sizes) for _, sizes in lanes)
             each = min(most, max(sum(lane) for lane in counts))
             counts = [_allotted(sizes, each) for _, sizes in lanes]
         object.__setattr__(self, "windows", windows)

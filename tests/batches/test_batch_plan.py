@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from megahour.batches.bucket import cut, partition
@@ -26,6 +26,7 @@ plans = st.builds(
 
 
 @given(plans)
+@example(EpochPlan([ShardSize(1, 10_000)] + [ShardSize(5, 100)] * 5, 1, 0, 1000, window_shards=1, lanes=2))
 def test_every_filled_shard_is_in_one_window_and_every_batch_in_its_place(plan):
     assert sorted(i for window in plan.windows for i in window) == [
         i for i, s in enumerate(plan.shards) if s.utterances
