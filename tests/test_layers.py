@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,18 +19,23 @@ def layers(line: str = r"(core engine .*)") -> list[str]:
     return match[1].split()
 
 
-def imported(path: Path, package: str = "megahour") -> set[str]:
-    """Parts of a package that a module imports anywhere, also inside functions."""
-    found: set[str] = set()
+@cache
+def imports(path: Path) -> list[tuple[str, list[str]]]:
+    """What a module imports anywhere, also inside functions: modules, and the names taken from each."""
+    found: list[tuple[str, list[str]]] = []
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        names: list[str] = []
-        if isinstance(node, ast.ImportFrom) and node.level == 0:
-            names = [node.module or ""] + [f"{node.module}.{alias.name}" for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: relative import"
+            found.append((node.module or "", [alias.name for alias in node.names]))
         elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        assert not (isinstance(node, ast.ImportFrom) and node.level), f"{path}: relative import"
-        found |= {name.removeprefix(f"{package}.").split(".")[0] for name in names if name.startswith(f"{package}.")}
+            found += [(alias.name, []) for alias in node.names]
     return found
+
+
+def imported(path: Path, package: str = "megahour") -> set[str]:
+    """Parts of a package that a module imports."""
+    names = {each for module, taken in imports(path) for each in (module, *(f"{module}.{name}" for name in taken))}
+    return {name.removeprefix(f"{package}.").split(".")[0] for name in names if name.startswith(f"{package}.")}
 
 
 def test_imports_point_up() -> None:
@@ -90,13 +96,9 @@ def imports_of_modules(package: Path) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
     for name, path in names.items():
         found[name] = set()
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.ImportFrom):
-                for alias in node.names:
-                    exact = f"{node.module}.{alias.name}"
-                    found[name] |= {exact if exact in names else node.module or ""}
-            elif isinstance(node, ast.Import):
-                found[name] |= {alias.name for alias in node.names}
+        for module, taken in imports(path):
+            exact = {f"{module}.{each}" for each in taken}
+            found[name] |= (exact & names.keys()) | ({module} if not taken or exact - names.keys() else set())
         found[name] &= names.keys() - {name}
     return found
 
