@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import types
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
@@ -15,6 +14,7 @@ from pydantic_core import PydanticUndefined
 from megahour.cli.metrics import monitor_of, options_of_metrics, watching
 from megahour.cli.reference_tables import side_reference, table_reference
 from megahour.core.config import parse
+from megahour.core.filesystems import work_beside
 from megahour.core.stage import Stage
 from megahour.recipes.recipe import EngineParams, load_stage
 from megahour.recipes.stage_table import NEXT, NEXT_OF_CLIPS, STAGES
@@ -115,7 +115,7 @@ def _run(stage: Stage[Any], values: dict[str, Any], board: RunBoard | None) -> N
     engine_values = {key[8:]: given.pop(key) for key in list(given) if key.startswith("engine__")}
     threads, out = given.pop("run__threads", 2), given.pop("run__out")
     params = parse(stage.params, given, where=f"stage {stage.name}")
-    work = Path(out).parent / ".work" if "://" not in out else None
+    work = work_beside(out)
     chosen = parse(EngineParams, engine_values, where="the engine", remedy=f"see `megahour {stage.name} --help`")
     monitor = monitor_of(board)
     options = {"work": work, "threads": threads, "monitor": monitor}

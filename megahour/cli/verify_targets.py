@@ -13,6 +13,7 @@ import click
 
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError, MegahourError, StoreError, nearest
+from megahour.core.filesystems import work_beside, work_in
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
 from megahour.recipes.recipe import EngineParams, Recipe, Step, load_recipe
@@ -80,7 +81,7 @@ def verify_bundle(url: str, digest: str) -> None:
 
 
 def _of_recipe(recipe: Recipe) -> list[_Target]:
-    work = None if "://" in recipe.run else Path(recipe.run) / ".work"
+    work = work_in(recipe.run)
     return [
         _Target(
             step.output,
@@ -108,7 +109,7 @@ def _of_artifact(url: str, overrides: Sequence[str], repairing: bool) -> _Target
     threads = data.get("threads", 2)
     if not isinstance(threads, int) or threads < 1:
         raise ConfigError(f"threads = {threads!r} is not a whole number of at least 1")
-    work = None if "://" in url else Path(url).parent / ".work"
+    work = work_beside(url)
     return _Target(url, Means(engine, work, threads, TerminalMonitor()), addresses)
 
 

@@ -50,6 +50,16 @@ def file_system(address: str, **options: Any) -> tuple[Any, str]:
     return fs, str(path)
 
 
+def work_in(folder: str) -> Path | None:
+    """The folder of scratch files in a local folder, whose `~` is expanded as that of artifacts; None for a URL."""
+    return None if "://" in folder else Path(file_system(folder)[1]) / ".work"
+
+
+def work_beside(artifact: str) -> Path | None:
+    """`work_in` the folder that an artifact is in."""
+    return None if "://" in artifact else Path(file_system(artifact)[1]).parent / ".work"
+
+
 def local_file(address: str) -> str | None:
     """The path of a local file that is there, by its path or its `file://` URL, as the URL has it; None: any other
     address. fsspec, which takes a tenth of a second to import, is not asked."""

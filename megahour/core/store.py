@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 NUMBERS = {"seconds", "cpu_seconds", "peak_bytes", "workers"}  # numeric fields of `timings/`
 UNREADABLE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+RESOLVED = "recipe.resolved.yaml"  # marks the folder of a run
 SCRATCH = ".scratch"  # files that a stage keeps beside its output until it is finished, such as checkpoints
 # Everything that an artifact's folder may hold; `delete` touches no other folder.
 ENTRIES = {
@@ -83,6 +84,9 @@ class Artifact:
     def manifest(self) -> Manifest:
         """Raises StoreError if the artifact is missing or unfinished, DamagedError if the manifest cannot be read."""
         if not self.complete:
+            if self.fs.exists(self.path(RESOLVED)):
+                remedy = f"name one of its artifacts: {self.url}/STEP"
+                raise StoreError("the folder of a run, not an artifact", where=self.url, remedy=remedy)
             raise StoreError(
                 "no manifest: the artifact is missing or unfinished",
                 where=self.url,

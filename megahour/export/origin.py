@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from megahour.core.store import Artifact
-from megahour.transcribe.parts import RECIPE, steps_of_run
+from megahour.core.store import RESOLVED, Artifact
+from megahour.transcribe.parts import steps_of_run
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def origin_of(model: Artifact) -> ModelOrigin:
     own = {name: getattr(manifest, name) for name in ("stage", "version", "digest", "fingerprint", "inputs", "params")}
     folder, _, name = model.url.rpartition("/")
     home = Artifact(folder)
-    if not home.fs.exists(home.path(RECIPE)) or name not in (steps := steps_of_run(home)):
+    if not home.fs.exists(home.path(RESOLVED)) or name not in (steps := steps_of_run(home)):
         return ModelOrigin({"model": own, "artifacts": {}})
     made: dict[str, Any] = {}
     _walk(name, home.url, steps, made)
@@ -52,7 +52,7 @@ def _made_of(address: str) -> dict[str, str]:
     """Inputs of the step whose output is at `address`, from its run's recipe; {} without a recipe."""
     folder, _, name = address.rpartition("/")
     home = Artifact(folder) if folder else None
-    if home is None or not home.fs.exists(home.path(RECIPE)):
+    if home is None or not home.fs.exists(home.path(RESOLVED)):
         return {}
     inputs: dict[str, str] = steps_of_run(home).get(name, {}).get("inputs", {})
     return inputs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from megahour.core.errors import ConfigError, StoreError
-from megahour.core.store import Artifact
+from megahour.core.store import RESOLVED, Artifact
 from megahour.corpus.generate.sentences import vocabulary
 from megahour.corpus.text.normalise import normalise
 from megahour.export.lexicon import lines_of, texts_of_run
@@ -13,7 +13,7 @@ from megahour.export.origin import ModelOrigin, origin_of
 from megahour.export.params import ExportModelParams
 from megahour.export.voice import VoiceComparison, write_voice_bundle
 from megahour.models.configuration import read_config
-from megahour.transcribe.parts import RECIPE, steps_of_run
+from megahour.transcribe.parts import steps_of_run
 from megahour.tts.speaking import Speaker
 from megahour.tts.voice_bundle import VoiceBundle
 from megahour.tts.voices import lexicon_at, voice_of
@@ -32,7 +32,7 @@ def voice_address(address: str, step: str) -> str:
             return home.url if read_config(home).get("kind") == "voice" else ""
         except StoreError:
             return ""
-    if not home.fs.exists(home.path(RECIPE)):
+    if not home.fs.exists(home.path(RESOLVED)):
         return ""
     criteria = {n: each.get("criterion") for n, each in steps_of_run(home).items() if each["stage"] == "train"}
     criteria = {name: each for name, each in criteria.items() if each != "sound"}  # a vocoder is not exported by itself

@@ -17,12 +17,13 @@ import yaml
 
 from megahour.core.config import Params
 from megahour.core.errors import ConfigError, MegahourError, StoreError, nearest
+from megahour.core.filesystems import work_in
 from megahour.core.kinds import check_kinds
 from megahour.core.locks import alone
 from megahour.core.receipts import Manifest
 from megahour.core.stage import Stage
 from megahour.core.stopping import exit_code, said, signal_name
-from megahour.core.store import Artifact
+from megahour.core.store import RESOLVED, Artifact
 from megahour.core.surroundings import explaining
 from megahour.core.transfer import is_local, publish_text, side_by_side
 from megahour.core.versions import versions
@@ -68,7 +69,7 @@ def models_of(params: EngineParams) -> Models:
     """Where the models of stages run, from the parameters of the engine."""
     services = params.services
     if services and "://" not in services:
-        services = str(Path(services).absolute())  # tasks may have other working directories
+        services = str(Path(services).expanduser().absolute())  # tasks may have other working directories
     return Models(params.devices, params.host, params.tls, params.mutual, services)
 
 
@@ -162,7 +163,7 @@ def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str
     """Run unfinished steps in order. Closing the iterator stops the engine; committed shards stay."""
     steps = chosen(recipe, until)
     _check_outside(recipe, steps)
-    work = Path(recipe.run) / ".work" if "://" not in recipe.run else None
+    work = work_in(recipe.run)
     pairs, finished = kept_apart(recipe), list[str]()
     with explaining(recipe.run), alone_in(recipe.run), make_engine(recipe.engine) as engine:
         save_run(recipe)
@@ -238,7 +239,7 @@ def chosen(recipe: Recipe, until: str = "") -> Sequence[Step]:
 def save_run(recipe: Recipe) -> None:
     """Write the resolved recipe and all versions into the run's folder."""
     home = Artifact(recipe.run)
-    publish_text(home.fs, home.path("recipe.resolved.yaml"), yaml.safe_dump(dict(recipe.resolved), sort_keys=False))
+    publish_text(home.fs, home.path(RESOLVED), yaml.safe_dump(dict(recipe.resolved), sort_keys=False))
     publish_text(home.fs, home.path("versions.json"), json.dumps(versions(), indent=1) + "\n")
 
 

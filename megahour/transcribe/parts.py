@@ -9,11 +9,9 @@ from typing import Any
 import yaml
 
 from megahour.core.errors import ConfigError
-from megahour.core.store import Artifact
+from megahour.core.store import RESOLVED, Artifact
 from megahour.decode.params import DecodeParams
 from megahour.transcribe.bundle import PRECISIONS, Bundle
-
-RECIPE = "recipe.resolved.yaml"
 
 
 @dataclass(frozen=True)
@@ -63,7 +61,7 @@ def parts_of(address: str, step: str = "") -> RecogniserParts:
         if step:
             raise ConfigError(f'a model artifact has no step "{step}"', where=home.url, remedy="leave --step out")
         return RecogniserParts(home.url, model_name=home.url)
-    if not home.fs.exists(home.path(RECIPE)):
+    if not home.fs.exists(home.path(RESOLVED)):
         raise ConfigError(
             "neither a model nor a run",
             where=home.url,
@@ -86,7 +84,7 @@ def parts_of(address: str, step: str = "") -> RecogniserParts:
 
 def steps_of_run(home: Artifact) -> dict[str, dict[str, Any]]:
     """The run's steps. Inputs made by the run are looked up below its current address: it may have been moved."""
-    recipe = yaml.safe_load(home.fs.cat_file(home.path(RECIPE)))
+    recipe = yaml.safe_load(home.fs.cat_file(home.path(RESOLVED)))
     own = f"{recipe['run']}/"
     return {
         name: {

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from megahour.core.errors import ConfigError
 from megahour.core.kinds import kind_of
-from megahour.core.store import Artifact
+from megahour.core.store import RESOLVED, Artifact
 from megahour.transcribe.bundle_files import BundleFolder
-from megahour.transcribe.parts import RECIPE, steps_of_run
+from megahour.transcribe.parts import steps_of_run
 from megahour.units.lexicon import Lexicon, lexicon_of, parse_dictionary
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def voice_of(address: str) -> str:
             what = f"an artifact of stage {home.manifest.stage}, not a voice"
             raise ConfigError(what, where=home.url, remedy=GIVE)
         return home.url
-    if not home.fs.exists(home.path(RECIPE)):
+    if not home.fs.exists(home.path(RESOLVED)):
         raise ConfigError("neither a voice nor a run", where=home.url, remedy=GIVE)
     voices = [name for name, step in steps_of_run(home).items() if step.get("criterion") == "speech"]
     if not voices or not Artifact(f"{home.url}/{voices[-1]}").complete:

@@ -117,6 +117,18 @@ def test_tables_show_names_as_they_are(tmp_path: Path) -> None:
     assert "'plain' → '[a-z]'" in megahour("plan", recipe, f"run={home}", "numbers.kind='[a-z]'")
 
 
+def test_a_tilde_is_the_home_folder_for_scratch_files_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shells expand it in `--out ~/x`, but not in `run=~/x`."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    recipe = str(write_recipe(tmp_path))
+    megahour("run", recipe, "run=~/kept", "--until", "numbers")
+    megahour("verify", "~/kept/numbers", "--repair")
+    megahour("toy-count", "--out", "~/alone/numbers", "--shards", "1")
+    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["alone", "kept"]
+    assert not (tmp_path / "~").exists()
+
+
 def test_too_many_bad_records_fail_loudly_and_resume_with_a_higher_limit(tmp_path: Path) -> None:
     recipe = str(write_recipe(tmp_path))
     failed = megahour("run", recipe, "numbers.bad_every=2", code=1)

@@ -15,7 +15,7 @@ import pytest
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.locks import MARKS, alone, check
 from megahour.core.receipts import Counts, Manifest, Receipt
-from megahour.core.store import ENTRIES, SCRATCH, Artifact, content_digest, finish
+from megahour.core.store import ENTRIES, RESOLVED, SCRATCH, Artifact, content_digest, finish
 from megahour.core.transfer import file_digest
 from megahour.core.verify import verify
 from megahour.core.writer import ShardWriter
@@ -324,6 +324,10 @@ def test_a_manifest_is_read_again_once_it_is_another(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="missing or unfinished"):
         _ = artifact.manifest
     assert artifact.made is None
+    (tmp_path / RESOLVED).touch()
+    with pytest.raises(StoreError, match="the folder of a run, not an artifact") as caught:
+        _ = Artifact(tmp_path).manifest
+    assert caught.value.remedy == f"name one of its artifacts: {tmp_path}/STEP"
 
 
 def test_deleting_leaves_the_marks_of_writers(url: str) -> None:

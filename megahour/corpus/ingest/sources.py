@@ -150,7 +150,8 @@ def _listing(fs: Any, root: str, files: Found, source: str, where: str) -> Sourc
     links = sorted(path[prefix:] for path in files.broken if not HIDDEN_PATH.search(path[prefix:]))
     if not visible:
         remedy = "give a directory, a glob, a .tar, a .zip or a URL" if where == "source" else "check the path"
-        raise ConfigError(f"no files at {source}{broken_links(links)}", where=where, remedy=remedy)
+        here = "" if re.match(r"[/~]|[\w+.-]+:", source) else f", seen from {Path.cwd()}"
+        raise ConfigError(f"no files at {source}{here}{broken_links(links)}", where=where, remedy=remedy)
     versions = {path: _version(entries[f"{root}/{path}"]) for path in visible}
     return SourceListing(fs, root, visible, versions, len(sizes) - len(visible), tuple(links), dict(files.unread))
 

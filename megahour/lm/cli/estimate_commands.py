@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from megahour.core.filesystems import work_in
 from megahour.lm.cli.command_parts import fast_numba_import, orders_table, parsed, say_model, stoppable
 from megahour.lm.cli.on_engine import engine_of
 from megahour.lm.params import (
@@ -135,7 +136,7 @@ def cluster(out: str, engine: str, master: str, workers: int, **values: Any) -> 
     parsed(ModelOptions, {key: values[key] for key in ("order", "prune")}, "cluster")
     with stoppable("finished steps stay: the same command resumes"), ExitStack() as stack:
         running = stack.enter_context(engine_of(engine, master, workers))
-        work = Path(out) / ".work" if "://" not in out else None
+        work = work_in(out)
         model, costs = estimate_on(running, out.rstrip("/"), *chosen, work=work)
     summary = model.summary
     sharding = summary["sharding"]

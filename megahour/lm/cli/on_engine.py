@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from megahour.core.errors import ConfigError
+from megahour.core.filesystems import work_in
 from megahour.lm.cli.command_parts import stoppable
 from megahour.runner import log
 
@@ -110,7 +111,7 @@ def _run(
     ranges = RangesParams.model_validate({"shard_rows": engine["shard_rows"]})
     with stoppable("finished steps stay: the same command resumes"), ExitStack() as stack:
         running = stack.enter_context(engine_of(engine["engine"], engine["master"], engine["workers"]))
-        work = Path(out) / ".work" if "://" not in out else None
+        work = work_in(out)
         model, costs = call(running, ranges=ranges, work=work)
     if not log.quiet():
         for table in (*tables(), cost_table(costs)):
