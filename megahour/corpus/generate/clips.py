@@ -107,13 +107,21 @@ def read_listing(url: str) -> dict[str, str]:
 
     If an entry runs on into another on the same line (``text other-name: its text``), and `other-name` also begins a
     line of its own, the text ends before that name.
+
+    Raises
+    ------
+    ConfigError: the listing is not UTF-8.
     """
     with fsspec.open(url, "rb") as file:
         data = file.read()
     if data[:2] == b"\x1f\x8b":
         data = gzip.decompress(data)
+    try:
+        lines = io.StringIO(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"not UTF-8: {error}", where=url, remedy="save the listing as UTF-8") from error
     texts: dict[str, str] = {}
-    for line in io.StringIO(data.decode("utf-8-sig")):
+    for line in lines:
         name, colon, text = line.strip().partition(":")
         if colon and not name.startswith(";"):
             texts[name.strip()] = text.strip()
@@ -200,5 +208,8 @@ def _text_of(
     if listing is not None and groups.get("name", "") in listing:
         return listing[groups["name"]]
     if beside in have:
-        return files.read(beside).decode("utf-8-sig").strip()
+        try:
+            return files.read(beside).decode("utf-8-sig").strip()
+        except UnicodeDecodeError as error:
+            raise BadRecord("unreadable-encoding", f"{beside}: {error}", record=name) from error
     raise BadRecord("no-text", name)

@@ -15,7 +15,7 @@ import soundfile
 from megahour.core.errors import BadRecord, ConfigError, StageError
 from megahour.core.store import Artifact
 from megahour.corpus.generate.clip_sound import audible
-from megahour.corpus.generate.clips import clean_text, files_below, read_listing
+from megahour.corpus.generate.clips import clean_text, files_below, find_clips, read_listing
 from megahour.corpus.generate.compose_stage import Compose
 from megahour.corpus.generate.debian import fetch_packages
 from megahour.corpus.generate.espeak import RATE_HZ, speak
@@ -226,6 +226,18 @@ def test_texts_that_cannot_be_trusted_are_refused(text: str, reason: str) -> Non
 def test_listings(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("; comment\nname: text: with colon\n\nother:\n")
     assert read_listing(str(tmp_path / "a.txt")) == {"name": "text: with colon", "other": ""}
+
+
+def test_texts_in_another_encoding_are_named(tmp_path: Path) -> None:
+    for name, text in (("a", "caf\u00e9".encode("latin-1")), ("b", b"plain words")):
+        (tmp_path / f"{name}.wav").touch()
+        (tmp_path / f"{name}.txt").write_bytes(text)
+    files, no = files_below(str(tmp_path)), dict[str, str]()
+    pattern = r"(?P<name>.+)\.wav"
+    clips, dropped = find_clips(files, pattern, words=no, listing=None, only=no, leave_out=no, speaker="s")
+    assert ([clip.text for clip in clips], dropped) == (["plain words"], {"unreadable-encoding": 1})
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        read_listing(str(tmp_path / "a.txt"))
 
 
 def test_an_entry_that_runs_on_into_the_next_ends_before_its_name(tmp_path: Path) -> None:
