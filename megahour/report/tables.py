@@ -19,7 +19,7 @@ class TableCell:
     def markup(self) -> Markup:
         classes = " ".join(filter(None, [self.class_, None if self.value is not None else "text"]))
         return tag(
-            "td", self.shown, class_=classes or None, data_value=None if self.value is None else f"{self.value:g}"
+            "td", self.shown, class_=classes or None, data_value=None if self.value is None else f"{self.value:.12g}"
         )
 
 

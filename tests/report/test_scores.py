@@ -14,6 +14,7 @@ from megahour.report.errors import errors, speakers, tags
 from megahour.report.hypotheses import payload, read
 from megahour.report.params import ReportParams
 from megahour.report.stage import Report
+from megahour.report.tables import count
 from megahour.runner.runner import run_stage
 from megahour.score.references import Reference
 from megahour.score.table import Scored
@@ -155,3 +156,8 @@ def test_a_table_says_how_often_the_language_was_right() -> None:
     for part in ("Text language", "70.0 %", "ru 2, nothing 1", "100.0 %", "80.0 %", "student"):
         assert part in shown
     assert tags({}) is None
+
+
+def test_counts_above_a_million_sort_by_all_their_digits() -> None:
+    cells = [count(n).markup() for n in (12_345_678, 12_345_999)]
+    assert [f'data-value="{n}"' in cell for n, cell in zip((12345678, 12345999), cells, strict=True)] == [True, True]
