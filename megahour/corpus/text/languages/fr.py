@@ -17,6 +17,11 @@ _FEMININE = one_of(
     "ligne lignes place places partie parties île îles ville villes rue rues voix chambre chambres"
 )
 _FEMININE_ENDS = ("tion", "tions", "té", "tés", "ée", "ées", "ette", "ettes", "ance", "ances", "ence", "ences", "sion")
+_MASCULINE = one_of(
+    "apogée athée bastion camée caducée comité comités comté comtés côté côtés député députés doigté été étés invité "
+    "invités lycée lycées mausolée mausolées musée musées pâté pâtés pygmée scarabée scarabées silence silences "
+    "squelette squelettes traité traités trophée trophées"
+)
 _BOTTOMS = {2: "demi", 3: "tiers", 4: "quart"}
 
 
@@ -51,7 +56,8 @@ class French(Tongue):
 
     def counted(self, digits: str, around: Around) -> Words:
         after = around.after.lower()
-        return self.number(digits, "f" if after in _FEMININE or after.endswith(_FEMININE_ENDS) else "")
+        feminine = after in _FEMININE or (after.endswith(_FEMININE_ENDS) and after not in _MASCULINE)
+        return self.number(digits, "f" if feminine else "")
 
     def scaled(self, digits: str, scale: Noun, symbol: str, around: Around) -> Words:
         words = super().scaled(digits, scale, symbol, around)

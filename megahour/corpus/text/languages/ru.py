@@ -145,12 +145,20 @@ class Russian(Tongue):
         noun_written, n = match["noun"], int(match["anno"])
         if noun_written == "гг.":
             return (*spell(n, "ru", "ordinal", "n"), "годы")
+        if noun_written == "г." and n < 1000 and self._are_grams(match, around):
+            return self.quantity(match["anno"], noun("грамм, грамма, граммов"), around)
         if noun_written == "г.":
             case = "p" if around.before in ("в", "во") else "n" if around.before == "" else "g"
             noun_written = {"p": "году", "n": "год", "g": "года"}[case]
-        if n < 1000 and noun_written in ("год", "года"):
+        if n < 1000 and match["noun"] in ("год", "года"):
             return self.quantity(str(n), noun("год, года, лет"), around)
         return (*spell(n, "ru", "ordinal", _YEARS.get(noun_written, "n")), noun_written)
+
+    def _are_grams(self, match: re.Match[str], around: Around) -> bool:
+        """Whether "г." after a small number is for grams: a year has "в", a month, "до н. э." or "н. э." beside it."""
+        bare = re.match(r"\d+[ \t\u00a0]", match[0]) is not None
+        is_year = around.before in (*self.months, "в", "во", "к") or around.after.lower() in ("до", "н")
+        return bare and not is_year
 
     def _of_years(self, match: re.Match[str], around: Around) -> Words:
         name, case = match["many"], "n"
