@@ -7,12 +7,14 @@ was made to resolve to this machine (DNS rebinding), the `Host` header. The toke
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from aiohttp import web
 
 PROTOCOL, TOKEN_PREFIX = "megahour.v1", "token."
+_BEARER = re.compile(r"^bearer +", re.IGNORECASE)  # the case of a scheme does not count (RFC 9110, 11.1)
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -36,7 +38,7 @@ class Access:
 
     def check_token(self, request: web.Request) -> None:
         """Raises HTTPUnauthorized unless the token is in `Authorization: Bearer …` or a WebSocket's protocols."""
-        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        given = _BEARER.sub("", request.headers.get("Authorization", ""))
         for protocol in request.headers.get("Sec-WebSocket-Protocol", "").split(","):
             if protocol.strip().startswith(TOKEN_PREFIX):
                 given = protocol.strip().removeprefix(TOKEN_PREFIX)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import io
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,6 +31,7 @@ from megahour.listen.files import Uploads
 from megahour.listen.heads import RequestHeads
 from megahour.listen.limits import DEFAULTS, Limits
 from megahour.listen.live import AudioInbox, GoneAway, Idle, LiveSession
+from megahour.transcribe.live import live_blocks
 from megahour.transcribe.pieces import USUAL_ENDS, EndRules
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import stream
@@ -101,8 +103,12 @@ class ListenServer:
 
     def warm_up(self) -> None:
         """Compile and load everything that the first stream would have to wait for."""
-        noise = np.random.default_rng(0).normal(0, 1000, 2 * self.recogniser.front.rate_hz).astype(np.float32)
-        for _ in stream(self.recogniser, [noise, noise], chunks=self.chunks):
+        rate_hz = self.recogniser.front.rate_hz
+        other_hz = 48_000 if rate_hz != 48_000 else 16_000  # so that the resampler is loaded, too
+        noise = np.random.default_rng(0).normal(0, 3000, 2 * other_hz).astype("<i2")
+        pause = np.zeros(other_hz, "<i2")  # steady noise alone would count as a pause
+        heard = live_blocks(io.BytesIO(pause.tobytes() + noise.tobytes() + pause.tobytes()), rate_hz, other_hz)
+        for _ in stream(self.recogniser, heard, chunks=self.chunks):
             pass
 
     def watching(self, server: web.Server) -> AbstractAsyncContextManager[None]:

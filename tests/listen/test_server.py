@@ -18,12 +18,13 @@ from aiohttp import ClientSession, WSMsgType, WSServerHandshakeError, web
 from aiohttp.test_utils import TestClient, TestServer
 from exported import model, voice
 
+from megahour.listen import server as server_module
 from megahour.listen.access import Access
 from megahour.listen.limits import Limits
 from megahour.listen.server import FILES, ListenServer
 from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.recogniser import Recogniser
-from megahour.transcribe.session import transcribe
+from megahour.transcribe.session import stream, transcribe
 from megahour.transcribe.streaming import ChunkLengths
 
 TOKEN = "a-token-that-nobody-knows"
@@ -97,6 +98,16 @@ def test_a_stream_has_the_words_of_the_file_heard_in_the_same_chunks(recogniser:
 
     server = served(recogniser, talk)
     assert server.counts.text() == "Streams: 1, files: 0, 0.1 minutes of audio, refused: 0"
+
+
+def test_warming_up_searches_a_piece_of_speech(recogniser: Recogniser, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the first client waits until the search is compiled; steady noise alone is a pause."""
+    made = []
+    monkeypatch.setattr(
+        server_module, "stream", lambda *a, **k: (made.append(each) or each for each in stream(*a, **k))
+    )
+    ListenServer(recogniser, Access(TOKEN, "127.0.0.1"), chunks=CHUNKS).warm_up()
+    assert {update.final for update in made} == {False, True}
 
 
 def test_a_file_is_transcribed_in_any_format(recogniser: Recogniser) -> None:
@@ -269,6 +280,7 @@ def test_who_is_let_in(recogniser: Recogniser) -> None:
                 assert await status(path, {"Authorization": f"Bearer {wrong}"}) == 401
             assert await status(path, {"Sec-WebSocket-Protocol": "megahour.v1, token.nonsense"}) == 401
         assert await status("/about", BEARER) == 200
+        assert await status("/about", {"Authorization": f"bearer {TOKEN}"}) == 200
         assert await status("/about", {"Sec-WebSocket-Protocol": f"megahour.v1, token.{TOKEN}"}) == 200
         own = (f"http://{place}", "https://speech.example")
         for origin in own:
