@@ -221,7 +221,8 @@ class Meter:
                 row[name] = sum(values)
                 continue
             row[f"{name}.mean"] = float(np.mean(values))
-            row.update({f"{name}.{q}": float(np.percentile(values, at)) for q, at in QUANTILES.items()})
+            with np.errstate(invalid="ignore"):  # fp16 gradients overflow now and then: between infinities is NaN
+                row.update({f"{name}.{q}": float(np.percentile(values, at)) for q, at in QUANTILES.items()})
         steps = max(len(values) for values in self._values.values())
         self._file.add({"step": self._steps, "steps": steps, **row})
         add_row(self.boards, row, self._steps)

@@ -66,10 +66,11 @@ def choose(
         "labelled": changed(shelf, own, two_views=two_views, source=source(own, p.waveform.changes))
     }
     if not loaders["labelled"].utterances:
+        remedy = f"the features have sets {names_of_sets(features)}; check `sets` and the labels"
         raise StageError(
             f"no utterance of sets {p.sets} can be trained on ({dict(dropped)})",
             where=features.url,
-            remedy=f"the features have sets {names_of_sets(features)}; check `sets` and the labels",
+            remedy=f"lower `held_out`, which is {p.held_out:g}" if dropped["held-out"] else remedy,
         )
     if "targets" in inputs:
         targets = _targets(p, features, inputs["targets"])
@@ -82,6 +83,9 @@ def choose(
                 remedy="make targets for these sets, or check `unlabelled_sets`",
             )
     if held is None:
+        if p.held_out:
+            what = "nothing is held out, and no curve shows errors on new data: sets %s have one speaker; "
+            LOG.warning(what + "set held_out_by: utterance, or held_out: 0", p.sets)
         return loaders, None, dropped
     rest = load(shelves(features, p.sets, labels, p.stack, held), labels, source=source(labels, False))
     return loaders, rest if rest.utterances else None, dropped

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from trainings import until
 
@@ -102,6 +103,15 @@ def test_percentiles_are_of_the_steps_of_the_row(tmp_path: Path) -> None:
     assert row["loss.p50"] == pytest.approx(50.5)
     assert row["loss.p95"] == pytest.approx(95.05)
     assert row["loss.p99"] == pytest.approx(99.01)
+
+
+@pytest.mark.filterwarnings("error")
+def test_overflows_in_half_precision_bring_no_warnings(tmp_path: Path) -> None:
+    meter = Meter(tmp_path, every=3)
+    for value in (1.0, np.inf, np.inf):
+        meter.step(gradient=value)
+    meter.close()
+    assert rows(tmp_path)[0]["gradient.mean"] == np.inf
 
 
 def test_rows_go_to_mlflow_and_a_server_that_is_gone_does_not_stop_the_steps(

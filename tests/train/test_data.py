@@ -12,6 +12,7 @@ from made_artifacts import MELS, SENONES, features_artifact, units_artifact, utt
 
 from megahour.core.errors import MegahourError
 from megahour.core.store import Artifact
+from megahour.train import data as data_module
 from megahour.train.data import held_out_rule, held_out_speakers
 from megahour.train.job import prepare
 from megahour.train.params import TrainParams
@@ -71,6 +72,25 @@ def test_a_job_goes_through_its_data_as_often_as_its_schedule_says(inputs: dict[
     assert job.held_out is not None
     assert job.held_out.utterances == 5
     assert prepare(TrainParams(**SMALL, held_out=0.0), inputs).held_out is None
+
+
+def test_a_single_speaker_is_not_held_out_and_the_user_is_told(
+    inputs: dict[str, Artifact], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With no curves of held-out data, nobody would see that the model learns its data by heart."""
+    assert prepare(TrainParams(**SMALL, held_out=0.2), inputs).held_out is not None
+    assert not caplog.records
+    monkeypatch.setattr(data_module, "_speakers", lambda features, sets: ["ann"])
+    assert prepare(TrainParams(**SMALL, held_out=0.2), inputs).held_out is None
+    assert "held_out_by: utterance" in caplog.text
+    caplog.clear()
+    assert prepare(TrainParams(**SMALL, held_out=0.0), inputs).held_out is None
+    assert not caplog.records
+
+
+def test_a_share_that_holds_all_out_is_named(inputs: dict[str, Artifact]) -> None:
+    with pytest.raises(MegahourError, match=r"'held-out': 30.*\n.*lower `held_out`, which is 0.999"):
+        prepare(TrainParams(**SMALL, held_out=0.999, held_out_by="utterance"), inputs)
 
 
 def test_what_shapes_the_result_changes_its_print(inputs: dict[str, Artifact]) -> None:
