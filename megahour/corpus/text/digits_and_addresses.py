@@ -19,7 +19,7 @@ def plain_digits(written: str, words: Tongue) -> str:
         return ascii_digits
     if re.fullmatch(grouped_number(words), ascii_digits):
         ascii_digits = re.sub(words.grouping, "", ascii_digits)
-    return ascii_digits.replace(words.decimal_sign, ".")
+    return ascii_digits.replace(words.decimal_sign, ".").replace("\u066b", ".")
 
 
 def said_address(written: str, words: Tongue) -> list[str]:

@@ -70,15 +70,20 @@ def _any_of(written: Iterable[str]) -> str:
     return "|".join(re.escape(text).replace(r"\ ", f"{_SPACE}?") for text in ordered)
 
 
+def _point(words: Tongue) -> str:
+    """What stands before decimals; Arabic and Persian have a sign of their own beside the dot, as between thousands."""
+    return "[.\u066b]" if "\u066c" in words.grouping else re.escape(words.decimal_sign)
+
+
 def grouped_number(words: Tongue) -> str:
     """Pattern of digits with grouped thousands and optional decimals."""
     lakhs = r"|\d{1,2}(?:,\d\d){1,3},\d{3}" if words.decimal_sign == "." else ""  # 12,34,567: Indian grouping
-    return rf"(?:\d{{1,3}}(?:{words.grouping}\d{{3}})+{lakhs})(?!\d)(?:{re.escape(words.decimal_sign)}\d++)?"
+    return rf"(?:\d{{1,3}}(?:{words.grouping}\d{{3}})+{lakhs})(?!\d)(?:{_point(words)}\d++)?"
 
 
 def _number(words: Tongue) -> str:
     point = "" if words.decimal_sign == "." else r"|\d++\.\d++(?!\.?\d)"
-    return rf"(?:{grouped_number(words)}|\d++{re.escape(words.decimal_sign)}\d++{point}|\d++)"
+    return rf"(?:{grouped_number(words)}|\d++{_point(words)}\d++{point}|\d++)"
 
 
 def _plain_rules(language: str) -> list[str]:

@@ -126,6 +126,8 @@ def test_any_integer_is_read_in_words(n: int) -> None:
         ("sv", "2 250,5 & 3", "tvåtusen tvåhundrafemtio komma fem och tre"),
         ("vi", "21 & 5%", "hai mươi mốt và năm phần trăm"),
         ("id", "21,5", "dua puluh satu koma lima"),
+        ("ar", "١٢٫٥", "اثنا عشر فاصلة خمسة"),
+        ("fa", "۱٬۰۰۰٫۵", "هزار ممیز پنج"),
         ("fa", "12%", "دوازده درصد"),
         ("uk", "21 кіт", "двадцять один кіт"),
         ("hi", "२१ और 1.5", "२१ और 1.5"),
