@@ -59,7 +59,8 @@ def choose(
         open_windows=_open_windows(p),
     )
     dropped: Counter[str] = Counter()
-    own, shelf = _trained_on(p, inputs, labels, held, dropped)
+    keep = None if held is None else lambda table: ~held(table)
+    own, shelf = _trained_on(p, inputs, labels, keep, dropped)
     two_views = isinstance(p.goal, CtcOptions) and p.goal.consistency > 0
     changed = partial(load, augment=augment, tempo=p.tempo)
     loaders: dict[Data, Loader] = {
@@ -74,7 +75,9 @@ def choose(
         )
     if "targets" in inputs:
         targets = _targets(p, features, inputs["targets"])
-        shelf = shelves(features, p.unlabelled_sets, targets, p.stack, None, dropped)
+        shelf = shelves(features, _others(p), targets, p.stack, None, dropped)
+        again = sorted(set(p.unlabelled_sets) & set(p.sets))
+        shelf += shelves(features, again, targets, p.stack, keep, dropped)
         loaders["unlabelled"] = changed(shelf, targets, source=source(targets, p.waveform.changes))
         if not loaders["unlabelled"].utterances:
             raise StageError(
@@ -92,11 +95,10 @@ def choose(
 
 
 def _trained_on(
-    p: TrainParams, inputs: Inputs, labels: Labels, held: Rule | None, dropped: Counter[str]
+    p: TrainParams, inputs: Inputs, labels: Labels, keep: Rule | None, dropped: Counter[str]
 ) -> tuple[Labels, list[Shelf]]:
     """The labels (true and pseudo-labels), and the labelled utterances that are not held out."""
     features = inputs["features"]
-    keep = None if held is None else lambda table: ~held(table)
     if "pseudo_labels" not in inputs:
         return labels, shelves(features, p.sets, labels, p.stack, keep, dropped)
     labelled = {r.shard for r in features.each_receipt() if r.tags.get("set") in p.sets}
@@ -114,7 +116,7 @@ def _trained_on(
 
 
 def _others(p: TrainParams) -> list[str]:
-    """Sets that have only pseudo-labels."""
+    """Sets without true labels: they have only targets or pseudo-labels."""
     return sorted(set(p.unlabelled_sets) - set(p.sets))
 
 

@@ -141,6 +141,15 @@ def test_the_model_says_what_it_was_made_of(inputs: dict[str, Artifact], tmp_pat
     assert config["frame_shift_ms"] == 5
 
 
+def test_targets_of_held_out_utterances_are_not_trained_on(inputs: dict[str, Artifact], tmp_path: Path) -> None:
+    keys = [({}, {".arrow": inputs["features"].read_table(shard, ".arrow", ["key"])}) for shard in range(2)]
+    summary = {"outputs": SENONES, "offsets": [0, 1, 2], "top_k": 2}
+    targets = write_artifact(tmp_path / "targets", keys, summary)
+    values = {**SMALL, "held_out": 0.2, "unlabelled_sets": ["other", "labelled"]}
+    loaders = prepare(TrainParams(**values), {**inputs, "targets": targets}).loaders
+    assert (loaders["labelled"].utterances, loaders["unlabelled"].utterances) == (25, 55)
+
+
 def test_targets_must_be_of_the_wanted_offsets_and_sets(inputs: dict[str, Artifact], tmp_path: Path) -> None:
     def refused(offsets: list[int]) -> str:
         summary = {"outputs": SENONES, "offsets": offsets, "top_k": 2}
