@@ -27,8 +27,11 @@ _server: Any = multiprocessing.forkserver._forkserver  # type: ignore[attr-defin
 processes.set_forkserver_preload(["tests_path", "preloaded"])
 
 
-def forking_process() -> str:
-    """Address of the process that forks others; it is started where there is none."""
+def forking_process() -> str | None:
+    """Address of the process that forks others, started if there is none; None from Python 3.14 on, where it serves
+    only the process that started it."""
+    if sys.version_info >= (3, 14):
+        return None
     _server.ensure_running()
     return str(_server._forkserver_address)
 
