@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import tarfile
+import zipfile
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -150,6 +151,7 @@ def _weights(data: bytes, url: str) -> bytes:
     import torch
     from safetensors.torch import save
 
+    _check_size(data, url)
     try:
         tensors = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or hostile file may raise anything
@@ -161,8 +163,25 @@ def _weights(data: bytes, url: str) -> bytes:
     if (claimed := sum(each.numel() * each.element_size() for each in tensors.values())) > 2 * len(data):
         what = f"{WEIGHTS} has {len(data)} bytes, but its tensors claim {claimed}"  # expanded from few numbers
         raise StoreError(what, where=url, remedy="get the model again")
-    kept = {_renamed(name): each.contiguous() for name, each in tensors.items() if not name.startswith(UNUSED)}
+    # safetensors refuses tensors that share memory, so each is copied.
+    kept = {
+        _renamed(name): each.clone(memory_format=torch.contiguous_format)
+        for name, each in tensors.items()
+        if not name.startswith(UNUSED)
+    }
     return save(kept, {"format": "pt"})
+
+
+def _check_size(data: bytes, url: str) -> None:
+    """Raises StoreError: the zip file is compressed, as torch never writes it, and could unpack to any size."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            claimed = sum(member.file_size for member in file.infolist())
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):  # torch names the damage, or reads its older format
+        return
+    if claimed > 2 * len(data):
+        what = f"{WEIGHTS} has {len(data)} bytes, but would unpack to {claimed}"
+        raise StoreError(what, where=url, remedy="get the model again")
 
 
 def _is_weight(name: object, value: object) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+import zipfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -250,6 +252,29 @@ def test_a_nemo_file_that_would_run_something_is_refused(tmp_path: Path) -> None
     with pytest.raises(MegahourError, match="does not hold tensors only"):
         imported(tmp_path / "none", model=path)
     assert not (tmp_path / "was-run").exists()
+
+
+def test_nemo_weights_may_share_memory(tmp_path: Path) -> None:
+    encoder = {**SMALL, "subsampling_conv_channels": 8}
+    config = transformers.ParakeetCTCConfig(vocab_size=6, pad_token_id=5, encoder_config=encoder)
+    weights = transformers.ParakeetForCTC(config).state_dict()
+    both = torch.cat([weights["ctc_head.bias"], torch.zeros(6)])
+    shared = SimpleNamespace(state_dict=lambda: weights | {"ctc_head.bias": both[:6], "ctc_head.other": both[:6]})
+    model = imported(tmp_path / "model", model=nemo(tmp_path / "a.nemo", shared, ["▁a", *"bcde"]))
+    assert model.complete
+
+
+def test_nemo_weights_that_would_unpack_to_much_more_are_refused(tmp_path: Path) -> None:
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as packed:
+        packed.writestr("weights/data.pkl", bytes(1 << 20))
+    path = nemo(tmp_path / "a.nemo", torch.nn.Linear(1, 1), [*"abcde"])
+    with tarfile.open(path, "a") as tar:
+        about = tarfile.TarInfo("model_weights.ckpt")
+        about.size = len(data.getvalue())
+        tar.addfile(about, io.BytesIO(data.getvalue()))
+    with pytest.raises(MegahourError, match="would unpack to 1048576"):
+        imported(tmp_path / "none", model=path)
 
 
 @pytest.mark.parametrize(
