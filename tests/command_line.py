@@ -81,7 +81,7 @@ def _main(
     for path, descriptor in ((out, 1), (err, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    fork_by(server)
+    fork_by(lambda: server)
     spawns: Any = SimpleNamespace(get_context=lambda _: ForkedContext())
     megahour.engine.pool.multiprocessing = megahour.serve.worker.multiprocessing = spawns
     STAGES.update(stages)

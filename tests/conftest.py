@@ -44,20 +44,30 @@ LONGEST = (
 )
 
 
+def _address_of_forks(run: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"megahour-tests-{run}.forks"
+
+
 @pytest.hookimpl(optionalhook=True)
-def pytest_configure_node(node: Any) -> None:
-    """The workers of pytest-xdist have one process that forks others: it imports what these need once."""
+def pytest_xdist_node_collection_finished(node: Any) -> None:
+    """The workers of pytest-xdist have one process that forks others: it imports what these need once.
+
+    It starts when the modules have bytecode, and before any test does.
+    """
     from gloo import forking_process
 
-    node.workerinput["forking_process"] = forking_process()
+    file = _address_of_forks(node.workerinput["testrunuid"])
+    if not file.exists():
+        file.write_text(forking_process())
+        node.config.add_cleanup(lambda: file.unlink(missing_ok=True))
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    address = getattr(config, "workerinput", {}).get("forking_process")
-    if address is not None:
+    run = getattr(config, "workerinput", {}).get("testrunuid")
+    if run is not None:
         from gloo import fork_by
 
-        fork_by(address)
+        fork_by(_address_of_forks(run).read_text)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -36,9 +36,14 @@ def forking_process() -> str | None:
     return str(_server._forkserver_address)
 
 
-def fork_by(address: str) -> None:
-    """From here on the processes of this one are forked by another one's `forking_process`."""
-    _server._forkserver_address, _server.ensure_running = address, lambda: None
+def fork_by(address: Callable[[], str]) -> None:
+    """From here on the processes of this one are forked by another one's `forking_process`, asked for at the first."""
+
+    def found() -> None:
+        if _server._forkserver_address is None:
+            _server._forkserver_address = address()
+
+    _server._forkserver_address, _server.ensure_running = None, found
     if _server._forkserver_alive_fd is None:  # it ends with those who have started it
         _server._forkserver_alive_fd = os.open(os.devnull, os.O_RDONLY)
 
