@@ -45,3 +45,12 @@ def test_owners_are_those_of_zlib() -> None:
 def test_a_column_of_a_part_of_an_arena_has_its_words() -> None:
     table = WordTable.of([b"one", b"three"])
     assert spelled(table.arena, table.starts[len(RESERVED) : len(table) + 1]).to_pylist() == [b"one", b"three"]
+
+
+def test_a_table_that_grows_in_its_room_has_the_bytes_of_one_that_moves() -> None:
+    arena, starts = spellings(pa.chunked_array([pa.array([b"w%d" % number for number in range(90_000)], pa.binary())]))
+    moved, stayed = WordTable(0), WordTable(1 << 18)
+    for table in (moved, stayed):
+        for first in range(0, 90_000, 10_000):
+            number_words(table, arena, starts[first : first + 10_001])
+    assert moved.table.tobytes() == stayed.table.tobytes()
