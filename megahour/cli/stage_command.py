@@ -145,7 +145,8 @@ def _next(
     known = {name: artifact.url for name, artifact in inputs.items()} | {role: out}
     words = ["megahour", following]
     for spec in load_stage(following).inputs:
-        if spec.role == role or not spec.optional:  # other inputs of this stage may not fit
+        # Other inputs of this stage may not fit. References of `score` are those of the features that were decoded.
+        if spec.role == role or not spec.optional or (following, spec.role) == ("score", "features"):
             words += [f"--{spec.role.replace('_', '-')}", known.get(spec.role, spec.role.upper())]
     folder, slash, _ = out.rstrip("/").rpartition("/")  # shells complete folders with a slash
     yield STAGES[following][1].rstrip("."), shlex.join([*words, *options, "--out", f"{folder}{slash}{following}"])

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from toy_stages import TOY_STAGES, write_recipe
 
-from megahour.cli.stage_command import reference
+from megahour.cli.stage_command import _next, reference
+from megahour.core.store import Artifact
 from megahour.engine.spark import SparkEngine
 from megahour.recipes import stage_table
 from megahour.recipes.recipe import load_recipe, load_stage
@@ -72,3 +73,10 @@ def test_the_reference_page_is_made_from_the_models(monkeypatch: pytest.MonkeyPa
     for name in TOY_STAGES:
         monkeypatch.delitem(stage_table.STAGES, name)
     assert page.read_text("utf-8") == reference(), "run `make docs`"
+
+
+def test_the_command_after_decode_has_what_score_needs(tmp_path: Path) -> None:
+    stage = load_stage("decode")
+    inputs = {name: Artifact(tmp_path / name) for name in ("features", "model")}
+    ((_, command),) = _next(stage, stage.params(), "runs/heard", inputs, {})
+    assert command == f"megahour score --student runs/heard --features {tmp_path}/features --out runs/score"
