@@ -182,8 +182,10 @@ def source_digest(source: str, pairing: Pairing | None = None, where: str = "sou
     return fingerprint([*files, *([["broken links", *listing.broken]] if listing.broken else [])])
 
 
-def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name") -> list[dict[str, Any]]:
+def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name", transcripts: str = "") -> list[dict[str, Any]]:
     """Task specs: one for each archive, and one for every `shard_bytes` of media, in the order of names.
+
+    transcripts: the file of all transcripts, or a glob of several, which other tasks read.
 
     The first spec has `not_read`, the number of files that no task reads, by kind, and `broken`, the broken links.
 
@@ -214,7 +216,8 @@ def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name") -> list
             where="source",
             remedy=f"give audio with one of the suffixes {' '.join(MEDIA)}",
         )
-    unread = _not_read(listing.sizes.keys() - set(archives), groups, listing.hidden)
+    read = {*archives, *(_below(listing.root, transcripts) if transcripts else ())}
+    unread = _not_read(listing.sizes.keys() - read, groups, listing.hidden)
     broken = [path for path in listing.broken if path.lower().endswith(WANTED) or not split_suffix(path)[1]]
     others = {BROKEN: len(listing.broken) - len(broken)} if len(broken) < len(listing.broken) else {}
     if unread or listing.unread or others:
@@ -226,6 +229,12 @@ def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name") -> list
 
 def _files(run: list[FileGroup]) -> dict[str, Any]:
     return {"files": [[media, list(texts), info] for media, texts, info in run]}
+
+
+def _below(root: str, source: str) -> list[str]:
+    """The files of a source, relative to `root` where they lie below it."""
+    listing = list_source(source, where="transcripts")
+    return [f"{listing.root}/{path}".removeprefix(f"{root}/") for path in listing.sizes]
 
 
 def _not_read(paths: Iterable[str], groups: Iterable[FileGroup], hidden: int = 0) -> dict[str, int]:

@@ -74,7 +74,7 @@ class Ingest(Stage[IngestParams]):
         if is_table(p.source):
             return [Task(spec) for spec in plan_table(p.source, shard_bytes, p.shard_rows)]
         root = open_source(p.source)[1]  # once here, as it may list the source
-        return [Task({**spec, "root": root}) for spec in plan_files(p.source, shard_bytes, p.pairing)]
+        return [Task({**spec, "root": root}) for spec in plan_files(p.source, shard_bytes, p.pairing, p.transcripts)]
 
     def run(self, p: IngestParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.corpus.ingest.items import task_items

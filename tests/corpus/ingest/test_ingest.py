@@ -200,8 +200,10 @@ def test_a_date_that_nobody_can_read_is_no_reason_to_lose_a_recording(
 def test_one_file_can_hold_all_transcripts(tmp_path: Path, engine: LocalEngine) -> None:
     put(tmp_path / "in", "digits/1.wav", encode(murmur(1)))
     put(tmp_path / "in", "hello.wav", encode(murmur(1, seed=1)))
-    table = put(tmp_path, "core.txt", "; prompts\ndigits/1: one\nhello: Hello, 2 of you.\n")
+    table = put(tmp_path / "in", "core.csv", "; prompts\ndigits/1: one\nhello: Hello, 2 of you.\n")
+    put(tmp_path / "in", "other.csv", "")
     out = ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), licence="CC0", transcripts=str(table))
+    assert out.summary["not_read"] == {".csv": 1}
     assert [row["text"] for row in rows(out, ".cues.parquet")] == ["one", "hello two of you"]
 
 
