@@ -57,8 +57,8 @@ def pytest_xdist_node_collection_finished(node: Any) -> None:
     from gloo import forking_process
 
     file = _address_of_forks(node.workerinput["testrunuid"])
-    if not file.exists():
-        file.write_text(forking_process())
+    if not file.exists() and (address := forking_process()) is not None:
+        file.write_text(address)
         node.config.add_cleanup(lambda: file.unlink(missing_ok=True))
 
 

@@ -36,8 +36,13 @@ def forking_process() -> str | None:
     return str(_server._forkserver_address)
 
 
-def fork_by(address: Callable[[], str]) -> None:
-    """From here on the processes of this one are forked by another one's `forking_process`, asked for at the first."""
+def fork_by(address: Callable[[], str | None]) -> None:
+    """From here on the processes of this one are forked by another one's `forking_process`, asked for at the first.
+
+    Not from Python 3.14 on: see there.
+    """
+    if sys.version_info >= (3, 14):
+        return
 
     def found() -> None:
         if _server._forkserver_address is None:
