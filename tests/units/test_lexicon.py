@@ -160,7 +160,9 @@ def test_a_line_without_phones_costs_that_line_and_another_encoding_is_named(
 
 
 @pytest.mark.parametrize(
-    "data", [gzip.compress(b"hello\n" * 999)[:20], b"hello\n", gzip.compress(b"hi")[:10] + b"?" * 9]
+    "data",
+    [gzip.compress(b"hello\n" * 999)[:20], b"hello\n", gzip.compress(b"hi")[:10] + b"?" * 9],
+    ids=["cut short", "plain", "broken"],
 )
 def test_a_damaged_gzip_is_named(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "text.txt.gz").write_bytes(data)
