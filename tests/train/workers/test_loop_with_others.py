@@ -107,7 +107,7 @@ def kill(kills: int, seed: int) -> Callable[[Forked], None]:
             run.lost.append(lost)
             until(lambda group=group: run.trains(group + 1, workers=3))
             run.workers[waits].send_signal(signal.SIGSTOP)
-            until(lambda: run._asking)
+            until(lambda group=group: run._asking or run.trains(group + 2))  # it may have joined already
             run.workers[waits].send_signal(signal.SIGCONT)
             group += 2
         until(lambda: run.trains(group))
