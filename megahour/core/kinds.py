@@ -118,3 +118,12 @@ def check_kinds(stage: Stage[Any], inputs: Mapping[str, Artifact]) -> None:
                 where=f"stage {stage.name}, input {spec.role}",
                 remedy=makers_of(wanted),
             )
+
+
+def sets_learnt(params: Mapping[str, Any], roles: Collection[str]) -> tuple[str, ...]:
+    """Sets that a model learns from, those with labels of a teacher or a recogniser among them.
+
+    params, roles: parameters and inputs of its stage.
+    """
+    labelled_by_models = not {"targets", "pseudo_labels"}.isdisjoint(roles)
+    return (*params.get("sets", ()), *(params.get("unlabelled_sets", ()) if labelled_by_models else ()))

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from megahour.core.kinds import sets_learnt
 from megahour.core.store import RESOLVED, Artifact
 from megahour.transcribe.parts import steps_of_run
 
@@ -36,9 +37,7 @@ def origin_of(model: Artifact) -> ModelOrigin:
         features = _made_of(features["features"])
     selection, utterances = features.get("selection", ""), features.get("utterances", "")
     there = all(address and Artifact(address).complete for address in (selection, utterances))
-    params = manifest.params
-    more = not {"targets", "pseudo_labels"}.isdisjoint(manifest.inputs)
-    sets = (*params.get("sets", ()), *(params.get("unlabelled_sets", ()) if more else ()))
+    sets = sets_learnt(manifest.params, manifest.inputs)
     return ModelOrigin(
         {"model": own, "artifacts": made},
         selection if there else "",

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from megahour.core.errors import StageError
+from megahour.core.kinds import sets_learnt
 from megahour.core.store import Artifact
 from megahour.recipes.recipe import Recipe, Step
 
@@ -93,6 +94,4 @@ def _selections(step: Step, made: Mapping[str, Step]) -> dict[str, Step]:
 
 def _learnt(step: Step) -> tuple[str, ...]:
     """Sets that a step learns from; empty: all."""
-    given = step.params.model_dump()
-    more = not {"targets", "pseudo_labels"}.isdisjoint(step.inputs)
-    return (*given["sets"], *(given.get("unlabelled_sets", ()) if more else ()))
+    return sets_learnt(step.params.model_dump(), step.inputs)

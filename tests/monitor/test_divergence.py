@@ -89,7 +89,7 @@ def test_a_loss_that_is_not_finite_is_told_at_once(loss: float, after: int) -> N
 
 
 def test_losses_that_are_not_finite_now_and_then_are_one_problem() -> None:
-    """Each NaN among good losses was told anew; it is over when `patience` good ones have followed."""
+    """NaN losses among good ones raise one alarm; it ends when `patience` good losses have followed."""
     poisoned = [("", 1.0), ("", 1.0), ("", math.nan)] * 20
     assert len(told(poisoned)) == 1
     assert len(told([*poisoned, *[("", 1.0)] * 11, *poisoned])) == 2

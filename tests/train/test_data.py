@@ -77,7 +77,7 @@ def test_a_job_goes_through_its_data_as_often_as_its_schedule_says(inputs: dict[
 def test_a_single_speaker_is_not_held_out_and_the_user_is_told(
     inputs: dict[str, Artifact], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With no curves of held-out data, nobody would see that the model learns its data by heart."""
+    """Without held-out curves, overfitting would go unnoticed."""
     assert prepare(TrainParams(**SMALL, held_out=0.2), inputs).held_out is not None
     assert not caplog.records
     monkeypatch.setattr(data_module, "_speakers", lambda features, sets: ["ann"])
