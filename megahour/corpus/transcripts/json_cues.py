@@ -177,7 +177,7 @@ def _deepgram(value: Fields) -> Iterator[Said]:
     channels = [list(_deepgram_channel(channel["alternatives"][0])) for channel in results["channels"]]
     if len(channels) <= 1:
         return iter(channels[0])
-    return iter(sorted(itertools.chain(*channels), key=lambda said: (math.isnan(said.start_s), said.start_s)))
+    return iter(_in_time(itertools.chain(*channels)))
 
 
 def _deepgram_channel(best: Fields) -> Iterator[Said]:
@@ -194,11 +194,20 @@ def _google(value: Fields) -> Iterator[Said]:
             yield Said(time_of(words[0], STARTS), time_of(words[-1], ENDS), best["transcript"])
 
 
-def _azure(value: Fields) -> Iterator[Said]:
-    for phrase in value["recognizedPhrases"]:
+def _azure(value: Fields) -> list[Said]:
+    """Of several channels, all phrases of one may come before those of the next."""
+
+    def said(phrase: Fields) -> Said:
         start = seconds(phrase.get("offsetInTicks")) / 1e7
         end = start + seconds(phrase.get("durationInTicks")) / 1e7
-        yield Said(start, end, phrase["nBest"][0]["display"], speaker_of(phrase))
+        return Said(start, end, phrase["nBest"][0]["display"], speaker_of(phrase))
+
+    return _in_time(map(said, value["recognizedPhrases"]))
+
+
+def _in_time(cues: Iterable[Said]) -> list[Said]:
+    """Sorted by their starts; those without one stay in order, at the end."""
+    return sorted(cues, key=lambda said: (math.isnan(said.start_s), 0.0 if math.isnan(said.start_s) else said.start_s))
 
 
 def _rev(value: Fields) -> Iterator[Said]:

@@ -58,6 +58,13 @@ def test_both_channels_of_a_call_are_read() -> None:
     assert [cue.raw for cue in cues({"results": {"channels": channels}})] == ["Hello.", "How are you?", "Fine."]
 
 
+def test_azures_phrases_of_several_channels_are_in_order_of_time() -> None:
+    """Those of one channel come before those of the next; one without a time comes last."""
+    said = [("Fine.", {"offsetInTicks": 4e7}), ("Bye.", {}), ("Hello.", {"offsetInTicks": 1e6}), ("So.", {})]
+    phrases = [{"nBest": [{"display": text}], "durationInTicks": 1e6} | at for text, at in said]
+    assert [cue.raw for cue in cues({"recognizedPhrases": phrases})] == ["Hello.", "Fine.", "Bye.", "So."]
+
+
 def test_words_without_marks_are_parted_at_pauses() -> None:
     spoken = [{"word": "one", "start": 0, "end": 0.4}, {"word": "two", "start": 0.5, "end": 1}]
     spoken += [{"word": "three", "start": 2.5, "end": 3}]
