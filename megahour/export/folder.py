@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import shutil
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from megahour.core.errors import ConfigError
+from megahour.core.locks import MARKS, alone, check
 from megahour.core.surroundings import explaining
 from megahour.core.versions import versions
 from megahour.transcribe.bundle_files import MANIFEST
@@ -21,19 +23,34 @@ _PACKAGES = ("megahour", "commit", "torch")
 
 @contextmanager
 def published(out: str) -> Iterator[Path]:
-    """Yield a folder to fill and rename it to `out`; it is deleted on failure. Raises ConfigError: `out` exists."""
+    """Yield a folder to fill and rename it to `out`; it is deleted on failure.
+
+    Raises ConfigError: `out` exists. StoreError: another process writes there.
+    """
+    from fsspec.implementations.local import LocalFileSystem
+
     target = Path(out)
-    if target.exists():
-        raise ConfigError("it already exists", where=out, remedy="remove it, or choose another --out")
-    folder = target.with_name(f".{target.name}.partial")
-    with explaining(folder, target.absolute().parent):
-        shutil.rmtree(folder, ignore_errors=True)
+    _refuse(target, out)
+    beside = target.absolute().parent
+    place: dict[str, Any] = {"folder": beside, "marks": f".{target.name}{MARKS}", "where": out}
+    files = LocalFileSystem()
+    with explaining(out, beside), alone(files, **place) as token:
+        for left in beside.glob(f".{glob.escape(target.name)}.{'?' * len(token)}.partial"):
+            shutil.rmtree(left, ignore_errors=True)  # of killed processes
+        folder = target.with_name(f".{target.name}.{token}.partial")
         (folder / GOLDEN).mkdir(parents=True)
         try:
             yield folder
+            check(files, token=token, fresh=True, **place)
+            _refuse(target, out)
             folder.rename(target)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _refuse(target: Path, out: str) -> None:
+    if target.exists():
+        raise ConfigError("it already exists", where=out, remedy="remove it, or choose another --out")
 
 
 def files_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:

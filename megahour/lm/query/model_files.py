@@ -120,8 +120,9 @@ def replacing(path: str | Path, scratch: Path | None = None) -> Iterator[Path]:
     files = LocalFileSystem()
     _check_target(path)
     with explaining(path, path.parent, resumes=False), alone(files, **place) as token:
-        for left in path.parent.glob(f".{glob.escape(path.name)}.*.making*"):
-            left.unlink(missing_ok=True)  # files of killed processes
+        # Of killed processes; a live one may write lm.arpa.gz beside lm.arpa.
+        for left in path.parent.glob(f".{glob.escape(path.name)}.{'?' * len(token)}.making*"):
+            left.unlink(missing_ok=True)
         making = path.with_name(f".{path.name}.{token}.making")
         try:
             yield making

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from megahour.lm.query.model_files import replacing
+
 RACE = """
 import os, sys, time
 
@@ -55,3 +57,12 @@ def test_however_writers_are_staggered_the_file_is_that_of_one(tmp_path: Path) -
         else:
             assert line == "refused"
     assert rounds == 4
+
+
+def test_a_writer_of_another_suffix_is_left_alone(tmp_path: Path) -> None:
+    """lm.arpa and lm.arpa.gz may be written at the same time; the first took the other's file for a killed one's."""
+    with replacing(tmp_path / "lm.arpa.gz") as making:
+        making.write_text("packed")
+        with replacing(tmp_path / "lm.arpa") as plain:
+            plain.write_text("plain")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["lm.arpa", "lm.arpa.gz"]
