@@ -318,8 +318,10 @@ class Artifact:
         return [name for name in names if name not in ENTRIES and not name.endswith(".tmp")]
 
     def _entries(self) -> list[str]:
+        """What is in the folder. Listings of a store may have the folder itself, as an empty object."""
         self.fs.invalidate_cache()
-        return list(self.fs.ls(self.root, detail=False)) if self.fs.exists(self.root) else []
+        found = self.fs.ls(self.root, detail=False) if self.fs.exists(self.root) else []
+        return [path for path in found if path.rstrip("/") != self.root]
 
 
 def finish(artifact: Artifact, receipts: Sequence[Receipt], manifest: Manifest) -> None:

@@ -184,7 +184,13 @@ class ListenServer:
         rate_hz = _rate_of(await self._received(socket))
         session = LiveSession(socket, self.recogniser, rate_hz, self.chunks, self.ends, self.limits.idle_s)
         self._live[socket] = session.inbox
-        await socket.send_json({"type": "ready", **self.about})
+        try:
+            await socket.send_json({"type": "ready", **self.about})
+            await self._recognised(socket, session)
+        finally:
+            del self._live[socket]
+
+    async def _recognised(self, socket: web.WebSocketResponse, session: LiveSession) -> None:
         work = asyncio.get_running_loop().run_in_executor(self._threads, session.recognise)
         feeding = asyncio.create_task(self._feed(socket, session.inbox))
         try:
@@ -196,7 +202,6 @@ class ListenServer:
             feeding.cancel()
             await asyncio.gather(feeding, return_exceptions=True)
             session.inbox.leave()
-            del self._live[socket]
             with contextlib.suppress(GoneAway, Idle, MegahourError):
                 await asyncio.shield(work)  # do not free the session before its thread is done
             self.counts.heard_s += session.meter.heard_s

@@ -15,6 +15,8 @@ ABOUT = ["key", "condition", "speaker", "reference"]
 def pooled(scores: Sequence[Artifact]) -> Scored:
     """The utterances of all *scores* in one table, so that the bootstrap draws among all their speakers.
 
+    Speakers without a name, of whom the folds may share some, are drawn as one.
+
     Raises
     ------
     ConfigError: an artifact is not of stage `score` or has other systems than the first, or two of them share an
@@ -35,7 +37,7 @@ def pooled(scores: Sequence[Artifact]) -> Scored:
         ]
         for one in own:
             for name in (one.key, one.speaker):
-                if (other := tested.setdefault(name, number)) != number:
+                if name != "" and (other := tested.setdefault(name, number)) != number:
                     what = f"utterance {name}" if name == one.key else f"speaker {name!r}"
                     raise ConfigError(
                         f"{what} is tested in {scores[other].url}, too",

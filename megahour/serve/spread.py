@@ -17,6 +17,7 @@ from typing import Self, Unpack
 
 import numpy as np
 
+from megahour.core.surroundings import is_of_a_store
 from megahour.serve import wire
 from megahour.serve.call import Call
 from megahour.serve.client import FlightSession, InferOptions, SendWindow, Sequences
@@ -39,6 +40,7 @@ class SpreadSession:
         self._pool, self._registry = pool, registry_of(pool)
         self._sessions: dict[str, FlightSession] = {}
         self._away: dict[str, tuple[float, float]] = {}  # address: (retry at, waiting time)
+        self._silent = False  # the registry
 
     def __enter__(self) -> Self:
         return self
@@ -66,9 +68,22 @@ class SpreadSession:
     def present(self) -> dict[str, FlightSession]:
         """Connections to the registered services that were not lost recently, by address."""
         now_s = time.monotonic()
-        services = self._registry.services(self._pool.model, self._pool.tls)
-        here = [s for s in services if now_s >= self._away.get(s.address, (0.0, 0.0))[0]]
+        here = [s for s in self._registered() if now_s >= self._away.get(s.address, (0.0, 0.0))[0]]
         return {service.address: self._session(service) for service in here}
+
+    def _registered(self) -> list[ServiceAddress]:
+        """While the registry's disk or store does not answer: the services that are connected."""
+        try:
+            services = self._registry.services(self._pool.model, self._pool.tls)
+        except Exception as error:
+            if not isinstance(error, OSError) and not is_of_a_store(error):
+                raise
+            if not self._silent:
+                LOG.warning("%s does not answer (%s); asking again", self._pool.registry, error)
+            self._silent = True
+            return [session.service for session in self._sessions.values()]
+        self._silent = False
+        return services
 
     def lost(self, address: str, error: Exception) -> None:
         """Avoid a service for a while; by then its address may belong to another service."""

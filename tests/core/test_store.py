@@ -342,6 +342,16 @@ def test_deleting_leaves_the_marks_of_writers(url: str) -> None:
         check(artifact.fs, artifact.root, token, fresh=True)
 
 
+def test_a_folder_that_was_made_in_a_stores_console_is_empty(s3_url: str) -> None:
+    """It is an empty object named by the folder, with a slash: a listing has it among the folder's files."""
+    made = Artifact(f"{s3_url}/of-a-console/artifact")
+    made.fs.call_s3("put_object", Bucket=s3_url.removeprefix("s3://"), Key="of-a-console/artifact/", Body=b"")
+    made.fs.pipe_file(made.path("manifest.json"), b"{}")
+    made.delete()
+    assert not made.complete
+    made.delete()  # there is nothing to delete
+
+
 def test_a_folder_that_is_not_there_is_deleted_without_a_word(url: str) -> None:
     Artifact(f"{url}/nothing").delete()
 

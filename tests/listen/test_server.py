@@ -323,6 +323,24 @@ def test_a_wrong_beginning_is_named(recogniser: Recogniser, first: Any, error: s
     served(recogniser, talk)
 
 
+def test_a_client_that_leaves_as_its_stream_begins_is_forgotten(recogniser: Recogniser) -> None:
+    """The server held the socket and the queue of each of them for as long as it ran."""
+
+    async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
+        for _ in range(20):
+            async with ClientSession() as other:
+                socket = await other.ws_connect(client.make_url("/stream"), headers=BEARER)
+                await socket.send_json({"rate_hz": 8000})
+                assert socket._response.connection is not None
+                assert socket._response.connection.transport is not None
+                socket._response.connection.transport.abort()
+        await freed(server)
+        assert server.counts.streams == 20
+        assert not server._live
+
+    served(recogniser, talk, Limits(sessions=20))
+
+
 def test_sessions_are_limited_and_free_when_a_client_goes_away(recogniser: Recogniser) -> None:
     async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
         one, two = await client.ws_connect("/stream"), await client.ws_connect("/stream")

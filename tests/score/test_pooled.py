@@ -50,6 +50,12 @@ def test_errors_are_added_up_and_speakers_stand_side_by_side(tmp_path: Path, eng
         pooled([one, one])
 
 
+def test_speakers_without_a_name_are_not_taken_for_one_who_is_in_two_folds(tmp_path: Path, engine: LocalEngine) -> None:
+    one, other = (fold(tmp_path / str(key), engine, key, "", baseline="a b", student="a b c") for key in (1, 2))
+    (_, row) = pooled([one, other]).table(100, 0)
+    assert (row["words"], row["speakers"], row["wer_student"]) == (8, 1, 1 / 4)
+
+
 def test_what_cannot_be_pooled_is_named(tmp_path: Path, engine: LocalEngine) -> None:
     one = fold(tmp_path / "1", engine, 1, "ann", baseline="a", student="a")
     more = fold(tmp_path / "2", engine, 2, "bob", baseline="a", student="a", teacher="a")

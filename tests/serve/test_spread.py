@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import ipaddress
 import os
 import signal
@@ -26,6 +27,7 @@ from services_here import services_at
 from trainings import until
 
 from megahour.core.errors import ConfigError
+from megahour.core.store import Artifact
 from megahour.serve import registry as registry_module
 from megahour.serve.client import client
 from megahour.serve.host import serve_registry
@@ -198,6 +200,28 @@ def test_silence_ends_with_what_was_wrong_last(tmp_path: Path, monkeypatch: pyte
     nobody = pytest.raises(AcceleratorError, match=r"no model service joined within 0\.2 s")
     with nobody, services_of(str(tmp_path / "other"), SUMS, join_s=0.2):
         pass
+
+
+def test_while_the_registry_does_not_answer_the_services_that_are_known_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A store is unreachable for a moment, or a mount stale: the task with all its work ended with it."""
+    monkeypatch.setattr("megahour.serve.spread.LOOK_S", 0.0)
+    known, items = Registry(str(tmp_path)), sequences(40)
+    model = known.want(SUMS)
+    with serve(SUMS) as service, SpreadSession(ServicePool(str(tmp_path), model)) as session:
+        known.add(model, service.endpoint)
+        results = session.infer(items, window_frames=200)
+        first = [next(results)]
+
+        def stale(path: str) -> list[str]:
+            raise OSError(errno.ESTALE, "Stale file handle", path)
+
+        monkeypatch.setattr(Artifact(tmp_path).fs, "glob", stale)  # fsspec has one instance for all
+        assert as_bytes(iter(first)) | as_bytes(results) == expected(items)
+        monkeypatch.undo()
+        assert list(session.present()) == [service.endpoint.address]
+    assert caplog.text.count("Stale file handle") == 1
 
 
 def test_a_registry_cannot_have_any_program_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
