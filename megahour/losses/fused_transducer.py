@@ -40,7 +40,16 @@ def fused_transducer_loss(
     """
     shape = (encoded.shape[0], encoded.shape[1], predicted.shape[1], weight.shape[0])
     check_tokens(shape, lengths, tokens, token_lengths, blank, keys)
-    given = (encoded, predicted, weight, bias, lengths, tokens.to(encoded.device), token_lengths, blank)
+    given = (
+        encoded,
+        predicted,
+        weight,
+        bias,
+        lengths,
+        tokens.to(encoded.device, non_blocking=True),
+        token_lengths,
+        blank,
+    )
     loss: Tensor = _Fused.apply(*given)  # type: ignore[no-untyped-call]
     return loss
 

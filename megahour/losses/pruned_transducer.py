@@ -49,7 +49,7 @@ def pruned_transducer_loss(
     """
     batch, frames, positions, units = (*encoded.shape[:2], predicted.shape[1], weight.shape[0])
     check_tokens((batch, frames, positions, units), lengths, tokens, token_lengths, BLANK, keys)
-    tokens = tokens.to(encoded.device)
+    tokens = tokens.to(encoded.device, non_blocking=True)
     arcs = _simple_arcs(simple_encoded, simple_predicted, tokens)
     simple = arcs_loss(*arcs, lengths, token_lengths)
     of_blank, of_label = torch.autograd.grad(simple.sum(), arcs, retain_graph=True)
@@ -70,7 +70,7 @@ def simple_transducer_loss(
     simple_encoded: Tensor, simple_predicted: Tensor, lengths: Tensor, tokens: Tensor, token_lengths: Tensor
 ) -> Tensor:
     """Losses (B,) in nats of the simple joiner, from its logits (B, T, V) and (B, U + 1, V). It checks nothing."""
-    arcs = _simple_arcs(simple_encoded, simple_predicted, tokens.to(simple_encoded.device))
+    arcs = _simple_arcs(simple_encoded, simple_predicted, tokens.to(simple_encoded.device, non_blocking=True))
     return arcs_loss(*arcs, lengths, token_lengths)
 
 
@@ -93,11 +93,12 @@ def first_symbols(of_blank: Tensor, of_label: Tensor, lengths: Tensor, token_len
     at least one symbol, and cover the beginning and the end of each utterance.
     """
     device, frames = of_blank.device, of_blank.shape[1]
+    lengths, token_lengths = (each.to(device, non_blocking=True) for each in (lengths, token_lengths))
     through = functional.pad(-(of_blank + functional.pad(of_label, (0, 1))).double(), (1, 0)).cumsum(2)
     first = (through[..., span:] - through[..., :-span]).argmax(2)
-    last = (token_lengths.to(device) + 1 - span).clamp(min=0)[:, None]
+    last = (token_lengths + 1 - span).clamp(min=0)[:, None]
     t = torch.arange(frames, device=device)
-    first = torch.where(t >= lengths.to(device)[:, None] - 1, last, first.minimum(last)).cummax(1).values
+    first = torch.where(t >= lengths[:, None] - 1, last, first.minimum(last)).cummax(1).values
     # A window moves by at most span - 1 from frame to frame: earlier windows start later if necessary.
     reach = (span - 1) * t
     first = (first - reach).flip(1).cummax(1).values.flip(1) + reach

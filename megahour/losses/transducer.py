@@ -55,7 +55,8 @@ def transducer_loss(
     0.6931
     """
     check_tokens(logits.shape, lengths, tokens, token_lengths, blank, keys)
-    labels = functional.pad(tokens, (0, 1)).to(logits.device)[:, None].expand(logits.shape[:3])
+    here = functional.pad(tokens, (0, 1)).to(logits.device, non_blocking=True)
+    labels = here[:, None].expand(logits.shape[:3])
     down, across = arc_log_probs(logits, labels, blank)
     return arcs_loss(down, across[..., :-1], lengths, token_lengths)
 
@@ -95,7 +96,8 @@ def check_tokens(
 def arcs_loss(blank: Tensor, label: Tensor, lengths: Tensor, token_lengths: Tensor) -> Tensor:
     """Loss (B,) in nats from the arcs' log probabilities, blank (B, T, U + 1) and label (B, T, U)."""
     if blank.device.type != "cpu":
-        return _by_diagonals(blank, label, lengths.to(blank.device), token_lengths.to(blank.device))
+        here = (each.to(blank.device, non_blocking=True) for each in (lengths, token_lengths))
+        return _by_diagonals(blank, label, *here)
     loss: Tensor = _Lattice.apply(blank, label, lengths, token_lengths)  # type: ignore[no-untyped-call]
     return loss
 

@@ -34,7 +34,7 @@ class AttentionDecoder(nn.Module):
         x = self.embedding(functional.pad(tokens, (1, 0), value=EDGE))
         if first is not None:
             x = torch.cat((x[:, :1] + first[:, None], x[:, 1:]), dim=1)
-        x = x * math.sqrt(x.shape[2]) + _positions(x.shape[1], x.shape[2]).to(x)
+        x = x * math.sqrt(x.shape[2]) + _positions(x.shape[1], x.shape[2], x.device).to(x)
         later = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool, device=x.device).triu(1)
         padding = torch.arange(encoded.shape[1], device=encoded.device)[None, :] >= lengths[:, None]
         for layer in self.layers:
@@ -58,7 +58,8 @@ class AttentionDecoder(nn.Module):
         return -each.masked_fill(u > token_lengths[:, None], 0.0).sum(1)
 
 
-def _positions(length: int, units: int) -> Tensor:
+def _positions(length: int, units: int, device: torch.device) -> Tensor:
     """Positional encoding (L, D): sines and cosines (Vaswani et al., 2017)."""
-    angles = torch.arange(length)[:, None] * 10_000.0 ** (-torch.arange(0, units, 2) / units)
+    speeds = 10_000.0 ** (-torch.arange(0, units, 2, device=device) / units)
+    angles = torch.arange(length, device=device)[:, None] * speeds
     return torch.stack((angles.sin(), angles.cos()), dim=2).flatten(1)[:, :units]

@@ -167,7 +167,9 @@ def _of_two_views(forward: Forward, batch: DeviceBatch, generator: torch.Generat
 
 def _summed(losses: Tensor, weights: Tensor | None) -> Tensor:
     """The sum of losses (B,), weighted by `weights` (B,) if given."""
-    return losses.sum() if weights is None else (losses * weights.to(losses.device, losses.dtype)).sum()
+    if weights is None:
+        return losses.sum()
+    return (losses * weights.to(losses.device, losses.dtype, non_blocking=True)).sum()
 
 
 def _of_sentences(logits: Tensor, batch: DeviceBatch, goal: SequenceGoal) -> Loss:

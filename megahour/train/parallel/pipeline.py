@@ -192,7 +192,7 @@ class _Stage(nn.Module):
             if self.is_first:
                 x = encoder.enter(x, part.lengths)
             around = encoder.around(part.lengths, x.shape[1], generator)
-            drop = _Drop(encoder, part.rows, generator, before=self._layers.start)
+            drop = _Drop(encoder, part, generator, before=self._layers.start)
             for i in self._layers:
                 x = encoder.layer(i, x, around, drop)
             return encoder.leave(x, drop) if self.is_last else x.float().contiguous()
@@ -201,20 +201,22 @@ class _Stage(nn.Module):
 class _Drop:
     """Dropout equal to that of a single process: for real utterances only, after the draws of the layers `before`."""
 
-    def __init__(self, encoder: Encoder, rows: int, generator: torch.Generator | None, *, before: int) -> None:
-        self.share, self.rows, self.generator, self.before = encoder.dropout, rows, generator, before
+    def __init__(self, encoder: Encoder, part: PipelinePart, generator: torch.Generator | None, *, before: int) -> None:
+        self.share, self.part, self.generator, self.before = encoder.dropout, part, generator, before
 
     def __call__(self, x: Tensor) -> Tensor:
+        """`x`: (b, T, D) with one mask per utterance, or (b · T, 1, D) with one per frame, as an mlp has them."""
         if self.generator is None or self.share == 0.0:
             return x
-        for _ in range(self.before):
-            self._drawn(x)
+        rows, utterances = self.part.rows, len(self.part.lengths)
+        frames = 1 if len(x) == utterances else self.part.batch.features.shape[1]
+        for _ in range(self.before + 1):
+            drawn = torch.rand((rows * frames, 1, x.shape[2]), generator=self.generator, device=x.device)
         self.before = 0
-        kept = nn.functional.pad((self._drawn(x) >= self.share).to(x.dtype), (0, 0, 0, 0, 0, len(x) - self.rows))
-        return x * (kept / (1.0 - self.share))
-
-    def _drawn(self, x: Tensor) -> Tensor:
-        return torch.rand((self.rows, 1, x.shape[2]), generator=self.generator, device=x.device)
+        whole = x.view(utterances, -1, x.shape[2])
+        kept = (drawn >= self.share).to(x.dtype).view(rows, frames, -1)
+        padding = (0, 0, 0, whole.shape[1] - frames if frames > 1 else 0, 0, utterances - rows)
+        return (whole * (nn.functional.pad(kept, padding) / (1.0 - self.share))).view_as(x)
 
 
 class _Losses:

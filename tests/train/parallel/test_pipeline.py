@@ -26,6 +26,7 @@ CONFORMER = {"kind": "conformer", "criterion": "ctc", "stack": 1, "offsets": [0]
 CASES: dict[int, list[Case]] = {
     2: [
         (config("conformer", dropout=0.2), pipeline(2, microbatches=2) | CONFORMER, "ctc"),
+        (config("mlp", lookahead=2, dropout=0.2), pipeline(2, microbatches=2) | {"kind": "mlp", "layers": 4}, "ce"),
         (config("blstm"), pipeline(2, schedule="gpipe") | {"recompute": True, "optimiser": "sgd", "layers": 4}, "soft"),
     ],
     4: [
