@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/installed
 	$(BIN)/megahour run demo
 
-# Beside each other: mypy works for a minute on one core, and some tests wait for others' processes.
+# Beside each other: mypy works for half a minute on one core, and some tests wait for others' processes.
 test: $(VENV)/installed-dev
 	$(MAKE) --no-print-directory --jobs 4 style types site suite
 

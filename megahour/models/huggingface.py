@@ -168,8 +168,8 @@ def _built(architecture: dict[str, Any], data: bytes, where: str) -> torch.nn.Mo
     from transformers.utils import logging
 
     check_architecture(architecture, where=where)
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    logging.set_verbosity_error()  # type: ignore[no-untyped-call]  # missing weights are reported below
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()  # missing weights are reported below
     try:
         config = CONFIG_MAPPING[architecture["model_type"]].from_dict(architecture)
         kind: Any = MODEL_FOR_CTC_MAPPING[type(config)]
