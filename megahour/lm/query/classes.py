@@ -5,7 +5,8 @@ A file of classes has lines `CLASS [p] word …`, as in SRILM; p is 1 by default
     P(w1 … wn) = Σ over sequences c1 c2 … that spell the words of Π p(c_i | c_(i-1), …) · p(words of c_i | c_i)
 
 A hypothesis is a state of the model and the remaining words of its last class; P(w|h) is the quotient of two such sums
-(SRILM's prefix probabilities). A word that neither the model nor a class has is `<unk>`.
+(SRILM's prefix probabilities). A word that continues no hypothesis is `<unk>` after those whose classes are complete. If
+there are none, it is impossible: its log10 p is NEVER.
 """
 
 from __future__ import annotations
@@ -105,21 +106,20 @@ class ClassScorer:
                 p, length, following = self.scorer.score(state, each.number)
                 _add(after, (following, each.words[1:]), logp + p + each.log10_prob, length)
         if not after:
-            return *self._unknown(before), self._lost(before)
+            return self._unknown(before)
         total = _sum([logp for logp, _ in after.values()])
         _, length = max(after.values())
         return total, length, {key: (logp - total, longest) for key, (logp, longest) in after.items()}
 
-    def _unknown(self, before: Hypotheses) -> tuple[float, int]:
-        ways = [logp + self.scorer.score(state, UNKNOWN)[0] for (state, left), (logp, _) in before.items() if not left]
-        return (_sum(ways) if ways else NEVER), 0
-
-    def _lost(self, before: Hypotheses) -> Hypotheses:
-        """The hypotheses after an unknown word, which ends all classes."""
+    def _unknown(self, before: Hypotheses) -> tuple[float, int, Hypotheses]:
+        """`step` for an unknown word. An impossible one ends all classes."""
+        possible = {key: value for key, value in before.items() if not key[1]}
         after: Hypotheses = {}
-        for (state, _), (logp, _) in before.items():
-            _add(after, (self.scorer.score(state, UNKNOWN)[2], ()), logp, 0)
-        return after
+        for (state, _), (logp, _) in (possible or before).items():
+            p, _, following = self.scorer.score(state, UNKNOWN)
+            _add(after, (following, ()), logp + p, 0)
+        total = _sum([logp for logp, _ in after.values()])
+        return total if possible else NEVER, 0, {key: (logp - total, 0) for key, (logp, _) in after.items()}
 
     def sentence(self, words: Iterable[str]) -> Iterator[tuple[float, int]]:
         """log10 p and n-gram length of each word and of `</s>`."""

@@ -58,6 +58,8 @@ def by_definition(model: NgramModel, classes: Path, words: list[str]) -> float:
         for part in parts:
             named = [(name, p) for name, said, p in defined if said == part]
             own = [(part[0], 1.0)] if len(part) == 1 and part[0] in model.vocabulary.ids else []
+            if len(part) == 1 and not any(part[0] in said for _, said, _ in defined):
+                own = own or [("<unk>", 1.0)]
             ways.append([*own, *named])
         for way in product(*ways):
             total += float(np.prod([p for _, p in way])) * 10.0 ** slow.sentence([name for name, _ in way]).log10_prob
@@ -85,6 +87,25 @@ def test_a_sentence_has_the_probability_of_all_ways_to_spell_it(
     assert found.words.tolist() == [len(sentence.split())]
     assert found.oov.tolist() == [0]
     assert found.ngram_length.max() <= 3
+
+
+def test_after_an_unknown_word_only_complete_classes_go_on(classes: Path) -> None:
+    rare = ["new z1 is old", "fly to CITY z2", "to z3 to york", "york z4 old", "CITY z5 is new"]
+    words = {word for line in TEXT for word in line.split()}
+    model = estimate_text([*TEXT, *rare], 3, limit=len(words)).model
+    scorer = ClassScorer(NgramScorer(from_model(model)), read_classes(classes))
+    for line in ("fly to new z is old", "rome z is old", "new z rome z york", "york z old z", "fly to new york z on rome"):
+        found = scorer.score_lines(f"{line}\n".encode()).log10_prob[0]
+        assert found == pytest.approx(by_definition(model, classes, line.split()), abs=1e-5), line
+
+
+def test_a_word_that_no_hypothesis_goes_on_with_is_impossible_and_the_next_ones_have_probabilities(
+    scorer: ClassScorer,
+) -> None:
+    only = {"CITY": [(("los", "angeles"), 0.5), (("los", "alamos"), 0.5)]}
+    found = ClassScorer(scorer.scorer, only).score_lines(b"fly to los york is old\n")
+    assert found.word_log10_prob[3] == -99.0
+    assert (found.word_log10_prob[4:] > -9.0).all()
 
 
 def test_words_that_neither_the_model_nor_a_class_knows_are_unknown(scorer: ClassScorer) -> None:
