@@ -16,7 +16,7 @@ from megahour.lm.arpa import parse
 from megahour.lm.arpa.rows import repeated
 from megahour.lm.text.arrays import Bytes, Float64, Int32
 from megahour.lm.text.compression import unpacked
-from megahour.lm.text.tokenise import PADDING, UNKNOWN, WordTable
+from megahour.lm.text.tokenise import PADDING, RESERVED, UNKNOWN, WordTable
 
 BLOCK_BYTES = 1 << 23
 LINE_BYTES = 1 << 20  # longest line
@@ -32,7 +32,8 @@ class ArpaArrays:
     """The content of an ARPA file. For each order k = 1 …: grams[k-1] int32 (n, k), logp, backoff float64 (n,).
 
     vocabulary: `<unk>`, `<s>`, `</s>`, then words in the file's order; unigram i is word i. If the file lacks `<unk>`,
-    it gets UNSEEN, or the values of `<UNK>`, which KenLM also takes for it. Missing `<s>` and `</s>` get NEVER.
+    `<UNK>` is `<unk>`, as in KenLM. If it has both, they are two words. If it has neither, `<unk>` gets UNSEEN. Missing
+    `<s>` and `</s>` get NEVER.
     """
 
     vocabulary: WordTable
@@ -53,18 +54,16 @@ def read_arrays(path: str | Path, progress: Progress = lambda phase, done, total
         reader = _Reader(file, str(path))
         sizes = _counts(reader)
         total = sum(sizes)
-        arrays = _unigrams(reader, sizes[0])
-        capital = _capital_unknown(arrays)
+        arrays, listed = _unigrams(reader, sizes[0])
         for k, size in enumerate(sizes[1:], 2):
             progress("read", total - sum(sizes[k - 1 :]), total)
             _ngrams(reader, arrays, k, size)
-            if capital:
-                arrays.grams[-1][arrays.grams[-1] == capital] = UNKNOWN
         arrays.backoff[-1][:] = 0.0  # some programs write weights for the highest order
         reader.expect(b"\\end\\")
         reader.expect_nothing()
         progress("read", total, total)
-    return arrays
+    capital = 0 if listed else arrays.vocabulary.number(b"<UNK>")
+    return _without_capital_unknown(arrays, capital) if capital else arrays
 
 
 def read_sizes(path: str | Path) -> list[int]:
@@ -173,7 +172,8 @@ def _counts(reader: _Reader) -> list[int]:
     return sizes
 
 
-def _unigrams(reader: _Reader, size: int) -> ArpaArrays:
+def _unigrams(reader: _Reader, size: int) -> tuple[ArpaArrays, bool]:
+    """The unigrams, and whether `<unk>` is one of them."""
     table = WordTable()
     room = 1 << 10
     seen, logp, backoff = np.zeros(room, np.bool_), np.full(room, parse.NEVER), np.zeros(room)
@@ -193,17 +193,21 @@ def _unigrams(reader: _Reader, size: int) -> ArpaArrays:
         reader.line += lines
         _go_on(reader, code, 1, size, row, 0)
     n = table.size
-    return ArpaArrays(table, [np.arange(n, dtype=np.int32)[:, None]], [logp[:n].copy()], [backoff[:n].copy()])
+    grams = np.arange(n, dtype=np.int32)[:, None]
+    return ArpaArrays(table, [grams], [logp[:n].copy()], [backoff[:n].copy()]), bool(seen[UNKNOWN])
 
 
-def _capital_unknown(arrays: ArpaArrays) -> int:
-    """If the file has `<UNK>` instead of `<unk>`, copy its weights to `<unk>` and return its number; else 0."""
-    number = arrays.vocabulary.number(b"<UNK>")
-    if number == UNKNOWN or arrays.logp[0][UNKNOWN] != UNSEEN:
-        return 0
-    for weights in (arrays.logp[0], arrays.backoff[0]):
-        weights[UNKNOWN] = weights[number]
-    return number
+def _without_capital_unknown(arrays: ArpaArrays, number: int) -> ArpaArrays:
+    """The same n-grams with `<unk>` for `<UNK>`, which is word `number`."""
+    words = arrays.vocabulary.words()
+    numbers = np.arange(len(words), dtype=np.int32) - (np.arange(len(words)) > number).astype(np.int32)
+    numbers[number] = UNKNOWN
+    for weights in (arrays.logp, arrays.backoff):
+        weights[0][UNKNOWN] = weights[0][number]
+        weights[0] = np.delete(weights[0], number)
+    grams = [np.arange(len(words) - 1, dtype=np.int32)[:, None], *(numbers[each] for each in arrays.grams[1:])]
+    table = WordTable.of(words[len(RESERVED) : number] + words[number + 1 :])
+    return ArpaArrays(table, grams, arrays.logp, arrays.backoff)
 
 
 def _ngrams(reader: _Reader, arrays: ArpaArrays, k: int, size: int) -> None:

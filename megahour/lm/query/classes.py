@@ -5,8 +5,8 @@ A file of classes has lines `CLASS [p] word …`, as in SRILM; p is 1 by default
     P(w1 … wn) = Σ over sequences c1 c2 … that spell the words of Π p(c_i | c_(i-1), …) · p(words of c_i | c_i)
 
 A hypothesis is a state of the model and the remaining words of its last class; P(w|h) is the quotient of two such sums
-(SRILM's prefix probabilities). A word that continues no hypothesis is `<unk>` after those whose classes are complete. If
-there are none, it is impossible: its log10 p is NEVER.
+(SRILM's prefix probabilities). A word that continues no hypothesis is `<unk>` after those whose classes are complete.
+If there are none, it is impossible: its log10 p is NEVER.
 """
 
 from __future__ import annotations

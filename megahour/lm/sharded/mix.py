@@ -17,7 +17,7 @@ from megahour.lm.sharded.models import parse_lines, read_piece
 from megahour.lm.sharded.ranges import SAMPLES, Ranges, context_keys, history_keys, reversed_words
 from megahour.lm.sharded.rows import CONTEXT, NGRAM, NO_WORD, batches_by_place, make_rows
 from megahour.lm.sharded.union import Union
-from megahour.lm.text.arrays import Float64, Int32, Records
+from megahour.lm.text.arrays import Flags, Float64, Int32, Int64, Records
 from megahour.lm.text.pieces import Piece
 from megahour.lm.text.tokenise import UNKNOWN
 from megahour.lm.text.vocabulary import BOS, EOS
@@ -33,7 +33,8 @@ def rows_of(union: Union, piece: Piece, inputs: Inputs) -> Iterator[Records]:
     if piece["order"] == 1:
         return
     model, table = piece["model"], union.table()
-    capital, highest = union.capital_unknown[model], union.orders[model]
+    highest = union.orders[model]
+    capital = table.number(b"<UNK>") if union.capital_unknown[model] else UNKNOWN
     for k, data in read_piece(piece, inputs):
         if k == 1:
             continue
@@ -65,15 +66,43 @@ def _keys_batch(keys: Int32) -> pa.RecordBatch:
     return pa.record_batch([values], names=["key"])
 
 
-def gathered(parts: Iterable[Records], suffix: Ranges) -> Iterator[Batch]:
-    """Records of both roles by the partitions that need them."""
+def gathered(parts: Iterable[Records], suffix: Ranges, union: Union | None = None) -> Iterator[Batch]:
+    """Records of both roles by the partitions that need them. union: of several models, some of which may lack words.
+
+    In a model that lacks the word x, histories with x are histories with `<unk>`. So partitions of histories with such
+    words need the n-grams of that model with `<unk>` in the same place.
+    """
+    lacks = _lacking(suffix, union) if union is not None else np.zeros((1, len(suffix)), np.bool_)
     for rows in parts:
         for role, keys_of in ((NGRAM, history_keys), (CONTEXT, context_keys)):
             own = rows[(rows["role"] & role) > 0]
-            number, places = suffix.all_places(keys_of(own))
+            keys = keys_of(own)
+            number, places = suffix.all_places(keys)
+            if lacks.any():
+                more = _places_of_unknown(suffix, keys, own["model"], lacks)
+                every = [one * len(suffix) + place for one, place in ((number, places), more)]
+                number, places = np.divmod(np.unique(np.concatenate(every)), len(suffix))
             sent = own[number]
             sent["role"] = role
             yield from batches_by_place(sent, places)
+
+
+def _lacking(suffix: Ranges, union: Union) -> Flags:
+    """(M, P) whether a partition has histories that end in a word that a model lacks."""
+    counts = np.concatenate([np.zeros((len(union.models), 1), np.int64), union.lacks.cumsum(axis=1)], axis=1)
+    bounds = suffix.bounds
+    begin = np.concatenate([[0], bounds[:, 0]])
+    end = np.concatenate([bounds[:, 0] + (bounds[:, 1:] != NO_WORD).any(axis=1), [union.size]])
+    return np.greater(counts[:, end], counts[:, np.minimum(begin, end)])
+
+
+def _places_of_unknown(suffix: Ranges, keys: Int32, model: Int32, lacks: Flags) -> tuple[Int64, Int64]:
+    """Pairs of a key with `<unk>` and a partition with keys that are equal up to there: index of the key, partition."""
+    held, at = np.nonzero((keys == UNKNOWN) & lacks.any(axis=1)[model][:, None])  # each may stand for another word
+    before = np.where(np.arange(keys.shape[1]) < at[:, None], keys[held], NO_WORD).astype(np.int32)
+    number, places = suffix.all_places(before)
+    needed = (at[number] > 0) | lacks[model[held[number]], places]
+    return held[number[needed]], places[needed]
 
 
 def words_of(union: Union, suffix: Ranges, partition: int, rows: Records) -> tuple[LocalWords, tuple[int, int]]:

@@ -26,6 +26,7 @@ class MakeUnion(SingleShard[UnionParams]):
     """Writes `.arrow`, the words; `.values.npy`, their values in each model; `.pieces.json`, the pieces of models."""
 
     name = "lm-union"
+    version = 2
     params = UnionParams
     inputs = MODELS
 

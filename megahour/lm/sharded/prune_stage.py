@@ -53,6 +53,7 @@ class Gather(Stage[GatherParams]):
     """Writes `.rows`: n-grams and contexts by suffix, of models, of a sorted model, or of its kept n-grams."""
 
     name = "lm-gather"
+    version = 2
     params = GatherParams
     inputs = (
         Input("union"),
@@ -80,7 +81,8 @@ class Gather(Stage[GatherParams]):
     def split(self, p: GatherParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
         from megahour.lm.sharded.mix import gathered
 
-        return gathered(self._parts(inputs, task), ranges_of(inputs, 0))
+        union = None if "sorted_ngrams" in inputs else union_of(inputs)
+        return gathered(self._parts(inputs, task), ranges_of(inputs, 0), union)
 
     def _parts(self, inputs: Inputs, task: Task) -> Iterable[Records]:
         from megahour.lm.sharded.losses import kept_rows, own_rows

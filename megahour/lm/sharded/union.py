@@ -16,7 +16,7 @@ from megahour.core.stage import Inputs
 from megahour.lm.arpa import parse
 from megahour.lm.arpa.read import UNSEEN
 from megahour.lm.sharded.models import check_code, pieces_of, read_piece
-from megahour.lm.text.arrays import Bytes, Float64, Int64, save_array, spellings
+from megahour.lm.text.arrays import Bytes, Flags, Float64, Int64, save_array, spellings
 from megahour.lm.text.pieces import Piece
 from megahour.lm.text.tokenise import RESERVED, UNKNOWN, WordTable, padded
 from megahour.lm.text.vocabulary import Vocabulary
@@ -36,11 +36,18 @@ def write_union(names: Sequence[str], inputs: Inputs, piece_bytes: int, out: Sha
     Raises MegahourError: a model without words, or an invalid line.
     """
     pieces, table = pieces_of(names, inputs, piece_bytes), WordTable()
-    models = [_read_words(number, name, pieces, inputs, table) for number, name in enumerate(names)]
+    models, capitals = [], []
+    for number, name in enumerate(names):
+        known, found = table.number(b"<UNK>"), _read_words(number, name, pieces, inputs, table)
+        capital = table.number(b"<UNK>")
+        capitals.append(_capital(found, capital))
+        if capitals[-1] and not known:  # no model so far has it as a word
+            found, words = np.delete(found, capital, axis=0), table.words()
+            table = WordTable.of(words[len(RESERVED) : capital] + words[capital + 1 :])
+        models.append(found)
     values = np.full((len(names), len(table), 2), np.nan)
     for own, found in zip(values, models, strict=True):
         own[: len(found)] = found
-    capitals = [_capital(own, table) for own in values]
     orders = [max(_orders(pieces, model, inputs)) for model in range(len(names))]
     for own, order in zip(values, orders, strict=True):
         if order == 1:  # some programs write weights for the highest order
@@ -93,13 +100,12 @@ def _read_words(model: int, name: str, pieces: Sequence[Piece], inputs: Inputs, 
     return values[: table.size]
 
 
-def _capital(values: Float64, table: WordTable) -> int:
-    """If a model has `<UNK>` instead of `<unk>`, copy its values to `<unk>` and return its number; else 0."""
-    capital = table.number(b"<UNK>")
-    if capital == UNKNOWN or np.isnan(values[capital, 0]) or values[UNKNOWN, 0] != UNSEEN:
-        return 0
-    values[UNKNOWN] = values[capital]
-    return capital
+def _capital(values: Float64, capital: int) -> bool:
+    """Whether a model has `<UNK>`, word `capital` of the table, instead of `<unk>`, which then gets its values."""
+    if not capital or np.isnan(values[capital, 0]) or values[UNKNOWN, 0] != UNSEEN:
+        return False
+    values[UNKNOWN], values[capital] = values[capital], np.nan
+    return True
 
 
 def write_sizes(union: Union, batches: Batches, out: ShardWriter) -> None:
@@ -124,7 +130,7 @@ class Union:
         self.models: list[str] = stats["models"]
         self.size: int = stats["words"]
         self.orders: list[int] = stats["orders"]
-        self.capital_unknown: list[int] = stats["capital_unknown"]
+        self.capital_unknown: list[bool] = stats["capital_unknown"]
 
     @property
     def order(self) -> int:
@@ -142,23 +148,28 @@ class Union:
             return np.array(np.load(path, mmap_mode="r")[:, words])
 
     @cached_property
+    def lacks(self) -> Flags:
+        """(M, U) which words each model lacks."""
+        with self.artifact.local(0, ".values.npy") as path:
+            return np.isnan(np.load(path, mmap_mode="r")[:, :, 0])
+
+    @cached_property
     def missing(self) -> list[int]:
         """The number of words that each model lacks, plus one for `<unk>`."""
-        with self.artifact.local(0, ".values.npy") as path:
-            lacks = np.isnan(np.load(path, mmap_mode="r")[:, :, 0]).sum(axis=1)
-        return [int(count) + 1 for count in lacks]
+        return [int(count) + 1 for count in self.lacks.sum(axis=1)]
 
     def spelled(self) -> tuple[Bytes, Int64]:
         """arena, starts: the bytes of all words, and where each begins, as in `tokenise.WordTable`."""
         return spellings(self.artifact.read_table(0, ".arrow")["word"])
 
     def table(self) -> WordTable:
-        """The words as a table for look-ups."""
+        """The words as a table for look-ups. If `<UNK>` is none of them, it is found as `<unk>`."""
         table = WordTable()
         arena, starts = self.spelled()
         table.arena, table.starts, table.size = arena, np.concatenate([starts, np.zeros(2, np.int64)]), self.size
         table.table = np.zeros(2, np.uint64)
         table.make_room(0)  # builds a table of the right size
+        table.take_capital_unknown()
         return table
 
     def vocabulary(self) -> Vocabulary:

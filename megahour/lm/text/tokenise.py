@@ -99,6 +99,10 @@ class WordTable:
         self.make_room(len(word) + 1)
         self.size = _add(padded(word), len(word), self.table, self.arena, self.starts, self.size)
 
+    def take_capital_unknown(self) -> None:
+        """Let `<UNK>` be `<unk>`, as in KenLM, unless it is a word of its own. The next growth forgets it."""
+        _alias(padded(b"<UNK>"), len("<UNK>"), self.table, self.arena, self.starts)
+
     def make_room(self, text_bytes: int) -> None:
         """Grow where needed, so that all words of this many bytes of text fit."""
         words = self.size + text_bytes // 2 + 1
@@ -212,6 +216,16 @@ def _add(text, length, table, arena, starts, n):  # type: ignore[no-untyped-def]
     head, hashed = _head(text, begin, length)
     slot, number = _find(text, begin, length, head, hashed, table, arena, starts)
     return n if number else _insert(text, begin, length, slot, head, table, arena, starts, n)
+
+
+@compiled
+def _alias(text, length, table, arena, starts):  # type: ignore[no-untyped-def]
+    """Give a word of at most eight bytes that the table lacks the number UNKNOWN, without a spelling."""
+    head, hashed = _head(text, np.int64(0), length)
+    slot, number = _find(text, np.int64(0), length, head, hashed, table, arena, starts)
+    if number == 0:
+        table[2 * slot] = head
+        table[2 * slot + np.uint64(1)] = (np.uint64(length) << _LENGTH) | np.uint64(UNKNOWN + 1)
 
 
 @compiled

@@ -20,6 +20,7 @@ from megahour.lm.arpa import read as arpa_read
 from megahour.lm.arpa.model import NEVER, NgramModel, read_arpa, write_arpa
 from megahour.lm.query.batch import TextScore
 from megahour.lm.query.model_files import pack
+from megahour.lm.query.scorer import NgramScorer
 from megahour.lm.text.vocabulary import SPECIALS, Vocabulary
 
 QUESTIONS = ["the captain saw the old house", "a whale sang", "dawn", "the the the", "he left the boat by the river"]
@@ -98,6 +99,22 @@ def test_unknown_words_in_capitals_are_unknown_words_as_in_kenlm(tmp_path: Path)
     assert ours.sentence(["zzz", "a"]).log10_prob == pytest.approx((-0.7 - 0.3) - 0.1 + (-0.1 - 0.2))
     kenlm = pytest.importorskip("kenlm", reason="pip install kenlm to compare scores with it")
     assert kenlm.Model(str(path)).score("zzz a") == pytest.approx(-1.4)
+    found = NgramScorer.open(path).full_scores("<UNK> a a <UNK>")
+    for own, theirs in zip(found, kenlm.Model(str(path)).full_scores("<UNK> a a <UNK>"), strict=True):
+        assert own == (pytest.approx(theirs[0], abs=1e-5), *theirs[1:])
+
+
+def test_unknown_words_in_capitals_have_their_probability_once(tmp_path: Path) -> None:
+    """Pruning and mixing sum over all words."""
+    path = tmp_path / "capitals.arpa"
+    path.write_text(CAPITALS, "utf-8")
+    alone = read_arpa(path)
+    assert alone.vocabulary.words == ("<unk>", "<s>", "</s>", "a")
+    assert alone.grams[1].tolist() == [[0, 3]]
+    assert alone.log10_prob[0].tolist() == [-0.7, -99.0, -0.1, -0.9]
+    path.write_text(CAPITALS.replace("1=4", "1=5").replace("-0.9\ta", "-1.7\t<unk>\n-0.9\ta"), "utf-8")
+    both = entries(read_arpa(path))
+    assert (both[("<unk>",)][0], both[("<UNK>",)][0], both[("<UNK>", "a")][0]) == (-1.7, -0.7, -0.1), "two words"
 
 
 @pytest.mark.parametrize("blanks", [0, 3, arpa_read.BLOCK_BYTES // 3])

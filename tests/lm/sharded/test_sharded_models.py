@@ -71,6 +71,36 @@ def mixed_here(folder: Path, out: Path, unknown: Unknown, weights: list[float] |
     return (out / "mixed.arpa").read_bytes()
 
 
+def test_models_that_cut_their_words_are_mixed_as_on_one_machine(tmp_path: Path) -> None:
+    """After a word that a model lacks, its n-grams with `<unk>` hold, also in partitions of that word."""
+    for number, limit in enumerate([5, 12, 8]):
+        with (tmp_path / f"m{number}.arpa").open("wb") as file:
+            write_arpa(estimate_text(lines(number, 60, 30), 3 + number % 2, limit=limit).model, file)
+    members = gather([read_model(path) for path in paths(tmp_path)], "share")
+    write_model(unpack(interpolate(members, [0.5, 0.25, 0.25]), members.vocabulary), tmp_path / "mixed.arpa")
+    p, ranges = InterpolateParams(weights=[0.5, 0.25, 0.25], unknown="share"), RangesParams(shard_rows=80)
+    found, _ = mix_on(EngineHere(), str(tmp_path / "on"), paths(tmp_path), p, ranges)
+    assert found.read_bytes(0, ".arpa") == (tmp_path / "mixed.arpa").read_bytes()
+
+
+@pytest.mark.parametrize("other", [["a b", "b a"], ["a <UNK> b", "<UNK>"]])
+def test_unknown_words_in_capitals_are_mixed_as_on_one_machine(tmp_path: Path, other: list[str]) -> None:
+    """`<UNK>` is `<unk>` in a model that lacks `<unk>`; the other model may have a word `<UNK>`."""
+    for number, text in enumerate([["a <UNK> b", "<UNK> a", "b <UNK>"], other]):
+        with (tmp_path / f"m{number}.arpa").open("wb") as file:
+            write_arpa(estimate_text(text, 2).model, file)
+    first = tmp_path / "m0.arpa"
+    listed = [line for line in first.read_text().splitlines(keepends=True) if "<unk>" not in line]
+    first.write_text("".join(listed).replace("ngram 1=6", "ngram 1=5"))
+    files = [str(tmp_path / f"m{number}.arpa") for number in range(2)]
+    members = gather([read_model(path) for path in files], "share")
+    assert ("<UNK>" in members.vocabulary.ids) == ("<UNK>" in "".join(other))
+    write_model(unpack(interpolate(members, [0.5, 0.5]), members.vocabulary), tmp_path / "mixed.arpa")
+    p, ranges = InterpolateParams(weights=[0.5, 0.5], unknown="share"), RangesParams(shard_rows=4)
+    found, _ = mix_on(EngineHere(), str(tmp_path / "stages"), files, p, ranges)
+    assert found.read_bytes(0, ".arpa") == (tmp_path / "mixed.arpa").read_bytes()
+
+
 @pytest.mark.parametrize(("unknown", "rows"), [("zero", 90), ("share", 400), ("zero", 10**6)])
 def test_a_mixture_has_the_bytes_of_one_machine(folder: Path, tmp_path: Path, unknown: Unknown, rows: int) -> None:
     p = InterpolateParams(heldout=[str(folder / "heldout")], unknown=unknown)
