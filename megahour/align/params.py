@@ -9,6 +9,9 @@ from pydantic import Field
 from megahour.core.config import LATER, Params, Share
 from megahour.models.params import BatchFrames, Precision
 
+EXAMPLE = "heard"
+"""The statistic of a shard with the first tokens that the aligner recognised in it."""
+
 
 class AlignParams(Params):
     """Align long recordings with their transcripts by CTC.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from megahour.align.anchors import greedy_path
 from megahour.align.choice import PlacedTranscript, Refused, best_transcript, recognised
 from megahour.align.frontend import FrontEnd
-from megahour.align.params import AlignParams
+from megahour.align.params import EXAMPLE, AlignParams
 from megahour.align.posteriors import Heard, listen
 from megahour.align.recogniser_text import confirmed_cues, reading_of
 from megahour.align.recording_audio import Recordings
@@ -32,8 +32,7 @@ from megahour.serve.spec import ModelSpec
 Row = dict[str, Any]
 INDEX = ["key", "offset", "size", "samples", "rate_hz"]
 LEAST_FRAMES = 8  # output frames of the shortest recording to align
-EXAMPLE, SHOWN = "heard", 60
-"""The statistic with the first tokens that the aligner recognised in a shard, and how many."""
+SHOWN = 60  # tokens in the statistic EXAMPLE
 
 
 @dataclass

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from megahour.align.params import AlignParams
+from megahour.align.params import EXAMPLE, AlignParams
 from megahour.core.counts import summed
 from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
 from megahour.corpus.ingest.params import NO_TEXTS
@@ -60,7 +60,7 @@ class Align(Stage[AlignParams]):
         align_shard(p, recordings, aligner, posteriors, task["shard"], spec, out, ctx, copies)
 
     def finish(self, p: AlignParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
-        numbers = ({name: n for name, n in receipt.stats.items() if name != "heard"} for receipt in receipts)
+        numbers = ({name: n for name, n in receipt.stats.items() if name != EXAMPLE} for receipt in receipts)
         summary: dict[str, Any] = dict(sorted(summed(numbers).items()))
         if doubt := doubts(summary, receipts):
             LOG.warning("align: %s", doubt)
@@ -86,7 +86,7 @@ def doubts(summary: dict[str, Any], receipts: Sequence[Receipt]) -> str:
     if (looked_for < FEW_CUES and not (unfit and not kept)) or kept > FEW_KEPT * looked_for:
         return ""
     why = {name.removeprefix("cues_"): n for name, n in summary.items() if name.startswith("cues_")} | dropped
-    example = next((text for receipt in receipts if (text := receipt.stats.get("heard"))), "")
+    example = next((text for receipt in receipts if (text := receipt.stats.get(EXAMPLE))), "")
     heard = f"{example!r} …" if example else "nothing"
     reasons = ", ".join(f"{reason} {n:g}" for reason, n in sorted(why.items(), key=lambda item: -item[1]) if n)
     return (

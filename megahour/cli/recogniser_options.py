@@ -65,6 +65,22 @@ _ENDS = (
                  help="Also end a stream's segment after this many seconds without a word, for noisy rooms. 0: never."),
 )  # fmt: skip
 
+_OF_THE_STAGE = {
+    "chunk_ms": "use --chunk-ms",
+    "left": "use --left",
+    "confidence": "take --format json, which has it",
+    **dict.fromkeys(
+        ("sets", "model_name", "scales", "composed_lm_scale", "nbest", "lattice", "batch_frames", "max_bad"),
+        "leave it out, or use `megahour decode`",
+    ),
+}
+"""Parameters of `decode` that have no effect on one recording's transcript, with remedies."""
+_OF_GRAPHS = ("acoustic_scale", "prior_scale", "beam", "max_active")
+_WITHOUT_GRAPH = (
+    *("beams", "ctc_search", "lm_scale", "word_bonus", "unknown_word", "low_order_scale"),
+    *("hot_words", "hot_word_bonus", "attention_weight"),
+)
+
 
 def recogniser_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorator: the options that `recogniser_values` reads."""
@@ -111,34 +127,51 @@ def recogniser_of(
 
     Raises
     ------
-    ConfigError: an unknown parameter, or an error of `parts_of` or `Recogniser`.
+    ConfigError: an unknown parameter, one without effect here, or an error of `parts_of` or `Recogniser`.
     """
     from megahour.serve.devices import of_machine
     from megahour.transcribe.recogniser import Recogniser
 
     parts = _parts(model, step, given)
-    parts = replace(parts, search=_searched(parts.search, hot_words, [*settings, *([f"tell={tell}"] if tell else [])]))
+    parts = replace(parts, search=_searched(parts, hot_words, [*settings, *([f"tell={tell}"] if tell else [])]))
     return Recogniser(parts, threads=threads, device=of_machine((device,), 1)[0])
 
 
-def _searched(search: DecodeParams, hot_words: str, settings: Sequence[str]) -> DecodeParams:
-    """The run's search parameters with the command's overrides."""
+def _searched(parts: RecogniserParts, hot_words: str, settings: Sequence[str]) -> DecodeParams:
+    """The parts' search parameters with the command's overrides."""
     from megahour.core.config import parse
     from megahour.core.errors import ConfigError
     from megahour.core.strict_yaml import parse_yaml
 
-    values = search.model_dump()
+    values = parts.search.model_dump()
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not equals:
             raise ConfigError(f"--set {setting}", where="transcribe", remedy="write it as --set beams=8")
-        values[name.replace("-", "_")] = parse_yaml(value, f"--set {name}")
+        name = name.replace("-", "_")
+        _check_effect(f"--set {name}", name, parts)
+        values[name] = parse_yaml(value, f"--set {name}")
     if hot_words:
+        _check_effect("--hot-words", "hot_words", parts)
         try:
             values["hot_words"] = Path(hot_words).read_text("utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"cannot read hot words: {error}", where=hot_words, remedy="give a UTF-8 file") from None
-    return parse(type(search), values, where="transcribe", remedy="see `megahour decode --help`")
+    return parse(type(parts.search), values, where="transcribe", remedy="see `megahour decode --help`")
+
+
+def _check_effect(option: str, name: str, parts: RecogniserParts) -> None:
+    """Raises ConfigError: the parameter `name` of `decode` would change nothing with these parts."""
+    from megahour.core.errors import ConfigError
+
+    for applies, what, remedy in (
+        (name in _OF_THE_STAGE, "applies only to the stage `decode`", _OF_THE_STAGE.get(name, "")),
+        (name in _OF_GRAPHS and not parts.graph, "applies only to a search with a graph", "leave it out, or --graph"),
+        (name in _WITHOUT_GRAPH and parts.graph, "applies only to a search without a graph", "leave one of them out"),
+        (name == "precision" and parts.precision, "does not apply to a bundle", "use --step fp16 or int8"),
+    ):
+        if applies:
+            raise ConfigError(f"{option} {what}", where="transcribe", remedy=remedy)
 
 
 def chunks_of(values: dict[str, Any]) -> ChunkLengths:

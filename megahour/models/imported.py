@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from megahour.models.params import ImportAlignerParams
 
 MAX_MODEL_BYTES = 2 << 30
-NOISE_S = (1, 3)
+NOISE_S = (1, 11)
 
 
 def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:
@@ -62,7 +62,7 @@ def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:
 
 
 def try_on_noise(model: ForeignModel, p: ImportAlignerParams, tokens: int) -> int:
-    """Run the model on one and on three seconds of noise.
+    """Run the model on one and on eleven seconds of noise.
 
     Returns the samples between output frames: `frame_shift_samples` if it is set, else the measured number.
 
@@ -90,18 +90,18 @@ def try_on_noise(model: ForeignModel, p: ImportAlignerParams, tokens: int) -> in
         if not np.isfinite(values).all():
             raise ConfigError(f"the model returns NaN or infinity for {seconds} s of noise", where=p.model)
         frames.append(len(values))
-    due = (NOISE_S[1] - NOISE_S[0]) * p.rate_hz / p.frame_shift_samples
+    more_s, added = NOISE_S[1] - NOISE_S[0], frames[1] - frames[0]
     shift = p.frame_shift_samples
-    if abs(frames[1] - frames[0] - due) > 2:
-        shift = likely_shift((NOISE_S[1] - NOISE_S[0]) * p.rate_hz, frames[1] - frames[0], p.rate_hz)
+    if abs(added - more_s * p.rate_hz / shift) > 2:
+        shift = likely_shift(more_s * p.rate_hz, added, p.rate_hz)
     if shift != p.frame_shift_samples and _given(p, "frame_shift_samples"):
         raise ConfigError(
-            f"frame_shift_samples = {p.frame_shift_samples}, but two more seconds add {frames[1] - frames[0]} frames",
+            f"frame_shift_samples = {p.frame_shift_samples}, but {more_s} more seconds add {added} frames",
             where=p.model,
             remedy=f"the shift is probably {shift} samples, or the rate is not {p.rate_hz} Hz",
         )
     if p.input == "log-mel" and shift * 100 % p.rate_hz:
-        what = f"two more seconds add {frames[1] - frames[0]} frames: not a whole number of 10 ms log-mel frames each"
+        what = f"{more_s} more seconds add {added} frames: not a whole number of 10 ms log-mel frames each"
         raise ConfigError(what, where=p.model, remedy="set rate_hz to the rate of the model's audio")
     sums = np.exp(log_softmax(values, normal=True).astype(np.float64)).sum(axis=1)
     if p.output == "log-probs" and np.abs(sums - 1).max() > 0.01:

@@ -103,6 +103,16 @@ def test_an_onnx_graph_declares_its_own_input(tmp_path: Path, tokens: Path, auth
         imported(tmp_path / "other", model=model, tokens=tokens, frame_shift_samples=480)
 
 
+@pytest.mark.parametrize("shift", [316, 325])
+def test_a_frame_shift_near_the_default_is_measured(tmp_path: Path, tokens: Path, shift: int) -> None:
+    """Taken for 320 samples, times would be off by up to 0.4 s in a window of 30 s."""
+    model = onnx_model(tmp_path / "tones.onnx", RATE_HZ, shift)
+    config = imported(tmp_path / "aligner", model=model, tokens=tokens).read_json(0, ".model.json")
+    assert config["audio"]["frame_shift_samples"] == pytest.approx(shift, abs=1)
+    with pytest.raises(ConfigError, match="10 more seconds add"):
+        imported(tmp_path / "other", model=model, tokens=tokens, frame_shift_samples=318 if shift < 320 else 322)
+
+
 def test_a_torchscript_model_aligns(tmp_path: Path, corpus: Any) -> None:
     """Log posteriors, a token list as JSON, an integer sample scale."""
     listed = tmp_path / "vocabulary.json"

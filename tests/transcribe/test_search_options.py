@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from exported import model, voice
 
-from megahour.cli.recogniser_options import recogniser_of
+from megahour.cli.recogniser_options import _searched, recogniser_of
 from megahour.core.errors import ConfigError
 from megahour.models.conformer import Conformer
 from megahour.models.inference import Model
 from megahour.models.streaming import encoder_of
+from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import stream, transcribe
 from megahour.transcribe.streaming import ChunkLengths, plan_of
@@ -78,6 +79,34 @@ def test_what_cannot_be_is_named(tmp_path: Path) -> None:
             recogniser(tmp_path, *settings, hot_words=hot_words)
     with pytest.raises(ConfigError, match="runs/lm: a graph is searched with its own language model"):
         recogniser_of(str(tmp_path / "model"), "", 1, "cpu", graph="runs/graph", lm="runs/lm")
+
+
+@pytest.mark.parametrize(
+    ("setting", "graph", "message"),
+    [
+        ("chunk_ms=320", "", "--set chunk_ms applies only to the stage `decode`.*use --chunk-ms"),
+        ("nbest=5", "", "--set nbest applies only to the stage"),
+        ("lattice=6", "runs/graph", "--set lattice applies only to the stage"),
+        ("beam=9", "", "--set beam applies only to a search with a graph"),
+        ("attention-weight=0.3", "runs/graph", "--set attention_weight applies only to a search without a graph"),
+    ],
+)
+def test_a_parameter_of_decode_that_would_change_nothing_is_named(
+    tmp_path: Path, setting: str, graph: str, message: str
+) -> None:
+    address = model(tmp_path / "plain", "tdnn").url
+    with pytest.raises(ConfigError, match="(?s)" + message):
+        recogniser_of(address, "", 1, "cpu", settings=[setting], graph=graph)
+
+
+def test_hot_words_with_a_graph_and_a_bundles_precision_are_named(tmp_path: Path) -> None:
+    """Both were ignored."""
+    address = model(tmp_path / "plain", "tdnn").url
+    with pytest.raises(ConfigError, match="--hot-words applies only to a search without a graph"):
+        recogniser_of(address, "", 1, "cpu", graph="runs/graph", hot_words=str(tmp_path / "hot.txt"))
+    parts = RecogniserParts("bundle", precision="fp32")
+    with pytest.raises(ConfigError, match=r"(?s)--set precision does not apply to a bundle.*--step fp16 or int8"):
+        _searched(parts, "", ["precision=bf16"])
 
 
 def test_hot_words_of_an_editor_that_marks_utf_8_are_read(tmp_path: Path) -> None:

@@ -25,18 +25,21 @@ _FAILED = "megahour/failed"
 _ANSWER_S = 1.0  # within which a live store responds
 
 
-def lost_ranks(store: Store | None, name: str, rank: int, size: int, suspect: int | None, grace_s: float) -> list[int]:
+def lost_ranks(
+    store: Store | None, name: str, rank: int, size: int, suspect: int | None, grace_s: float, timeout_s: float
+) -> list[int]:
     """Ranks of lost workers, as far as known after `grace_s`; empty: all respond, or there is no store to ask.
 
-    Each caller writes its rank to `store` under `name`. The suspect, the other end of the broken connection, counts as
-    lost unless it writes in time, as a victim itself; then those that write nothing are lost. Without a store, or if
-    its host is lost too, the suspect is named.
+    Each caller writes the time to `store` under `name` and its rank. The suspect, the other end of the broken
+    connection, counts as lost unless it writes in time, as a victim itself; then those that write nothing are lost.
+    Without a store, or if its host is lost too, the suspect is named. What was written more than `timeout_s` ago tells
+    nothing: a group may outlive a loss (gossip), and a worker that answered then may be lost now.
     """
     suspected = [] if suspect is None else [suspect]
     if store is None:
         return suspected
     answered: set[int] = set()
-    in_time(lambda: _ask(store, name, rank, range(size), grace_s, answered), grace_s + _ANSWER_S)
+    in_time(lambda: _ask(store, name, rank, range(size), grace_s, timeout_s, answered), grace_s + _ANSWER_S)
     if rank not in answered or (suspect is not None and suspect not in answered):
         return suspected
     return [other for other in range(size) if other not in answered]
@@ -103,12 +106,20 @@ def in_time(call: Callable[[], T], seconds: float) -> T | None:
     return results[0] if results else None
 
 
-def _ask(store: Store, name: str, rank: int, ranks: Sequence[int], grace_s: float, answered: set[int]) -> None:
+def _ask(
+    store: Store, name: str, rank: int, ranks: Sequence[int], grace_s: float, timeout_s: float, answered: set[int]
+) -> None:
+    since_s = time.time() - timeout_s  # by the clocks of the workers' machines
     ends_s = time.monotonic() + grace_s
+
+    def has_answered(other: int) -> bool:
+        key = f"{name}/{other}"
+        return store.check([key]) and float(store.get(key)) > since_s
+
     try:
-        store.set(f"{name}/{rank}", "here")
+        store.set(f"{name}/{rank}", str(time.time()))
         while len(answered) < len(ranks) and time.monotonic() < ends_s:
-            answered.update(other for other in ranks if other not in answered and store.check([f"{name}/{other}"]))
+            answered.update(other for other in ranks if other not in answered and has_answered(other))
             time.sleep(_POLL_S)
     except RuntimeError:
         answered.clear()  # the store's host is gone: its contents tell nothing about the others

@@ -248,7 +248,8 @@ class TorchGroup:
             return WorkerFailedError(f"{name} failed: {failed}", where=where, remedy="see that worker's traceback")
         suspect = error.peer if isinstance(error, PeerError) else None
         number = self._mesh.channel if self._mesh is not None else 0
-        lost = lost_ranks(store, f"megahour/lost/{number}", self.rank, self.size, suspect, self.grace_s)
+        times_s = (self.grace_s, self.timeout_s)
+        lost = lost_ranks(store, f"megahour/lost/{number}", self.rank, self.size, suspect, *times_s)
         who = f"rank {', '.join(map(str, lost))} does not answer" if lost else "no worker is known to be lost"
         worker_lost = WorkerLostError(
             f"{name} failed: {who} ({str(error).splitlines()[0]})",

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,10 +12,12 @@ import torch
 import torch.distributed as dist
 from gloo import run_workers
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore
 
 from megahour.core.errors import ConfigError
 from megahour.sync.group import native, virtual
 from megahour.sync.group.base import Group, WorkerLostError
+from megahour.sync.group.survivors import lost_ranks
 from megahour.sync.group.torch_group import TorchGroup
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float64, torch.int64, torch.uint8)
@@ -175,6 +178,19 @@ def lose_one(number: int, numel: int) -> tuple[str, float]:
         except WorkerLostError as error:
             return str(error), time.monotonic() - began_s
     raise AssertionError("nobody was lost")
+
+
+def test_an_answer_of_an_earlier_loss_is_no_sign_of_life() -> None:
+    """Of four workers, which gossip, the last one is lost, and later the third, which had answered then."""
+    store = HashStore()
+
+    def ask(ranks: tuple[int, ...], suspect: int) -> list[list[int]]:
+        with ThreadPoolExecutor(len(ranks)) as pool:
+            return list(pool.map(lambda rank: lost_ranks(store, "lost", rank, 4, suspect, 0.3, 0.2), ranks))
+
+    assert ask((0, 1, 2), 3) == [[3]] * 3
+    time.sleep(0.2)
+    assert ask((0, 1), 2) == [[2]] * 2, "it was [3]"
 
 
 def test_a_lost_peer_of_an_exchange_is_named() -> None:
