@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 SUFFIX = {"onnx": ".onnx", "torchscript": ".pt", "huggingface": ".safetensors"}
+CODE_BYTES = 64 << 20  # most that the compressed code of a TorchScript file unpacks to
 COST_STEPS = 16  # 8-bit costs are in steps of 1/16 nat, as in `align.ctc.quantise`
 _NUMPY = {"tensor(float16)": np.float16, "tensor(double)": np.float64, "tensor(int32)": np.int32}
 Call = Callable[["NDArray[np.float32]"], "NDArray[np.float32]"]  # input of one sequence → (T', V)
@@ -152,6 +154,7 @@ def _run(session: Any, output: str, feed: Mapping[str, Any], options: Any, where
 def _open_torchscript(data: bytes, run: Mapping[str, Any], threads: int, device: str, where: str) -> Call:
     import torch
 
+    check_unpacked(data, "the model", where, spare=CODE_BYTES)
     if threads:
         torch.set_num_threads(threads)
     try:
@@ -170,6 +173,22 @@ def _open_torchscript(data: bytes, run: Mapping[str, Any], threads: int, device:
             return np.asarray(values.float().cpu().numpy(), np.float32)
 
     return call
+
+
+def check_unpacked(data: bytes, what: str, where: str, *, spare: int = 0) -> None:
+    """Check that a zip file of torch unpacks to at most twice its size and `spare` bytes: weights are stored as they
+    are, and a compressed file could unpack to any size.
+
+    Raises StoreError: it would unpack to more.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as file:
+            claimed = sum(member.file_size for member in file.infolist())
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):  # torch names the damage, or reads its older format
+        return
+    if claimed > 2 * len(data) + spare:
+        message = f"{what} has {len(data)} bytes, but would unpack to {claimed}"
+        raise StoreError(message, where=where, remedy="get the model again")
 
 
 def _time_axis(run: Mapping[str, Any], one: NDArray[np.float32]) -> int:

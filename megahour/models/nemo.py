@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import tarfile
-import zipfile
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +16,7 @@ import yaml
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
+from megahour.models.foreign import check_unpacked
 from megahour.models.huggingface import MAX_JSON_BYTES, MAX_WEIGHT_BYTES, CtcCheckpoint
 
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
@@ -151,7 +151,7 @@ def _weights(data: bytes, url: str) -> bytes:
     import torch
     from safetensors.torch import save
 
-    _check_size(data, url)
+    check_unpacked(data, WEIGHTS, url)
     try:
         tensors = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or hostile file may raise anything
@@ -170,18 +170,6 @@ def _weights(data: bytes, url: str) -> bytes:
         if not name.startswith(UNUSED)
     }
     return save(kept, {"format": "pt"})
-
-
-def _check_size(data: bytes, url: str) -> None:
-    """Raises StoreError: the zip file is compressed, as torch never writes it, and could unpack to any size."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as file:
-            claimed = sum(member.file_size for member in file.infolist())
-    except (zipfile.BadZipFile, ValueError, NotImplementedError):  # torch names the damage, or reads its older format
-        return
-    if claimed > 2 * len(data):
-        what = f"{WEIGHTS} has {len(data)} bytes, but would unpack to {claimed}"
-        raise StoreError(what, where=url, remedy="get the model again")
 
 
 def _is_weight(name: object, value: object) -> bool:

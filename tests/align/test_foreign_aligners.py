@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from megahour.align.params import AlignParams
 from megahour.align.pieces import spell_pieces
 from megahour.align.stage import Align
 from megahour.core.config import parse
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, StoreError
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.features.fbank import log_mel
@@ -208,6 +209,18 @@ def test_a_pickle_is_refused_as_a_model(tmp_path: Path, tokens: Path) -> None:
     torch.save({"weights": torch.zeros(3)}, tmp_path / "weights.pt")
     with pytest.raises(Exception, match=r"torch.jit cannot read"):
         imported(tmp_path / "aligner", model=tmp_path / "weights.pt", tokens=tokens)
+
+
+def test_a_torchscript_model_that_would_unpack_to_much_more_is_refused(tmp_path: Path, tokens: Path) -> None:
+    """torch stores weights as they are and reads compressed ones, too: 0.4 MB became 400."""
+    stored = torchscript(tmp_path / "stored.pt", Tones(RATE_HZ, 320), torch.zeros(1, 16000))
+    packed = tmp_path / "packed.pt"
+    with zipfile.ZipFile(stored) as source, zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as target:
+        for member in source.infolist():
+            target.writestr(member.filename, source.read(member))
+        target.writestr("packed/data/9", bytes(80 << 20))
+    with pytest.raises(StoreError, match=r"the model has \d+ bytes, but would unpack to 83\d+\n.*get the model again"):
+        imported(tmp_path / "none", model=packed, tokens=tokens)
 
 
 # -- pieces ----------------------------------------------------------------------------------------------------------
