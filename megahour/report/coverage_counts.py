@@ -16,7 +16,6 @@ from megahour.report.dimensions import COLUMNS, TEACHER, Names, Sums, named, sum
 
 ALL = "all"  # the dimension of totals; its only name is ""
 REASON = "reason"
-FRAME_S = 0.01
 SMALL = ["key", "speaker", "text", "set", "condition", "frames"]  # of features
 Floats = NDArray[np.float64]
 
@@ -27,7 +26,7 @@ class ShardCount:
 
     count: table (of recordings, utterances or a selection), features, targets, dropped (of `cut`), left-out (of
     `ingest`) or duplicates. taught: sets labelled by a teacher. column: number of the column to add the sums to.
-    part: (i, n) selects the duplicates whose key modulo n is i.
+    part: (i, n) selects the duplicates whose key modulo n is i. frame_s: of features.
     """
 
     column: int
@@ -39,6 +38,7 @@ class ShardCount:
     beside_shards: tuple[int, ...] = ()
     taught: tuple[str, ...] = ()
     part: tuple[int, int] = (0, 1)
+    frame_s: float = 0.01
 
 
 def count_shard(task: ShardCount) -> tuple[int, Sums]:
@@ -55,7 +55,7 @@ def _table(task: ShardCount) -> tuple[dict[str, Names], Floats]:
 def _features(task: ShardCount) -> tuple[dict[str, Names], Floats]:
     """Count features or partitions; missing columns come from the shard of the selection that they were made of."""
     table = Artifact(task.url).read_table(task.shard, ".arrow", columns=SMALL)
-    seconds = FRAME_S * table["frames"].to_numpy()
+    seconds = task.frame_s * table["frames"].to_numpy()
     if task.beside_shards:
         table = _looked_up(task, table["key"])
     return named(table, task.taught), seconds

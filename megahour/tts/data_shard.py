@@ -90,7 +90,7 @@ class DataShard:
         return {
             **{name: row[name] for name in ("key", "speaker", "text", "set")},
             **{"language": row["language"] or UNDETERMINED, "condition": row["condition"] or ""},
-            **{"frames": len(mel), "features": mel},
+            **{"frames": len(mel), "features": mel, "seconds": len(mel) * spectrum.shift / rate_hz},
             "sound": samples[times.first * spectrum.shift : (times.end - 1) * spectrum.shift],
             "phones": np.array([self.number[phone] for phone in times.phones], np.int16),
             "durations": times.frames,
@@ -145,13 +145,13 @@ def make_shard(p: TtsDataParams, inputs: Inputs, shard: int, out: ShardWriter) -
     out.table(pa.table(arrays, VOICE_DATA), ".arrow")
     if p.sound:
         out.table(pa.table([pa.array([row[f.name] for row in rows], f.type) for f in VOICE_SOUND], VOICE_SOUND), SUFFIX)
-    write_statistics(out, moments, float(sum(row["frames"] for row in rows)) / 100)
+    write_statistics(out, moments, sum(row["seconds"] for row in rows))
     for name in ("pitch", "energy"):
         values = np.concatenate([row[name][1:-1] for row in rows] or [np.zeros(0)]).astype(np.float64)
         out.stats[name] = [len(values), float(values.sum()), float((values**2).sum())]
     by_voice: defaultdict[str, float] = defaultdict(float)
     for row in rows:
-        by_voice[row["speaker"]] += row["frames"] / 100
+        by_voice[row["speaker"]] += row["seconds"]
     heights: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for row in rows:
         heights[row["speaker"]][round(float(np.median(row["pitch"][1:-1])) / LN_SEMITONE)] += 1

@@ -25,7 +25,7 @@ class TtsData(Stage[TtsDataParams]):
     """One task per shard of the selection. Utterances whose text is in `test` are left out, to keep the test unseen."""
 
     name = "tts-data"
-    version = 3
+    version = 4
     params = TtsDataParams
     inputs = (
         Input("selection"),

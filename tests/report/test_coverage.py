@@ -277,6 +277,14 @@ def test_hours_are_those_of_all_rows(run: dict[str, Any], found: Coverage, dimen
         assert told(found, "recordings", "kept", dimension) == by_hand(run["rows"]["recordings"], dimension)
 
 
+def test_a_frame_at_22050_hz_is_220_samples(tmp_path: Path) -> None:
+    """Taken for 10 ms, an hour had 3608 seconds."""
+    table = pa.Table.from_pylist([{**empty(FEATURES), "frames": 3600 * 22_050 // 220, "features": []}], FEATURES)
+    audio = {"rate_hz": 22_050}
+    write(tmp_path / "features", "features", [({}, {".arrow": table}, {})], {}, audio=audio)
+    assert cover(str(tmp_path / "features")).main.seconds == pytest.approx(3600, abs=0.01)
+
+
 def test_labels_are_a_teachers_where_it_made_targets(run: dict[str, Any], found: Coverage) -> None:
     for artifact in ("chosen", "features"):
         labels = told(found, artifact, "kept", "label")

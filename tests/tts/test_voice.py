@@ -119,6 +119,18 @@ def test_confidence_needs_enough_to_compare_with() -> None:
     assert confidences(mels, phones, frames, silent=1)[7] < -2
 
 
+def test_seconds_of_a_voice_count_frames_as_they_are_at_its_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 220 samples at 22,050 Hz: taken for 10 ms, a voice had 0.23 % too much speech."""
+    monkeypatch.setattr("made_voices.RATE_HZ", 22_050)
+    data = voice_data(tmp_path / "data", corpus(tmp_path, texts=["ab ba ab"] * 20))
+    frames = sum(row["frames"] for row in rows_of(data))
+    assert frames > 1000
+    assert data.receipt_of(0).stats["audio_s"] == pytest.approx(frames * 220 / 22_050, abs=1e-3)
+    assert data.summary["voices"]["s0"] == pytest.approx(frames * 220 / 22_050, abs=0.01)
+
+
 def test_files_that_name_no_speaker_do_not_become_many_voices_in_silence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
