@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from copy import deepcopy
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -15,6 +16,7 @@ from megahour.core.expect import shown
 
 LATER: dict[str, JsonValue] = {"later": True}
 """`json_schema_extra` of a parameter added after artifacts had been published: see `Params.identity`."""
+_LISTS = ("list_type", "tuple_type")  # pydantic's errors for what is no list
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -57,7 +59,9 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def parse(model: type[M], values: Mapping[str, Any], *, where: str, remedy: str = "") -> M:
-    """Validate `values` as `model`. The default remedy is the help of the command that `where` ends with.
+    """Validate `values` as `model`; one value may stand for a list of it: `sets=test` for `sets=[test]`.
+
+    The default remedy is the help of the command that `where` ends with.
 
     Raises
     ------
@@ -69,12 +73,38 @@ def parse(model: type[M], values: Mapping[str, Any], *, where: str, remedy: str 
         if isinstance(value, bool) and key in model.model_fields and _is_number(model.model_fields[key].annotation)
     ]  # pydantic would take them as 1 and 0
     try:
-        parsed = model.model_validate(dict(values))
+        parsed = _validated(model, dict(values))
     except ValidationError as error:
         wrong += [_explain(model, problem) for problem in error.errors()]
     if wrong:
         raise ConfigError("; ".join(wrong), where=where, remedy=remedy or f"see `megahour {where.split()[-1]} --help`")
     return parsed
+
+
+def _validated(model: type[M], values: dict[str, Any]) -> M:
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        single = [each["loc"] for each in error.errors() if each["type"] in _LISTS and _is_single(each["input"])]
+        if not single:
+            raise
+        listed = deepcopy(values)
+        for *path, last in single:
+            inner: Any = listed
+            for part in path:
+                inner = inner[part]
+            inner[last] = [inner[last]]
+        try:
+            return model.model_validate(listed)
+        except ValidationError as other:
+            if any(each["loc"][: len(loc)] == loc for each in other.errors() for loc in single):
+                raise error from None
+            raise
+
+
+def _is_single(value: Any) -> bool:
+    """Whether a list was meant of which this is all; not `one,two`, of which it might be a part."""
+    return bool(value.strip()) and "," not in value if isinstance(value, str) else type(value) in (int, float)
 
 
 def _is_number(annotation: Any) -> bool:
@@ -84,7 +114,7 @@ def _is_number(annotation: Any) -> bool:
 
 def _as_list(value: Any) -> str:
     """A hint for text that was meant as a list: `webdataset,nemo` should be `[webdataset, nemo]`."""
-    words = [word.strip() for word in value.split(",")] if isinstance(value, str) else []
+    words = [word.strip() for word in value.split(",")] if isinstance(value, str) and "," in value else []
     return f" – write '[{', '.join(words)}]'" if any(words) else ""
 
 
@@ -99,7 +129,7 @@ def _explain(model: type[BaseModel], problem: Any) -> str:
         choices = problem["ctx"]["expected"]
         hint = nearest(str(problem["input"]), re.findall("'([^']*)'", choices))
         return f'"{name}" = {shown(problem["input"])}: it must be one of {choices}{hint}'
-    if kind == "list_type":
+    if kind in _LISTS:
         return f'"{name}" = {shown(problem["input"])}: it must be a list{_as_list(problem["input"])}'
     if not name:  # a check of several values: the message names them
         return str(problem["msg"]).removeprefix("Value error, ")

@@ -110,6 +110,53 @@ def test_what_must_be_given_is_named() -> None:
         parse(Needy, {}, where="stage needy")
 
 
+class Lists(Params):
+    class Inner(BaseModel):
+        codecs: list[str] = []
+
+    sets: list[str] = Field(default_factory=list)
+    rules: list[Rule] = Field(default_factory=list)
+    offsets: list[int] | None = None
+    devices: tuple[str, ...] = ()
+    span: tuple[float, float] = (0.0, 1.0)
+    inner: Inner = Inner()
+
+
+@pytest.mark.parametrize(
+    ("values", "meant"),
+    [
+        ({"sets": "test"}, {"sets": ["test"]}),
+        ({"sets": "test", "offsets": 0}, {"sets": ["test"], "offsets": [0]}),
+        ({"devices": "cpu"}, {"devices": ("cpu",)}),
+        ({"inner": {"codecs": "gsm"}}, {"inner": Lists.Inner(codecs=["gsm"])}),
+    ],
+)
+def test_one_value_stands_for_a_list_of_it(values: dict[str, Any], meant: dict[str, Any]) -> None:
+    before = repr(values)
+    found = parse(Lists, values, where="stage toy")
+    assert found == Lists(**meant)
+    assert found.identity() == Lists(**meant).identity()
+    assert repr(values) == before
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"sets": "a,b"}, "\"sets\" = 'a,b': it must be a list – write '[a, b]'"),
+        ({"sets": " "}, "\"sets\" = ' ': it must be a list"),
+        ({"sets": True}, '"sets" = True: it must be a list'),
+        ({"sets": 3}, '"sets" = 3: it must be a list'),
+        ({"rules": "one"}, "\"rules\" = 'one': it must be a list"),
+        ({"span": 2.0}, '"span" = 2.0: it must be a list'),
+        ({"sets": "a", "max_bad": 7}, '"max_bad" = 7: Input should be less than or equal to 1'),
+    ],
+)
+def test_what_is_no_list_of_one_is_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(Lists, values, where="stage toy", remedy="look")
+    assert str(caught.value) == f"stage toy: {message}\nRemedy: look"
+
+
 def test_a_text_for_a_list_is_shown_as_the_list_that_was_meant() -> None:
     with pytest.raises(ConfigError, match=r"\"rules\" = 'one,two': it must be a list – write '\[one, two\]'"):
         parse(ToyParams, {"rules": "one,two"}, where="stage toy")
