@@ -33,6 +33,7 @@ import safetensors.torch
 from torch import Tensor
 
 from megahour.core.errors import StoreError
+from megahour.core.surroundings import is_of_a_store
 from megahour.core.transfer import file_digest, is_local, publish
 
 LOG = logging.getLogger(__name__)
@@ -127,8 +128,10 @@ class Checkpoints:
             self._put(f"{folder}/rank-{self.rank:05d}.json", entry)
             if self.rank == 0:
                 self._commit(folder)
-        except OSError as error:
-            with contextlib.suppress(OSError):  # if even this cannot be written, worker 0 waits for `patience_s`
+        except Exception as error:
+            if not (isinstance(error, OSError) or is_of_a_store(error)):
+                raise
+            with contextlib.suppress(Exception):  # if even this cannot be written, worker 0 waits for `patience_s`
                 self.fs.touch(failed)
             raise StoreError(
                 f"checkpoint of step {step} not written: {error}", where=folder, remedy="older checkpoints are complete"

@@ -1,10 +1,16 @@
-"""Reads the newest checkpoint of `checkpoint` that is complete on all workers, verified by digests."""
+"""Reads the newest checkpoint of `checkpoint` that is complete on all workers, verified by digests.
+
+A damaged checkpoint is passed over. One that a store does not hand out (an outage, an expired token) may be whole: then
+`load` fails, since a run that went on from an older one would write over the newest.
+"""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +22,17 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from megahour.core.errors import StoreError
+from megahour.core.surroundings import is_of_a_store
+from megahour.core.transfer import is_local
 from megahour.sync.checkpoint import MARK
 from megahour.sync.group.base import Group
 
 LOG = logging.getLogger(__name__)
 SYNC = "sync."
+RETRY_S = (1.0, 5.0, 15.0)
+"""Waits before a read that a store refused is tried again, after the attempts of the store's own client."""
+_DAMAGED, _WHOLE, _UNREADABLE = range(3)
 
 
 class States(Sequence[Mapping[str, Tensor]]):
@@ -90,22 +102,60 @@ def load(folder: str | Path, group: Group | None = None) -> Checkpoint | None:
 
     Raises
     ------
+    StoreError: on all workers if one of them cannot read its part, which may be whole; the files are unchanged.
     WorkerLostError: a worker does not respond; the files are unchanged.
     """
     fs, root = fsspec.core.url_to_fs(str(folder))
     rank, size = (0, 1) if group is None else (group.rank, group.size)
     for step in _steps(fs, root, group):
-        checkpoint = None
+        checkpoint, why = None, ""
         try:
-            checkpoint = _checkpoint(fs, f"{root}/{step:010d}", step, rank, size)
+            checkpoint = _persistently(fs, f"{root}/{step:010d}", step, rank, size)
+        except _Unreadable as error:
+            why = str(error)
         except (OSError, ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
             LOG.warning("checkpoint of step %d is damaged (%s: %s)", step, type(error).__name__, error)
-        if checkpoint is not None and _all(group, True):
+        own = _UNREADABLE if why else _DAMAGED if checkpoint is None else _WHOLE
+        found = _of_all(group, own)
+        if unreadable := [other for other, result in enumerate(found) if result == _UNREADABLE]:
+            why = why or f"worker {', '.join(map(str, unreadable))} could not"
+            raise StoreError(
+                f"the checkpoint of step {step} cannot be read, and may be whole: {why}",
+                where=f"{folder}",
+                remedy="check the store, its credentials and the network, then run the same command again; to go on "
+                f"from an older checkpoint, remove {step:010d} there",
+            )
+        if all(result == _WHOLE for result in found):
             return checkpoint
-        if checkpoint is None:
-            _all(group, False)
         LOG.warning("using the checkpoint before step %d", step)
     return None
+
+
+class _Unreadable(Exception):
+    """A store did not hand out a part of a checkpoint that it may hold."""
+
+
+def _persistently(fs: Any, folder: str, step: int, rank: int, size: int) -> Checkpoint:
+    """`_checkpoint`, tried again if the store refuses. Raises _Unreadable if it still does, else as for damage."""
+    for wait_s in (*RETRY_S, None):
+        try:
+            return _checkpoint(fs, folder, step, rank, size)
+        except Exception as error:
+            if not _refused(fs, error):
+                raise
+            if wait_s is None:
+                raise _Unreadable(f"{type(error).__name__}: {error}") from error
+            LOG.warning("checkpoint of step %d: %s: %s; trying again", step, type(error).__name__, error)
+        time.sleep(wait_s)
+    raise AssertionError
+
+
+def _refused(fs: Any, error: Exception) -> bool:
+    """Whether a read failed because of the store, rather than because a file is missing or its content is wrong."""
+    if is_of_a_store(error):
+        return True
+    broken = isinstance(error, FileNotFoundError) or (is_local(fs) and getattr(error, "errno", None) == errno.EIO)
+    return isinstance(error, OSError) and not broken
 
 
 def newest_step(folder: str | Path) -> int:
@@ -134,8 +184,9 @@ def _steps(fs: Any, root: str, group: Group | None) -> Iterator[int]:
     yield from steps.tolist()
 
 
-def _all(group: Group | None, good: bool) -> bool:
-    return good if group is None else bool(group.all_gather(torch.tensor([int(good)])).wait().all())
+def _of_all(group: Group | None, own: int) -> list[int]:
+    """What each worker has found."""
+    return [own] if group is None else [int(each) for each in group.all_gather(torch.tensor([own])).wait().flatten()]
 
 
 def _checkpoint(fs: Any, folder: str, step: int, rank: int, size: int) -> Checkpoint:

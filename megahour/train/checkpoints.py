@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from megahour.core.errors import StoreError
+from megahour.core.surroundings import is_of_a_store
 from megahour.monitor.alerts import Alarm
 from megahour.sync.checkpoint import Checkpoints, set_aside
 from megahour.sync.checkpoint_read import Checkpoint, load, newest_step
@@ -131,7 +132,9 @@ class Saving:
             if not fs.exists(path):
                 return False
             fs.rm_file(path)
-        except OSError as error:
+        except Exception as error:
+            if not (isinstance(error, OSError) or is_of_a_store(error)):
+                raise
             LOG.warning("%s cannot be read: %s", path, error)
             return False
         LOG.info("a checkpoint was requested")

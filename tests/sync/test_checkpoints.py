@@ -10,14 +10,20 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import fsspec
 import pytest
 import torch
+from botocore.exceptions import EndpointConnectionError
+from fsspec.implementations.memory import MemoryFileSystem
 
 from megahour.core.errors import StoreError
-from megahour.sync import checkpoint
+from megahour.sync import checkpoint, checkpoint_read
 from megahour.sync.checkpoint import Checkpoints, set_aside
 from megahour.sync.checkpoint_read import load
+from megahour.sync.group import virtual
+from megahour.sync.group.base import Group
 
 
 def tensors(value: int, rank: int = 0) -> dict[str, torch.Tensor]:
@@ -29,7 +35,7 @@ def tensors(value: int, rank: int = 0) -> dict[str, torch.Tensor]:
     }
 
 
-def save_all(folder: Path, step: int, size: int) -> None:
+def save_all(folder: Path | str, step: int, size: int) -> None:
     """Workers save at the same time, as real ones do."""
 
     def one(rank: int) -> None:
@@ -154,6 +160,90 @@ def test_each_kind_of_damage_is_reported_and_the_previous_one_used(
     assert found is not None
     assert found.step == 1
     assert "step 2 is damaged" in caplog.text
+
+
+REFUSALS = [PermissionError("ExpiredToken"), OSError("SlowDown"), EndpointConnectionError(endpoint_url="http://s3")]
+
+
+class Refusing(MemoryFileSystem):  # type: ignore[misc]
+    """A store that answers requests for tensors, and writes, with an error."""
+
+    protocol = "refusing"
+    answer: Exception | None = None
+    refused = ".safetensors"
+
+    def cat_file(self, path: str, *arguments: Any, **named: Any) -> bytes:
+        if self.answer is not None and path.endswith(self.refused):
+            raise self.answer
+        return bytes(super().cat_file(path, *arguments, **named))
+
+    def put_file(self, *arguments: Any, **named: Any) -> None:
+        if self.answer is not None:
+            raise self.answer
+        super().put_file(*arguments, **named)
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> str:
+    """URL of a folder in a `Refusing` store."""
+    fsspec.register_implementation("refusing", Refusing, clobber=True)
+    monkeypatch.setattr(checkpoint_read, "RETRY_S", (0.0, 0.0))
+    return f"refusing://{request.node.name}"
+
+
+@pytest.mark.parametrize("answer", REFUSALS)
+def test_a_store_that_refuses_to_read_is_no_damage(
+    refusing: str, monkeypatch: pytest.MonkeyPatch, answer: Exception
+) -> None:
+    """A training that began again would set the good checkpoints aside."""
+    for step in (1, 2):
+        with Checkpoints(refusing) as saver:
+            saver.save(step, tensors(step), {})
+    monkeypatch.setattr(Refusing, "answer", answer)
+
+    def read(group: Group) -> object:
+        with pytest.raises(StoreError, match=r"step 2 cannot be read(.|\n)*check the store") as raised:
+            load(refusing, group)
+        return str(raised.value)
+
+    of_all = virtual.run(read, workers=2)
+    assert all(str(answer) in str(each) for each in of_all)
+    monkeypatch.setattr(Refusing, "answer", None)
+    found = load(refusing)
+    assert found is not None
+    assert found.step == 2
+
+
+def test_a_part_that_one_worker_cannot_read_stops_all(refusing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    save_all(refusing, 1, size=2)
+    monkeypatch.setattr(Refusing, "answer", PermissionError("no"))
+    monkeypatch.setattr(Refusing, "refused", "1.safetensors")
+
+    def read(group: Group) -> str:
+        with pytest.raises(StoreError) as raised:
+            load(refusing, group)
+        return str(raised.value)
+
+    assert "worker 1 could not" in virtual.run(read, workers=2)[0]
+
+
+def test_a_read_that_succeeds_at_the_second_try(refusing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Checkpoints(refusing) as saver:
+        saver.save(1, tensors(1), {})
+    monkeypatch.setattr(Refusing, "answer", OSError("SlowDown"))
+    monkeypatch.setattr(checkpoint_read.time, "sleep", lambda _: setattr(Refusing, "answer", None))
+    assert load(refusing) is not None
+
+
+@pytest.mark.parametrize("answer", REFUSALS)
+def test_a_store_that_refuses_to_write_is_reported_as_a_full_disk_is(
+    refusing: str, monkeypatch: pytest.MonkeyPatch, answer: Exception
+) -> None:
+    monkeypatch.setattr(Refusing, "answer", answer)
+    saver = Checkpoints(refusing)
+    saver.save(1, tensors(1), {})
+    with pytest.raises(StoreError, match="step 1 not written"):
+        saver.wait()
 
 
 @pytest.mark.parametrize("name", ["²", "7", "99999999999999999999"])

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import EndpointConnectionError
 from fsspec.implementations.local import LocalFileSystem
 
 from megahour.sync.checkpoint import Checkpoints
@@ -73,6 +74,18 @@ def test_checkpoints_are_requested_of_every_training_and_taken_once(tmp_path: Pa
             with Checkpoints(work / "checkpoints") as saver:
                 saving = Saving(saver, "", None)
                 assert [saving.requested(), saving.requested()] == [request_it, False]
+
+
+@pytest.mark.parametrize("error", [TimeoutError("no answer"), EndpointConnectionError(endpoint_url="http://s3")])
+def test_a_store_that_cannot_be_asked_for_requests_does_not_end_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def unreachable(fs: object, path: str) -> bool:
+        raise error
+
+    with Checkpoints(tmp_path) as saver:
+        monkeypatch.setattr(LocalFileSystem, "exists", unreachable)
+        assert not Saving(saver, "", None).requested()
 
 
 def test_no_checkpoint_is_waited_for_longer_than_there_is_time(
