@@ -1,4 +1,4 @@
-"""Stages as the number of shards grows: requests to the store, bytes, function calls, CPU of one process.
+"""Stages as the number of shards grows: requests to the store, bytes, blocks that exchanges send, function calls, CPU.
 
 python benchmarks/reads.py [--sizes 40,80,160] [--repeats 3] [--write]
 
@@ -23,7 +23,7 @@ from select_scale import fitted
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 import slow_store
-from growing import WORK, Asked, Corpus, asked, growth
+from growing import TEXTS, WORK, Asked, Corpus, asked, growth
 
 SHARDS = 200_000
 
@@ -34,18 +34,20 @@ def page(given: argparse.Namespace, found: dict[str, list[Asked]], sizes: list[i
         "# What stages ask of a store",
         "",
         f"`python benchmarks/reads.py --sizes {given.sizes} --repeats {given.repeats} --write`: a made-up corpus of "
-        "four utterances a shard in a store in memory; all tasks and the driver in one process. Growth is what the "
-        "last doubling of the shards adds over twice what the one before adds: 1 is linear, 1.05 at most is wanted. "
-        "`lists` are reads of all receipts of an artifact.",
+        f"four utterances a shard ({TEXTS} for `duplicates`, texts alone) in a store in memory; all tasks and the "
+        "driver in one process. Growth is what the last doubling of the shards adds over twice what the one before "
+        "adds: 1 is linear, 1.05 at most is wanted. "
+        "`lists` are reads of all receipts of an artifact, `blocks` those that exchanges send, at the most shards.",
         "",
-        f"| requests at shards | {names} | growth | MB | growth | lists |",
-        "| --- |" + " ---: |" * (len(sizes) + 4),
+        f"| requests at shards | {names} | growth | MB | growth | lists | blocks | growth |",
+        "| --- |" + " ---: |" * (len(sizes) + 6),
     ]
     for name, own in found.items():
         numbers = " | ".join(f"{each.requests:,}" for each in own)
         more, bytes_more = growth([each.requests for each in own]), growth([each.bytes for each in own])
         lines.append(
-            f"| {name} | {numbers} | {more:.3f} | {own[-1].bytes / 1e6:,.2f} | {bytes_more:.3f} | {own[-1].lists} |"
+            f"| {name} | {numbers} | {more:.3f} | {own[-1].bytes / 1e6:,.2f} | {bytes_more:.3f} | {own[-1].lists} "
+            f"| {_blocks(own)} |"
         )
     n = np.array(sizes, float)
     lines += ["", f"| thousand function calls at shards | {names} | growth | residuals of the law |"]
@@ -69,11 +71,14 @@ def page(given: argparse.Namespace, found: dict[str, list[Asked]], sizes: list[i
     about = (
         "CPU times of a loaded machine show no law; calls do. The CPU time of a shard is that of a task with next to "
         "no data: what a stage costs before it works. Above 64 shards rows of `select` go by way of groups of "
-        "partitions, which 80 shards pay for and 160 hardly more, so that its growth is below 1. `duplicates` sends "
-        "each utterance to about twenty of its partitions, of which there are as many as shards: with more shards it "
-        "sends more and smaller batches, up to twenty an utterance."
+        "partitions, which 80 shards pay for and 160 hardly more, so that its growth is below 1."
     )
     return [*lines, "", about, "", machine(python(), load=load)]
+
+
+def _blocks(own: list[Asked]) -> str:
+    blocks = [each.blocks for each in own]
+    return f"{blocks[-1]:,} | {growth(blocks):.3f}" if blocks[1] > blocks[0] else f"{blocks[-1]:,} |"
 
 
 def _percents(values: np.ndarray) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import cProfile
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,6 +39,7 @@ from megahour.teach.params import TargetsParams
 from megahour.teach.stage import Targets
 
 EACH = 4  # utterances per shard, speakers per shard, and utterances per speaker, each in another shard
+TEXTS = 16  # utterances per shard without audio: from each of them some go to each of its partitions
 RATE_HZ, SECONDS = 8000, 0.4
 SELECT = SelectParams(sets=[SetRule(name="labelled")], shard_hours=EACH * SECONDS / 3600)
 FEATURES = FeaturesParams(mels=MELS, max_bad=0.0)
@@ -47,13 +48,14 @@ FEATURES = FeaturesParams(mels=MELS, max_bad=0.0)
 class Asked(NamedTuple):
     """What a stage requested from the store in one process, and its CPU time.
 
-    lists: reads of all receipts of an artifact. calls: function calls, including C functions; unlike times they do not
-    depend on the load of the machine.
+    lists: reads of all receipts of an artifact. blocks: those that exchanges sent. calls: function calls, including C
+    functions; unlike times they do not depend on the load of the machine.
     """
 
     requests: int
     bytes: int
     lists: int
+    blocks: int
     cpu_s: float
     calls: int = 0
 
@@ -89,6 +91,9 @@ class Corpus:
             "utterances": write_artifact(self.url("utterances"), shards, {}),
             "duplicates": write_artifact(self.url("duplicates"), listed, {}),
         }
+        texts = [_row(size, at) for at in range(TEXTS * size)]
+        each = [({}, {".parquet": pa.Table.from_pylist(texts[at::size], UTTERANCES)}) for at in range(size)]
+        self.inputs["texts"] = write_artifact(self.url("texts"), each, {})
         self.inputs["selection"] = self.run(Select(), SELECT, "utterances")
         self.inputs["features"] = self.run(Features(), FEATURES, "selection", "utterances")
         summary = self.inputs["features"].summary
@@ -101,11 +106,12 @@ class Corpus:
     def url(self, name: str) -> Any:
         return f"slow://growing-{self.size}/{name}"
 
-    def run(self, stage: Stage[Any], p: Any, *roles: str) -> Artifact:
-        """A new artifact, made in this process."""
+    def run(self, stage: Stage[Any], p: Any, *roles: str, **others: str) -> Artifact:
+        """A new artifact, made in this process. others: roles whose artifacts have another name."""
         self._runs += 1
         output = Artifact(self.url(f"{stage.name}-{self._runs}"))
-        inputs = {role: Artifact(self.inputs[role].url) for role in roles}
+        names = {role: role for role in roles} | others
+        inputs = {role: Artifact(self.inputs[name].url) for role, name in names.items()}
         run_stage(stage, p, inputs, output, EngineHere(), work=self.folder / "work")
         return output
 
@@ -140,7 +146,7 @@ def select_without_duplicates(corpus: Corpus) -> None:
 
 def duplicates(corpus: Corpus) -> None:
     p = DuplicatesParams(audio=False, text="any-speaker", min_text_chars=1)
-    assert corpus.run(Duplicates(), p, "utterances").manifest.shards == corpus.size
+    assert corpus.run(Duplicates(), p, utterances="texts").manifest.counts.kept == TEXTS * corpus.size
 
 
 def export(corpus: Corpus) -> None:
@@ -197,11 +203,11 @@ def asked(work: Callable[[Corpus], None], corpus: Corpus, *, calls: bool = False
     return Asked(*numbers, cpu_s, sum(entry.callcount for entry in profile.getstats()) if profile else 0)
 
 
-def _counted() -> tuple[int, int, int]:
-    return SlowStore.requests.total(), SlowStore.bytes_read, SlowStore.lists_read
+def _counted() -> tuple[int, int, int, int]:
+    return SlowStore.requests.total(), SlowStore.bytes_read, SlowStore.lists_read, EngineHere.blocks
 
 
-def growth(values: list[float]) -> float:
+def growth(values: Sequence[float]) -> float:
     """For doubling sizes: the increase of the last doubling over twice that of the one before; 1 is linear growth."""
     first, second, third = values
     return (third - second) / (2 * (second - first))

@@ -1,97 +1,23 @@
-"""Worker side of `duplicates`: sends utterances to the partitions of their buckets, and compares them there."""
+"""Worker side of `duplicates`, second half: compares the utterances of a partition, bucket by bucket."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
-from megahour.core.records import key_of
 from megahour.core.schemas import DUPLICATES
-from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.corpus.media.tar import ShardAudio
-from megahour.select.fingerprints import HOP_S, Fingerprint, common_share, fingerprint, landmarks, scattered
-from megahour.select.near import buckets, jaccard, shingles
+from megahour.select.fingerprints import HOP_S, Fingerprint, common_share
+from megahour.select.near import jaccard, shingles
 from megahour.select.params import DuplicatesParams
 
-BATCH_ROWS = 256
-COLUMNS = ["key", "offset", "size", "rate_hz", "speaker", "recording", "text", "loss"]
-SENT = pa.schema(
-    [
-        ("key", pa.int64()),
-        ("loss", pa.float32()),
-        ("home", pa.bool_()),  # true in exactly one row per utterance, for counting
-        ("audio_buckets", pa.list_(pa.uint64())),  # landmarks
-        ("bits", pa.binary()),  # of the fingerprint, little-endian
-        ("sounding", pa.binary()),
-        ("text_buckets", pa.list_(pa.uint64())),
-        ("text", pa.string()),
-    ]
-)
 Row = dict[str, Any]
 Similar = Callable[[Row, Row, int], float]  # similarity of two rows in the same bucket; 0 if they are not duplicates
-
-
-def split_shard(
-    p: DuplicatesParams, utterances: Artifact, shard: int, partitions: int
-) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """(partition, rows) of one utterances shard. A row holds only what its partition needs."""
-    waiting: dict[int, list[Row]] = defaultdict(list)
-    with_audio = p.audio and utterances.read_table(shard, columns=["key"]).num_rows > 0
-    audio = ShardAudio(utterances, shard) if with_audio else None
-    try:
-        for row in utterances.read_table(shard, columns=COLUMNS).to_pylist():
-            for partition, sent in _sent(p, row, audio, partitions):
-                waiting[partition].append(sent)
-                if len(waiting[partition]) == BATCH_ROWS:
-                    yield partition, pa.RecordBatch.from_pylist(waiting.pop(partition), SENT)
-    finally:
-        if audio is not None:
-            audio.__exit__()
-    for partition in sorted(waiting):
-        yield partition, pa.RecordBatch.from_pylist(waiting[partition], SENT)
-
-
-def _sent(p: DuplicatesParams, row: Row, audio: ShardAudio | None, partitions: int) -> Iterator[tuple[int, Row]]:
-    """(partition, row) of an utterance. Its home partition always gets a row, so that the utterance is counted."""
-    sent = Fingerprint(np.zeros(0, np.uint32), np.zeros(0, np.bool_))
-    if audio is not None:
-        sent = fingerprint(audio.read(row["offset"], row["size"]), row["rate_hz"])
-    by_sound = _by_partition(landmarks(sent, p.landmark_every).astype(np.uint64), partitions)
-    by_text: dict[int, list[int]] = {}
-    if p.text != "never" and len(row["text"]) >= p.min_text_chars:
-        by_text = _by_partition(buckets(row["text"], _salt(p, row)), partitions)
-    home = row["key"] % partitions
-    for partition in sorted({home, *by_sound, *by_text}):
-        heard, written = by_sound.get(partition, []), by_text.get(partition, [])
-        yield (
-            partition,
-            {
-                **{"key": row["key"], "loss": row["loss"], "home": partition == home},
-                **{"audio_buckets": heard, "text_buckets": written},
-                "bits": sent.bits.astype("<u4").tobytes() if heard else b"",
-                "sounding": sent.sounding.tobytes() if heard else b"",
-                "text": row["text"] if written else "",
-            },
-        )
-
-
-def _salt(p: DuplicatesParams, row: Row) -> int:
-    """A hash that is equal for rows whose texts may be duplicates of each other."""
-    if p.text == "any-speaker":
-        return 0
-    return key_of("speaker", row["speaker"]) if row["speaker"] else key_of("recording", row["recording"])
-
-
-def _by_partition(values: NDArray[np.uint64], partitions: int) -> dict[int, list[int]]:
-    places = (scattered(values ^ np.uint64(0x5851F42D4C957F2D)) % np.uint64(partitions)).astype(np.int64)
-    return {partition: values[places == partition].tolist() for partition in np.unique(places).tolist()}
 
 
 @dataclass

@@ -2,21 +2,28 @@
 
 It exchanges utterances by values that near-duplicates share. A fingerprint goes to the partition of each of its
 landmarks, a text to the partition of each of its MinHash bands. No process ever holds the whole corpus.
+
+Fingerprints are made shard by shard, and kept if the run is killed. With many shards and partitions, rows first go to
+groups of partitions (`grouped`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from megahour.core.stage import Batches, Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Batches, Context, Input, Inputs, LaidOut, Stage, Task
 from megahour.select.params import DuplicatesParams
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from megahour.core.receipts import Receipt
+    from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
+
+FEW_BLOCKS = 1024  # shards times partitions up to which rows are sent without groups
+PRINTED_TOGETHER = 4096  # utterances of one task that sends to groups: a group gets a hundred of them at least
 
 
 class Duplicates(Stage[DuplicatesParams]):
@@ -32,13 +39,24 @@ class Duplicates(Stage[DuplicatesParams]):
     inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"),)
     exchange = True
 
+    def layouts(self, p: DuplicatesParams, inputs: Inputs) -> Mapping[str, LaidOut]:
+        printed = LaidOut(PrintUtterances(), p, {"utterances": "utterances"})
+        grouped = LaidOut(GroupPrints(), p, {"printed": "printed"})
+        many = inputs["utterances"].manifest.shards * self.partitions(p, inputs) > FEW_BLOCKS
+        return {"printed": printed, **({"grouped": grouped} if many else {})}
+
+    def plan(self, p: DuplicatesParams, inputs: Inputs) -> list[Task]:
+        return [Task({"shard": shard}) for shard in range(_source(inputs).manifest.shards)]
+
     def partitions(self, p: DuplicatesParams, inputs: Inputs) -> int:
-        return p.partitions or max(1, inputs["utterances"].manifest.shards)
+        return _partitions(p, inputs["utterances"])
 
     def split(self, p: DuplicatesParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
-        from megahour.select.duplicates import split_shard
+        from megahour.select.grouped import parts_of
+        from megahour.select.prints import to_places
 
-        yield from split_shard(p, inputs["utterances"], task["shard"], self.partitions(p, inputs))
+        for table in parts_of(_source(inputs), task["shard"]):
+            yield from to_places(table, self.partitions(p, inputs))
 
     def merge(
         self, p: DuplicatesParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
@@ -53,3 +71,63 @@ class Duplicates(Stage[DuplicatesParams]):
         several = " (those that several partitions list count in each)" if len(receipts) > 1 else ""
         remark = f"listed by sound {sums['listed_audio']:,}, by text {sums['listed_text']:,}{several}"
         return {**sums, "remark": f"{remark}: give the list to select or export"}
+
+
+def _source(inputs: Inputs) -> Artifact:
+    return inputs.get("grouped") or inputs["printed"]
+
+
+def _partitions(p: DuplicatesParams, utterances: Artifact) -> int:
+    """utterances: those, or their prints, which have as many shards."""
+    return p.partitions or max(1, utterances.manifest.shards)
+
+
+class PrintUtterances(Stage[DuplicatesParams]):
+    """Makes what utterances are compared by, shard by shard."""
+
+    name = "print-utterances"
+    params = DuplicatesParams
+    inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"),)
+
+    def run(self, p: DuplicatesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.select.prints import print_shard
+
+        print_shard(p, inputs["utterances"], task["shard"], out)
+
+
+class GroupPrints(Stage[DuplicatesParams]):
+    """The first half of a large exchange: sends rows to groups of partitions."""
+
+    name = "group-prints"
+    params = DuplicatesParams
+    inputs: ClassVar[tuple[Input, ...]] = (Input("printed"),)
+    exchange = True
+
+    def plan(self, p: DuplicatesParams, inputs: Inputs) -> list[Task]:
+        from megahour.runner.beside import runs
+
+        manifest = inputs["printed"].manifest
+        tasks = min(manifest.shards, -(-manifest.counts.kept // PRINTED_TOGETHER))
+        return [Task({"first": first, "stop": stop}) for first, stop in runs(manifest.shards, tasks)]
+
+    def partitions(self, p: DuplicatesParams, inputs: Inputs) -> int:
+        from megahour.select.grouped import groups
+
+        return groups(_partitions(p, inputs["printed"]))
+
+    def split(self, p: DuplicatesParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
+        from megahour.select.grouped import group_size, parts_of, together
+        from megahour.select.prints import to_places
+
+        partitions = _partitions(p, inputs["printed"])
+        shards = range(task["first"], task["stop"])
+        for table in together(part for shard in shards for part in parts_of(inputs["printed"], shard)):
+            yield from to_places(table, partitions, group_size(partitions))
+
+    def merge(
+        self, p: DuplicatesParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
+    ) -> None:
+        from megahour.select.grouped import merge_group
+        from megahour.select.prints import SENT
+
+        merge_group(batches, out, SENT)

@@ -1,19 +1,16 @@
 """Worker side of `select`: sends metadata rows to their partitions, and sorts each partition by speaker and time.
 
-With many shards and partitions, rows first go to groups of partitions (`group_size`). If each of 20,000 shards sent
-rows directly to 20,000 partitions, each batch would hold a few rows and cost more to pack than to read.
+With many shards and partitions, rows first go to groups of partitions (`grouped`).
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet
 from numpy.typing import NDArray
 
 from megahour.core.schemas import LEFT_OUT_S, SELECTION, UTTERANCES
@@ -22,11 +19,11 @@ from megahour.core.writer import ShardWriter
 from megahour.runner.beside import by_place
 from megahour.select.draw import UsableRows, rows_of, taken, taken_of_speakers
 from megahour.select.filters import REASONS, USABLE, listed, reasons, usable
+from megahour.select.grouped import parts_of, together
 from megahour.select.params import SelectParams
 from megahour.select.sample import Layout
 from megahour.select.voices import names_of, voices
 
-TOGETHER_BYTES = 32 << 20  # size of the tables that are sent, or written to a group's file
 LISTED, PARTITION = "listed as a duplicate", "partition"
 SHARD = SELECTION.field("shard")
 SENT = pa.schema([*UTTERANCES, SHARD, pa.field(LISTED, pa.bool_()), pa.field(PARTITION, pa.int32())])
@@ -56,11 +53,6 @@ def _sets(layout: Layout, names: NDArray[np.object_]) -> NDArray[np.object_]:
     return np.array([set_of[voice] for voice in names], object)
 
 
-def group_size(layout: Layout) -> int:
-    """The number of partitions in a group, about the same as the number of groups."""
-    return max(1, math.isqrt(len(layout.shards)))
-
-
 def split_shards(
     layout: Layout, inputs: Inputs, shards: Iterable[int], group: int = 1
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -74,34 +66,8 @@ def split_shards(
 
 def split_group(inputs: Inputs, group: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(partition, rows) from a group's file."""
-    with inputs["grouped"].open(group, ".parquet") as file:
-        source = pyarrow.parquet.ParquetFile(file)
-        for part in range(source.num_row_groups):
-            table = source.read_row_group(part)
-            yield from by_place(table, table[PARTITION].to_numpy())
-
-
-def merge_group(batches: Batches, out: ShardWriter) -> None:
-    """Write the rows of a group in the order of arrival, `TOGETHER_BYTES` at a time."""
-    with pyarrow.parquet.ParquetWriter(out.path(".parquet"), SENT, compression="zstd") as writer:
-        for table in together(pa.Table.from_batches([batch], SENT) for batch in batches):
-            out.came_in(table.num_rows)
-            out.kept(table.num_rows)
-            writer.write_table(table)
-
-
-def together(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
-    """Merge tables into tables of about `TOGETHER_BYTES`, with one chunk each."""
-    waiting: list[pa.Table] = []
-    size = 0
-    for table in tables:
-        waiting.append(table)
-        size += table.nbytes
-        if size >= TOGETHER_BYTES:
-            yield pa.concat_tables(waiting).combine_chunks()
-            waiting, size = [], 0
-    if waiting:
-        yield pa.concat_tables(waiting).combine_chunks()
+    for table in parts_of(inputs["grouped"], group):
+        yield from by_place(table, table[PARTITION].to_numpy())
 
 
 def _sent(layout: Layout, inputs: Inputs, shard: int) -> pa.Table:

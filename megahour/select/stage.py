@@ -145,23 +145,25 @@ class GroupRows(Stage[SelectParams]):
         return _runs(inputs)
 
     def partitions(self, p: SelectParams, inputs: Inputs) -> int:
-        from megahour.select.exchange import group_size
+        from megahour.select.grouped import groups
 
-        made = layout(p, inputs)
-        return -(-len(made.shards) // group_size(made))
+        return groups(len(layout(p, inputs).shards))
 
     def split(self, p: SelectParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
-        from megahour.select.exchange import group_size, split_shards
+        from megahour.select.exchange import split_shards
+        from megahour.select.grouped import group_size
 
         made = layout(p, inputs)
-        yield from split_shards(made, inputs, range(task["first"], task["stop"]), group_size(made))
+        size = group_size(len(made.shards))
+        yield from split_shards(made, inputs, range(task["first"], task["stop"]), size)
 
     def merge(
         self, p: SelectParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
     ) -> None:
-        from megahour.select.exchange import merge_group
+        from megahour.select.exchange import SENT
+        from megahour.select.grouped import merge_group
 
-        merge_group(batches, out)
+        merge_group(batches, out, SENT)
 
 
 def _runs(inputs: Inputs) -> list[Task]:

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 import soundfile
 import soxr
+from engine_here import EngineHere
 from hypothesis import given
 from hypothesis import strategies as st
 from made_utterances import utterance, write_utterances
@@ -31,6 +32,7 @@ from megahour.select.duplicates_stage import Duplicates
 from megahour.select.fingerprints import common_share, fingerprint
 from megahour.select.near import jaccard, shingles
 from megahour.select.params import DuplicatesParams, SelectParams
+from megahour.select.prints import SENT, to_places
 from megahour.select.stage import Select
 
 RATE_HZ = 16_000
@@ -147,6 +149,71 @@ def test_what_is_found_does_not_depend_on_the_number_of_partitions(
 LONG = "it was the best of times and it was the worst of times, the age of wisdom and of foolishness"
 SPEAKERS = {"a": "s1", "b": "s1", "c": "s2", "d": "s1", "e": "s1", "f": "s1"}
 SAID = {"a": LONG, "b": LONG.replace("foolishness", "folly"), "c": LONG, "d": LONG[::-1], "e": "yes", "f": "yes"}
+
+
+def test_rows_that_go_by_way_of_groups_give_the_same_bytes(
+    corpus: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups of two partitions; a group's file has several parts, and one task sends those of several shards."""
+    p = DuplicatesParams(partitions=7, min_text_chars=20, text="any-speaker")
+    digests, rows = [], []
+    for few in (1024, 1):
+        monkeypatch.setattr("megahour.select.duplicates_stage.FEW_BLOCKS", few)
+        for size in (1, 1 << 20):
+            monkeypatch.setattr("megahour.select.duplicates_stage.PRINTED_TOGETHER", 2 * size)
+            monkeypatch.setattr("megahour.select.grouped.TOGETHER_BYTES", 20 * size)
+            output = Artifact(tmp_path / f"{few}-{size}")
+            run_stage(Duplicates(), p, {"utterances": corpus}, output, EngineHere(), work=tmp_path / "work")
+            digests.append(output.manifest.digest)
+            rows.append(listed(output))
+    assert len(set(digests)) == 1
+    assert {row["kind"] for row in rows[0]} == {"audio", "text"}
+
+
+def test_a_row_takes_the_buckets_of_its_place_alone() -> None:
+    """Sound where no bucket of it is, and texts likewise, would be read for nothing."""
+    whole = {"loss": 0.5, "home": True, "bits": b"1234", "sounding": b"1", "text": "words"}
+    buckets = {"audio_buckets": [3, 1, 2], "text_buckets": [7, 7]}
+    table = pa.Table.from_pylist([{**whole, **buckets, "key": key} for key in (1, 2)], SENT)
+    places = dict(to_places(table, 5))
+    assert [sum(batch["home"].to_pylist()) for batch in places.values()].count(1) == 2
+    for kind, named, blank in (("audio_buckets", ["bits", "sounding"], b""), ("text_buckets", ["text"], "")):
+        sent = [row for batch in places.values() for row in batch.to_pylist()]
+        for key in (1, 2):
+            assert sorted(value for row in sent if row["key"] == key for value in row[kind]) == sorted(buckets[kind])
+        assert all((row[name] == blank) == (not row[kind]) for row in sent for name in named)
+    for size in (2, 5):  # the groups' rows give those of their partitions
+        own: dict[int, list[Any]] = {}
+        for _, batch in to_places(table, 5, size):
+            for partition, rows in to_places(pa.Table.from_batches([batch]), 5):
+                own.setdefault(partition, []).extend(rows.to_pylist())
+        assert own == {partition: rows.to_pylist() for partition, rows in places.items()}
+
+
+def test_many_shards_send_to_groups_and_groups_to_partitions(tmp_path: Path) -> None:
+    """Blocks that are sent: 40 shards that each send to 40 partitions would be 1,600."""
+    made = [utterance(f"u{i}", f"s{i}", text=f"text number {i} and {i * i} of nobody else") for i in range(1600)]
+    utterances = write_utterances(tmp_path / "utterances", [made[i::40] for i in range(40)])
+    before, p = EngineHere.blocks, DuplicatesParams(audio=False, text="any-speaker", min_text_chars=1)
+    output = Artifact(tmp_path / "duplicates")
+    manifest = run_stage(Duplicates(), p, {"utterances": utterances}, output, EngineHere(), work=tmp_path / "work")
+    assert (manifest.shards, manifest.counts.kept) == (40, 1600)
+    assert EngineHere.blocks - before == 7 + 40
+
+
+def test_fingerprints_of_a_killed_run_are_not_made_again(
+    corpus: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*arguments: Any, **options: Any) -> None:
+        raise KeyboardInterrupt
+
+    run = (DuplicatesParams(partitions=2), {"utterances": corpus}, Artifact(tmp_path / "duplicates"), EngineHere())
+    monkeypatch.setattr("megahour.select.duplicates.merge_partition", fails)
+    with pytest.raises(KeyboardInterrupt):
+        run_stage(Duplicates(), *run, work=tmp_path / "work")
+    monkeypatch.undo()
+    monkeypatch.setattr("megahour.select.prints.fingerprint", fails)
+    assert run_stage(Duplicates(), *run, work=tmp_path / "work").summary["listed_audio"] >= 3
 
 
 @pytest.mark.parametrize(("whose", "alike"), [("never", ""), ("same-speaker", "ab"), ("any-speaker", "abc")])

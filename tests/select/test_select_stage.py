@@ -168,7 +168,7 @@ def test_rows_that_go_by_way_of_groups_give_the_same_bytes(
         monkeypatch.setattr("megahour.select.stage.FEW", few)
         for size in (1, 1_000_000):
             monkeypatch.setattr("megahour.select.stage.COUNTED_TOGETHER", size)
-            monkeypatch.setattr("megahour.select.exchange.TOGETHER_BYTES", 20 * size)
+            monkeypatch.setattr("megahour.select.grouped.TOGETHER_BYTES", 20 * size)
             output = Artifact(tmp_path / f"{few}-{size}")
             manifest = run_stage(Select(), p, inputs, output, EngineHere(), work=tmp_path / "work")
             digests.append(manifest.digest)
