@@ -24,8 +24,8 @@ from page import machine, publish, python
 
 from megahour.batches.from_audio import FromAudio
 from megahour.batches.index import shelves
-from megahour.batches.labels import TokenLabels
 from megahour.batches.loader import Loader
+from megahour.batches.token_labels import TokenLabels
 from megahour.batches.window import Front
 from megahour.core.store import Artifact
 from megahour.features.clips import Clips

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,6 @@ from megahour.core.errors import StageError
 from megahour.core.near import mapped
 from megahour.core.store import Artifact
 from megahour.features.stack import subsample
-from megahour.units.tokens import TokenSpeller, frames_needed
 
 IGNORE = -1
 Arrays = dict[str, NDArray[Any]]
@@ -252,53 +251,3 @@ class OpenTopK:
 
     def shortest(self, arrays: Arrays) -> NDArray[np.int64]:
         return np.ones(len(arrays["indices"]), dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class TokenLabels:
-    """The tokens of each utterance's text, for CTC and transducers.
-
-    Arrays: `tokens` (B, U) int64, 0 on padding, and `token_lengths` (B,). An utterance is unknown if its text is
-    empty or cannot be spelled, or needs more frames than the model outputs.
-
-    subsample: stacked frames per output frame of the model. between: equal neighbouring tokens need a frame between
-    them, as in CTC.
-    """
-
-    speller: TokenSpeller
-    subsample: int = 1
-    between: bool = True
-    timed: ClassVar[Mapping[str, int]] = MappingProxyType({})
-
-    def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
-        return np.fromiter(
-            (self._fits(text, int(n)) for text, n in zip(table.column("text").to_pylist(), stacked, strict=True)),
-            dtype=np.bool_,
-            count=len(table),
-        )
-
-    def _fits(self, text: str, frames: int) -> bool:
-        if not self.speller.spellable(text):
-            return False
-        tokens = self.speller.encode(text)
-        return self._needed(tokens) <= frames // self.subsample
-
-    def _needed(self, tokens: Sequence[int]) -> int:
-        """The number of output frames that these tokens need at least."""
-        return frames_needed(tokens) if self.between else len(tokens)
-
-    def opened(self, features_shards: Sequence[int]) -> TokenLabels:
-        """Returns itself, since pieces carry their texts."""
-        return self
-
-    def arrays(self, pieces: Sequence[Piece], offset: int, frames: int) -> Arrays:
-        spelled = [self.speller.encode(piece.text) for piece in pieces]
-        token_lengths = np.array([len(symbols) for symbols in spelled], dtype=np.int64)
-        tokens = np.zeros((len(pieces), int(token_lengths.max(initial=1))), dtype=np.int64)
-        for b, symbols in enumerate(spelled):
-            tokens[b, : len(symbols)] = symbols
-        return {"tokens": tokens, "token_lengths": token_lengths}
-
-    def shortest(self, arrays: Arrays) -> NDArray[np.int64]:
-        spelled = zip(arrays["tokens"].tolist(), arrays["token_lengths"].tolist(), strict=True)
-        return np.array([max(1, self._needed(row[:n]) * self.subsample) for row, n in spelled])

@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 from megahour.batches.index import small_columns
-from megahour.batches.labels import Labels, SenoneLabels, TokenLabels, TopK
+from megahour.batches.labels import Labels, SenoneLabels, TopK
 from megahour.batches.lattice_labels import LatticeLabels
 from megahour.batches.loader import Loader
 from megahour.batches.sound_labels import SoundLabels
 from megahour.batches.tags import TagColumn, TaggedLabels
+from megahour.batches.token_labels import TokenLabels
 from megahour.batches.voice_labels import VoiceLabels
 from megahour.batches.window import Front
 from megahour.core.errors import ConfigError, StageError
@@ -30,7 +31,7 @@ from megahour.models.build import KINDS, WITH_LOOKAHEAD, build, skeleton
 from megahour.train import data
 from megahour.train.criteria import SequenceGoal
 from megahour.train.initial import InitialModel
-from megahour.train.options import IN_FEATURES, SequenceOptions
+from megahour.train.options import IN_FEATURES, SequenceOptions, TransducerOptions
 from megahour.train.params import SOUNDING, TrainParams
 from megahour.train.schedule import Data, Phase, scheduled, supervised
 from megahour.units.hmm import PRIOR_FLOOR, read_units
@@ -118,7 +119,9 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
         return _voice(p, inputs["features"])
     if not p.of_senones:
         speller = _speller(p, inputs)
-        labels: Labels = TokenLabels(speller, _subsample(p), between="ctc" in (p.criterion, *p.goal.heads))
+        between = "ctc" in (p.criterion, *p.goal.heads)
+        every_place = isinstance(p.goal, TransducerOptions) and not p.goal.prune
+        labels: Labels = TokenLabels(speller, _subsample(p), between, every_place)
         marked = "tokens" in inputs and any(token.startswith(MARK) for token in speller.tokens)
         kind = {"marks": True} if marked else {"phones": True} if "lexicon" in inputs else {}
         config = {"tokens": list(speller.tokens), **kind, **_heads(p)}

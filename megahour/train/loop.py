@@ -312,7 +312,7 @@ class Run:
         fields: dict[str, Any] = {"epoch": phase.epoch, "step": at.steps, "data": phase.data, "learning_rate": rate}
         trained = at.sums if self.sums_of_all else self._together(at.sums)
         fields |= {"loss": trained.mean_loss, "accuracy": trained.accuracy}
-        if self.job.sequence is not None and not self.sums_of_all:
+        if self.job.sequence is not None:
             fields["without_path"] = trained.without_path
         rank, size = (self.group.rank, self.group.size) if self.in_step else (0, 1)
         fields |= self.held_out.columns(rank, size, self._summed, at.steps)

@@ -18,10 +18,10 @@ from megahour.train.step import Gradients
 
 
 class TrainedTotals(NamedTuple):
-    """Pieces trained on; their summed loss, weight and correct frames; whether a worker waits to join."""
+    """Pieces trained on; the numbers of `meters.Sums` about them; whether a worker waits to join."""
 
     audit: Audit
-    sums: tuple[float, int, int] = (0.0, 0, 0)
+    sums: tuple[float, int, int, int] = (0.0, 0, 0, 0)
     joining: bool = False
 
     @staticmethod
@@ -32,17 +32,19 @@ class TrainedTotals(NamedTuple):
             audit.add(batch.keys)
         if gradients is None:
             return TrainedTotals(audit)
-        return TrainedTotals(audit, (float(gradients.loss), gradients.weight, int(gradients.correct)))
+        lacking = 0 if gradients.without_path is None else int(gradients.without_path)
+        return TrainedTotals(audit, (float(gradients.loss), gradients.weight, int(gradients.correct), lacking))
 
     def plus(self, other: TrainedTotals) -> TrainedTotals:
         """The sum of both."""
         audit = Audit.sum([self.audit.tensor(), other.audit.tensor()])
-        (loss, weight, correct), (more, heavier, right) = self.sums, other.sums
-        return TrainedTotals(audit, (loss + more, weight + heavier, correct + right))
+        (loss, *counts), (more, *others) = self.sums, other.sums
+        weight, correct, lacking = (int(a + b) for a, b in zip(counts, others, strict=True))
+        return TrainedTotals(audit, (loss + more, weight, correct, lacking))
 
 
 class StepTotals:
-    """Exchanges totals in one message of 48 bytes per step or block.
+    """Exchanges totals in one message of 56 bytes per step or block.
 
     Parameters
     ----------
@@ -54,13 +56,12 @@ class StepTotals:
 
     def of_all(self, own: TrainedTotals) -> TrainedTotals:
         """The totals of all workers, added in the order of ranks. A collective call. Raises WorkerLostError."""
-        loss, weight, correct = own.sums
+        loss, *counts = own.sums
         joining = self._group.rank == 0 and self._called()
-        numbers = torch.tensor([own.audit.pieces, own.audit.keys, weight, correct, int(joining), 0])
-        numbers[5] = torch.tensor(loss, dtype=torch.float64).view(torch.int64)
+        numbers = torch.tensor([0, int(joining), own.audit.pieces, own.audit.keys, *counts])
+        numbers[0] = torch.tensor(loss, dtype=torch.float64).view(torch.int64)
         rows = self._group.all_gather(numbers).wait()
-        audit = Audit.sum(row[:2] for row in rows)
-        losses = rows[:, 5].contiguous().view(torch.float64)
-        return TrainedTotals(
-            audit, (sum(losses.tolist()), int(rows[:, 2].sum()), int(rows[:, 3].sum())), bool(rows[0, 4])
-        )
+        audit = Audit.sum(row[2:4] for row in rows)
+        losses = rows[:, 0].contiguous().view(torch.float64)
+        weight, correct, lacking = rows[:, 4:].sum(0).tolist()
+        return TrainedTotals(audit, (sum(losses.tolist()), weight, correct, lacking), bool(rows[0, 1]))

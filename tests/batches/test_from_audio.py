@@ -11,8 +11,8 @@ from made_audio import MELS, Spoken, audio_artifact, speech
 
 from megahour.batches.from_audio import FromAudio
 from megahour.batches.index import shelves
-from megahour.batches.labels import TokenLabels
 from megahour.batches.loader import Batch, Loader
+from megahour.batches.token_labels import TokenLabels
 from megahour.batches.window import Front
 from megahour.core.cache import Cache
 from megahour.core.errors import ConfigError

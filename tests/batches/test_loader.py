@@ -9,8 +9,9 @@ from made_artifacts import MELS, features_artifact, units_artifact, utterances, 
 
 from megahour.batches.augment import WARPS, Augment, warp_matrices
 from megahour.batches.index import shelves
-from megahour.batches.labels import SenoneLabels, TokenLabels, TopK
+from megahour.batches.labels import SenoneLabels, TopK
 from megahour.batches.loader import Loader
+from megahour.batches.token_labels import TokenLabels
 from megahour.batches.window import Front
 from megahour.core.errors import StageError
 from megahour.core.schemas import TARGETS

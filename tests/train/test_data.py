@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from made_artifacts import MELS, SENONES, features_artifact, units_artifact, utterances, write_artifact
 
+from megahour.batches import token_labels
 from megahour.core.errors import MegahourError
 from megahour.core.store import Artifact
 from megahour.train import data as data_module
@@ -86,6 +87,20 @@ def test_a_single_speaker_is_not_held_out_and_the_user_is_told(
     caplog.clear()
     assert prepare(TrainParams(**SMALL, held_out=0.0), inputs).held_out is None
     assert not caplog.records
+
+
+def test_an_utterance_that_makes_a_transducers_step_slow_is_named_once(
+    inputs: dict[str, Artifact], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The limit is lowered to 100 frames times tokens; each utterance here has some 20 × 10."""
+    monkeypatch.setattr(token_labels, "LARGE_LATTICE", 100)
+    features, settings = {"features": inputs["features"]}, {**SMALL, "epochs": 0}
+    prepare(TrainParams(**settings, criterion="ctc"), features)
+    prepare(TrainParams(**settings, criterion="transducer", criterion_options={"prune": 5}), features)
+    assert not caplog.records
+    prepare(TrainParams(**settings, criterion="transducer"), features)
+    (record,) = caplog.records
+    assert "a transducer's step over it takes half a minute and more on a CPU; cut utterances" in record.getMessage()
 
 
 def test_a_share_that_holds_all_out_is_named(inputs: dict[str, Artifact]) -> None:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -25,15 +26,20 @@ from megahour.core.store import Artifact
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.train import result
 from megahour.train.checkpoints import Position
+from megahour.train.coverage_audit import Audit
 from megahour.train.job import prepare
 from megahour.train.loop import execute
+from megahour.train.meters import Sums
 from megahour.train.params import TrainParams
+from megahour.train.readings import StepReadings
+from megahour.train.schedule import Phase
 from megahour.train.step import Trainer
 from megahour.train.step_totals import StepTotals, TrainedTotals
 from megahour.train.workers import handover, worker
 from megahour.train.workers.coordinator import Coordinator
 from megahour.train.workers.handover import KeptStates, Round
 from megahour.train.workers.launch import SPEC
+from megahour.train.workers.loop_with_others import RunWithOthers
 
 SMALL: dict[str, Any] = {
     **{"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 6},
@@ -216,11 +222,12 @@ def test_who_is_behind_takes_all_from_who_is_furthest(tmp_path: Path) -> None:
 
 
 def totals_of(rank_of_the_idle: int) -> Any:
-    from types import SimpleNamespace
-
     group = TorchGroup()
     batch: Any = SimpleNamespace(keys=[2**60, group.rank])
-    gradients: Any = SimpleNamespace(loss=torch.tensor(0.1 + group.rank), weight=3, correct=torch.tensor(2))
+    lacking = torch.tensor(group.rank) if group.rank else None
+    gradients: Any = SimpleNamespace(
+        loss=torch.tensor(0.1 + group.rank), weight=3, correct=torch.tensor(2), without_path=lacking
+    )
     idle = group.rank == rank_of_the_idle
     found = StepTotals(group, lambda: True).of_all(
         TrainedTotals.of([] if idle else [batch], None if idle else gradients)
@@ -231,9 +238,23 @@ def totals_of(rank_of_the_idle: int) -> Any:
 def test_every_worker_knows_the_sums_of_a_step() -> None:
     found = run_workers(totals_of, 3, 2)
     assert found[0] == found[1] == found[2]
-    pieces, keys, (loss, weight, correct), joining = found[0]
-    assert (pieces, keys, weight, correct, joining) == (4, (2 * 2**60 + 1) % (2**61 - 1), 6, 4, True)
+    pieces, keys, (loss, *counts), joining = found[0]
+    assert (pieces, keys, counts, joining) == (4, (2 * 2**60 + 1) % (2**61 - 1), [6, 4, 1], True)
     assert loss == pytest.approx(1.2)
+    totals = TrainedTotals(Audit(), (1.0, 2, 3, 4))
+    assert totals.plus(totals).sums == (2.0, 4, 6, 8)
+
+
+def test_a_row_of_sequence_training_counts_utterances_without_a_path() -> None:
+    """Of all workers; until now only runs with faults: restart had the column."""
+    run = object.__new__(RunWithOthers)
+    run.at = Position(sums=Sums(4.0, 2, 1, 3), done=1)
+    run.readings, run.in_step, run.total, run.group = StepReadings(), True, 5, TorchGroup()
+    run.job = cast("Any", SimpleNamespace(sequence="a goal"))
+    run.held_out = cast("Any", SimpleNamespace(columns=lambda *_: {}))
+    run.meters = cast("Any", SimpleNamespace(row=lambda _: None))
+    run._row(Phase("labelled", 0, 0, 1, 0, 0), 0.1)
+    assert run.at.curves.rows[-1].items() >= {"loss": 2.0, "without_path": 3}.items()
 
 
 @pytest.mark.parametrize(
