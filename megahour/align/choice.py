@@ -18,7 +18,7 @@ from megahour.align.posteriors import Heard
 from megahour.align.recogniser_text import in_turn
 from megahour.align.tables import Clock, Timed, time_words
 from megahour.align.transcripts import SpelledTranscript, why_nothing
-from megahour.align.wrong_transcript import belongs
+from megahour.align.wrong_transcript import belongs, in_order
 from megahour.core.schemas import BY_RECOGNISER
 
 AROUND_S = 0.25  # margin on either side of a cue that belongs to its place
@@ -124,6 +124,6 @@ def trusted(
     if not p.false_accept:
         return aligned, np.zeros(len(lengths), bool)
     z = deviations(heard.posteriors, aligned.problem, aligned.path, round(AROUND_S / frame_s))
-    if is_of_another(z, lengths, p.min_spoken):
+    if is_of_another(z, lengths, p.min_spoken, lambda: in_order(heard.posteriors, first_problem(document, costs))):
         raise Refused("wrong-transcript")
     return aligned, unheard(z, lengths, p.false_accept, p.false_reject)

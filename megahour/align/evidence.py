@@ -14,13 +14,14 @@ if
 
 where w is the quantile `false_reject` of the weights -z / sqrt(length) of the document's cues. A transcript counts as
 another recording's if the share of `SURE` cues on the path is below `MOSTLY`, or not `BEYOND_CHANCE` deviations above
-chance for that number of cues: two lines are evidence only if both are sure.
+chance for that number of cues: two lines are evidence only if both are sure. A weak model is sure of few cues even of a
+right transcript, so between `min_spoken` and `MOSTLY` the order of the cues decides (`wrong_transcript`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from statistics import NormalDist
 from typing import Any
 
@@ -116,15 +117,20 @@ def usual_quantile(values: Floats, share: float) -> float:
     return usual + NormalDist().inv_cdf(share) * MAD * float(np.median(np.abs(values - usual)))
 
 
-def is_of_another(z: Floats, lengths: NDArray[np.integer[Any]], least: float) -> bool:
+def is_of_another(
+    z: Floats, lengths: NDArray[np.integer[Any]], least: float, in_order: Callable[[], bool] = lambda: False
+) -> bool:
     """Whether the sure cues on the path, by `lengths`, are no more than by chance, or less than `least` of all.
 
-    False if there is too little to compare with.
+    in_order: whether the cues fit the audio in this order and in no other; asked if too few are sure, but at least
+    `least` of those on the path. False if there is too little to compare with.
     """
     judged = np.isfinite(z)
     sure = float(lengths[judged & (np.nan_to_num(z) <= SURE)].sum())
     placed = float(lengths[judged].sum())
     if not placed:
         return False
-    by_chance = CHANCE + BEYOND_CHANCE * math.sqrt(CHANCE * (1 - CHANCE) / int(judged.sum()))
-    return sure < max(max(MOSTLY, min(1.0, by_chance)) * placed, least * float(lengths.sum()))
+    by_chance = min(1.0, CHANCE + BEYOND_CHANCE * math.sqrt(CHANCE * (1 - CHANCE) / int(judged.sum())))
+    if sure >= max(max(MOSTLY, by_chance) * placed, least * float(lengths.sum())):
+        return False
+    return sure < max(least, by_chance) * placed or not in_order()

@@ -25,7 +25,7 @@ from megahour.align.document import spell
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import spans
 from megahour.align.stage import Align, doubts
-from megahour.align.wrong_transcript import belongs, decoy_of
+from megahour.align.wrong_transcript import belongs, decoy_of, in_order
 from megahour.core.errors import ConfigError
 from megahour.core.receipts import Counts, Receipt
 from megahour.core.schemas import DUPLICATES
@@ -151,6 +151,25 @@ def test_a_badly_heard_text_belongs_and_another_does_not(count: int, errors: flo
     for texts in (right, wrong):
         problem = first_problem(spell([(i, np.nan, text) for i, text in enumerate(texts)], UNITS), Costs())
         assert belongs(posteriors, problem, Anchoring(), margin=0.2) == (texts is right)
+
+
+@pytest.mark.parametrize("errors", [0.3, 0.65])
+def test_the_right_text_fits_in_its_order_alone(errors: float) -> None:
+    rng = np.random.default_rng(1)
+    right, wrong = english(20, rng), english(20, rng)
+    posteriors = quantise(say(right, rng, errors).log_probs)
+
+    def fits(texts: list[str]) -> bool:
+        return in_order(
+            posteriors, first_problem(spell([(i, np.nan, text) for i, text in enumerate(texts)], UNITS), Costs())
+        )
+
+    assert fits(right)
+    assert fits(right[:16] + wrong[16:]), "most of it is right"
+    assert not fits(wrong)
+    assert not fits(right[::-1])
+    assert not fits(right[:11]), "too few lines"
+    assert not fits(right[:1] * 20), "all lines are alike"
 
 
 def test_decoys_of_short_and_uniform_texts() -> None:

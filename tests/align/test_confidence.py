@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from speech import UNITS, say, sentences
 
 from megahour.align.anchors import Anchoring
@@ -66,4 +67,32 @@ def test_an_anchor_inside_a_cue_that_was_better_left_out_goes() -> None:
     )
     anchors = [(2, 100), (5, 200), (7, 300), (12, 400)]
     loss = np.array([0.5, 3.0, np.nan])  # the middle cue costs 15 nats, leaving it out 9
-    assert unforced(anchors, problem, loss) == [(2, 100), (5, 200), (12, 400)]
+    assert unforced(anchors, problem, loss, 500) == [(2, 100), (5, 200), (12, 400)]
+
+
+def test_an_anchor_beside_a_run_of_skipped_cues_goes_unless_the_pieces_are_too_large() -> None:
+    problem = Problem(
+        np.arange(1, 41, dtype=np.int32),
+        np.arange(0, 41, 5, dtype=np.int32),
+        np.full(8, 9.0, np.float32),
+        np.ones(9, bool),
+    )
+    anchors, loss = [(2, 100), (27, 200), (37, 300)], np.full(8, 0.5)
+    loss[2:5] = np.nan
+    assert unforced(anchors, problem, loss, 400) == [(2, 100), (37, 300)]
+    assert unforced(anchors, problem, loss, 40_000_000) == [(2, 100), (37, 300)]
+    far = [(token, frame * 1_000_000) for token, frame in anchors]
+    assert unforced(far, problem, loss, 400_000_000) == far
+    loss[2] = 0.5
+    assert unforced(anchors, problem, loss, 400) == anchors, "two cues may well be unspoken"
+
+
+@pytest.mark.parametrize("errors", [0.4, 0.6])
+def test_a_line_that_is_spoken_twice_and_written_once_costs_no_others(errors: float) -> None:
+    """It is heard well where no text has it, and badly where the text does: an anchor at the wrong place."""
+    lines, rng = sentences(24, np.random.default_rng(2), words=4), np.random.default_rng(RNG_SEED)
+    parts = [(lines[:4], errors), ([lines[20]], 0.0), (lines[4:], errors)]
+    posteriors = quantise(np.concatenate([say(spoken, rng, share).log_probs for spoken, share in parts]))
+    text = spell([(i, np.nan, line) for i, line in enumerate(lines)], UNITS)
+    aligned = align_document(posteriors, text, Costs(skip_ratio=3.0), Anchoring(every_frames=40))
+    assert aligned.spoken.all()

@@ -55,6 +55,28 @@ def test_another_recordings_transcript_is_refused_and_its_own_is_not(errors: flo
     assert not unsure.any(), "nothing is compared"
 
 
+def digits(seed: int, count: int = 30) -> list[str]:
+    rng, names = np.random.default_rng(seed), ["zero", "one", "two", "three", "four", "five", "six", "seven"]
+    return [" ".join(rng.choice(names, rng.integers(2, 6))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("noise", [2.6, 2.7])
+def test_the_order_of_the_lines_shows_whose_text_a_model_reads_that_is_sure_of_few(noise: float) -> None:
+    """Eight words, and a model that is sure of less than half of the lines: no line tells much, all of them do."""
+    p, rng = AlignParams(), np.random.default_rng(9)
+    log_probs = say(digits(1), np.random.default_rng(5), 0.5).log_probs
+    log_probs = log_probs + rng.normal(0, noise, log_probs.shape).astype(np.float32)
+    log_probs -= np.log(np.exp(log_probs).sum(axis=1, keepdims=True))
+    heard = Heard(quantise(log_probs), np.zeros(1, np.float32))
+    right, wrong = (spell([(i, float("nan"), line) for i, line in enumerate(digits(seed))], UNITS) for seed in (1, 2))
+    aligned, _ = trusted(p, heard, right, 0.03, doubtful=False)
+    z, lengths = deviations(heard.posteriors, aligned.problem, aligned.path, 8), np.diff(right.boundaries)
+    assert 0.3 < lengths[z <= SURE].sum() / lengths.sum() < 0.5
+    assert is_of_another(z, lengths, 0.3), "by its lines alone"
+    with pytest.raises(Refused, match="wrong-transcript"):
+        trusted(p, heard, wrong, 0.03, doubtful=False)
+
+
 def test_the_rates_set_the_limits() -> None:
     lengths = np.full(20, 16)
     z = np.r_[np.linspace(-9, -7, 18), -3.5, -1.0]
@@ -72,6 +94,8 @@ def test_a_transcript_is_anothers_by_what_is_placed_and_by_the_whole() -> None:
     assert is_of_another(np.array([sure] * 2 + [absent] * 8), lengths, 0.3)
     assert is_of_another(np.array([sure] * 4 + [unsure] * 6), lengths, 0.3)
     assert not is_of_another(np.full(10, np.nan), lengths, 0.3), "nothing to compare with"
+    assert not is_of_another(np.array([sure] * 4 + [unsure] * 6), lengths, 0.3, lambda: True), "the order decides"
+    assert is_of_another(np.array([sure] * 2 + [unsure] * 8), lengths, 0.3, lambda: True), "not of so few"
 
 
 def test_few_cues_must_nearly_all_be_sure_and_of_many_half() -> None:
