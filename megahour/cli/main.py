@@ -154,6 +154,7 @@ def plan_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
     times = [f"about {known:.0f} s"] if unknown < len(todo) or not todo else []
     times += [f"{unknown} of them never timed"] if unknown else []
     click.echo(f"{len(todo)} of {len(plans)} steps would run, {', '.join(times)}")
+    _say_absent(plans)
 
 
 @app.command("status")
@@ -175,6 +176,17 @@ def status_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
     for p in plans:
         if p.state in ("damaged", "blocked"):
             click.echo(f"{p.step.name} is {p.state}: {p.why}")
+    _say_absent(plans)
+
+
+def _say_absent(plans: Sequence[StepPlan]) -> None:
+    """Say where a run was looked for that is not there: its folder may be relative to another working directory."""
+    from megahour.core.store import RESOLVED, Artifact
+
+    home = Artifact(plans[0].step.output.rpartition("/")[0])
+    if not home.fs.exists(home.path(RESOLVED)):
+        place = home.root if "://" not in home.url else home.url
+        click.echo(f"No run in {place} so far. If it ran from another folder, work in that one, or add run=FOLDER.")
 
 
 def _plans(recipe: str, overrides: tuple[str, ...], as_json: bool) -> Sequence[StepPlan] | None:

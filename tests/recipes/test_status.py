@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from command_line import megahour, ran
 from toy_stages import write_recipe
 
@@ -30,6 +31,23 @@ def test_nothing_is_there_yet(tmp_path: Path) -> None:
     assert (grouped["number"], grouped["why"]) == (2, "after numbers")
     assert (overview["recipe"], overview["run"]) == ("toy", str(tmp_path / "run"))
     assert (overview["steps_to_run"], overview["seconds_to_run"]) == (2, None), "no step was timed yet"
+
+
+def test_from_another_folder_the_place_is_named_where_the_run_was_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`run: runs/toy` is relative to the working directory: all steps were "missing", and nothing said where."""
+    recipe = str(write_recipe(tmp_path))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    megahour("run", recipe, "run=runs/toy")
+    for command in ("plan", "status"):
+        assert "No run in" not in megahour(command, recipe, "run=runs/toy")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    for command in ("plan", "status"):
+        said = megahour(command, recipe, "run=runs/toy").splitlines()[-1]
+        assert said.startswith(f"No run in {tmp_path}/elsewhere/runs/toy so far. If it ran from another folder, ")
+        assert said.endswith("add run=FOLDER.")
 
 
 def test_a_finished_run_has_counts_bytes_and_seconds(tmp_path: Path) -> None:
