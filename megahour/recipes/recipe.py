@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
@@ -95,6 +95,7 @@ class Recipe:
     engine: EngineParams
     steps: tuple[Step, ...]
     resolved: Mapping[str, Any]
+    needs: tuple[tuple[str, str, str], ...] = ()  # variables with a path, the paths, and where to get what is there
 
 
 def load_stage(name: str) -> Stage[Any]:
@@ -150,7 +151,15 @@ def resolve(data: dict[str, Any], *, name: str, where: str) -> Recipe:
             for step in ordered
         },
     }
-    return Recipe(name, run, threads, engine, tuple(ordered), resolved)
+    return Recipe(name, run, threads, engine, tuple(ordered), resolved, tuple(_needs(data, where)))
+
+
+def _needs(data: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, str]]:
+    variables = section(data, "vars", where)
+    for name, text in section(data, "needs", where).items():
+        if name not in variables:
+            raise ConfigError(f'needs: no variable "{name}"{nearest(name, variables)}', where=where)
+        yield name, str(variables[name]), str(text)
 
 
 def _address(value: Any, what: str, where: str) -> str:

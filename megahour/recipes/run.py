@@ -17,7 +17,7 @@ import yaml
 
 from megahour.core.config import Params
 from megahour.core.errors import ConfigError, MegahourError, StoreError, nearest
-from megahour.core.filesystems import work_in
+from megahour.core.filesystems import file_system, work_in
 from megahour.core.kinds import check_kinds
 from megahour.core.locks import alone
 from megahour.core.receipts import Manifest
@@ -193,6 +193,12 @@ def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str
 
 def _check_outside(recipe: Recipe, steps: Sequence[Step]) -> None:
     """Raise StoreError or ConfigError, before any step runs, for a missing or unsuitable input from outside."""
+    for variable, path, text in recipe.needs:
+        fs, inner = file_system(path)
+        if not fs.exists(inner):
+            seen = "" if "://" in path else f", seen from {Path.cwd()}"
+            what = f"there is no {path}{seen}. The recipe needs {text}"
+            raise ConfigError(what, where=recipe.name, remedy=f"get it, and add vars.{variable}=PATH to the command")
     made_here = {f"{recipe.run}/{step.name}" for step in recipe.steps}
     for step in steps:
         outside = {role: Artifact(url) for role, url in step.inputs.items() if url not in made_here}

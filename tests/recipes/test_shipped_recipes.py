@@ -10,7 +10,9 @@ from command_line import megahour
 
 from megahour.core.errors import ConfigError
 from megahour.recipes.recipe import load_recipe
+from megahour.recipes.run import execute
 from megahour.recipes.shipped import FOLDER, copy, find_recipe, names, summaries
+from megahour.runner.monitor import Monitor
 
 
 def test_they_are_listed_with_what_they_are_about() -> None:
@@ -95,3 +97,24 @@ def test_a_name_alone_prints_the_recipe() -> None:
 
 def test_verify_takes_a_name(tmp_path: Path) -> None:
     assert "missing or unfinished" in megahour("verify", "demo", f"run={tmp_path}/nothing", code=1)
+
+
+@pytest.mark.parametrize("name", [name for name in names() if "shared/data" in find_recipe(name).read_text("utf-8")])
+def test_data_that_does_not_come_with_the_package_is_named_with_its_place(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before any step runs; it was "no files at ../shared/data/an4/feat", which nobody has."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        list(execute(load_recipe(name), lambda step: Monitor()))
+    assert f"seen from {tmp_path}. The recipe needs " in caught.value.message
+    assert "AN4" in caught.value.message or "Free Spoken Digit Dataset" in caught.value.message
+    assert caught.value.remedy == "get it, and add vars.data=PATH to the command"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_recipe_needs_is_a_variable_of_it(tmp_path: Path) -> None:
+    recipe = tmp_path / "own.yaml"
+    recipe.write_text("vars: {data: x}\nneeds: {date: a text}\nsteps: {sentences: {count: 30}}\n")
+    with pytest.raises(ConfigError, match='needs: no variable "date" – did you mean "data"'):
+        load_recipe(recipe)
