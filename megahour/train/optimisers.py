@@ -11,6 +11,8 @@ from torch import Tensor, nn
 from megahour.train.options import AdamWOptions, MuonOptions, SgdOptions
 from megahour.train.params import TrainParams
 
+OUTPUTS = ("head.", "ctc.", "joiner.", "tagger.", "simple_encoder.", "simple_predictor.", "decoder.out.")
+"""Beginnings of the names of output layers. An encoder's `encoder.head.` is none if heads follow."""
 STATE = ("step", "exp_avg", "exp_avg_sq", "momentum_buffer")
 """Names of the state that optimisers keep per parameter, as stored in checkpoints."""
 
@@ -29,7 +31,9 @@ def build(p: TrainParams, module: nn.Module) -> torch.optim.Optimizer:
         )
     assert isinstance(options, AdamWOptions)
     if isinstance(options, MuonOptions):
-        matrices = [q for name, q in module.named_parameters() if q.ndim == 2 and not name.startswith("head.")]
+        rows = {id(part.weight) for part in module.modules() if isinstance(part, nn.Embedding)}
+        inner = ((name, q) for name, q in module.named_parameters() if q.ndim == 2 and id(q) not in rows)
+        matrices = [q for name, q in inner if not name.startswith(OUTPUTS)]
         return MuonAdamW(matrices, parameters, options, decay)
     return _adamw(parameters, options, decay, fused)
 

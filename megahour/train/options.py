@@ -51,7 +51,8 @@ class SgdOptions(OptimiserOptions):
 
 
 class MuonOptions(AdamWOptions):
-    """Muon (Jordan et al., 2024): orthogonal steps for matrices, AdamW for the head, norms and biases.
+    """Muon (Jordan et al., 2024): orthogonal steps for matrices, AdamW for output layers, embeddings, norms
+    and biases.
 
     A matrix's step is scaled to the root mean square of AdamW's (Liu et al., 2025), so one learning rate and decay
     fit both: start with those of AdamW.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from pydantic import model_validator
 
@@ -67,6 +68,11 @@ class TrainParams(MachineParams, LearningParams):
     def of_senones(self) -> bool:
         """Whether the labels are a senone of `units` for each frame."""
         return self.criterion in ("ce", "mmi", "smbr")
+
+    def identity(self) -> dict[str, Any]:
+        """As for all parameters. Muon's orthogonal steps once included heads and embeddings: that was another model."""
+        now = self.optimiser == "muon" and bool(self.goal.heads or self.kind == "voice")
+        return super().identity() | ({"muon": "inner matrices"} if now else {})
 
     def check_roles(self, roles: Collection[str]) -> None:
         """Raises ConfigError unless the inputs `roles` fit the criterion."""

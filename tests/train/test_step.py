@@ -18,7 +18,7 @@ from megahour.models.build import build
 from megahour.models.encoders import Lstm, masked
 from megahour.sync.group import virtual
 from megahour.sync.group.torch_group import TorchGroup
-from megahour.train import criteria
+from megahour.train import criteria, optimisers
 from megahour.train.checkpoints import Position
 from megahour.train.meters import Curves, Sums
 from megahour.train.params import TrainParams
@@ -309,6 +309,28 @@ def test_each_optimiser_learns(optimiser: str, rate: float) -> None:
             losses.append(float(gradients.loss) / gradients.weight)
             own.apply(gradients, rate, number)
     assert losses[-1] < 0.5 * losses[0], losses[::10]
+
+
+def test_muon_leaves_output_layers_and_embeddings_to_adamw() -> None:
+    """By its state: a momentum of orthogonal steps, or AdamW's means. Heads and embeddings had the former."""
+    heads = {"transducer": 1.0, "ctc": 0.3, "attention": 0.3}
+    more = {"heads": heads, "join": 8, "context": 2, "decoder_layers": 1, "prune": 2, "tags": ["a", "b"]}
+    module = build({**SIZES, **more, "kind": "conformer"})
+    options = {"criterion": "transducer", "criterion_options": {"ctc": 0.3, "attention": 0.3, "prune": 2}}
+    p = TrainParams(kind="conformer", stack=1, offsets=[0], optimiser="muon", **options)  # type: ignore[arg-type]
+    optimiser = optimisers.build(p, module)
+    for parameter in module.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimiser.step()
+    matrices = {name for name, q in module.named_parameters() if "momentum_buffer" in optimiser.state[q]}
+    adamw = {name for name, q in module.named_parameters() if q.ndim == 2} - matrices
+    assert "encoder.head.weight" in matrices
+    assert adamw == {
+        *("joiner.weight", "ctc.weight", "decoder.out.weight", "tagger.weight"),
+        *("simple_encoder.weight", "simple_predictor.weight", "predictor.embedding.weight", "decoder.embedding.weight"),
+    }
+    assert p.identity()["muon"] == "inner matrices"
+    assert "muon" not in TrainParams(optimiser="muon").identity()
 
 
 def test_bf16_computes_in_bf16_and_steps_in_fp32() -> None:
