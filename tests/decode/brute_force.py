@@ -1,13 +1,14 @@
 """Decoding by brute force, without a graph: every word sequence, every pronunciation, every alignment.
 
-Costs in nats. `lowest_cost` may be slow and is only for tiny vocabularies.
+Costs in nats. It is slow, and only for tiny vocabularies.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import pairwise, product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -80,17 +81,37 @@ def sentence_cost(model: NgramModel, words: Sequence[str]) -> float:
 
 def hmm_cost(frames: npt.NDArray[np.float32], labels: Sequence[int], self_loop: float) -> float:
     """Least cost of (T, S) log likelihoods with each label of the sequence lasting at least one frame."""
-    if len(labels) > len(frames):
-        return math.inf
-    best = np.full(len(labels) + 1, np.inf)
-    best[0] = 0.0
+    best = [0.0] + [math.inf] * len(labels)
     stay, leave = -math.log(self_loop), -math.log(1 - self_loop)
-    for frame in frames:
-        new = np.full_like(best, np.inf)
-        for i, label in enumerate(labels, 1):
-            new[i] = min(best[i] + stay, best[i - 1] + leave) - frame[label]
-        best = new
-    return float(best[-1])
+    for frame in frames.tolist():
+        steps = zip(pairwise(best), labels, strict=True)
+        best = [math.inf, *(min(at + stay, before + leave) - frame[label] for (before, at), label in steps)]
+    return best[-1]
+
+
+def hmm_costs(
+    frames: npt.NDArray[np.float32], silence: int | None, words_cost: Callable[[Sequence[str]], float]
+) -> dict[tuple[str, ...], float]:
+    """Least cost of each sentence that the frames have room for, with `LEXICON`, self-loops of 0.6, silences of 0.3.
+
+    words_cost: cost of a sentence's words, without their sounds.
+    """
+    found = {}
+    for words, ways in _with_room(len(frames), silence):
+        sounds = min(extra + hmm_cost(frames, labels, 0.6) for labels, extra in ways)
+        found[words] = words_cost(words) + sounds
+    return found
+
+
+@cache
+def _with_room(frames: int, silence: int | None) -> list[tuple[tuple[str, ...], list[tuple[list[int], float]]]]:
+    """Sentences of `LEXICON` with those of their label sequences that so many frames have room for, if any."""
+    found = []
+    for words in word_sequences("abc", frames):
+        ways = [way for way in label_sequences(words, LEXICON, silence, 0.3) if 0 < len(way[0]) <= frames]
+        if ways:
+            found.append((words, ways))
+    return found
 
 
 def ctc_cost(frames: npt.NDArray[np.float32], labels: Sequence[int]) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 from brute_force import (
     LEXICON,
     ctc_cost,
-    hmm_cost,
+    hmm_costs,
     label_sequences,
     language_cost,
     language_model,
@@ -68,18 +69,6 @@ def texts(lattice: Lattice, scale: float = 1.0) -> dict[tuple[str, ...], float]:
     return found
 
 
-def every_sentence(model: object, frames: np.ndarray, scale: float = 1.0) -> dict[tuple[str, ...], float]:
-    """Cost of each sentence that four frames have room for."""
-    costs = {
-        words: min(
-            language_cost(model, words) + extra + hmm_cost(scale * frames, labels, 0.6)  # type: ignore[arg-type]
-            for labels, extra in label_sequences(words, LEXICON, 0, 0.3)
-        )
-        for words in word_sequences("abc", 4)
-    }
-    return {words: cost for words, cost in costs.items() if cost < math.inf}
-
-
 @pytest.mark.parametrize(("order", "scale", "beam"), [(1, 1.0, 7.0), (2, 0.4, 4.0), (3, 1.0, 9.0)])
 def test_every_sentence_within_the_beam_is_there_with_its_best_score_and_no_arc_leads_elsewhere(
     order: int, scale: float, beam: float
@@ -89,7 +78,7 @@ def test_every_sentence_within_the_beam_is_there_with_its_best_score_and_no_arc_
     for seed in range(3):
         frames = random_posteriors(seed, 4, 4)
         lattice = searched(graph, frames, beam, replace(WIDE, acoustic_scale=scale))
-        found, expected = texts(lattice, scale), every_sentence(model, frames, scale)
+        found, expected = texts(lattice, scale), hmm_costs(scale * frames, 0, partial(language_cost, model))
         limit = min(expected.values()) + beam
         within = {words: cost for words, cost in expected.items() if cost <= limit - 0.01}
         assert len(within) > 3
@@ -183,7 +172,10 @@ def test_a_narrow_search_loses_paths_but_never_the_right_scores(options: SearchO
     graph = build_graph(model, LEXICON, 4, silence=0, silence_probability=0.3, self_loop=0.6)
     for seed in range(2):
         frames = random_posteriors(seed, 4, 4)
-        found, expected = texts(searched(graph, frames, 5.0, options)), every_sentence(model, frames)
+        found, expected = (
+            texts(searched(graph, frames, 5.0, options)),
+            hmm_costs(frames, 0, partial(language_cost, model)),
+        )
         assert all(cost > expected[words] - 0.01 for words, cost in found.items())
         best = Searcher(graph, None, options)(frames)
         assert -min(found.values()) >= best.score - 0.01
@@ -314,13 +306,7 @@ def test_a_graph_composed_on_the_fly_finds_what_every_sentence_costs_by_the_othe
     composed = ComposedGraph(search_graph(graph.fst), graph.words, *walks, scale)
     for seed in range(2):
         frames = random_posteriors(seed, 4, 4)
-        expected = {
-            words: min(
-                scale * sentence_cost(models[new], words) + extra + hmm_cost(frames, labels, 0.6)
-                for labels, extra in label_sequences(words, LEXICON, 0, 0.3)
-            )
-            for words in word_sequences("abc", 4)
-        }
+        expected = hmm_costs(frames, 0, lambda words: scale * sentence_cost(models[new], words))
         limit = min(expected.values()) + 6.0
         within = {words: cost for words, cost in expected.items() if cost <= limit - 0.01}
         search = LatticeSearcher(graph, Searcher(graph, None, WIDE), 6.0, 2, composed)
