@@ -12,6 +12,7 @@ import numpy.ma
 import pytest
 import rich.table
 import s3fs
+import scipy.signal
 import torch
 import torch._dynamo
 import torch.distributed.fsdp

@@ -11,7 +11,6 @@ import io
 from typing import NamedTuple
 
 import numpy as np
-import scipy.signal
 import soundfile
 import soxr
 from numpy.typing import NDArray
@@ -54,6 +53,8 @@ def apply_codec(codec: str, signal: Audio, rate_hz: int, rng: np.random.Generato
         return _without_packets(signal, round(PACKET_S * rate_hz), rng)
     chosen = FORMATS[codec]
     if chosen.telephone:
+        import scipy.signal  # takes a second of CPU, which most processes spare
+
         own_hz = TELEPHONE_HZ
         sections = scipy.signal.butter(2, TELEPHONE_BAND_HZ, "bandpass", fs=rate_hz, output="sos").astype(np.float32)
         signal = np.asarray(scipy.signal.sosfilt(sections, signal), np.float32)

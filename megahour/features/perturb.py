@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import scipy.signal
 from numpy.typing import NDArray
 
 from megahour.core.records import key_of
@@ -75,6 +74,8 @@ class Perturb:
 
     def _in_a_room(self, signal: Audio, rate_hz: int, rng: np.random.Generator) -> Audio:
         """Add reverberation. The direct sound keeps its time, and the signal its level."""
+        import scipy.signal  # takes a second of CPU, which most processes spare
+
         if self.rooms is None:
             response = impulse_response(
                 rng.uniform(*self.options.rt60_s), rng.uniform(*self.options.direct_db), rate_hz, rng

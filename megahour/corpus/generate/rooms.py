@@ -12,7 +12,6 @@ from typing import Literal
 
 import numpy as np
 import scipy.fft
-import scipy.signal
 from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
@@ -132,6 +131,8 @@ def apply(condition: str, audio: Audio, rate_hz: int, rng: np.random.Generator) 
     """
     if condition not in CONDITIONS:
         raise ConfigError(f'there is no condition "{condition}"', remedy=f"use one of {', '.join(CONDITIONS)}")
+    import scipy.signal  # takes a second of CPU, which most processes spare
+
     chosen = CONDITIONS[condition]
     wet = np.array(audio, dtype=np.float32)
     if not len(wet):
