@@ -37,10 +37,10 @@ def command(run: str, other: str, out: str, table: str, json: bool, top: int, ti
     """
     import json as json_module
 
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     from megahour.core.output import is_sink, write_output
-    from megahour.core.surroundings import explaining
     from megahour.engine.local import LocalEngine
     from megahour.report.coverage import cover
     from megahour.report.coverage_family import family
@@ -70,8 +70,8 @@ def command(run: str, other: str, out: str, table: str, json: bool, top: int, ti
         monitor.stopped()
     covered = unlike(covered)
     if table:
-        with explaining(table, Path(table).absolute().parent):
-            pq.write_table(table_of(covered), table)
+        pq.write_table(table_of(covered), packed := pa.BufferOutputStream())
+        write_output(table, packed.getvalue().to_pybytes())
     if json:
         click.echo(json_module.dumps(list(rows(covered)), indent=1, ensure_ascii=False))
         return

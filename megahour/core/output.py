@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from megahour.core.filesystems import file_system
 from megahour.core.surroundings import explaining
-from megahour.core.transfer import publish_text
+from megahour.core.transfer import publish_bytes
 
 STDOUTS = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 OPENED = {**dict.fromkeys(STDOUTS, 1), "/dev/stderr": 2, "/dev/fd/2": 2, "/proc/self/fd/2": 2}
@@ -38,14 +38,15 @@ def open_sink(path: str | Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def write_output(path: str | Path, text: str) -> None:
-    """Write a text file of any file system atomically, or into a pipe or device.
+def write_output(path: str | Path, content: str | bytes) -> None:
+    """Write a file of any file system atomically, or into a pipe or device.
 
     Raises StoreError: no such folder, no permission or no space.
     """
+    data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     if is_sink(path):
         with open_sink(path) as file:
-            file.write(text.encode("utf-8", "surrogatepass"))
+            file.write(data)
         return
     with explaining(path, Path(path).absolute().parent, resumes=False):
-        publish_text(*file_system(str(path)), text)
+        publish_bytes(*file_system(str(path)), data)

@@ -1,19 +1,21 @@
-"""Write WAV files atomically, with a comment that the speech is synthetic."""
+"""Write WAV files atomically, or into a pipe that stands there, with a comment that the speech is synthetic."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError, StoreError
-from megahour.core.output import is_sink
+from megahour.core.output import is_sink, open_sink
 from megahour.corpus.media.audio import to_int16
 
 NOTICE = "synthetic speech, made by megahour"
@@ -23,9 +25,11 @@ OTHER_FORMATS = frozenset({".aac", ".flac", ".m4a", ".mp3", ".mp4", ".oga", ".og
 class WavWriter:
     """Write 16-bit mono samples to a scratch file, which replaces `path` on a clean exit.
 
+    A pipe or device gets a copy instead, at the end: WAV has its length at the front.
+
     Raises
     ------
-    ConfigError: the folder does not exist, the suffix is that of another format, or `path` is a folder, pipe or device.
+    ConfigError: the folder does not exist, the suffix is that of another format, or `path` is a folder.
     StoreError: the file cannot be written: the disk is full or permission is missing.
     """
 
@@ -34,21 +38,21 @@ class WavWriter:
             raise ConfigError(
                 "only WAV can be written", where=str(path), remedy=f"use --out {path.with_suffix('.wav')}"
             )
-        if path.is_dir() or is_sink(path):  # WAV has its length at the front, which cannot be mended in a pipe
-            what = "a folder" if path.is_dir() else "a pipe or a device"
-            remedy = (
-                f"use --out {path / 'speech.wav'}"
-                if path.is_dir()
-                else "use --out - to write raw samples to standard output"
-            )
-            raise ConfigError(f"{what}, not a file", where=str(path), remedy=remedy)
+        if path.is_dir():
+            raise ConfigError("a folder, not a file", where=str(path), remedy=f"use --out {path / 'speech.wav'}")
         self.path, self.rate_hz = path, rate_hz
         self._scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._pipe: BinaryIO | None = None
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> WavWriter:
         if not self.path.parent.is_dir():
             raise ConfigError("no such folder", where=str(self.path.parent), remedy="create it first, or check --out")
         with self._explaining():
+            if is_sink(self.path):
+                self._pipe = self._stack.enter_context(open_sink(self.path))
+                folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="megahour-"))
+                self._scratch = Path(folder) / "speech.wav"
             self._scratch.touch()  # a clear OSError if the folder is not writable; libsndfile only says "System error"
             self._file = soundfile.SoundFile(self._scratch, "w", self.rate_hz, 1, "PCM_16", format="WAV")
             self._file.comment = NOTICE
@@ -61,11 +65,14 @@ class WavWriter:
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         frames = self._file.frames
-        with contextlib.suppress(soundfile.SoundFileError) if kind else self._explaining():
-            self._file.close()
-        if kind is None and frames:
-            self._scratch.replace(self.path)
-        else:
+        with self._stack:
+            with contextlib.suppress(soundfile.SoundFileError) if kind else self._explaining():
+                self._file.close()
+            if kind is None and frames and self._pipe is None:
+                self._scratch.replace(self.path)
+            elif kind is None and frames and self._pipe is not None:
+                with self._explaining(), self._scratch.open("rb") as file:
+                    shutil.copyfileobj(file, self._pipe)
             self._scratch.unlink(missing_ok=True)
 
     @contextlib.contextmanager

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import subprocess
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
@@ -464,6 +466,15 @@ def test_the_same_numbers_as_parquet_and_as_json(both: dict[str, Any], found: Co
     assert everything["records"] == 36
     again = json.loads(call(urls[0], urls[0], "--json").stdout)
     assert {row["run"] for row in again} == {"one 1", "one 2"}
+
+
+def test_the_table_goes_into_a_pipe_that_stays(run: dict[str, Any], tmp_path: Path) -> None:
+    """Arrow could not write into it, and removed it."""
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+        told = json.loads(call(str(run["root"]), "--json", "--table", str(pipe)).stdout)
+        assert pq.read_table(pa.BufferReader(reader.communicate(timeout=20)[0])).to_pylist() == told
+    assert pipe.is_fifo()
 
 
 def test_what_cannot_be_counted_or_written_is_reported_before_a_shard_is_counted(

@@ -4,6 +4,7 @@ import io
 import os
 import resource
 import stat
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -33,13 +34,27 @@ def test_names_of_other_formats_and_folders_that_are_not_there_are_refused(tmp_p
         pass
 
 
-def test_a_pipe_or_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match=r"pipe: a pipe or a device, not a file\nRemedy: use --out - "):
-        WavWriter(tmp_path / "pipe", 8000)
+def test_a_pipe_gets_the_file_whole_and_stays(tmp_path: Path) -> None:
+    """It was refused; a program that reads a WAV needs the length at its front."""
+    for name, samples in (("spoken", [SECOND, SECOND]), ("nothing", [])):
+        os.mkfifo(pipe := tmp_path / name)
+        with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
+            with WavWriter(pipe, 8000) as wav:
+                for each in samples:
+                    wav.add(each)
+            got = reader.communicate(timeout=20)[0]
+        assert stat.S_ISFIFO(pipe.stat().st_mode)
+        if samples:
+            with soundfile.SoundFile(io.BytesIO(got)) as file:
+                assert (file.frames, file.comment) == (16_000, NOTICE)
+        else:
+            assert got == b""
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nothing", "spoken"]
+
+
+def test_a_folder_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"a folder, not a file\nRemedy: use --out .*speech\.wav"):
         WavWriter(tmp_path, 8000)
-    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
 
 
 def test_a_full_disk_is_named_and_leaves_nothing(tmp_path: Path) -> None:
