@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -57,11 +57,12 @@ def measured(
     timings, wall = output.timings(), output.wall()
     if not timings or "seconds" not in wall:
         raise ConfigError("no timings", where=output.url, remedy="run the step again, and give that run by --from")
-    seconds = [float(timing.get("seconds", 0.0)) for timing in timings.values()]
-    cpu_s = sum(float(timing.get("cpu_seconds", 0.0)) for timing in timings.values())
+    whole = [float(timing.get("seconds", 0.0)) for timing in timings.values()]
+    seconds, cpu_s = _net(timings.values(), "seconds"), sum(_net(timings.values(), "cpu_seconds"))
     workers = max(1, int(wall.get("workers", 1)))
     task_s, mean, longest = sum(seconds), sum(seconds) / len(seconds), max(seconds)
-    work = max(math.ceil(len(seconds) / workers) * mean, longest) if machine != "train" else task_s
+    work = max(math.ceil(len(whole) / workers) * sum(whole) / len(whole), max(whole))
+    work = sum(whole) if machine == "train" else work
     own = _books(output.url, output.manifest.digest)
     read = [_books(each.url, each.manifest.digest) for each in inputs.values()]
     return Measured(
@@ -85,6 +86,11 @@ def measured(
         longest=longest / mean if mean else 1.0,
         inputs=parents,
     )
+
+
+def _net(timings: Iterable[Mapping[str, Any]], name: str) -> list[float]:
+    """What each task took, without the compilation of functions: a machine does that once, in its first run."""
+    return [max(0.0, float(each.get(name, 0.0)) - float(each.get(f"compile_{name}", 0.0))) for each in timings]
 
 
 class _Books(NamedTuple):

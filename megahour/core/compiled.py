@@ -14,6 +14,7 @@ from functools import cached_property, partial, update_wrapper
 from typing import Any, overload
 
 from megahour.core import machine_code
+from megahour.core.compile_time import compiling
 
 Fast = bool | set[str]
 _before: list[Callable[[], None]] = []
@@ -96,11 +97,12 @@ class Kernel:
             return self._dispatcher  # type: ignore[no-any-return]
         code = machine_code.load(self.py_func, name)
         if code is None:
-            from megahour.core.jit import compiled_for
+            with compiling():  # numba's import too
+                from megahour.core.jit import compiled_for
 
-            made = compiled_for(self._dispatcher, args)
-            if made is not None:
-                machine_code.save(self.py_func, name, made)
+                made = compiled_for(self._dispatcher, args)
+                if made is not None:
+                    machine_code.save(self.py_func, name, made)
             return self._dispatcher  # type: ignore[no-any-return]
         return code
 

@@ -15,6 +15,7 @@ from numba import njit
 from numba.core.caching import IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
 
+from megahour.core.compile_time import compiling
 from megahour.core.machine_code import Made, used
 
 PATIENCE_S = 120.0
@@ -44,7 +45,7 @@ def dispatcher(function: Callable[..., Any], *, fastmath: bool | set[str] = Fals
 
 def _compile_once(compile_or_load: Callable[[Any], Any], lock: Path, signature: Any) -> Any:
     # In this order, so that no thread waits for a lock that another thread of its process holds.
-    with global_compiler_lock, _held(lock):
+    with compiling(), global_compiler_lock, _held(lock):
         return compile_or_load(signature)
 
 

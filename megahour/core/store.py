@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-NUMBERS = {"seconds", "cpu_seconds", "peak_bytes", "workers"}  # numeric fields of `timings/`
+# Numeric fields of `timings/`.
+NUMBERS = {"seconds", "cpu_seconds", "compile_seconds", "compile_cpu_seconds", "peak_bytes", "workers"}
 UNREADABLE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 RESOLVED = "recipe.resolved.yaml"  # marks the folder of a run
 SCRATCH = ".scratch"  # files that a stage keeps beside its output until it is finished, such as checkpoints

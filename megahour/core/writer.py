@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet
 
+from megahour.core.compile_time import spent
 from megahour.core.locks import check
 from megahour.core.receipts import Counts, FileInfo, Receipt
 from megahour.core.records import canonical_json
@@ -43,6 +44,7 @@ class ShardWriter:
         self._digests: dict[str, str] = {}
         self._started = time.monotonic()
         self._cpu_started = time.process_time()
+        self._compiled_before = spent()
         if is_local(artifact.fs):
             self._folder = Path(artifact.path(f"tmp/{shard:05d}-{uuid.uuid4().hex}"))
             self._folder.mkdir(parents=True)
@@ -137,6 +139,9 @@ class ShardWriter:
             "peak_bytes": peak_bytes(),
             "host": socket.gethostname(),
         }
+        compiling = spent().since(self._compiled_before)
+        if compiling.seconds:
+            timing |= {f"compile_{key}": round(value, 3) for key, value in compiling._asdict().items()}
         publish_text(fs, artifact.path(f"timings/{self.shard:05d}.json"), canonical_json(timing))
         publish_text(fs, artifact.path(f"receipts/{self.shard:05d}.json"), receipt_text)
         return receipt

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import json
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -213,6 +214,24 @@ def test_constants_go_through_a_file() -> None:
 def test_published_set_ups_differ_by_what_the_page_says() -> None:
     differences = [round(100 * (row.found / row.published - 1)) for row in set_ups()]
     assert differences == [-37, 10, -27, -14, 4, 4]
+
+
+def test_what_a_machine_compiles_once_is_in_no_law(tmp_path: Path) -> None:
+    """A first run compiles; as part of its tasks, that would hide how the step grows."""
+    made = []
+    for name, compiled_s in (("cold", 8.0), ("warm", 0.0)):
+        artifact = write_artifact(tmp_path / name, [({}, {".json": b"x"})] * 4, {})
+        for shard in range(4):
+            extra = compiled_s * (shard < 2)
+            timing = {"seconds": 1.0 + shard + extra, "cpu_seconds": 0.5 + extra / 2}
+            if extra:
+                timing |= {"compile_seconds": extra, "compile_cpu_seconds": extra / 2}
+            (tmp_path / name / f"timings/{shard:05d}.json").write_text(json.dumps(timing))
+        (tmp_path / name / "timings/total.json").write_text(json.dumps({"seconds": 6.0 + compiled_s, "workers": 2}))
+        made.append(measured(name, artifact, "cores", 1, {}, ()))
+    cold, warm = made
+    assert cold.quantities == warm.quantities
+    assert (warm.quantities["task_s"], warm.quantities["cpu_s"], cold.longest) == (10.0, 2.0, warm.longest)
 
 
 def test_the_receipts_of_an_artifact_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import importlib
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,11 @@ import pytest
 from gloo import processes
 
 from megahour.core import jit
+from megahour.core.compile_time import compiling, spent
 from megahour.core.compiled import compiled
 from megahour.core.jit import dispatcher
+from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
 
 
 def test_a_function_without_a_file_is_compiled_for_this_process() -> None:
@@ -110,6 +114,44 @@ def work(x):
 
 work = dispatcher(work)
 """
+
+
+def test_shards_state_apart_how_long_functions_were_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the first shard alone: later ones find the code, in this process and others."""
+    import numpy as np
+
+    (tmp_path / "compiled_module.py").write_text(SLOW)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module, artifact = importlib.import_module("compiled_module"), Artifact(tmp_path / "made")
+    for shard in range(2):
+        with ShardWriter(artifact, shard, "f") as out:
+            began = time.monotonic()
+            module.work(np.arange(3.0))
+            took_s = time.monotonic() - began
+            time.sleep(0.05)
+            out.commit()
+        if shard == 0:
+            timing = artifact.timings()[0]
+            assert 0.5 * took_s < timing["compile_seconds"] <= took_s + 0.001 < timing["seconds"]
+            assert 0 < timing["compile_cpu_seconds"] <= timing["cpu_seconds"]
+    assert "compile_seconds" not in artifact.timings()[1]
+
+
+def test_threads_and_functions_within_others_count_once() -> None:
+    before, barrier = spent(), threading.Barrier(2)
+
+    def compiles_at_once() -> None:
+        with compiling(), compiling():
+            barrier.wait(30)
+            time.sleep(0.2)
+
+    threads = [threading.Thread(target=compiles_at_once) for _ in range(2)]
+    began = time.monotonic()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert 0.2 <= spent().since(before).seconds <= time.monotonic() - began
 
 
 def test_processes_that_need_a_function_at_once_compile_it_once(tmp_path: Path) -> None:
