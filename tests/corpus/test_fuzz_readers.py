@@ -44,7 +44,7 @@ from megahour.decode.params import ImportHypothesesParams
 from megahour.lattices.kaldi_format import read_archive
 from megahour.lattices.slf import from_slf
 
-SLOWEST_S = 5.0  # of one record; all are small
+SLOWEST_S = 5.0  # of CPU, of one record; all are small
 INPUTS = {
     "transcripts": 1000,
     "side files": 300,
@@ -133,10 +133,11 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def in_time(items: Iterator[Any]) -> Iterator[Any]:
-    before, last = time.monotonic(), None
+    """In CPU time: on a busy machine the clock also counts what others do."""
+    before, last = time.process_time(), None
     for item in items:
-        assert time.monotonic() - before < SLOWEST_S, (last, item)
-        before, last = time.monotonic(), item
+        assert time.process_time() - before < SLOWEST_S, (last, item)
+        before, last = time.process_time(), item
         yield item
 
 
@@ -392,9 +393,9 @@ def test_what_recognisers_wrote(tmp_path: Path, seeds: Sequence[int]) -> None:
 
 def check(read: Callable[[bytes], object], data: bytes, *refusals: type[Exception]) -> None:
     """`data` is read in time, or refused as it should be."""
-    before = time.monotonic()
+    before = time.process_time()
     try:
         read(data)
     except (MegahourError, *refusals):
         pass
-    assert time.monotonic() - before < SLOWEST_S, data
+    assert time.process_time() - before < SLOWEST_S, data
