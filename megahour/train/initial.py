@@ -21,15 +21,22 @@ SAME = ("kind", "layers", "units", "lookahead", "stack", "mels")
 PARAMETER = {"units": "hidden", "mels": "mels of the features"}
 OUTPUTS = ("tokens", "senones", "units_digest", "marks", "phones")
 """Keys that must be equal for the layers of tokens or senones to fit."""
-KNOW_OUTPUTS = ("head.", "ctc.", "joiner.", "predictor.", "decoder.")
-KNOW_TAGS = ("tagger.", "tag_prompt.", "tag_start.")
+LEARNT = (
+    (OUTPUTS, ("head.", "ctc.", "joiner.", "predictor.", "decoder.")),
+    (("tags",), ("tagger.", "tag_prompt.", "tag_start.")),
+    (("symbols",), ("symbol.",)),
+    (("voices",), ("voice.",)),
+    (("languages",), ("language.",)),
+)
+"""Keys of `.model.json`, and the layers that fit only if these are equal."""
 
 
 class InitialModel:
     """A *model* artifact of `train` that provides the initial weights of a training.
 
     Its feature normalisation is used too, so that the encoder's outputs are unchanged at the start. Layers for tokens,
-    senones or tags are copied if both models have the same ones, and initialised randomly otherwise.
+    senones or tags, and a voice's for symbols, voices or languages, are copied if both models have the same ones, and
+    initialised randomly otherwise.
 
     Raises
     ------
@@ -56,9 +63,8 @@ class InitialModel:
         if other := {n: (self.config.get(n), config.get(n)) for n in SAME if self.config.get(n) != config.get(n)}:
             self._differ({"kind": other["kind"]} if "kind" in other else other)
         theirs = _parts(restore(self.config, self._data, where=self.url).state_dict())
-        outputs = all(self.config.get(name) == config.get(name) for name in OUTPUTS)
-        unknown: tuple[str, ...] = () if outputs else KNOW_OUTPUTS
-        unknown += () if self.config.get("tags") == config.get("tags") else KNOW_TAGS
+        apart = {name for name in self.config.keys() | config.keys() if self.config.get(name) != config.get(name)}
+        unknown = tuple(layer for names, layers in LEARNT if apart & set(names) for layer in layers)
         mine, taken = _parts(module.state_dict()), []
         for name, target in mine.items():
             source = theirs.get(name)

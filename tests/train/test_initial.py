@@ -13,6 +13,8 @@ from megahour.core.receipts import Counts, Manifest
 from megahour.core.stage import Context
 from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
+from megahour.models.build import build
+from megahour.train.initial import InitialModel
 from megahour.train.params import TrainParams
 from megahour.train.session import train
 
@@ -82,6 +84,22 @@ def test_a_transducer_begins_with_the_encoder_of_ctc_and_the_other_way_round(tmp
     fourth = weights(trained(tmp_path / "4", others(tmp_path / "4", made), second, **joint))
     for name in mine:
         torch.testing.assert_close(fourth[name], mine[name], atol=1e-6, rtol=0)
+
+
+def test_a_voice_takes_no_rows_of_other_symbols_or_speakers() -> None:
+    """As many of them, but others: row 1 of the one model's `symbol` is row 2 of the other's."""
+    sizes = {"kind": "voice", "inputs": 4, "outputs": 4, "layers": 1, "units": 8, "decoder_layers": 1}
+    config = {**sizes, "decoder": "fast", "symbols": ["", "a", "b"], "voices": ["x", "y"], "languages": ["de", "en"]}
+    initial = object.__new__(InitialModel)
+    initial.url, initial.config = "first", config
+    initial._data = safetensors.torch.save(build(config, seed=1).state_dict())
+    for name, names in ("symbols", ["", "b", "a"]), ("voices", ["x", "z"]), ("languages", ["de", "fr"]), ("", []):
+        module = build(config, seed=2)
+        with torch.no_grad():
+            initial.fill(module, {**config, name: names} if name else config)
+        theirs = build(config, seed=1).state_dict()
+        apart = {key for key, tensor in module.state_dict().items() if not torch.equal(tensor, theirs[key])}
+        assert apart == ({f"{name.removesuffix('s')}.weight"} if name else set())
 
 
 @pytest.mark.parametrize(
