@@ -22,6 +22,7 @@ class Interpolate(SingleShard[InterpolateParams]):
     """Writes `.arpa` and `.vocab.txt`; the summary has the weights, and perplexities of the held-out text."""
 
     name = "lm-interpolate"
+    version = 2
     params = InterpolateParams
     inputs = (*MODELS, TEXT)
 
@@ -51,6 +52,7 @@ class Prune(SingleShard[PruneParams]):
     """Writes `.arpa` and `.vocab.txt`."""
 
     name = "lm-prune"
+    version = 2
     params = PruneParams
     inputs = (Input("lm"), Input("history", optional=True, kinds=("lm",)), TEXT)
 
@@ -80,6 +82,7 @@ class Perplexity(SingleShard[PerplexityParams]):
     """Writes `.json`: for each model its size, and perplexities without and with unknown words."""
 
     name = "lm-perplexity"
+    version = 2
     params = PerplexityParams
     inputs = (*MODELS, TEXT)
 
@@ -115,7 +118,8 @@ class Convert(SingleShard[ConvertParams]):
                 sizes = convert(path, out.path(".kenlm"), to=p.form)
             else:
                 sizes = convert(path, out.path(f".{p.form}"))
-        out.text(inputs["lm"].read_bytes(0, ".vocab.txt").decode(), ".vocab.txt")
+        with out.open(".vocab.txt") as file:
+            file.write(inputs["lm"].read_bytes(0, ".vocab.txt"))
         _count(sizes, out)
 
 
@@ -142,7 +146,9 @@ def _write(model: NgramModel, out: ShardWriter) -> None:
 
     with out.open(".arpa") as file:
         write_arpa(model, file)
-    out.text("".join(f"{word}\n" for word in model.vocabulary.words[len(SPECIALS) :]), ".vocab.txt")
+    words = "".join(f"{word}\n" for word in model.vocabulary.words[len(SPECIALS) :])
+    with out.open(".vocab.txt") as file:  # of any encoding
+        file.write(words.encode("utf-8", "surrogateescape"))
     _count(model.sizes, out)
 
 

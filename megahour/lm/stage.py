@@ -55,8 +55,9 @@ class LanguageModel(SingleShard[LanguageModelParams]):
             ctx.progress(done, total, "partitions", phase=phase)
 
         corpus, model = reading.corpus, fit(p, reading, out.path(".arpa"), 1, progress)
-        words = (corpus.spell(number).decode() for number in range(len(RESERVED), corpus.size))
-        out.text("".join(f"{word}\n" for word in words), ".vocab.txt")
+        words = (corpus.spell(number) + b"\n" for number in range(len(RESERVED), corpus.size))
+        with out.open(".vocab.txt") as file:  # a list of words may have any encoding
+            file.writelines(words)
         out.came_in(reading.sentences)
         if spelling is not None:
             out.came_in(spelling.left_out)

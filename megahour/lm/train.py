@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -11,11 +12,13 @@ from uuid import uuid4
 import numpy as np
 
 from megahour.core.errors import ConfigError, MegahourError
+from megahour.lm.arpa.write import comment
 from megahour.lm.estimate.estimate import Estimated, estimate
 from megahour.lm.estimate.katz_model import estimate_katz
 from megahour.lm.estimate.partitions import Corpus
 from megahour.lm.estimate.reading import CountedCorpus, allowed_words, lines_of, read_corpus, vocabulary_of
 from megahour.lm.estimate.sweep import Words
+from megahour.lm.query.mapped_import import TOKENS as TOKENS
 from megahour.lm.query.mapped_sink import estimate_mapped
 from megahour.lm.query.model_files import PACKED, form_to_write, packing, replacing
 from megahour.lm.text.cut import WordCut
@@ -31,7 +34,6 @@ BYTES_PER_WORD = 75  # memory for a word of a corpus in memory
 TEXT_BYTES_PER_WORD = 4  # plain text, lower limit
 MOST_TEXT_BYTES = 6  # plain text, upper limit; a text that does not fit even then is refused
 PACKED_FACTOR = 3  # growth of compressed text
-TOKENS = "tokenizer"  # fact of a mapped model: the digest of the tokenizer that its text was spelled with
 TOKENS_FACTOR = 2  # growth of text that is spelled in tokens
 Progress = Callable[[str, int, int], None]
 
@@ -95,7 +97,9 @@ def _train(
     with replacing(out) as making:
         if memory_bytes:
             with packing(making, options.out, options.threads, progress) as path:
-                return _bounded(options, text, path, memory_bytes, size, progress)
+                made = _bounded(options, text, path, memory_bytes, size, progress)
+                _prepend(comment((facts or {}).get(TOKENS, "")), path)
+                return made
         reading = read(options, _counted(text, size, progress), room=size // TEXT_BYTES_PER_WORD + 1)
         if not reading.words:
             where = ", ".join(options.source)[:200]
@@ -108,7 +112,23 @@ def _train(
             )  # fmt: skip
             return _trained(model, reading)
         with packing(making, options.out, options.threads, progress) as path:
-            return _trained(fit(options, reading, path, options.threads, progress), reading)
+            fitted = fit(options, reading, path, options.threads, progress)
+            _prepend(comment((facts or {}).get(TOKENS, "")), path)
+            return _trained(fitted, reading)
+
+
+def _prepend(text: bytes, path: Path) -> None:
+    """Put text before that of a file."""
+    if not text:
+        return
+    rest = path.with_name(f"{path.name}.rest")
+    path.replace(rest)
+    try:
+        with rest.open("rb") as file, path.open("wb") as out:
+            out.write(text)
+            shutil.copyfileobj(file, out, 1 << 22)
+    finally:
+        rest.unlink()
 
 
 def read(options: ModelOptions, text: Iterable[Block], **limits: Any) -> CountedCorpus:

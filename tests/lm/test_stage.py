@@ -14,7 +14,8 @@ from megahour.core.store import Artifact
 from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.lm.arpa.model import read_arpa
-from megahour.lm.params import LanguageModelParams
+from megahour.lm.combine_stage import Interpolate
+from megahour.lm.params import InterpolateParams, LanguageModelParams
 from megahour.lm.stage import LanguageModel
 from megahour.runner.runner import run_stage
 from megahour.units.params import TokensParams
@@ -89,6 +90,24 @@ def test_impossible_jobs_are_refused(
             engine,
             work=tmp_path / "work",
         )
+
+
+def test_a_list_of_words_may_have_any_encoding(tmp_path: Path, engine: LocalEngine) -> None:
+    (tmp_path / "words").write_bytes(b"boat\ncaf\xe9\n")
+    (tmp_path / "text").write_text("the boat\n")
+    params = LanguageModelParams(source=[f"{tmp_path}/text"], vocabulary_file=f"{tmp_path}/words", order=2)
+    run_stage(LanguageModel(), params, {}, made := Artifact(tmp_path / "lm"), engine, work=tmp_path / "work")
+    assert made.read_bytes(0, ".vocab.txt") == b"boat\ncaf\xe9\n"
+    copied = {"lm1": made}
+    run_stage(
+        Interpolate(),
+        InterpolateParams(weights=[1.0]),
+        copied,
+        out := Artifact(tmp_path / "mixed"),
+        engine,
+        work=tmp_path,
+    )
+    assert out.read_bytes(0, ".vocab.txt") == b"boat\ncaf\xe9\n"
 
 
 def test_vocabularies_given_cut_and_limited(tmp_path: Path, engine: LocalEngine) -> None:

@@ -14,6 +14,7 @@ MORE, DONE, NUMBER, WORDS, EXTRA, UNKNOWN_WORD, POSITIVE, SECTION, REPEATED = ra
 """Why parsing ended: no whole line is left (MORE), all n-grams are read (DONE), or the error in the current line."""
 
 NEVER = -99.0  # log10 of a probability of zero in ARPA files
+LARGEST = 1e300  # of a number; infinity is none
 _POWERS = 10.0 ** np.arange(0, 64)
 
 
@@ -74,6 +75,8 @@ def _number(text, at, stop):  # type: ignore[no-untyped-def]
         step = min(scale, 63)
         value *= _POWERS[step]
         scale -= step
+    if value > LARGEST:
+        return 0.0, False
     return (-value if negative else value), True
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa import parse
 from megahour.lm.arpa.rows import repeated
+from megahour.lm.arpa.write import TOKENIZER
 from megahour.lm.text.arrays import Bytes, Float64, Int32
 from megahour.lm.text.compression import unpacked
 from megahour.lm.text.tokenise import PADDING, RESERVED, UNKNOWN, WordTable
@@ -33,13 +34,14 @@ class ArpaArrays:
 
     vocabulary: `<unk>`, `<s>`, `</s>`, then words in the file's order; unigram i is word i. If the file lacks `<unk>`,
     `<UNK>` is `<unk>`, as in KenLM. If it has both, they are two words. If it has neither, `<unk>` gets UNSEEN. Missing
-    `<s>` and `</s>` get NEVER.
+    `<s>` and `</s>` get NEVER. tokenizer: from the line TOKENIZER before `\\data\\`, "" without one.
     """
 
     vocabulary: WordTable
     grams: list[Int32]
     logp: list[Float64]
     backoff: list[Float64]
+    tokenizer: str = ""
 
 
 def read_arrays(path: str | Path, progress: Progress = lambda phase, done, total: None) -> ArpaArrays:
@@ -63,13 +65,20 @@ def read_arrays(path: str | Path, progress: Progress = lambda phase, done, total
         reader.expect_nothing()
         progress("read", total, total)
     capital = 0 if listed else arrays.vocabulary.number(b"<UNK>")
-    return _without_capital_unknown(arrays, capital) if capital else arrays
+    return replace(_without_capital_unknown(arrays, capital) if capital else arrays, tokenizer=reader.tokenizer)
 
 
 def read_sizes(path: str | Path) -> list[int]:
     """Read the numbers of n-grams by order from the header. Raises MegahourError as `read_arrays`."""
     with opened(path) as file:
         return _counts(_Reader(file, str(path)))
+
+
+def read_tokenizer(path: str | Path) -> str:
+    """Read `ArpaArrays.tokenizer` from the header. Raises MegahourError as `read_arrays`."""
+    with opened(path) as file:
+        _counts(reader := _Reader(file, str(path)))
+        return reader.tokenizer
 
 
 @contextmanager
@@ -89,6 +98,7 @@ class _Reader:
         self.line = 1
         self.last = False  # the end of the file is reached
         self.begun = False  # \\data\\ has been read
+        self.tokenizer = ""
 
     def more(self) -> None:
         """Append the next block of the file to the unread bytes. Raises MegahourError at the end of the file."""
@@ -154,8 +164,9 @@ def shown(line: bytes) -> str:
 
 
 def _counts(reader: _Reader) -> list[int]:
-    while reader.next() != b"\\data\\":
-        continue
+    while (line := reader.next()) != b"\\data\\":
+        if line.startswith(TOKENIZER):
+            reader.tokenizer = line.removeprefix(TOKENIZER).decode("utf-8", "replace").strip()
     reader.begun = True
     sizes: list[int] = []
     while (line := reader.next()).startswith(b"ngram"):

@@ -17,12 +17,18 @@ ROOM = 16  # bytes after the last line that may be overwritten
 NUMBER_BYTES = 22
 LARGEST = 1e12  # larger numbers are clipped
 PART = 1 << 16  # n-grams formatted at a time
+TOKENIZER = b"# tokenizer: "  # begins a line before the header: the digest of the tokens that a model is made of
 END_OF_MODEL = b"\n\\end\\\n"
 
 
 def header(sizes: Sequence[int]) -> bytes:
     r"""The section \data\: numbers of n-grams by order."""
     return b"\\data\\\n" + b"".join(b"ngram %d=%d\n" % entry for entry in enumerate(sizes, 1))
+
+
+def comment(tokenizer: str) -> bytes:
+    """The line before the header of a model of tokens, which other programs skip; nothing without a digest."""
+    return TOKENIZER + tokenizer.encode() + b"\n" if tokenizer else b""
 
 
 def section(k: int) -> bytes:

@@ -163,6 +163,7 @@ def lmplz(**values: Any) -> None:
 
 def _chosen(values: dict[str, Any]) -> Any:
     """Validate the options to `lmplz.LmplzOptions`. Raises ConfigError."""
+    from megahour.lm.estimate.discounts import FALLBACK
     from megahour.lm.lmplz import LmplzOptions
     from megahour.lm.params import MAX_ORDER
 
@@ -173,6 +174,7 @@ def _chosen(values: dict[str, Any]) -> Any:
         message = f"{' '.join(map(str, prune))} must be at most {order} numbers that do not decrease"
         raise ConfigError(message, where="--prune", remedy="give a number per order, words first: --prune 0 0 1")
     if fallback is not None:
+        fallback = fallback or FALLBACK
         fallback = (*fallback, *[fallback[-1]] * (3 - len(fallback)))
         if len(fallback) > 3 or not all(0 <= d <= j for j, d in enumerate(fallback, 1)):
             message = f"{' '.join(map(str, fallback))} is not D1 ≤ 1, D2 ≤ 2, D3 ≤ 3"

@@ -12,6 +12,7 @@ import click
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.lm.cli.command_parts import orders_table, say_model, stoppable
 from megahour.runner import log
+from megahour.runner.options import FiniteRange
 
 if TYPE_CHECKING:
     from megahour.lm.kenlm.write import KenlmForm
@@ -233,8 +234,10 @@ def _scorer(model: str, threads: int, check: Check = lambda model, where: None) 
 @click.option("--out", default="-", metavar="FILE", help="Output file. Default: standard output.")
 @click.option("--form", type=click.Choice(["jsonl", "kaldi"]), default="jsonl", show_default=True)
 @click.option("--costs", default="", metavar="FILE", help="With --form kaldi: acoustic costs, lines UTTERANCE-N COST.")
-@click.option("--weight", type=float, default=1.0, show_default=True, help="Weight of the language model's ln p.")
-@click.option("--penalty", type=float, default=0.0, show_default=True, help="Score added per word, in nats.")
+@click.option(
+    "--weight", type=FiniteRange(), default=1.0, show_default=True, help="Weight of the language model's ln p."
+)
+@click.option("--penalty", type=FiniteRange(), default=0.0, show_default=True, help="Score added per word, in nats.")
 @click.option("--best", is_flag=True, help="Write only the best hypothesis: lines UTTERANCE word …")
 @_threads
 @log.logged
@@ -272,10 +275,9 @@ def rescore(
             for line in lines:
                 click.echo(line)
             return
-        with replacing(out) as making:
-            written = [f"{line}\n" for line in lines]
-            making.write_text("".join(written), "utf-8", "surrogateescape")
-    log.say_last(f"{out}: {len(written):,} utterances", facts={"path": out, "utterances": len(written)})
+        with replacing(out) as making, making.open("w", encoding="utf-8", errors="surrogateescape") as file:
+            count = sum(1 for line in lines if file.write(f"{line}\n"))
+    log.say_last(f"{out}: {count:,} utterances", facts={"path": out, "utterances": count})
 
 
 def _joined(texts: list[str]) -> bytes:

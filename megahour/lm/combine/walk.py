@@ -20,7 +20,7 @@ from megahour.core.compiled import compiled
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa.model import NgramModel
 from megahour.lm.combine.trie import Trie, build, child
-from megahour.lm.estimate.reading import lines_of
+from megahour.lm.estimate.reading import lines_of, words_of
 from megahour.lm.text.arrays import Float64, Int32
 from megahour.lm.text.sources import blocks
 from megahour.lm.text.vocabulary import BOS, EOS, UNK, Vocabulary
@@ -125,13 +125,14 @@ def encode_sentences(lines: list[list[str]], vocabulary: Vocabulary) -> Int32:
 
 
 def sentences(sources: Sequence[str], lines: Iterable[str] = ()) -> Iterator[list[str]]:
-    """The words of each line of `lines`, then of text files, URLs or globs. Empty lines are skipped.
+    """The words of each line of `lines`, then of text files, URLs or globs, separated as in training. Empty lines are
+    skipped.
 
     Raises MegahourError: there is no sentence.
     """
     empty = True
     for line in chain(lines, lines_of(blocks(sources)) if sources else ()):
-        if words := line.split():
+        if words := words_of(line):
             empty = False
             yield words
     if empty:

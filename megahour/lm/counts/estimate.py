@@ -51,7 +51,7 @@ def estimate_counts(counts: NgramCounts, smoothing: CountSmoothing, cutoffs: Seq
     Raises
     ------
     ValueError: cut-offs out of range. MegahourError: no counts, or an n-gram is counted, but not its first or last
-    words.
+    words, or above the cut-offs, but not its first words.
     """
     limits = thresholds(counts.order, cutoffs)
     if counts.tokens <= 0:
@@ -115,6 +115,14 @@ class _Table:
         values: Float64 = self.p[self.links.fail[self.level(k)]]
         return values
 
+    def spell(self, node: int) -> str:
+        """The words of an n-gram, for messages."""
+        words = []
+        while node:
+            words.append(self.vocabulary.words[self.links.word[node]])
+            node = int(self.links.parent[node])
+        return " ".join(reversed(words))
+
     def _check_suffixes(self, counts: NgramCounts) -> None:
         """Raises MegahourError: an n-gram is counted, but not its last words."""
         for k in range(3, self.order + 1):
@@ -128,10 +136,19 @@ class _Table:
 
 
 def _without_dropped(table: _Table, limits: Int64) -> Trie:
-    """The trie of the n-grams above the cut-offs, with log10 p and log10 of the weights."""
+    """The trie of the n-grams above the cut-offs, with log10 p and log10 of the weights.
+
+    Raises MegahourError: an n-gram is above its cut-off, but its first words are not.
+    """
     kept = np.ones(len(table.raw), bool)
     for k in range(2, table.order + 1):
         kept[table.level(k)] = table.raw[table.level(k)] > limits[k]
+    lost = np.flatnonzero(kept & ~kept[table.links.parent])
+    if len(lost):
+        raise MegahourError(
+            f"{table.spell(int(lost[0]))!r} is counted more often than its first words",
+            remedy="give counts of all lengths, of one text",
+        )
     new = np.cumsum(kept) - 1
     levels = np.array([0, *(np.count_nonzero(kept[: table.levels[k]]) for k in range(1, table.order + 2))], np.int64)
     logp = np.log10(np.maximum(table.p[kept], 10.0**NEVER))

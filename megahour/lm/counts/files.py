@@ -49,6 +49,10 @@ def read_counts(
     counts; an n-gram has a word without a count; there are no counts of `order`.
     """
     table = WordTable() if vocabulary is None else vocabulary
+    if vocabulary is not None and any(map(_is_folder, sources)):  # `_numbers_of_google` maps these names
+        table = vocabulary.copy()
+        for name in GOOGLE_NAMES:
+            table.add(name)
     parts = [_parsed(block, table, frozen=vocabulary is not None) for block in _blocks(sources, order)]
     grams, lengths, counts = (np.concatenate([part[i] for part in parts] or [_NOTHING[i]]) for i in range(3))
     numbers = _numbers_of_google(table)
@@ -135,10 +139,12 @@ def write_srilm(counts: NgramCounts, file: BinaryIO) -> None:
 def write_google(counts: NgramCounts, folder: Path, file_ngrams: int = GOOGLE_FILE) -> None:
     """Write a folder in Google's form. It gets its name when it is complete.
 
-    Raises ConfigError: the folder exists.
+    Raises ConfigError: the folder exists, or its parent does not.
     """
     if folder.exists():
         raise ConfigError("the folder already exists", where=str(folder), remedy="give the name of a new folder")
+    if not folder.parent.is_dir():
+        raise ConfigError("no such directory", where=str(folder.parent), remedy="create it first")
     making = folder.with_name(f".{folder.name}.{uuid4().hex[:12]}.making")
     making.mkdir()
     try:

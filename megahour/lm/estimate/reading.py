@@ -19,6 +19,7 @@ from megahour.lm.text.sources import Block
 from megahour.lm.text.tokenise import BOUNDARY, RESERVED, UNKNOWN, WordTable, encode, padded
 
 MOST_EXPECTED = 1 << 23  # words for which the table has room at first: to make a larger one costs as much as growing
+_BLANKS = dict.fromkeys(map(ord, "\t\r\n\0"), " ")
 MAX_TOKENS = 2**31 - 1 - PADDING
 """Positions of a corpus in memory have 32 bits."""
 
@@ -74,7 +75,9 @@ def read_corpus(
             block.check_utf8()
         if size + block.end + 1 > len(tokens):  # every byte could be a line
             tokens = _grown(tokens, size, size + block.end + 1)
-        result, skipped = encode(block.text, block.end, table, tokens[size:], frozen=vocabulary is not None)
+        result, skipped = encode(
+            block.text, block.end, table, tokens[size:], frozen=vocabulary is not None, reserve=skip_symbols
+        )
         if skipped and not skip_symbols:
             raise block.reserved()
         size, reserved = size + result, reserved + skipped
@@ -115,6 +118,11 @@ def lines_of(text: Iterable[Block]) -> Iterator[str]:
         held += last
     if held:
         yield held
+
+
+def words_of(line: str) -> list[str]:
+    """The words of a line as `encode` separates them, without `<s>` and `</s>`."""
+    return [word for word in line.translate(_BLANKS).split(" ") if word and word not in RESERVED[1:]]
 
 
 def _grown(tokens: Tokens, used: int, least: int) -> Tokens:

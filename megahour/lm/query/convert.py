@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from megahour.lm.arpa.direct import ThreadedFile
 from megahour.lm.arpa.model import NgramModel, read_arpa, write_arpa
-from megahour.lm.arpa.read import Progress, read_arrays
+from megahour.lm.arpa.read import Progress, read_arrays, read_tokenizer
+from megahour.lm.arpa.write import comment
 from megahour.lm.kenlm.write import KenlmForm, write_kenlm
 from megahour.lm.query.mapped import open_mapped
-from megahour.lm.query.mapped_import import arrays_of, build, to_arrays
+from megahour.lm.query.mapped_import import TOKENS, arrays_of, build, facts_of, to_arrays
 from megahour.lm.query.model_files import form_to_write, lm_file, packing, refuse_kenlm, replacing
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ def convert(
     wanted = form_to_write(out)
     with replacing(out) as making:
         if wanted == "arpa":
+            tokens = open_mapped(source).facts.get(TOKENS, "") if given == "mapped" else read_tokenizer(source)
             model = read_model(source, progress)
-            _write(model, making, Path(out).name, threads, progress)
+            _write(model, making, Path(out).name, threads, progress, comment(tokens))
             return model.sizes
         facts = {}
         if given == "mapped":
@@ -55,6 +57,7 @@ def convert(
             arrays, facts = arrays_of(to_arrays(mapped, progress)), mapped.facts
         else:
             arrays = read_arrays(source, progress)
+            facts = facts_of(arrays)
         with ThreadedFile(making) as file:
             build(arrays, file, str(source), progress, facts)
         return [len(grams) for grams in arrays.grams]
@@ -92,6 +95,7 @@ def read_lm(artifact: Artifact) -> NgramModel:
         return read_model(path)
 
 
-def _write(model: NgramModel, making: Path, name: str, threads: int, progress: Progress) -> None:
+def _write(model: NgramModel, making: Path, name: str, threads: int, progress: Progress, head: bytes = b"") -> None:
     with packing(making, name, threads, progress) as path, path.open("wb") as file:
+        file.write(head)
         write_arpa(model, file, progress)

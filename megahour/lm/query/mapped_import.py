@@ -25,13 +25,20 @@ from megahour.lm.text.vocabulary import Vocabulary
 
 LARGEST = 1 << 17  # n-grams of a segment, which should fit into the cache
 SEGMENTS = 1 << 14
+TOKENS = "tokenizer"  # fact of a mapped model: the digest of the tokenizer that its text was spelled with
 
 
 def load_arpa(path: str | Path, progress: Progress = lambda phase, done, total: None) -> MappedModel:
     """Read an ARPA file to a mapped model in memory. Raises MegahourError as `arpa.read.read_arrays`."""
     file = MemoryFile()
-    build(read_arrays(path, progress), file, str(path), progress)
+    arrays = read_arrays(path, progress)
+    build(arrays, file, str(path), progress, facts_of(arrays))
     return from_bytes(file.data, str(path))
+
+
+def facts_of(arrays: ArpaArrays) -> dict[str, Any]:
+    """The facts of a mapped model that an ARPA file has."""
+    return {TOKENS: arrays.tokenizer} if arrays.tokenizer else {}
 
 
 def build(

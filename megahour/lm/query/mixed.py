@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from megahour.lm.query.batch import SentenceScores, summed
+from megahour.lm.query.kenlm_model import KNOWN
 from megahour.lm.text.tokenise import UNKNOWN
 
 Scorer = Callable[[bytes], SentenceScores]
@@ -26,6 +27,7 @@ def mixed(scorers: Sequence[Scorer], weights: Sequence[float]) -> Scorer:
         logp = np.log10(np.asarray(weights) @ 10.0**each) if size else np.empty(0)
         unknown = np.logical_and.reduce([one.tokens == UNKNOWN for one in found])
         number = np.max([one.tokens for one in found], axis=0) if size else first.tokens
+        number = np.where(number == UNKNOWN, KNOWN, number)  # only a model without numbers knows the word
         tokens = np.where(unknown, UNKNOWN, np.where(first.tokens == UNKNOWN, number, first.tokens)).astype(np.int32)
         length = np.max([one.ngram_length for one in found], axis=0) if size else first.ngram_length
         return summed(tokens, logp, length)

@@ -186,9 +186,11 @@ def lines_of(path: str, chunk_bytes: int = 1 << 22) -> Iterator[list[bytes]]:
 
     Raises ConfigError: there is no such file, or it is no text, such as a zip archive or UTF-16.
     """
-    if path != STDIN and not Path(path).exists():
+    if path != STDIN and (Path(path).is_dir() or not Path(path).exists()):
         raise ConfigError(
-            "no such file", where=path, remedy="give a text, one sentence per line, or - for standard input"
+            "a folder, not a file" if Path(path).is_dir() else "no such file",
+            where=path,
+            remedy="give a text, one sentence per line, or - for standard input",
         )
     name = "standard input" if path == STDIN else path
     with open_stream(path) as raw, text_of(raw, name) as file:

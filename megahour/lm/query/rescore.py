@@ -94,16 +94,17 @@ def read_jsonl(lines: Iterable[bytes], name: str) -> Iterator[NBest]:
 def read_kaldi(texts: Iterable[bytes], costs: Iterable[bytes] | None, name: str, costs_name: str) -> Iterator[NBest]:
     """Read utterances from Kaldi's n-best texts, with costs of the same keys in the same order.
 
-    Raises MegahourError with the line: no ``-N`` after the utterance, or a cost is missing or not a finite number.
+    Raises MegahourError with the line: no ``-N`` after the utterance, or a cost is missing, without a text, or not a
+    finite number.
     """
-    held: NBest | None = None
+    held, number = None, 0
     rows = iter(costs) if costs is not None else None
     for number, line in enumerate(texts, 1):
         key, *words = line.decode("utf-8", "surrogateescape").split() or [""]
         if not key:
             continue
         name_of, dash, rank = key.rpartition("-")
-        if not dash or not rank.isdigit():
+        if not dash or not rank.isdecimal():
             raise _wrong(name, number, f"{key!r} is not UTTERANCE-N")
         score = -_cost(rows, key, costs_name, number) if rows is not None else 0.0
         if held is None or held.id != name_of:
@@ -115,6 +116,8 @@ def read_kaldi(texts: Iterable[bytes], costs: Iterable[bytes] | None, name: str,
         held.items.append({"text": held.texts[-1], "score": score, "rank": int(rank)})
     if held is not None:
         yield held
+    if rows is not None and (more := next((row for row in rows if row.strip()), None)):
+        raise _wrong(costs_name, number, f"a cost without a text: {more[:60].decode('utf-8', 'replace').strip()!r}")
 
 
 def _cost(rows: Iterator[bytes], key: str, name: str, number: int) -> float:

@@ -190,7 +190,7 @@ def _score_words(places, data, bos, eos):  # type: ignore[no-untyped-def]
     text = carray(pointer(address_of(data)), (len(data),), np.uint8)
     begin, tokens = np.int64(0), np.empty(size + 3, np.int32)
     tokens[0] = BOUNDARY
-    _, count, _, _ = encode_block(text, begin, size, size, table, arena, starts, lm.words, tokens[1:], begin, True)
+    _, count, _, _ = encode_block(text, begin, size, size, table, arena, starts, lm.words, tokens[1:], begin, 1)
     breaks = (tokens[1 : count + 1] == BOUNDARY).sum()
     if eos:
         count += 1

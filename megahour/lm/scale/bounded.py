@@ -31,7 +31,7 @@ from megahour.lm.scale.token_file import Blocks
 from megahour.lm.text.cut import ALL_WORDS, WordCut
 from megahour.lm.text.tokenise import BOUNDARY, WordTable
 
-FORMAT = 2
+FORMAT = 3
 """Version of the scratch files; files of other versions are discarded."""
 
 

@@ -33,7 +33,7 @@ from megahour.lm.scale.shards import HistoryShard, ShardTree, Split, Target, slo
 from megahour.lm.scale.streams import StreamReader, shard_stream, short_file
 from megahour.lm.text.arrays import Bytes, Int32, Int64, spellings
 from megahour.lm.text.pieces import Piece, tokens_of
-from megahour.lm.text.tokenise import BOUNDARY, UNKNOWN, WordTable
+from megahour.lm.text.tokenise import BOUNDARY, WordTable
 
 if TYPE_CHECKING:
     from megahour.core.stage import Batches
@@ -147,11 +147,7 @@ def split_rows(
     slot_of = slots_of(slots, cluster.tree.shard_of)
     base, before = cluster.offsets[number], np.full(LEAD, BOUNDARY, np.int32)
     out = np.empty((CHUNK, cluster.order + 2), np.int32)
-    # A frozen table would count `<unk>` in the text as a word. To skip it, use a copy that may grow: there, words
-    # outside the vocabulary get new numbers, which become UNKNOWN below.
-    table = cluster.table.copy() if skip else cluster.table
-    for tokens in tokens_of(piece, inputs, table, skip=skip, frozen=not skip):
-        tokens[tokens >= len(cluster.counts)] = UNKNOWN
+    for tokens in tokens_of(piece, inputs, cluster.table, skip=skip, frozen=True):
         for begin in range(0, len(tokens), CHUNK):
             part = np.concatenate([before, tokens[begin : begin + CHUNK]])
             counts = np.bincount(slot_of[part[LEAD - 1 : -1]], minlength=len(slots))

@@ -156,7 +156,7 @@ class TallyShards(Stage[TallyParams]):
     """Writes tallies, n-grams of shared histories, and sums over words and contexts."""
 
     name = "lm-tally"
-    version = 2
+    version = 3
     params = TallyParams
     inputs = (Input("vocabulary"), *ROUND_INPUTS)
     exchange = True

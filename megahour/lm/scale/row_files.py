@@ -7,13 +7,13 @@ file, which are known from the counts.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
+from megahour.lm.arpa.direct import _write_at
 from megahour.lm.scale.shard_kernels import appearances, scatter_rows, scatter_windows
 from megahour.lm.scale.shard_parts import Part, parts_of_rows
 from megahour.lm.scale.shards import HistoryShard, ShardTree, Split, Target, slots_of
@@ -129,6 +129,7 @@ class _Putter:
         begin = 0
         for slot in np.flatnonzero(counts).tolist():
             (file, place), count = self._places[slot], int(counts[slot])
-            os.pwrite(file, self.rows[begin : begin + count].data, self.rows.strides[0] * place)
+            data = self.rows[begin : begin + count].reshape(-1).view(np.uint8).data
+            _write_at(file, data, self.rows.strides[0] * place)
             self._places[slot] = file, place + count
             begin += count

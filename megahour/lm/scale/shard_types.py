@@ -13,8 +13,8 @@ from megahour.lm.text.arrays import Bytes, Float64, Int32, Int64, Records
 
 NAME = np.dtype([("key", "<i8"), ("sums", "<i4", (SUMS,))])
 """A context that occurs more than once. key: 8 × the position where it first ends + its length in words."""
-SHARE = np.dtype([("word", "<i4"), ("adjusted", "<i4"), ("raw", "<i4"), ("first", "<i8")])
-"""An n-gram of a shared context: its last word, its counts, and the position where it first ends."""
+SHARE = np.dtype([("word", "<i4"), ("adjusted", "<i8"), ("raw", "<i8"), ("first", "<i8")])
+"""An n-gram of a shared context: its last word, its counts in all shards, and the position where it first ends."""
 
 
 @dataclass(frozen=True)

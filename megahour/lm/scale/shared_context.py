@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from megahour.core.errors import StageError
 from megahour.lm.estimate.discounts import Smoothing
 from megahour.lm.estimate.smooth import log_probability
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT, SUMS, TALLIES
@@ -82,14 +83,23 @@ def contribution(closed: Closed) -> Records:
     return share
 
 
-def names_of(tree: ShardTree, closed: list[Closed]) -> tuple[list[Records], list[Int32]]:
-    """Names of splits of two words or more, and their targets, for `shard_lines.by_target`."""
+def names_of(text: Text, tree: ShardTree, closed: list[Closed]) -> tuple[list[Records], list[Int32]]:
+    """Names of splits of two words or more, and their targets, for `shard_lines.by_target`.
+
+    Raises StageError: a history is too frequent.
+    """
     names, targets = [], []
     for split, result in zip(tree.splits, closed, strict=True):
         if split.floor < 2:
             continue
         name = np.empty(1, NAME)
         name["key"] = (int(result.grams["first"].min()) - 1) * 8 + split.floor
+        if result.sums[0] > np.iinfo(np.int32).max:
+            history = " ".join(text.spell(word) for word in reversed(split.history))
+            raise StageError(
+                f'the history "{history}" has {result.sums[0]:,} counts, the limit is 2^31 - 1',
+                remedy="estimate models of parts of the text and mix them: megahour lm interpolate --engine",
+            )
         name["sums"] = result.sums
         names.append(name)
         targets.append(tree.route(_window(tree.order, split, np.zeros(1, np.int32)), np.array([split.floor])))

@@ -87,7 +87,9 @@ def _encode(
         for block in blocks():
             if len(tokens) <= block.end:
                 tokens = np.empty(block.end + 1, np.int32)
-            count, skipped = encode(block.text, block.end, table, tokens, frozen=vocabulary is not None)
+            count, skipped = encode(
+                block.text, block.end, table, tokens, frozen=vocabulary is not None, reserve=skip_symbols
+            )
             if skipped and not skip_symbols:
                 raise block.reserved()
             if len(table) > len(counts):

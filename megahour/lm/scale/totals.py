@@ -74,7 +74,7 @@ class Totals:
                 unigrams[own.grams["word"]] += 1
             dropped[split.floor + 1] += (own.sums[4] > 0, own.sums[4])
         unigrams[END], unigrams[BOUNDARY] = unigrams[BOUNDARY], 0
-        names, edges = by_target(tree, *names_of(tree, closed))
+        names, edges = by_target(tree, *names_of(text, tree, closed))
         every = np.concatenate([tallies, *(own.tally[None] for own in closed)])
         return Totals(unigrams, contexts, every, closed, names, edges, dropped)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 from megahour.lm.combine.context_probs import add_histories
 from megahour.lm.combine.trie import Trie
 from megahour.lm.combine.walk import encode_sentences
-from megahour.lm.estimate.reading import lines_of
+from megahour.lm.estimate.reading import lines_of, words_of
 from megahour.lm.sharded.local import LocalWords
 from megahour.lm.sharded.mix import Batch, histories_of
 from megahour.lm.sharded.ranges import Ranges
@@ -39,7 +39,7 @@ def count_histories(
 ) -> Iterator[Batch]:
     """Histories in a piece of text, last word first, and their counts, by the partitions that need them."""
     vocabulary, longest = union.vocabulary(), max(1, union.order - 1)
-    lines = (words for line in lines_of(read_piece(piece, inputs)) if (words := line.split()))
+    lines = (words for line in lines_of(read_piece(piece, inputs)) if (words := words_of(line)))
     while part := list(islice(lines, SENTENCES)):
         tokens = encode_sentences(part, vocabulary)
         keys, counts = _counted(histories_of(tokens, longest)[0], np.ones(len(tokens), np.int64))

@@ -93,12 +93,14 @@ def _lacking(suffix: Ranges, union: Union) -> Flags:
     bounds = suffix.bounds
     begin = np.concatenate([[0], bounds[:, 0]])
     end = np.concatenate([bounds[:, 0] + (bounds[:, 1:] != NO_WORD).any(axis=1), [union.size]])
-    return np.greater(counts[:, end], counts[:, np.minimum(begin, end)])
+    lacks: Flags = np.asarray(counts[:, end] > counts[:, np.minimum(begin, end)])
+    return lacks
 
 
 def _places_of_unknown(suffix: Ranges, keys: Int32, model: Int32, lacks: Flags) -> tuple[Int64, Int64]:
     """Pairs of a key with `<unk>` and a partition with keys that are equal up to there: index of the key, partition."""
-    held, at = np.nonzero((keys == UNKNOWN) & lacks.any(axis=1)[model][:, None])  # each may stand for another word
+    some: Flags = np.asarray(lacks.any(axis=1))
+    held, at = np.nonzero((keys == UNKNOWN) & some[model][:, None])  # each may stand for another word
     before = np.where(np.arange(keys.shape[1]) < at[:, None], keys[held], NO_WORD).astype(np.int32)
     number, places = suffix.all_places(before)
     needed = (at[number] > 0) | lacks[model[held[number]], places]

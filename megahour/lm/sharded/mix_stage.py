@@ -88,6 +88,7 @@ class TuneWeights(Stage[WeightsParams]):
     """The summary has the weights, and perplexities of the held-out text."""
 
     name = "lm-weights"
+    version = 2
     params = WeightsParams
     inputs = (Input("gathered"), Input("union"), Input("ranges"), Input("text", optional=True))
     exchange = True

@@ -109,6 +109,7 @@ class CountHistories(Stage[HistoryCountsParams]):
     """Writes `.keys.npy` and `.counts.npy`: contexts in a text and how often each occurs."""
 
     name = "lm-history-counts"
+    version = 2
     params = HistoryCountsParams
     inputs = (Input("union"), Input("ranges"), Input("text", optional=True))
     exchange = True

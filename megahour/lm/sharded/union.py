@@ -151,7 +151,8 @@ class Union:
     def lacks(self) -> Flags:
         """(M, U) which words each model lacks."""
         with self.artifact.local(0, ".values.npy") as path:
-            return np.isnan(np.load(path, mmap_mode="r")[:, :, 0])
+            lacks: Flags = np.isnan(np.load(path, mmap_mode="r")[:, :, 0])
+        return lacks
 
     @cached_property
     def missing(self) -> list[int]:

@@ -13,6 +13,8 @@ from typing import BinaryIO, cast
 
 from megahour.core.errors import MegahourError
 
+BUFFER = 1 << 20
+
 
 def first_bytes(raw: BinaryIO) -> bytes:
     """The first six bytes of a file, which show its compression. The next read returns them again, also of a pipe."""
@@ -44,7 +46,7 @@ def unpacked(raw: BinaryIO, name: str) -> Iterator[BinaryIO]:
             from pyarrow import CompressedInputStream, PythonFile
 
             with CompressedInputStream(PythonFile(raw, "r"), "zstd") as file:
-                yield cast(BinaryIO, file)
+                yield cast(BinaryIO, io.BufferedReader(file, BUFFER))  # it has no `readlines` itself
         else:
             yield raw
     except (EOFError, zlib.error, lzma.LZMAError, OSError) as error:

@@ -11,7 +11,7 @@ import numpy as np
 
 from megahour.core.errors import ConfigError
 from megahour.lm.text.arrays import Tokens
-from megahour.lm.text.sources import Block, blocks, file_blocks, line_blocks, source_files
+from megahour.lm.text.sources import Block, blocks, check_text, file_blocks, line_blocks, source_files
 from megahour.lm.text.tokenise import WordTable, encode
 from megahour.units.texts import input_lines
 
@@ -25,7 +25,7 @@ Piece = Mapping[str, Any]
 def pieces_of(sources: list[str], inputs: Mapping[str, Artifact], piece_bytes: int) -> list[dict[str, Any]]:
     """Divide text into pieces of about `piece_bytes`: first the shards of the input `text`, then the sorted sources.
 
-    Raises ConfigError: there is no text.
+    Raises ConfigError: there is no text, or a file is none.
     """
     result: list[dict[str, Any]] = []
     if "text" in inputs:
@@ -35,6 +35,8 @@ def pieces_of(sources: list[str], inputs: Mapping[str, Artifact], piece_bytes: i
         size = int(fs.size(path) or 0)
         with fs.open(path, "rb") as file:
             magic = file.read(6)
+        if not column:
+            check_text(magic, url)
         if column or magic.startswith(MAGIC) or size <= piece_bytes:
             result.append({"source": f"{url}:{column}" if column else url})
         else:
@@ -73,7 +75,7 @@ def tokens_of(
     for block in read_piece(piece, inputs):
         if len(tokens) <= block.end:
             tokens = np.empty(block.end + 1, np.int32)
-        count, skipped = encode(block.text, block.end, table, tokens, frozen=frozen)
+        count, skipped = encode(block.text, block.end, table, tokens, frozen=frozen, reserve=True)
         if skipped and not skip:
             raise block.reserved()
         yield tokens[:count]
@@ -112,4 +114,4 @@ class _OneShard:
         self.open = text.open
 
     def receipts(self) -> list[Any]:
-        return [receipt for receipt in self._text.each_receipt() if receipt.shard == self._shard]
+        return [self._text.receipt_of(self._shard)]

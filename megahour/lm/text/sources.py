@@ -186,13 +186,17 @@ def open_stream(name: str) -> AbstractContextManager[BinaryIO]:
     return nullcontext(sys.stdin.buffer) if name == STDIN else Path(name).open("rb")
 
 
-@contextmanager
-def text_of(raw: BinaryIO, name: str) -> Iterator[Readable]:
-    """`unpacked`. Raises ConfigError: the first bytes show that the file is not text."""
-    magic = first_bytes(raw)
+def check_text(magic: bytes, name: str) -> None:
+    """Raises ConfigError: the first bytes of a file show that it is not text."""
     for begin, (what, remedy) in _NO_TEXT.items():
         if magic.startswith(begin):
             raise ConfigError(f"{what}, not text", where=name, remedy=remedy)
+
+
+@contextmanager
+def text_of(raw: BinaryIO, name: str) -> Iterator[Readable]:
+    """`unpacked`. Raises ConfigError: the first bytes show that the file is not text."""
+    check_text(first_bytes(raw), name)
     with unpacked(raw, name) as file:
         yield cast(Readable, file)
 

@@ -129,11 +129,14 @@ def padded(data: bytes) -> Bytes:
     return np.frombuffer(bytearray(data) + bytes(PADDING), np.uint8)
 
 
-def encode(text: Bytes, end: int, table: WordTable, out: Tokens, *, frozen: bool = False) -> tuple[int, int]:
+def encode(
+    text: Bytes, end: int, table: WordTable, out: Tokens, *, frozen: bool = False, reserve: bool = False
+) -> tuple[int, int]:
     """Write the word numbers of text[:end], whole lines, to `out`, and return (tokens, reserved words skipped).
 
     `text` needs PADDING bytes after `end`, `out` room for end + 1 tokens. New words are added to the table; if it is
-    `frozen`, they become UNKNOWN, and so does `<unk>`. Reserved words are skipped, as by ``lmplz --skip_symbols``.
+    `frozen`, they become UNKNOWN, and so does `<unk>`, unless `reserve`. Reserved words are skipped, as by
+    ``lmplz --skip_symbols``.
 
     >>> table, out = WordTable(), np.empty(12, np.int32)
     >>> encode(padded(b"one two one"), 11, table, out)
@@ -142,12 +145,12 @@ def encode(text: Bytes, end: int, table: WordTable, out: Tokens, *, frozen: bool
     ([3, 4, 3], [b'one', b'two'])
     """
     tokens = reserved = begin = 0
-    block = BLOCK
+    block, mode = BLOCK, int(frozen) + int(frozen and reserve)
     while begin < end:
         stop = min(begin + block, end)
         table.make_room(0 if frozen else block + 1)
         reached, tokens, table.size, skipped = encode_block(
-            text, begin, stop, end, table.table, table.arena, table.starts, table.size, out, tokens, frozen
+            text, begin, stop, end, table.table, table.arena, table.starts, table.size, out, tokens, mode
         )
         reserved += skipped
         block = BLOCK if reached > begin else 2 * block  # the word is longer than the block
@@ -269,6 +272,8 @@ def _masks(text, begin, stop):  # type: ignore[no-untyped-def]
 def encode_block(text, begin, stop, end, table, arena, starts, n, out, tokens, frozen):  # type: ignore[no-untyped-def]
     """Encode the words that end before `stop`; the last word of the text may end at `stop`.
 
+    frozen: 0 adds new words, which otherwise are UNKNOWN; `<unk>` is UNKNOWN for 1 and reserved for 0 and 2.
+
     The table is larger than the cache, so a batch of words is hashed and their slots are prefetched before the first
     of them is looked up. Returns (bytes read, tokens, words of the table, reserved words).
     """
@@ -321,9 +326,9 @@ def encode_block(text, begin, stop, end, table, arena, starts, n, out, tokens, f
             if number > 3:
                 out[tokens] = number - 1
                 tokens += 1
-            elif number > 1 or (number == 1 and not frozen):
+            elif number > 1 or (number == 1 and frozen != 1):
                 reserved += 1
-            elif frozen:
+            elif frozen != 0:
                 out[tokens] = UNKNOWN
                 tokens += 1
             else:

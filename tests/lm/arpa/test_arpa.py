@@ -86,6 +86,13 @@ def test_a_file_without_specials_gets_them_as_words_that_hardly_occur(tmp_path: 
     assert found[("moby",)] == (-0.5, 0.0)
 
 
+@pytest.mark.parametrize("number", ["1e400", "-1e400", "9" * 400])
+def test_numbers_that_are_not_finite_are_none(number: str, tmp_path: Path) -> None:
+    (tmp_path / "a.arpa").write_text(f"\\data\\\nngram 1=1\n\n\\1-grams:\n-0.5\tmoby\t{number}\n\n\\end\\\n")
+    with pytest.raises(MegahourError, match=r"a\.arpa:5: not a number in"):
+        read_arpa(tmp_path / "a.arpa")
+
+
 CAPITALS = (
     "\\data\\\nngram 1=4\nngram 2=1\n\n\\1-grams:\n-99\t<s>\t-0.3\n-0.7\t<UNK>\t-0.5\n-0.9\ta\t-0.2\n-0.1\t</s>\n\n"
     "\\2-grams:\n-0.1\t<UNK> a\n\n\\end\\\n"

@@ -230,6 +230,12 @@ def test_a_word_penalty_prefers_fewer_words_and_best_writes_text(folder: Path, t
     out = tmp_path / "best"
     assert megahour(*kaldi, "--penalty", -1, "--out", out).exit_code == 0
     assert out.read_text() == "u-1 the\nu-2 \n"
+    for option in ("--weight", "--penalty"):
+        assert "nan is not a finite number" in megahour(*kaldi, option, "nan").output
+    with (tmp_path / "costs").open("a") as file:
+        file.write("u-3-1 2.0\n")
+    with pytest.raises(MegahourError, match=r"costs:3: a cost without a text: 'u-3-1 2\.0'"):
+        megahour(*kaldi)
 
 
 @pytest.mark.parametrize(

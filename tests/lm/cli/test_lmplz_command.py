@@ -36,6 +36,7 @@ def same(found: Path, expected: str) -> bool:
         ("-o 3", "order3"),
         ("-o3 --prune 1 1 1", "order3-prune111"),
         ("--order=4 --discount_fallback --prune 0 1", "order4-prune01"),
+        ("--order=4 --discount_fallback=, --prune 0 1", "order4-prune01"),
         (f"-o 4 --disc --limit_vocab_file {EXPECTED / 'limited.words.txt'}", "order4-limited"),
         (
             f"-o 4 --limit_vocab_file {EXPECTED / 'limited.words.txt'} --prune 0 1 --discount_f",

@@ -10,6 +10,7 @@ from models import SMALL
 from test_count_estimates import by_hand, counted
 
 from megahour.core.errors import ConfigError, MegahourError
+from megahour.lm.counts.estimate import estimate_counts
 from megahour.lm.counts.files import read_counts, write_google, write_srilm
 from megahour.lm.counts.table import NgramCounts
 from megahour.lm.estimate.reading import vocabulary_of
@@ -34,6 +35,26 @@ def written(counts: NgramCounts, path: Path) -> str:
 
 def unpacked(path: Path) -> list[str]:
     return gzip.decompress(path.read_bytes()).decode().splitlines()
+
+
+def test_a_google_folder_keeps_its_boundaries_with_a_list_of_words(tmp_path: Path) -> None:
+    write_google(counted(["a b c", "b a"], 2), tmp_path / "google")
+    found = as_words(
+        read_counts([str(tmp_path / "google")], 2, vocabulary=vocabulary_of(line_blocks(["b a"], "words")))
+    )
+    assert {("<s>", "a"), ("<s>", "b"), ("a", "</s>"), ("<unk>", "</s>"), ("b", "<unk>")} <= found.keys()
+    assert (found[("</s>",)], found[("<unk>",)]) == (2, 1)
+    with pytest.raises(ConfigError, match="no such directory"):
+        write_google(counted(["a"], 1), tmp_path / "gone" / "google")
+
+
+def test_an_ngram_above_its_cutoff_needs_its_first_words(tmp_path: Path) -> None:
+    """Without the check its place in the model was that of another n-gram."""
+    lines = ["a 9", "b 9", "c 9", "<s> 9", "</s> 9", "a b 1", "b c 9", "<s> a 9", "c </s> 9", "a b c 5"]
+    (tmp_path / "counts").write_text("".join("\t".join(line.rsplit(" ", 1)) + "\n" for line in lines))
+    counts = read_counts([str(tmp_path / "counts")], 3)
+    with pytest.raises(MegahourError, match="'a b c' is counted more often than its first words"):
+        estimate_counts(counts, "witten-bell", (0, 1, 1))
 
 
 def test_all_ngrams_of_a_text_are_counted_with_the_boundaries_of_sentences(tmp_path: Path) -> None:

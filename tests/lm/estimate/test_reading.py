@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from megahour.core.errors import MegahourError
 from megahour.lm.estimate.partitions import PADDING
-from megahour.lm.estimate.reading import CountedCorpus, lines_of, read_corpus, vocabulary_of
+from megahour.lm.estimate.reading import CountedCorpus, lines_of, read_corpus, vocabulary_of, words_of
 from megahour.lm.text.cut import WordCut
 from megahour.lm.text.sources import Block, blocks, line_blocks
 from megahour.lm.text.tokenise import BOUNDARY, UNKNOWN, WordTable
@@ -86,6 +86,14 @@ def test_a_given_vocabulary_keeps_its_numbers_and_all_else_is_unknown() -> None:
     assert words(reading) == [*SPECIALS, "boat", "the", "sea"]
     assert spelled(reading) == ["the", "<unk>", "boat", ".", "<unk>", "the", "."]
     assert reading.unknown == 2
+    skipped = read(["<unk> the <s> old"], vocabulary=table, skip_symbols=True)
+    assert (spelled(skipped), skipped.reserved) == (["the", "<unk>", "."], 2), "as `lm cluster` skips them"
+
+
+def test_words_of_a_line_are_those_of_training() -> None:
+    for line in ("a\u00a0b c\0d\te", "x\x0by\u2028z\r\n", "<s> a </s>", " <unk>  b"):
+        reading = read([line.removesuffix("\n")], skip_symbols=True)
+        assert [word for word in words_of(line) if word != "<unk>"] == spelled(reading)[:-1]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from megahour.lm.query.batch import score_lines, score_sentences
 from megahour.lm.query.kenlm_model import KenlmModel
 from megahour.lm.query.mapped import MappedModel
 from megahour.lm.query.mapped_import import from_model, load_arpa
-from megahour.lm.text.tokenise import BOUNDARY
+from megahour.lm.query.mixed import mixed
+from megahour.lm.text.tokenise import BOUNDARY, UNKNOWN
 
 EXPECTED = Path(__file__).parents[1] / "lmplz"
 sentences = st.lists(
@@ -76,6 +77,17 @@ def test_kenlm_models_are_scored_through_its_package(arpa: Path) -> None:
     assert (theirs.words.tolist(), theirs.oov.tolist()) == (ours.words.tolist(), ours.oov.tolist())
     assert ((theirs.tokens == BOUNDARY) == (ours.tokens == BOUNDARY)).all()
     assert theirs.ngram_length.tolist() == ours.ngram_length.tolist()
+
+
+def test_words_that_only_a_model_of_kenlm_knows_are_known_in_a_mixture(arpa: Path, tmp_path: Path) -> None:
+    pytest.importorskip("kenlm", reason="pip install kenlm to score its models")
+    if "order1" in arpa.name:
+        pytest.skip("KenLM does not read unigram models")
+    text = "\\data\\\nngram 1=4\n\n\\1-grams:\n-1\t<unk>\n-99\t<s>\n-1\t</s>\n-1\tzzz\n\n\\end\\\n"
+    (tmp_path / "other.arpa").write_text(text)
+    other = load_arpa(tmp_path / "other.arpa")
+    found = mixed([lambda lines: score_lines(other, lines), KenlmModel(arpa).score_lines], [0.5, 0.5])(b"the zzz qqq\n")
+    assert (found.oov.tolist(), (found.tokens == UNKNOWN).tolist()) == ([1], [False, False, True, False])
 
 
 def test_what_is_no_model_is_refused_by_name(tmp_path: Path) -> None:

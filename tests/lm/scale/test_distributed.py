@@ -165,6 +165,9 @@ def test_pieces_of_a_file_are_its_lines_each_once(tmp_path: Path) -> None:
         pieces = pieces_of([str(path)], {}, piece_bytes)
         data = b"".join(block.tobytes() for piece in pieces for block in read_piece(piece, {}))
         assert data.decode().splitlines() == lines
+    path.write_bytes("a b\n".encode("utf-16"))
+    with pytest.raises(ConfigError, match="UTF-16"):
+        pieces_of([str(path)], {}, 4)
     no_inputs: Mapping[str, Artifact] = {}
     with pytest.raises(ConfigError, match="no text"):
         pieces_of([], no_inputs, 10)

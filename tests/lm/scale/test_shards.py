@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from lm_skewed import bounded, in_memory, write_skewed
 from megahour.core.errors import StageError
 from megahour.lm.scale.memory_rows import MemoryRows
 from megahour.lm.scale.row_files import LEAD, LEADING, RowFiles
-from megahour.lm.scale.shards import ShardTree
-from megahour.lm.text.tokenise import BOUNDARY
+from megahour.lm.scale.shard_types import SHARE, Text
+from megahour.lm.scale.shards import ShardTree, Split
+from megahour.lm.scale.shared_context import add_up, close, names_of
+from megahour.lm.text.tokenise import BOUNDARY, WordTable
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +82,30 @@ def test_every_position_is_in_one_shard_with_all_that_share_its_history(
         assert len(np.unique(found[:, 1 : shard.floor + 1], axis=0)) <= 1, "the shared words are the same"
         for row in found.tolist() if not shard.leaf else []:
             assert homes.setdefault(tuple(row[1 : shard.floor + 2]), shard.number) == shard.number
+
+
+def test_counts_of_shards_add_up_beyond_32_bits() -> None:
+    share = np.array([(3, 2**31 - 1, 2**31 - 1, 7)], SHARE)
+    found = add_up([share, share])
+    assert found[["word", "adjusted", "raw", "first"]].tolist() == [(3, 2**32 - 2, 2**32 - 2, 7)]
+    table = WordTable.of([b"of", b"the"])
+    text = Text.of(3, np.zeros(5, np.int64), table.arena, table.starts[: len(table) + 1])
+    tree, split = ShardTree(np.ones(5, np.int64), np.arange(6), 9, 3), Split(0, (4, 3), 9, 0)
+    tree.splits = [split]
+    with pytest.raises(StageError, match='the history "of the" has 4,294,967,294 counts'):
+        names_of(text, tree, [close(text, split, found)])
+
+
+def test_a_write_that_takes_only_a_part_is_continued(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = np.array([BOUNDARY] * LEAD + [3, 4, BOUNDARY] * 30, np.int32)
+    tokens.tofile(tmp_path / "tokens")
+    tree = ShardTree(np.bincount(tokens[LEAD - 1 : -1], minlength=5), np.arange(6), 100, 2)
+    rows, real = RowFiles(tmp_path, tree), os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, place: real(file, bytes(data)[:100], place))
+    rows.first_round(tmp_path / "tokens", len(tokens))
+    assert sorted(row[2] for shard in tree.shards for row in rows.read(shard).tolist()) == list(
+        range(LEAD, len(tokens))
+    )
 
 
 def _in_memory(tokens: np.ndarray, counts: np.ndarray, limit: int, order: int) -> list[np.ndarray]:

@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megahour.core.errors import ConfigError, MegahourError
+from megahour.lm.query.model_files import lines_of
 from megahour.lm.text import sources as text_module
 from megahour.lm.text.sources import blocks, line_blocks, sources_digest, text_bytes
 
@@ -48,6 +49,7 @@ def test_compression_is_detected_by_the_first_bytes_whatever_the_name(name: str,
         path.write_bytes(PACKERS[name](TEXT.encode()))
         assert bytes_of(path) == TEXT.encode()
         assert text_bytes([str(path)]) == path.stat().st_size
+        assert b"".join(line for lines in lines_of(str(path)) for line in lines) == TEXT.encode()
 
 
 def test_two_gzip_members_in_a_file_are_read_on(tmp_path: Path) -> None:

@@ -47,12 +47,13 @@ def test_a_model_of_tokens_is_that_of_the_spelled_text(form: str, folder: Path, 
     assert megahour("train", tmp_path / "spelled", "--out", tmp_path / "a.arpa").exit_code == 0
     given = [folder / "text", "--tokenizer", folder / "bpe.model", "--token-form", form]
     done = megahour("train", *given, "--out", tmp_path / "b.arpa")
-    assert (tmp_path / "b.arpa").read_bytes() == (tmp_path / "a.arpa").read_bytes()
+    comment, _, model = (tmp_path / "b.arpa").read_bytes().partition(b"\n")
+    assert (comment[:13], model) == (b"# tokenizer: ", (tmp_path / "a.arpa").read_bytes())
     tokens = sum(len(line.split(" ")) for line in spelled_by_sentencepiece(folder, form))
     assert f"175 words in {tokens} tokens; skipped 1 lines that the tokens cannot spell" in done.output
     if form == "ids":
         bounded = megahour("train", *given, "--memory", "1GB", "--out", tmp_path / "c.arpa")
-        assert (tmp_path / "c.arpa").read_bytes() == (tmp_path / "a.arpa").read_bytes()
+        assert (tmp_path / "c.arpa").read_bytes() == (tmp_path / "b.arpa").read_bytes()
         assert f"175 words in {tokens} tokens; skipped 1 lines" in bounded.output
 
 
@@ -75,7 +76,7 @@ def test_scores_are_those_of_the_spelled_text_and_by_word(folder: Path, tmp_path
 
 @pytest.mark.parametrize("form", ["pieces", "ids", "nemo"])
 def test_a_model_of_other_tokens_is_not_scored(form: str, folder: Path, tmp_path: Path) -> None:
-    """With numbers of the same tokens the file of a mapped model tells; an ARPA file has only its words."""
+    """With numbers of the same tokens the file tells: a fact of a mapped model, a comment in an ARPA file."""
     (tmp_path / "letters.txt").write_text("\n".join(["<blk>", "|", *"abcdefghijklmnopqrstuvwxyz'"]))
     given = ["--token-form", form, "--tokenizer"]
     for model in (tmp_path / "a.mlm", tmp_path / "a.arpa"):
@@ -83,12 +84,18 @@ def test_a_model_of_other_tokens_is_not_scored(form: str, folder: Path, tmp_path
         assert megahour("score", model, folder / "text", *given, folder / "bpe.model").exit_code == 0
         with pytest.raises(MegahourError, match=r"a\.(mlm|arpa): .* made of other tokens\n.*--token-form"):
             megahour("score", model, folder / "text", *given, tmp_path / "letters.txt")
-    few, letters = tmp_path / "few.mlm", tmp_path / "letters.txt"
+    few, letters = (
+        [tmp_path / name for name in ("few.mlm", "few.arpa", "copy.arpa", "copy.mlm")],
+        tmp_path / "letters.txt",
+    )
     (tmp_path / "abc").write_text("abc cab\n" * 5)
-    assert megahour("train", tmp_path / "abc", *given, letters, "--order", 2, "--out", few).exit_code == 0
+    for model, copy in zip(few[:2], few[2:], strict=True):
+        assert megahour("train", tmp_path / "abc", *given, letters, "--order", 2, "--out", model).exit_code == 0
+        assert megahour("convert", model, copy).exit_code == 0
     letters.write_text("\n".join(reversed(letters.read_text().split("\n"))))
-    with pytest.raises(MegahourError, match=r"few\.mlm: the tokens of .*letters\.txt differ"):
-        megahour("score", few, tmp_path / "abc", *given, letters)
+    for model in few:
+        with pytest.raises(MegahourError, match=rf"{model.name}: the tokens of .*letters\.txt differ"):
+            megahour("score", model, tmp_path / "abc", *given, letters)
 
 
 def test_a_search_asks_for_all_tokens_at_once(folder: Path, tmp_path: Path) -> None:
