@@ -62,17 +62,28 @@ RATES: dict[str, dict[str, dict[int, float]]] = {
         "GTC, gradient": {600: 0.1, 2400: 0.1},
     },
 }
-TRIED: list[tuple[str, str, int, Sequence[float]]] = [
-    ("adamw", "dense", 600, (0.006, 0.01, 0.015)),
-    ("adamw", "dense", 2400, (0.01,)),
-    ("adamw", "GTC, update", 600, (0.006, 0.01)),
-    ("adamw", "GTC, update", 2400, (0.006,)),
-    ("sgd", "dense", 600, (0.1, 0.2, 0.4)),
-    ("sgd", "dense", 2400, (0.2,)),
-    ("sgd", "GTC, update", 600, (0.1, 0.2, 0.3)),
-    ("sgd", "GTC, update", 2400, (0.2,)),
+RATES_OF_EIGHT: dict[tuple[str, str, int], float] = {
+    ("adamw", "dense", 2400): 0.01,
+    ("adamw", "GTC, update", 2400): 0.03,
+    ("sgd", "dense", 2400): 0.6,
+    ("sgd", "GTC, update", 2400): 0.8,
+}
+"""By optimiser, trainer and steps, where eight workers have a rate of their own."""
+TRIED: list[tuple[int, str, str, int, Sequence[float]]] = [
+    (4, "adamw", "dense", 600, (0.006, 0.01, 0.015)),
+    (4, "adamw", "dense", 2400, (0.01,)),
+    (4, "adamw", "GTC, update", 600, (0.006, 0.01)),
+    (4, "adamw", "GTC, update", 2400, (0.006,)),
+    (4, "sgd", "dense", 600, (0.1, 0.2, 0.4)),
+    (4, "sgd", "dense", 2400, (0.2,)),
+    (4, "sgd", "GTC, update", 600, (0.1, 0.2, 0.3)),
+    (4, "sgd", "GTC, update", 2400, (0.2,)),
+    (8, "adamw", "dense", 2400, (0.006, 0.01, 0.015)),
+    (8, "adamw", "GTC, update", 2400, (0.006, 0.01, 0.015, 0.02, 0.03, 0.04)),
+    (8, "sgd", "dense", 2400, (0.4, 0.6, 0.8)),
+    (8, "sgd", "GTC, update", 2400, (0.3, 0.4, 0.6, 0.8, 1.0, 1.2)),
 ]
-"""At four workers, with the seed for tuning: optimiser, trainer, steps, rates."""
+"""With the seed for tuning: workers, optimiser, trainer, steps, rates."""
 MASKED = {"mask_momentum": True}
 Row = dict[str, Any]
 
@@ -101,7 +112,10 @@ def cell(name: str, optimiser: str, workers: int, steps: int, seed: int, rate: f
         options = {"density": DENSITY, "warmup_steps": round(WARMUP_SHARE * steps), "form": name.split(", ")[1]}
     if name == "PowerSGD":
         options = {"rank": RANKS[workers]}
-    return Cell(name, optimiser, workers, steps, seed, rate or RATES[optimiser][name][steps], options)
+    tuned = RATES[optimiser][name][steps]
+    if workers == 8:
+        tuned = RATES_OF_EIGHT.get((optimiser, name, steps), tuned)
+    return Cell(name, optimiser, workers, steps, seed, rate or tuned, options)
 
 
 def cells() -> list[Cell]:
@@ -119,7 +133,9 @@ def cells() -> list[Cell]:
 def tuning_cells() -> list[Cell]:
     """Rates of the trainers, and GTC with Adam's momentum masked."""
     found = [
-        cell(name, optimiser, 4, steps, TUNING_SEED, rate) for optimiser, name, steps, rates in TRIED for rate in rates
+        cell(name, optimiser, workers, steps, TUNING_SEED, rate)
+        for workers, optimiser, name, steps, rates in TRIED
+        for rate in rates
     ]
     masked = [
         cell("GTC, update", "adamw", 4, steps, TUNING_SEED, rate)
