@@ -11,10 +11,11 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import fsspec
 import safetensors
@@ -33,6 +34,9 @@ SYNC = "sync."
 RETRY_S = (1.0, 5.0, 15.0)
 """Waits before a read that a store refused is tried again, after the attempts of the store's own client."""
 _DAMAGED, _WHOLE, _UNREADABLE = range(3)
+_REMEDY = "check the store, its credentials and the network, then run the same command again"
+
+T = TypeVar("T")
 
 
 class States(Sequence[Mapping[str, Tensor]]):
@@ -102,7 +106,8 @@ def load(folder: str | Path, group: Group | None = None) -> Checkpoint | None:
 
     Raises
     ------
-    StoreError: on all workers if one of them cannot read its part, which may be whole; the files are unchanged.
+    StoreError: on all workers if one of them cannot read its part, which may be whole, or on worker 0 if it cannot list
+        the checkpoints; the files are unchanged.
     WorkerLostError: a worker does not respond; the files are unchanged.
     """
     fs, root = fsspec.core.url_to_fs(str(folder))
@@ -110,7 +115,8 @@ def load(folder: str | Path, group: Group | None = None) -> Checkpoint | None:
     for step in _steps(fs, root, group):
         checkpoint, why = None, ""
         try:
-            checkpoint = _persistently(fs, f"{root}/{step:010d}", step, rank, size)
+            read = partial(_checkpoint, fs, f"{root}/{step:010d}", step, rank, size)
+            checkpoint = _persistently(fs, f"checkpoint of step {step}", read)
         except _Unreadable as error:
             why = str(error)
         except (OSError, ValueError, KeyError, TypeError, RecursionError, safetensors.SafetensorError) as error:
@@ -121,9 +127,8 @@ def load(folder: str | Path, group: Group | None = None) -> Checkpoint | None:
             why = why or f"worker {', '.join(map(str, unreadable))} could not"
             raise StoreError(
                 f"the checkpoint of step {step} cannot be read, and may be whole: {why}",
-                where=f"{folder}",
-                remedy="check the store, its credentials and the network, then run the same command again; to go on "
-                f"from an older checkpoint, remove {step:010d} there",
+                where=str(folder),
+                remedy=f"{_REMEDY}; to go on from an older checkpoint, remove {step:010d} there",
             )
         if all(result == _WHOLE for result in found):
             return checkpoint
@@ -132,20 +137,20 @@ def load(folder: str | Path, group: Group | None = None) -> Checkpoint | None:
 
 
 class _Unreadable(Exception):
-    """A store did not hand out a part of a checkpoint that it may hold."""
+    """A store did not hand out what it may hold."""
 
 
-def _persistently(fs: Any, folder: str, step: int, rank: int, size: int) -> Checkpoint:
-    """`_checkpoint`, tried again if the store refuses. Raises _Unreadable if it still does, else as for damage."""
+def _persistently(fs: Any, what: str, read: Callable[[], T]) -> T:
+    """`read()`, tried again if the store refuses. Raises _Unreadable if it still does, else what `read` raises."""
     for wait_s in (*RETRY_S, None):
         try:
-            return _checkpoint(fs, folder, step, rank, size)
+            return read()
         except Exception as error:
             if not _refused(fs, error):
                 raise
             if wait_s is None:
                 raise _Unreadable(f"{type(error).__name__}: {error}") from error
-            LOG.warning("checkpoint of step %d: %s: %s; trying again", step, type(error).__name__, error)
+            LOG.warning("%s: %s: %s; trying again", what, type(error).__name__, error)
         time.sleep(wait_s)
     raise AssertionError
 
@@ -172,7 +177,12 @@ def _whole(fs: Any, root: str) -> list[int]:
 def _steps(fs: Any, root: str, group: Group | None) -> Iterator[int]:
     """Steps of complete checkpoints, newest first, as worker 0 sees them."""
     fs.invalidate_cache()
-    saved = sorted(_whole(fs, root), reverse=True) if group is None or group.rank == 0 else []
+    saved: list[int] = []
+    if group is None or group.rank == 0:
+        try:
+            saved = sorted(_persistently(fs, root, partial(_whole, fs, root)), reverse=True)
+        except _Unreadable as error:
+            raise StoreError(f"checkpoints cannot be listed: {error}", where=root, remedy=_REMEDY) from error
     if group is None:
         yield from saved
         return

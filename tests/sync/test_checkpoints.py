@@ -227,6 +227,17 @@ def test_a_part_that_one_worker_cannot_read_stops_all(refusing: str, monkeypatch
     assert "worker 1 could not" in virtual.run(read, workers=2)[0]
 
 
+def test_a_store_that_refuses_to_list_is_not_taken_for_an_empty_one(
+    refusing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(fs: Refusing, path: str, **named: Any) -> None:
+        raise REFUSALS[2]
+
+    monkeypatch.setattr(Refusing, "exists", refuse)
+    with pytest.raises(StoreError, match=r"cannot be listed: EndpointConnectionError(.|\n)*check the store"):
+        load(refusing)
+
+
 def test_a_read_that_succeeds_at_the_second_try(refusing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Checkpoints(refusing) as saver:
         saver.save(1, tensors(1), {})
