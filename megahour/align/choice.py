@@ -7,12 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.anchors import Anchoring, NoAnchorsError
+from megahour.align.anchors import Anchoring, NoAnchorsError, part
 from megahour.align.candidates import evidence
 from megahour.align.confidence import Aligned, Costs, align_document, first_problem
 from megahour.align.ctc import NoPathError
 from megahour.align.document import Document
 from megahour.align.evidence import deviations, is_of_another, unheard
+from megahour.align.foreign_stretches import foreign_cues
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard
 from megahour.align.recogniser_text import in_turn
@@ -126,4 +127,14 @@ def trusted(
     z = deviations(heard.posteriors, aligned.problem, aligned.path, round(AROUND_S / frame_s))
     if is_of_another(z, lengths, p.min_spoken, lambda: in_order(heard.posteriors, first_problem(document, costs))):
         raise Refused("wrong-transcript")
-    return aligned, unheard(z, lengths, p.false_accept, p.false_reject)
+    path, problem = aligned.path, first_problem(document, costs)
+
+    def fits(first: int, last: int) -> bool:
+        """Whether these cues fit the audio between their neighbours on the path in this order alone."""
+        begin, end = document.boundaries[first], document.boundaries[last]
+        low, high = path.end_frames[:begin].max(initial=0), path.start_frames[end:]
+        frames = slice(int(low), int(high[high >= 0].min(initial=len(heard.posteriors))))
+        return in_order(heard.posteriors[frames], part(problem, int(begin), int(end)))
+
+    foreign = foreign_cues(z, lengths, fits)
+    return aligned, foreign | unheard(z, lengths, p.false_accept, p.false_reject)

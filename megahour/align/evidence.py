@@ -130,7 +130,7 @@ def is_of_another(
     placed = float(lengths[judged].sum())
     if not placed:
         return False
-    by_chance = min(1.0, CHANCE + BEYOND_CHANCE * math.sqrt(CHANCE * (1 - CHANCE) / int(judged.sum())))
-    if sure >= max(max(MOSTLY, by_chance) * placed, least * float(lengths.sum())):
+    chance = min(1.0, CHANCE + BEYOND_CHANCE * math.sqrt(CHANCE * (1 - CHANCE) / int(judged.sum())))
+    if sure >= max(max(MOSTLY, chance) * placed, least * float(lengths.sum())):
         return False
-    return sure < max(least, by_chance) * placed or not in_order()
+    return sure < max(least, chance) * placed or not in_order()

@@ -27,7 +27,7 @@ class Align(Stage[AlignParams]):
     """
 
     name = "align"
-    version = 11
+    version = 12
     params = AlignParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("recordings"),

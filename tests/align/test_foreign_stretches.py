@@ -1,0 +1,54 @@
+"""Stretches of a transcript that belong to another recording."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from speech import UNITS, say, sentences
+
+from megahour.align.choice import trusted
+from megahour.align.ctc import quantise
+from megahour.align.document import spell
+from megahour.align.foreign_stretches import foreign_cues
+from megahour.align.params import AlignParams
+from megahour.align.posteriors import Heard
+
+SURE, DOUBTFUL, ABSENT = -8.0, -2.0, np.nan
+
+
+def test_a_stretch_of_doubtful_cues_is_foreign_unless_its_order_says_otherwise() -> None:
+    z = np.r_[[SURE] * 30, [DOUBTFUL, ABSENT] * 15, [SURE] * 30]
+    asked = []
+
+    def in_order(first: int, last: int) -> bool:
+        asked.append((first, last))
+        return False
+
+    foreign = foreign_cues(z, np.full(len(z), 20), in_order)
+    assert asked == [(30, 59)], "from one sure cue to the next"
+    assert list(np.flatnonzero(foreign)) == list(range(30, 59))
+    assert not foreign_cues(z, np.full(len(z), 20), lambda first, last: True).any()
+
+
+def test_a_few_doubtful_cues_are_no_stretch() -> None:
+    asked = []
+    z = np.r_[[SURE] * 30, [DOUBTFUL] * 20, [SURE] * 30]
+    assert not foreign_cues(z, np.full(len(z), 20), lambda *span: bool(asked.append(span))).any()
+    assert not foreign_cues(np.full(20, DOUBTFUL), np.full(20, 20), lambda *span: bool(asked.append(span))).any()
+    assert not asked
+
+
+@pytest.mark.parametrize("noise", [1.5, 2.0])
+def test_the_second_half_of_another_text_is_refused(noise: float) -> None:
+    """A model that reads badly, and speech without text where the file goes on with another recording's."""
+    rng = np.random.default_rng(9)
+    spoken, other = (sentences(56, np.random.default_rng(seed), words=2) for seed in (1, 2))
+    log_probs = say(spoken, np.random.default_rng(5), 0.5).log_probs
+    log_probs = log_probs + rng.normal(0, noise, log_probs.shape).astype(np.float32)
+    log_probs -= np.log(np.exp(log_probs).sum(axis=1, keepdims=True))
+    heard = Heard(quantise(log_probs), np.zeros(1, np.float32))
+    text = spell([(i, np.nan, line) for i, line in enumerate(spoken[:28] + other[28:])], UNITS)
+    aligned, unsure = trusted(AlignParams(), heard, text, 0.03, doubtful=False)
+    kept = aligned.spoken & ~unsure
+    assert kept[:28].mean() > 0.9
+    assert kept[28:].sum() <= 2
