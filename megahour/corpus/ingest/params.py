@@ -103,7 +103,7 @@ class IngestParams(Params):
     on_cut_short: Literal["quarantine", "keep"] = Field(
         "quarantine",
         description="Quarantine or keep what there is of WAV files that end before the length in their header, as "
-        "after an interrupted copy.",
+        "after an interrupted copy, or go on behind it, as of a recorder that was stopped between two updates.",
     )
     shard_mb: float = Field(
         256.0,

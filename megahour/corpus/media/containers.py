@@ -54,7 +54,8 @@ def check_container(file: BinaryIO, size: int, *, cut_short: bool = False) -> Un
     Ogg, SPHERE, AVI, MP4 and Matroska pass: their decoders detect errors. Moves the position to the start.
 
     Returns how to read a WAV file to its end whose header declares no samples although it has some: the recorder was
-    interrupted. With `cut_short`, also one whose header declares more than there is. None: as it is.
+    interrupted. With `cut_short`, also one whose header declares more than there is, or fewer, as of a recorder that
+    mends it from time to time. None: as it is.
     """
     unfinished = None
     if size == 0:
@@ -160,7 +161,7 @@ def _check_wave(file: BinaryIO, size: int, magic: bytes, cut_short: bool) -> Unf
     """Walk the chunks: `data` must end inside the file, and only chunks may follow it."""
     riff_end = struct.unpack("<I", magic[4:8])[0] + 8
     data_bytes_64 = None
-    position, data_end = 12, None
+    position, data_start, data_end = 12, 0, None
     while position + 8 <= size:
         file.seek(position)
         name, length = struct.unpack("<4sI", file.read(8))
@@ -182,7 +183,7 @@ def _check_wave(file: BinaryIO, size: int, magic: bytes, cut_short: bool) -> Unf
                 return Unfinished(what, position + 4, struct.pack("<I", left))
         position += 8 + length
         if name == b"data":
-            data_end = position
+            data_start, data_end = position - length, position
         position += length % 2
     if data_end is None:
         raise BadRecord("truncated-audio", f"no data chunk within the file's {size} bytes")
@@ -191,6 +192,10 @@ def _check_wave(file: BinaryIO, size: int, magic: bytes, cut_short: bool) -> Unf
         reason = "header-lies" if riff_end <= size else "truncated-audio"
         raise BadRecord(reason, f"the data should end at byte {data_end}, but the file has {size} bytes")
     if size - position > MAX_TRAILER:
+        if cut_short and data_bytes_64 is None and position - data_end in (0, 1):
+            left = size - data_start
+            what = f"the header declares {data_end - data_start} bytes of samples, but {left} follow: the recorder "
+            return Unfinished(f"{what}was interrupted", data_start - 4, struct.pack("<I", min(left, UNKNOWN_SIZE)))
         raise BadRecord(
             "header-lies", f"{size - position} bytes after the data's end at byte {data_end} are not chunks"
         )

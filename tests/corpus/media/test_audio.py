@@ -147,6 +147,20 @@ def test_a_wav_shorter_than_its_header_says_is_read_if_asked(riff: int) -> None:
     assert reason_of(data) in ("truncated-audio", "header-lies")
 
 
+def test_a_wav_longer_than_its_header_says_is_read_if_asked() -> None:
+    """Recorders that mend the header every few seconds leave the last ones behind its length."""
+    samples = murmur(5)
+    data = interrupted(samples, 36 + 100_000, 100_000)
+    decoder = Decoder(io.BytesIO(data), 16_000, limits=AudioLimits(cut_short=True))
+    assert np.array_equal(np.concatenate(list(decoder.blocks()))[:, 0], samples)
+    (remark,) = decoder.stats.remarks
+    assert remark == "the header declares 100000 bytes of samples, but 160000 follow: the recorder was interrupted"
+    assert reason_of(data) == "header-lies"
+    tagged = encode(samples) + b"LIST" + struct.pack("<I", 6000) + bytes(6000) + bytes(100)
+    decoder = Decoder(io.BytesIO(tagged), 16_000, limits=AudioLimits(cut_short=True))
+    assert np.array_equal(np.concatenate(list(decoder.blocks()))[:, 0], samples), "chunks are no samples"
+
+
 @pytest.mark.parametrize("channels", [[1, -1], [0, 0, 1, -0.9], [0.95, -1]])
 def test_channels_in_opposite_phase_are_not_mixed_to_silence(channels: list[float]) -> None:
     voice = murmur(5)
