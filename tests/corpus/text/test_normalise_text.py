@@ -195,3 +195,25 @@ def test_what_cannot_be_seen_and_capitals_of_i(language: str, raw: str, spoken: 
     found = normalise(raw, language)
     assert found.text == spoken
     assert all(raw[a:b].strip() for a, b in zip(found.offsets, found.ends, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("language", "n", "said"),
+    [
+        ("it", 3, "tre"),
+        ("it", 123, "centoventitré"),
+        ("it", 1918, "millenovecentodiciotto"),
+        ("it", 33_000, "trentatremila"),
+        ("tr", 0, "sıfır"),
+        ("tr", 1000, "bin"),
+        ("tr", 101_039, "yüz bir bin otuz dokuz"),
+        ("tr", 1_001_111, "bir milyon bin yüz on bir"),
+        ("tr", 999 * 10**12 + 2, "dokuz yüz doksan dokuz trilyon iki"),
+    ],
+)
+def test_numbers_that_num2words_spells_wrongly(language: str, n: int, said: str) -> None:
+    assert normalise(str(n), language).text == said
+
+
+def test_italian_ordinals_that_num2words_spells_wrongly() -> None:
+    assert normalise("118º 1000000º 23ª", "it").text == "centodiciottesimo milionesimo ventitreesima"

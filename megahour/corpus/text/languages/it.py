@@ -15,6 +15,7 @@ _NO_NOUN = one_of(
     "a ad al alla con da dal dalla del della di e è era fra fu ha i il in la le lo ma nel nella non o per più poi se "
     "si sono su sul tra un una"
 )
+_COMPOUND_TRE = re.compile(r"(?<=\w)tre$")  # ventitré
 _BOTTOMS = {2: "mezzo", 3: "terzo", 4: "quarto", 5: "quinto", 6: "sesto", 8: "ottavo", 10: "decimo"}
 
 
@@ -31,11 +32,11 @@ class Italian(Tongue):
     clock_suffix = r"(?:ore\b)"
 
     def whole(self, n: int, gender: str = "", case: str = "n") -> Words:
-        words = tuple(word for word in spell(n, "it") if word != "e")  # "e" of "un milione e duecento" is not spoken
+        words = _mended(spell(n, "it"))
         return {"m": ("un",), "f": ("una",), "s": ("uno",)}.get(gender, words) if n == 1 else words
 
     def ordinal(self, n: int, written: str = "", around: Around = Around()) -> Words:  # noqa: B008
-        words = tuple(word for word in spell(n, "it", "ordinal") if word != "e")
+        words = _mended(spell(n, "it", "ordinal"))[n == 1_000_000 :]  # not "un milionesimo"
         return (*words[:-1], words[-1][:-1] + "a") if written == "ª" else words
 
     def counted(self, digits: str, around: Around) -> Words:
@@ -67,6 +68,11 @@ class Italian(Tongue):
         if rule == "rank":
             return self.ordinal(int(match["n"]), "ª" if match["counted"].endswith("a") else "º")
         return self.clock(int(match["h"]), int(match["min"]), None, "")
+
+
+def _mended(words: Words) -> Words:
+    """num2words has "centodicotto" and "centoventitre"; the "e" of "un milione e duecento" is not spoken."""
+    return tuple(_COMPOUND_TRE.sub("tré", word.replace("dicott", "diciott")) for word in words if word != "e")
 
 
 def _article(after: str) -> str:
