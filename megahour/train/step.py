@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.amp.grad_scaler import GradScaler
 
 from megahour.batches.loader import Batch
 from megahour.core.errors import StageError
@@ -70,9 +71,7 @@ class Trainer:
         self.parameters = list(held.parameters())
         self.optimiser = optimisers.build(p, held)
         self.synchroniser = synchronise(held, self.optimiser)
-        self.scaler = scaler_of(device, p.precision)
-        if self.scaler is not None:
-            self.scaler.scale(torch.zeros((), device=device))  # creates the scale before replicas use it
+        self.scaler = self._new_scaler()
         module.recompute = p.recompute  # type: ignore[assignment]
         self._run = torch.compile(module, dynamic=True) if p.compile else module
         consistency = p.goal.consistency if isinstance(p.goal, CtcOptions) else 0.0
@@ -91,8 +90,21 @@ class Trainer:
         self._pool = ThreadPoolExecutor(self._replicas, initializer=torch.set_num_threads, initargs=(1,))
 
     def regroup(self, synchronise: Callable[[nn.Module, torch.optim.Optimizer], Synchroniser]) -> None:
-        """Change the group of workers: keep model and optimiser, and build a new synchroniser."""
+        """Change the group of workers: keep model and optimiser, and build a new synchroniser.
+
+        An interrupted step may have unscaled its gradients, which a scaler allows once between two updates.
+        """
         self.synchroniser = synchronise(self.module, self.optimiser)
+        if self.scaler is not None:
+            before, self.scaler = self.scaler.state_dict(), self._new_scaler()
+            assert self.scaler is not None
+            self.scaler.load_state_dict(before)
+
+    def _new_scaler(self) -> GradScaler | None:
+        scaler = scaler_of(self.device, self.p.precision)
+        if scaler is not None:
+            scaler.scale(torch.zeros((), device=self.device))  # creates the scale before replicas use it
+        return scaler
 
     def __enter__(self) -> Trainer:
         return self
@@ -281,14 +293,15 @@ class Trainer:
 
     def restore_model(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore `model_tensors`."""
-        fused = self.device.type != "cpu"  # its kernels count steps on the device
+        # Only fused kernels count steps on the device; other optimisers would wait for the number in every step.
+        fused = {id(q) for group in self.optimiser.param_groups if group.get("fused") for q in group["params"]}
         with torch.no_grad():
             for name, parameter in zip(self.names, self.parameters, strict=True):
                 parameter.copy_(tensors[f"weights.{name}"])
                 kept = {part: tensors[f"{part}.{name}"] for part in optimisers.STATE if f"{part}.{name}" in tensors}
                 if kept:
                     self.optimiser.state[parameter] = {
-                        part: tensor if part == "step" and not fused else tensor.to(parameter.device)
+                        part: tensor if part == "step" and id(parameter) not in fused else tensor.to(parameter.device)
                         for part, tensor in kept.items()
                     }
         if "averaged" in tensors:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from megahour.core.errors import StageError
 from megahour.models.build import build
 from megahour.models.encoders import Lstm, masked
 from megahour.sync.group import virtual
+from megahour.sync.group.base import WorkerLostError
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.train import criteria, optimisers
 from megahour.train.checkpoints import Position
@@ -309,6 +310,47 @@ def test_each_optimiser_learns(optimiser: str, rate: float) -> None:
             losses.append(float(gradients.loss) / gradients.weight)
             own.apply(gradients, rate, number)
     assert losses[-1] < 0.5 * losses[0], losses[::10]
+
+
+def test_a_step_of_fp16_that_a_lost_worker_interrupted_is_repeated_in_the_next_group() -> None:
+    """Its gradients had been unscaled, and a second time was an error that ended the run."""
+
+    def play(group: virtual.VirtualGroup) -> tuple[bool, float]:
+        def alone(*_: object) -> NoReturn:
+            raise WorkerLostError("another worker is gone")
+
+        def joined(module: nn.Module, optimiser: torch.optim.Optimizer) -> sync.Synchroniser:
+            return sync.build("dense", module, optimiser, group=group, clip_norm=1.0)
+
+        with Trainer(TrainParams(threads=1, precision="fp16"), build(SIZES, seed=1), joined) as own:
+            scale = own.scaler.get_scale() / 2  # type: ignore[union-attr]
+            own.scaler.update(scale)  # type: ignore[union-attr]
+            before = own.parameters[0].detach().clone()
+            group.all_gather, gather = alone, group.all_gather  # type: ignore[method-assign]
+            with pytest.raises(WorkerLostError):
+                own.apply(own.gradients([batch()], [0]), 1e-2, 0)
+            group.all_gather = gather  # type: ignore[method-assign]
+            own.regroup(joined)
+            own.apply(own.gradients([batch()], [0]), 1e-2, 0)
+            return torch.equal(before, own.parameters[0]), own.scaler.get_scale() / scale  # type: ignore[union-attr]
+
+    assert virtual.run(play, 2) == [(False, 1.0)] * 2
+
+
+@pytest.mark.parametrize("optimiser", ["adamw", "sgd", "muon"])
+def test_a_restored_optimiser_asks_the_device_for_nothing(optimiser: str) -> None:
+    """The count of steps stays on the host unless the kernels are fused, which on a GPU Muon's AdamW are not."""
+
+    def on_device() -> Trainer:
+        module = build(SIZES, seed=1).to("meta")
+        return Trainer(TrainParams(optimiser=optimiser), module, synchronise, torch.device("meta"))  # type: ignore[arg-type]
+
+    with on_device() as own:
+        own.apply(own.gradients([batch()], [0]), 1e-3, 0)
+        saved = {name: torch.zeros(tensor.shape) for name, tensor in own.tensors().items()}
+    with on_device() as again:
+        again.restore(saved, [{}])
+        again.apply(again.gradients([batch()], [1]), 1e-3, 1)
 
 
 def test_muon_leaves_output_layers_and_embeddings_to_adamw() -> None:
