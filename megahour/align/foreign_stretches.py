@@ -3,11 +3,13 @@
 Where such lines meet speech without a text, many fit as well as a badly read right line does, and few are left out. So
 each cue is judged by its neighbours on the path, too: a stretch in which less than `MOSTLY` of the tokens are in sure
 cues is refused, unless its cues fit in this order and in no other (`wrong_transcript.in_order`), as badly read right
-ones do. Shorter stretches than two neighbourhoods stay: their order says too little.
+ones do. Shorter stretches than two neighbourhoods stay, since their order says too little, and long ones are tested in
+sections.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -18,6 +20,7 @@ from megahour.align.edges import runs
 from megahour.align.evidence import MOSTLY, SURE
 
 NEAR = 10  # cues of the path on either side
+LONGEST = 100  # cues that are tested together, as the memory and time of the test grow with their square
 
 
 def foreign_cues(
@@ -39,8 +42,10 @@ def foreign_cues(
         while last < len(placed) and not sure[last]:
             last += 1
         begin, end = int(placed[first]), int(placed[last - 1]) + 1
-        if end - begin > 2 * NEAR and not in_order(begin, end):
-            foreign[begin:end] = True
+        if end - begin <= 2 * NEAR:
+            continue
+        for section in np.array_split(np.arange(begin, end), math.ceil((end - begin) / LONGEST)):
+            foreign[section] = not in_order(int(section[0]), int(section[-1]) + 1)
     return foreign
 
 

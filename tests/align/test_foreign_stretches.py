@@ -30,6 +30,18 @@ def test_a_stretch_of_doubtful_cues_is_foreign_unless_its_order_says_otherwise()
     assert not foreign_cues(z, np.full(len(z), 20), lambda first, last: True).any()
 
 
+def test_hours_of_doubtful_cues_are_tested_in_sections() -> None:
+    asked = []
+
+    def in_order(first: int, last: int) -> bool:
+        asked.append((first, last))
+        return first < 300
+
+    foreign = foreign_cues(np.r_[[SURE] * 30, [DOUBTFUL] * 400], np.full(430, 20), in_order)
+    assert [last - first for first, last in asked] == [100] * 4
+    assert list(np.flatnonzero(foreign)) == list(range(330, 430))
+
+
 def test_a_few_doubtful_cues_are_no_stretch() -> None:
     asked = []
     z = np.r_[[SURE] * 30, [DOUBTFUL] * 20, [SURE] * 30]
