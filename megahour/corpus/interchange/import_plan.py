@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from array import array
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, BinaryIO, cast
+
+import numpy as np
 
 from megahour.core.errors import RECORD_FAULTS, BadRecord, ConfigError, bad_record
 from megahour.core.records import key_of
@@ -19,6 +22,7 @@ from megahour.corpus.interchange.parquet import read_parquet
 from megahour.corpus.interchange.untrusted import Audio, Entry, Root, json_object, string, text_lines
 from megahour.corpus.interchange.webdataset import members_by_name, read_samples
 
+BLOCK_IDS = 1 << 16
 Entries = Iterator["Entry | BadRecord"]
 SUFFIXES = {
     "lhotse": (".jsonl", ".jsonl.gz"),
@@ -153,7 +157,11 @@ def _of_manifest(
     lines: Callable[[str, str], Iterator[str | BadRecord]],
     mine: Callable[[str], bool],
 ) -> Entries:
-    """Entries of this part's recordings, and the bad lines whose number falls into this part."""
+    """Entries of this part's recordings, and the bad lines whose number falls into this part.
+
+    Memory holds these, and of each entry of the other parts eight bytes, a hash of its id: an id of two recordings is
+    seen by no part alone.
+    """
     if p.format == "nemo":
         folder = posixpath.dirname(f"{base}/{file}")
         entries = read_nemo(lines(p.source, file), lambda path: root.audio(path, folder))
@@ -161,18 +169,34 @@ def _of_manifest(
         entries = _supervised(lines(p.source, file), _all_supervisions(p, lines), root, mine)
     else:
         entries = read_cuts(lines(p.source, file), lambda cut: audio_of(recording_of(cut), root.audio))
-    recordings: dict[int, int] = {}  # by id, in all parts: an id of two recordings is seen by no part alone
+    others, own = array("q"), list[tuple[int, Entry | BadRecord]]()  # own: with the number of others before it
     for entry in entries:
-        if not mine(entry.recording if isinstance(entry, Entry) else entry.record):
-            if isinstance(entry, Entry):
-                recordings.setdefault(key_of(entry.id), key_of(entry.recording))
-            continue
-        if isinstance(entry, Entry) and p.kind == "utterances":
-            here = key_of(entry.recording)
-            if recordings.setdefault(key_of(entry.id), here) != here:
+        if mine(entry.recording if isinstance(entry, Entry) else entry.record):
+            own.append((len(others), entry))
+        elif isinstance(entry, Entry) and p.kind == "utterances":
+            others.append(key_of(entry.id))
+    if p.kind != "utterances":
+        yield from (entry for _, entry in own)
+        return
+    keys = {key_of(entry.id) for _, entry in own if isinstance(entry, Entry)}
+    places, recordings = _first_places(keys, others), dict[int, int]()
+    for place, entry in own:
+        if isinstance(entry, Entry):
+            key, here = key_of(entry.id), key_of(entry.recording)
+            if places.get(key, place) < place or recordings.setdefault(key, here) != here:
                 yield BadRecord("duplicate-id", f"{entry.id} occurs twice in {file}", record=entry.id)
                 continue
         yield entry
+
+
+def _first_places(keys: Collection[int], among: array[int]) -> dict[int, int]:
+    """Where each of the keys that are among others stands first."""
+    wanted, places = np.array(sorted(keys), np.int64), dict[int, int]()
+    for start in range(0, len(among), BLOCK_IDS):
+        block = np.array(among[start : start + BLOCK_IDS], np.int64)
+        for at in np.flatnonzero(np.isin(block, wanted)).tolist():
+            places.setdefault(int(block[at]), start + at)
+    return places
 
 
 def _all_supervisions(

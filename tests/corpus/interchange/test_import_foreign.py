@@ -8,6 +8,7 @@ import io
 import json
 import os
 import tarfile
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from megahour.core.errors import ConfigError
 from megahour.core.records import key_of
 from megahour.core.schemas import CUES, RECORDINGS
 from megahour.core.store import Artifact
+from megahour.corpus.interchange.import_plan import _of_manifest
 from megahour.corpus.interchange.import_stage import Import
 from megahour.corpus.interchange.kaldi import read_kaldi
 from megahour.corpus.interchange.params import ImportParams
@@ -484,3 +486,17 @@ def test_paths_that_no_file_can_be_read_from(tmp_path: Path) -> None:
     artifact = imported(tmp_path, "nemo", manifest, max_bad=1)
     assert [row["name"] for row in table(artifact)] == ["data/good.wav"]
     assert reasons(artifact) == ["missing-audio"] * (len(paths) - 1)
+
+
+def test_of_the_lines_of_other_parts_a_part_holds_eight_bytes_each() -> None:
+    """It held two numbers and a place in a dictionary, some 200 bytes: gigabytes for a manifest of 10⁷ lines."""
+    count, root = 3_000, Root("/", allow_outside=True)
+    texts = [f'{{"audio_filepath": "{i}.wav", "duration": 1.0, "text": "one", "id": "u{i}"}}' for i in range(count)]
+    p = ImportParams(format="nemo", source="manifest", licence="CC0-1.0")
+    tracemalloc.start()
+    try:
+        assert list(_of_manifest(p, root, "/", "m.json", lambda *file: iter(texts), lambda name: False)) == []
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 30 * count
