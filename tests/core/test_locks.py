@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 
 from megahour.core import locks
 from megahour.core.errors import StoreError
 from megahour.core.locks import MARKS, alone, check
 from megahour.core.store import Artifact
+from megahour.core.transfer import Disk
 
 HOLD = (
     "import sys, time; from megahour.core.store import Artifact; from megahour.core.locks import alone\n"
@@ -372,3 +374,24 @@ def test_holding_a_place_on_s3_takes_three_requests(
         for _ in range(100):
             check(place.fs, place.root, token)
     assert len(calls) <= 5, calls
+
+
+def test_the_plain_disk_locks_against_fsspec_s(tmp_path: Path) -> None:
+    with (
+        alone(Disk(), tmp_path),
+        pytest.raises(StoreError, match="another process"),
+        alone(LocalFileSystem(), tmp_path),
+    ):
+        pass
+    with (
+        alone(LocalFileSystem(), tmp_path),
+        pytest.raises(StoreError, match="another process"),
+        alone(Disk(), tmp_path),
+    ):
+        pass
+    with alone(Disk(), tmp_path) as token:
+        check(Disk(), tmp_path, token, fresh=True)
+        (tmp_path / MARKS / token).unlink()
+        with pytest.raises(StoreError, match="taken over"):
+            check(Disk(), tmp_path, token, fresh=True)
+    assert not list(tmp_path.iterdir())

@@ -17,6 +17,7 @@ from megahour.lm.text.machine import prefetch
 from megahour.lm.text.tokenise import BOUNDARY
 
 AHEAD = 24  # rows between the prefetch of a row and its use; a third of it for the entries of its word
+LINE = 16  # positions in a cache line
 SMALL = 24  # largest node that is sorted by insertion
 
 
@@ -41,8 +42,10 @@ def partition_by_owner(tokens, begin, end, owner, cursors, positions):  # type: 
     """`partition` by the owner (V,) of the word instead, with one cursor per owner: fewer streams of writes."""
     for p in range(begin, end):
         part = owner[tokens[p - 1]]
-        positions[cursors[part]] = p
-        cursors[part] += 1
+        at = cursors[part]
+        prefetch(positions, at + LINE)
+        positions[at] = p
+        cursors[part] = at + 1
 
 
 @compiled
@@ -78,9 +81,10 @@ def _buckets(counts, largest, edges):  # type: ignore[no-untyped-def]
     return size
 
 
-@compiled
-def gather(tokens, positions, order, windows):  # type: ignore[no-untyped-def]
-    """windows (m, order): column j is T[p-j], p ≥ order - 1. Words before the sentence's BOUNDARY have no meaning."""
+# With a constant in the place of `order`, LLVM unrolls the loops over the words of a history: the functions below call
+# these once for each usual order.
+@compiled(inline=True)
+def _gather(tokens, positions, order, windows):  # type: ignore[no-untyped-def]
     m = len(positions)
     for i in range(m):
         # Neighbours in a partition are far apart in the corpus: without the prefetch each row is a cache miss.
@@ -92,20 +96,59 @@ def gather(tokens, positions, order, windows):  # type: ignore[no-untyped-def]
             windows[i, j] = tokens[p - np.uint64(j)]
 
 
-@compiled
-def permute(windows, positions, index, windows_out, positions_out):  # type: ignore[no-untyped-def]
-    """Copy rows of windows (m, order) and positions (m,) in the order of index (m,)."""
+@compiled(inline=True)
+def _permute(order, windows, positions, index, windows_out, positions_out):  # type: ignore[no-untyped-def]
+    index = index.view(np.uint32)
     for i in range(len(index)):
         row = index[i]
         positions_out[i] = positions[row]
-        for j in range(windows.shape[1]):
+        for j in range(order):
             windows_out[i, j] = windows[row, j]
 
 
 @compiled
-def sort_histories(windows, order, index, scratch, seat, keys, sizes, stack):  # type: ignore[no-untyped-def]
+def gather(tokens, positions, order, windows):  # type: ignore[no-untyped-def]
+    """windows (m, order): column j is T[p-j], p ≥ order - 1. Words before the sentence's BOUNDARY have no meaning."""
+    if order == 3:
+        _gather(tokens, positions, 3, windows)
+    elif order == 5:
+        _gather(tokens, positions, 5, windows)
+    else:
+        _gather(tokens, positions, order, windows)
+
+
+@compiled
+def permute(windows, positions, index, windows_out, positions_out):  # type: ignore[no-untyped-def]
+    """Copy rows of windows (m, order) and positions (m,) in the order of index (m,)."""
+    order = windows.shape[1]
+    if order == 3:
+        _permute(3, windows, positions, index, windows_out, positions_out)
+    elif order == 5:
+        _permute(5, windows, positions, index, windows_out, positions_out)
+    else:
+        _permute(order, windows, positions, index, windows_out, positions_out)
+
+
+@compiled
+def word_nodes(first, ends, stack):  # type: ignore[no-untyped-def]
+    """Fill the stack of `sort_histories` where rows are grouped by word already: those of word `first` + i end at
+    ends[i]. Returns `top`."""
+    top = start = 0
+    for i in range(len(ends)):
+        stop = ends[i]
+        if stop - start > 1 and first + i != BOUNDARY:
+            stack[top], stack[top + 1], stack[top + 2] = start, stop, 2
+            top += 3
+        start = stop
+    return top
+
+
+@compiled
+def sort_histories(windows, order, index, scratch, seat, keys, sizes, stack, top):  # type: ignore[no-untyped-def]
     """Sort index (m,) by columns 1 .. order-1 of windows; equal histories keep their order.
 
+    stack[:top]: the nodes to sort, three numbers each: begin, end, and the column by which they are to be split. One
+    node (0, m, 1) sorts all.
     Scratch: scratch (m,) int32; seat (V,) int32; keys, sizes (≥ min(m, V) + 1,) int32; stack (≥ 3 m + 3,) int32. Nodes
     are split by the next word. Seats are assigned in order of appearance, so nothing is cleared between nodes.
     """
@@ -113,8 +156,6 @@ def sort_histories(windows, order, index, scratch, seat, keys, sizes, stack):  #
     windows, index, scratch = windows.view(np.uint32), index.view(np.uint32), scratch.view(np.uint32)
     seat, keys, sizes = seat.view(np.uint32), keys.view(np.uint32), sizes.view(np.uint32)
     pairs = np.empty(SMALL, np.uint64)
-    top = 3
-    stack[0], stack[1], stack[2] = 0, len(index), 1
     while top:
         top -= 3
         begin, end, level = stack[top], stack[top + 1], stack[top + 2]
@@ -180,14 +221,9 @@ def sort_histories(windows, order, index, scratch, seat, keys, sizes, stack):  #
                 start = stop
 
 
-@compiled
-def history_words(windows, order, floor):  # type: ignore[no-untyped-def]
-    """(m,) the length of each history, at most order - 1; (m + 1,) the number of words shared with the one before it.
-
-    windows (m, order): sorted. floor: number of words that all share, also with the ones before and after them.
-    """
+@compiled(inline=True)
+def _history_words(windows, order, floor, words, shared):  # type: ignore[no-untyped-def]
     m = len(windows)
-    words, shared = np.empty(m, np.uint8), np.empty(m + 1, np.uint8)
     shared[0] = shared[m] = floor
     for i in range(m):  # without branches on words, which would be predicted wrongly
         have, goes_on = 1, True
@@ -201,4 +237,19 @@ def history_words(windows, order, floor):  # type: ignore[no-untyped-def]
             goes_on = goes_on and windows[i, j] == windows[i - 1, j]
             same += goes_on
         shared[i] = max(floor, min(same, words[i]))
+
+
+@compiled
+def history_words(windows, order, floor):  # type: ignore[no-untyped-def]
+    """(m,) the length of each history, at most order - 1; (m + 1,) the number of words shared with the one before it.
+
+    windows (m, order): sorted. floor: number of words that all share, also with the ones before and after them.
+    """
+    words, shared = np.empty(len(windows), np.uint8), np.empty(len(windows) + 1, np.uint8)
+    if order == 3:
+        _history_words(windows, 3, floor, words, shared)
+    elif order == 5:
+        _history_words(windows, 5, floor, words, shared)
+    else:
+        _history_words(windows, order, floor, words, shared)
     return words, shared

@@ -20,6 +20,7 @@ from megahour.lm.estimate.history import (
     partition_by_owner,
     permute,
     sort_histories,
+    word_nodes,
 )
 from megahour.lm.estimate.kept_ngrams import Kept, keep
 from megahour.lm.estimate.sweep import TALLIES, Words, open_contexts, store, sweep
@@ -139,8 +140,11 @@ class Partitions:
         gather(self.corpus.tokens, positions, self.order, s.windows[:m])
         first, stop = self._words[number], self._words[number + 1]
         counts = self.counts[first:stop]
-        order_by_word(s.windows, first, np.cumsum(counts) - counts, s.index[:m])
-        sort_histories(s.windows, self.order, s.index[:m], s.positions, *s.seat, s.stack)
+        cursors = np.cumsum(counts) - counts
+        order_by_word(s.windows, first, cursors, s.index[:m])
+        if self.order > 2:
+            top = word_nodes(first, cursors, s.stack)
+            sort_histories(s.windows, self.order, s.index[:m], s.positions, *s.seat, s.stack, top)
         windows = s.sorted[:m]
         permute(s.windows, positions, s.index[:m], windows, s.positions[:m])
         positions[:] = s.positions[:m]

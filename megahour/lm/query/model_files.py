@@ -17,6 +17,7 @@ from megahour.core.errors import ConfigError
 from megahour.core.locks import MARKS, alone, check
 from megahour.core.output import is_sink, open_sink
 from megahour.core.surroundings import explaining
+from megahour.core.transfer import Disk
 from megahour.lm.arpa.read import Progress
 from megahour.lm.query.mapped import SUFFIX, MappedModel, is_mapped, open_mapped
 from megahour.lm.query.mapped_import import load_arpa
@@ -106,8 +107,6 @@ def replacing(path: str | Path, scratch: Path | None = None) -> Iterator[Path]:
 
     Raises StoreError: another process writes the same file, or the disk is full. ConfigError: `path` cannot be a file.
     """
-    from fsspec.implementations.local import LocalFileSystem
-
     path = Path(path)
     if is_sink(path):
         with open_sink(path) as out, tempfile.TemporaryDirectory(prefix="megahour-", dir=scratch) as folder:
@@ -117,7 +116,7 @@ def replacing(path: str | Path, scratch: Path | None = None) -> Iterator[Path]:
                 shutil.copyfileobj(file, out, MEMBER_BYTES)
         return
     place: dict[str, Any] = {"folder": path.parent, "marks": f".{path.name}{MARKS}", "where": str(path)}
-    files = LocalFileSystem()
+    files = Disk()
     _check_target(path)
     with explaining(path, path.parent, resumes=False), alone(files, **place) as token:
         # Of killed processes; a live one may write lm.arpa.gz beside lm.arpa.

@@ -99,4 +99,6 @@ class Sorter:
             begin += len(own)
 
     def _sort(self, windows: Int32, index: Int32) -> None:
-        sort_histories(windows, self._order, index, self._scratch, self._seat, self._keys, self._starts, self._stack)
+        self._stack[:3] = 0, len(index), 1
+        own = self._scratch, self._seat, self._keys, self._starts, self._stack, 3
+        sort_histories(windows, self._order, index, *own)
