@@ -3,6 +3,7 @@
 python benchmarks/plan_hours.py --folder runs/plan --sizes 0.56,1.12 --size 5.6 [--write]
 
 Runs the demo at the small sizes, plans the large one on this machine from their books, then runs it. Minutes long.
+--cpu compares CPU seconds of tasks, which say something on a machine that others use, and writes plan_hours_cpu.md.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from page import machine, publish, python
 
@@ -35,6 +38,7 @@ def main() -> None:
     parser.add_argument("--sizes", default="0.56,1.12")
     parser.add_argument("--size", type=float, default=5.6)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="other parameters of all runs")
+    parser.add_argument("--cpu", action="store_true", help="compare CPU seconds of tasks, not time on the clock")
     parser.add_argument("--write", action="store_true", help="write plan_hours.md beside this script")
     given = parser.parse_args()
     load = os.getloadavg()[0]
@@ -46,28 +50,37 @@ def main() -> None:
     plan = ["plan", given.recipe, *given.set, "--hours", str(given.size), "--of", given.of, *sources, "--json"]
     planned = json.loads(megahour(*plan, "--cores", str(os.cpu_count())))
     megahour("run", given.recipe, f"{given.key}={given.size}", *given.set, f"run={large}", "--quiet")
-    rows = [
-        (step["name"], step["wall_s"], Artifact(f"{large}/{step['name']}").wall()["seconds"])
-        for step in planned["steps"]
-    ]
-    publish(__file__, page(given, rows, load), write=given.write)
+    rows = []
+    for step in planned["steps"]:
+        made = Artifact(f"{large}/{step['name']}")
+        took = net(made.timings(), "cpu_seconds") if given.cpu else made.wall()["seconds"]
+        rows.append((step["name"], step["cpu_s" if given.cpu else "wall_s"], took))
+    target = __file__.replace(".py", "_cpu.py") if given.cpu else __file__
+    publish(target, page(given, rows, load), write=given.write)
+
+
+def net(timings: Mapping[int, Mapping[str, Any]], name: str) -> float:
+    """What tasks took, without the functions that a machine compiles once."""
+    return sum(each[name] - each.get(f"compile_{name}", 0.0) for each in timings.values())
 
 
 def page(given: argparse.Namespace, rows: list[tuple[str, float, float]], load: float) -> list[str]:
+    flags = given.cpu * "--cpu " + (f"--set {' '.join(given.set)} " if given.set else "")
+    recipe = "" if given.recipe == "demo" else f"--recipe {given.recipe} "
     long = [row for row in rows if row[2] >= LEAST_S]
     short = [row for row in rows if row[2] < LEAST_S]
     near = sum(abs(planned / took - 1) <= 0.2 for _, planned, took in long)
     lines = [
         "# A plan beside the run",
         "",
-        f"`python benchmarks/plan_hours.py --folder FOLDER --sizes {given.sizes} --size {given.size} "
-        f"--set {' '.join(given.set)} --write`: recipe `{given.recipe}` was run with `{given.key}` "
-        f"{given.sizes.replace(',', ' and ')}, that of {given.size} "
+        f"`python benchmarks/plan_hours.py --folder FOLDER {recipe}--sizes {given.sizes} --size {given.size} "
+        f"{flags}--write`: recipe `{given.recipe}` was run with "
+        f"`{given.key}` {given.sizes.replace(',', ' and ')}, that of {given.size} "
         "was planned from their books (`megahour plan --hours --from --from`), and then made.",
         "",
         f"Within 20 %: {near} of {len(long)} steps that take {LEAST_S:.0f} s or more.",
         "",
-        "| step | planned, s | took, s | difference |",
+        "| step | planned, {0} | took, {0} | difference |".format("CPU s of tasks" if given.cpu else "s"),
         "| --- | ---: | ---: | ---: |",
     ]
     lines += [f"| {name} | {planned:.1f} | {took:.1f} | {planned / took - 1:+.0%} |" for name, planned, took in long]

@@ -147,7 +147,7 @@ def test_a_run_whose_time_is_up_resumes_in_its_next_turn(cluster: Cluster, tmp_p
     job = cluster.submit("run.sbatch", log, str(recipe_of(tmp_path, inputs)), f"run={run}")
     text = disturbed(cluster, job, run, log, ["scancel", "--batch", "--signal=USR1", job])
     assert "turn 0" in text
-    assert "Stopped. Kept in" in text
+    assert "Stopped by SIGTERM. Kept in" in text
     assert model_of(run) == expected
 
 
