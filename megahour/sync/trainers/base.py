@@ -19,6 +19,7 @@ from torch.amp.grad_scaler import GradScaler
 
 from megahour.core.errors import ConfigError
 from megahour.sync.group.base import Group
+from megahour.sync.trainers.flat import gradient_norm
 
 _ENDS = -1.0  # sent instead of a weight by `end_together`
 
@@ -187,13 +188,14 @@ def step_alone(
 ) -> None:
     """The step of a plain loop with `parameter.grad`: unscaled, clipped, and skipped if it is not finite.
 
-    The norm, computed only if it is needed, becomes `metrics["gradient_norm"]`. Raises like `check_shared`.
+    The norm, computed only if it is needed, becomes `metrics["gradient_norm"]`. Raises like `check_shared` and
+    `gradient_norm`.
     """
     check_shared(parameters, optimiser)
     unscale(optimiser, scaler)
     finite: bool | Tensor = True
     if clip_norm is not None or scaler is not None:
-        norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        norm = gradient_norm(parameters)
         metrics["gradient_norm"] = reading(norm)
         finite = is_finite(norm) if scaler is not None else True
         if clip_norm is not None and (isinstance(finite, Tensor) or finite):

@@ -26,7 +26,7 @@ from megahour.sync.trainers.base import (
     update,
 )
 from megahour.sync.trainers.buckets import Buckets
-from megahour.sync.trainers.flat import broadcast_model, trainable
+from megahour.sync.trainers.flat import broadcast_model, gradient_norm, trainable
 
 
 class Dense:
@@ -70,7 +70,7 @@ class Dense:
         scale: float | Tensor = 1.0
         finite: bool | Tensor = True
         if weight and (scaler is not None or (self._clip_norm is not None and not self._clip_mean)):
-            norm = nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None])
+            norm = gradient_norm(self._parameters)
             self.metrics["gradient_norm"] = read = reading(norm)
             finite = is_finite(norm)
             if self._clip_norm is not None and not self._clip_mean:
@@ -91,7 +91,7 @@ class Dense:
         """Whether the sum is finite, on an accelerator; on the CPU the workers have already agreed on it."""
         if scaler is None or self._parameters[0].device.type == "cpu":
             return True
-        return is_finite(nn.utils.get_total_norm([p.grad for p in self._parameters if p.grad is not None]))
+        return is_finite(gradient_norm(self._parameters))
 
     def _step_early(self, buckets: Buckets, weight: float, scaler: GradScaler | None) -> None:
         """The step if backward sends buckets. With a scaler they hold scaled gradients; all workers see an infinity."""

@@ -114,7 +114,7 @@ def gather_gradients(parameters: Sequence[nn.Parameter], views: Sequence[Tensor]
         if gradient is None or (not on_device and scale == 0.0):
             view.zero_()
         elif gradient.is_sparse:
-            raise ConfigError("a parameter's gradient is sparse", remedy="make the embedding with sparse=False")
+            raise _sparse()
         elif (on_device or scale != 1.0) and gradient.dtype == view.dtype:
             torch.mul(gradient, scale, out=view)
         elif on_device or scale != 1.0:
@@ -124,6 +124,18 @@ def gather_gradients(parameters: Sequence[nn.Parameter], views: Sequence[Tensor]
             to.append(view)
     if from_:
         torch._foreach_copy_(to, from_)
+
+
+def gradient_norm(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """The L2 norm of the gradients that there are, a scalar. Raises ConfigError for a sparse one."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    if any(gradient.is_sparse for gradient in gradients):
+        raise _sparse()
+    return nn.utils.get_total_norm(gradients)
+
+
+def _sparse() -> ConfigError:
+    return ConfigError("a parameter's gradient is sparse", remedy="make the embedding with sparse=False")
 
 
 @torch.no_grad()

@@ -46,6 +46,7 @@ from megahour.sync.group.base import Group
 from megahour.sync.params import GtcOptions
 from megahour.sync.trainers.base import own_state, update
 from megahour.sync.trainers.compressed import Compressed
+from megahour.sync.trainers.flat import gradient_norm
 
 _BY_WEIGHTS = {"Adafactor", "ASGD", "LAMB", "Lamb", "LARS", "Lars"}
 _MOMENTA = {"momentum_buffer", "exp_avg"}
@@ -74,7 +75,7 @@ class GtcUpdate(Compressed):
         self._mask = options.mask_momentum is not False and isinstance(optimiser, maskable)
 
     def _norm(self) -> float:
-        return float(nn.utils.get_total_norm([p.grad for p in self._flat.parameters if p.grad is not None]))
+        return float(gradient_norm(self._flat.parameters))
 
     def _exchange(self, share: float, norm: float, scaler: GradScaler | None) -> Sent:
         self._own_update(share, norm, scaler)

@@ -329,3 +329,42 @@ def test_yamls_numbers_without_a_point_are_numbers() -> None:
     model = net()
     worker = build("gtc", model, torch.optim.SGD(model.parameters(), lr=0.1), threshold="1e-3", warmup_steps="10")
     assert float(worker.state()["threshold"][1]) == 1e-3
+
+
+def sparse(trainer: str, **options: Any) -> list[float]:
+    """Sums of an embedding's weights after two steps of two workers with sparse gradients."""
+
+    def train(group: virtual.VirtualGroup) -> float:
+        torch.manual_seed(0)
+        model = nn.Embedding(5, 2, sparse=True)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        worker = build(trainer, model, optimiser, group=group, **options)
+        for step in range(2):
+            model(torch.tensor([group.rank, step])).square().sum().backward()
+            worker.step()
+            optimiser.zero_grad()
+        worker.finish()
+        return float(model.weight.detach().sum())
+
+    return virtual.run(train, 2)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "options"),
+    [
+        ("dense", {"clip_norm": 1.0}),
+        ("gtc", {"threshold": 0.01}),
+        ("gtc", {"form": "update", "density": 0.1}),
+        ("bmuf", {"clip_norm": 1.0}),
+    ],
+)
+def test_sparse_gradients_that_need_a_norm_or_a_vector_are_named(trainer: str, options: dict[str, Any]) -> None:
+    """torch had "Could not run 'aten::linalg_vector_norm' with arguments from the 'SparseCPU' backend"."""
+    with pytest.raises(ConfigError, match=r"gradient is sparse(.|\n)*sparse=False"):
+        sparse(trainer, **options)
+
+
+@pytest.mark.parametrize("trainer", ["bmuf", "gossip", "local_sgd"])
+def test_trainers_that_move_weights_take_sparse_gradients(trainer: str) -> None:
+    one, other = sparse(trainer)
+    assert one == other
