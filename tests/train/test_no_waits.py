@@ -1,4 +1,4 @@
-"""A step of every end-to-end criterion queues its copies to the device. torch's meta device stands for a GPU."""
+"""A step of every criterion of recognisers queues its copies to the device. torch's meta device stands for a GPU."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from test_step import synchronise
 from torch.nn import functional
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from megahour.batches.lattice_labels import ARCS, SENONES, WEIGHTS
 from megahour.batches.loader import Batch
+from megahour.losses.arcs import ArcGraph
 from megahour.models.build import build
+from megahour.train.criteria import SequenceGoal
+from megahour.train.options import SmbrOptions
 from megahour.train.params import TrainParams
 from megahour.train.step import Trainer
 
@@ -72,4 +76,26 @@ def test_the_host_waits_for_no_copy(
     with Trainer(p, module, synchronise, torch.device("meta")) as own, Waits() as waits:
         own.prune_after(1.0)
         own.apply(own.gradients([batch], [0]), 1e-3, 0)
+    assert waits.found == []
+
+
+@pytest.mark.parametrize("against", ["graph", "lattices"])
+def test_the_host_waits_for_no_copy_of_sequence_training(against: str) -> None:
+    """But those of the graph, once."""
+    graph = ArcGraph.of([0, 1], [1, 1], [0, 1], [0.0, -0.5], [0.0, -np.inf], [-np.inf, 0.0])
+    goal = SequenceGoal("smbr", SmbrOptions(), graph if against == "graph" else None, torch.zeros(5), 0)
+    targets = {"labels": np.ones((3, 24), np.int64)}
+    if against == "lattices":
+        targets |= {
+            ARCS: np.array([[[0, 1, 0, length]] for length in LENGTHS]),
+            WEIGHTS: np.zeros((3, 1)),
+            SENONES: np.where(np.arange(24) < LENGTHS[:, None], 1, -1),
+        }
+    module = build(ENCODER | {"kind": "tdnn"}).to("meta")
+    p = TrainParams.model_validate({"kind": "tdnn", "criterion": "smbr", "epochs": 0})
+    batch = Batch(FEATURES, LENGTHS, [1, 2, 3], targets)
+    with Trainer(p, module, synchronise, torch.device("meta"), sequence=goal) as own:
+        own.apply(own.gradients([batch], [0]), 1e-3, 0)
+        with Waits() as waits:
+            own.apply(own.gradients([batch], [1]), 1e-3, 1)
     assert waits.found == []

@@ -410,6 +410,7 @@ def test_an_overflow_in_fp16_leaves_the_step_out_and_halves_the_scale() -> None:
         ("blstm", "teacher", {"recompute": True}),
         ("tdnn", "teacher", {"optimiser": "sgd"}),
         ("tdnn", "labels", {"optimiser": "muon", "accumulate": 2}),
+        ("mlp", "labels", {}),
     ],
 )
 def test_a_step_asks_the_device_for_nothing(kind: str, targets: str, params: dict[str, Any]) -> None:
