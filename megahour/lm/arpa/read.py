@@ -21,6 +21,8 @@ from megahour.lm.text.tokenise import PADDING, RESERVED, UNKNOWN, WordTable
 
 BLOCK_BYTES = 1 << 23
 LINE_BYTES = 1 << 20  # longest line
+SHORT_BYTES = 1 << 10  # of most lines
+FOREWORD = 10_000  # lines before the header
 MAX_ORDER = 32
 UNSEEN = -100.0  # log10 p of `<unk>` if the file lacks it, as in KenLM (build_binary -u)
 ITEM_BYTES = 6  # shortest line: limits the n-grams of a block
@@ -129,10 +131,11 @@ class _Reader:
     def peek(self) -> bytes:
         """The current line without its line break."""
         while True:
-            data = self.text[self.at : min(self.end, self.at + LINE_BYTES + 1)].tobytes()
-            result = data.find(b"\n")
-            if result >= 0:
-                return data[:result]
+            for room in (SHORT_BYTES, LINE_BYTES + 1):
+                data = self.text[self.at : min(self.end, self.at + room)].tobytes()
+                result = data.find(b"\n")
+                if result >= 0:
+                    return data[:result]
             self.more()
 
     def expect(self, text: bytes) -> None:
@@ -165,6 +168,8 @@ def shown(line: bytes) -> str:
 
 def _counts(reader: _Reader) -> list[int]:
     while (line := reader.next()) != b"\\data\\":
+        if reader.line > FOREWORD:
+            reader.fail(rf"not an ARPA file: it has no line '\data\' among the first {FOREWORD:,}")
         if line.startswith(TOKENIZER):
             reader.tokenizer = line.removeprefix(TOKENIZER).decode("utf-8", "replace").strip()
     reader.begun = True

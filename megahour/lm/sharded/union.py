@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from megahour.core.errors import MegahourError
+from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.stage import Inputs
 from megahour.lm.arpa import parse
 from megahour.lm.arpa.read import UNSEEN
@@ -27,14 +27,18 @@ if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
 
 PIECES = ".pieces.json"
+MOST_MODELS = 255  # their numbers in records have a byte
 
 
 def write_union(names: Sequence[str], inputs: Inputs, piece_bytes: int, out: ShardWriter) -> None:
     """Write the words of all models in order of appearance; `.values.npy` (M, U, 2): log10 p and log10 α, NaN where a
     model lacks a word; and the pieces of the models.
 
-    Raises MegahourError: a model without words, or an invalid line.
+    Raises ConfigError: too many models. MegahourError: a model without words, or an invalid line.
     """
+    if len(names) > MOST_MODELS:
+        what, remedy = f"{len(names)} models, the limit is {MOST_MODELS}", "mix some of them first, then the mixtures"
+        raise ConfigError(what, where="lm-union", remedy=remedy)
     pieces, table = pieces_of(names, inputs, piece_bytes), WordTable()
     models, capitals = [], []
     for number, name in enumerate(names):

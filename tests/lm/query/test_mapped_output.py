@@ -7,6 +7,7 @@ import lzma
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from time import process_time
 
 import numpy as np
 import pyarrow as pa
@@ -117,3 +118,8 @@ def test_files_that_are_not_arpa_are_refused(tmp_path: Path) -> None:
     path.write_text("a b c\n")
     with pytest.raises(MegahourError, match=r"notes\.txt:\d+: not an ARPA file: it has no line"):
         read_sizes(path)
+    path.write_text("a b c\n" * 500_000)  # a text in the place of the model, which took a minute
+    begun = process_time()
+    with pytest.raises(MegahourError, match=r"notes\.txt:10001: not an ARPA file: .* among the first 10,000"):
+        read_sizes(path)
+    assert process_time() - begun < 1.0

@@ -272,6 +272,12 @@ def test_what_is_no_model_is_refused(
         prune_on(EngineHere(), str(tmp_path / "prune"), str(path), PruneParams(threshold=1e-5), ranges)
 
 
+def test_more_models_than_a_byte_counts_are_refused(folder: Path, tmp_path: Path) -> None:
+    models, ranges = [paths(folder)[2]] * 256, RangesParams()
+    with pytest.raises(MegahourError, match="256 models, the limit is 255"):
+        mix_on(EngineHere(), str(tmp_path), models, InterpolateParams(weights=[1 / 256] * 256), ranges)
+
+
 def test_a_directory_of_something_else_and_a_file_before_a_directory_are_refused(folder: Path, tmp_path: Path) -> None:
     asked = ["--weights", "0.5,0.5", "--engine", "local", "--out", str(tmp_path / "out")]
     with pytest.raises(ConfigError, match="no finished model"):
