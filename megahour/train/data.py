@@ -77,7 +77,7 @@ def choose(
         targets = _targets(p, features, inputs["targets"])
         shelf = shelves(features, _others(p), targets, p.stack, None, dropped)
         again = sorted(set(p.unlabelled_sets) & set(p.sets))
-        shelf += shelves(features, again, targets, p.stack, keep, dropped)
+        shelf += shelves(features, again, targets, p.stack, keep)  # those left out are counted above
         loaders["unlabelled"] = changed(shelf, targets, source=source(targets, p.waveform.changes))
         if not loaders["unlabelled"].utterances:
             raise StageError(

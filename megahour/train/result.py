@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from megahour.batches.loader import Loader
 from megahour.core.errors import ConfigError, MegahourError, StageError
 from megahour.train.job import TrainingJob
 from megahour.train.meters import Curves
@@ -40,11 +44,19 @@ def of(job: TrainingJob, curves: Curves, weights: dict[str, Tensor]) -> Result:
         safetensors.torch.save(weights),
         curves,
         job.config,
-        sum(loader.utterances for loader in job.loaders.values()),
+        distinct(job.loaders.values()),
         dict(sorted(job.dropped.items())),
         {"parameters": sum(p.numel() for p in job.module.parameters()), "outputs": job.outputs},
         job.audio_s,
     )
+
+
+def distinct(loaders: Iterable[Loader]) -> int:
+    """Number of utterances in at least one of the loaders: a set may have labels and targets."""
+    rows: dict[int, NDArray[np.uint8]] = {}
+    for shelf in (shelf for loader in loaders for shelf in loader.shelves):
+        rows[shelf.shard] = rows.get(shelf.shard, np.uint8(0)) | shelf.bits
+    return sum(int(np.unpackbits(bits).sum()) for bits in rows.values())
 
 
 def write(work: Path, result: Result) -> None:

@@ -17,6 +17,7 @@ from megahour.train import data as data_module
 from megahour.train.data import held_out_rule, held_out_speakers
 from megahour.train.job import prepare
 from megahour.train.params import TrainParams
+from megahour.train.result import distinct
 
 SMALL = {"hidden": 8, "layers": 1, "batch_frames": 120, "epochs": 2, "whole_epochs": 1}
 
@@ -161,8 +162,9 @@ def test_targets_of_held_out_utterances_are_not_trained_on(inputs: dict[str, Art
     summary = {"outputs": SENONES, "offsets": [0, 1, 2], "top_k": 2}
     targets = write_artifact(tmp_path / "targets", keys, summary)
     values = {**SMALL, "held_out": 0.2, "unlabelled_sets": ["other", "labelled"]}
-    loaders = prepare(TrainParams(**values), {**inputs, "targets": targets}).loaders
-    assert (loaders["labelled"].utterances, loaders["unlabelled"].utterances) == (25, 55)
+    job = prepare(TrainParams(**values), {**inputs, "targets": targets})
+    assert (job.loaders["labelled"].utterances, job.loaders["unlabelled"].utterances) == (25, 55)
+    assert (distinct(job.loaders.values()), +job.dropped) == (55, {"held-out": 5}), "of 60; each was counted twice"
 
 
 def test_targets_must_be_of_the_wanted_offsets_and_sets(inputs: dict[str, Artifact], tmp_path: Path) -> None:
