@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers  # which loads each class when it is first used, in seconds
 import yaml
+from imported_later import ImportedLater
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -31,6 +31,7 @@ from megahour.models.inference import load
 from megahour.models.nemo import NAMES
 from megahour.models.params import ImportAlignerParams
 
+transformers: Any = ImportedLater("transformers")  # which loads each class when it is first used, in seconds
 TOKENS = ["<pad>", "<s>", "</s>", "<unk>", "|", *"ABCDEFG"]
 SMALL: dict[str, Any] = {
     "hidden_size": 16,

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterator
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import engine_promises
@@ -18,7 +19,7 @@ from megahour.engine.base import EngineError
 from megahour.engine.local import LocalEngine
 from megahour.engine.ray import RayEngine
 
-pytest.importorskip("ray", reason="needs ray (megahour[ray])")
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="needs ray (megahour[ray])")
 
 
 @pytest.fixture(scope="module")

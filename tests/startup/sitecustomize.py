@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-NEED_IT = {"pyspark", "transformers"}
+NEED_IT = {"datasets", "pyspark", "transformers"}
 
 
 class WithoutPandas(PathFinder):

@@ -10,7 +10,6 @@ from typing import Any
 
 import kaldi_native_io
 import kaldiio
-import lhotse
 import numpy as np
 import pyarrow.parquet
 import pytest
@@ -19,9 +18,11 @@ import srt
 import textgrids
 import webdataset
 from corpus import same, sound
+from imported_later import ImportedLater
 
 from megahour.corpus.interchange.record import SCHEMA, checked
 
+lhotse: Any = ImportedLater("lhotse")
 Rows = list[dict[str, Any]]
 FIELDS = [name for name in SCHEMA.names if name != "set"]
 

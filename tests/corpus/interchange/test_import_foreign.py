@@ -12,14 +12,13 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-import lhotse
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 import soundfile
 from corpus import run, sound
-from lhotse.supervision import AlignmentItem
+from imported_later import ImportedLater
 
 from megahour.core.errors import ConfigError
 from megahour.core.records import key_of
@@ -32,6 +31,7 @@ from megahour.corpus.interchange.params import ImportParams
 from megahour.corpus.interchange.untrusted import Entry, Root
 from megahour.corpus.media.tar import ShardAudio
 
+lhotse: Any = ImportedLater("lhotse")
 RATE_HZ = 16_000
 
 
@@ -111,6 +111,7 @@ def test_lhotse_recordings_and_supervisions(tmp_path: Path) -> None:
     """As lhotse itself writes them, two channels, with word alignments."""
     path = wav(tmp_path / "data/r.wav", 3, 48_000, channels=2)
     recording = lhotse.Recording.from_file(path, recording_id="r")
+    item = lhotse.supervision.AlignmentItem
     supervisions = [
         lhotse.SupervisionSegment(
             f"s{channel}",
@@ -121,7 +122,7 @@ def test_lhotse_recordings_and_supervisions(tmp_path: Path) -> None:
             text="Good day.",
             speaker=f"spk{channel}",
             language="en",
-            alignment={"word": [AlignmentItem("good", 1.25, 0.25, 0.5), AlignmentItem("day", 1.75, 0.25, 0.75)]},
+            alignment={"word": [item("good", 1.25, 0.25, 0.5), item("day", 1.75, 0.25, 0.75)]},
             custom={"licence": "CC0-1.0"},
         )
         for channel in range(2)
