@@ -126,7 +126,7 @@ def _final(work: Path) -> Iterator[None]:
 
 
 def _reported(work: Path) -> bool:
-    """Whether a worker reports such an error now or within REPORT_S: its connections may close before it has written it."""
+    """Whether a worker reports such an error now or within REPORT_S: its connections may close before it wrote it."""
     until = time.monotonic() + REPORT_S
     while not result.failed(work):
         if time.monotonic() > until:
