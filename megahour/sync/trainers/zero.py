@@ -72,6 +72,7 @@ class Zero:
         for ours, theirs in zip(self._optimiser.param_groups, self._parts.param_groups, strict=True):
             theirs.update({name: value for name, value in ours.items() if name != "params"})
         step_alone(self._parameters, self._parts, self._clip_norm, scaler, self.metrics)
+        vars(self._optimiser)["_opt_called"] = True  # else torch's schedules warn that no step was taken
         self._mean.count()
         sent = sum(p.numel() * p.element_size() for g in self._parts.optim.param_groups for p in g["params"])
         total = sum(p.numel() * p.element_size() for p in self._parameters)

@@ -3,6 +3,7 @@
 import copy
 import io
 import threading
+import warnings
 from typing import Any
 
 import pytest
@@ -285,6 +286,22 @@ def zero_of_rounds() -> str:
 
 def test_zero_does_not_take_a_default_for_a_setting_it_cannot_know() -> None:
     assert run_workers(zero_of_rounds, 2) == ["Rounds has settings that are not in its `defaults`: rounds"] * 2
+
+
+def warnings_of_a_schedule() -> list[str]:
+    model = net()
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    worker = zero(model, optimiser, group=TorchGroup(timeout_s=30))
+    schedule = torch.optim.lr_scheduler.StepLR(optimiser, step_size=1)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        take_steps(worker, model, optimiser, range(1), 0)
+        schedule.step()
+    return [str(each.message) for each in seen if "lr_scheduler" in str(each.message)]
+
+
+def test_a_schedule_knows_that_zero_has_stepped() -> None:
+    assert run_workers(warnings_of_a_schedule, 2) == [[], []]
 
 
 def threads_of_trainers() -> list[str]:
