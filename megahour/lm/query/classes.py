@@ -20,6 +20,7 @@ import numpy as np
 
 from megahour.core.errors import ConfigError
 from megahour.lm.arpa.parse import NEVER
+from megahour.lm.estimate.reading import words_of
 from megahour.lm.query.batch import SentenceScores, spelled, summed
 from megahour.lm.query.model_files import lines_of
 from megahour.lm.query.scorer import NgramScorer
@@ -45,7 +46,7 @@ def read_classes(path: str | Path) -> dict[str, list[tuple[tuple[str, ...], floa
     """
     classes: dict[str, list[tuple[tuple[str, ...], float]]] = {}
     for number, line in enumerate((line for lines in lines_of(str(path)) for line in lines), 1):
-        name, *rest = line.decode("utf-8", "surrogateescape").split() or [""]
+        name, *rest = words_of(line.decode("utf-8", "surrogateescape")) or [""]
         if not name:
             continue
         p, words = _probability(rest)

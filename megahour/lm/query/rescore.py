@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from megahour.core.errors import MegahourError
+from megahour.lm.estimate.reading import words_of
 from megahour.lm.query.batch import SentenceScores
 
 LN10 = math.log(10.0)
@@ -82,7 +83,7 @@ def read_jsonl(lines: Iterable[bytes], name: str) -> Iterator[NBest]:
         try:
             whole = json.loads(line)
             items = [dict(item) for item in whole["nbest"]]
-            texts = [" ".join(str(item["text"]).split()) for item in items]
+            texts = [" ".join(words_of(str(item["text"]))) for item in items]
             "".join(texts).encode()  # JSON can contain half a character: "\\ud800"
             scores = [_finite(item["score"]) for item in items]
             yield NBest(str(whole["id"]), texts, scores, items, whole)
@@ -100,7 +101,7 @@ def read_kaldi(texts: Iterable[bytes], costs: Iterable[bytes] | None, name: str,
     held, number = None, 0
     rows = iter(costs) if costs is not None else None
     for number, line in enumerate(texts, 1):
-        key, *words = line.decode("utf-8", "surrogateescape").split() or [""]
+        key, *words = words_of(line.decode("utf-8", "surrogateescape")) or [""]
         if not key:
             continue
         name_of, dash, rank = key.rpartition("-")

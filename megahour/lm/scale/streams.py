@@ -114,19 +114,24 @@ class StreamReader:
 
     def _read(self) -> bool:
         """Read the next piece; False at the end of the file."""
-        if self._last:
-            return False
+        while not self._last:
+            got = self._got()
+            self._at, self._end, self._place = max(self._at - self._end, 0), got, self._place + got
+            self._last = got == 0  # a read may return less than is left
+            if self._at < got:
+                return True
+        return False
+
+    def _got(self) -> int:
+        """Read to the buffer; return the number of bytes, 0 at the end of the file."""
         try:
-            got = os.preadv(self._file, [self._buffer.data], self._place)
+            return os.preadv(self._file, [self._buffer.data], self._place)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            os.close(self._file)  # the file system needs another alignment
-            self._file = _open(self._path, 0)
-            got = os.preadv(self._file, [self._buffer.data], self._place)
-        self._at, self._end, self._place = max(self._at - self._end, 0), got, self._place + got
-        self._last = got < PIECE_BYTES
-        return self._at < got
+        os.close(self._file)  # the file system needs another alignment
+        self._file = _open(self._path, 0)
+        return os.preadv(self._file, [self._buffer.data], self._place)
 
 
 def short_file(path: Path) -> StageError:

@@ -215,6 +215,10 @@ def test_rescoring_sorts_by_the_sum(folder: Path, tmp_path: Path) -> None:
     found = json.loads(megahour("rescore", folder / "a.mlm", tmp_path / "n.jsonl").output)
     assert [item["text"] for item in found["nbest"]] == ["the old boat", "boat the old"]
     assert found["speaker"] == "s"
+    odd = {"text": "old\u00a0boat \n the", "score": 0}
+    (tmp_path / "odd.jsonl").write_text(json.dumps({"id": "u1", "nbest": [odd]}))
+    odd = json.loads(megahour("rescore", folder / "a.mlm", tmp_path / "odd.jsonl").output)["nbest"][0]
+    assert (odd["words"], odd["oov"]) == (2, 1), "as in the training text"
     for item in found["nbest"]:
         assert item["total"] == pytest.approx(item["score"] + item["lm"], abs=1e-5)
     weak = json.loads(megahour("rescore", folder / "a.mlm", tmp_path / "n.jsonl", "--weight", 0).output)

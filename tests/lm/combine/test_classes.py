@@ -114,6 +114,11 @@ def test_a_word_that_no_hypothesis_goes_on_with_is_impossible_and_the_next_ones_
     assert (found.word_log10_prob[4:] > -9.0).all()
 
 
+def test_classes_are_separated_as_texts_are(tmp_path: Path) -> None:
+    (tmp_path / "classes").write_bytes("CITY 0.5 new\u00a0york\r\n".encode())
+    assert read_classes(tmp_path / "classes") == {"CITY": [(("new\u00a0york",), 0.5)]}
+
+
 def test_words_that_neither_the_model_nor_a_class_knows_are_unknown(scorer: ClassScorer) -> None:
     found = scorer.score_lines(b"fly to zebra\nrome\n")
     assert found.oov.tolist() == [1, 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import closing
 from pathlib import Path
 
@@ -60,3 +61,17 @@ def test_reading_begins_anywhere(tmp_path: Path, begin: int) -> None:
         assert reader.fill(rest)
         assert not list(reader.pieces()), "nothing is left"
     assert np.array_equal(rest, data[begin:])
+
+
+@pytest.mark.parametrize("begin", [0, 5000, 8191])
+def test_reads_that_return_less_than_is_left_are_continued(
+    begin: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As network file systems may; the rest of a model would be missing."""
+    array, real = np.arange(2_000_000, dtype=np.uint32).view(np.uint8)[:3_000_001], os.preadv
+    writer = StreamWriter(tmp_path / "a")
+    writer.put(array)
+    writer.close()
+    monkeypatch.setattr(os, "preadv", lambda file, room, place: real(file, [room[0][:2000]], place))
+    with closing(StreamReader(tmp_path / "a", begin)) as reader:
+        assert np.array_equal(np.concatenate([piece.copy() for piece in reader.pieces()]), array[begin:])
