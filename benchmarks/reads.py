@@ -25,6 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import slow_store
 from growing import TEXTS, WORK, Asked, Corpus, asked, growth
 
+from megahour.select import duplicates_stage
+from megahour.select import stage as select_stage
+
 SHARDS = 200_000
 
 
@@ -70,8 +73,9 @@ def page(given: argparse.Namespace, found: dict[str, list[Asked]], sizes: list[i
         )
     about = (
         "CPU times of a loaded machine show no law; calls do. The CPU time of a shard is that of a task with next to "
-        "no data: what a stage costs before it works. Above 64 shards rows of `select` go by way of groups of "
-        "partitions, which 80 shards pay for and 160 hardly more, so that its growth is below 1."
+        "no data: what a stage costs before it works. Rows of `select` and `duplicates` go by way of groups of "
+        "partitions at all sizes here. `select` sends from one task for ten shards to the root of the partitions, up "
+        "to 1,024 tasks, so that its blocks grow a little faster than the shards."
     )
     return [*lines, "", about, "", machine(python(), load=load)]
 
@@ -92,6 +96,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true", help="write reads.md beside this script")
     given = parser.parse_args()
     sizes, load, slow_store.DELAY_S = [int(size) for size in given.sizes.split(",")], os.getloadavg()[0], 0.0
+    select_stage.FEW = duplicates_stage.FEW_BLOCKS = 0  # one way at all sizes: else a growth would compare two
     with tempfile.TemporaryDirectory() as folder:
         corpora = [Corpus(size, Path(folder)) for size in sizes]
         found: dict[str, list[Asked]] = {}
