@@ -50,4 +50,8 @@ class ImportHypotheses(Stage[ImportHypothesesParams]):
 
     def remedies(self, p: ImportHypothesesParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         names = "name utterances by their keys, as `export` does, or by their recordings, with the input `selection`"
-        return {"not-recognised": names, "several-utterances": "name utterances by their keys, as `export` does"}
+        whole = (
+            "a text of a whole recording is not cut: recognise the files of `megahour export --formats files`, "
+            "one for each utterance, named by its key"
+        )
+        return {"not-recognised": names, "several-utterances": whole}

@@ -145,5 +145,8 @@ def test_a_source_of_other_utterances_is_an_error_with_a_remedy(
     (tmp_path / "99.json").write_text('{"text": "a"}')
     with pytest.raises(MegahourError, match=r"(?s)not-recognised 4.*name utterances by their keys"):
         imported(tmp_path, [tmp_path / "99.json"], inputs, engine)
+    (tmp_path / "two.json").write_text('{"segments": [{"start": 0, "end": 9, "text": "all of a recording"}]}')
+    with pytest.raises(MegahourError, match=r"(?s)several-utterances 2.*is not cut.*export --formats files"):
+        imported(tmp_path, [tmp_path / "two.json"], inputs, engine)
     with pytest.raises(MegahourError, match="no file matches"):
         imported(tmp_path, [tmp_path / "nothing*"], inputs, engine)
