@@ -222,6 +222,17 @@ def test_a_worker_without_a_package_names_the_extra_in_one_line(tmp_path: Path) 
     assert printed == 'espeakng_loader is not installed: pip install "megahour[generate]"\n'
 
 
+@pytest.mark.parametrize("words", ["transcribe {0}/a.wav --model {0}", "listen --model {0} --port 0"])
+def test_all_that_a_command_lacks_is_named_at_once(words: str, tmp_path: Path) -> None:
+    """Imports name one package after the other: four installations until the first word."""
+    (tmp_path / "a.wav").touch()
+    said = command(*words.format(tmp_path).split())
+    assert all(name in said for name in ("av", "scipy", "soundfile", "soxr", "safetensors", "sentencepiece", "torch"))
+    assert said.endswith(' are not installed: pip install "megahour[transcribe]"\n')
+    said = command(*words.format(tmp_path).split(), extra="audio")
+    assert said == 'safetensors, sentencepiece, torch are not installed: pip install "megahour[train]"\n'
+
+
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [

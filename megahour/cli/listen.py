@@ -24,6 +24,7 @@ from megahour.cli.recogniser_options import (
     recogniser_values,
 )
 from megahour.core.errors import ConfigError
+from megahour.core.extras import needing
 from megahour.runner import log
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @click.option("--work-s", type=click.FloatRange(1), default=3600.0, show_default=True,
               help="Give up on a file that is not transcribed after this many seconds.")  # fmt: skip
 @log.logged
+@needing("audio", "train", "http", install_as="transcribe")
 def command(host: str, port: int, token_file: str, origins: tuple[str, ...], **values: Any) -> None:
     """Serve live recognition for a browser's microphone or another program, with words as they come.
 

@@ -25,6 +25,7 @@ from megahour.cli.recogniser_options import (
     recogniser_values,
 )
 from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.extras import needing
 from megahour.core.output import write_output
 from megahour.runner import log
 
@@ -69,6 +70,7 @@ class Asked:
     "--whole", is_flag=True, help="Treat each input as one utterance with all its pauses, as the stage `decode` does."
 )
 @log.logged
+@needing("audio", "train", install_as="transcribe")
 def command(audio: tuple[str, ...], live: bool, **values: Any) -> None:
     """Recognise speech: AUDIO are files, folders, or - for standard input.
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
 from megahour.core.errors import ConfigError
 
 EXTRAS = {
@@ -49,3 +53,23 @@ def missing(error: BaseException) -> MissingPackage | None:
     if module not in EXTRAS:
         return None
     return MissingPackage(f"{module} is not installed: {install(EXTRAS[module])}")
+
+
+@contextmanager
+def needing(*extras: str, install_as: str) -> Iterator[None]:
+    """Name all that is lacking of `extras` at once where an import fails; else it would be one package after the other.
+
+    install_as: the extra that brings them all. Raises MissingPackage; other errors pass through.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if missing(error) is None:
+            raise
+        first = str(error.name).partition(".")[0]
+        lacking = [name for name, of in EXTRAS.items() if name == first or (of in extras and find_spec(name) is None)]
+        wanted = list(dict.fromkeys(EXTRAS[name] for name in lacking))
+        brought = [install_as] if len(set(wanted) & set(extras)) > 1 else []
+        wanted = brought + [each for each in wanted if not brought or each not in extras]
+        verb = "is" if len(lacking) == 1 else "are"
+        raise MissingPackage(f"{', '.join(lacking)} {verb} not installed: {install(','.join(wanted))}") from error
