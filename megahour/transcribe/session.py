@@ -104,7 +104,7 @@ def transcribe(
             return transcribe(file, recogniser, name=name or str(audio), settled=settled, watch=watch, **how)
     plan = None if chunks is None else plan_of(recogniser, chunks)
     result = Transcription(name, recogniser.parts.model_name, told=recogniser.told)
-    counted = _counted(_blocks(audio, rate_hz, recogniser, result), result, recogniser, watch)
+    counted = _counted(_blocks(audio, rate_hz, recogniser, result.remarks), result, recogniser, watch)
     heard: list[TagsOfPiece] = []
     if whole:
         if rows := list(recogniser.front.rows_of(counted, [])):
@@ -250,19 +250,19 @@ def _tagged(recogniser: Recogniser, result: Transcription, heard: Sequence[TagsO
 
 
 def _blocks(
-    audio: BinaryIO | ArrayLike, rate_hz: int, recogniser: Recogniser, result: Transcription
+    audio: BinaryIO | ArrayLike, rate_hz: int, recogniser: Recogniser, remarks: list[str]
 ) -> Iterator[NDArray[np.float32]]:
     if not hasattr(audio, "read"):
         return _samples(np.asarray(audio), rate_hz, recogniser)
     file = cast(BinaryIO, audio)
-    return live_blocks(file, recogniser.front.rate_hz, rate_hz) if rate_hz else _decoded(file, recogniser, result)
+    return live_blocks(file, recogniser.front.rate_hz, rate_hz) if rate_hz else _decoded(file, recogniser, remarks)
 
 
-def _decoded(file: BinaryIO, recogniser: Recogniser, result: Transcription) -> Iterator[NDArray[np.float32]]:
+def _decoded(file: BinaryIO, recogniser: Recogniser, remarks: list[str]) -> Iterator[NDArray[np.float32]]:
     decoder = Decoder(file, recogniser.front.rate_hz, limits=LIMITS)
     for block in decoder.blocks():
         yield block[:, 0].astype(np.float32)
-    result.remarks += decoder.stats.remarks
+    remarks += decoder.stats.remarks
 
 
 def _samples(samples: NDArray[Any], rate_hz: int, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:
