@@ -27,7 +27,7 @@ class Align(Stage[AlignParams]):
     """
 
     name = "align"
-    version = 13
+    version = 14
     params = AlignParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("recordings"),

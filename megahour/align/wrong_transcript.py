@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.anchors import Anchoring, align_pieces, anchors_of
+from megahour.align.anchors import Anchoring, NoAnchorsError, align_pieces, anchors_of
 from megahour.align.ctc import Problem, align, scale_of
 
 FEWEST_TOKENS = 8
@@ -34,16 +34,24 @@ MOST_CELLS = 4e9  # frames x tokens, for the order to be tested
 
 
 def belongs(posteriors: NDArray[Any], problem: Problem, anchoring: Anchoring, margin: float) -> bool:
-    """Whether posteriors (T, V) fit the text of `problem` better than any. Raises NoAnchorsError for a large one."""
+    """Whether posteriors (T, V) fit the text of `problem` better than any.
+
+    Also True if it cannot be told: without times a long text of repetitions has no anchors, nor has a decoy, and each
+    is too large to be aligned in one.
+    """
     decoy = decoy_of(problem)
     if decoy is None:
         return True
     star = _star(posteriors, problem)
-    own, other = (
-        -align_pieces(posteriors, each, anchors_of(posteriors, each, anchoring), anchoring)[0].score - star
-        for each in (problem, decoy)
-    )
+    try:
+        own, other = (_cost(posteriors, each, anchoring) - star for each in (problem, decoy))
+    except NoAnchorsError:
+        return True
     return bool(own <= other - margin * abs(other))
+
+
+def _cost(posteriors: NDArray[Any], problem: Problem, anchoring: Anchoring) -> float:
+    return -align_pieces(posteriors, problem, anchors_of(posteriors, problem, anchoring), anchoring)[0].score
 
 
 def in_order(posteriors: NDArray[Any], problem: Problem) -> bool:

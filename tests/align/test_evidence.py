@@ -77,6 +77,15 @@ def test_the_order_of_the_lines_shows_whose_text_a_model_reads_that_is_sure_of_f
         trusted(p, heard, wrong, 0.03, doubtful=False)
 
 
+def test_a_doubtful_text_too_long_to_be_compared_with_its_reversal_is_judged_by_its_lines() -> None:
+    """Hours of repeated sentences: anchors cut the text, but none cuts its decoy."""
+    _, text, heard = made(lines(1, 40), lines(1, 40), 0.05)
+    cells = len(heard.posteriors) * len(text.tokens)
+    p = AlignParams(max_cells=cells / 4, anchor_every_s=3)
+    aligned, unsure = trusted(p, heard, text, 0.03, doubtful=True)
+    assert np.mean(aligned.spoken & ~unsure) > 0.95
+
+
 def test_the_rates_set_the_limits() -> None:
     lengths = np.full(20, 16)
     z = np.r_[np.linspace(-9, -7, 18), -3.5, -1.0]
