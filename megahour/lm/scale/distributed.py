@@ -24,6 +24,7 @@ import pyarrow as pa
 
 from megahour.core.errors import StageError
 from megahour.core.stage import Inputs
+from megahour.core.without_pandas import skip_pandas
 from megahour.lm.estimate.history import buckets
 from megahour.lm.estimate.partitions import BUCKET
 from megahour.lm.scale.row_files import CHUNK, LEAD, row_bytes
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from megahour.core.stage import Batches
     from megahour.core.store import Artifact
     from megahour.core.writer import ShardWriter
+
+skip_pandas()
 
 
 MOST_SHARDS = 1 << 14  # in round 1: each is a partition of an exchange, and reads names from all others

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from megahour.core.stage import Inputs
+from megahour.core.without_pandas import skip_pandas
 from megahour.lm.estimate.reading import vocabulary_of
 from megahour.lm.scale.distributed import first_tree
 from megahour.lm.scale.row_files import LEAD
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 WORDS = pa.schema([("word", pa.binary()), ("first", pa.int64()), ("count", pa.int64())])
 RANK_BITS = 32  # low bits of `first` for the word's rank in its piece; the piece's number is above them
+
+skip_pandas()
 
 
 def split_words(
