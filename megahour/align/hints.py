@@ -125,7 +125,7 @@ def _in_time(
         done = high
         left = int(ends[:low].max(initial=0))
         right = int(starts[high:][starts[high:] >= 0].min(initial=len(states)))
-        if (right - left) * (bounds[high] - bounds[low]) > MAX_CELLS or right <= left:
+        if (right - left) * int(bounds[high] - bounds[low]) > MAX_CELLS or right <= left:
             continue
         piece = part(problem, int(bounds[low]), int(bounds[high]))
         room = pace * np.diff(bounds[low : high + 1])

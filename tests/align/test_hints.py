@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from megahour.align.anchors import silence
-from megahour.align.ctc import Problem, align, cue_frames
+from megahour.align.ctc import AlignmentPath, Problem, align, cue_frames
 from megahour.align.hints import Expected, apply_hints, expect, slow_pace
 
 EVERY, LENGTH = 200, 60  # frames from cue to cue, and of its speech
@@ -181,3 +182,18 @@ def test_cues_on_their_hints_keep_the_path() -> None:
     path = align(log_probs, problem)
     jitter = np.random.default_rng(2).normal(0, 20, 30)
     assert apply_hints(log_probs, problem, path, starts + jitter, 50.0) is path
+
+
+def test_a_stretch_of_billions_of_cells_is_not_realigned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """60,000 frames x 60,000 tokens are more than 32 bits hold."""
+    from megahour.align import hints
+
+    size = 60_000
+    problem = Problem(
+        np.ones(size, np.int32), np.array([0, 10, 20, size], np.int32), np.ones(3, np.float32), np.ones(4, bool)
+    )
+    states = np.arange(size, dtype=np.int32)
+    path = AlignmentPath(states, states, states + 1, 0.0)
+    expected = hints.Expected(np.array([0.0, 5000.0, 20.0]), 60.0)
+    monkeypatch.setattr(hints, "align_timed", lambda *given: pytest.fail("realigned"))
+    assert hints._in_time(np.zeros((size, 2), np.uint8), problem, path, expected, 3.0) is path
