@@ -129,7 +129,7 @@ def trusted(
         raise Refused("wrong-transcript")
     path, problem = aligned.path, first_problem(document, costs)
 
-    def fits(first: int, last: int) -> bool:
+    def fits(first: int, last: int) -> bool | None:
         """Whether these cues fit the audio between their neighbours on the path in this order alone."""
         begin, end = document.boundaries[first], document.boundaries[last]
         low, high = path.end_frames[:begin].max(initial=0), path.start_frames[end:]

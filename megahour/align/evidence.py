@@ -118,7 +118,7 @@ def usual_quantile(values: Floats, share: float) -> float:
 
 
 def is_of_another(
-    z: Floats, lengths: NDArray[np.integer[Any]], least: float, in_order: Callable[[], bool] = lambda: False
+    z: Floats, lengths: NDArray[np.integer[Any]], least: float, in_order: Callable[[], bool | None] = lambda: False
 ) -> bool:
     """Whether the sure cues on the path, by `lengths`, are no more than by chance, or less than `least` of all.
 

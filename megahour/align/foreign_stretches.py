@@ -24,11 +24,12 @@ LONGEST = 100  # cues that are tested together, as the memory and time of the te
 
 
 def foreign_cues(
-    z: NDArray[np.float64], lengths: NDArray[np.integer[Any]], in_order: Callable[[int, int], bool]
+    z: NDArray[np.float64], lengths: NDArray[np.integer[Any]], in_order: Callable[[int, int], bool | None]
 ) -> NDArray[np.bool_]:
     """(J,) which cues are in foreign stretches, by their deviations z (NaN: not on the path) and `lengths` in tokens.
 
-    in_order: whether cues first .. last-1 fit the audio between their neighbours in this order alone.
+    in_order: whether cues first .. last-1 fit the audio between their neighbours in this order alone; None if that
+    cannot be told, and they stay.
     """
     foreign = np.zeros(len(z), bool)
     placed = np.flatnonzero(np.isfinite(z))
@@ -45,7 +46,7 @@ def foreign_cues(
         if end - begin <= 2 * NEAR:
             continue
         for section in np.array_split(np.arange(begin, end), math.ceil((end - begin) / LONGEST)):
-            foreign[section] = not in_order(int(section[0]), int(section[-1]) + 1)
+            foreign[section] = in_order(int(section[0]), int(section[-1]) + 1) is False
     return foreign
 
 

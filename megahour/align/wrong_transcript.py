@@ -54,18 +54,20 @@ def _cost(posteriors: NDArray[Any], problem: Problem, anchoring: Anchoring) -> f
     return -align_pieces(posteriors, problem, anchors_of(posteriors, problem, anchoring), anchoring)[0].score
 
 
-def in_order(posteriors: NDArray[Any], problem: Problem) -> bool:
+def in_order(posteriors: NDArray[Any], problem: Problem) -> bool | None:
     """Whether the cues of `problem` cost less in posteriors (T, V) than in other orders, by `BELOW_OTHERS` deviations.
 
-    False if they are few, all alike, or too many to be aligned in several orders.
+    None if that cannot be told: they are few, all alike, or too many to be aligned in several orders.
     """
     cues = len(problem.skip_nats)
     if cues < FEWEST_CUES or len(posteriors) * len(problem.tokens) > MOST_CELLS:
-        return False
+        return None
     random = np.random.default_rng(cues)
     others = np.array([align(posteriors, _reordered(problem, random.permutation(cues))).score for _ in range(ORDERS)])
     spread = float(others.std(ddof=1))
-    return spread > 0 and align(posteriors, problem).score - float(others.mean()) >= BELOW_OTHERS * spread
+    if not spread:
+        return None
+    return align(posteriors, problem).score - float(others.mean()) >= BELOW_OTHERS * spread
 
 
 def _reordered(problem: Problem, order: NDArray[np.intp]) -> Problem:
