@@ -90,7 +90,8 @@ def align_document(
     fits = 0.9 <= fitted / costs.skip_token <= 1.0
     skip_token = costs.skip_token if fits else fitted
     problem = _problem(document, costs, skip_token)
-    free = [] if exact else unforced(anchors, problem, aligned.cue_loss, len(posteriors))
+    joined = min(MOST_CELLS, anchoring.max_cells)
+    free = [] if exact else unforced(anchors, problem, aligned.cue_loss, len(posteriors), joined)
     if not fits or free != anchors:
         path, refused = align_pieces(posteriors, problem, free, anchoring)
     if hint_frames is not None:
@@ -117,7 +118,11 @@ MOST_CELLS = 5e8  # frames x tokens of two pieces to join
 
 
 def unforced(
-    anchors: list[tuple[int, int]], problem: Problem, cue_loss: NDArray[np.float64], frames: int
+    anchors: list[tuple[int, int]],
+    problem: Problem,
+    cue_loss: NDArray[np.float64],
+    frames: int,
+    most_cells: float = MOST_CELLS,
 ) -> list[tuple[int, int]]:
     """The anchors (token, frame) without those that force a cue to be spoken although skipping it would be better, or
     that may force cues to be skipped.
@@ -125,7 +130,7 @@ def unforced(
     If only some words of a cue are spoken, an anchor among them cuts the cue in two halves that cannot be skipped, and
     the unspoken half takes up the speech of neighbouring cues. A phrase that is spoken twice but written once may be
     an anchor at the wrong place, and no time is left for the cues on one side of it; so an anchor beside `MISSED_RUN`
-    skipped cues goes, unless the two pieces that it separates are too large for one.
+    skipped cues goes, unless the two pieces that it separates have more than `most_cells`.
     """
     skipped = ~np.isfinite(cue_loss)
     cost = np.nan_to_num(cue_loss) * np.diff(problem.boundaries)
@@ -137,7 +142,7 @@ def unforced(
         before, after = kept[-1] if kept else (0, 0), ends[i]
         beside = (skipped[max(0, cue - MISSED_RUN) : cue], skipped[cue + 1 : cue + 1 + MISSED_RUN])
         missed = any(len(run) == MISSED_RUN and run.all() for run in beside)
-        if not missed or (after[0] - before[0]) * (after[1] - before[1]) > MOST_CELLS:
+        if not missed or (after[0] - before[0]) * (after[1] - before[1]) > most_cells:
             kept.append((token, frame))
     return kept
 
