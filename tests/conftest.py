@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -138,7 +139,13 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
         assert module == "megahour.train.workers.worker"
         return ForkedWorker(spec, env, handler._stderr.name)
 
+    def end(handler: Any, death_sig: signal.Signals | None = None) -> None:
+        with suppress(ProcessLookupError):  # ended just now: a child would be there until it is waited for
+            close(handler, death_sig)
+
+    close = SubprocessHandler.close
     monkeypatch.setattr(SubprocessHandler, "_popen", fork)
+    monkeypatch.setattr(SubprocessHandler, "close", end)
 
 
 @pytest.fixture(scope="session")

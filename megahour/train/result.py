@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,7 +71,7 @@ def write(work: Path, result: Result) -> None:
 
 
 def write_error(work: Path, error: MegahourError) -> None:
-    """Write an error that no restart can fix."""
+    """Write an error that no restart can fix. Several workers may do so at a time, as all of them see a loss of NaN."""
     (work / FOLDER).mkdir(parents=True, exist_ok=True)
     fields = {"message": error.message, "where": error.where, "remedy": error.remedy}
     _put(work / FOLDER / ERROR, json.dumps({"config": isinstance(error, ConfigError), "error": fields}).encode())
@@ -108,6 +109,6 @@ def read(work: Path) -> Result:
 
 
 def _put(path: Path, data: bytes) -> None:
-    scratch = path.with_name(path.name + ".tmp")
+    scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     scratch.write_bytes(data)
     scratch.replace(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -161,6 +162,15 @@ def test_an_error_of_the_workers_is_raised_as_they_put_it(tmp_path: Path, kind: 
     with pytest.raises(kind) as caught:
         result.read(tmp_path)
     assert str(caught.value) == "step 7: the loss is NaN\nRemedy: lower the learning rate"
+
+
+def test_workers_may_write_their_errors_at_the_same_time(tmp_path: Path) -> None:
+    """A loss of NaN is every worker's. One took the other's scratch file away, failed, and all were started again."""
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda n: result.write_error(tmp_path, StageError(f"of {n}")), range(200)))
+    with pytest.raises(StageError, match=r"of \d+"):
+        result.read(tmp_path)
+    assert [path.name for path in (tmp_path / result.FOLDER).iterdir()] == [result.ERROR]
 
 
 def test_the_third_start_that_ends_with_the_same_words_is_the_last(tmp_path: Path) -> None:

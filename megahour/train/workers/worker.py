@@ -38,7 +38,6 @@ from megahour.train.workers.repeated_errors import REPEATS, comes_again, of_prog
 
 LOG = logging.getLogger(__name__)
 PROGRESS_S = 0.5
-REPORT_S = 1.0  # how long a worker that lost another one waits for the error which that one may be writing
 
 
 def main() -> None:
@@ -55,8 +54,8 @@ def main() -> None:
         with near(p, {role: Artifact(url) for role, url in spec["inputs"].items()}, work) as inputs:
             _run(p, inputs, work, durable)
     except (WorkerLostError, WorkerFailedError, dist.DistError) as error:
-        if _reported(work):
-            return  # the lost worker has an error that no restart fixes
+        if result.failed(work):
+            return  # the lost worker has reported such an error
         LOG.error("a worker, or the store of worker 0, does not respond: %s", error)
         sys.exit(1)
     except MegahourError:
@@ -123,16 +122,6 @@ def _final(work: Path) -> Iterator[None]:
         final = StageError(what, where="train", remedy=remedy)
         result.write_error(work, final)
         raise final from error
-
-
-def _reported(work: Path) -> bool:
-    """Whether a worker reports such an error now or within REPORT_S: its connections may close before it wrote it."""
-    until = time.monotonic() + REPORT_S
-    while not result.failed(work):
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def _restarts() -> int:
