@@ -42,7 +42,8 @@ for 600 steps is of a pilot of the same equations in one process, for 2,400 that
 **Adam's momentum** is masked (`mask_momentum=True`) for 600 steps and not for 2,400, as chosen on seed 100, after
 seed 0 had been seen to miss the bar of 2,400 steps with the mask (1.881, at a rate of 0.01). With four workers and
 600 steps, seeds 0 to 7 end at 2.13 to 2.16 with the mask. Without it seven of them end at 2.11 to 2.21 and one at
-2.45, 23 % above dense averaging: mask where a run is short.
+2.45, 23 % above dense averaging (1.984 to 2.001 for seeds 3 to 7; these five are not in the .jsonl): mask where a
+run is short.
 
 **More workers, a higher rate.** In the form `update`, each worker's optimiser sees the gradient of its own batch,
 whose noise does not fall with the number of workers, so its steps are smaller than those of the mean gradient. At

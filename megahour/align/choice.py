@@ -101,6 +101,7 @@ def trusted(
     anchoring = Anchoring(
         p.anchor_length, round(p.anchor_every_s / frame_s), p.max_hint_error_s / frame_s, 1 / frame_s, p.max_cells
     )
+    problem = first_problem(document, costs)
     try:
         aligned = align_document(
             heard.posteriors,
@@ -112,7 +113,7 @@ def trusted(
             said_chance=p.said_chance,
         )
         asked = doubtful and p.decoy_margin > 0
-        if asked and not belongs(heard.posteriors, first_problem(document, costs), anchoring, p.decoy_margin):
+        if asked and not belongs(heard.posteriors, problem, anchoring, p.decoy_margin):
             raise Refused("wrong-transcript")
     except NoAnchorsError:
         raise Refused("no-anchors") from None
@@ -125,9 +126,9 @@ def trusted(
     if not p.false_accept:
         return aligned, np.zeros(len(lengths), bool)
     z = deviations(heard.posteriors, aligned.problem, aligned.path, round(AROUND_S / frame_s))
-    if is_of_another(z, lengths, p.min_spoken, lambda: in_order(heard.posteriors, first_problem(document, costs))):
+    if is_of_another(z, lengths, p.min_spoken, lambda: in_order(heard.posteriors, problem)):
         raise Refused("wrong-transcript")
-    path, problem = aligned.path, first_problem(document, costs)
+    path = aligned.path
 
     def fits(first: int, last: int) -> bool | None:
         """Whether these cues fit the audio between their neighbours on the path in this order alone."""

@@ -14,6 +14,7 @@ from typing import Any
 from megahour.core.errors import ConfigError
 from megahour.core.locks import MARKS, alone, check
 from megahour.core.surroundings import explaining
+from megahour.core.transfer import Disk
 from megahour.core.versions import versions
 from megahour.transcribe.bundle_files import MANIFEST
 
@@ -27,13 +28,11 @@ def published(out: str) -> Iterator[Path]:
 
     Raises ConfigError: `out` exists. StoreError: another process writes there.
     """
-    from fsspec.implementations.local import LocalFileSystem
-
     target = Path(out)
     _refuse(target, out)
     beside = target.absolute().parent
     place: dict[str, Any] = {"folder": beside, "marks": f".{target.name}{MARKS}", "where": out}
-    files = LocalFileSystem()
+    files = Disk()
     with explaining(out, beside), alone(files, **place) as token:
         for left in beside.glob(f".{glob.escape(target.name)}.{'?' * len(token)}.partial"):
             shutil.rmtree(left, ignore_errors=True)  # of killed processes

@@ -1,4 +1,4 @@
-"""pyarrow goes without pandas where nobody needs it, and finds it where somebody does."""
+"""pyarrow does not load pandas until `to_pandas` is called."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def hmm_costs(
 
 @cache
 def _with_room(frames: int, silence: int | None) -> list[tuple[tuple[str, ...], list[tuple[list[int], float]]]]:
-    """Sentences of `LEXICON` with those of their label sequences that so many frames have room for, if any."""
+    """Sentences of `LEXICON`, each with its label sequences that fit into `frames`, if any."""
     found = []
     for words in word_sequences("abc", frames):
         ways = [way for way in label_sequences(words, LEXICON, silence, 0.3) if 0 < len(way[0]) <= frames]

@@ -104,7 +104,7 @@ def test_verify_takes_a_name(tmp_path: Path) -> None:
 def test_data_that_does_not_come_with_the_package_is_named_with_its_place(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before any step runs; it was "no files at ../shared/data/an4/feat", which nobody has."""
+    """Before any step runs. The message named only a folder that users do not have."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
         list(execute(load_recipe(name), lambda step: Monitor()))

@@ -192,7 +192,7 @@ def test_a_row_takes_the_buckets_of_its_place_alone() -> None:
 
 def test_many_shards_send_to_groups_and_groups_to_partitions(tmp_path: Path) -> None:
     """Blocks that are sent: 40 shards that each send to 40 partitions would be 1,600."""
-    made = [utterance(f"u{i}", f"s{i}", text=f"text number {i} and {i * i} of nobody else") for i in range(1600)]
+    made = [utterance(f"u{i}", f"s{i}", text=f"text number {i} and {i * i} alone") for i in range(1600)]
     utterances = write_utterances(tmp_path / "utterances", [made[i::40] for i in range(40)])
     before, p = EngineHere.blocks, DuplicatesParams(audio=False, text="any-speaker", min_text_chars=1)
     output = Artifact(tmp_path / "duplicates")
