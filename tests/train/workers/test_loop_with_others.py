@@ -61,6 +61,7 @@ class Forked(Coordinator):
         super().__init__(p, self.folder, spec)
         self.workers: list[ForkedWorker] = []
         self.lost: list[int] = []
+        self.holds_back = threading.Event()
         acting = threading.Thread(target=act, args=(self,), daemon=True)
         acting.start()
         self.run()
@@ -71,6 +72,10 @@ class Forked(Coordinator):
     def _spawn(self, env: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
         self.workers.append(ForkedWorker(str(self.folder / SPEC), env, folder / "stderr.log"))
         return cast("subprocess.Popen[bytes]", self.workers[-1])
+
+    def _start_due(self) -> None:
+        if not self.holds_back.is_set():
+            super()._start_due()
 
     def logs(self) -> list[str]:
         """What each worker has written, in the order of their starts."""
@@ -100,7 +105,8 @@ def an_epoch(data: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory
 def kill(kills: int, seed: int) -> Callable[[Forked], None]:
     """So often: kills a worker at a random moment, and sees the others go on, and the one that comes instead join.
 
-    One of the others stands still until that one is there, so that they do not come to the end before.
+    That one starts only when the others are together again, for on a busy machine it may be there before them. Then one
+    of the others stands still until it is there, so that they do not come to the end before.
     """
 
     def act(run: Forked) -> None:
@@ -109,10 +115,12 @@ def kill(kills: int, seed: int) -> Callable[[Forked], None]:
             until(lambda group=group: run.trains(group))
             time.sleep(moments.uniform(0.0, 0.2))
             lost, waits = moments.sample(run.living(), 2)
+            run.holds_back.set()
             run.workers[lost].kill()
             run.lost.append(lost)
             until(lambda group=group: run.trains(group + 1, workers=3))
             run.workers[waits].send_signal(signal.SIGSTOP)
+            run.holds_back.clear()
             until(lambda group=group: run._asking or run.trains(group + 2))  # it may have joined already
             run.workers[waits].send_signal(signal.SIGCONT)
             group += 2
