@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.media.containers import byte_size
@@ -34,6 +34,9 @@ REFUSED = {
     tarfile.FIFOTYPE: "tar-device",
 }
 LONG_NAME = b"L"
+SPARSE = "a sparse file (tar -S); pack it again without -S"
+# Positions of the flag that another header of a sparse file's map follows, in the member's header and in such a header.
+EXTENDED, EXTENDED_AGAIN = 482, 504
 REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 USTAR = slice(257, 262)  # position of the magic in the first header; an archive without it may still be an old (v7) tar
 PACKED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
@@ -53,24 +56,22 @@ def read_members(file: BinaryIO, *, max_bytes: int) -> Iterator[Member | BadReco
 
     Reasons: ``tar-absolute-path``, ``tar-parent-path``, ``tar-link``, ``tar-device``, ``tar-unsupported``,
     ``too-large`` (above `max_bytes`), ``duplicate-id``; ``tar-truncated``, ``tar-corrupt`` and ``tar-too-many`` end
-    the walk.
+    the walk. An archive behind the end of another, as `cat` joins them, is read as well.
     """
     size, position = byte_size(file), 0
     seen: set[str] = set()
-    long_name, long_size = "", -1
-    while position < size:
+    said = _Said()
+    while (position := _behind_zeros(file, position)) < size:
         file.seek(position)
-        header = file.read(BLOCK)
-        if not header.strip(b"\0"):
-            return
         try:
-            info = tarfile.TarInfo.frombuf(header, "utf-8", "surrogateescape")
+            info = tarfile.TarInfo.frombuf(file.read(BLOCK), "utf-8", "surrogateescape")
         except tarfile.HeaderError as error:
             yield BadRecord("tar-corrupt", f"at byte {position} of {size}: {error}")
             return
-        if long_size >= 0 and info.type in REGULAR:
-            info.size = long_size
-        data, position = position + BLOCK, position + BLOCK + -(-info.size // BLOCK) * BLOCK
+        if said.size >= 0 and info.type in REGULAR:
+            info.size = said.size
+        data = position + BLOCK if info.type != tarfile.GNUTYPE_SPARSE else _behind_map(file, position)
+        position = data + -(-info.size // BLOCK) * BLOCK
         if info.size < 0 or data + info.size > size:
             detail = f"{info.size} bytes declared at byte {data}, but the archive ends at byte {size}"
             yield BadRecord("tar-truncated", detail, record=info.name)
@@ -79,38 +80,75 @@ def read_members(file: BinaryIO, *, max_bytes: int) -> Iterator[Member | BadReco
             if info.size > MAX_HEADER_BYTES:
                 yield BadRecord("tar-corrupt", f"a header of {info.size} bytes, the limit is {MAX_HEADER_BYTES}")
                 return
-            said_name, said_size = _said(info.type, file.read(info.size))
-            long_name, long_size = said_name or long_name, said_size if said_size >= 0 else long_size
+            said = _said(info.type, file.read(info.size), said)
             continue
-        name, long_name, long_size = long_name or info.name, "", -1
+        name, is_sparse, said = said.name or info.name, said.is_sparse, _Said()
         if info.type == tarfile.DIRTYPE:
             continue
         if len(seen) >= MAX_MEMBERS:
             yield BadRecord("tar-too-many", f"more than {MAX_MEMBERS} members")
             return
-        problem = _refusal(info, name, max_bytes) or (
+        problem = (("tar-unsupported", SPARSE) if is_sparse else _refusal(info, name, max_bytes)) or (
             ("duplicate-id", "an earlier member has the same name") if name in seen else None
         )
         seen.add(name)
         yield BadRecord(*problem, record=name) if problem else Member(name, data, info.size)
 
 
-def _said(kind: bytes, payload: bytes) -> tuple[str, int]:
+def _behind_zeros(file: BinaryIO, position: int) -> int:
+    """The first block from `position` on that is not all zeros; those end an archive, and pad it."""
+    file.seek(position)
+    block = file.read(BLOCK)
+    while block and not (rest := block.lstrip(b"\0")):
+        position += len(block)
+        block = file.read(COPY_BYTES)
+    return position + (len(block) - len(rest)) // BLOCK * BLOCK if block else position
+
+
+def _behind_map(file: BinaryIO, position: int) -> int:
+    """Where the bytes of a sparse member of GNU tar begin: its map may go on in further headers."""
+    file.seek(position + EXTENDED)
+    extended, position = file.read(1), position + BLOCK
+    while extended.strip(b"\0"):
+        file.seek(position + EXTENDED_AGAIN)
+        extended, position = file.read(1), position + BLOCK
+    return position
+
+
+class _Said(NamedTuple):
+    """What headers before a member say of it: its name, its size (-1: nothing), and that it is sparse."""
+
+    name: str = ""
+    size: int = -1
+    is_sparse: bool = False
+
+
+def _said(kind: bytes, payload: bytes, so_far: _Said) -> _Said:
     """The next member's name, from a GNU long-name block or a pax header, and its size, from a pax header.
 
-    "" and -1 if there is none. A pax header has the sizes from 8 GiB on, for which the member's own field is too small.
+    A pax header has the sizes from 8 GiB on, for which the member's own field is too small.
     """
     if kind == LONG_NAME:
-        return payload.rstrip(b"\0").decode("utf-8", "surrogateescape"), -1
-    name, size = "", -1
-    if kind == tarfile.XHDTYPE:
-        for record in payload.split(b"\n"):
-            _, _, assignment = record.partition(b" ")
-            if assignment.startswith(b"path="):
-                name = name or assignment[5:].decode("utf-8", "surrogateescape")
-            elif re.fullmatch(rb"size=\d{1,19}", assignment):
-                size = int(assignment[5:])
-    return name, size
+        return so_far._replace(name=payload.rstrip(b"\0").decode("utf-8", "surrogateescape"))
+    fields = dict(_records(payload)) if kind == tarfile.XHDTYPE else {}
+    name = fields.get(b"GNU.sparse.name", fields.get(b"path", b"")).decode("utf-8", "surrogateescape")
+    size = fields.get(b"size", b"")
+    return _Said(
+        name or so_far.name,
+        int(size) if re.fullmatch(rb"\d{1,19}", size) else so_far.size,
+        so_far.is_sparse or any(key.startswith(b"GNU.sparse.") for key in fields),
+    )
+
+
+def _records(payload: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Keywords and values of a pax header: ``LENGTH KEYWORD=VALUE`` and a line end, which the length counts."""
+    at = 0
+    while match := re.compile(rb"(\d{1,6}) ([^=]+)=").match(payload, at):
+        end = at + int(match[1])
+        yield match[2], payload[match.end() : end - 1]
+        if end <= at:
+            return
+        at = end
 
 
 def _refusal(info: tarfile.TarInfo, name: str, max_bytes: int) -> tuple[str, str] | None:
@@ -118,7 +156,7 @@ def _refusal(info: tarfile.TarInfo, name: str, max_bytes: int) -> tuple[str, str
     if info.type in REFUSED:
         return REFUSED[info.type], f"type {info.type!r} to {info.linkname!r}"
     if info.type not in REGULAR:
-        return "tar-unsupported", f"type {info.type!r}"
+        return "tar-unsupported", SPARSE if info.type == tarfile.GNUTYPE_SPARSE else f"type {info.type!r}"
     if problem := path_refusal("tar", name):
         return problem
     if info.size > max_bytes:

@@ -223,12 +223,15 @@ def _locator(file: BinaryIO, end: int) -> tuple[int, int, int, int, int, int] | 
 
 
 def _entries(file: BinaryIO, directory: _Directory) -> Iterator[_Entry]:
-    """Yield the directory's entries. Raises BadRecord if there are fewer than declared."""
+    """Yield the directory's entries. Raises BadRecord if there are fewer or more than declared.
+
+    Some programs count more than 65,535 members from 0 again.
+    """
     file.seek(directory.start)
-    data, at = file.read(directory.size), 0
-    for number in range(directory.members):
-        if len(data) - at < ENTRY_FORM.size or data[at : at + 4] != ENTRY:
-            raise BadRecord("zip-corrupt", f"the directory has {number} members, but declares {directory.members}")
+    data, at, number = file.read(directory.size), 0, 0
+    while len(data) - at >= ENTRY_FORM.size and data[at : at + 4] == ENTRY:
+        if number == MAX_MEMBERS:
+            raise BadRecord("zip-too-many", f"the directory has more members than the limit, {MAX_MEMBERS}")
         _, _, _, flags, method, _, _, crc, packed, size, name, extra, comment, _, _, mode, offset = (
             ENTRY_FORM.unpack_from(data, at)
         )
@@ -237,6 +240,9 @@ def _entries(file: BinaryIO, directory: _Directory) -> Iterator[_Entry]:
         at += name + extra + comment
         size, packed, offset = _wide([size, packed, offset], fields)
         yield _Entry(flags, method, crc, packed, size, offset + directory.before, mode >> 16, raw_name)
+        number += 1
+    if number < directory.members or (number - directory.members) % 0x10000:
+        raise BadRecord("zip-corrupt", f"the directory has {number} members, but declares {directory.members}")
 
 
 def _wide(values: list[int], fields: bytes) -> list[int]:

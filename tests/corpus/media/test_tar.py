@@ -6,6 +6,8 @@ import bz2
 import gzip
 import io
 import lzma
+import shutil
+import subprocess
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +21,7 @@ from made_media import murmur
 from megahour.core.errors import BadRecord, StoreError
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.corpus.media.archives import Member, read_members, unpacked, window
+from megahour.corpus.media.archives import SPARSE, Member, read_members, unpacked, window
 from megahour.corpus.media.audio import encode_flac
 from megahour.corpus.media.tar import ShardAudio, tar_writer
 
@@ -106,6 +108,39 @@ def test_a_size_in_a_pax_header_counts() -> None:
         ("long.wav", b"abcd"),
         ("good.txt", b"good"),
     ]
+
+
+def test_an_archive_behind_another_is_read_too() -> None:
+    """`cat a.tar b.tar`, and shards of WebDataset: zeros end the first, and pad it to a record of 10,240 bytes."""
+    later = member("later.txt", data=b"later")
+    assert reasons(GOOD + END + later + END) == ["good.txt", "later.txt"]
+    assert reasons(GOOD + bytes(10_240) + later + bytes(10_240)) == ["good.txt", "later.txt"]
+    assert reasons(GOOD + bytes(3 << 20) + later) == ["good.txt", "later.txt"]
+    assert reasons(GOOD + END + b"no header" * 100) == ["good.txt", "tar-corrupt"]
+
+
+@pytest.mark.skipif(shutil.which("tar") is None, reason="needs GNU tar")
+@pytest.mark.parametrize("form", ["gnu", "oldgnu", "pax"])
+def test_sparse_members_are_named_and_those_behind_them_read(tmp_path: Path, form: str) -> None:
+    """The map of 30 stretches goes on in further headers, or in a pax header."""
+    for name in ("holes.wav", "more.wav"):
+        with (tmp_path / name).open("wb") as file:
+            for position in range(0, 30 << 18, 1 << 18):
+                file.seek(position)
+                file.write(b"sound" * 1000)
+    (tmp_path / "whole.wav").write_bytes(b"whole")
+    packed = tmp_path / "all.tar"
+    names = ["holes.wav", "whole.wav", "more.wav"]
+    command = ["tar", "--format", form, "-S", "-cf", str(packed), "-C", str(tmp_path), *names]
+    if subprocess.run(command, check=False).returncode:
+        pytest.skip("this tar writes no sparse members")
+    if packed.stat().st_size > 1 << 20:
+        pytest.skip("this file system has no holes")
+    found = walk(packed.read_bytes(), max_bytes=1 << 30)
+    assert [each.record if isinstance(each, BadRecord) else each.name for each in found] == names
+    bad = [each for each in found if isinstance(each, BadRecord)]
+    assert {(each.reason, each.detail) for each in bad} == {("tar-unsupported", SPARSE)}
+    assert len(bad) == 2
 
 
 def test_declared_sizes_beyond_the_archive_end_the_walk() -> None:

@@ -115,6 +115,20 @@ def test_hostile_and_odd_archives(name: str) -> None:
     assert contents(make()) == expected
 
 
+def test_a_count_of_members_that_began_again_loses_none() -> None:
+    """Programs without zip64, such as the archiver of older Macs, count 65,537 members as 1."""
+    one = zipped({"a": b"sound"})
+    start, end = one.rindex(ENTRY), one.rindex(b"PK\5\6")
+    listed = one[start:end] * 65_537  # all of them the same: what counts is that each is seen
+    plain = one[:start] + listed + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, 1, 1, len(listed), start, 0)
+    assert sum(1 for _ in read_zip(io.BytesIO(plain), max_bytes=9)) == 65_537
+    odd = zipped({"a": b"", "b": b"", "c": b""})
+    at = odd.rfind(b"PK\5\6") + 8
+    (bad,) = read_zip(io.BytesIO(odd[:at] + struct.pack("<2H", 2, 2) + odd[at + 4 :]), max_bytes=1)
+    assert isinstance(bad, BadRecord)
+    assert bad.detail == "the directory has 3 members, but declares 2"
+
+
 def test_equal_names_count_once() -> None:
     data = zipped({"aa": b"1", "ab": b"2"}).replace(b"ab", b"aa")
     found = list(read_zip(io.BytesIO(data), max_bytes=10))
