@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import multiprocessing.forkserver
 import os
 import pickle
@@ -178,6 +179,36 @@ class ForkedWorker:
         self.send_signal(signal.SIGKILL)
 
 
+LASTS_UNTIL = "MEGAHOUR_TESTS_LAST_UNTIL"
+"""In a forked worker's environment: a file before which its training does not end, for tests that disturb it."""
+_LEFT_S = 60.0
+
+
+def _last_until(file: Path, worker: Any, continues: bool) -> None:
+    """Keeps worker 0 from writing a result before there is `file`. FILE.waits says that it could.
+
+    With `faults: continue` none may be lost at the end: its steps take the longer, the fewer are left.
+    """
+    write, tell = worker.result.write, worker._Progress.__call__
+
+    def written(*arguments: Any) -> None:
+        while not file.exists():
+            file.with_suffix(".waits").touch()
+            time.sleep(0.02)
+        write(*arguments)
+
+    def told(self: Any, done: float, total: float, *rest: Any, **fields: Any) -> None:
+        tell(self, done, total, *rest, **fields)
+        ends_s = time.monotonic() + _LEFT_S / (total - done) if done < total else 0.0
+        while not file.exists() and time.monotonic() < ends_s:
+            time.sleep(0.01)
+
+    if continues:
+        worker._Progress.__call__ = told
+    else:
+        worker.result.write = written
+
+
 def _train(spec: str, env: dict[str, str], log: str) -> None:
     from megahour.train.workers import worker
     from megahour.train.workers.agent import AGENT
@@ -185,6 +216,9 @@ def _train(spec: str, env: dict[str, str], log: str) -> None:
     os.setsid()
     os.environ.update(env | {AGENT: str(os.getppid())})  # the parent of all that are forked
     sys.argv = ["worker", spec]
+    if LASTS_UNTIL in env:
+        continues = json.loads(Path(spec).read_text())["params"]["faults"] == "continue"
+        _last_until(Path(env[LASTS_UNTIL]), worker, continues)
     with Path(log).open("w") as err:
         os.dup2(err.fileno(), 2)
     worker.main()

@@ -81,6 +81,8 @@ class GroupMember:
         """Leave the group; its peers' pending calls fail once nothing refers to it any more."""
         if dist.is_initialized():
             dist.destroy_process_group()
+        # A group that failed to form has counted. The count is part of the next one's keys, and others' is 0.
+        dist.distributed_c10d._world.group_count = 0
 
     def store(self) -> PrefixStore:
         """The store of the current group."""

@@ -27,8 +27,10 @@ def test_what_worker_0_writes_is_shown_soon(tmp_path: Path) -> None:
     shown: list[tuple[Any, ...]] = []
     with _relayed(path, lambda *place, **fields: shown.append((*place, fields))):
         assert not path.exists()
-        path.write_text(json.dumps({"done": 3, "total": 9, "unit": "batches", "loss": 0.5}))
-        until(lambda: shown, 3.0)
+        whole = path.with_suffix(".tmp")  # in one go, as worker 0 does
+        whole.write_text(json.dumps({"done": 3, "total": 9, "unit": "batches", "loss": 0.5}))
+        whole.replace(path)
+        until(lambda: shown)
     assert set(map(str, shown)) == {str((3, 9, "batches", {"loss": 0.5}))}
     calls = len(shown)
     time.sleep(0.7)
