@@ -4,243 +4,87 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-RECORDINGS = pa.schema(
-    [
-        ("key", pa.int64()),
-        ("name", pa.string()),
-        ("offset", pa.int64()),
-        ("size", pa.int64()),
-        ("samples", pa.int64()),
-        ("rate_hz", pa.int32()),
-        ("channel", pa.int32()),
-        ("speaker", pa.string()),
-        ("language", pa.string()),
-        ("licence", pa.string()),
-        ("attribution", pa.string()),
-        ("source", pa.string()),
-        ("condition", pa.string()),
-        ("created_s", pa.int64()),
-        ("text_language", pa.string()),
-        ("text_language_probability", pa.float32()),
-    ]
-)
+_COLUMNS = {
+    pa.int64(): "key recording offset size samples start_samples end_samples created_s duplicate_of count",
+    pa.int32(): "rate_hz channel cue transcript word sentence shard frames",
+    pa.float64(): "seconds scale frame_s",
+    pa.float32(): "confidence loss text_language_probability cer edge_cer wildcard_share snr_db clipped_share score "
+    "similarity tag_probability",
+    pa.bool_(): "kept bad finished",
+    pa.string(): "name speaker language licence attribution source condition text_language raw text reason detail "
+    "split set heard tier model kind tag",
+    pa.list_(pa.int64()): "token_start_samples word_start_samples word_end_samples",
+    pa.list_(pa.int32()): "offsets ends word_offset word_end durations frame target labels",
+    pa.list_(pa.int16()): "senones phones sound",
+    pa.list_(pa.float32()): "token_confidence word_confidence pitch energy graph acoustic",
+    pa.list_(pa.string()): "words tokens",
+    pa.large_list(pa.float16()): "features logits",
+    pa.large_list(pa.float64()): "mean",
+    pa.large_list(pa.uint16()): "indices",
+}
+"""Columns by their type, which is the same in all tables but for those that `_table` gets others for."""
+_TYPES = {name: kind for kind, names in _COLUMNS.items() for name in names.split()}
 
-CUES = pa.schema(
-    [
-        ("key", pa.int64()),
-        ("cue", pa.int32()),
-        ("start_samples", pa.int64()),
-        ("end_samples", pa.int64()),
-        ("raw", pa.string()),
-        ("text", pa.string()),
-        ("offsets", pa.list_(pa.int32())),
-        ("ends", pa.list_(pa.int32())),
-        ("speaker", pa.string()),
-        ("transcript", pa.int32()),
-    ]
+
+def _table(names: str, **others: pa.DataType) -> pa.Schema:
+    return pa.schema([(name, others.get(name, _TYPES.get(name))) for name in names.split()])
+
+
+RECORDINGS = _table(
+    "key name offset size samples rate_hz channel speaker language licence attribution source condition created_s "
+    "text_language text_language_probability"
 )
+CUES = _table("key cue start_samples end_samples raw text offsets ends speaker transcript")
 
 BY_RECOGNISER = -1
 """Number, in `transcript`, of what a recogniser wrote; the candidates that people gave count from 0."""
 
-TRUTH = pa.schema(
-    [
-        ("name", pa.string()),
-        ("word", pa.int32()),
-        ("text", pa.string()),
-        ("start_samples", pa.int64()),
-        ("end_samples", pa.int64()),
-        ("sentence", pa.int32()),
-    ]
-)
+TRUTH = _table("name word text start_samples end_samples sentence")
 
-ALIGNED_WORDS = pa.schema(
-    [
-        ("key", pa.int64()),
-        ("cue", pa.int32()),
-        ("word", pa.int32()),
-        ("text", pa.string()),
-        ("start_samples", pa.int64()),
-        ("end_samples", pa.int64()),
-        ("confidence", pa.float32()),
-        ("token_start_samples", pa.list_(pa.int64())),
-        ("token_confidence", pa.list_(pa.float32())),
-    ]
+ALIGNED_WORDS = _table(
+    "key cue word text start_samples end_samples confidence token_start_samples token_confidence",
 )
+ALIGNED_SEGMENTS = _table("key cue kept reason confidence start_samples end_samples loss")
+HEARD = _table("key tokens start_samples", start_samples=pa.list_(pa.int64()))
 
-ALIGNED_SEGMENTS = pa.schema(
-    [
-        ("key", pa.int64()),
-        ("cue", pa.int32()),
-        ("kept", pa.bool_()),
-        ("reason", pa.string()),
-        ("confidence", pa.float32()),
-        ("start_samples", pa.int64()),
-        ("end_samples", pa.int64()),
-        ("loss", pa.float32()),
-    ]
+UTTERANCES = _table(
+    "key recording offset size start_samples end_samples samples rate_hz speaker language licence attribution "
+    "condition created_s raw text words word_start_samples word_end_samples word_confidence confidence split name "
+    "channel source word_offset word_end loss heard cer edge_cer wildcard_share snr_db clipped_share tier transcript"
 )
-
-HEARD = pa.schema([("key", pa.int64()), ("tokens", pa.list_(pa.string())), ("start_samples", pa.list_(pa.int64()))])
-
-UTTERANCES = pa.schema(
-    [
-        ("key", pa.int64()),
-        ("recording", pa.int64()),
-        ("offset", pa.int64()),
-        ("size", pa.int64()),
-        ("start_samples", pa.int64()),
-        ("end_samples", pa.int64()),
-        ("samples", pa.int64()),
-        ("rate_hz", pa.int32()),
-        ("speaker", pa.string()),
-        ("language", pa.string()),
-        ("licence", pa.string()),
-        ("attribution", pa.string()),
-        ("condition", pa.string()),
-        ("created_s", pa.int64()),
-        ("raw", pa.string()),
-        ("text", pa.string()),
-        ("words", pa.list_(pa.string())),
-        ("word_start_samples", pa.list_(pa.int64())),
-        ("word_end_samples", pa.list_(pa.int64())),
-        ("word_confidence", pa.list_(pa.float32())),
-        ("confidence", pa.float32()),
-        ("split", pa.string()),
-        ("name", pa.string()),
-        ("channel", pa.int32()),
-        ("source", pa.string()),
-        ("word_offset", pa.list_(pa.int32())),
-        ("word_end", pa.list_(pa.int32())),
-        ("loss", pa.float32()),
-        ("heard", pa.string()),
-        ("cer", pa.float32()),
-        ("edge_cer", pa.float32()),
-        ("wildcard_share", pa.float32()),
-        ("snr_db", pa.float32()),
-        ("clipped_share", pa.float32()),
-        ("tier", pa.string()),
-        ("transcript", pa.int32()),
-    ]
-)
-
-DROPPED = pa.schema(
-    [
-        ("recording", pa.int64()),
-        ("name", pa.string()),
-        ("cue", pa.int32()),
-        ("start_samples", pa.int64()),
-        ("end_samples", pa.int64()),
-        ("text", pa.string()),
-        ("reason", pa.string()),
-        ("detail", pa.string()),
-    ]
-)
+DROPPED = _table("recording name cue start_samples end_samples text reason detail")
 
 LEFT_OUT_S = "left_out_s."  # before a reason: seconds that a shard of a selection lacks for it, in its statistics
 
-LEFT_OUT = pa.schema(
-    [
-        ("name", pa.string()),
-        ("source", pa.string()),
-        ("reason", pa.string()),
-        ("detail", pa.string()),
-        ("bad", pa.bool_()),
-        ("licence", pa.string()),
-        ("seconds", pa.float64()),
-    ]
-)
+LEFT_OUT = _table("name source reason detail bad licence seconds")
+DUPLICATES = _table("key duplicate_of kind similarity")
+SELECTION = pa.schema([*UTTERANCES, *_table("set shard")])
 
-DUPLICATES = pa.schema(
-    [("key", pa.int64()), ("duplicate_of", pa.int64()), ("kind", pa.string()), ("similarity", pa.float32())]
-)
+FEATURES = _table("key speaker frames text set condition features")
+MEANS = _table("key shard offset size samples rate_hz count mean")
+SENONE_ALIGNMENTS = _table("key frames senones")
 
-SELECTION = pa.schema([*UTTERANCES, pa.field("set", pa.string()), pa.field("shard", pa.int32())])
-
-FEATURES = pa.schema(
-    [
-        ("key", pa.int64()),
-        ("speaker", pa.string()),
-        ("frames", pa.int32()),
-        ("text", pa.string()),
-        ("set", pa.string()),
-        ("condition", pa.string()),
-        ("features", pa.large_list(pa.float16())),
-    ]
-)
-
-MEANS = pa.schema(
-    [
-        ("key", pa.int64()),
-        ("shard", pa.int32()),
-        ("offset", pa.int64()),
-        ("size", pa.int64()),
-        ("samples", pa.int64()),
-        ("rate_hz", pa.int32()),
-        ("count", pa.int64()),
-        ("mean", pa.large_list(pa.float64())),
-    ]
-)
-
-SENONE_ALIGNMENTS = pa.schema([("key", pa.int64()), ("frames", pa.int32()), ("senones", pa.list_(pa.int16()))])
-
-VOICE_DATA = pa.schema(
-    [
-        *list(FEATURES)[:-1],
-        ("language", pa.string()),
-        ("phones", pa.list_(pa.int16())),
-        ("durations", pa.list_(pa.int32())),
-        ("pitch", pa.list_(pa.float32())),
-        ("energy", pa.list_(pa.float32())),
-        FEATURES.field("features"),
-    ]
-)
+VOICE_DATA = _table("key speaker frames text set condition language phones durations pitch energy features")
 """As features, whose mels are those of `features.mel_spectrum`, with a value a phone in the four lists: its number
 among `symbols` of the summary, frames, mean logarithm of the pitch in Hz, and mean over frames and mels."""
 
-VOICE_SOUND = pa.schema([("key", pa.int64()), ("sound", pa.list_(pa.int16()))])
+VOICE_SOUND = _table("key sound")
 """The samples from the middle of an utterance's first frame to that of its last."""
 
-TARGETS = pa.schema(
-    [
-        ("key", pa.int64()),
-        ("offset", pa.int8()),
-        ("frames", pa.int32()),
-        ("indices", pa.large_list(pa.uint16())),
-        ("logits", pa.large_list(pa.float16())),
-    ]
-)
+TARGETS = _table("key offset frames indices logits", offset=pa.int8())
 
-HYPOTHESES = pa.schema(
-    [
-        ("key", pa.int64()),
-        ("model", pa.string()),
-        ("text", pa.string()),
-        ("score", pa.float32()),
-        ("frames", pa.int32()),
-    ]
-)
+HYPOTHESES = _table("key model text score frames")
 CONFIDENCE = pa.field("confidence", pa.float32())
 """A further column of hypotheses that were asked for it; from 0 to 1, null where it is not known."""
 
-TAG = [pa.field("tag", pa.string()), pa.field("tag_probability", pa.float32())]
+TAG = list(_table("tag tag_probability"))
 """Further columns of hypotheses, of a model that tells tags; null for an utterance without a frame."""
 
-LATTICES = pa.schema(
-    [
-        ("key", pa.int64()),
-        ("scale", pa.float64()),
-        ("frame_s", pa.float64()),
-        ("finished", pa.bool_()),
-        ("frame", pa.list_(pa.int32())),
-        ("source", pa.list_(pa.int32())),
-        ("target", pa.list_(pa.int32())),
-        ("word", pa.list_(pa.string())),
-        ("graph", pa.list_(pa.float32())),
-        ("acoustic", pa.list_(pa.float32())),
-        ("labels", pa.list_(pa.int32())),
-    ]
+LATTICES = _table(
+    "key scale frame_s finished frame source target word graph acoustic labels",
+    source=pa.list_(pa.int32()),
+    word=pa.list_(pa.string()),
 )
 """A row an utterance: a value of `frame` a state, of `source` to `acoustic` an arc; see `lattices.lattice.Lattice`."""
 
-PSEUDO_LABELS = pa.schema([("key", pa.int64()), ("text", pa.string()), CONFIDENCE, ("model", pa.string())])
+PSEUDO_LABELS = _table("key text confidence model")
