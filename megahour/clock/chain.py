@@ -17,10 +17,11 @@ from __future__ import annotations
 import functools
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from megahour.clock import published
 from megahour.clock.terms import Terms, speedup
+from megahour.core.config import Options
 
 LOGIT_BYTES = 4  # an index and a half-precision value
 FRAMES_AN_HOUR = 120_000  # of 30 ms
@@ -28,50 +29,50 @@ DATA_DAYS, TRAINING_DAYS = 7.6, 4.5
 """Published in section VIII-B, which rounds their sum to 12 days."""
 
 
-class Chain(BaseModel):
+class Chain(Options):
     """Constants of the chain. Defaults come from the paper; values it does not state are assumed or measured here."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    hours: float = Field(1e6, gt=0, description="Hours of unlabelled audio (paper).")
-    labelled_hours: float = Field(7_000, ge=0, description="Hours of labelled audio (paper).")
-    utterance_s: float = Field(
-        3.6, gt=0, description="Mean length of an utterance in seconds, one file each (paper: 10^9 of them)."
-    )
-    cores: int = Field(3_000, ge=1, description="Cores for features and repartition (paper: several thousand).")
-    request_s: float = Field(0.2, ge=0, description="Seconds per request to the store, without the transfer (paper).")
-    store_mb_s: float = Field(50.0, gt=0, description="Store throughput per core, in MB/s (paper).")
-    audio_mb: float = Field(115.2, ge=0, description="MB per hour of audio (paper: 256 kbit/s).")
-    features_mb: float = Field(135.0, ge=0, description="MB of features per hour of audio (paper: 135 TB).")
-    feature_rate: float = Field(
-        828.0,
-        gt=0,
-        description="Hours of audio whose features one core computes in an hour (Kaldi's, by benchmarks/fbank.md).",
-    )
-    offsets: int = Field(
-        3, ge=1, description="Feature offsets for which targets are computed (paper for features; assumed for targets)."
-    )
-    top_k: int = Field(20, ge=1, description="Logits kept per frame (paper).")
-    target_gpus: int = Field(64, ge=1, description="GPUs that compute targets (assumed: as many as train the student).")
-    teacher_rate: float = Field(
-        12 * 7_000 / 48 / 12.53,
-        gt=0,
-        description="Hours of audio on which one GPU trains the teacher in an hour (from the paper: 12 passes over "
-        "7,000 hours in 2 days on 16 GPUs, with a speed-up of 12.53).",
-    )
-    forward_share: float = Field(
-        1 / 3, gt=0, le=1, description="Time of inference, relative to a training step (assumed)."
-    )
-    student_speed: float = Field(
-        2.0, gt=0, description="Training speed of the student, relative to the teacher (paper)."
-    )
-    student_gpus: int = Field(64, ge=1, description="GPUs that train the student, with BMUF (paper).")
-    sub_epoch_hours: float = Field(
-        55_000, gt=0, description="Hours of unlabelled audio between passes over the labelled audio (paper)."
-    )
-    smbr_gpus: int = Field(16, ge=1, description="GPUs for sMBR, with GTC (paper).")
-    smbr_epochs: int = Field(3, ge=0, description="Passes of sMBR over the labelled hours (paper).")
-    smbr_cost: float = Field(2.0, gt=0, description="Time of sMBR, relative to cross-entropy training (assumed).")
+    hours: float = Field(1e6, gt=0)
+    """Hours of unlabelled audio (paper)."""
+    labelled_hours: float = Field(7_000, ge=0)
+    """Hours of labelled audio (paper)."""
+    utterance_s: float = Field(3.6, gt=0)
+    """Mean length of an utterance in seconds, one file each (paper: 10^9 of them)."""
+    cores: int = Field(3_000, ge=1)
+    """Cores for features and repartition (paper: several thousand)."""
+    request_s: float = Field(0.2, ge=0)
+    """Seconds per request to the store, without the transfer (paper)."""
+    store_mb_s: float = Field(50.0, gt=0)
+    """Store throughput per core, in MB/s (paper)."""
+    audio_mb: float = Field(115.2, ge=0)
+    """MB per hour of audio (paper: 256 kbit/s)."""
+    features_mb: float = Field(135.0, ge=0)
+    """MB of features per hour of audio (paper: 135 TB)."""
+    feature_rate: float = Field(828.0, gt=0)
+    """Hours of audio whose features one core computes in an hour (Kaldi's, by benchmarks/fbank.md)."""
+    offsets: int = Field(3, ge=1)
+    """Feature offsets for which targets are computed (paper for features; assumed for targets)."""
+    top_k: int = Field(20, ge=1)
+    """Logits kept per frame (paper)."""
+    target_gpus: int = Field(64, ge=1)
+    """GPUs that compute targets (assumed: as many as train the student)."""
+    teacher_rate: float = Field(12 * 7_000 / 48 / 12.53, gt=0)
+    """Hours of audio on which one GPU trains the teacher in an hour (from the paper: 12 passes over 7,000 hours in 2
+    days on 16 GPUs, with a speed-up of 12.53)."""
+    forward_share: float = Field(1 / 3, gt=0, le=1)
+    """Time of inference, relative to a training step (assumed)."""
+    student_speed: float = Field(2.0, gt=0)
+    """Training speed of the student, relative to the teacher (paper)."""
+    student_gpus: int = Field(64, ge=1)
+    """GPUs that train the student, with BMUF (paper)."""
+    sub_epoch_hours: float = Field(55_000, gt=0)
+    """Hours of unlabelled audio between passes over the labelled audio (paper)."""
+    smbr_gpus: int = Field(16, ge=1)
+    """GPUs for sMBR, with GTC (paper)."""
+    smbr_epochs: int = Field(3, ge=0)
+    """Passes of sMBR over the labelled hours (paper)."""
+    smbr_cost: float = Field(2.0, gt=0)
+    """Time of sMBR, relative to cross-entropy training (assumed)."""
 
 
 PAPERS = Chain.model_validate({})

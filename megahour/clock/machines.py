@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from megahour.clock.terms import Terms
-from megahour.core.config import Share
+from megahour.core.config import Options, Share
 
 FLOAT_BYTES = 4
 MESSAGE_BYTES = 4  # index and sign of one thresholded element
@@ -15,49 +15,57 @@ PLACE_BYTES, BLOCK = 2, 2**15  # update form: position and sign within a block; 
 GBIT = 1e9 / 8
 
 
-class Machines(BaseModel):
+class Machines(Options):
     """Properties of machines and model from which the clock predicts training times."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    parameters: int = Field(ge=1, le=10**15, description="Parameters of the model.")
-    step_s: float = Field(ge=1e-9, description="Seconds per step of one worker alone on its node.")
-    node_workers: int = Field(8, ge=1, description="Workers (GPUs) per node, which share its network link.")
-    bandwidth_gbit: float = Field(
-        10.0, ge=1e-6, description="Bandwidth of a node's link for one all-reduce, in Gbit/s."
-    )
-    latency_s: float = Field(50e-6, ge=0, description="Latency of a small message, in seconds.")
-    node_bandwidth_gbit: float = Field(
-        400.0, ge=1e-6, description="Bandwidth between the workers of a node, in Gbit/s."
-    )
-    contention: float = Field(0.0, ge=0, description="Relative slowdown of a step on a full node (0.1 is 10 %).")
-    spread: float = Field(
-        0.01, ge=0, description="Lasting speed differences between workers: standard deviation over mean."
-    )
-    jitter: float = Field(0.05, ge=0, description="Variation of a worker's step time: standard deviation over mean.")
-    hidden: Share = Field(0.0, description="Share of a step that overlaps with DDP's all-reduce.")
-    low_rank_share: Share = Field(0.02, description="Bytes that PowerSGD sends at rank 4, relative to dense gradients.")
-    low_rank_s: float = Field(0.0, ge=0, description="Seconds of computation per step for PowerSGD.")
-    encode_s: float = Field(0.0, ge=0, description="Seconds to encode a gradient (GTC).")
-    decode_s: float = Field(0.0, ge=0, description="Seconds to decode and add the message of one worker (GTC).")
-    density: float = Field(0.001, ge=1e-9, le=1, description="Share of the gradient that GTC sends.")
-    update_encode_s: float = Field(0.0, ge=0, description="Seconds to compute and encode an update (GTC, form update).")
-    update_decode_s: float = Field(
-        0.0, ge=0, description="Seconds to decode and add the message of one worker (GTC, form update)."
-    )
-    update_density: float = Field(
-        0.016, ge=1e-9, le=1, description="Share of the update that GTC sends in form update."
-    )
-    knee_flows: float | None = Field(
-        None, ge=1, description="Number of flows into one link above which it congests. None: never."
-    )
-    worker_mtbf_hours: float | None = Field(
-        None, gt=0, description="Mean hours between failures of one worker. None: never."
-    )
-    checkpoint_s: float = Field(300.0, gt=0, description="Seconds between checkpoints.")
-    save_s: float = Field(0.0, ge=0, description="Seconds that a checkpoint interrupts training.")
-    restart_s: float = Field(120.0, ge=0, description="Seconds from a failure to the next step.")
-    price_per_hour: float = Field(0.0, ge=0, description="Price of one worker for an hour, in any currency.")
+    parameters: int = Field(ge=1, le=10**15)
+    """Parameters of the model."""
+    step_s: float = Field(ge=1e-9)
+    """Seconds per step of one worker alone on its node."""
+    node_workers: int = Field(8, ge=1)
+    """Workers (GPUs) per node, which share its network link."""
+    bandwidth_gbit: float = Field(10.0, ge=1e-6)
+    """Bandwidth of a node's link for one all-reduce, in Gbit/s."""
+    latency_s: float = Field(50e-6, ge=0)
+    """Latency of a small message, in seconds."""
+    node_bandwidth_gbit: float = Field(400.0, ge=1e-6)
+    """Bandwidth between the workers of a node, in Gbit/s."""
+    contention: float = Field(0.0, ge=0)
+    """Relative slowdown of a step on a full node (0.1 is 10 %)."""
+    spread: float = Field(0.01, ge=0)
+    """Lasting speed differences between workers: standard deviation over mean."""
+    jitter: float = Field(0.05, ge=0)
+    """Variation of a worker's step time: standard deviation over mean."""
+    hidden: Share = 0.0
+    """Share of a step that overlaps with DDP's all-reduce."""
+    low_rank_share: Share = 0.02
+    """Bytes that PowerSGD sends at rank 4, relative to dense gradients."""
+    low_rank_s: float = Field(0.0, ge=0)
+    """Seconds of computation per step for PowerSGD."""
+    encode_s: float = Field(0.0, ge=0)
+    """Seconds to encode a gradient (GTC)."""
+    decode_s: float = Field(0.0, ge=0)
+    """Seconds to decode and add the message of one worker (GTC)."""
+    density: float = Field(0.001, ge=1e-9, le=1)
+    """Share of the gradient that GTC sends."""
+    update_encode_s: float = Field(0.0, ge=0)
+    """Seconds to compute and encode an update (GTC, form update)."""
+    update_decode_s: float = Field(0.0, ge=0)
+    """Seconds to decode and add the message of one worker (GTC, form update)."""
+    update_density: float = Field(0.016, ge=1e-9, le=1)
+    """Share of the update that GTC sends in form update."""
+    knee_flows: float | None = Field(None, ge=1)
+    """Number of flows into one link above which it congests. None: never."""
+    worker_mtbf_hours: float | None = Field(None, gt=0)
+    """Mean hours between failures of one worker. None: never."""
+    checkpoint_s: float = Field(300.0, gt=0)
+    """Seconds between checkpoints."""
+    save_s: float = Field(0.0, ge=0)
+    """Seconds that a checkpoint interrupts training."""
+    restart_s: float = Field(120.0, ge=0)
+    """Seconds from a failure to the next step."""
+    price_per_hour: float = Field(0.0, ge=0)
+    """Price of one worker for an hour, in any currency."""
 
     @property
     def dense_bytes(self) -> float:

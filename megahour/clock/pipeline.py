@@ -23,7 +23,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from megahour.core.config import Options
 
 Machine = Literal["cores", "service", "train"]
 QUANTITIES = (
@@ -82,48 +84,52 @@ class StepLaws:
     own: Law | Growth = Law(0.0, 1.0)
 
 
-class PlannedCluster(BaseModel):
+class PlannedCluster(Options):
     """The machines to plan for."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    cores: int = Field(8, ge=1, description="Cores for the data stages.")
-    devices: int = Field(0, ge=0, description="GPUs or other accelerators. 0: models run on the cores.")
-    device_speed: float = Field(
-        1.0, gt=0, description="Speed of a model on one device, relative to one worker of the measured run."
-    )
-    train_efficiency: float = Field(
-        0.9,
-        gt=0,
-        le=1,
-        description="Share of the ideal speed-up that training reaches on all devices. `plan train` predicts it.",
-    )
-    store_gb_s: float | None = Field(
-        None, gt=0, description="Throughput of the store for all tasks together, in GB/s. None: no limit."
-    )
-    request_s: float = Field(0.0, ge=0, description="Seconds per request to the store, without the transfer.")
+    cores: int = Field(8, ge=1)
+    """Cores for the data stages."""
+    devices: int = Field(0, ge=0)
+    """GPUs or other accelerators. 0: models run on the cores."""
+    device_speed: float = Field(1.0, gt=0)
+    """Speed of a model on one device, relative to one worker of the measured run."""
+    train_efficiency: float = Field(0.9, gt=0, le=1)
+    """Share of the ideal speed-up that training reaches on all devices. `plan train` predicts it."""
+    store_gb_s: float | None = Field(None, gt=0)
+    """Throughput of the store for all tasks together, in GB/s. None: no limit."""
+    request_s: float = Field(0.0, ge=0)
+    """Seconds per request to the store, without the transfer."""
 
 
-class Prices(BaseModel):
+class Prices(Options):
     """Prices, in any currency, and how often spot machines are interrupted."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    core_hour: float = Field(0.0, ge=0, description="Price of one core for an hour.")
-    device_hour: float = Field(0.0, ge=0, description="Price of one device, with its share of a machine, for an hour.")
-    spot_core_hour: float | None = Field(None, ge=0, description="Price of one spot core for an hour.")
-    spot_device_hour: float | None = Field(None, ge=0, description="Price of one spot device for an hour.")
-    interruptions_an_hour: float = Field(0.05, ge=0, description="Interruptions of one spot machine per hour.")
-    machine_devices: int = Field(8, ge=1, description="Devices per machine. An interruption takes all of them.")
-    restart_s: float = Field(
-        180.0, ge=0, description="Seconds from an interruption until work goes on, on another machine."
-    )
-    checkpoint_s: float = Field(300.0, gt=0, description="Seconds between the checkpoints of a training.")
-    stored_gb_month: float = Field(0.0, ge=0, description="Price of storing one GB for a month.")
-    months: float = Field(1.0, ge=0, description="Months for which all outputs are stored.")
-    moved_gb: float = Field(0.0, ge=0, description="Price of reading or writing one GB.")
-    requests_thousand: float = Field(0.0, ge=0, description="Price of a thousand requests to the store.")
-    currency: str = Field("", description="Currency shown beside amounts.")
+    core_hour: float = Field(0.0, ge=0)
+    """Price of one core for an hour."""
+    device_hour: float = Field(0.0, ge=0)
+    """Price of one device, with its share of a machine, for an hour."""
+    spot_core_hour: float | None = Field(None, ge=0)
+    """Price of one spot core for an hour."""
+    spot_device_hour: float | None = Field(None, ge=0)
+    """Price of one spot device for an hour."""
+    interruptions_an_hour: float = Field(0.05, ge=0)
+    """Interruptions of one spot machine per hour."""
+    machine_devices: int = Field(8, ge=1)
+    """Devices per machine. An interruption takes all of them."""
+    restart_s: float = Field(180.0, ge=0)
+    """Seconds from an interruption until work goes on, on another machine."""
+    checkpoint_s: float = Field(300.0, gt=0)
+    """Seconds between the checkpoints of a training."""
+    stored_gb_month: float = Field(0.0, ge=0)
+    """Price of storing one GB for a month."""
+    months: float = Field(1.0, ge=0)
+    """Months for which all outputs are stored."""
+    moved_gb: float = Field(0.0, ge=0)
+    """Price of reading or writing one GB."""
+    requests_thousand: float = Field(0.0, ge=0)
+    """Price of a thousand requests to the store."""
+    currency: str = ""
+    """Currency shown beside amounts."""
 
 
 @dataclass(frozen=True)

@@ -13,28 +13,19 @@ from megahour.models.params import BatchFrames, Precision
 class GraphParams(Params):
     """Compile a decoding graph from lexicon and language model."""
 
-    topology: Literal["hmm", "ctc", "phones"] = Field(
-        "hmm",
-        description="hmm: senones of `units`. ctc: tokens of `model`. phones: an n-gram of the senones in the "
-        "alignments of `units`, without words, for criterion mmi (lattice-free MMI).",
-    )
-    self_loop: float = Field(0.5, gt=0, lt=1, description="Probability that a senone lasts another frame.")
-    silence_probability: float = Field(0.5, gt=0, lt=1, description="Probability of silence between words.")
-    word_cost: float = Field(0.0, description="Insertion penalty per word, in nats. Raise it to get fewer words.")
-    order: int = Field(
-        3,
-        ge=2,
-        le=8,
-        description="With topology phones: order of the n-gram. A higher order models more context in a larger graph.",
-        json_schema_extra=LATER,
-    )
-    min_count: int = Field(
-        3,
-        ge=1,
-        description="With topology phones: shorten histories that occur less often. Raise it for a smaller, faster "
-        "graph.",
-        json_schema_extra=LATER,
-    )
+    topology: Literal["hmm", "ctc", "phones"] = "hmm"
+    """hmm: senones of `units`. ctc: tokens of `model`. phones: an n-gram of the senones in the alignments of `units`,
+    without words, for criterion mmi (lattice-free MMI)."""
+    self_loop: float = Field(0.5, gt=0, lt=1)
+    """Probability that a senone lasts another frame."""
+    silence_probability: float = Field(0.5, gt=0, lt=1)
+    """Probability of silence between words."""
+    word_cost: float = 0.0
+    """Insertion penalty per word, in nats. Raise it to get fewer words."""
+    order: int = Field(3, ge=2, le=8, json_schema_extra=LATER)
+    """With topology phones: order of the n-gram. A higher order models more context in a larger graph."""
+    min_count: int = Field(3, ge=1, json_schema_extra=LATER)
+    """With topology phones: shorten histories that occur less often. Raise it for a smaller, faster graph."""
 
 
 class DecodeParams(Params):
@@ -43,135 +34,66 @@ class DecodeParams(Params):
     A graph goes with any model's posteriors; models of tokens also decode without one.
     """
 
-    sets: list[str] = Field(["test"], description="Sets to decode.")
-    model_name: str = Field("model", description="Name of the model in the hypotheses.")
-    acoustic_scale: float = Field(
-        1.0, gt=0, description="Weight of the acoustic scores. The input `tuned` replaces it."
-    )
-    prior_scale: float = Field(
-        1.0, ge=0, description="Weight of the senone priors that posteriors are divided by. CTC graphs use none."
-    )
-    beam: float = Field(
-        14.0,
-        gt=0,
-        description="Drop paths that score this many nats below the best. A wider beam is more accurate and slower.",
-    )
-    max_active: int = Field(
-        7000, ge=1, description="Largest number of active paths per frame. Lower it to bound time on noisy audio."
-    )
-    scales: list[float] = Field(
-        [],
-        description="Acoustic scales to try on `sets`, which must not be the test set. The summary names the best one.",
-    )
-    beams: int = Field(
-        4,
-        ge=1,
-        le=256,
-        description="Without a graph: number of hypotheses kept per utterance. 1 is greedy and the fastest.",
-        json_schema_extra=LATER,
-    )
-    ctc_search: Literal["best-path", "prefixes"] = Field(
-        "best-path",
-        description="Without a graph, for CTC. best-path: the likeliest token of each frame, whatever `beams` is. "
-        "prefixes: prefix beam search, which sums over all paths of a text and is a little more accurate. A language "
-        "model, hot words, `nbest` and `attention_weight` always use prefixes.",
-        json_schema_extra=LATER,
-    )
-    lm_scale: float = Field(
-        0.5,
-        ge=0,
-        description="Without a graph: weight of the language model's log probability (input `lm`). Tune it on a "
-        "held-out set together with `word_bonus`: higher for text like the language model's, lower for a model "
-        "trained on much text.",
-        json_schema_extra=LATER,
-    )
-    word_bonus: float = Field(
-        0.0,
-        description="Without a graph: score added per word, in nats (per token with a language model of tokens). "
-        "Raise it when words are missing, as happens with a high `lm_scale`.",
-        json_schema_extra=LATER,
-    )
-    unknown_word: float = Field(
-        0.0,
-        description="Score added per word or token that `lm` does not know, in nats, beside its `<unk>`. Set it to "
-        "-10 when all words are known; raise it when names get lost.",
-        json_schema_extra=LATER,
-    )
-    composed_lm_scale: float = Field(
-        1.0,
-        ge=0,
-        description="With a graph: weight of the input `lm`, which replaces `graph_lm` during the search. Tune it on "
-        "a held-out set together with `acoustic_scale`.",
-        json_schema_extra=LATER,
-    )
-    low_order_scale: float = Field(
-        0.2,
-        ge=0,
-        description="Weight subtracted for the input `low_order_lm`, a bigram of tokens from the training texts that "
-        "a transducer has already learnt (LODR). Tune it together with `lm_scale`.",
-        json_schema_extra=LATER,
-    )
-    hot_words: list[str] = Field(
-        [],
-        description="Without a graph: words and phrases to expect, such as `new york` or, with a bonus of its own, "
-        "`new york :1.5`. `york*` also matches inside longer words.",
-        json_schema_extra=LATER,
-    )
-    hot_word_bonus: float = Field(
-        0.5,
-        description="Score added per character of a hot word, in nats. Lower it when hot words appear that were not "
-        "spoken.",
-        json_schema_extra=LATER,
-    )
-    attention_weight: float = Field(
-        0.0,
-        ge=0,
-        description="Without a graph: weight of the attention decoder's log probability when it reranks the `beams` "
-        "best texts. Needs a model trained with an attention decoder; try 0.5 with 10 beams. 0 turns it off.",
-        json_schema_extra=LATER,
-    )
-    tell: str = Field(
-        "",
-        description="Tag of all utterances, such as the language `de`, passed to a model trained with `tag_told`. "
-        "recognised: the tag that the model recognises in each utterance (the attention decoder gets none). Empty: no "
-        "tag.",
-        json_schema_extra=LATER,
-    )
-    nbest: int = Field(
-        0,
-        ge=0,
-        le=256,
-        description="Texts per utterance in `.nbest.jsonl`, with the parts of their scores, for `megahour lm "
-        "rescore`. A search without a graph finds at most `beams`. 0 writes none.",
-        json_schema_extra=LATER,
-    )
-    confidence: bool = Field(
-        False,
-        description="Write a column `confidence` from 0 to 1: the mean probability of the labels on the path; for "
-        "tokens, without the blank frames. `pseudo-label` selects by it.",
-        json_schema_extra=LATER,
-    )
-    lattice: float = Field(
-        0.0,
-        ge=0,
-        description="With a graph: beam of the lattices written to `.lattices.parquet`, in nats. 6 gives about ten "
-        "arcs across each frame; use more after a weak first pass. Texts and `nbest` then come from the lattices. 0 "
-        "writes none.",
-        json_schema_extra=LATER,
-    )
-    chunk_ms: int = Field(
-        0,
-        ge=0,
-        description="Milliseconds of a chunk of a conformer's attention, as in a stream of `transcribe --chunk-ms`: "
-        "shows what a shorter delay costs in words. 0: attention sees the whole utterance.",
-        json_schema_extra=LATER,
-    )
-    left: int = Field(
-        4,
-        ge=0,
-        description="With `chunk_ms`: number of earlier chunks that attention sees.",
-        json_schema_extra=LATER,
-    )
+    sets: list[str] = Field(["test"])
+    """Sets to decode."""
+    model_name: str = "model"
+    """Name of the model in the hypotheses."""
+    acoustic_scale: float = Field(1.0, gt=0)
+    """Weight of the acoustic scores. The input `tuned` replaces it."""
+    prior_scale: float = Field(1.0, ge=0)
+    """Weight of the senone priors that posteriors are divided by. CTC graphs use none."""
+    beam: float = Field(14.0, gt=0)
+    """Drop paths that score this many nats below the best. A wider beam is more accurate and slower."""
+    max_active: int = Field(7000, ge=1)
+    """Largest number of active paths per frame. Lower it to bound time on noisy audio."""
+    scales: list[float] = Field([])
+    """Acoustic scales to try on `sets`, which must not be the test set. The summary names the best one."""
+    beams: int = Field(4, ge=1, le=256, json_schema_extra=LATER)
+    """Without a graph: number of hypotheses kept per utterance. 1 is greedy and the fastest."""
+    ctc_search: Literal["best-path", "prefixes"] = Field("best-path", json_schema_extra=LATER)
+    """Without a graph, for CTC. best-path: the likeliest token of each frame, whatever `beams` is. prefixes: prefix
+    beam search, which sums over all paths of a text and is a little more accurate. A language model, hot words, `nbest`
+    and `attention_weight` always use prefixes."""
+    lm_scale: float = Field(0.5, ge=0, json_schema_extra=LATER)
+    """Without a graph: weight of the language model's log probability (input `lm`). Tune it on a held-out set together
+    with `word_bonus`: higher for text like the language model's, lower for a model trained on much text."""
+    word_bonus: float = Field(0.0, json_schema_extra=LATER)
+    """Without a graph: score added per word, in nats (per token with a language model of tokens). Raise it when words
+    are missing, as happens with a high `lm_scale`."""
+    unknown_word: float = Field(0.0, json_schema_extra=LATER)
+    """Score added per word or token that `lm` does not know, in nats, beside its `<unk>`. Set it to -10 when all words
+    are known; raise it when names get lost."""
+    composed_lm_scale: float = Field(1.0, ge=0, json_schema_extra=LATER)
+    """With a graph: weight of the input `lm`, which replaces `graph_lm` during the search. Tune it on a held-out set
+    together with `acoustic_scale`."""
+    low_order_scale: float = Field(0.2, ge=0, json_schema_extra=LATER)
+    """Weight subtracted for the input `low_order_lm`, a bigram of tokens from the training texts that a transducer has
+    already learnt (LODR). Tune it together with `lm_scale`."""
+    hot_words: list[str] = Field([], json_schema_extra=LATER)
+    """Without a graph: words and phrases to expect, such as `new york` or, with a bonus of its own, `new york :1.5`.
+    `york*` also matches inside longer words."""
+    hot_word_bonus: float = Field(0.5, json_schema_extra=LATER)
+    """Score added per character of a hot word, in nats. Lower it when hot words appear that were not spoken."""
+    attention_weight: float = Field(0.0, ge=0, json_schema_extra=LATER)
+    """Without a graph: weight of the attention decoder's log probability when it reranks the `beams` best texts. Needs
+    a model trained with an attention decoder; try 0.5 with 10 beams. 0 turns it off."""
+    tell: str = Field("", json_schema_extra=LATER)
+    """Tag of all utterances, such as the language `de`, passed to a model trained with `tag_told`. recognised: the tag
+    that the model recognises in each utterance (the attention decoder gets none). Empty: no tag."""
+    nbest: int = Field(0, ge=0, le=256, json_schema_extra=LATER)
+    """Texts per utterance in `.nbest.jsonl`, with the parts of their scores, for `megahour lm rescore`. A search
+    without a graph finds at most `beams`. 0 writes none."""
+    confidence: bool = Field(False, json_schema_extra=LATER)
+    """Write a column `confidence` from 0 to 1: the mean probability of the labels on the path; for tokens, without the
+    blank frames. `pseudo-label` selects by it."""
+    lattice: float = Field(0.0, ge=0, json_schema_extra=LATER)
+    """With a graph: beam of the lattices written to `.lattices.parquet`, in nats. 6 gives about ten arcs across each
+    frame; use more after a weak first pass. Texts and `nbest` then come from the lattices. 0 writes none."""
+    chunk_ms: int = Field(0, ge=0, json_schema_extra=LATER)
+    """Milliseconds of a chunk of a conformer's attention, as in a stream of `transcribe --chunk-ms`: shows what a
+    shorter delay costs in words. 0: attention sees the whole utterance."""
+    left: int = Field(4, ge=0, json_schema_extra=LATER)
+    """With `chunk_ms`: number of earlier chunks that attention sees."""
     batch_frames: BatchFrames = 4096
     precision: Precision = "fp32"
 
@@ -182,27 +104,26 @@ class LatticesParams(Params):
     The stage also writes n-best lists, word confidences and times, and oracle error rates.
     """
 
-    model_name: str = Field("lattices", description="Name of the model in the hypotheses.")
-    acoustic_scale: float = Field(
-        0.0, ge=0, description="Weight of the acoustic scores. 0: the scale stored in the lattices."
-    )
-    lm_scale: float = Field(
-        1.0, ge=0, description="Weight of the log probability of the input `lm`. Tune it on a held-out set."
-    )
-    word_bonus: float = Field(0.0, description="Score added per word, in nats. Raise it when words are missing.")
-    beam: float = Field(0.0, ge=0, description="Drop arcs that score this many nats below the best path. 0 keeps all.")
-    nbest: int = Field(0, ge=0, le=1000, description="Texts per utterance in `.nbest.jsonl`. 0 writes none.")
+    model_name: str = "lattices"
+    """Name of the model in the hypotheses."""
+    acoustic_scale: float = Field(0.0, ge=0)
+    """Weight of the acoustic scores. 0: the scale stored in the lattices."""
+    lm_scale: float = Field(1.0, ge=0)
+    """Weight of the log probability of the input `lm`. Tune it on a held-out set."""
+    word_bonus: float = 0.0
+    """Score added per word, in nats. Raise it when words are missing."""
+    beam: float = Field(0.0, ge=0)
+    """Drop arcs that score this many nats below the best path. 0 keeps all."""
+    nbest: int = Field(0, ge=0, le=1000)
+    """Texts per utterance in `.nbest.jsonl`. 0 writes none."""
 
 
 class ExportLatticesParams(Params):
     """Export lattices to Kaldi archives or HTK's SLF."""
 
-    formats: list[Literal["kaldi", "kaldi-text", "lattice4", "slf"]] = Field(
-        ["kaldi"],
-        min_length=1,
-        description="kaldi: compact lattices, binary. kaldi-text: the same as text. lattice4: plain lattices, for "
-        "readers of OpenFst files. slf: a tar with one file per utterance.",
-    )
+    formats: list[Literal["kaldi", "kaldi-text", "lattice4", "slf"]] = Field(["kaldi"], min_length=1)
+    """kaldi: compact lattices, binary. kaldi-text: the same as text. lattice4: plain lattices, for readers of OpenFst
+    files. slf: a tar with one file per utterance."""
 
 
 class ImportLatticesParams(Params):
@@ -211,24 +132,20 @@ class ImportLatticesParams(Params):
     Kaldi archives and HTK's SLF can be rescored, and scored beside our own.
     """
 
-    source: list[str] = Field(
-        min_length=1,
-        description="Files, globs or URLs of archives, or of SLF files or tars of them, also compressed (.gz).",
-    )
-    format: Literal["kaldi", "slf"] = Field(
-        "kaldi", description="kaldi: compact lattices, binary or text. slf: HTK's format."
-    )
-    words: str = Field("", description="With format kaldi: its words.txt.")
-    sets: list[str] = Field(["test"], description="Sets of the features whose utterances are imported.")
-    model_name: str = Field("recogniser", description="Name of the recogniser in the hypotheses.")
-    acoustic_scale: float = Field(
-        1.0, gt=0, description="Acoustic scale for which the lattices were made, `acscale` in SLF."
-    )
-    frame_s: float = Field(
-        0.01,
-        gt=0,
-        description="Length of a frame, in seconds: 0.03 if the recogniser computes every third 10 ms frame.",
-    )
+    source: list[str] = Field(min_length=1)
+    """Files, globs or URLs of archives, or of SLF files or tars of them, also compressed (.gz)."""
+    format: Literal["kaldi", "slf"] = "kaldi"
+    """kaldi: compact lattices, binary or text. slf: HTK's format."""
+    words: str = ""
+    """With format kaldi: its words.txt."""
+    sets: list[str] = Field(["test"])
+    """Sets of the features whose utterances are imported."""
+    model_name: str = "recogniser"
+    """Name of the recogniser in the hypotheses."""
+    acoustic_scale: float = Field(1.0, gt=0)
+    """Acoustic scale for which the lattices were made, `acscale` in SLF."""
+    frame_s: float = Field(0.01, gt=0)
+    """Length of a frame, in seconds: 0.03 if the recogniser computes every third 10 ms frame."""
 
     @model_validator(mode="after")
     def _words_fit(self) -> ImportLatticesParams:
@@ -249,8 +166,10 @@ class ImportLatticesParams(Params):
 class NamesParams(Params):
     """Find the utterances whose names match imported records, laid out for the stages that import."""
 
-    sets: list[str] = Field([], description="Sets of the features whose utterances are matched by name.")
-    nameless: bool = Field(False, description="Send records without a name to the first shard of the sets.")
+    sets: list[str] = Field([])
+    """Sets of the features whose utterances are matched by name."""
+    nameless: bool = False
+    """Send records without a name to the first shard of the sets."""
 
 
 class ImportHypothesesParams(Params):
@@ -259,19 +178,16 @@ class ImportHypothesesParams(Params):
     They can be scored beside our own, and make pseudo-labels.
     """
 
-    source: list[str] = Field(
-        min_length=1,
-        description="Files, globs or URLs: one JSON object per line (NeMo manifests with pred_text and others), or "
-        "one file per utterance with its name (Whisper, Vosk, the JSON of `transcribe` and others), also compressed "
-        "(.gz).",
-    )
-    sets: list[str] = Field(["unlabelled"], description="Sets of the features whose utterances are imported.")
-    model_name: str = Field("recogniser", description="Name of the recogniser in the hypotheses.")
-    language: str = Field(
-        "en",
-        description="Language for text normalisation: numbers and signs become spoken words, as in transcripts. "
-        "Empty: texts stay as they are.",
-    )
+    source: list[str] = Field(min_length=1)
+    """Files, globs or URLs: one JSON object per line (NeMo manifests with pred_text and others), or one file per
+    utterance with its name (Whisper, Vosk, the JSON of `transcribe` and others), also compressed (.gz)."""
+    sets: list[str] = Field(["unlabelled"])
+    """Sets of the features whose utterances are imported."""
+    model_name: str = "recogniser"
+    """Name of the recogniser in the hypotheses."""
+    language: str = "en"
+    """Language for text normalisation: numbers and signs become spoken words, as in transcripts. Empty: texts stay as
+    they are."""
 
     def identity(self) -> dict[str, Any]:
         """Other contents are another job; other places are not."""

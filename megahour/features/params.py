@@ -6,9 +6,9 @@ import math
 import re
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
-from megahour.core.config import LATER, Params, Share
+from megahour.core.config import LATER, Options, Params, Share
 
 UNIT = 1 / 32768
 """Scales int16 samples to -1 … 1. A power of two, so that features shift by a constant without rounding."""
@@ -20,49 +20,32 @@ class FeaturesParams(Params):
     There is a frame every 10 ms. The summary has the global mean and variance.
     """
 
-    mels: int = Field(64, ge=8, le=256, description="Number of mel filters. 64 or 80 are usual, 40 for 8 kHz audio.")
-    low_hz: float = Field(
-        20.0, ge=0, description="Lower edge of the lowest mel filter, in Hz. Raise it to suppress hum."
-    )
-    high_hz: float = Field(
-        0.0, description="Upper edge of the highest mel filter, in Hz. 0 or less is relative to the Nyquist frequency."
-    )
-    prior: float = Field(
-        14.0,
-        description="Log energy with which the causal mean of a speaker starts. Its influence fades within seconds of "
-        "speech.",
-    )
-    restarts: Share = Field(
-        0.0,
-        json_schema_extra=LATER,
-        description="Share of the utterances before which the speaker's causal mean starts again at `prior`, as in "
-        "streams, exported bundles and `transcribe --whole`. Use 0.5 for models that will run there: with 0, few "
-        "utterances are the first of their speaker, and the model makes many more errors in such ones.",
-    )
-    edges: Literal["inside", "mirrored"] = Field(
-        "inside",
-        json_schema_extra=LATER,
-        description="inside: only windows that lie inside the audio (Kaldi's snip_edges). mirrored: a frame every 10 "
-        "ms with reflected ends. Use mirrored, with `high_hz` -400, for models that sherpa-onnx will run "
-        "(`export-model`).",
-    )
-    scale: Literal["int16", "unit"] = Field(
-        "int16",
-        json_schema_extra=LATER,
-        description="Range of the samples: int16 is -32768 … 32767, unit is -1 … 1, where sounds below the floor of "
-        "the logarithm are lost. Use unit for models that sherpa-onnx will run. `prior` refers to int16 in both cases.",
-    )
-    keep: Literal["frames", "means", "both"] = Field(
-        "frames",
-        json_schema_extra=LATER,
-        description="What to store. frames: the features. means: only the causal means, a hundredth of the size; "
-        "`train` computes the features from its input `audio`, with or without augmentation. both: the same, and "
-        "frames for senones, targets and decode.",
-    )
-    sets: list[str] = Field([], description="Sets of the selection to process. Empty: all.")
-    stats_sets: list[str] = Field(
-        [], description="Sets from which the global mean and variance are computed. Empty: all but test*."
-    )
+    mels: int = Field(64, ge=8, le=256)
+    """Number of mel filters. 64 or 80 are usual, 40 for 8 kHz audio."""
+    low_hz: float = Field(20.0, ge=0)
+    """Lower edge of the lowest mel filter, in Hz. Raise it to suppress hum."""
+    high_hz: float = 0.0
+    """Upper edge of the highest mel filter, in Hz. 0 or less is relative to the Nyquist frequency."""
+    prior: float = 14.0
+    """Log energy with which the causal mean of a speaker starts. Its influence fades within seconds of speech."""
+    restarts: Share = Field(0.0, json_schema_extra=LATER)
+    """Share of the utterances before which the speaker's causal mean starts again at `prior`, as in streams, exported
+    bundles and `transcribe --whole`. Use 0.5 for models that will run there: with 0, few utterances are the first of
+    their speaker, and the model makes many more errors in such ones."""
+    edges: Literal["inside", "mirrored"] = Field("inside", json_schema_extra=LATER)
+    """inside: only windows that lie inside the audio (Kaldi's snip_edges). mirrored: a frame every 10 ms with reflected
+    ends. Use mirrored, with `high_hz` -400, for models that sherpa-onnx will run (`export-model`)."""
+    scale: Literal["int16", "unit"] = Field("int16", json_schema_extra=LATER)
+    """Range of the samples: int16 is -32768 … 32767, unit is -1 … 1, where sounds below the floor of the logarithm are
+    lost. Use unit for models that sherpa-onnx will run. `prior` refers to int16 in both cases."""
+    keep: Literal["frames", "means", "both"] = Field("frames", json_schema_extra=LATER)
+    """What to store. frames: the features. means: only the causal means, a hundredth of the size; `train` computes the
+    features from its input `audio`, with or without augmentation. both: the same, and frames for senones, targets and
+    decode."""
+    sets: list[str] = Field([])
+    """Sets of the selection to process. Empty: all."""
+    stats_sets: list[str] = Field([])
+    """Sets from which the global mean and variance are computed. Empty: all but test*."""
 
     @property
     def unit(self) -> float:
@@ -79,50 +62,36 @@ Codec = Literal["mu-law", "a-law", "gsm", "adpcm", "mp3", "vorbis", "packet-loss
 Range = tuple[float, float]
 
 
-class WaveformParams(BaseModel):
+class WaveformParams(Options):
     """Augmentation of the audio before its features are computed.
 
     Each epoch draws new changes for every utterance, and each kind independently. Held-out utterances stay as they are.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    speed: Share = Field(
-        0.0,
-        description="Share of utterances played at one of `speeds`, which also changes the pitch. It makes new voices "
-        "from few speakers; 0.67 is usual. Only for ctc and transducer, because frame labels have fixed times.",
-    )
-    speeds: list[float] = Field(
-        [0.9, 1.1], min_length=1, description="Speeds from 0.5 to 2, drawn with equal probability."
-    )
-    noise: Share = Field(0.0, description="Share of utterances with added noise. Raise it for noisy test audio.")
-    snr_db: Range = Field((5.0, 20.0), description="Range of the signal-to-noise ratio, in dB. Lower is harder.")
-    reverb: Share = Field(0.0, description="Share of utterances with reverberation. Raise it for distant microphones.")
-    rt60_s: Range = Field(
-        (0.2, 0.7),
-        description="Range of the reverberation time of simulated rooms, in seconds. Not used with the input `rooms`.",
-    )
-    direct_db: Range = Field(
-        (0.0, 10.0),
-        description="Range of the direct-to-reverberant ratio in simulated rooms, in dB. Lower simulates a greater "
-        "distance.",
-    )
-    codec: Share = Field(
-        0.0,
-        description="Share of utterances passed through one of `codecs`. Raise it for telephone and call recordings.",
-    )
-    codecs: list[Codec] = Field(
-        ["mu-law", "a-law", "gsm", "adpcm", "mp3", "vorbis", "packet-loss"],
-        min_length=1,
-        description="Codecs, drawn with equal probability. Keep those that your users have. mu-law, a-law, gsm and "
-        "adpcm are telephone codecs at 8 kHz.",
-    )
-    volume: Share = Field(
-        0.0,
-        description="Share of utterances played louder or softer than the speaker's earlier ones. Raise it for moving "
-        "speakers.",
-    )
-    volume_db: Range = Field((-12.0, 6.0), description="Range of that change of level, in dB.")
+    speed: Share = 0.0
+    """Share of utterances played at one of `speeds`, which also changes the pitch. It makes new voices from few
+    speakers; 0.67 is usual. Only for ctc and transducer, because frame labels have fixed times."""
+    speeds: list[float] = Field([0.9, 1.1], min_length=1)
+    """Speeds from 0.5 to 2, drawn with equal probability."""
+    noise: Share = 0.0
+    """Share of utterances with added noise. Raise it for noisy test audio."""
+    snr_db: Range = (5.0, 20.0)
+    """Range of the signal-to-noise ratio, in dB. Lower is harder."""
+    reverb: Share = 0.0
+    """Share of utterances with reverberation. Raise it for distant microphones."""
+    rt60_s: Range = (0.2, 0.7)
+    """Range of the reverberation time of simulated rooms, in seconds. Not used with the input `rooms`."""
+    direct_db: Range = (0.0, 10.0)
+    """Range of the direct-to-reverberant ratio in simulated rooms, in dB. Lower simulates a greater distance."""
+    codec: Share = 0.0
+    """Share of utterances passed through one of `codecs`. Raise it for telephone and call recordings."""
+    codecs: list[Codec] = Field(["mu-law", "a-law", "gsm", "adpcm", "mp3", "vorbis", "packet-loss"], min_length=1)
+    """Codecs, drawn with equal probability. Keep those that your users have. mu-law, a-law, gsm and adpcm are telephone
+    codecs at 8 kHz."""
+    volume: Share = 0.0
+    """Share of utterances played louder or softer than the speaker's earlier ones. Raise it for moving speakers."""
+    volume_db: Range = (-12.0, 6.0)
+    """Range of that change of level, in dB."""
 
     @model_serializer(mode="wrap")
     def _without_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -154,47 +123,42 @@ class ImportFeaturesParams(Params):
     Cepstra and transcriptions become features with a causal mean per speaker.
     """
 
-    source: str = Field("", description="Directory, glob or URL of cepstra files, with 100 frames per second.")
-    extension: str = Field(".mfc", min_length=1, description="File name extension of the cepstra files.")
-    dims: int = Field(13, ge=1, le=256, description="Cepstra per frame.")
-    mels: int = Field(
-        0,
-        ge=0,
-        le=256,
-        description="Convert the cepstra to this many log-mel energies, as smooth as cepstra allow, so that `warp`, "
-        "`mel_masks` and `noise` of `train` work as described. 0 keeps cepstra.",
-        json_schema_extra=LATER,
-    )
-    train: str = Field("", description="Transcription file of the training set, with lines `WORDS (utterance)`.")
-    test: str = Field("", description="Transcription file of the test set.")
-    speaker_pattern: str = Field(
-        r"([^/]+)/[^/]+$", description="Regular expression whose group matches the speaker in a file's path."
-    )
-    labelled: Share = Field(
-        0.2, description="Share of the training speakers in `labelled`. The others are in `unlabelled`."
-    )
-    tune: float = Field(
-        0.0, ge=0, lt=1, description="Share of the training speakers in `tune`, taken out of the other sets."
-    )
-    folds: int = Field(
-        0,
-        ge=0,
-        description="Divide the speakers of both lists, shuffled by `seed`, into this many folds and test on one of "
-        "them. One run per fold tests every speaker (`megahour pool-scores`). 0 keeps the lists.",
-        json_schema_extra=LATER,
-    )
-    fold: int = Field(0, ge=0, description="Number of the fold to test on, from 0.", json_schema_extra=LATER)
-    shards: int = Field(2, ge=1, description="Largest number of shards per set.")
-    corpus: str = Field("", description="Name of the corpus. It is part of every key.")
-    condition: str = Field("", description="Recording condition.")
-    prior: list[float] = Field(
-        [],
-        description="Values with which the causal mean of a speaker starts, one per cepstrum (`dims`). Empty: zeros.",
-    )
-    stats_sets: list[str] = Field(
-        [], description="Sets from which the global mean and variance are computed. Empty: all but test*."
-    )
-    seed: int = Field(0, ge=0, description="Seed of the order in which speakers are assigned.")
+    source: str = ""
+    """Directory, glob or URL of cepstra files, with 100 frames per second."""
+    extension: str = Field(".mfc", min_length=1)
+    """File name extension of the cepstra files."""
+    dims: int = Field(13, ge=1, le=256)
+    """Cepstra per frame."""
+    mels: int = Field(0, ge=0, le=256, json_schema_extra=LATER)
+    """Convert the cepstra to this many log-mel energies, as smooth as cepstra allow, so that `warp`, `mel_masks` and
+    `noise` of `train` work as described. 0 keeps cepstra."""
+    train: str = ""
+    """Transcription file of the training set, with lines `WORDS (utterance)`."""
+    test: str = ""
+    """Transcription file of the test set."""
+    speaker_pattern: str = r"([^/]+)/[^/]+$"
+    """Regular expression whose group matches the speaker in a file's path."""
+    labelled: Share = 0.2
+    """Share of the training speakers in `labelled`. The others are in `unlabelled`."""
+    tune: float = Field(0.0, ge=0, lt=1)
+    """Share of the training speakers in `tune`, taken out of the other sets."""
+    folds: int = Field(0, ge=0, json_schema_extra=LATER)
+    """Divide the speakers of both lists, shuffled by `seed`, into this many folds and test on one of them. One run per
+    fold tests every speaker (`megahour pool-scores`). 0 keeps the lists."""
+    fold: int = Field(0, ge=0, json_schema_extra=LATER)
+    """Number of the fold to test on, from 0."""
+    shards: int = Field(2, ge=1)
+    """Largest number of shards per set."""
+    corpus: str = ""
+    """Name of the corpus. It is part of every key."""
+    condition: str = ""
+    """Recording condition."""
+    prior: list[float] = Field([])
+    """Values with which the causal mean of a speaker starts, one per cepstrum (`dims`). Empty: zeros."""
+    stats_sets: list[str] = Field([])
+    """Sets from which the global mean and variance are computed. Empty: all but test*."""
+    seed: int = Field(0, ge=0)
+    """Seed of the order in which speakers are assigned."""
 
     @model_validator(mode="after")
     def _check(self) -> ImportFeaturesParams:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
-from megahour.core.config import Params
+from megahour.core.config import Options, Params
 from megahour.core.errors import ConfigError
 
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
@@ -42,37 +42,30 @@ def digest_of(sources: Sequence[str]) -> str:
     return sources_digest(list(sources))
 
 
-class _Options(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+class _Options(Options):
+    model_config = ConfigDict(validate_default=True)
 
 
 class TextOptions(_Options):
     """The text to count."""
 
-    source: list[str] = Field(
-        [],
-        description="Text files, URLs or globs with one sentence per line, also .gz .xz .zst; or a column of a table, "
-        "`FILE.parquet:COLUMN`.",
-    )
-    skip_symbols: bool = Field(False, description="Skip `<s>`, `</s>` and `<unk>` in the text instead of refusing it.")
+    source: list[str] = Field([])
+    """Text files, URLs or globs with one sentence per line, also .gz .xz .zst; or a column of a table,
+    `FILE.parquet:COLUMN`."""
+    skip_symbols: bool = False
+    """Skip `<s>`, `</s>` and `<unk>` in the text instead of refusing it."""
 
 
 class VocabularyOptions(_Options):
     """The words that the model knows. All others become `<unk>` before counting."""
 
-    vocabulary: int = Field(
-        0,
-        ge=0,
-        description="Keep only this many of the most frequent words, to bound memory and model size. 0 keeps all.",
-    )
-    vocabulary_file: str = Field(
-        "",
-        description="Keep exactly the words of this list, such as the recogniser's lexicon. It excludes `vocabulary` "
-        "and `min_count`.",
-    )
-    min_count: int = Field(
-        1, ge=1, description="Keep words that occur at least this often. Raise it for text with many misspellings."
-    )
+    vocabulary: int = Field(0, ge=0)
+    """Keep only this many of the most frequent words, to bound memory and model size. 0 keeps all."""
+    vocabulary_file: str = ""
+    """Keep exactly the words of this list, such as the recogniser's lexicon. It excludes `vocabulary` and
+    `min_count`."""
+    min_count: int = Field(1, ge=1)
+    """Keep words that occur at least this often. Raise it for text with many misspellings."""
 
     @model_validator(mode="after")
     def _one_vocabulary(self) -> Self:
@@ -84,11 +77,9 @@ class VocabularyOptions(_Options):
 class CutoffOptions(_Options):
     """Count cut-offs, which `lmplz` calls pruning. Entropy pruning is the stage `lm-prune`."""
 
-    prune: list[int] = Field(
-        [0],
-        description="Count cut-offs: drop k-grams that occur at most this often, for k = 1, 2, …; the last number "
-        "applies to all longer ones. 0,0,1 shrinks a large model several times and costs little accuracy.",
-    )
+    prune: list[int] = Field([0])
+    """Count cut-offs: drop k-grams that occur at most this often, for k = 1, 2, …; the last number applies to all
+    longer ones. 0,0,1 shrinks a large model several times and costs little accuracy."""
 
     @model_validator(mode="after")
     def _cutoffs_rise(self) -> Self:
@@ -100,19 +91,14 @@ class CutoffOptions(_Options):
 class ModelOptions(CutoffOptions, VocabularyOptions, TextOptions):
     """Everything that shapes the numbers of an n-gram model."""
 
-    order: int = Field(
-        3, ge=1, le=MAX_ORDER, description="Longest n-gram, in words. 4 or 5 pay off from about 100 million words."
-    )
-    smoothing: Literal["kneser-ney", "good-turing", "witten-bell", "witten-bell-backoff", "stupid"] = Field(
-        "kneser-ney",
-        description="kneser-ney: interpolated modified Kneser-Ney, the best choice. good-turing: Katz back-off. "
-        "witten-bell: interpolated, for small or repetitive text whose counts give Kneser-Ney no discounts. "
-        "witten-bell-backoff: the same as a back-off model. stupid: relative frequencies, whose scores do not sum to "
-        "one.",
-    )
-    limit_vocabulary: str = Field(
-        "", description="Count all words, then drop n-grams with words outside this list (lmplz --limit_vocab_file)."
-    )
+    order: int = Field(3, ge=1, le=MAX_ORDER)
+    """Longest n-gram, in words. 4 or 5 pay off from about 100 million words."""
+    smoothing: Literal["kneser-ney", "good-turing", "witten-bell", "witten-bell-backoff", "stupid"] = "kneser-ney"
+    """kneser-ney: interpolated modified Kneser-Ney, the best choice. good-turing: Katz back-off. witten-bell:
+    interpolated, for small or repetitive text whose counts give Kneser-Ney no discounts. witten-bell-backoff: the same
+    as a back-off model. stupid: relative frequencies, whose scores do not sum to one."""
+    limit_vocabulary: str = ""
+    """Count all words, then drop n-grams with words outside this list (lmplz --limit_vocab_file)."""
 
     @model_validator(mode="after")
     def _options_fit(self) -> Self:
@@ -129,13 +115,12 @@ class LanguageModelParams(ModelOptions, Params):
     The default smoothing is interpolated modified Kneser-Ney.
     """
 
-    sets: list[str] = Field([], description="Sets whose transcripts are counted. Empty: all sets of the given tables.")
-    language: str = Field(
-        "", description="Normalise the text by the rules of this language first. Empty: it is normalised already."
-    )
-    max_words: int = Field(
-        50_000_000, ge=1, description="Refuse longer text, because it is held in memory: 65 bytes per word at order 5."
-    )
+    sets: list[str] = Field([])
+    """Sets whose transcripts are counted. Empty: all sets of the given tables."""
+    language: str = ""
+    """Normalise the text by the rules of this language first. Empty: it is normalised already."""
+    max_words: int = Field(50_000_000, ge=1)
+    """Refuse longer text, because it is held in memory: 65 bytes per word at order 5."""
 
     def identity(self) -> dict[str, Any]:
         """With digests of the files, so that changed text is counted again."""
@@ -148,29 +133,23 @@ class LanguageModelParams(ModelOptions, Params):
 class TrainOptions(ModelOptions):
     """Options of `megahour lm train`."""
 
-    out: str = Field(description="Output file: .arpa, .arpa.gz .xz .zst, or .mlm (memory-mapped).")
-    memory: str = Field(
-        "", description="Memory limit, such as 4GB; data beyond it go to disk. Empty: the whole text is held in memory."
-    )
-    scratch: str = Field(
-        "", description="Directory for data beyond --memory, best on a fast disk. Empty: beside --out."
-    )
-    threads: int = Field(2, ge=1, le=256, description="Number of threads. The bytes of the model do not depend on it.")
-    tokenizer: str = Field(
-        "",
-        description="Spell the text in the tokens of FILE first, to go with a recogniser of tokens: a sentencepiece "
-        ".model, a tokenizer.json, a vocab.json or a list of characters.",
-    )
-    counts: bool = Field(
-        False,
-        description="The sources are n-gram counts, not text: files of SRILM's ngram-count -write or folders in "
-        "Google's format. Counts of several sources are added.",
-    )
-    token_form: Literal["pieces", "ids", "nemo"] = Field(
-        "pieces",
-        description="How tokens are written. pieces: as icefall and `decode` expect. ids: their numbers. nemo: the "
-        "character of number + 100, for NeMo's decoding with KenLM.",
-    )
+    out: str
+    """Output file: .arpa, .arpa.gz .xz .zst, or .mlm (memory-mapped)."""
+    memory: str = ""
+    """Memory limit, such as 4GB; data beyond it go to disk. Empty: the whole text is held in memory."""
+    scratch: str = ""
+    """Directory for data beyond --memory, best on a fast disk. Empty: beside --out."""
+    threads: int = Field(2, ge=1, le=256)
+    """Number of threads. The bytes of the model do not depend on it."""
+    tokenizer: str = ""
+    """Spell the text in the tokens of FILE first, to go with a recogniser of tokens: a sentencepiece .model, a
+    tokenizer.json, a vocab.json or a list of characters."""
+    counts: bool = False
+    """The sources are n-gram counts, not text: files of SRILM's ngram-count -write or folders in Google's format.
+    Counts of several sources are added."""
+    token_form: Literal["pieces", "ids", "nemo"] = "pieces"
+    """How tokens are written. pieces: as icefall and `decode` expect. ids: their numbers. nemo: the character of number
+    + 100, for NeMo's decoding with KenLM."""
 
     @model_validator(mode="after")
     def _memory_fits(self) -> Self:
@@ -204,21 +183,24 @@ class TrainOptions(ModelOptions):
 class CountOptions(VocabularyOptions, TextOptions):
     """Options of `megahour lm count`."""
 
-    out: str = Field(description="Output file, also .gz .xz .zst; with --form google a folder.")
-    order: int = Field(3, ge=1, le=MAX_ORDER, description="Longest n-gram, in words. All shorter ones are counted too.")
-    form: Literal["srilm", "google"] = Field(
-        "srilm",
-        description="srilm: lines with words, a tab and a count, as ngram-count -write. google: a folder with 1gms, "
-        "2gms …, for ngram-count -read-google.",
-    )
-    counts: bool = Field(False, description="The sources are counts already: add them up or change their format.")
+    out: str
+    """Output file, also .gz .xz .zst; with --form google a folder."""
+    order: int = Field(3, ge=1, le=MAX_ORDER)
+    """Longest n-gram, in words. All shorter ones are counted too."""
+    form: Literal["srilm", "google"] = "srilm"
+    """srilm: lines with words, a tab and a count, as ngram-count -write. google: a folder with 1gms, 2gms …, for
+    ngram-count -read-google."""
+    counts: bool = False
+    """The sources are counts already: add them up or change their format."""
 
 
 class WordsParams(TextOptions, Params):
     """Count the words of a text by hash: the first step of a language model on a cluster."""
 
-    piece_mb: int = Field(64, ge=1, description="Megabytes of a plain text file per task.")
-    parts: int = Field(4, ge=1, description="Partitions of the words.")
+    piece_mb: int = Field(64, ge=1)
+    """Megabytes of a plain text file per task."""
+    parts: int = Field(4, ge=1)
+    """Partitions of the words."""
 
     def identity(self) -> dict[str, Any]:
         """With a digest of the files, so that changed text is counted again."""
@@ -228,13 +210,11 @@ class WordsParams(TextOptions, Params):
 class VocabularyParams(VocabularyOptions, Params):
     """Number the vocabulary of `lm-words` and plan the shards of its language model."""
 
-    order: int = Field(3, ge=2, le=MAX_ORDER, description="Longest n-gram, in words.")
-    shard_rows: int = Field(
-        1 << 20,
-        ge=1,
-        description="Text positions per shard, about 400 bytes each at order 5. It rises by itself when a text would "
-        "need more than 16,384 shards.",
-    )
+    order: int = Field(3, ge=2, le=MAX_ORDER)
+    """Longest n-gram, in words."""
+    shard_rows: int = Field(1 << 20, ge=1)
+    """Text positions per shard, about 400 bytes each at order 5. It rises by itself when a text would need more than
+    16,384 shards."""
 
     def identity(self) -> dict[str, Any]:
         """With a digest of the list, if there is one."""
@@ -249,14 +229,17 @@ class ShardsParams(Params):
 class ReshardParams(Params):
     """Split histories that are too large for a shard by one more word: later rounds of progressive sharding."""
 
-    rows_per_task: int = Field(1 << 22, ge=1, description="Text positions moved by one task.")
+    rows_per_task: int = Field(1 << 22, ge=1)
+    """Text positions moved by one task."""
 
 
 class TallyParams(CutoffOptions, Params):
     """Count the n-grams of all shards of a language model, and the sums that shards need from each other."""
 
-    ranges: int = Field(4, ge=1, description="Partitions of the sums over words.")
-    groups: int = Field(64, ge=1, description="Partitions of the sums over contexts.")
+    ranges: int = Field(4, ge=1)
+    """Partitions of the sums over words."""
+    groups: int = Field(64, ge=1)
+    """Partitions of the sums over contexts."""
 
 
 class EstimateParams(Params):
@@ -270,7 +253,8 @@ class ArpaParams(Params):
 class SeveralModels(Params):
     """Models that a stage reads besides the artifacts `lm1`, `lm2`, …"""
 
-    files: list[str] = Field([], description="Further models as files, after lm1, lm2, …: .arpa, .arpa.gz …, or .mlm.")
+    files: list[str] = Field([])
+    """Further models as files, after lm1, lm2, …: .arpa, .arpa.gz …, or .mlm."""
 
     def identity(self) -> dict[str, Any]:
         """With digests of the files."""
@@ -280,20 +264,12 @@ class SeveralModels(Params):
 class InterpolateParams(SeveralModels):
     """Interpolate language models, with given or tuned weights."""
 
-    weights: list[float] = Field(
-        [],
-        description="One weight ≥ 0 per model, summing to 1, in the order lm1, lm2, …, files. Empty: tune them by EM.",
-    )
-    heldout: list[str] = Field(
-        [],
-        description="Text to tune the weights on, such as transcripts of the target domain. Alternatively give the "
-        "input `text`.",
-    )
-    unknown: Literal["zero", "share"] = Field(
-        "zero",
-        description="A model's probability of words that only other models know: zero, or an equal share of its "
-        "`<unk>`.",
-    )
+    weights: list[float] = Field([])
+    """One weight ≥ 0 per model, summing to 1, in the order lm1, lm2, …, files. Empty: tune them by EM."""
+    heldout: list[str] = Field([])
+    """Text to tune the weights on, such as transcripts of the target domain. Alternatively give the input `text`."""
+    unknown: Literal["zero", "share"] = "zero"
+    """A model's probability of words that only other models know: zero, or an equal share of its `<unk>`."""
 
     def identity(self) -> dict[str, Any]:
         """With a digest of the held-out text."""
@@ -303,15 +279,11 @@ class InterpolateParams(SeveralModels):
 class PruneSize(_Options):
     """Size of a pruned model."""
 
-    threshold: float = Field(
-        0.0,
-        ge=0.0,
-        description="Drop n-grams that change the perplexity by a smaller share than this, such as 1e-8. Raise it for "
-        "a smaller model.",
-    )
-    ngrams: int = Field(
-        0, ge=0, description="Alternatively keep at most this many n-grams, for a model of a given size."
-    )
+    threshold: float = Field(0.0, ge=0.0)
+    """Drop n-grams that change the perplexity by a smaller share than this, such as 1e-8. Raise it for a smaller
+    model."""
+    ngrams: int = Field(0, ge=0)
+    """Alternatively keep at most this many n-grams, for a model of a given size."""
 
     @model_validator(mode="after")
     def _one_size(self) -> Self:
@@ -326,12 +298,11 @@ class PruneParams(PruneSize, Params):
     It drops the n-grams that change the model least.
     """
 
-    shortest: int = Field(2, ge=2, description="Keep all n-grams shorter than this.")
-    history_text: list[str] = Field(
-        [],
-        description="Text in which contexts are counted, best the training text; Kneser-Ney models lose less with it. "
-        "Alternatively give the input `text`, or another model as the input `history`.",
-    )
+    shortest: int = Field(2, ge=2)
+    """Keep all n-grams shorter than this."""
+    history_text: list[str] = Field([])
+    """Text in which contexts are counted, best the training text; Kneser-Ney models lose less with it. Alternatively
+    give the input `text`, or another model as the input `history`."""
 
     def identity(self) -> dict[str, Any]:
         """With a digest of the text."""
@@ -341,9 +312,8 @@ class PruneParams(PruneSize, Params):
 class PerplexityParams(SeveralModels):
     """Compute the perplexity of language models on a text."""
 
-    source: list[str] = Field(
-        [], description="Text files, URLs or globs with one sentence per line. Alternatively give the input `text`."
-    )
+    source: list[str] = Field([])
+    """Text files, URLs or globs with one sentence per line. Alternatively give the input `text`."""
 
     def identity(self) -> dict[str, Any]:
         """With a digest of the text."""
@@ -356,8 +326,6 @@ class ConvertParams(Params):
     Formats are ARPA, compressed or not, memory-mapped, and KenLM's binary ones.
     """
 
-    form: Literal["mlm", "arpa", "arpa.gz", "arpa.xz", "arpa.zst", "kenlm-probing", "kenlm-trie"] = Field(
-        "mlm",
-        description="mlm: opens in a millisecond at any size, and processes share its memory. arpa: for other tools. "
-        "kenlm-probing, kenlm-trie: for programs that read KenLM's binary files; the trie is smaller and slower.",
-    )
+    form: Literal["mlm", "arpa", "arpa.gz", "arpa.xz", "arpa.zst", "kenlm-probing", "kenlm-trie"] = "mlm"
+    """mlm: opens in a millisecond at any size, and processes share its memory. arpa: for other tools. kenlm-probing,
+    kenlm-trie: for programs that read KenLM's binary files; the trie is smaller and slower."""

@@ -26,69 +26,49 @@ class ImportAlignerParams(Params):
     It may be ONNX or TorchScript with its tokens, a Hugging Face checkpoint or a .nemo file.
     """
 
-    model: str = Field(
-        "",
-        description="Path or URL of a .onnx or TorchScript file (.pt, .ts, .torchscript), of the folder of a Hugging "
-        "Face checkpoint (config.json, model.safetensors, vocab.json) or of a .nemo file of a FastConformer with CTC. "
-        "The last two define all parameters below themselves.",
-    )
-    tokens: str = Field(
-        "", description="Token list of the model: one token per line, or JSON (a list, or a map from token to number)."
-    )
-    format: Literal["auto", "onnx", "torchscript", "huggingface", "nemo"] = Field(
-        "auto", description="Format of the model. auto: by the file's name. huggingface: a folder with a config.json."
-    )
-    language: str = Field(
-        "",
-        json_schema_extra=LATER,
-        description="With a checkpoint that has adapters for many languages (MMS): name of the adapter, such as deu.",
-    )
-    blank: str = Field(
-        "",
-        description="The blank token. Empty: the first of `<blank>`, `<blk>`, `<pad>`, `[PAD]` and `<eps>` that "
-        "exists.",
-    )
-    separator: str = Field("", description="The token between words. Empty: | or a space, if there is one.")
-    case: Literal["auto", "lower", "upper"] = Field(
-        "auto",
-        description="upper: compare the model's letters with the text in lower case. lower: compare them unchanged. "
-        "auto: decide by the tokens.",
-    )
-    input: Literal["waveform", "log-mel"] = Field(
-        "waveform", description="Input of the model. An ONNX graph whose input has three axes is taken as log-mel."
-    )
-    rate_hz: int = Field(
-        16_000, ge=4000, le=192_000, description="Sampling rate of the audio that the model takes, in Hz."
-    )
-    frame_shift_samples: int = Field(
-        320,
-        ge=1,
-        description="Samples (at `rate_hz`) between output frames. If left out, it is measured on noise.",
-    )
-    scale: Literal["unit", "int16"] = Field(
-        "unit", description="Range of the samples. unit: -1 … 1. int16: -32768 … 32767."
-    )
-    normalise: bool = Field(
-        False, description="Normalise each window to mean 0 and variance 1, over its samples or over each mel."
-    )
-    mels: int = Field(
-        80, ge=8, le=256, description="Number of mel filters of log-mel input, with 25 ms windows every 10 ms."
-    )
-    low_hz: float = Field(20.0, ge=0, description="Lower edge of the lowest mel filter, in Hz.")
-    high_hz: float = Field(
-        0.0, description="Upper edge of the highest mel filter, in Hz. 0 or less is relative to the Nyquist frequency."
-    )
-    layout: Literal["frames-first", "mels-first"] = Field(
-        "frames-first", description="Order of the axes of log-mel input."
-    )
-    input_name: str = Field("", description="ONNX input for audio or features. Empty: the first.")
-    length_name: str = Field(
-        "", description="ONNX input for the length. With TorchScript, any name passes the length as second argument."
-    )
-    output_name: str = Field("", description="ONNX output with the posteriors. Empty: the first.")
-    output: Literal["logits", "log-probs"] = Field(
-        "logits", description="Whether the output is before (logits) or after the softmax (log-probs)."
-    )
+    model: str = ""
+    """Path or URL of a .onnx or TorchScript file (.pt, .ts, .torchscript), of the folder of a Hugging Face checkpoint
+    (config.json, model.safetensors, vocab.json) or of a .nemo file of a FastConformer with CTC. The last two define all
+    parameters below themselves."""
+    tokens: str = ""
+    """Token list of the model: one token per line, or JSON (a list, or a map from token to number)."""
+    format: Literal["auto", "onnx", "torchscript", "huggingface", "nemo"] = "auto"
+    """Format of the model. auto: by the file's name. huggingface: a folder with a config.json."""
+    language: str = Field("", json_schema_extra=LATER)
+    """With a checkpoint that has adapters for many languages (MMS): name of the adapter, such as deu."""
+    blank: str = ""
+    """The blank token. Empty: the first of `<blank>`, `<blk>`, `<pad>`, `[PAD]` and `<eps>` that exists."""
+    separator: str = ""
+    """The token between words. Empty: | or a space, if there is one."""
+    case: Literal["auto", "lower", "upper"] = "auto"
+    """upper: compare the model's letters with the text in lower case. lower: compare them unchanged. auto: decide by
+    the tokens."""
+    input: Literal["waveform", "log-mel"] = "waveform"
+    """Input of the model. An ONNX graph whose input has three axes is taken as log-mel."""
+    rate_hz: int = Field(16_000, ge=4000, le=192_000)
+    """Sampling rate of the audio that the model takes, in Hz."""
+    frame_shift_samples: int = Field(320, ge=1)
+    """Samples (at `rate_hz`) between output frames. If left out, it is measured on noise."""
+    scale: Literal["unit", "int16"] = "unit"
+    """Range of the samples. unit: -1 … 1. int16: -32768 … 32767."""
+    normalise: bool = False
+    """Normalise each window to mean 0 and variance 1, over its samples or over each mel."""
+    mels: int = Field(80, ge=8, le=256)
+    """Number of mel filters of log-mel input, with 25 ms windows every 10 ms."""
+    low_hz: float = Field(20.0, ge=0)
+    """Lower edge of the lowest mel filter, in Hz."""
+    high_hz: float = 0.0
+    """Upper edge of the highest mel filter, in Hz. 0 or less is relative to the Nyquist frequency."""
+    layout: Literal["frames-first", "mels-first"] = "frames-first"
+    """Order of the axes of log-mel input."""
+    input_name: str = ""
+    """ONNX input for audio or features. Empty: the first."""
+    length_name: str = ""
+    """ONNX input for the length. With TorchScript, any name passes the length as second argument."""
+    output_name: str = ""
+    """ONNX output with the posteriors. Empty: the first."""
+    output: Literal["logits", "log-probs"] = "logits"
+    """Whether the output is before (logits) or after the softmax (log-probs)."""
 
     @model_validator(mode="after")
     def _check(self) -> ImportAlignerParams:

@@ -9,9 +9,9 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
-from megahour.core.config import Params, parse
+from megahour.core.config import Options, Params, parse
 from megahour.core.errors import ConfigError, nearest
 from megahour.core.expect import shown
 from megahour.core.kinds import check_roles, made_by, makers_of, taken_by
@@ -23,49 +23,35 @@ from megahour.recipes.shipped import find_recipe
 from megahour.recipes.stage_table import STAGES
 
 
-class EngineParams(BaseModel):
+class EngineParams(Options):
     """Where tasks run."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    kind: Literal["local", "spark", "ray"] = Field(
-        "local", description="Where stages run. local: a pool of processes. spark: Apache Spark. ray: Ray."
-    )
-    workers: int = Field(0, ge=0, description="Worker processes of the local engine. 0: one per core.")
-    master: str = Field(
-        "local[*]",
-        description="Spark master URL; with kind ray, auto or HOST:PORT. local[*] is this machine in both cases.",
-    )
-    retries: int = Field(2, ge=0, description="Further attempts for a task whose worker died.")
-    task_timeout_s: float | None = Field(None, gt=0, description="Time limit for one task, in seconds. None: no limit.")
-    devices: tuple[str, ...] = Field(
-        (),
-        description="One model process for each device listed: auto, cuda (every GPU), cpu (one per core) or single "
-        "ones such as cuda:0. Empty: auto.",
-    )
-    host: str = Field(
-        "127.0.0.1",
-        description="Address of this machine for the model service. Executors on other machines need one that they "
-        "can reach.",
-    )
-    tls: str = Field(
-        "",
-        description="Folder with tls.crt, tls.key and ca.crt, at the same path on every machine. It encrypts the "
-        "model service; set it whenever others share the network.",
-    )
-    mutual: bool = Field(
-        False, description="Require tasks to present a certificate signed by ca.crt to the model service."
-    )
-    services: str = Field(
-        "",
-        description="Folder or URL where `megahour serve FOLDER` registers on other machines, or their addresses: "
-        "grpc://HOST:PORT,… Set it when devices are on other machines. Empty: models run beside the driver.",
-    )
-    conf: dict[str, str] = Field(
-        {},
-        description="With kind spark: Spark settings, such as spark.executor.memory: 4g, which override the engine's "
-        "own. Keep secrets in Spark's spark-defaults.conf.",
-    )
+    kind: Literal["local", "spark", "ray"] = "local"
+    """Where stages run. local: a pool of processes. spark: Apache Spark. ray: Ray."""
+    workers: int = Field(0, ge=0)
+    """Worker processes of the local engine. 0: one per core."""
+    master: str = "local[*]"
+    """Spark master URL; with kind ray, auto or HOST:PORT. local[*] is this machine in both cases."""
+    retries: int = Field(2, ge=0)
+    """Further attempts for a task whose worker died."""
+    task_timeout_s: float | None = Field(None, gt=0)
+    """Time limit for one task, in seconds. None: no limit."""
+    devices: tuple[str, ...] = ()
+    """One model process for each device listed: auto, cuda (every GPU), cpu (one per core) or single ones such as
+    cuda:0. Empty: auto."""
+    host: str = "127.0.0.1"
+    """Address of this machine for the model service. Executors on other machines need one that they can reach."""
+    tls: str = ""
+    """Folder with tls.crt, tls.key and ca.crt, at the same path on every machine. It encrypts the model service; set it
+    whenever others share the network."""
+    mutual: bool = False
+    """Require tasks to present a certificate signed by ca.crt to the model service."""
+    services: str = ""
+    """Folder or URL where `megahour serve FOLDER` registers on other machines, or their addresses: grpc://HOST:PORT,…
+    Set it when devices are on other machines. Empty: models run beside the driver."""
+    conf: dict[str, str] = Field({})
+    """With kind spark: Spark settings, such as spark.executor.memory: 4g, which override the engine's own. Keep secrets
+    in Spark's spark-defaults.conf."""
 
     @field_validator("conf", mode="before")
     @classmethod

@@ -14,20 +14,17 @@ class ScoreParams(Params):
     the student.
     """
 
-    sets: list[str] = Field(["test"], description="Sets whose utterances are scored.")
-    known_voices: bool = Field(
-        False,
-        description="Allow test sets with voices that the models were trained on, in other recordings. The error "
-        "rates then say nothing about unheard speakers.",
-        json_schema_extra=LATER,
-    )
-    draws: int = Field(
-        1000, ge=1, description="Bootstrap draws for the intervals and for the probability of improvement."
-    )
-    truth_rate_hz: int = Field(
-        0, ge=0, description="Sampling rate of the truth's times, in Hz. 0: that of the recordings."
-    )
-    seed: int = Field(0, description="Seed of the bootstrap.")
+    sets: list[str] = Field(["test"])
+    """Sets whose utterances are scored."""
+    known_voices: bool = Field(False, json_schema_extra=LATER)
+    """Allow test sets with voices that the models were trained on, in other recordings. The error rates then say
+    nothing about unheard speakers."""
+    draws: int = Field(1000, ge=1)
+    """Bootstrap draws for the intervals and for the probability of improvement."""
+    truth_rate_hz: int = Field(0, ge=0)
+    """Sampling rate of the truth's times, in Hz. 0: that of the recordings."""
+    seed: int = 0
+    """Seed of the bootstrap."""
 
 
 class ScoreAlignmentParams(Params):
@@ -36,6 +33,5 @@ class ScoreAlignmentParams(Params):
     It also counts unspoken text that was kept and spoken text that was lost.
     """
 
-    truth_rate_hz: int = Field(
-        0, ge=0, description="Sampling rate of the truth's times, in Hz. 0: that of the recordings."
-    )
+    truth_rate_hz: int = Field(0, ge=0)
+    """Sampling rate of the truth's times, in Hz. 0: that of the recordings."""

@@ -15,20 +15,13 @@ class DenseOptions(TrainerOptions):
 
     implementation = "dense.Dense"
 
-    clip: Literal["local", "mean"] = Field(
-        "local",
-        description="Which gradient is clipped: each worker's own before it is sent (local), or the mean of all "
-        "workers.",
-    )
-    backwards: int | None = Field(
-        None,
-        ge=1,
-        description="Backward calls per step, if all workers make the same number. The sums then travel during the "
-        "last one; not with clip=local. None: any number, and sums travel in `step`.",
-    )
-    bucket_bytes: int = Field(
-        4 << 20, ge=1, description="Approximate message size, in bytes. Raise it on networks with high latency."
-    )
+    clip: Literal["local", "mean"] = "local"
+    """Which gradient is clipped: each worker's own before it is sent (local), or the mean of all workers."""
+    backwards: int | None = Field(None, ge=1)
+    """Backward calls per step, if all workers make the same number. The sums then travel during the last one; not with
+    clip=local. None: any number, and sums travel in `step`."""
+    bucket_bytes: int = Field(4 << 20, ge=1)
+    """Approximate message size, in bytes. Raise it on networks with high latency."""
 
     @model_validator(mode="after")
     def _clips_what_it_knows(self) -> Self:
@@ -48,52 +41,30 @@ class GtcOptions(TrainerOptions):
 
     implementation = "gtc.make"
 
-    threshold: float | None = Field(
-        None,
-        gt=0,
-        description="Fixed threshold τ, in units of the gradient; 0.01 to 10 is usual. Larger sends less. "
-        "Alternatively set `density`.",
-    )
-    density: float | None = Field(
-        None,
-        gt=0,
-        le=0.5,
-        description="Share of the elements to send; τ adapts to it. 0.001 is usual. Larger sends more.",
-    )
-    form: Literal["gradient", "update"] = Field(
-        "gradient",
-        description="What is compressed. gradient: as in Ström (2015), for LSTMs with SGD. update: the change that "
-        "each worker's own optimiser would make to the weights, for transformers and AdamW.",
-    )
-    warmup_steps: int = Field(
-        0,
-        ge=0,
-        description="Steps over which τ rises to its value. Use some hundreds when the loss jumps at the start.",
-    )
-    warmup_from: float = Field(0.1, gt=0, le=1, description="Share of τ used in the first warm-up step.")
-    node_size: int = Field(
-        1,
-        ge=1,
-        description="Consecutive ranks that form a node: they sum densely, and only nodes exchange messages. Set it "
-        "to LOCAL_WORLD_SIZE if the network inside a node is fast.",
-    )
-    mask_momentum: bool | None = Field(
-        None,
-        description="With form=update: reset the momentum of an element when it is sent (Lin et al., 2018). None: "
-        "SGD's momentum, but not Adam's. true: also Adam's, for short runs with a high learning rate.",
-    )
-    total_steps: int | None = Field(
-        None, ge=1, description="Steps of the whole run, used to warn that a run is too short. `train` sets it."
-    )
-    capacity: float = Field(
-        1 / 16, gt=0, le=1, description="Largest share of the elements in one message. The rest waits in the residual."
-    )
-    section_elements: int = Field(
-        2**23,
-        ge=1,
-        le=2**31,
-        description="Elements per section. One section is encoded while the previous one is sent.",
-    )
+    threshold: float | None = Field(None, gt=0)
+    """Fixed threshold τ, in units of the gradient; 0.01 to 10 is usual. Larger sends less. Alternatively set
+    `density`."""
+    density: float | None = Field(None, gt=0, le=0.5)
+    """Share of the elements to send; τ adapts to it. 0.001 is usual. Larger sends more."""
+    form: Literal["gradient", "update"] = "gradient"
+    """What is compressed. gradient: as in Ström (2015), for LSTMs with SGD. update: the change that each worker's own
+    optimiser would make to the weights, for transformers and AdamW."""
+    warmup_steps: int = Field(0, ge=0)
+    """Steps over which τ rises to its value. Use some hundreds when the loss jumps at the start."""
+    warmup_from: float = Field(0.1, gt=0, le=1)
+    """Share of τ used in the first warm-up step."""
+    node_size: int = Field(1, ge=1)
+    """Consecutive ranks that form a node: they sum densely, and only nodes exchange messages. Set it to
+    LOCAL_WORLD_SIZE if the network inside a node is fast."""
+    mask_momentum: bool | None = None
+    """With form=update: reset the momentum of an element when it is sent (Lin et al., 2018). None: SGD's momentum, but
+    not Adam's. true: also Adam's, for short runs with a high learning rate."""
+    total_steps: int | None = Field(None, ge=1)
+    """Steps of the whole run, used to warn that a run is too short. `train` sets it."""
+    capacity: float = Field(1 / 16, gt=0, le=1)
+    """Largest share of the elements in one message. The rest waits in the residual."""
+    section_elements: int = Field(2**23, ge=1, le=2**31)
+    """Elements per section. One section is encoded while the previous one is sent."""
 
     @model_validator(mode="after")
     def _one_threshold(self) -> Self:
@@ -137,38 +108,27 @@ class BmufOptions(TrainerOptions):
     implementation = "bmuf.Bmuf"
     in_blocks = True
 
-    block_steps: int = Field(
-        100,
-        ge=1,
-        description="Steps per block. Shorter blocks need more bandwidth and keep the workers closer together.",
-    )
-    warmup_steps: int = Field(
-        0, ge=0, description="Steps at the start that average after every step, without block momentum."
-    )
-    total_steps: int | None = Field(
-        None, ge=1, description="Steps of the whole run, for the cap of η and the warning. `train` sets it."
-    )
-    eta: float | None = Field(
-        None, ge=0, lt=1, description="Block momentum η. None: the value from equation 6, ζ / (N (1 - η)) = C."
-    )
-    eta_cap: float | Literal["auto"] | None = Field(
-        "auto",
-        description="Largest η. auto: if η comes from equation 6 and total_steps is known, 1 - 20 / blocks, so that "
-        "the memory of the momentum fits 20 times into the run. None: no cap, as in the paper, which is less accurate "
-        "with 128 workers.",
-    )
-    zeta: float = Field(1.0, gt=0, description="Block learning rate ζ.")
-    constant: float = Field(1.0, ge=1, description="Constant C of equation 6.")
-    form: Literal["nesterov", "classical", "literal"] = Field(
-        "nesterov",
-        description='nesterov: as Chen and Huo. classical: without look-ahead. literal: equation 5 of "Realizing '
-        'petabyte scale acoustic modeling" as printed, which trains worse.',
-    )
-    inner: Literal["keep", "reset", "mean"] = Field(
-        "keep",
-        description="State of the workers' optimisers at the end of a block. keep: each worker keeps its own. reset: "
-        "cleared. mean: averaged, which sends the state as well.",
-    )
+    block_steps: int = Field(100, ge=1)
+    """Steps per block. Shorter blocks need more bandwidth and keep the workers closer together."""
+    warmup_steps: int = Field(0, ge=0)
+    """Steps at the start that average after every step, without block momentum."""
+    total_steps: int | None = Field(None, ge=1)
+    """Steps of the whole run, for the cap of η and the warning. `train` sets it."""
+    eta: float | None = Field(None, ge=0, lt=1)
+    """Block momentum η. None: the value from equation 6, ζ / (N (1 - η)) = C."""
+    eta_cap: float | Literal["auto"] | None = "auto"
+    """Largest η. auto: if η comes from equation 6 and total_steps is known, 1 - 20 / blocks, so that the memory of the
+    momentum fits 20 times into the run. None: no cap, as in the paper, which is less accurate with 128 workers."""
+    zeta: float = Field(1.0, gt=0)
+    """Block learning rate ζ."""
+    constant: float = Field(1.0, ge=1)
+    """Constant C of equation 6."""
+    form: Literal["nesterov", "classical", "literal"] = "nesterov"
+    """nesterov: as Chen and Huo. classical: without look-ahead. literal: equation 5 of "Realizing petabyte scale
+    acoustic modeling" as printed, which trains worse."""
+    inner: Literal["keep", "reset", "mean"] = "keep"
+    """State of the workers' optimisers at the end of a block. keep: each worker keeps its own. reset: cleared. mean:
+    averaged, which sends the state as well."""
 
     @model_validator(mode="after")
     def _cap_is_momentum(self) -> Self:
@@ -195,13 +155,12 @@ class DilocoOptions(BmufOptions):
     rate ζ. The paper's inner optimiser is AdamW, which each worker keeps.
     """
 
-    block_steps: int = Field(
-        500,
-        ge=1,
-        description="Steps per block (H). Shorter blocks need more bandwidth and keep the workers closer together.",
-    )
-    eta: float | None = Field(0.9, ge=0, lt=1, description="Outer momentum. Lower it for runs of few blocks.")
-    zeta: float = Field(0.7, gt=0, description="Outer learning rate.")
+    block_steps: int = Field(500, ge=1)
+    """Steps per block (H). Shorter blocks need more bandwidth and keep the workers closer together."""
+    eta: float | None = Field(0.9, ge=0, lt=1)
+    """Outer momentum. Lower it for runs of few blocks."""
+    zeta: float = Field(0.7, gt=0)
+    """Outer learning rate."""
 
 
 class StreamingDilocoOptions(TrainerOptions):
@@ -212,28 +171,18 @@ class StreamingDilocoOptions(TrainerOptions):
 
     implementation = "streaming_diloco.StreamingDiloco"
 
-    block_steps: int = Field(
-        100, ge=1, description="Steps between two exchanges of the same fragment (H). Fewer need more bandwidth."
-    )
-    fragments: int = Field(
-        4,
-        ge=1,
-        description="Fragments of the model, exchanged in turn. More make smaller messages. It must divide "
-        "`block_steps`.",
-    )
-    overlap_steps: int = Field(
-        1,
-        ge=0,
-        description="Steps that a fragment may take to travel (τ), during which workers train on. 0: all workers wait.",
-    )
-    mix: float = Field(
-        0.5,
-        ge=0,
-        lt=1,
-        description="Share of a worker's own weights kept when a fragment arrives. 0 with `overlap_steps` 0 is DiLoCo.",
-    )
-    eta: float = Field(0.9, ge=0, lt=1, description="Outer momentum. Lower it for runs of few blocks.")
-    zeta: float = Field(0.7, gt=0, description="Outer learning rate.")
+    block_steps: int = Field(100, ge=1)
+    """Steps between two exchanges of the same fragment (H). Fewer need more bandwidth."""
+    fragments: int = Field(4, ge=1)
+    """Fragments of the model, exchanged in turn. More make smaller messages. It must divide `block_steps`."""
+    overlap_steps: int = Field(1, ge=0)
+    """Steps that a fragment may take to travel (τ), during which workers train on. 0: all workers wait."""
+    mix: float = Field(0.5, ge=0, lt=1)
+    """Share of a worker's own weights kept when a fragment arrives. 0 with `overlap_steps` 0 is DiLoCo."""
+    eta: float = Field(0.9, ge=0, lt=1)
+    """Outer momentum. Lower it for runs of few blocks."""
+    zeta: float = Field(0.7, gt=0)
+    """Outer learning rate."""
 
     @model_validator(mode="after")
     def _one_under_way(self) -> Self:
@@ -257,23 +206,17 @@ class GossipOptions(TrainerOptions):
     implementation = "gossip.Gossip"
     in_step = False
 
-    node_size: int = Field(
-        1,
-        ge=1,
-        description="Consecutive ranks that step together as one node (the super-learner of H-ADPSGD). 1 is ADPSGD.",
-    )
-    order: Literal["atc", "cta"] = Field(
-        "atc",
-        description="atc (adapt, then combine): step, then mix, and wait for the network. cta (IBM's): mix during the "
-        "next gradient. atc trains better on large rings, cta hides a slow network.",
-    )
-    every: int = Field(1, ge=1, description="Steps between two mixings. More steps save bandwidth and mix less.")
-    max_lag: int = Field(
-        1, ge=1, description="With cta: steps that a mixing may take before the next step waits for it."
-    )
-    max_staleness: int = Field(
-        8, ge=2, description="Largest number of mixings between the start of a gradient and the step that applies it."
-    )
+    node_size: int = Field(1, ge=1)
+    """Consecutive ranks that step together as one node (the super-learner of H-ADPSGD). 1 is ADPSGD."""
+    order: Literal["atc", "cta"] = "atc"
+    """atc (adapt, then combine): step, then mix, and wait for the network. cta (IBM's): mix during the next gradient.
+    atc trains better on large rings, cta hides a slow network."""
+    every: int = Field(1, ge=1)
+    """Steps between two mixings. More steps save bandwidth and mix less."""
+    max_lag: int = Field(1, ge=1)
+    """With cta: steps that a mixing may take before the next step waits for it."""
+    max_staleness: int = Field(8, ge=2)
+    """Largest number of mixings between the start of a gradient and the step that applies it."""
 
     @property
     def node_workers(self) -> int:
@@ -290,10 +233,10 @@ class LocalSgdOptions(TrainerOptions):
     implementation = "local_sgd.LocalSgd"
     in_blocks = True
 
-    period_steps: int = Field(
-        16, ge=1, description="Steps between two means. Longer periods save bandwidth and cost accuracy."
-    )
-    warmup_steps: int = Field(0, ge=0, description="Steps at the start that average after every step.")
+    period_steps: int = Field(16, ge=1)
+    """Steps between two means. Longer periods save bandwidth and cost accuracy."""
+    warmup_steps: int = Field(0, ge=0)
+    """Steps at the start that average after every step."""
 
 
 TRAINERS: dict[str, type[TrainerOptions]] = {

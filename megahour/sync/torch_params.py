@@ -16,12 +16,10 @@ class DdpOptions(TrainerOptions):
     wraps_model = True
     hook: ClassVar[Literal["", "bf16", "powersgd"]] = ""
 
-    backwards: int = Field(
-        1, ge=1, description="Forward and backward calls per step. Gradients are summed in the last one."
-    )
-    find_unused_parameters: bool = Field(
-        False, description="As in DistributedDataParallel. Set it if a step leaves parameters unused."
-    )
+    backwards: int = Field(1, ge=1)
+    """Forward and backward calls per step. Gradients are summed in the last one."""
+    find_unused_parameters: bool = False
+    """As in DistributedDataParallel. Set it if a step leaves parameters unused."""
 
 
 class DdpPowersgdOptions(DdpOptions):
@@ -29,13 +27,12 @@ class DdpPowersgdOptions(DdpOptions):
 
     hook = "powersgd"
 
-    rank: int = Field(
-        1, ge=1, description="Rank of the approximation of each matrix. A higher rank is more accurate and sends more."
-    )
-    start_step: int = Field(10, ge=2, description="First step with compressed gradients.")
-    min_compression_rate: float = Field(
-        2.0, gt=0, description="Send matrices whole that compression shrinks by a smaller factor."
-    )
+    rank: int = Field(1, ge=1)
+    """Rank of the approximation of each matrix. A higher rank is more accurate and sends more."""
+    start_step: int = Field(10, ge=2)
+    """First step with compressed gradients."""
+    min_compression_rate: float = Field(2.0, gt=0)
+    """Send matrices whole that compression shrinks by a smaller factor."""
 
 
 class DdpBf16Options(DdpOptions):
@@ -56,4 +53,5 @@ class FsdpOptions(TrainerOptions):
     implementation = "fsdp.Fsdp"
     wraps_model = True
 
-    modules: tuple[str, ...] = Field((), description="Submodules that are gathered one at a time, to save memory.")
+    modules: tuple[str, ...] = ()
+    """Submodules that are gathered one at a time, to save memory."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from megahour.core.config import Options
 
 if TYPE_CHECKING:
     import torch
@@ -14,10 +16,8 @@ if TYPE_CHECKING:
     from megahour.sync.trainers.base import Synchroniser
 
 
-class TrainerOptions(BaseModel):
+class TrainerOptions(Options):
     """Options that all trainers have."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     implementation: ClassVar[str]
     """Module and name, below `sync.trainers`, of the factory called with (model, optimiser, group, options)."""
@@ -28,9 +28,8 @@ class TrainerOptions(BaseModel):
     in_blocks: ClassVar[bool] = False
     """Whether workers step alone for a block and meet at its end: `regrouping.InBlocks`."""
 
-    clip_norm: float | None = Field(
-        None, gt=0, description="Largest L2 norm of a gradient. Lower it when the loss jumps. None: no clipping."
-    )
+    clip_norm: float | None = Field(None, gt=0)
+    """Largest L2 norm of a gradient. Lower it when the loss jumps. None: no clipping."""
 
     @property
     def node_workers(self) -> int:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
     JsonValue,
     SerializerFunctionWrapHandler,
@@ -14,7 +12,7 @@ from pydantic import (
     model_validator,
 )
 
-from megahour.core.config import Share
+from megahour.core.config import Options, Share
 
 POLICY: dict[str, JsonValue] = {"policy": True}
 """`json_schema_extra` of parameters that affect how a training runs, but not what it learns."""
@@ -22,32 +20,28 @@ IN_FEATURES = ("speaker", "condition")
 """Tags that are stored with features; all others come from the input `selection`."""
 
 
-class OptimiserOptions(BaseModel):
+class OptimiserOptions(Options):
     """Options that all optimisers have: none. Learning rate and weight decay are parameters of `train`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class AdamWOptions(OptimiserOptions):
     """AdamW (Loshchilov and Hutter, 2019): Adam with decoupled weight decay."""
 
-    beta1: float = Field(
-        0.9, ge=0, lt=1, description="Decay rate of the running mean of the gradient. Lower it when the loss jumps."
-    )
-    beta2: float = Field(
-        0.999,
-        ge=0,
-        lt=1,
-        description="Decay rate of the running mean of the squared gradient. Use 0.98 for transformers and short runs.",
-    )
-    eps: float = Field(1e-8, gt=0, description="Added to the denominator for numerical stability. Raise it with fp16.")
+    beta1: float = Field(0.9, ge=0, lt=1)
+    """Decay rate of the running mean of the gradient. Lower it when the loss jumps."""
+    beta2: float = Field(0.999, ge=0, lt=1)
+    """Decay rate of the running mean of the squared gradient. Use 0.98 for transformers and short runs."""
+    eps: float = Field(1e-8, gt=0)
+    """Added to the denominator for numerical stability. Raise it with fp16."""
 
 
 class SgdOptions(OptimiserOptions):
     """SGD with momentum. Its learning rate is tens of times that of AdamW, and its state half as large."""
 
-    momentum: float = Field(0.9, ge=0, lt=1, description="Share of the previous step that the next one keeps.")
-    nesterov: bool = Field(True, description="Use Nesterov momentum (Sutskever et al., 2013).")
+    momentum: float = Field(0.9, ge=0, lt=1)
+    """Share of the previous step that the next one keeps."""
+    nesterov: bool = True
+    """Use Nesterov momentum (Sutskever et al., 2013)."""
 
 
 class MuonOptions(AdamWOptions):
@@ -58,17 +52,17 @@ class MuonOptions(AdamWOptions):
     fit both: start with those of AdamW.
     """
 
-    momentum: float = Field(0.95, ge=0, lt=1, description="Decay rate of the running mean of a matrix's gradient.")
-    iterations: int = Field(5, ge=1, le=20, description="Newton-Schulz iterations that orthogonalise a step.")
+    momentum: float = Field(0.95, ge=0, lt=1)
+    """Decay rate of the running mean of a matrix's gradient."""
+    iterations: int = Field(5, ge=1, le=20)
+    """Newton-Schulz iterations that orthogonalise a step."""
 
 
 OPTIMISERS: dict[str, type[OptimiserOptions]] = {"adamw": AdamWOptions, "sgd": SgdOptions, "muon": MuonOptions}
 
 
-class CriterionOptions(BaseModel):
+class CriterionOptions(Options):
     """Options that all criteria have: none."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @property
     def heads(self) -> dict[str, float]:
@@ -79,41 +73,24 @@ class CriterionOptions(BaseModel):
 class AttentionOptions(CriterionOptions):
     """An attention decoder trained beside CTC or a transducer, on the same encoder."""
 
-    attention: float = Field(
-        0.0,
-        ge=0,
-        le=10,
-        description="Weight of the attention decoder's loss; 0 trains none. 0.3 often helps the encoder.",
-    )
-    decoder_layers: int = Field(1, ge=1, le=64, description="Layers of the attention decoder.")
-    smoothing: float = Field(0.1, ge=0, lt=1, description="Label smoothing of the attention decoder.")
-    intermediate: float = Field(
-        0.0,
-        ge=0,
-        le=10,
-        description="Weight of a CTC loss on the encoder's middle layer, added to the last layer's. Try 0.3 on deep "
-        "encoders.",
-    )
-    tag: Literal["", "language", "speaker", "condition", "source", "text_language"] = Field(
-        "",
-        description="Tag that the model also predicts for each utterance, with its probability: a column of the "
-        "features (speaker, condition) or of the input `selection`. The training curve shows its accuracy.",
-    )
-    tag_weight: float = Field(
-        1.0,
-        gt=0,
-        le=1000,
-        description="Weight of the tag's cross-entropy, relative to the loss of all tokens of an utterance.",
-    )
-    tag_told: Share = Field(
-        0.0,
-        description="Share of the training utterances for which the model gets the tag as an input, so that `tell` of "
-        "decode and transcribe works. Use 1 if the tag is always given, 0.5 if it sometimes is. 0: the model cannot "
-        "take a tag.",
-    )
-    join: int = Field(
-        256, ge=2, le=8192, description="Width of the projection from the encoder to its heads, if it has several."
-    )
+    attention: float = Field(0.0, ge=0, le=10)
+    """Weight of the attention decoder's loss; 0 trains none. 0.3 often helps the encoder."""
+    decoder_layers: int = Field(1, ge=1, le=64)
+    """Layers of the attention decoder."""
+    smoothing: float = Field(0.1, ge=0, lt=1)
+    """Label smoothing of the attention decoder."""
+    intermediate: float = Field(0.0, ge=0, le=10)
+    """Weight of a CTC loss on the encoder's middle layer, added to the last layer's. Try 0.3 on deep encoders."""
+    tag: Literal["", "language", "speaker", "condition", "source", "text_language"] = ""
+    """Tag that the model also predicts for each utterance, with its probability: a column of the features (speaker,
+    condition) or of the input `selection`. The training curve shows its accuracy."""
+    tag_weight: float = Field(1.0, gt=0, le=1000)
+    """Weight of the tag's cross-entropy, relative to the loss of all tokens of an utterance."""
+    tag_told: Share = 0.0
+    """Share of the training utterances for which the model gets the tag as an input, so that `tell` of decode and
+    transcribe works. Use 1 if the tag is always given, 0.5 if it sometimes is. 0: the model cannot take a tag."""
+    join: int = Field(256, ge=2, le=8192)
+    """Width of the projection from the encoder to its heads, if it has several."""
 
     @model_validator(mode="after")
     def _told_a_tag(self) -> AttentionOptions:
@@ -125,13 +102,9 @@ class AttentionOptions(CriterionOptions):
 class CtcOptions(AttentionOptions):
     """CTC (Graves et al., 2006)."""
 
-    consistency: float = Field(
-        0.0,
-        ge=0,
-        le=10,
-        description="Weight of the divergence between the outputs for two augmented views of each utterance (CR-CTC, "
-        "Yao et al., 2024). Try 0.2 together with time masks. A step takes twice as long.",
-    )
+    consistency: float = Field(0.0, ge=0, le=10)
+    """Weight of the divergence between the outputs for two augmented views of each utterance (CR-CTC, Yao et al.,
+    2024). Try 0.2 together with time masks. A step takes twice as long."""
 
     @property
     def heads(self) -> dict[str, float]:
@@ -143,31 +116,18 @@ class CtcOptions(AttentionOptions):
 class TransducerOptions(AttentionOptions):
     """Transducer (Graves, 2012) that emits at most one token per frame."""
 
-    predictor: Literal["stateless", "lstm"] = Field(
-        "stateless",
-        description="stateless: sees the last `context` tokens. lstm: sees all of them; use it with plenty of text.",
-    )
-    context: int = Field(2, ge=1, le=16, description="Tokens that a stateless predictor sees.")
-    prune: int = Field(
-        0,
-        ge=0,
-        le=1000,
-        description="Symbols per frame that the joiner is computed for (pruned transducer). 5 saves time and memory "
-        "with long texts and many tokens. 0 computes all.",
-    )
-    prune_after: float = Field(
-        0.25,
-        ge=0,
-        lt=1,
-        description="Share of the training that computes all symbols before `prune` applies, because an untrained "
-        "model does not know which ones matter. 0 if `initial` is a trained transducer.",
-    )
-    ctc: float = Field(
-        0.0,
-        ge=0,
-        le=10,
-        description="Weight of a CTC loss on the same encoder; 0 trains none. 0.2 steadies early training.",
-    )
+    predictor: Literal["stateless", "lstm"] = "stateless"
+    """stateless: sees the last `context` tokens. lstm: sees all of them; use it with plenty of text."""
+    context: int = Field(2, ge=1, le=16)
+    """Tokens that a stateless predictor sees."""
+    prune: int = Field(0, ge=0, le=1000)
+    """Symbols per frame that the joiner is computed for (pruned transducer). 5 saves time and memory with long texts
+    and many tokens. 0 computes all."""
+    prune_after: float = Field(0.25, ge=0, lt=1)
+    """Share of the training that computes all symbols before `prune` applies, because an untrained model does not know
+    which ones matter. 0 if `initial` is a trained transducer."""
+    ctc: float = Field(0.0, ge=0, le=10)
+    """Weight of a CTC loss on the same encoder; 0 trains none. 0.2 steadies early training."""
 
     @property
     def heads(self) -> dict[str, float]:
@@ -178,67 +138,43 @@ class TransducerOptions(AttentionOptions):
 class SequenceOptions(CriterionOptions):
     """Sequence training over all paths of `graph`, or of each utterance's lattice (Veselý et al., 2013)."""
 
-    acoustic_scale: float = Field(
-        0.5,
-        gt=0,
-        le=10,
-        description="Weight of the acoustic scores against the graph. Use the one that decodes best (`scales` of "
-        "decode).",
-    )
-    smoothing: float = Field(
-        0.1,
-        ge=0,
-        lt=1,
-        description="Weight of cross-entropy in the loss (F-smoothing). Raise it when word errors rise while the loss "
-        "falls. A small learning rate and few epochs also keep the model close to the initial one.",
-    )
-    add_aligned: bool = Field(
-        True,
-        description="With `lattices`: add the alignment as a path to each lattice that lacks it, at the language "
-        "model cost of the lattice's best path. False: mmi learns nothing from such an utterance, smbr learns from "
-        "the paths that are there.",
-    )
-    reject: float = Field(
-        0.0,
-        ge=0,
-        lt=1,
-        description="Frames whose aligned senone has a lower posterior among all paths get no gradient of the "
-        "criterion. Try 0.001 with mmi when transcripts are rough.",
-    )
+    acoustic_scale: float = Field(0.5, gt=0, le=10)
+    """Weight of the acoustic scores against the graph. Use the one that decodes best (`scales` of decode)."""
+    smoothing: float = Field(0.1, ge=0, lt=1)
+    """Weight of cross-entropy in the loss (F-smoothing). Raise it when word errors rise while the loss falls. A small
+    learning rate and few epochs also keep the model close to the initial one."""
+    add_aligned: bool = True
+    """With `lattices`: add the alignment as a path to each lattice that lacks it, at the language model cost of the
+    lattice's best path. False: mmi learns nothing from such an utterance, smbr learns from the paths that are there."""
+    reject: float = Field(0.0, ge=0, lt=1)
+    """Frames whose aligned senone has a lower posterior among all paths get no gradient of the criterion. Try 0.001
+    with mmi when transcripts are rough."""
 
 
 class SmbrOptions(SequenceOptions):
     """State-level minimum Bayes risk: maximises the expected frame accuracy over all paths of a graph or lattice."""
 
-    silence: bool = Field(
-        False,
-        description="Count silence as correct where it is aligned. Try it when words are inserted in pauses.",
-    )
+    silence: bool = False
+    """Count silence as correct where it is aligned. Try it when words are inserted in pauses."""
 
 
 class SpeechOptions(CriterionOptions):
     """Speech from phones, for kind voice. Learns durations, pitch and energy of *voice_data* as well as mels."""
 
-    decoder: Literal["fast", "flow"] = Field(
-        "flow",
-        description="flow: mels by flow matching in several steps (Matcha-TTS). fast: mels in one step (FastSpeech "
-        "2), for the slowest machines. The two were not compared by listening.",
-    )
-    decoder_layers: int = Field(8, ge=1, le=64, description="Layers of the decoder, which takes most of the time.")
+    decoder: Literal["fast", "flow"] = "flow"
+    """flow: mels by flow matching in several steps (Matcha-TTS). fast: mels in one step (FastSpeech 2), for the slowest
+    machines. The two were not compared by listening."""
+    decoder_layers: int = Field(8, ge=1, le=64)
+    """Layers of the decoder, which takes most of the time."""
 
 
 class SoundOptions(CriterionOptions):
     """Sound from mels, for kind vocoder: spectra of several resolutions, and discriminators trained alongside."""
 
-    rounds: int = Field(
-        32,
-        ge=0,
-        le=100,
-        description="Rounds of Griffin-Lim before the convolutions. Fewer are faster and leave more to learn.",
-    )
-    judge_units: int = Field(
-        16, ge=1, le=512, description="Channels of the discriminators, which take most of a step's time."
-    )
+    rounds: int = Field(32, ge=0, le=100)
+    """Rounds of Griffin-Lim before the convolutions. Fewer are faster and leave more to learn."""
+    judge_units: int = Field(16, ge=1, le=512)
+    """Channels of the discriminators, which take most of a step's time."""
 
 
 CRITERIA: dict[str, type[CriterionOptions]] = {
@@ -252,7 +188,7 @@ CRITERIA: dict[str, type[CriterionOptions]] = {
 }
 
 
-class Parallel(BaseModel):
+class Parallel(Options):
     """How to split a model that is too large for one process.
 
     `shard` consecutive workers hold one model and act as one worker of the `trainer`, which works between such groups:
@@ -260,31 +196,19 @@ class Parallel(BaseModel):
     `clip` limits the gradient of the group.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    shard: int = Field(
-        1, ge=1, description="Consecutive workers that hold one model in parts. Workers on one machine are best."
-    )
-    mode: Literal["fsdp", "zero", "pipeline", "tensor"] = Field(
-        "fsdp",
-        description="How the model is split. fsdp: weights, gradients and optimiser state are sharded, and each "
-        "layer's weights are gathered when it computes (FSDP2, ZeRO-3). zero: gathered weights stay until the "
-        "backward pass ends (ZeRO-2): more memory, less traffic. pipeline: each worker holds some of the layers, and "
-        "only activations travel. tensor: each worker holds a part of every layer of a conformer; needs the fastest "
-        "networks.",
-    )
-    microbatches: int = Field(
-        1,
-        ge=1,
-        description="With mode pipeline: parts of a worker's batch. More parts keep the workers busy but make smaller "
-        "matrix products.",
-    )
-    schedule: Literal["1f1b", "gpipe"] = Field(
-        "1f1b",
-        description="With mode pipeline. 1f1b: starts each backward pass as early as possible, so a worker holds the "
-        "activations of as many parts as there are workers. gpipe: holds those of all parts; for links with high "
-        "latency.",
-    )
+    shard: int = Field(1, ge=1)
+    """Consecutive workers that hold one model in parts. Workers on one machine are best."""
+    mode: Literal["fsdp", "zero", "pipeline", "tensor"] = "fsdp"
+    """How the model is split. fsdp: weights, gradients and optimiser state are sharded, and each layer's weights are
+    gathered when it computes (FSDP2, ZeRO-3). zero: gathered weights stay until the backward pass ends (ZeRO-2): more
+    memory, less traffic. pipeline: each worker holds some of the layers, and only activations travel. tensor: each
+    worker holds a part of every layer of a conformer; needs the fastest networks."""
+    microbatches: int = Field(1, ge=1)
+    """With mode pipeline: parts of a worker's batch. More parts keep the workers busy but make smaller matrix
+    products."""
+    schedule: Literal["1f1b", "gpipe"] = "1f1b"
+    """With mode pipeline. 1f1b: starts each backward pass as early as possible, so a worker holds the activations of as
+    many parts as there are workers. gpipe: holds those of all parts; for links with high latency."""
 
     @model_validator(mode="after")
     def _of_the_mode(self) -> Parallel:

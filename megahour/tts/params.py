@@ -17,64 +17,39 @@ class TtsDataParams(Params):
     The data are mel spectra, phones, durations, pitch and energy.
     """
 
-    sets: list[str] = Field([], description="Sets of the selection to use. Empty: all that are aligned.")
-    language: str = Field(
-        "",
-        description="espeak-ng's name of the language whose phones the lexicon has, such as en-us. The voice then "
-        "pronounces unknown words by espeak-ng's rules. Empty: it knows only the words of a lexicon.",
-    )
-    mels: int = Field(
-        80, ge=20, le=256, description="Number of mel filters. Fewer sound duller and train a little faster."
-    )
-    low_hz: float = Field(30.0, ge=0, description="Lower edge of the lowest mel filter, in Hz.")
-    high_hz: float = Field(
-        0.0, description="Upper edge of the highest mel filter, in Hz. 0 or less is relative to the Nyquist frequency."
-    )
-    window_s: float = Field(0.04, ge=0.02, le=0.1, description="Length of an analysis window, in seconds.")
-    pause_s: float = Field(
-        0.08,
-        ge=0.02,
-        description="Shortest silence between words that counts as a pause, in seconds. A shorter one belongs to a "
-        "phone.",
-    )
-    edge_s: float = Field(
-        0.1, ge=0.02, description="Silence kept before the first and after the last word, in seconds."
-    )
-    pitch_hz: tuple[float, float] = Field(
-        (60.0, 500.0),
-        description="Lowest and highest pitch of the voices, in Hz. Narrow the range when the pitch tracker makes "
-        "octave errors.",
-    )
-    most_s: float = Field(
-        20.0, gt=0, description="Leave out longer utterances, in seconds. A batch must hold the longest one."
-    )
-    phone_s: float = Field(
-        1.0,
-        gt=0,
-        description="Leave out utterances with a longer phone, in seconds: their text or alignment is wrong.",
-    )
-    least_confidence: float = Field(
-        -3.0,
-        le=0,
-        description="Leave out utterances whose sound fits their phones worse, in nats a frame: the text is wrong, "
-        "or music plays. It is judged where a shard has 50 utterances or more. -100 keeps all.",
-    )
-    silence_db: float = Field(
-        10.0,
-        ge=0,
-        description="Smallest level difference between an utterance's speech and its silences, in dB. Less means "
-        "music, noise or another voice, which the voice would learn. Raise it for studio speech; 0 keeps all.",
-    )
-    sound: bool = Field(
-        False,
-        description="Also write the samples, from which a vocoder learns (`train` with kind vocoder).",
-        json_schema_extra=LATER,
-    )
-    no_derivatives: bool = Field(
-        False,
-        description="Also use speech whose licence forbids derivatives (a voice is one). Set it only with the "
-        "speaker's permission.",
-    )
+    sets: list[str] = Field([])
+    """Sets of the selection to use. Empty: all that are aligned."""
+    language: str = ""
+    """espeak-ng's name of the language whose phones the lexicon has, such as en-us. The voice then pronounces unknown
+    words by espeak-ng's rules. Empty: it knows only the words of a lexicon."""
+    mels: int = Field(80, ge=20, le=256)
+    """Number of mel filters. Fewer sound duller and train a little faster."""
+    low_hz: float = Field(30.0, ge=0)
+    """Lower edge of the lowest mel filter, in Hz."""
+    high_hz: float = 0.0
+    """Upper edge of the highest mel filter, in Hz. 0 or less is relative to the Nyquist frequency."""
+    window_s: float = Field(0.04, ge=0.02, le=0.1)
+    """Length of an analysis window, in seconds."""
+    pause_s: float = Field(0.08, ge=0.02)
+    """Shortest silence between words that counts as a pause, in seconds. A shorter one belongs to a phone."""
+    edge_s: float = Field(0.1, ge=0.02)
+    """Silence kept before the first and after the last word, in seconds."""
+    pitch_hz: tuple[float, float] = (60.0, 500.0)
+    """Lowest and highest pitch of the voices, in Hz. Narrow the range when the pitch tracker makes octave errors."""
+    most_s: float = Field(20.0, gt=0)
+    """Leave out longer utterances, in seconds. A batch must hold the longest one."""
+    phone_s: float = Field(1.0, gt=0)
+    """Leave out utterances with a longer phone, in seconds: their text or alignment is wrong."""
+    least_confidence: float = Field(-3.0, le=0)
+    """Leave out utterances whose sound fits their phones worse, in nats a frame: the text is wrong, or music plays. It
+    is judged where a shard has 50 utterances or more. -100 keeps all."""
+    silence_db: float = Field(10.0, ge=0)
+    """Smallest level difference between an utterance's speech and its silences, in dB. Less means music, noise or
+    another voice, which the voice would learn. Raise it for studio speech; 0 keeps all."""
+    sound: bool = Field(False, json_schema_extra=LATER)
+    """Also write the samples, from which a vocoder learns (`train` with kind vocoder)."""
+    no_derivatives: bool = False
+    """Also use speech whose licence forbids derivatives (a voice is one). Set it only with the speaker's permission."""
 
     @model_validator(mode="after")
     def _check(self) -> TtsDataParams:
@@ -90,42 +65,33 @@ class SpeakParams(Params):
     The result is utterances, to judge a voice or to train recognisers.
     """
 
-    sets: list[str] = Field([], description="Sets of a selection whose texts are spoken. Empty: all.")
-    espeak: str = Field(
-        "", description="espeak-ng's name of a language, such as en-us, to use espeak-ng instead of a voice."
-    )
-    voices: int = Field(
-        0,
-        ge=0,
-        description="With espeak-ng: number of simulated speakers with their own vocal tract, speed and pitch, one "
-        "drawn for each text. 70 have tracts that all differ, and help recognisers on unheard voices. 0: one plain "
-        "voice.",
-        json_schema_extra=LATER,
-    )
-    times: int = Field(
-        1, ge=1, description="Number of times each text is spoken, each time with new draws.", json_schema_extra=LATER
-    )
-    conditions: list[Room] = Field(
-        [],
-        description="Rooms with their noise, one drawn for each utterance. Empty: dry sound, to judge a voice.",
-        json_schema_extra=LATER,
-    )
-    speakers: list[str] = Field([], description="With a model of several voices: speakers to draw from. Empty: all.")
-    language: str = Field("", description="Language of the texts (BCP 47). Empty: the voice's first one.")
-    pace: tuple[float, float] = Field(
-        (1.0, 1.0), description="Range of the speaking rate, drawn for each text. Use 0.9 to 1.1 to train recognisers."
-    )
-    semitones: tuple[float, float] = Field(
-        (0.0, 0.0), description="Range of the pitch shift in semitones, drawn for each text."
-    )
-    spread: float = Field(
-        0.667, ge=0, le=2, description="With a flow: scale of its noise. Less is clearer and more monotonous."
-    )
-    steps: int = Field(8, ge=1, le=100, description="With a flow: number of steps. Fewer are faster and sound rougher.")
-    rate_hz: int = Field(
-        0, ge=0, le=48_000, description="Sampling rate, in Hz. 0: the voice's own, or 16,000 with espeak-ng."
-    )
-    seed: int = Field(0, ge=0, description="Seed of all draws.")
+    sets: list[str] = Field([])
+    """Sets of a selection whose texts are spoken. Empty: all."""
+    espeak: str = ""
+    """espeak-ng's name of a language, such as en-us, to use espeak-ng instead of a voice."""
+    voices: int = Field(0, ge=0, json_schema_extra=LATER)
+    """With espeak-ng: number of simulated speakers with their own vocal tract, speed and pitch, one drawn for each
+    text. 70 have tracts that all differ, and help recognisers on unheard voices. 0: one plain voice."""
+    times: int = Field(1, ge=1, json_schema_extra=LATER)
+    """Number of times each text is spoken, each time with new draws."""
+    conditions: list[Room] = Field([], json_schema_extra=LATER)
+    """Rooms with their noise, one drawn for each utterance. Empty: dry sound, to judge a voice."""
+    speakers: list[str] = Field([])
+    """With a model of several voices: speakers to draw from. Empty: all."""
+    language: str = ""
+    """Language of the texts (BCP 47). Empty: the voice's first one."""
+    pace: tuple[float, float] = (1.0, 1.0)
+    """Range of the speaking rate, drawn for each text. Use 0.9 to 1.1 to train recognisers."""
+    semitones: tuple[float, float] = (0.0, 0.0)
+    """Range of the pitch shift in semitones, drawn for each text."""
+    spread: float = Field(0.667, ge=0, le=2)
+    """With a flow: scale of its noise. Less is clearer and more monotonous."""
+    steps: int = Field(8, ge=1, le=100)
+    """With a flow: number of steps. Fewer are faster and sound rougher."""
+    rate_hz: int = Field(0, ge=0, le=48_000)
+    """Sampling rate, in Hz. 0: the voice's own, or 16,000 with espeak-ng."""
+    seed: int = Field(0, ge=0)
+    """Seed of all draws."""
 
     @model_validator(mode="after")
     def _check(self) -> SpeakParams:
@@ -144,14 +110,15 @@ class ScoreSpeechParams(Params):
     The texts are the same, the scores MCD, pitch, PESQ, STOI, MOS and WER.
     """
 
-    recogniser: str = Field(
-        "",
-        description="Recogniser that measures intelligibility: a model, run or bundle as in `transcribe`, or "
-        "package.module:function that returns the text for samples (float32, -1 to 1) and their rate. Empty: no WER.",
-    )
-    mos: bool = Field(False, description="Also predict the MOS with DNSMOS (extra `mos`).")
-    draws: int = Field(1000, ge=1, description="Bootstrap draws for the intervals.")
-    seed: int = Field(0, description="Seed of the bootstrap.")
+    recogniser: str = ""
+    """Recogniser that measures intelligibility: a model, run or bundle as in `transcribe`, or package.module:function
+    that returns the text for samples (float32, -1 to 1) and their rate. Empty: no WER."""
+    mos: bool = False
+    """Also predict the MOS with DNSMOS (extra `mos`)."""
+    draws: int = Field(1000, ge=1)
+    """Bootstrap draws for the intervals."""
+    seed: int = 0
+    """Seed of the bootstrap."""
 
     def identity(self) -> dict[str, Any]:
         """With a digest of the function's file, so that a changed one is asked again."""
@@ -166,17 +133,14 @@ class ListeningTestParams(Params):
     They rate blind and in random order: MOS, comparison MOS or MUSHRA.
     """
 
-    kind: Literal["mos", "cmos", "mushra", "samples"] = Field(
-        "mos",
-        description="mos: rate each recording from 1 to 5. cmos: compare two systems, for small differences. mushra: "
-        "rate all systems beside the reference, from 0 to 100. samples: no test, all systems side by side with their "
-        "names.",
-    )
-    names: list[str] = Field(
-        [],
-        description="With kind samples: names of the systems on the page, in the order reference, first, second ….",
-        json_schema_extra=LATER,
-    )
-    utterances: int = Field(20, ge=1, le=500, description="Number of texts. A listener takes half a minute for each.")
-    title: str = Field("Listening test", description="Heading of the page.")
-    seed: int = Field(0, ge=0, description="Seed for the choice of texts and the names of the clips.")
+    kind: Literal["mos", "cmos", "mushra", "samples"] = "mos"
+    """mos: rate each recording from 1 to 5. cmos: compare two systems, for small differences. mushra: rate all systems
+    beside the reference, from 0 to 100. samples: no test, all systems side by side with their names."""
+    names: list[str] = Field([], json_schema_extra=LATER)
+    """With kind samples: names of the systems on the page, in the order reference, first, second …."""
+    utterances: int = Field(20, ge=1, le=500)
+    """Number of texts. A listener takes half a minute for each."""
+    title: str = "Listening test"
+    """Heading of the page."""
+    seed: int = Field(0, ge=0)
+    """Seed for the choice of texts and the names of the clips."""

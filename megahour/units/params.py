@@ -12,69 +12,50 @@ from megahour.core.config import LATER, Params
 class SenonesParams(Params):
     """Build senones and frame alignments from a flat start."""
 
-    sets: list[str] = Field(["labelled"], description="Sets with transcripts to align.")
-    senones: int = Field(
-        300,
-        ge=2,
-        le=32_767,
-        description="Number of senones (leaves of the decision trees), including silence.",
-    )
-    min_frames: float = Field(60.0, ge=1, description="Smallest number of 10 ms frames on each side of a split.")
-    iterations: int = Field(4, ge=1, description="Viterbi passes with one Gaussian per phone.")
-    mixtures: int = Field(4, ge=1, le=64, description="Gaussians per phone at the end. They double every two passes.")
-    phone_hours: float = Field(
-        20.0,
-        ge=0,
-        description="Hours of the labelled sets, sampled by utterance, from which the phones' Gaussians are "
-        "estimated. More hours lengthen each pass and change little. 0 uses all.",
-    )
-    tree_hours: float = Field(
-        500.0,
-        ge=0,
-        description="Hours, sampled likewise, from which trees, transform and the senones' Gaussians are estimated. 0 "
-        "uses all. All utterances are aligned in any case.",
-    )
-    senone_mixtures: int = Field(
-        0,
-        ge=0,
-        le=64,
-        description="Gaussians per senone at the end, which then make the alignment. They double every two passes, so "
-        "each doubling costs two passes. 0 aligns with the phones' Gaussians.",
-    )
-    transform: Literal["none", "lda", "lda-mllt"] = Field(
-        "none",
-        description="Features for trees and senones. none: cepstra with deltas. lda: discriminant projection of "
-        "spliced cepstra. lda-mllt: the same with a rotation for diagonal Gaussians; needs `senone_mixtures`.",
-    )
-    lda_dims: int = Field(40, ge=1, le=200, description="Dimensions after LDA.")
-    splice: int = Field(
-        3, ge=0, le=10, description="Frames on each side that LDA sees. 0: cepstra with deltas instead of splicing."
-    )
-    unknown: str = Field(
-        "",
-        description="Phone for words that the lexicon lacks, such as SPN, so that their utterances stay. Empty: drop "
-        "utterances with such words.",
-    )
+    sets: list[str] = Field(["labelled"])
+    """Sets with transcripts to align."""
+    senones: int = Field(300, ge=2, le=32_767)
+    """Number of senones (leaves of the decision trees), including silence."""
+    min_frames: float = Field(60.0, ge=1)
+    """Smallest number of 10 ms frames on each side of a split."""
+    iterations: int = Field(4, ge=1)
+    """Viterbi passes with one Gaussian per phone."""
+    mixtures: int = Field(4, ge=1, le=64)
+    """Gaussians per phone at the end. They double every two passes."""
+    phone_hours: float = Field(20.0, ge=0)
+    """Hours of the labelled sets, sampled by utterance, from which the phones' Gaussians are estimated. More hours
+    lengthen each pass and change little. 0 uses all."""
+    tree_hours: float = Field(500.0, ge=0)
+    """Hours, sampled likewise, from which trees, transform and the senones' Gaussians are estimated. 0 uses all. All
+    utterances are aligned in any case."""
+    senone_mixtures: int = Field(0, ge=0, le=64)
+    """Gaussians per senone at the end, which then make the alignment. They double every two passes, so each doubling
+    costs two passes. 0 aligns with the phones' Gaussians."""
+    transform: Literal["none", "lda", "lda-mllt"] = "none"
+    """Features for trees and senones. none: cepstra with deltas. lda: discriminant projection of spliced cepstra.
+    lda-mllt: the same with a rotation for diagonal Gaussians; needs `senone_mixtures`."""
+    lda_dims: int = Field(40, ge=1, le=200)
+    """Dimensions after LDA."""
+    splice: int = Field(3, ge=0, le=10)
+    """Frames on each side that LDA sees. 0: cepstra with deltas instead of splicing."""
+    unknown: str = ""
+    """Phone for words that the lexicon lacks, such as SPN, so that their utterances stay. Empty: drop utterances with
+    such words."""
 
 
 class LexiconParams(Params):
     """Make pronunciations by rule, spelling or dictionary."""
 
-    source: Literal["espeak", "graphemes", "dictionary"] = Field(
-        "espeak",
-        description="Where pronunciations come from: espeak-ng's rules, the letters of each word, or a dictionary.",
-    )
+    source: Literal["espeak", "graphemes", "dictionary"] = "espeak"
+    """Where pronunciations come from: espeak-ng's rules, the letters of each word, or a dictionary."""
     dictionary: str = Field("", description="With source dictionary: file or URL with lines `WORD(2)  AH N D`.")
-    language: str = Field("en-us", description="With source espeak: espeak-ng's name of the language.")
-    sets: list[str] = Field(
-        [], description="Sets whose transcripts supply the words. Empty: all sets of the given tables."
-    )
-    guess: bool = Field(
-        False,
-        description="Predict the pronunciation of words that the dictionary lacks with a joint n-gram model trained "
-        "on it. Good with tens of thousands of entries; with a few thousand, half of the predictions are wrong.",
-        json_schema_extra=LATER,
-    )
+    language: str = "en-us"
+    """With source espeak: espeak-ng's name of the language."""
+    sets: list[str] = Field([])
+    """Sets whose transcripts supply the words. Empty: all sets of the given tables."""
+    guess: bool = Field(False, json_schema_extra=LATER)
+    """Predict the pronunciation of words that the dictionary lacks with a joint n-gram model trained on it. Good with
+    tens of thousands of entries; with a few thousand, half of the predictions are wrong."""
 
     def identity(self) -> dict[str, Any]:
         """With a digest of the dictionary, so that a changed one is read again."""
@@ -90,11 +71,8 @@ class PronunciationsParams(Params):
     The probabilities come from an alignment, for `graph`.
     """
 
-    prior: float = Field(
-        1.0,
-        gt=0,
-        description="Count added to each pronunciation. Larger values smooth more and trust the alignment less.",
-    )
+    prior: float = Field(1.0, gt=0)
+    """Count added to each pronunciation. Larger values smooth more and trust the alignment less."""
 
 
 class TokensParams(Params):
@@ -103,27 +81,18 @@ class TokensParams(Params):
     Pieces are learnt with sentencepiece.
     """
 
-    file: str = Field(
-        "",
-        description="File or URL of existing tokens, used unchanged: a sentencepiece .model, a Hugging Face "
-        "tokenizer.json or vocab.json, or one token per line, as TorchAudio's labels.",
-        json_schema_extra=LATER,
-    )
-    method: Literal["unigram", "bpe"] = Field(
-        "unigram",
-        description="unigram: language model of pieces (Kudo, 2018). bpe: byte-pair merges, as in other toolkits.",
-    )
-    size: int = Field(
-        500,
-        ge=8,
-        le=65_535,
-        description="Number of tokens, including the blank. 500 suits 100 to 1,000 hours; use fewer for less. Little "
-        "text may give fewer.",
-    )
-    sets: list[str] = Field(["labelled"], description="Sets whose texts the tokens are learnt from. Empty: all.")
-    most_lines: int = Field(
-        1_000_000, ge=1, description="Largest number of text lines read, from the start. It bounds memory."
-    )
+    file: str = Field("", json_schema_extra=LATER)
+    """File or URL of existing tokens, used unchanged: a sentencepiece .model, a Hugging Face tokenizer.json or
+    vocab.json, or one token per line, as TorchAudio's labels."""
+    method: Literal["unigram", "bpe"] = "unigram"
+    """unigram: language model of pieces (Kudo, 2018). bpe: byte-pair merges, as in other toolkits."""
+    size: int = Field(500, ge=8, le=65_535)
+    """Number of tokens, including the blank. 500 suits 100 to 1,000 hours; use fewer for less. Little text may give
+    fewer."""
+    sets: list[str] = Field(["labelled"])
+    """Sets whose texts the tokens are learnt from. Empty: all."""
+    most_lines: int = Field(1_000_000, ge=1)
+    """Largest number of text lines read, from the start. It bounds memory."""
 
     def identity(self) -> dict[str, Any]:
         """With a digest of the file, so that a changed one is read again."""

@@ -15,24 +15,16 @@ class ApplyParams(Params):
     It can be a normaliser, a language identifier or a filter.
     """
 
-    function: str = Field(
-        min_length=3,
-        description="package.module:function or FILE.py:function, called with Arrow record batches. Every worker must "
-        "be able to import it.",
-    )
-    table: Literal["rows", "cues"] = Field(
-        "rows", description="rows: the artifact's own table. cues: the transcripts of recordings."
-    )
-    batch_rows: int = Field(
-        4096,
-        ge=1,
-        description="Largest number of rows per batch. Smaller batches need less memory in the function.",
-    )
-    code_version: str = Field(
-        "",
-        description="Version of the function, used in the fingerprint instead of the digest of its file. Set it if "
-        "the function depends on other files, or so that edited comments do not run the stage again.",
-    )
+    function: str = Field(min_length=3)
+    """package.module:function or FILE.py:function, called with Arrow record batches. Every worker must be able to
+    import it."""
+    table: Literal["rows", "cues"] = "rows"
+    """rows: the artifact's own table. cues: the transcripts of recordings."""
+    batch_rows: int = Field(4096, ge=1)
+    """Largest number of rows per batch. Smaller batches need less memory in the function."""
+    code_version: str = ""
+    """Version of the function, used in the fingerprint instead of the digest of its file. Set it if the function
+    depends on other files, or so that edited comments do not run the stage again."""
 
     def identity(self) -> dict[str, Any]:
         """A changed file is another job, unless its author says which version it is."""

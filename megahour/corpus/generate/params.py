@@ -16,79 +16,80 @@ class ComposeParams(Params):
     It can also compose single prompts.
     """
 
-    source: str = Field("", description="Directory, glob or URL of the clips. Empty: the input `clips`.")
-    pattern: str = Field(
-        r"(?:(?P<speaker>[^/]+)/)?(?P<name>.+)\.(?:wav|flac)",
-        description="Regular expression for clip names, with the groups word, name, speaker and any other to select "
-        "by.",
-    )
-    words: dict[str, str] = Field({}, description="Spoken words for each value of the pattern's group `word`.")
-    listing: str = Field("", description="File with lines `name: text`, for the pattern's group `name`.")
-    only: dict[str, str] = Field({}, description="Use only clips whose groups match these regular expressions.")
-    leave_out: dict[str, str] = Field({}, description="Leave out clips whose groups match these regular expressions.")
-    share: tuple[float, float] = Field(
-        (0.0, 1.0),
-        description="Range [from, to) of the clips to use, by a hash of their names. Disjoint ranges give disjoint "
-        "clips.",
-    )
-    also: dict[str, str] = Field(
-        {}, description="Also use clips whose groups match these regular expressions, regardless of `share`."
-    )
-    speeds: tuple[float, float] = Field(
-        (1.0, 1.0), description="Slowest and fastest playback of a clip, drawn each time."
-    )
-    speaker: str = Field("speaker", min_length=1, description="Speaker of clips whose names have none.")
-    language: str = Field("en", description="Language of the clips.")
-    licence: str = Field("", description="Licence of the clips. Empty: as recorded in the input `clips`.")
-    attribution: str = Field("", description="Attribution of the clips. Empty: as recorded in the input `clips`.")
-    style: Literal["recordings", "prompts"] = Field(
-        "recordings",
-        description="recordings: long recordings with flawed transcripts. prompts: a recording per string, with a "
-        "correct transcript.",
-    )
-    name: str = Field(
-        "",
-        pattern=r"^[\w.-]*$",
-        max_length=100,
-        description="Prefix of the recordings' names. Empty: the style. Set it when two steps compose from the same "
-        "clips, because recordings with equal names and sources count as one.",
-        json_schema_extra=LATER,
-    )
-    hours: float = Field(0.0, ge=0, description="Hours of audio in all, reusing clips. 0 uses each clip once.")
-    recording_minutes: float = Field(4.0, gt=0, description="Length of a recording, in minutes.")
-    clips_per_string: tuple[int, int] = Field((1, 1), description="Fewest and most clips in a line of the transcript.")
-    pause_s: tuple[float, float] = Field(
-        (0.05, 0.3), description="Shortest and longest pause between the clips of a string, in seconds."
-    )
-    gap_s: tuple[float, float] = Field(
-        (0.4, 1.2), description="Shortest and longest pause between strings, in seconds."
-    )
-    longest_clip_s: float = Field(30.0, gt=0, description="Leave out longer clips, in seconds.")
-    drift_s: float = Field(3.0, ge=0, description="Largest linear drift of cue times over a recording, in seconds.")
-    jitter_s: float = Field(0.25, ge=0, description="Standard deviation of each cue time, in seconds.")
-    missing: Share = Field(0.0, description="Share of the spoken strings that the transcript leaves out.")
-    extra: Share = Field(0.0, description="Share of the transcript lines that were never spoken.")
-    misheard: Share = Field(0.0, description="Share of the words that the transcriber leaves out or mishears.")
-    unspoken_share: tuple[float, float] = Field(
-        (0.0, 0.0),
-        description="Range [from, to) of the clips, by a hash of their names, whose texts serve as lines that were "
-        "never spoken.",
-    )
-    passages: int = Field(0, ge=0, description="Passages per recording in other languages and voices, without text.")
-    passage_s: float = Field(30.0, gt=0, description="Length of such a passage, in seconds.")
-    passage_languages: list[str] = Field(
-        [], description="Languages of the passages, taken in turn from the input `clips`."
-    )
-    markup: bool = Field(False, description="Add speaker labels, [music] cues and tags to the transcripts.")
-    conditions: list[Literal["clean", "office", "room", "noisy", "far"]] = Field(
-        ["clean"], min_length=1, description="Room conditions, used in turn."
-    )
-    forms: list[Literal["srt", "vtt", "txt", "lines"]] = Field(
-        ["srt", "vtt"], min_length=1, description="Transcript formats, drawn for each recording. lines has no times."
-    )
-    rate_hz: int = Field(16_000, ge=8_000, le=48_000, description="Sampling rate, in Hz.")
-    parts: int = Field(1, ge=1, description="Shards per speaker.")
-    seed: int = Field(0, ge=0, description="Random seed.")
+    source: str = ""
+    """Directory, glob or URL of the clips. Empty: the input `clips`."""
+    pattern: str = r"(?:(?P<speaker>[^/]+)/)?(?P<name>.+)\.(?:wav|flac)"
+    """Regular expression for clip names, with the groups word, name, speaker and any other to select by."""
+    words: dict[str, str] = Field({})
+    """Spoken words for each value of the pattern's group `word`."""
+    listing: str = ""
+    """File with lines `name: text`, for the pattern's group `name`."""
+    only: dict[str, str] = Field({})
+    """Use only clips whose groups match these regular expressions."""
+    leave_out: dict[str, str] = Field({})
+    """Leave out clips whose groups match these regular expressions."""
+    share: tuple[float, float] = (0.0, 1.0)
+    """Range [from, to) of the clips to use, by a hash of their names. Disjoint ranges give disjoint clips."""
+    also: dict[str, str] = Field({})
+    """Also use clips whose groups match these regular expressions, regardless of `share`."""
+    speeds: tuple[float, float] = (1.0, 1.0)
+    """Slowest and fastest playback of a clip, drawn each time."""
+    speaker: str = Field("speaker", min_length=1)
+    """Speaker of clips whose names have none."""
+    language: str = "en"
+    """Language of the clips."""
+    licence: str = ""
+    """Licence of the clips. Empty: as recorded in the input `clips`."""
+    attribution: str = ""
+    """Attribution of the clips. Empty: as recorded in the input `clips`."""
+    style: Literal["recordings", "prompts"] = "recordings"
+    """recordings: long recordings with flawed transcripts. prompts: a recording per string, with a correct
+    transcript."""
+    name: str = Field("", pattern=r"^[\w.-]*$", max_length=100, json_schema_extra=LATER)
+    """Prefix of the recordings' names. Empty: the style. Set it when two steps compose from the same clips, because
+    recordings with equal names and sources count as one."""
+    hours: float = Field(0.0, ge=0)
+    """Hours of audio in all, reusing clips. 0 uses each clip once."""
+    recording_minutes: float = Field(4.0, gt=0)
+    """Length of a recording, in minutes."""
+    clips_per_string: tuple[int, int] = (1, 1)
+    """Fewest and most clips in a line of the transcript."""
+    pause_s: tuple[float, float] = (0.05, 0.3)
+    """Shortest and longest pause between the clips of a string, in seconds."""
+    gap_s: tuple[float, float] = (0.4, 1.2)
+    """Shortest and longest pause between strings, in seconds."""
+    longest_clip_s: float = Field(30.0, gt=0)
+    """Leave out longer clips, in seconds."""
+    drift_s: float = Field(3.0, ge=0)
+    """Largest linear drift of cue times over a recording, in seconds."""
+    jitter_s: float = Field(0.25, ge=0)
+    """Standard deviation of each cue time, in seconds."""
+    missing: Share = 0.0
+    """Share of the spoken strings that the transcript leaves out."""
+    extra: Share = 0.0
+    """Share of the transcript lines that were never spoken."""
+    misheard: Share = 0.0
+    """Share of the words that the transcriber leaves out or mishears."""
+    unspoken_share: tuple[float, float] = (0.0, 0.0)
+    """Range [from, to) of the clips, by a hash of their names, whose texts serve as lines that were never spoken."""
+    passages: int = Field(0, ge=0)
+    """Passages per recording in other languages and voices, without text."""
+    passage_s: float = Field(30.0, gt=0)
+    """Length of such a passage, in seconds."""
+    passage_languages: list[str] = Field([])
+    """Languages of the passages, taken in turn from the input `clips`."""
+    markup: bool = False
+    """Add speaker labels, [music] cues and tags to the transcripts."""
+    conditions: list[Literal["clean", "office", "room", "noisy", "far"]] = Field(["clean"], min_length=1)
+    """Room conditions, used in turn."""
+    forms: list[Literal["srt", "vtt", "txt", "lines"]] = Field(["srt", "vtt"], min_length=1)
+    """Transcript formats, drawn for each recording. lines has no times."""
+    rate_hz: int = Field(16_000, ge=8_000, le=48_000)
+    """Sampling rate, in Hz."""
+    parts: int = Field(1, ge=1)
+    """Shards per speaker."""
+    seed: int = Field(0, ge=0)
+    """Random seed."""
 
     @model_validator(mode="after")
     def _ranges(self) -> ComposeParams:
@@ -113,9 +114,8 @@ class FetchPromptsParams(Params):
     They come from Debian, as clips for `compose`, a shard per language.
     """
 
-    languages: list[Literal["en", "es", "fr", "it", "ru"]] = Field(
-        ["en"], min_length=1, description="Languages to fetch, a shard each."
-    )
+    languages: list[Literal["en", "es", "fr", "it", "ru"]] = Field(["en"], min_length=1)
+    """Languages to fetch, a shard each."""
 
 
 _PROMPT_S = 3.6  # mean length of a prompt, to plan their number
@@ -130,48 +130,45 @@ class SynthesiseParams(Params):
     It has raw recordings in rooms, flawed transcripts and the true word times.
     """
 
-    hours: float = Field(1.0, gt=0, description="Approximate hours of audio.")
-    style: Literal["recordings", "prompts"] = Field(
-        "recordings",
-        description="recordings: minutes of speech with flawed transcripts. prompts: single sentences with correct "
-        "ones.",
-    )
-    recording_minutes: float = Field(
-        4.0,
-        gt=0,
-        description="Length of a recording, in minutes. It is shorter where few hours would leave too few speakers "
-        "beside the test voices.",
-    )
-    voices: int = Field(48, ge=1, description="Number of speakers.")
-    first_voice: int = Field(
-        0, ge=0, description="Number of the first speaker. Corpora with disjoint ranges share no speaker."
-    )
-    test_voices: int = Field(
-        0,
-        ge=0,
-        description="Number of speakers, from the first on, that speak test sentences, with a recording in every "
-        "condition.",
-    )
-    drift_s: float = Field(3.0, ge=0, description="Largest linear drift of cue times over a recording, in seconds.")
-    jitter_s: float = Field(0.25, ge=0, description="Standard deviation of each cue time, in seconds.")
-    missing: Share = Field(0.04, description="Share of the spoken sentences that the transcript leaves out.")
-    extra: Share = Field(0.04, description="Share of the transcript lines that were never spoken.")
-    misheard: Share = Field(0.01, description="Share of the words that the transcriber leaves out or mishears.")
-    markup: bool = Field(True, description="Add speaker labels, [music] cues and tags to the transcripts.")
+    hours: float = Field(1.0, gt=0)
+    """Approximate hours of audio."""
+    style: Literal["recordings", "prompts"] = "recordings"
+    """recordings: minutes of speech with flawed transcripts. prompts: single sentences with correct ones."""
+    recording_minutes: float = Field(4.0, gt=0)
+    """Length of a recording, in minutes. It is shorter where few hours would leave too few speakers beside the test
+    voices."""
+    voices: int = Field(48, ge=1)
+    """Number of speakers."""
+    first_voice: int = Field(0, ge=0)
+    """Number of the first speaker. Corpora with disjoint ranges share no speaker."""
+    test_voices: int = Field(0, ge=0)
+    """Number of speakers, from the first on, that speak test sentences, with a recording in every condition."""
+    drift_s: float = Field(3.0, ge=0)
+    """Largest linear drift of cue times over a recording, in seconds."""
+    jitter_s: float = Field(0.25, ge=0)
+    """Standard deviation of each cue time, in seconds."""
+    missing: Share = 0.04
+    """Share of the spoken sentences that the transcript leaves out."""
+    extra: Share = 0.04
+    """Share of the transcript lines that were never spoken."""
+    misheard: Share = 0.01
+    """Share of the words that the transcriber leaves out or mishears."""
+    markup: bool = True
+    """Add speaker labels, [music] cues and tags to the transcripts."""
     conditions: list[Literal["clean", "office", "room", "noisy", "far"]] = Field(
-        ["clean", "office", "room", "noisy", "far"], min_length=1, description="Room conditions, used in turn."
+        ["clean", "office", "room", "noisy", "far"], min_length=1
     )
-    forms: list[Literal["srt", "vtt", "txt"]] = Field(
-        ["srt", "vtt", "txt"], min_length=1, description="Transcript formats, drawn for each recording."
-    )
-    split: Split = Field("train", description="Which sentences are spoken. No sentence is in two splits.")
-    rate_hz: int = Field(16_000, ge=8_000, le=48_000, description="Sampling rate, in Hz.")
-    shards: int = Field(8, ge=1, description="Number of shards.")
-    seed: int = Field(
-        0,
-        ge=0,
-        description="Random seed of texts, pauses, rooms and transcript errors. The voices do not depend on it.",
-    )
+    """Room conditions, used in turn."""
+    forms: list[Literal["srt", "vtt", "txt"]] = Field(["srt", "vtt", "txt"], min_length=1)
+    """Transcript formats, drawn for each recording."""
+    split: Split = "train"
+    """Which sentences are spoken. No sentence is in two splits."""
+    rate_hz: int = Field(16_000, ge=8_000, le=48_000)
+    """Sampling rate, in Hz."""
+    shards: int = Field(8, ge=1)
+    """Number of shards."""
+    seed: int = Field(0, ge=0)
+    """Random seed of texts, pauses, rooms and transcript errors. The voices do not depend on it."""
 
     @model_validator(mode="after")
     def _training_voices_are_left(self) -> SynthesiseParams:
@@ -198,7 +195,11 @@ class SentencesParams(Params):
     There is one normalised sentence per line.
     """
 
-    count: int = Field(20_000, ge=1, description="Number of sentences.")
-    split: Split = Field("lm", description="Which sentences are written. No sentence is in two splits.")
-    shards: int = Field(4, ge=1, description="Number of shards.")
-    seed: int = Field(0, ge=0, description="Random seed.")
+    count: int = Field(20_000, ge=1)
+    """Number of sentences."""
+    split: Split = "lm"
+    """Which sentences are written. No sentence is in two splits."""
+    shards: int = Field(4, ge=1)
+    """Number of shards."""
+    seed: int = Field(0, ge=0)
+    """Random seed."""

@@ -18,25 +18,22 @@ class ExportParams(Params):
     The formats are WebDataset, lhotse Shar, NeMo, Kaldi, Hugging Face parquet, CTM, TextGrid and SRT.
     """
 
-    formats: list[Format] = Field(
-        ["webdataset", "nemo"],
-        min_length=1,
-        description="Formats to write: webdataset, shar, nemo, parquet, kaldi, ctm, textgrid, srt, files. nemo needs "
-        "webdataset.",
-    )
-    splits: list[str] = Field([], description="Export only utterances in these splits. Empty: all.")
-    tiers: list[str] = Field([], description="Export only utterances in these tiers. Empty: all.")
-    sets: list[str] = Field(
-        [], description="Export only utterances in these sets of the selection. Empty: all that are selected."
-    )
-    max_tar_mb: float = Field(1000.0, gt=0, description="Most audio per output shard, in megabytes.")
-    with_text: bool = Field(False, description="Add a .txt beside each .flac and .json of WebDataset.")
-    prefix: str = Field(
-        "",
-        description="Prefix for the paths in Kaldi's and lhotse's files: the final address of the export, with a "
-        "slash at the end.",
-    )
-    title: str = Field("speech", min_length=1, description="Name of the data set in its README.")
+    formats: list[Format] = Field(["webdataset", "nemo"], min_length=1)
+    """Formats to write: webdataset, shar, nemo, parquet, kaldi, ctm, textgrid, srt, files. nemo needs webdataset."""
+    splits: list[str] = Field([])
+    """Export only utterances in these splits. Empty: all."""
+    tiers: list[str] = Field([])
+    """Export only utterances in these tiers. Empty: all."""
+    sets: list[str] = Field([])
+    """Export only utterances in these sets of the selection. Empty: all that are selected."""
+    max_tar_mb: float = Field(1000.0, gt=0)
+    """Most audio per output shard, in megabytes."""
+    with_text: bool = False
+    """Add a .txt beside each .flac and .json of WebDataset."""
+    prefix: str = ""
+    """Prefix for the paths in Kaldi's and lhotse's files: the final address of the export, with a slash at the end."""
+    title: str = Field("speech", min_length=1)
+    """Name of the data set in its README."""
 
     @model_validator(mode="after")
     def _formats_fit(self) -> ExportParams:
@@ -55,44 +52,46 @@ class ImportParams(Params):
     They become utterances for select and features, or recordings with cues for align.
     """
 
-    format: Literal["lhotse", "shar", "nemo", "nemo-tarred", "kaldi", "parquet", "webdataset"] = Field(
-        description="Format of the source."
-    )
-    source: str = Field(
-        min_length=1,
-        description="File, glob, directory or URL: manifests, tars, parquet files or a Kaldi data directory.",
-    )
-    audio: str = Field(
-        "", description="With shar or nemo-tarred: glob of the tars that belong to the manifests, in the same order."
-    )
-    supervisions: str = Field("", description="With lhotse: supervisions.jsonl, if the source is recordings.jsonl.")
-    root: str = Field(
-        "",
-        description="Folder that relative paths start from, and the only one that files are read from. Empty: the "
-        "source's folder.",
-    )
-    allow_outside: bool = Field(False, description="Follow paths in manifests that lead out of `root`.")
-    kind: Literal["utterances", "recordings"] = Field(
-        "utterances", description="utterances: for select and features. recordings: with cues, for align."
-    )
-    corpus: str = Field("", description="Name of the corpus. It is part of every key.")
-    rate_hz: int = Field(16_000, ge=8_000, le=48_000, description="Sampling rate of the output, in Hz.")
-    licences: list[str] = Field(
-        list(DEFAULT_ALLOWED),
-        description="Allowed licences, as SPDX identifiers. One without a version allows all versions.",
-    )
-    licence: str = Field("", description="Licence of entries that name none.")
-    attribution: str = Field("", description="Attribution of entries that name none.")
-    language: str = Field("en", min_length=2, description="Language (BCP 47) of entries that name none.")
-    condition: str = Field("", description="Recording condition of the entries.")
-    shard_rows: int = Field(2000, ge=1, description="Approximate number of manifest lines per shard.")
-    max_hours: float = Field(12.0, gt=0, description="Longest recording, in hours.")
-    min_seconds: float = Field(0.1, ge=0, description="Shortest utterance, in seconds.")
-    max_bytes: int = Field(8 << 30, gt=0, description="Largest file after unpacking, in bytes.")
-    silent_peak: float = Field(
-        0.001, ge=0, lt=1, description="Treat audio with a lower peak as silent (1 is full scale)."
-    )
-    max_clipped: Share = Field(0.05, description="Largest share of samples at full scale.")
+    format: Literal["lhotse", "shar", "nemo", "nemo-tarred", "kaldi", "parquet", "webdataset"]
+    """Format of the source."""
+    source: str = Field(min_length=1)
+    """File, glob, directory or URL: manifests, tars, parquet files or a Kaldi data directory."""
+    audio: str = ""
+    """With shar or nemo-tarred: glob of the tars that belong to the manifests, in the same order."""
+    supervisions: str = ""
+    """With lhotse: supervisions.jsonl, if the source is recordings.jsonl."""
+    root: str = ""
+    """Folder that relative paths start from, and the only one that files are read from. Empty: the source's folder."""
+    allow_outside: bool = False
+    """Follow paths in manifests that lead out of `root`."""
+    kind: Literal["utterances", "recordings"] = "utterances"
+    """utterances: for select and features. recordings: with cues, for align."""
+    corpus: str = ""
+    """Name of the corpus. It is part of every key."""
+    rate_hz: int = Field(16_000, ge=8_000, le=48_000)
+    """Sampling rate of the output, in Hz."""
+    licences: list[str] = Field(list(DEFAULT_ALLOWED))
+    """Allowed licences, as SPDX identifiers. One without a version allows all versions."""
+    licence: str = ""
+    """Licence of entries that name none."""
+    attribution: str = ""
+    """Attribution of entries that name none."""
+    language: str = Field("en", min_length=2)
+    """Language (BCP 47) of entries that name none."""
+    condition: str = ""
+    """Recording condition of the entries."""
+    shard_rows: int = Field(2000, ge=1)
+    """Approximate number of manifest lines per shard."""
+    max_hours: float = Field(12.0, gt=0)
+    """Longest recording, in hours."""
+    min_seconds: float = Field(0.1, ge=0)
+    """Shortest utterance, in seconds."""
+    max_bytes: int = Field(8 << 30, gt=0)
+    """Largest file after unpacking, in bytes."""
+    silent_peak: float = Field(0.001, ge=0, lt=1)
+    """Treat audio with a lower peak as silent (1 is full scale)."""
+    max_clipped: Share = 0.05
+    """Largest share of samples at full scale."""
 
     @model_validator(mode="after")
     def _parts_fit(self) -> ImportParams:

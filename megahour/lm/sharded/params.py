@@ -13,23 +13,17 @@ from megahour.lm.params import PruneSize, SeveralModels, digest_of
 class UnionParams(SeveralModels):
     """Collect the words of several models with each model's values: the first step of mixing and pruning."""
 
-    unknown: Literal["zero", "share"] = Field(
-        "zero",
-        description="A model's probability of words that only other models know: zero, or an equal share of its "
-        "`<unk>`.",
-    )
-    piece_mb: int = Field(64, ge=1, description="Megabytes of a plain ARPA file per task.")
+    unknown: Literal["zero", "share"] = "zero"
+    """A model's probability of words that only other models know: zero, or an equal share of its `<unk>`."""
+    piece_mb: int = Field(64, ge=1)
+    """Megabytes of a plain ARPA file per task."""
 
 
 class RangesParams(Params):
     """Choose the word ranges that partition the models, balanced by a sample of the n-grams."""
 
-    shard_rows: int = Field(
-        1 << 20,
-        ge=1,
-        description="n-grams per partition, not counting shared ones. Smaller partitions need less memory and more "
-        "tasks.",
-    )
+    shard_rows: int = Field(1 << 20, ge=1)
+    """n-grams per partition, not counting shared ones. Smaller partitions need less memory and more tasks."""
 
 
 class GatherParams(Params):
@@ -43,11 +37,10 @@ class SortParams(Params):
 class WeightsParams(Params):
     """Tune the weights of models by EM on held-out text, and compute the perplexity of each model."""
 
-    weights: list[float] = Field([], description="Weights to evaluate on the text. Empty: tune them.")
-    heldout: list[str] = Field(
-        [],
-        description="Text to tune on, such as transcripts of the target domain. Alternatively give the input `text`.",
-    )
+    weights: list[float] = Field([])
+    """Weights to evaluate on the text. Empty: tune them."""
+    heldout: list[str] = Field([])
+    """Text to tune on, such as transcripts of the target domain. Alternatively give the input `text`."""
 
     def identity(self) -> dict[str, Any]:
         """With a digest of the held-out text."""
@@ -57,18 +50,17 @@ class WeightsParams(Params):
 class MixParams(Params):
     """Mix several models with given weights, as lines of an ARPA file."""
 
-    weights: list[float] = Field(
-        [], description="One weight ≥ 0 per model, summing to 1. Empty: those of the input `tuned`, from `lm-weights`."
-    )
+    weights: list[float] = Field([])
+    """One weight ≥ 0 per model, summing to 1. Empty: those of the input `tuned`, from `lm-weights`."""
 
 
 class HistoryCountsParams(Params):
     """Count how often contexts occur in a text, to weight the losses of entropy pruning."""
 
-    source: list[str] = Field(
-        [], description="Text to count in, best the training text. Alternatively give the input `text`."
-    )
-    piece_mb: int = Field(64, ge=1, description="Megabytes of a plain text file per task.")
+    source: list[str] = Field([])
+    """Text to count in, best the training text. Alternatively give the input `text`."""
+    piece_mb: int = Field(64, ge=1)
+    """Megabytes of a plain text file per task."""
 
     def identity(self) -> dict[str, Any]:
         """With a digest of the text."""
@@ -78,7 +70,8 @@ class HistoryCountsParams(Params):
 class LossesParams(Params):
     """Compute what a model loses without each n-gram and its extensions: entropy pruning (Stolcke 1998)."""
 
-    shortest: int = Field(2, ge=2, description="Keep all n-grams shorter than this.")
+    shortest: int = Field(2, ge=2)
+    """Keep all n-grams shorter than this."""
 
 
 class ThresholdParams(PruneSize, Params):
