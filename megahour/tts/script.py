@@ -18,10 +18,11 @@ from megahour.tts.phones import Alphabet, Pronounce
 MOST_WORDS = 40  # of a piece; longer sentences are split
 MOST_CHARACTERS = 1 << 20
 SENTENCE_S, PARAGRAPH_S = 0.25, 0.6
-_PARAGRAPH = re.compile(r"\n[ \t]*\n")
+_PARAGRAPH = re.compile(r"\n[ \t\r]*\n")
+_SHORTENED = re.compile(r"\.(?=[,;:])")  # the full stop of an abbreviation: etc., e.g.:
 _ENDS = re.compile(r"[.!?…。！？]")
 _BREAKS = re.compile(r"[,;:()\[\]—–«»،、，]|\s-\s|\n")
-_BRACED = re.compile(r"\{((?:[^{}]|(?<=[\s{])\{(?=[\s:]))*)\}")  # a brace by itself is X-SAMPA's name of a phone, æ
+_OPENS = re.compile(r"(?<![\s{])\{|\{(?![\s:])")  # a brace by itself is X-SAMPA's name of a phone, æ
 _SPACES = re.compile(r"\s+")
 _RATES = {"x-slow": 0.5, "slow": 0.75, "medium": 1.0, "default": 1.0, "fast": 1.35, "x-fast": 1.75}
 _STRENGTHS = {"none": 0.0, "x-weak": 0.1, "weak": 0.2, "medium": 0.4, "strong": 0.7, "x-strong": 1.0}
@@ -88,14 +89,14 @@ class Reader:
 
     def _plain(self, text: str, draft: _Draft) -> Iterator[SpokenPiece]:
         """Add words to the draft, and yield the pieces that end among them."""
-        for number, part in enumerate(_BRACED.split(text)):
-            if number % 2:
+        for part, braced in _parts(text):
+            if braced:
                 self._say(draft, partial(self.pronounce.written, part), part.strip())
                 continue
             read = normalise_view(View(part), self.language)
             before = 0
             for word, start, end in zip(read.tokens, read.offsets, read.ends, strict=True):
-                yield from self._between(draft, part[before:start], part[start:])
+                yield from self._between(draft, part[before:start], part[start : start + 1])
                 before = max(before, end)
                 self._say(draft, partial(self.pronounce.word, word), word)
                 if len(draft.words) >= MOST_WORDS:
@@ -105,13 +106,15 @@ class Reader:
     def _between(self, draft: _Draft, marks: str, after: str) -> Iterator[SpokenPiece]:
         """Apply the punctuation between two words: end the piece, add a pause, or neither.
 
-        A full stop inside p.m. or 1.2.3 does nothing.
+        A full stop inside p.m. or 1.2.3 does nothing; nor does one before a comma, as in "etc.,". after: the character
+        behind the marks, "" at the end.
         """
         inside = marks == "." and bool(after)
-        abbreviated = draft.initials and marks.rstrip() == "." and after[:1].islower()
+        abbreviated = draft.initials and marks.rstrip() == "." and after.islower()
         draft.initials = inside
         if inside or abbreviated:
             return
+        marks = _SHORTENED.sub("", marks)
         if _PARAGRAPH.search(marks):
             yield from _ended(draft, PARAGRAPH_S)
         elif _ENDS.search(marks):
@@ -137,11 +140,11 @@ class Reader:
             if after_s := _break_s(element):
                 yield from _ended(draft, 0.0)
                 yield SpokenPiece([], "", after_s=after_s)
-        elif tag == "phoneme":
+        elif tag == "phoneme" and element.get("ph"):
             alphabet, phones = _phones_of(element)
             self._say(draft, partial(self.pronounce.written, phones, alphabet), phones)
-        elif tag == "sub":
-            yield from self._plain(_one_line(element.get("alias")), draft)
+        elif tag == "sub" and (alias := element.get("alias")):
+            yield from self._plain(_one_line(alias), draft)
         else:
             yield from self._inside(element, draft, tag, level)
 
@@ -164,6 +167,18 @@ class Reader:
         draft.pace = pace
         if tag in ("s", "p"):
             yield SpokenPiece([], "", after_s=PARAGRAPH_S if tag == "p" else SENTENCE_S)
+
+
+def _parts(text: str) -> Iterator[tuple[str, bool]]:
+    """The parts of a text, and whether each stood in braces. The time is linear, however braces are mixed."""
+    done = 0
+    while (first := text.find("{", done)) >= 0 and (end := text.find("}", first)) >= 0:
+        for inner in _OPENS.finditer(text, first + 1, end):  # the last one belongs to the closing brace
+            first = inner.start()
+        yield text[done:first], False
+        yield text[first + 1 : end], True
+        done = end + 1
+    yield text[done:], False
 
 
 def _parsed(text: str) -> ElementTree.Element:

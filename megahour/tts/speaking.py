@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +25,7 @@ from megahour.tts.vocoders import vocoder_at
 from megahour.units.lexicon import Lexicon
 
 LOUDEST = 0.99
+KEPT_WORDS = 1 << 16  # pronunciations by rules that stay in memory; each costs espeak-ng some milliseconds
 LN_SEMITONE = float(np.log(2) / 12)
 
 
@@ -165,7 +166,7 @@ class Speaker(AnySpeaker):
 
 
 def rules_of(language: str) -> Callable[[str], list[str]] | None:
-    """espeak-ng's, of one of its languages; "": none."""
+    """espeak-ng's, of one of its languages, which are asked once for each word; "": none."""
     from megahour.corpus.generate.espeak import phonemes
 
-    return partial(phonemes, language=language) if language else None
+    return lru_cache(KEPT_WORDS)(partial(phonemes, language=language)) if language else None

@@ -46,6 +46,20 @@ def test_a_long_sentence_is_spoken_in_parts() -> None:
     assert [len(piece.text.split()) for piece in parts] == [MOST_WORDS, MOST_WORDS, 3]
 
 
+def test_a_full_stop_before_a_comma_ends_no_piece() -> None:
+    (only,) = said("Cats etc., and the U.S.A.; then")
+    assert shown(only) == "_catsetcetera_andtheusa_then_"
+
+
+def test_paragraphs_of_files_from_windows() -> None:
+    one, other = said("a cat.\r\n\r\nit sat\r\n")
+    assert (one.text, one.after_s, other.text) == ("a cat", PARAGRAPH_S, "it sat")
+
+
+def test_open_braces_are_read_at_once() -> None:
+    assert said("{ " * 100_000) == []  # trying each of them with all that follow takes minutes
+
+
 def test_phones_in_braces() -> None:
     (only,) = said("say {h ə l o}, {b @ t} {ˈhə.lo}")
     assert shown(only) == "_sayhəlo_bəthəlo_"
@@ -58,6 +72,7 @@ def test_a_brace_among_x_sampa_phones_is_the_vowel_of_cat() -> None:
     for text in ("a {k { t}", "a {kæt}", ssml):
         assert [shown(piece) for piece in own.pieces(text)] == ["_akæt_"]
     assert [shown(piece) for piece in own.pieces("{{ n d} {a }b{ c }")] == ["_ændabc_"]
+    assert [shown(piece) for piece in own.pieces("} {a {b {c} d} {e")] == ["_abcde_"]  # the innermost
 
 
 def test_phones_that_a_voice_has_not_heard() -> None:
@@ -112,6 +127,11 @@ def test_elements_within_a_sentence_do_not_part_it() -> None:
     assert shown(only) == "_thebigcatsat_"
     (longest,) = said('<speak><break time="10s"/></speak>')
     assert longest.after_s == 10
+
+
+def test_text_without_its_replacement_is_spoken() -> None:
+    (only,) = said('<speak>a <sub>cat</sub> <phoneme alphabet="ipa" ph="">sat</phoneme> <sub alias="">up</sub></speak>')
+    assert shown(only) == "_acatsatup_"
 
 
 @pytest.mark.parametrize("head", ['<?xml version="1.0"?>\n', "<!-- a note -->", " \n"])
