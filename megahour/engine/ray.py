@@ -38,6 +38,7 @@ LOCAL = "local"
 AHEAD = 2  # tasks submitted per core, so that no core waits for the next one
 HEAD_PORT = 6379
 REMEDY = "check engine.master: `local`, `auto` on a machine of the cluster, or HOST:PORT of its head"
+SLOW = "run it again when the machine is less busy, or with engine.kind local; logs: /tmp/ray/session_latest/logs"
 SHORT_S = 0.5  # how long tasks have to end before they are cancelled
 REFRESH_S = 10.0  # between checks of the number of cores: a cluster may grow
 Task = Callable[[int, Any], Any]  # (index, item) → Ray's reference, or its stream of references
@@ -169,8 +170,10 @@ class RayEngine(EngineBase):
             before = signal.getsignal(signal.SIGTERM)
             try:
                 ray.init(**self._settings())
-            except (ConnectionError, OSError, RuntimeError, ValueError) as error:
-                raise EngineError(f"Ray did not start at {self.address}: {error}", remedy=REMEDY) from error
+            except Exception as error:  # Ray raises plain ones, such as when its node is too slow to start
+                ray.shutdown()  # processes that have started
+                remedy = SLOW if self.address == LOCAL else REMEDY
+                raise EngineError(f"Ray did not start at {self.address}: {error}", remedy=remedy) from error
             finally:
                 if threading.current_thread() is threading.main_thread():
                     signal.signal(signal.SIGTERM, before)  # Ray's handler would end the process silently

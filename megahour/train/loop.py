@@ -212,7 +212,7 @@ class Run:
         measured = {"loss": gradients.loss, "correct": gradients.correct} if gradients else {}
         if gradients and gradients.without_path is not None:
             measured["without_path"] = gradients.without_path
-        self.readings.add(step, {**metrics, **measured})
+        self.readings.add(step, {**metrics, **measured, **self.trainer.loss_scale()})
         self._read()
         if metrics.get("lost_neighbours"):
             raise WorkerLostError(
@@ -243,6 +243,7 @@ class Run:
             loss = None
             if lacking := int(values.get("without_path", 0)):
                 self._count_pathless(lacking)
+            self.trainer.check_scale(values.get("loss_scale", 1.0), step.first)
             if step.weight:
                 summed, correct = values.pop("loss"), int(values.pop("correct"))
                 loss = summed / step.weight

@@ -31,6 +31,8 @@ from megahour.train.params import TrainParams
 
 T = TypeVar("T")
 
+LEAST_SCALE = 1e-4  # of an fp16 loss; also fairseq's limit
+
 
 class Gradients(NamedTuple):
     """Gradients of the mean loss, the summed loss and correct frames as scalars of the device, and the weight.
@@ -241,6 +243,22 @@ class Trainer:
                 f"{what} at step {number}, learning rate {learning_rate:.2g}",
                 where="train",
                 remedy="lower learning_rate or clip; at step 0, look for NaN in the features",
+            )
+
+    def loss_scale(self) -> dict[str, float | Tensor]:
+        """The scale of fp16's losses, as `loss_scale`; empty for other precisions."""
+        if self.scaler is None:
+            return {}
+        return {"loss_scale": reading(self.scaler.scale(torch.ones((), device=self.device)))}
+
+    def check_scale(self, scale: float, number: int) -> None:
+        """Raises StageError if fp16's scale of the loss, halved by each step left out, is below `LEAST_SCALE`."""
+        if scale < LEAST_SCALE:
+            raise StageError(
+                f"fp16 gradients are infinite or NaN at any scale of the loss, now {scale:.1g} at step {number}, and "
+                "their steps are left out",
+                where="train",
+                remedy="set precision: fp32 to see whether the gradients themselves are broken; if they are not, bf16",
             )
 
     def evaluate(self, batches: Iterable[Batch]) -> tuple[float, int, int]:

@@ -123,3 +123,16 @@ def test_no_cluster_at_the_address_is_named() -> None:
         pytest.raises(EngineError, match=f"no Ray cluster answers at {address}.*\nRemedy: .*engine.master"),
     ):
         list(engine.map(toy_tasks.square, [1]))
+
+
+def test_a_node_that_does_not_start_is_an_error_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray raises an Exception of no other class."""
+    import ray as library
+
+    def slow(**_: object) -> None:
+        raise Exception("The current node timed out during startup.")
+
+    monkeypatch.setattr(library, "init", slow)
+    monkeypatch.setattr(library, "shutdown", lambda: None)  # the other tests' cluster
+    with RayEngine() as engine, pytest.raises(EngineError, match=r"(?s)did not start.*timed out.*Remedy: .*less busy"):
+        list(engine.map(toy_tasks.square, [1]))

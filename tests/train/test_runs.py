@@ -18,6 +18,7 @@ from megahour.sync.group.torch_group import TorchGroup
 from megahour.train.job import prepare
 from megahour.train.loop import execute
 from megahour.train.params import TrainParams
+from megahour.train.step import Gradients, Trainer
 from megahour.train.workers.worker import _new_store
 
 SMALL: dict[str, Any] = {
@@ -117,3 +118,19 @@ def test_a_schedule_without_batches_is_refused(tmp_path: Path, data: dict[str, A
     urls = {role: artifact.url for role, artifact in data.items()}
     with pytest.raises(StageError, match="the schedule has no batches"):
         execute_here(str(tmp_path), urls, {"epochs": 0, "whole_epochs": 0}, 0)
+
+
+def test_fp16_gradients_that_are_never_finite_end_a_run(
+    tmp_path: Path, data: dict[str, Artifact], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradients = Trainer.gradients
+
+    def infinite(self: Trainer, *about: Any) -> Gradients:
+        found = gradients(self, *about)
+        found.values[0][0] = float("inf")
+        return found
+
+    monkeypatch.setattr(Trainer, "gradients", infinite)
+    urls = {role: artifact.url for role, artifact in data.items()}
+    with pytest.raises(StageError, match=r"(?s)at any scale of the loss.*precision: fp32"):
+        execute_here(str(tmp_path), urls, {"precision": "fp16", "epochs": 9}, 0)

@@ -403,6 +403,24 @@ def test_an_overflow_in_fp16_leaves_the_step_out_and_halves_the_scale() -> None:
         assert not torch.equal(before[0], own.parameters[0])
 
 
+def test_fp16_gradients_that_are_never_finite_end_the_training() -> None:
+    """The losses are finite: each step would be left out, to the end of the schedule."""
+    with trainer(1, params={"precision": "fp16"}) as own, trainer(1) as exact:
+        assert exact.loss_scale() == {}
+        for number in range(100):
+            gradients = own.gradients([batch()], [number])
+            gradients.values[0][0] = float("inf")
+            own.apply(gradients, 1e-2, number)
+            scale = float(own.loss_scale()["loss_scale"])
+            assert scale == 2.0**15 / 2**number
+            if number < 29:
+                own.check_scale(scale, number)
+                continue
+            with pytest.raises(StageError, match="infinite or NaN at any scale of the loss, now 6e-05 at step 29"):
+                own.check_scale(scale, number)
+            return
+
+
 @pytest.mark.parametrize(
     ("kind", "targets", "params"),
     [

@@ -108,7 +108,7 @@ class Bmuf:
     def finish(self) -> None:
         """End the open block, and put the global model W(t), not the look-ahead B(t), into `model`.
 
-        Floating-point buffers become the workers' mean. A collective call. Raises MegahourError on all workers
+        Buffers become the workers' mean. A collective call. Raises MegahourError on all workers
         if one of them has another model.
         """
         self.meet()

@@ -44,11 +44,17 @@ class Fsdp:
                     "the optimiser already has a state of whole parameters", remedy="create the trainer first"
                 )
             check_shared(trainable(model), optimiser)
+            wrapped = {name: _submodule(model, name) for name in options.modules} | {"": model}
+            _check_dtypes(wrapped)
             broadcast_model(model, group)
             whole = dict(model.named_parameters())
             mesh = DeviceMesh.from_group(process_group, next(model.parameters()).device.type)
-            for module in [*(_submodule(model, name) for name in options.modules), model]:
-                fully_shard(module, mesh=mesh)
+            for name, module in wrapped.items():
+                try:
+                    fully_shard(module, mesh=mesh)
+                except (ValueError, NotImplementedError) as error:
+                    what = f"FSDP cannot share out {f'module {name}' if name else 'the model'}: {error}"
+                    raise ConfigError(what, remedy="change these parameters, or take `dense` or `zero`") from error
             parts = dict(model.named_parameters())
             new = {parameter: parts[name] for name, parameter in whole.items()}
             for settings in optimiser.param_groups:
@@ -73,7 +79,7 @@ class Fsdp:
         self._group.traffic.received_bytes += size_bytes
 
     def finish(self) -> None:
-        """Gather the weights and average floating-point buffers: all workers hold one model. A collective call.
+        """Gather the weights and average buffers: all workers hold one model. A collective call.
 
         `model.parameters()` are then whole tensors. The model remains wrapped in FSDP: a later `state_dict()` has
         DTensors, whose `full_tensor()` is a collective call.
@@ -90,6 +96,24 @@ class Fsdp:
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Does nothing. Raises ConfigError for another trainer's state."""
         own_state("fsdp", states, self._group.rank, ())
+
+
+def _check_dtypes(wrapped: Mapping[str, nn.Module]) -> None:
+    """Raises ConfigError if trained parameters that FSDP gathers together differ in dtype.
+
+    Each of the modules, in this order, gathers what those before it have left.
+    """
+    seen: set[nn.Parameter] = set()
+    for name, module in wrapped.items():
+        own = {key: p for key, p in module.named_parameters() if p.requires_grad and p not in seen}
+        seen.update(own.values())
+        if len({p.dtype for p in own.values()}) > 1:
+            first = {str(p.dtype).removeprefix("torch."): key for key, p in reversed(own.items())}
+            raise ConfigError(
+                f"FSDP gathers {' and '.join(f'{dtype} ({key})' for dtype, key in first.items())} together",
+                where=f"module {name}" if name else "fsdp",
+                remedy="name the modules of one dtype in `modules`, or give all trained parameters the same dtype",
+            )
 
 
 def _submodule(model: nn.Module, name: str) -> nn.Module:

@@ -90,7 +90,7 @@ class Gossip:
         self._spread()
 
     def finish(self) -> None:
-        """Set `model` to the mean of all nodes' weights and floating-point buffers. A collective call.
+        """Set `model` to the mean of all nodes' weights and buffers. A collective call.
 
         If workers are lost, the survivors all get the mean over survivors.
 

@@ -89,7 +89,7 @@ class LocalSgd:
             self._flat.set_weights(mean)
 
     def finish(self) -> None:
-        """Take the mean of the weights trained since the last one, and of floating-point buffers. A collective call.
+        """Take the mean of the weights trained since the last one, and of buffers. A collective call.
 
         Raises MegahourError on all workers if one of them has another model.
         """

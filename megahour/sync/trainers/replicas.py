@@ -12,11 +12,14 @@ from megahour.core.errors import MegahourError
 from megahour.sync.group.base import Group
 from megahour.sync.trainers.flat import unique
 
+_WHOLE = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
+_HALF = 2**32  # a float64 holds an int64 in two parts
+
 
 def average_buffers(model: nn.Module, group: Group) -> None:
-    """Replace floating-point buffers (running means and variances) by the workers' mean. A collective call.
+    """Replace buffers (running means and variances, counts of batches) by the workers' mean. A collective call.
 
-    Raises `WorkerLostError` as `Group.all_reduce`.
+    That of whole numbers is rounded. Raises `WorkerLostError` as `Group.all_reduce`.
     """
     buffers = buffers_of(model)
     if group.size > 1 and buffers.numel():
@@ -26,13 +29,12 @@ def average_buffers(model: nn.Module, group: Group) -> None:
 def end_with_one_model(model: nn.Module, group: Group) -> None:
     """The end of `finish`: `average_buffers`, and a check that all workers hold the same model. A collective call.
 
-    Raises MegahourError on all workers if a parameter or a floating-point buffer differs on one of them.
+    Raises MegahourError on all workers if a parameter or a buffer differs on one of them.
     """
     average_buffers(model, group)
     if group.size == 1:
         return
-    floating = {id(tensor) for tensor in _floating(model)}
-    named = [*model.named_parameters(), *((n, buffer) for n, buffer in model.named_buffers() if id(buffer) in floating)]
+    named = [*model.named_parameters(), *((n, buffer) for n, buffer in model.named_buffers() if _has_mean(buffer))]
     digests = group.all_gather(torch.tensor([digest([tensor]) for _, tensor in named], dtype=torch.int64)).wait()
     apart = (digests != digests[0]).tolist()
     if others := [rank for rank, row in enumerate(apart) if any(row)]:
@@ -46,18 +48,26 @@ def end_with_one_model(model: nn.Module, group: Group) -> None:
 
 @torch.no_grad()
 def buffers_of(model: nn.Module) -> Tensor:
-    """The floating-point buffers as one vector (B,), empty if there are none.
+    """The buffers as one vector, empty if there are none; the mean of several is that of `average_buffers`.
 
     In float64: the mean of float32 values that are equal on all workers (a window, a constant) keeps their bits.
+    A whole number is in it as two, its remainder by 2³² and the quotient, so that equal ones are exact, too.
     """
-    parts = [buffer.detach().reshape(-1).to(torch.float64) for buffer in _floating(model)]
-    return torch.cat(parts) if parts else torch.empty(0, dtype=torch.float64)
+    floating = [buffer.reshape(-1).to(torch.float64) for buffer in _floating(model)]
+    whole = [buffer.reshape(-1).to(torch.int64) for buffer in _whole(model)]
+    parts = [values.fmod(_HALF).double() for values in whole]
+    parts += [values.div(_HALF, rounding_mode="trunc").double() for values in whole]
+    return torch.cat([*floating, *parts]) if floating or whole else torch.empty(0, dtype=torch.float64)
 
 
 @torch.no_grad()
 def set_buffers(model: nn.Module, vector: Tensor) -> None:
-    """Copy `vector` (B,) into the floating-point buffers."""
-    _copy_parts(_floating(model), vector)
+    """Copy a `vector` of `buffers_of` into the buffers."""
+    whole = _whole(model)
+    count = sum(buffer.numel() for buffer in whole)
+    floating, low, high = torch.split_with_sizes(vector, [vector.numel() - 2 * count, count, count])
+    _copy_parts(_floating(model), floating)
+    _copy_parts(whole, low.round().long() + high.round().long() * _HALF)
 
 
 def digest(tensors: Sequence[Tensor]) -> int:
@@ -69,7 +79,16 @@ def digest(tensors: Sequence[Tensor]) -> int:
 
 
 def _floating(model: nn.Module) -> list[Tensor]:
-    return unique(buffer for buffer in model.buffers() if buffer.is_floating_point())
+    real = (torch.view_as_real(buffer) if buffer.is_complex() else buffer for buffer in unique(model.buffers()))
+    return [buffer for buffer in real if buffer.is_floating_point()]
+
+
+def _has_mean(buffer: Tensor) -> bool:
+    return buffer.is_floating_point() or buffer.is_complex() or buffer.dtype in _WHOLE
+
+
+def _whole(model: nn.Module) -> list[Tensor]:
+    return [buffer for buffer in unique(model.buffers()) if buffer.dtype in _WHOLE]
 
 
 @torch.no_grad()

@@ -94,7 +94,7 @@ class StreamingDiloco:
     def finish(self) -> None:
         """Complete the pending exchange, share all fragments once more, and set `model` to the global model W, not B.
 
-        Floating-point buffers become the workers' mean. A collective call. Raises MegahourError on all workers if one
+        Buffers become the workers' mean. A collective call. Raises MegahourError on all workers if one
         of them has another model.
         """
         base.end_together(self._group)

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import re
 import threading
 import warnings
 from typing import Any
@@ -253,18 +254,36 @@ def test_ddps_models_can_be_copied_and_compiled_and_end_with_their_own_forward(t
         assert "trains 2 parameters that the workers do not share" in found["loss with weights"]
 
 
-def refused_by_fsdp() -> str:
-    model, criterion = net(), nn.Linear(4, 1)
-    optimiser = torch.optim.SGD([*model.parameters(), *criterion.parameters()], lr=0.1)
-    try:
-        build("fsdp", model, optimiser, group=TorchGroup(timeout_s=30))
-    except ConfigError as error:
-        return error.message
-    return ""
+def refused_by_fsdp() -> list[str]:
+    """Its words to a loss's parameters, to dtypes that differ in one module, and to a scalar; "" to named modules."""
+    group, said = TorchGroup(timeout_s=30), []
+    strange = nn.Linear(4, 1)
+    mixed = [nn.Sequential(nn.Linear(4, 5), nn.Linear(5, 2).bfloat16()) for _ in range(2)]
+    scalar = nn.Linear(4, 5)
+    scalar.gain = nn.Parameter(torch.tensor(1.0))
+    for model, others, modules in (
+        (net(), strange, ()),
+        (mixed[0], None, ()),
+        (mixed[1], None, ("1",)),
+        (scalar, None, ()),
+    ):
+        optimiser = torch.optim.SGD([*model.parameters(), *(others.parameters() if others else ())], lr=0.1)
+        try:
+            build("fsdp", model, optimiser, group=group, modules=modules)
+            said.append("")
+        except ConfigError as error:
+            said.append(str(error))
+    return said
 
 
-def test_fsdp_names_what_is_not_the_models() -> None:
-    assert all("trains 2 parameters" in str(said) for said in run_workers(refused_by_fsdp, 2))
+def test_fsdp_names_what_it_cannot_share_out() -> None:
+    """With mixed dtypes torch's own error, in the first forward pass, was an AssertionError without a name."""
+    for said in run_workers(refused_by_fsdp, 2):
+        strange, mixed, named, scalar = said
+        assert "trains 2 parameters" in strange
+        assert re.search(r"bfloat16 \(1.weight\) and float32 \(0.weight\) together.*in `modules`", mixed, re.DOTALL)
+        assert named == ""
+        assert "cannot share out the model: fully_shard doesn't support scalar parameters. Change gain" in scalar
 
 
 class Rounds(torch.optim.SGD):
