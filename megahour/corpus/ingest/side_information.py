@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -96,11 +97,15 @@ def _fields(item: Item) -> dict[str, Any]:
 
 def _tells(value: Any, name: str) -> bool:
     """Whether a field holds something. The number 0 is the first speaker of many data sets; else it stands for none."""
+    if isinstance(value, float) and math.isnan(value):  # a missing value of a table
+        return False
     return bool(value) or (name == "speaker" and isinstance(value, int | float) and not isinstance(value, bool))
 
 
 def _text(value: Any) -> str:
-    """A value, or a list of values, as one line."""
+    """A value, or a list of values, as one line. Numbers are floats in columns of which some value is missing."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if isinstance(value, list):
         return ", ".join(filter(None, (_text(each) for each in value)))
     return " ".join(str(value).split()) if isinstance(value, str | int) else ""

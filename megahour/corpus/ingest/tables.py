@@ -38,6 +38,7 @@ SEPARATOR = "|"  # between several addresses in one field of a CSV; URLs must es
 _ADDRESS = re.compile(rf"://|(?:{'|'.join(map(re.escape, TRANSCRIPTS))})$", re.IGNORECASE)
 _PROBLEM = "\0"  # the column of a row that cannot be read
 MAX_LINE = 16 << 20
+MAX_SIZE = 1 << 60  # bytes of a medium
 
 csv.field_size_limit(MAX_LINE)
 
@@ -68,8 +69,8 @@ def plan_table(source: str, shard_bytes: int, shard_rows: int) -> list[dict[str,
         # A row without an address repeats no other.
         addresses.append(key_of("address", address) if address else -1 - row)
         names.append(key_of("name", _name(fields, address)) if address else -1 - row)
-        size = first_of(fields, SIZE_COLUMNS)
-        filled += int(size) / shard_bytes if str(size).isdecimal() else 1 / shard_rows
+        size = _size(first_of(fields, SIZE_COLUMNS))
+        filled += 1 / shard_rows if size is None else size / shard_bytes
         specs[-1]["table"][1] += 1
     if not named:
         raise ConfigError(
@@ -79,6 +80,15 @@ def plan_table(source: str, shard_bytes: int, shard_rows: int) -> list[dict[str,
         )
     _mark_repeated(specs, addresses, names)
     return specs
+
+
+def _size(value: Any) -> float | None:
+    """A size in bytes; None if it is none. Tables with missing values have floats."""
+    try:
+        size = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return size if 0 <= size < MAX_SIZE else None  # false for NaN
 
 
 def _mark_repeated(specs: list[dict[str, Any]], *columns: array[int]) -> None:
@@ -256,10 +266,11 @@ def csv_rows(file: BinaryIO, suffix: str, offset: int | None) -> Iterator[tuple[
     header = _Lines(file, 0)
     first = next(iter(header), "")
     delimiter = "\t" if suffix == ".tsv" else ";" if first.count(";") > first.count(",") else ","
-    names = [name.strip().lower() for name in next(csv.reader([first], delimiter=delimiter), [])]
-    lines = _Lines(file, header.position if offset is None else offset)
-    start = lines.position
+    start = 0
     try:
+        names = [name.strip().lower() for name in next(csv.reader([first], delimiter=delimiter), [])]
+        lines = _Lines(file, header.position if offset is None else offset)
+        start = lines.position
         for values in tsv_rows(lines, len(names)) if suffix == ".tsv" else csv.reader(lines, delimiter=delimiter):
             if values:
                 fields = dict(zip(names, values, strict=False))
@@ -269,5 +280,7 @@ def csv_rows(file: BinaryIO, suffix: str, offset: int | None) -> Iterator[tuple[
             start = lines.position
     except csv.Error as error:
         raise ConfigError(
-            f"{error} near byte {start}", where="source", remedy="the table must be CSV in UTF-8"
+            f"{str(error).partition(' - ')[0]} near byte {start}",
+            where="source",
+            remedy="the table must be CSV in UTF-8, with line ends of Unix or Windows",
         ) from None

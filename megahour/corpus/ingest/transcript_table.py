@@ -7,13 +7,16 @@ and the blocks with its recordings' names.
 from __future__ import annotations
 
 import io
+import lzma
 import re
+import zipfile
+import zlib
 from bisect import bisect_right
 from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.stage import Context, Inputs, SingleShard, Task
 from megahour.core.store import Artifact
 from megahour.corpus.ingest.params import TranscriptTableParams
@@ -26,6 +29,7 @@ from megahour.corpus.ingest.tables import (
     csv_rows,
     first_of,
 )
+from megahour.corpus.transcripts.encodings import decode_text
 from megahour.corpus.transcripts.pairing import split_suffix
 from megahour.corpus.transcripts.read import read_table
 
@@ -44,7 +48,7 @@ class LayOutTranscripts(SingleShard[TranscriptTableParams]):
     name = "lay-out-transcripts"
     params = TranscriptTableParams
     inputs = ()
-    version = 2
+    version = 3
     local = True  # the driver reports errors of the file
 
     def run(self, p: TranscriptTableParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
@@ -71,7 +75,7 @@ def read_transcripts(url: str, language: str) -> dict[str, str]:
 
     Raises
     ------
-    ConfigError: the files are larger than `MAX_BYTES`, or two of them have different texts for a name.
+    ConfigError: the files are larger than `MAX_BYTES`, cannot be read, or have different texts for a name.
     """
     listing = list_source(url, where="transcripts")
     if not open_source(url)[2]:
@@ -85,11 +89,16 @@ def read_transcripts(url: str, language: str) -> dict[str, str]:
         if left < 0:
             remedy = "give the texts in a table of addresses (source=TABLE, column `text`), or beside the media"
             raise ConfigError(f"more than {MAX_BYTES >> 30} GiB of transcripts", where=url, remedy=remedy)
-        more = _by_header(data, path) or read_table(data, language=language)
-        if other := next((name for name, text in more.items() if texts.get(name, text) != text), ""):
-            remedy = "name the recordings with their folders, or ingest the folders one by one, each with its file"
-            raise ConfigError(f"{path} has another text for {other} than an earlier file", where=url, remedy=remedy)
-        texts.update(more)
+        try:
+            more = _by_header(data, path, language) or read_table(data, language=language)
+        except BadRecord as bad:
+            raise ConfigError(bad.detail, where=f"{listing.root}/{path}") from None
+        for name, text in more:
+            if texts.setdefault(name, text) != text:
+                remedy = "give one text for each recording; if two have one name, name them with their folders, or"
+                remedy += " ingest the folders one by one, each with its file"
+                message = f"{path} has another text for {name} than an earlier line or file"
+                raise ConfigError(message, where=url, remedy=remedy)
     return texts
 
 
@@ -99,20 +108,26 @@ def _unpacked(listing: SourceListing, path: str, limit: int) -> bytes:
 
     with listing.blob(path).open() as file:
         packing = infer_compression(path)
-        return bytes((compr[packing](file, mode="r") if packing else file).read(limit))
+        try:
+            return bytes((compr[packing](file, mode="r") if packing else file).read(limit))
+        except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:  # those of the decompressors have no number
+                raise
+            remedy = "copy it again, or unpack it"
+            raise ConfigError(f"cannot unpack: {error}", where=f"{listing.root}/{path}", remedy=remedy) from None
 
 
-def _by_header(data: bytes, path: str) -> dict[str, str]:
-    """Texts by name of a table with a header; empty if it has none."""
+def _by_header(data: bytes, path: str, language: str) -> list[tuple[str, str]]:
+    """Names and texts of a table with a header; empty if it has none."""
     suffix = split_suffix(re.sub(r"\.(?:gz|bz2|xz|zst)$", "", path))[1]
     if suffix not in (".csv", ".tsv"):
-        return {}
-    texts = {}
-    for _, fields in csv_rows(io.BytesIO(data), suffix, None):
+        return []
+    texts = []
+    for _, fields in csv_rows(io.BytesIO(decode_text(data, language).encode()), suffix, None):
         text = str(first_of(fields, (*TEXT_COLUMNS, *TRANSCRIPT_COLUMNS)))
         if name := str(first_of(fields, (*AUDIO_COLUMNS, *NAME_COLUMNS))):
-            texts[name] = text
-    return {name: text.strip() for name, text in texts.items() if text.strip()}
+            texts.append((name, text.strip()))
+    return [(name, text) for name, text in texts if text]
 
 
 class TranscriptsByName:

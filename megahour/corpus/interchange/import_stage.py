@@ -20,7 +20,7 @@ class Import(Stage[ImportParams]):
     """One task per tar or parquet file, or per about `shard_rows` lines of a manifest, by whole recordings."""
 
     name = "import"
-    version = 8
+    version = 9
     params = ImportParams
     inputs = ()
 

@@ -192,7 +192,8 @@ def _chain(match: Match, words: Tongue) -> Iterator[Piece]:
 
 
 def _ordinal(match: Match, words: Tongue) -> Iterator[Piece]:
-    return _spread(words.ordinal(_ascii(match["rank"]), match["os"].lstrip("."), around(match)), match)
+    rank = _ascii(plain_digits(match["rank"], words))
+    return _spread(words.ordinal(rank, match["os"].lstrip("."), around(match)), match)
 
 
 def _roman(match: Match, words: Tongue) -> Iterator[Piece]:

@@ -81,6 +81,11 @@ def grouped_number(words: Tongue) -> str:
     return rf"(?:\d{{1,3}}(?:{words.grouping}\d{{3}})+{lakhs})(?!\d)(?:{_point(words)}\d++)?"
 
 
+def _rank(words: Tongue) -> str:
+    """Pattern of an ordinal's whole number, which may have grouped thousands: 10,000th."""
+    return rf"(?:\d{{1,3}}(?:{words.grouping}\d{{3}}){{1,2}}|\d{{1,9}})"
+
+
 def _number(words: Tongue) -> str:
     point = "" if words.decimal_sign == "." else r"|\d++\.\d++(?!\.?\d)"
     return rf"(?:{grouped_number(words)}|\d++{_point(words)}\d++{point}|\d++)"
@@ -93,7 +98,7 @@ def _plain_rules(language: str) -> list[str]:
         return []
     if words.minus:
         with_nouns = [_money_rule(words), *_price_and_quantity(words, ())] if words.currencies else []
-        suffix = rf"(?P<ordinal>(?<![.,\d])(?P<rank>\d{{1,9}})(?P<os>{words.ordinal_suffix})(?!\w))"
+        suffix = rf"(?P<ordinal>(?<![.,\d])(?P<rank>{_rank(words)})(?P<os>{words.ordinal_suffix})(?!\w))"
         number = rf"(?P<number>(?P<minus>{_MINUS})?(?P<value>{_number(words)}))"
         return [*with_nouns, *([suffix] if words.ordinal_suffix else []), number]
     return [r"(?P<number>(?P<value>\d+))" if reads_numbers(language) else r"(?P<digits>\d+(?:[.,]\d+)*)"]
@@ -193,7 +198,7 @@ def _number_rules(words: Tongue) -> list[str]:
         *_price_and_quantity(words, ("%", "‰", "°")),
         r"(?P<fraction>(?<![\w/⁄.,])(?:(?P<mixed>\d{1,3}) )?(?P<top>\d{1,2})[/⁄](?P<bottom>[2-68]|10)(?![\w/⁄]))",
         rf"(?P<halves>(?<![\w/⁄.,])(?P<units>\d{{1,3}}){gap}(?P<vulgar>[{VULGAR}]))",
-        rf"(?P<ordinal>(?<![.,])(?P<rank>\d{{1,9}})(?P<os>{words.ordinal_suffix or '(?!)'})(?!\w))",
+        rf"(?P<ordinal>(?<![.,])(?P<rank>{_rank(words)})(?P<os>{words.ordinal_suffix or '(?!)'})(?!\w))",
         rf"(?P<chain>(?<![\w.])(?!{grouped_number(words)}(?![.\d]))\d++(?:\.\d++){{2,}}+)",
         rf"(?P<range>(?<![\w.,-])(?P<low>{number})(?P<dash>[–—-])(?P<high>{number})(?![\w-]))",
         rf"(?P<number>(?P<minus>{_MINUS})?(?P<value>{number}))",

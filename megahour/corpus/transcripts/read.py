@@ -32,8 +32,12 @@ SUFFIXES = (
 TIMED_SUFFIXES = (".srt", ".vtt", ".sbv")
 PLAIN_SUFFIXES = (".txt", ".lab")  # .lab is the Montreal Forced Aligner's
 REACH_S = 10  # cues that are out of order by at most this are moved into place
-_CLOCK = r"(-?)(?:(\d{1,4}):)?(\d{1,3}):(\d{1,3})[.,](\d{1,3})"
-_TIMING = re.compile(rf"^\s*{_CLOCK}\s*(?:-+>|,)\s*{_CLOCK}(?:\s.*)?$")  # SBV has a comma
+_CLOCK = r"(-?)(?:(\d{1,4}):)?(\d{1,3}):(\d{1,3})"
+_FRACTION = r"[.,](\d{1,9})"
+_TIMING = re.compile(  # of SBV, with a comma, or with an arrow
+    rf"^\s*(?:{_CLOCK}{_FRACTION}\s*,\s*{_CLOCK}{_FRACTION}|"
+    rf"{_CLOCK}(?:{_FRACTION})?\s*-+>\s*{_CLOCK}(?:{_FRACTION})?)(?:\s.*)?$"
+)
 _NUMBER = re.compile(r"^\s*\d+\s*$")
 _TABLE_LINE = re.compile(r"^([^\t|:]+)(?:([\t|])|:\s)((?(2)[^\t|]*|.*))")
 _SPACED_LINE = re.compile(r"^(\S+)(\s+)(.*)")
@@ -132,7 +136,7 @@ def _in_order(cues: list[Cue], rate_hz: int) -> list[Cue]:
 
 
 def _timed_cues(text: str, rate_hz: int, *, is_vtt: bool) -> Iterator[Cue]:
-    lines = text.split("\n")
+    lines = text.replace("\ufeff", "").split("\n")  # marks at the beginning of each of several files in one
     timings = [(position, match) for position, line in enumerate(lines) if (match := _TIMING.match(line))]
     if not timings:
         if any(line.strip() for line in lines) and not (is_vtt and lines[0].startswith("WEBVTT")):
@@ -142,7 +146,8 @@ def _timed_cues(text: str, rate_hz: int, *, is_vtt: bool) -> Iterator[Cue]:
     for (position, match), edge in zip(timings, edges, strict=True):
         last = edge == len(lines)
         body = _vtt_body(lines[position + 1 : edge]) if is_vtt else _srt_body(lines[position + 1 : edge], last)
-        start, end = _samples(match.groups()[:5], rate_hz), _samples(match.groups()[5:], rate_hz)
+        clocks = match.groups()[:10] if match[3] else match.groups()[10:]
+        start, end = _samples(clocks[:5], rate_hz), _samples(clocks[5:], rate_hz)
         yield Cue(start, end if end > start >= 0 else -1, "\n".join(body))
 
 
@@ -163,13 +168,13 @@ def _srt_body(lines: list[str], last: bool) -> list[str]:
 
 
 def _samples(clock: tuple[str | Any, ...], rate_hz: int) -> int:
-    """Samples of (sign, hours, minutes, seconds, fraction); -1 for an impossible time such as 0:75."""
+    """Samples of (sign, hours, minutes, seconds, decimals); -1 for an impossible time such as 0:75."""
     sign, hours, minutes, seconds, fraction = clock
     whole = int(hours or 0), int(minutes), int(seconds)
     if sign or whole[0] >= MAX_HOURS or whole[1] >= 60 or whole[2] >= 60:
         return -1
-    milliseconds = int(fraction.ljust(3, "0"))
-    return ((whole[0] * 60 + whole[1]) * 60 + whole[2]) * rate_hz + milliseconds * rate_hz // 1000
+    nanoseconds = int((fraction or "").ljust(9, "0"))
+    return ((whole[0] * 60 + whole[1]) * 60 + whole[2]) * rate_hz + nanoseconds * rate_hz // 10**9
 
 
 def _paragraphs(text: str) -> Iterator[str]:
@@ -180,14 +185,14 @@ def _paragraphs(text: str) -> Iterator[str]:
         yield from in_sentences(block)
 
 
-def read_table(data: bytes, *, language: str = "en") -> dict[str, str]:
-    """Transcripts by name from lines ``name<TAB>text``, ``name|text`` or ``name: text``; skips comments (; #).
+def read_table(data: bytes, *, language: str = "en") -> list[tuple[str, str]]:
+    """Names and transcripts of lines ``name<TAB>text``, ``name|text`` or ``name: text``; skips comments (; #).
 
     What follows a second tab or ``|`` is another column, such as the normalised text of LJ Speech. If most lines are of
     none of these forms, the first space ends the name, as in Kaldi's ``text``.
     """
-    lines = [line for line in decode_text(data, language).splitlines() if line.strip() and line[0] not in ";#"]
+    lines = [line for line in decode_text(data, language).split("\n") if line.strip() and line[0] not in ";#"]
     rows = [match for line in lines if (match := _TABLE_LINE.match(line))]
     if len(rows) < len(lines) / 2:
         rows = [match for line in lines if (match := _SPACED_LINE.match(line))]
-    return {row[1].strip(): row[3].strip() for row in rows}
+    return [(row[1].strip(), row[3].strip()) for row in rows]

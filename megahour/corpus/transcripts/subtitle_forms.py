@@ -129,10 +129,12 @@ def ass_said(text: str) -> list[Said]:
 def table_said(text: str) -> list[Said]:
     """Cues of lines ``start TAB end TAB text``; none if one of the lines has another form.
 
+    Lines that begin with a backslash are Audacity's: the frequencies of the label before.
+
     >>> table_said("0.5\\t1.25\\tHello there.")
     [Said(start_s=0.5, end_s=1.25, text='Hello there.', speaker='', joined=False)]
     """
-    lines = [line for line in text.split("\n") if line.strip()]
+    lines = [line for line in text.split("\n") if line.strip() and not line.startswith("\\\t")]
     headed = bool(lines) and lines[0].strip().lower().split("\t") == TABLE_HEADING
     rows = [_TABLE_ROW.fullmatch(line) for line in lines[headed:]]
     found = [row.groups() for row in rows if row]

@@ -97,11 +97,11 @@ def _tiers(text: str) -> list[Tier]:
 
 
 def ctm_said(text: str) -> list[Said]:
-    """Sentences of the words of a CTM file, all channels by start.
+    """Sentences of the words of a CTM file, by start; words of two channels are not joined.
 
-    Raises BadRecord (``unreadable-transcript``) for a line of another form.
+    Raises BadRecord (``unreadable-transcript``) for a line of another form, and for words of several recordings.
     """
-    words = []
+    words: dict[str, dict[str, list[Said]]] = {}  # by recording and channel
     for number, line in enumerate(text.split("\n"), 1):
         fields = line.split()
         if not fields or fields[0].startswith(";;"):
@@ -109,6 +109,10 @@ def ctm_said(text: str) -> list[Said]:
         start, lasts = (seconds(fields[at]) if len(fields) > 4 else float("nan") for at in (2, 3))
         if start != start or lasts != lasts:
             raise BadRecord("unreadable-transcript", f"line {number}: not recording, channel, start, duration, word")
-        words.append(Said(start, start + lasts, fields[4]))
-    spoken = (word for word in words if word.text.lower() not in SILENCES)
-    return list(sentences(sorted(spoken, key=lambda word: word.start_s)))
+        said = words.setdefault(fields[0], {}).setdefault(fields[1], [])
+        said += [Said(start, start + lasts, fields[4])] * (fields[4].lower() not in SILENCES)
+    if len(words) > 1:
+        names = ", ".join(list(words)[:3])
+        raise BadRecord("unreadable-transcript", f"words of {len(words)} recordings ({names} …); give a file for each")
+    channels = (sorted(said, key=lambda word: word.start_s) for own in words.values() for said in own.values())
+    return sorted((cue for said in channels for cue in sentences(said)), key=lambda cue: cue.start_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -25,6 +26,7 @@ from megahour.corpus.ingest.side_information import side_info
 from megahour.corpus.ingest.sources import Item
 from megahour.corpus.ingest.stage import Ingest
 from megahour.corpus.ingest.tables import plan_table, table_items
+from megahour.corpus.media.addresses import Blob
 from megahour.corpus.media.audio import Decoder, decode
 from megahour.corpus.media.listed import Listing
 from megahour.engine.local import LocalEngine
@@ -131,6 +133,35 @@ def test_the_text_may_stand_in_the_row(tmp_path: Path, column: str) -> None:
     (item,) = table_items(table, plan_table(table, 1 << 30, 1)[0]["table"][0], 1, 0)
     assert not isinstance(item, BadRecord)
     assert (item.text, item.transcripts) == ("Send me the file.txt, please", ())
+
+
+def test_numbers_are_floats_where_a_value_is_missing(tmp_path: Path) -> None:
+    """The speaker 12.0 counted as none, and each of their recordings as a speaker of its own."""
+    columns = {"audio": ["a.wav", "b.wav"], "speaker_id": [12.0, None], "spk": ["", "ann"], "bytes": [5e8, None]}
+    pq.write_table(pa.table({**columns, "license": ["CC0"] * 2}), tmp_path / "t.parquet")
+    source = str(tmp_path / "t.parquet")
+    specs = plan_table(source, 256_000_000, 16)
+    assert [spec["table"] for spec in specs] == [[0, 1], [1, 1]]
+    items = [each for spec in specs for each in table_items(source, *spec["table"], spec["row"])]
+    assert [side_info(each, IngestParams(source=source)).speaker for each in items if isinstance(each, Item)] == [
+        "12",
+        "ann",
+    ]
+    nan = Item("a", "a", Blob("a", io.BytesIO), (), None, {"speaker_id": math.nan, "spk": "bob", "licence": "CC0"})
+    assert side_info(nan, IngestParams()).speaker == "bob"
+
+
+@pytest.mark.parametrize("size", ["9" * 400, "9" * 5000, "1e400", "nan", "-1", "two"])
+def test_a_size_that_is_none_ends_no_plan(tmp_path: Path, size: str) -> None:
+    (tmp_path / "t.csv").write_text(f"audio,bytes\na.wav,{size}\nb.wav,5\n")
+    assert [spec["table"][1] for spec in plan_table(str(tmp_path / "t.csv"), 1000, 16)] == [2]
+
+
+def test_line_ends_of_old_macs_are_named(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes(b"audio,text\ra.wav,Hello.\r")
+    with pytest.raises(ConfigError, match="new-line character seen in unquoted field near byte 0") as caught:
+        plan_table(str(tmp_path / "t.csv"), 1000, 16)
+    assert "line ends of Unix or Windows" in caught.value.remedy
 
 
 def test_the_number_0_is_a_name_and_a_speaker(tmp_path: Path) -> None:

@@ -45,6 +45,26 @@ def test_files_without_a_transcript_and_too_large_ones(tmp_path: Path, monkeypat
         laid_out(tmp_path, ["a: too many"])
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("a.csv", b"name,text\na,One.\na,Two.\n", "has another text for a than an earlier line"),
+        ("a.txt", b"a: One.\na: Two.\n", "has another text for a than an earlier line"),
+        ("cut.tsv.gz", gzip.compress(b"name\ttext\na\tb\n")[:-4], "cannot unpack: Compressed file ended"),
+        ("no.txt.gz", b"a: One.", "cannot unpack: Not a gzipped file"),
+        ("no.txt.xz", b"a: One.", "cannot unpack: Input format not supported"),
+        ("noise.txt", bytes(range(256)), "save the file as UTF-8"),
+    ],
+)
+def test_texts_that_would_be_lost_and_files_that_cannot_be_read(
+    tmp_path: Path, name: str, data: bytes, message: str
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_transcripts(str(tmp_path / name), "en")
+    assert name in str(caught.value)
+
+
 def test_tables_with_a_header_and_several_files(tmp_path: Path) -> None:
     for name, text in {
         "validated.tsv": 'client_id\tpath\tsentence\nann\ta.mp3\t"Go home: now.\nbob\tb.mp3\t\n',
@@ -66,6 +86,8 @@ def test_tables_with_a_header_and_several_files(tmp_path: Path) -> None:
     assert read("books/*.txt") == {"1-1": "GO", "1-2": "STOP", "2-1": "AGAIN"}
     with pytest.raises(ConfigError, match=r"other/1\.trans\.txt has another text for 1-1"):
         read("*/1.trans.txt")
+    (tmp_path / "cues.csv").write_bytes("name,text\na,One.\nb,Two.\na,One.\n".encode("utf-16"))
+    assert read("cues.csv") == {"a": "One.", "b": "Two."}
     with pytest.raises(ConfigError, match="books is a folder") as caught:
         read("books")
     assert "books/**/*.txt" in caught.value.remedy

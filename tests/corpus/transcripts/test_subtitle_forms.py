@@ -100,6 +100,16 @@ def test_tables_of_times_and_text() -> None:
     assert problem("name\tage\nann\t7\n", ".tsv").reason == "unreadable-transcript"
 
 
+def test_frequencies_of_audacitys_labels_are_no_text() -> None:
+    """They made a plain text of the file, whose times were spoken."""
+    text = "0.5\t1.25\tHello there.\n\\\t100.0\t2000.0\n2.0\t3.0\tBye.\n"
+    cues = read_transcript(text.encode(), ".txt", 100).cues
+    assert [(cue.start_samples, cue.end_samples, cue.raw) for cue in cues] == [
+        (50, 125, "Hello there."),
+        (200, 300, "Bye."),
+    ]
+
+
 def test_lab_is_a_text_but_not_htk_labels() -> None:
     assert cues("the quick brown fox\n", ".lab") == [Cue(-1, -1, "the quick brown fox")]
     assert "HTK" in problem("0 500000 sil\n500000 900000 dh\n", ".lab").detail

@@ -57,6 +57,17 @@ def test_srt_as_it_is_written_by_hand() -> None:
     assert raws(no_numbers) == ["one", "two"]
 
 
+def test_srt_times_with_any_number_of_decimals_and_files_joined() -> None:
+    """Without them, "00:00:03 --> 00:00:04" was spoken; the mark of the second file made its number a word."""
+    text = "\ufeff1\n00:00:01,250000 --> 00:00:02\nOne.\n\n"
+    text += "\ufeff2\n00:00:03 --> 00:00:04.5\nAt 10:30,11:45.\n10:30,11:45\n"
+    cues = read_transcript(text.encode(), ".srt", 22_050).cues
+    assert [(cue.start_samples, cue.end_samples, cue.raw) for cue in cues] == [
+        (27_562, 44_100, "One."),
+        (66_150, 99_225, "At 10:30,11:45.\n10:30,11:45"),
+    ]
+
+
 def test_vtt_with_everything_in_it() -> None:
     text = """WEBVTT - a title
 Kind: captions
@@ -269,14 +280,24 @@ def test_repairs_are_counted() -> None:
 
 def test_one_file_of_many_transcripts() -> None:
     text = "; core sounds\nactivated: Activated.\ndigits/1: One: the first\nplain\tTab text\nbroken line\n"
-    assert read_table(text.encode()) == {"activated": "Activated.", "digits/1": "One: the first", "plain": "Tab text"}
+    named = {"activated": "Activated.", "digits/1": "One: the first", "plain": "Tab text"}
+    assert dict(read_table(text.encode())) == named
+    assert read_table("a|One\u2028line\u0085of\x0ba file\nb|Two".encode()) == [
+        ("a", "One\u2028line\u0085of\x0ba file"),
+        ("b", "Two"),
+    ]
 
 
 def test_a_table_with_further_columns_or_with_spaces() -> None:
     of_lj_speech = "LJ1|Printing, in 1450|Printing, in fourteen fifty\nLJ2|has|has\n"
-    assert read_table(of_lj_speech.encode()) == {"LJ1": "Printing, in 1450", "LJ2": "has"}
+    assert dict(read_table(of_lj_speech.encode())) == {"LJ1": "Printing, in 1450", "LJ2": "has"}
     of_kaldi = "ann-1 HE SAID: NO\nann-2\tAND SO\nann-3 ON\nann-4\nann-5 NOW\n"
-    assert read_table(of_kaldi.encode()) == {"ann-1": "HE SAID: NO", "ann-2": "AND SO", "ann-3": "ON", "ann-5": "NOW"}
+    assert dict(read_table(of_kaldi.encode())) == {
+        "ann-1": "HE SAID: NO",
+        "ann-2": "AND SO",
+        "ann-3": "ON",
+        "ann-5": "NOW",
+    }
 
 
 def test_labels_that_name_nobody() -> None:

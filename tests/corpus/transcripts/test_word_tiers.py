@@ -49,6 +49,17 @@ def test_what_is_no_textgrid_is_refused(text: str) -> None:
         cues(text)
 
 
+def test_ctm_words_of_two_channels_are_not_mixed() -> None:
+    text = "r A 0.0 0.5 hello\nr B 0.2 0.3 good\nr A 0.5 0.5 there\nr B 0.6 0.3 morning\n"
+    cues = read_transcript(text.encode(), ".ctm", 10).cues
+    assert [(cue.start_samples, cue.end_samples, cue.raw) for cue in cues] == [
+        (0, 10, "hello there"),
+        (2, 9, "good morning"),
+    ]
+    with pytest.raises(BadRecord, match=r"words of 2 recordings \(r, s …\)"):
+        read_transcript(f"{text}s A 0.1 0.2 else\n".encode(), ".ctm", 10)
+
+
 def test_ctm_words_of_all_channels() -> None:
     text = ";; made by hand\ntalk 1 0.50 0.25 hello 0.9\ntalk 1 0.75 0.25 you\ntalk 2 9.00 0.50 bye NA\n"
     assert cues(text, ".ctm") == [Cue(500, 1000, "hello you"), Cue(9000, 9500, "bye")]
