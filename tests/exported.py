@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,8 @@ def model(
     layers: int = 2,
     heads: Mapping[str, Any] = {},
     stats: Mapping[str, Any] | None = None,
+    tokens: Sequence[str] = TOKENS,
+    mels: int = MELS,
 ) -> Artifact:
     """A *model* artifact with random weights, large enough in the head for the best token to change often.
 
@@ -46,18 +48,18 @@ def model(
     audio = {"input": "stacked", "rate_hz": rate_hz, "low_hz": p.low_hz, "high_hz": p.high_hz, "prior": p.scaled_prior}
     config: dict[str, Any] = {
         "kind": kind,
-        "inputs": stack * MELS,
-        "outputs": len(TOKENS),
+        "inputs": stack * mels,
+        "outputs": len(tokens),
         "layers": layers,
         "units": 32,
     }
     config |= {
         "units": 32,
         "stack": stack,
-        "tokens": TOKENS,
-        "stats": stats or {"mean": [0.3] * MELS, "inv_std": [0.4] * MELS},
+        "tokens": list(tokens),
+        "stats": stats or {"mean": [0.3] * mels, "inv_std": [0.4] * mels},
     }
-    config |= {"audio": {**audio, "edges": p.edges, "scale": p.scale}, "mels": MELS}
+    config |= {"audio": {**audio, "edges": p.edges, "scale": p.scale}, "mels": mels}
     config |= {"lookahead": 3} if kind == "lstm" else {}
     config |= {"join": 24, "context": 2, "decoder_layers": 1, **heads} if heads else {}
     module = build(config, seed=5)

@@ -20,9 +20,9 @@ import soxr
 from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
-from megahour.features.fbank import SHIFT_S, WINDOW_S, frame_count, frame_seconds, lead_samples, log_mel
+from megahour.features.fbank import WINDOW_S, frame_count, lead_samples, log_mel
 from megahour.features.normalise import CausalMean
-from megahour.features.params import UNIT
+from megahour.features.params import SHIFT_S, UNIT, frame_seconds
 from megahour.features.stack import stack
 from megahour.serve.spec import bucket_frames
 

@@ -24,7 +24,7 @@ from megahour.align.document import Document
 from megahour.align.edges import EdgeWords, audible_frames, fade, loud_frames, main_parts, widen
 from megahour.align.params import AlignParams
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, HEARD
-from megahour.features.fbank import SHIFT_S
+from megahour.features.params import SHIFT_S
 
 UNTRANSCRIBED = "untranscribed"
 NEVER = np.iinfo(np.int64).max

@@ -25,7 +25,7 @@ from megahour.decode.composed_search import composed_graph
 from megahour.decode.lattice_search import LatticeSearcher
 from megahour.decode.params import DecodeParams
 from megahour.decode.search import Hypothesis, Searcher, SearchOptions, Text
-from megahour.features.sets import set_of
+from megahour.features.sets import frame_seconds_of, set_of
 from megahour.features.stack import stack
 from megahour.lattices.table import SUFFIX, LatticeRow, density, to_table
 from megahour.models.configuration import normalisation, read_config
@@ -36,7 +36,6 @@ from megahour.serve.spec import ModelSpec
 if TYPE_CHECKING:
     from megahour.decode.token_search import TokenReading, TokenSearcher
 
-FRAME_S = 0.01
 Float32 = npt.NDArray[np.float32]
 Search = Callable[[Sequence[Float32]], list[list[Hypothesis] | ValueError]]
 
@@ -60,7 +59,9 @@ def decode_shard(
     values = frames_of(table, len(mean), where=inputs["features"].url)
     out.came_in(len(table))
     out.drop("too-short", len(table) - len(rows))
-    out.stat("audio_s", round(int(frames[rows].sum()) * FRAME_S, 2))
+    frame_s = frame_seconds_of(inputs["features"])
+    out.stat("audio_s", round(int(frames[rows].sum()) * frame_s, 2))
+    frame_s *= size * model.get("subsample", 1)
 
     def sequences() -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         for row in rows:
@@ -84,7 +85,7 @@ def decode_shard(
                 best = hypothesis[0]
                 hypotheses.append(_row(p, key, best, most_likely(outputs["tags"], tags) if tags else ()))
                 if best.lattice is not None:
-                    lattices.append(LatticeRow(key, best.lattice, scales[0], size * FRAME_S, best.final))
+                    lattices.append(LatticeRow(key, best.lattice, scales[0], frame_s, best.final))
                 if p.nbest:
                     listed.append(_nbest_line(key, best.nbest[: p.nbest]))
                 _count(out, p, scales, hypothesis, texts[row].as_py())

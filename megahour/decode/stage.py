@@ -63,7 +63,7 @@ class Decode(Stage[DecodeParams]):
     """
 
     name = "decode"
-    version = 3
+    version = 4
     params = DecodeParams
     inputs = (
         Input("features"),

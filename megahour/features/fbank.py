@@ -15,8 +15,9 @@ import scipy.fft
 from numpy.typing import NDArray
 
 from megahour.features import kernels
+from megahour.features.params import SHIFT_S
 
-WINDOW_S, SHIFT_S = 0.025, 0.010
+WINDOW_S = 0.025
 PREEMPHASIS = kernels.PREEMPHASIS_PERCENT / 100
 BLOCK_FRAMES = 512  # frames per pass: 1 MB of float32, which stays in cache
 FLOOR = np.float32(np.finfo(np.float32).eps)
@@ -54,15 +55,6 @@ def frame_count(samples: int, rate_hz: int, *, mirrored: bool = False) -> int:
     """
     length, shift = round(WINDOW_S * rate_hz), round(SHIFT_S * rate_hz)
     return (samples + shift // 2) // shift if mirrored else max(0, 1 + (samples - length) // shift)
-
-
-def frame_seconds(rate_hz: int) -> float:
-    """Seconds from one frame to the next: a whole number of samples, 9.977 ms at 22,050 Hz.
-
-    >>> frame_seconds(16_000), round(frame_seconds(22_050) * 22_050)
-    (0.01, 220)
-    """
-    return round(SHIFT_S * rate_hz) / rate_hz
 
 
 def lead_samples(rate_hz: int) -> int:

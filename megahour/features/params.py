@@ -12,6 +12,16 @@ from megahour.core.config import LATER, Options, Params, Share
 
 UNIT = 1 / 32768
 """Scales int16 samples to -1 … 1. A power of two, so that features shift by a constant without rounding."""
+SHIFT_S = 0.010
+
+
+def frame_seconds(rate_hz: int) -> float:
+    """Seconds from one frame to the next: a whole number of samples, 9.977 ms at 22,050 Hz.
+
+    >>> frame_seconds(16_000), round(frame_seconds(22_050) * 22_050)
+    (0.01, 220)
+    """
+    return round(SHIFT_S * rate_hz) / rate_hz
 
 
 class FeaturesParams(Params):

@@ -8,6 +8,13 @@ from functools import lru_cache
 from megahour.core.errors import ConfigError
 from megahour.core.stage import Task
 from megahour.core.store import Artifact
+from megahour.features.params import SHIFT_S, frame_seconds
+
+
+def frame_seconds_of(features: Artifact) -> float:
+    """Seconds from one frame of *features* to the next; 10 ms for audio of several rates and for published cepstra."""
+    rate_hz = features.summary.get("audio", {}).get("rate_hz", 0)
+    return frame_seconds(rate_hz) if rate_hz else SHIFT_S
 
 
 def need_frames(artifact: Artifact, *, where: str) -> None:

@@ -15,7 +15,7 @@ from megahour.core.receipts import Receipt
 from megahour.core.schemas import LEFT_OUT_S
 from megahour.core.store import Artifact
 from megahour.engine.base import Engine, in_order
-from megahour.features.fbank import frame_seconds
+from megahour.features.sets import frame_seconds_of
 from megahour.report.counters import Heaviest
 from megahour.report.coverage_counts import ALL, REASON, ShardCount, count_shard, wanted_columns
 from megahour.report.coverage_family import CountedArtifact, Family, family
@@ -143,8 +143,7 @@ def _features(found: Family, member: CountedArtifact, number: int) -> Iterator[S
     beside = _pairs(member, selection) if selection else {}
     columns = wanted_columns(columns_of(selection.artifact)) if selection else ()
     url, taught = selection.artifact.url if selection else "", found.taught(member)
-    rate_hz = member.artifact.summary.get("audio", {}).get("rate_hz", 0)  # 0: several, or published cepstra
-    frame_s = frame_seconds(rate_hz) if rate_hz else 0.01
+    frame_s = frame_seconds_of(member.artifact)
     for receipt in member.artifact.each_receipt():
         own = (receipt.tags.get("set", ""),) if ".targets.arrow" in receipt.files else taught
         shards = (beside[receipt.shard],) if receipt.shard in beside else ()

@@ -15,6 +15,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from megahour.core.errors import ConfigError, StoreError
+from megahour.features.params import frame_seconds
 from megahour.models.foreign import ForeignModel
 from megahour.transcribe.bundle_files import (
     AGAIN,
@@ -120,8 +121,6 @@ class BundleManifest(ListedFiles):
     @property
     def shift_s(self) -> float:
         """Seconds from one row of log posteriors to the next."""
-        from megahour.features.fbank import frame_seconds  # `verify` reads bundles where scipy is not installed
-
         return self.frames * frame_seconds(self.front_end.rate_hz)
 
     def model_config_of(self) -> dict[str, Any]:

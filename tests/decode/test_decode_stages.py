@@ -14,6 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
+import exported
 import kaldifst
 import numpy as np
 import pyarrow as pa
@@ -609,6 +610,25 @@ def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
         run_stage(Decode(), DecodeParams(lattice=1.0), roles(made, "features", "model", prefix="ctc_"), output, engine)
     with pytest.raises(ConfigError, match="the hypotheses have no lattices"):
         next(read_rows(made["features"], 0))
+
+
+def test_a_frame_of_a_lattice_is_a_row_of_the_model_in_whole_samples(made: dict[str, Artifact], tmp_path: Path) -> None:
+    """A conformer makes a row of four frames, and at 22,050 Hz a frame has 220 samples."""
+    spoken = made["ctc_features"]
+    conformer = exported.model(tmp_path / "model", "conformer", tokens=TOKENS, mels=len(TOKENS))
+    with ShardWriter(Artifact(tmp_path / "graph"), 0, "made") as out:
+        of_graph = {"model": conformer, "lm": made["lm"], "lexicon": made["lexicon"]}
+        MakeGraph().run(GraphParams(topology="ctc"), of_graph, Task({}), out, Context(work=tmp_path))
+        exported.closed(Artifact(tmp_path / "graph"), [out.commit()], "graph", {})
+    summary = {**spoken.summary, "audio": {"rate_hz": 22_050}}
+    shard = {"set": "test"}, {".arrow": spoken.read_table(0, ".arrow")}
+    inputs = {"features": write_artifact(tmp_path / "features", [shard], summary), "model": conformer}
+    inputs["graph"] = Artifact(tmp_path / "graph")
+    with ShardWriter(Artifact(tmp_path / "hypotheses"), 0, "made") as out:
+        Decode().run(DecodeParams(lattice=4.0), inputs, Task({"shard": 0}), out, Context(work=tmp_path))
+        exported.closed(Artifact(tmp_path / "hypotheses"), [out.commit()], "decode", {})
+    found = [row.frame_s for row in read_rows(Artifact(tmp_path / "hypotheses"), 0)]
+    assert found == [pytest.approx(4 * 220 / 22_050)] * 4
 
 
 def test_the_best_scale_has_the_fewest_errors_and_is_the_smallest_of_equal_ones(made: dict[str, Artifact]) -> None:
