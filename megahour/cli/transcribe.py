@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,8 +171,9 @@ def _targets(inputs: list[tuple[str, str]], asked: Asked) -> Sequence[Path | Non
         return [None] * len(inputs)
     plain = [Path(asked.out) / Path(name).with_suffix(f".{asked.form}") for _, name in inputs]
     whole = [Path(asked.out) / f"{name}.{asked.form}" for _, name in inputs]
-    targets = [one if plain.count(one) == 1 else other for one, other in zip(plain, whole, strict=True)]
-    if twice := sorted({str(target) for target in targets if targets.count(target) > 1}):
+    shared = Counter(plain)
+    targets = [one if shared[one] == 1 else other for one, other in zip(plain, whole, strict=True)]
+    if twice := sorted(str(target) for target, count in Counter(targets).items() if count > 1):
         raise ConfigError(f"two inputs would become {twice[0]}", where=asked.out, remedy="transcribe them one by one")
     if not (asked.resume or asked.overwrite) and (there := [target for target in targets if target.exists()]):
         what = f"{len(there)} of {len(targets)} outputs already exist, such as {there[0].name}"

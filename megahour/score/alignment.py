@@ -7,6 +7,7 @@ composed recordings a clip of several words has true times only at its two ends,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -153,15 +154,14 @@ def compare(
     written = [(cue["cue"], position, word) for cue in cues for position, word in enumerate(cue["text"].split())]
     partner = match([word for _, _, word in written], [word["text"] for word in truth])
     kept = {segment["cue"] for segment in segments if segment["kept"]}
-    for cue in cues:
-        aligned = [bool(partner[i] >= 0) for i, (number, _, _) in enumerate(written) if number == cue["cue"]]
-        if not aligned:
-            continue
-        spoken = sum(aligned) * 2 >= len(aligned)
+    having = Counter(number for number, _, _ in written)
+    equal = Counter(number for (number, _, _), at in zip(written, partner.tolist(), strict=True) if at >= 0)
+    for number, count in having.items():
+        spoken = equal[number] * 2 >= count
         tally.spoken_cues += spoken
         tally.unspoken_cues += not spoken
-        tally.spoken_lost += spoken and cue["cue"] not in kept
-        tally.unspoken_kept += not spoken and cue["cue"] in kept
+        tally.spoken_lost += spoken and number not in kept
+        tally.unspoken_kept += not spoken and number in kept
     place_of = {(cue, position): i for i, (cue, position, _) in enumerate(written)}
     pairs = [(word, partner[place_of[word["cue"], word["word"]]]) for word in words]
     true = [(word, truth[at]) for word, at in pairs if at >= 0]

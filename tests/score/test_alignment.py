@@ -94,6 +94,25 @@ def test_a_cue_is_spoken_when_half_of_its_words_are() -> None:
     assert (row("", "b")["spoken_cues"], row("", "b")["unspoken_cues"]) == (1, 0)  # a cue without words is neither
 
 
+class Numbered(int):
+    """The number of a cue that counts how often it is compared."""
+
+    compared = 0
+    __hash__ = int.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        Numbered.compared += 1
+        return int(self) == other
+
+
+def test_each_word_is_counted_to_its_cue_once_and_not_looked_for_in_all_of_them() -> None:
+    cues = [{"cue": Numbered(number), "text": "a b c"} for number in range(40)]
+    tally = AlignmentCounts()
+    compare(timed("a b c " * 40), cues, [], [{"cue": 3, "kept": True}], 1000, 1.0, tally)
+    assert (tally.spoken_cues, tally.spoken_lost, tally.unspoken_cues) == (40, 39, 0)
+    assert Numbered.compared < 1000, "40 cues of 120 words: 4,800 pairs"
+
+
 def test_a_refused_recording_loses_its_spoken_cues() -> None:
     row = scored([], [])
     assert (row["refused"], row["spoken_lost"], row["unspoken_kept"]) == (1, 2, 0)

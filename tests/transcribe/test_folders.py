@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 from pathlib import Path
 
 import soundfile
@@ -28,3 +29,23 @@ def test_resume_makes_what_is_missing_and_overwrite_all(tmp_path: Path) -> None:
     assert [(out / f"{name}.txt").read_text("utf-8") for name in ("a", "b")] == ["mine", text]
     assert CliRunner().invoke(command, [*asked, "--overwrite"]).exit_code == 0
     assert (out / "a.txt").read_text("utf-8") == text
+
+
+def calls_for(folder: Path, files: int) -> int:
+    """Function calls until the command refuses to replace the outputs of a folder of so many files."""
+    for place in ("talks", "out"):
+        (folder / place).mkdir(parents=True)
+    for number in range(files):
+        (folder / "talks" / f"{number}.wav").touch()
+        (folder / "out" / f"{number}.txt").touch()
+    asked = [str(folder / "talks"), "--model", "none", "--out", str(folder / "out")]
+    with cProfile.Profile() as profile:
+        refused = CliRunner().invoke(command, asked)
+    assert f"{files} of {files} outputs already exist" in str(refused.exception)
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def test_the_names_of_outputs_take_a_time_that_grows_with_the_files_and_not_with_their_square(tmp_path: Path) -> None:
+    calls_for(tmp_path / "first", 1)  # imports
+    few, more, most = (calls_for(tmp_path / f"{files}", files) for files in (50, 150, 250))
+    assert most - more < 1.2 * (more - few)
