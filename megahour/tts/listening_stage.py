@@ -19,6 +19,7 @@ class MakeListeningTest(SingleShard[ListeningTestParams]):
     """Write `.html` for the listeners and, for a blind test, `.key.json` for `megahour listening-results`."""
 
     name = "listening-test"
+    version = 2
     params = ListeningTestParams
     inputs = tuple(Input(role, optional=role not in ("first",), kinds=("utterances",)) for role in ROLES)
 

@@ -70,6 +70,18 @@ def test_mos_with_the_keyboard_alone(tmp_path: Path) -> None:
     }
 
 
+def test_enter_presses_the_button_that_has_the_focus(tmp_path: Path) -> None:
+    page, _ = page_of(tmp_path, "mos")
+    with opened(page, 800) as tab:
+        for focused, at in (("#next", 1), ("#back", 0)):
+            tab.keyboard.press("4")
+            tab.keyboard.press("Space")
+            until(tab, "!document.getElementById('next').disabled")
+            tab.focus(focused)
+            tab.keyboard.press("Enter")
+            assert tab.evaluate("document.getElementById('progress').value") == at
+
+
 def test_comparison_and_mushra(tmp_path: Path) -> None:
     page, key = page_of(tmp_path / "cmos", "cmos")
     with opened(page, 800) as tab:
