@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import AbstractContextManager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -48,6 +49,24 @@ def file_system(address: str, **options: Any) -> tuple[Any, str]:
         remedy = HDFS if protocol == "hdfs" else "check the address and the network"
         raise ConfigError(f"{protocol}:// cannot be opened: {error}", where=address, remedy=remedy) from error
     return fs, str(path)
+
+
+def paths_in(fs: Any, folder: str, pattern: str) -> list[str]:
+    """Sorted paths below a folder that match a pattern such as ``receipts/*.json``; none without the folder.
+
+    Unlike in `fs.glob`, the folder's own name is no pattern: "run [2019]" is a folder.
+    """
+    name, _, rest = pattern.partition("/")
+    if not re.search(r"[*?\[]", name):
+        inner = f"{folder}/{name}"
+        return paths_in(fs, inner, rest) if rest else [inner] * bool(fs.exists(inner))
+    try:
+        found = {path.rstrip("/") for path in fs.ls(folder, detail=False)} - {folder}
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    names = sorted(path.rpartition("/")[2] for path in found)
+    matches = [f"{folder}/{each}" for each in names if fnmatchcase(each, name)]
+    return [path for match in matches for path in paths_in(fs, match, rest)] if rest else matches
 
 
 def work_in(folder: str) -> Path | None:

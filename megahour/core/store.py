@@ -30,7 +30,7 @@ import pyarrow.parquet
 
 from megahour.core.errors import ConfigError, DamagedError, StoreError
 from megahour.core.expect import parse_json
-from megahour.core.filesystems import file_system
+from megahour.core.filesystems import file_system, paths_in
 from megahour.core.locks import MARKS
 from megahour.core.ranges import BLOCK_BYTES, open_ranges, scratch_file
 from megahour.core.receipts import Manifest, Receipt
@@ -73,6 +73,10 @@ class Artifact:
 
     def path(self, name: str) -> str:
         return f"{self.root}/{name}"
+
+    def matching(self, pattern: str) -> list[str]:
+        """Sorted paths of the artifact's entries that match a pattern such as ``receipts/*.json``."""
+        return paths_in(self.fs, self.root, pattern)
 
     def shard_path(self, shard: int, suffix: str) -> str:
         return self.path(f"shards/{shard:05d}{suffix}")
@@ -262,14 +266,14 @@ class Artifact:
 
         def read(shard: int) -> list[dict[str, str]]:
             text = self.fs.cat_file(self.path(f"quarantine/{shard:05d}.jsonl")).decode()
-            return [{**json.loads(line), "shard": str(shard)} for line in text.splitlines()]
+            return [{**json.loads(line), "shard": str(shard)} for line in text.split("\n") if line]
 
         for bad in side_by_side(self.fs, read, with_bad):
             yield from bad
 
     def timings(self) -> dict[int, dict[str, Any]]:
         """Seconds and host of each shard. Only these files differ in their bytes between equal runs."""
-        stems = [Path(path).stem for path in self.fs.glob(self.path("timings/[0-9]*.json"))]
+        stems = [Path(path).stem for path in self.matching("timings/[0-9]*.json")]
         names = [stem for stem in stems if stem.isdecimal()]
         timings = side_by_side(self.fs, lambda name: self.figures(f"timings/{name}.json"), names)
         return {int(name): timing for name, timing in zip(names, timings, strict=True) if timing}
@@ -290,7 +294,7 @@ class Artifact:
     def committed(self) -> set[int]:
         """Numbers of the shards that have a receipt, from one listing."""
         self.fs.invalidate_cache()
-        stems = (Path(path).stem for path in self.fs.glob(self.path("receipts/*.json")))
+        stems = (Path(path).stem for path in self.matching("receipts/*.json"))
         return {int(stem) for stem in stems if stem.isdecimal()}
 
     def delete(self) -> None:

@@ -169,5 +169,5 @@ def _strays(artifact: Artifact, receipts: Iterable[Receipt]) -> list[str]:
     folder = artifact.path("shards")
     named = (artifact.shard_path(r.shard, suffix).removeprefix(f"{folder}/") for r in receipts for suffix in r.files)
     expected = {path.partition("/")[0] for path in named}  # a suffix may lie in a folder of the shard
-    names = {Path(path).name for path in artifact.fs.glob(f"{folder}/*")}
+    names = {Path(path).name for path in artifact.matching("shards/*")}
     return [f"{folder}/{name}: not named by any receipt" for name in sorted(names - expected)]

@@ -44,7 +44,7 @@ class BadShare:
 def _worst(output: Artifact) -> str:
     """The most frequent reasons of quarantined records, with an example of the first, over all committed shards."""
     counts, examples = Counter[str](), dict[str, str]()
-    for path in sorted(output.fs.glob(output.path("quarantine/*.jsonl"))):
+    for path in output.matching("quarantine/*.jsonl"):
         for line in output.fs.cat_file(path).splitlines():
             bad = json.loads(line)
             counts[bad["reason"]] += 1

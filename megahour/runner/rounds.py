@@ -37,7 +37,7 @@ class _Kept:
     def last(self) -> int:
         """Number of the latest model; −1: none."""
         self.output.fs.invalidate_cache()
-        names = [path.rpartition("/")[2] for path in self.output.fs.glob(self.output.path(f"{FOLDER}/*.model"))]
+        names = [path.rpartition("/")[2] for path in self.output.matching(f"{FOLDER}/*.model")]
         return max((int(name.removesuffix(".model")) for name in names), default=-1)
 
     def read(self, name: str) -> bytes:

@@ -44,7 +44,7 @@ class Registry:
     def want(self, spec: ModelSpec) -> str:
         """Request a model; returns its name. Removes offers of other models, which lost machines may have left."""
         name = fingerprint(asdict(spec))
-        for path in self._home.fs.glob(self._home.path("services/*.json")):
+        for path in self._home.matching("services/*.json"):
             offer = self._read(self._relative(path))
             if offer and offer["model"] != name:
                 self._remove(self._relative(path))
@@ -81,7 +81,7 @@ class Registry:
         If no heartbeat is recent, all are returned, because the machines' clocks may differ.
         """
         self._home.fs.invalidate_cache()
-        offers = [self._read(self._relative(path)) for path in self._home.fs.glob(self._home.path("services/*.json"))]
+        offers = [self._read(self._relative(path)) for path in self._home.matching("services/*.json")]
         own = [each for each in offers if each and each["model"] == model]
         now_s = time.time()
         alive = [each for each in own if now_s - float(each.get("unix_s", now_s)) < DEAD_S]

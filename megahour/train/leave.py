@@ -36,7 +36,7 @@ def markers(run: str) -> dict[str, float]:
     home = Artifact(run)
     home.fs.invalidate_cache()
     times = {}
-    for path in (path for pattern in MARKERS for path in home.fs.glob(home.path(pattern))):
+    for path in (path for pattern in MARKERS for path in home.matching(pattern)):
         with suppress(FileNotFoundError):  # a newer checkpoint has replaced it since
             times[path] = home.fs.modified(path).timestamp()
     return times

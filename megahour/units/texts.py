@@ -31,7 +31,7 @@ def find_files(sources: Sequence[str]) -> list[str]:
             paths.add(f"file://{local}")
             continue
         fs, path = file_system(source)
-        matches = [match for match in fs.glob(path) if fs.isfile(match)]
+        matches = [path] if fs.isfile(path) else [match for match in fs.glob(path) if fs.isfile(match)]
         if not matches and fs.isdir(path):
             raise ConfigError(
                 "a folder, not a file", where=source, remedy=f"name its files: {source.rstrip('/')}/*.txt"

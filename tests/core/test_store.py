@@ -441,6 +441,30 @@ def test_a_writer_whose_files_are_gone_is_told_that_another_run_has_removed_them
         out.path(".x").read_text()
 
 
+def test_a_folder_whose_name_looks_like_a_glob(url: str) -> None:
+    """Its shards were not seen: a resumed run made them all again, and no file was out of place."""
+    artifact = Artifact(f"{url}/run [2019]*")
+    receipts = [write_shard(artifact, 0)]
+    assert artifact.committed() == {0}
+    assert list(artifact.timings()) == [0]
+    close(artifact, receipts)
+    artifact.fs.pipe_file(artifact.shard_path(7, ".parquet"), b"stray")
+    assert verify(artifact)[0].endswith("/shards/00007.parquet: not named by any receipt")
+    assert artifact.matching("*/0000?*.json") == [
+        artifact.path(f"{name}/00000.json") for name in ("receipts", "timings")
+    ]
+    assert artifact.matching("none/*") == artifact.matching("manifest.json/*") == artifact.matching("*/none") == []
+
+
+def test_quarantine_holds_line_ends_of_unicode(tmp_path: Path) -> None:
+    artifact = Artifact(tmp_path)
+    with ShardWriter(artifact, 0, "f") as out:
+        out.quarantine("a\u2028b", "unreadable", "c\x85d")
+        receipt = out.commit()
+    close(artifact, [receipt])
+    assert [(bad["id"], bad["detail"]) for bad in artifact.bad_records()] == [("a\u2028b", "c\x85d")]
+
+
 def test_quarantine_holds_names_that_no_utf_8_can(tmp_path: Path) -> None:
     artifact = Artifact(tmp_path)
     with ShardWriter(artifact, 0, "f") as out:

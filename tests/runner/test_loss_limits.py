@@ -42,7 +42,7 @@ def test_records_that_were_not_counted_as_they_came_are_bad_all_the_same(tmp_pat
 
 
 def test_the_three_most_frequent_reasons_are_named_with_an_example(tmp_path: Path) -> None:
-    output = Artifact(tmp_path)
+    output = Artifact(tmp_path / "run [2019]")
     with ShardWriter(output, 0, "f") as out:
         for number, reason in enumerate(["a", "b", "b", "c", "c", "c", "d", "d", "d", "d"]):
             out.came_in()

@@ -22,7 +22,7 @@ HERE, THERE = ServiceAddress("here:1", "a"), ServiceAddress("there:1", "b")
 def test_a_service_without_a_sign_of_life_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [1e9]
     monkeypatch.setattr("megahour.serve.registry.time.time", lambda: now_s[0])
-    registry = Registry(str(tmp_path))
+    registry = Registry(str(tmp_path / "run [2019]"))
     here, there = (registry.add("model", service) for service in (HERE, THERE))
     registry.add("other", HERE)
     assert set(registry.services("model")) == {HERE, THERE}

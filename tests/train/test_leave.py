@@ -33,6 +33,7 @@ def checkpoint(run: Path, name: str) -> None:
 
 
 def test_the_process_ends_once_there_is_a_checkpoint_of_now(tmp_path: Path, process: subprocess.Popen[bytes]) -> None:
+    tmp_path /= "run [2019]"
     checkpoint(tmp_path, "7")
     before = newest(str(tmp_path))
     assert before > 0

@@ -187,3 +187,10 @@ def test_impossible_jobs_are_refused(
         params = params.model_copy(update={"dictionary": str(tmp_path / "empty.dic")})
     with pytest.raises(error, match=message):
         make(tmp_path, engine, params)
+
+
+def test_a_file_whose_name_looks_like_a_glob(tmp_path: Path) -> None:
+    (tmp_path / "talks [2019]").mkdir()
+    (tmp_path / "talks [2019]/a*.txt").write_text("one")
+    (tmp_path / "talks [2019]/abc.txt").write_text("two")
+    assert list(file_lines([str(tmp_path / "talks [2019]/a*.txt")])) == ["one"]

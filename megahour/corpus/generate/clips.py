@@ -54,7 +54,7 @@ def files_below(source: str) -> Files:
     ConfigError: nothing there.
     """
     fs, path = file_system(source)
-    if any(mark in path for mark in "*?["):
+    if any(mark in path for mark in "*?[") and not fs.exists(path):  # "Talks [2019]" is a folder
         root, paths = _fixed_part(path), fs.glob(path)
     else:
         root, paths = path.rstrip("/"), fs.find(path)

@@ -251,11 +251,14 @@ def test_an_entry_that_runs_on_into_the_next_ends_before_its_name(tmp_path: Path
     }
 
 
-def test_globs_keep_the_names_below_their_fixed_part(digits: Path) -> None:
+def test_globs_keep_the_names_below_their_fixed_part(digits: Path, tmp_path: Path) -> None:
     assert len(files_below(str(digits)).names) == 60
     assert files_below(f"{digits.parent}/{digits.name}/7_*_0.wav").names == ["7_ann_0.wav", "7_bob_0.wav"]
     with pytest.raises(ConfigError, match="no files at"):
         files_below(str(digits / "*.mp3"))
+    (tmp_path / "talks [2019]").mkdir()
+    (tmp_path / "talks [2019]/a.wav").touch()
+    assert files_below(str(tmp_path / "talks [2019]")).names == ["a.wav"]
 
 
 def test_audible_part() -> None:
