@@ -21,7 +21,7 @@ def told(steps: Steps) -> list[str]:
     for step, (kind, loss) in enumerate(steps):
         alarm.step(step, loss, kind)
     alarm.close()
-    assert alarm.wait(5)
+    assert alarm.wait()
     return said
 
 

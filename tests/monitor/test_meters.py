@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -34,17 +35,32 @@ def rows(folder: Path, rank: int = 0) -> list[dict[str, float]]:
     return [json.loads(line) for line in (folder / f"steps-{rank:05d}.jsonl").read_text().splitlines()]
 
 
-def test_a_step_is_split_into_data_compute_and_exposed_communication(tmp_path: Path) -> None:
+@pytest.fixture
+def sleep(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Seconds that pass by the clock of the meter; a machine under load would sleep longer."""
+    now_s = [0.0]
+    clock = SimpleNamespace(perf_counter=lambda: now_s[0], time_ns=time.time_ns)
+    monkeypatch.setattr("megahour.monitor.meters.time", clock)
+
+    def pass_by(seconds: float) -> None:
+        now_s[0] += seconds
+
+    return pass_by
+
+
+def test_a_step_is_split_into_data_compute_and_exposed_communication(
+    tmp_path: Path, sleep: Callable[[float], None]
+) -> None:
     group = Loopback()
     meter = Meter(tmp_path, group, every=5)  # type: ignore[arg-type]
 
     def slow_batches():
         for number in range(11):
-            time.sleep(0.02)
+            sleep(0.02)
             yield number
 
     for _ in meter.timed(slow_batches()):
-        time.sleep(0.01)
+        sleep(0.01)
         group.traffic.exposed_s += 0.004
         group.traffic.hidden_s += 0.5
         group.traffic.sent_bytes += 100
@@ -53,7 +69,8 @@ def test_a_step_is_split_into_data_compute_and_exposed_communication(tmp_path: P
     first, second, rest = rows(tmp_path, rank=3)
     assert (first["step"], second["step"], rest["step"]) == (5, 10, 11)
     assert (first["steps"], second["steps"]) == (4, 5), "the first step of all is left out"
-    assert 0.02 <= second["data_s.p50"] < 0.2
+    assert second["data_s.p50"] == pytest.approx(0.02)
+    assert second["step_s.mean"] == pytest.approx(0.03)
     assert second["exposed_s.mean"] == pytest.approx(0.004)
     assert second["hidden_s.mean"] == pytest.approx(0.5)
     assert second["step_s.mean"] == pytest.approx(
@@ -63,14 +80,7 @@ def test_a_step_is_split_into_data_compute_and_exposed_communication(tmp_path: P
     assert second["density.p99"] == 0.25
 
 
-def test_checkpoints_and_evaluations_are_not_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    now_s = [0.0]  # a machine under load would sleep longer
-    clock = SimpleNamespace(perf_counter=lambda: now_s[0], time_ns=time.time_ns)
-    monkeypatch.setattr("megahour.monitor.meters.time", clock)
-
-    def sleep(seconds: float) -> None:
-        now_s[0] += seconds
-
+def test_checkpoints_and_evaluations_are_not_compute(tmp_path: Path, sleep: Callable[[float], None]) -> None:
     group = Loopback()
     meter = Meter(tmp_path, group, every=3)  # type: ignore[arg-type]
     for step in range(6):
@@ -178,30 +188,38 @@ def test_the_alarm_compares_losses_of_the_same_kind(tmp_path: Path) -> None:
     assert told[0].startswith("step 96 (soft): the loss diverges: 1 ")
 
 
-def test_an_evaluation_that_gets_on_is_no_stall(tmp_path: Path) -> None:
+@pytest.fixture
+def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time by the alarm's clock; it looks at it all the time."""
+    now_s = [0.0]
+    monkeypatch.setattr("megahour.monitor.alerts.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    return now_s
+
+
+def test_an_evaluation_that_gets_on_is_no_stall(tmp_path: Path, now_s: list[float]) -> None:
     told: list[str] = []
-    meter = Meter(tmp_path, alarm=Alarm(told.append, stall_s=0.8, stall_factor=0.0))
+    meter = Meter(tmp_path, alarm=Alarm(told.append, stall_s=0.2, stall_factor=0.0))
     meter.step(loss=1.0)
     for _ in meter.alive(range(12)):
+        now_s[0] += 0.15
         time.sleep(0.1)
     assert not told
-    until(lambda: bool(told))  # what comes behind takes too long
+    now_s[0] += 0.25
+    until(lambda: told)  # what comes behind takes too long
     meter.close()
 
 
-def test_a_stall_is_told_while_it_lasts() -> None:
-    told, called = [], threading.Event()
-
-    def tell(message: str) -> None:
-        told.append(message)
-        called.set()
-
-    alarm = Alarm(tell, stall_s=0.2, stall_factor=5.0)
+def test_a_stall_is_told_while_it_lasts(now_s: list[float]) -> None:
+    told: list[str] = []
+    alarm = Alarm(told.append, stall_s=0.2, stall_factor=5.0)
     for step in range(5):
+        now_s[0] += 0.1
         alarm.step(step, None)
-        time.sleep(0.01)
-    assert not told
-    assert called.wait(5), "nothing was told"
+    now_s[0] += 0.45
+    time.sleep(0.2)
+    assert not told, "five times the usual 0.1 s are not over"
+    now_s[0] += 0.1
+    until(lambda: told)
     alarm.close()
     assert "after step 4" in told[0]
 
@@ -210,7 +228,7 @@ def test_a_hook_that_fails_does_not_stop_the_training(caplog: pytest.LogCaptureF
     alarm = Alarm(command_hook(f"{sys.executable} -c 'raise SystemExit(3)'"))
     alarm.step(1, float("inf"))
     alarm.close()
-    assert alarm.wait(20)
+    assert alarm.wait()
     assert "the loss is inf" in caplog.text
 
 
@@ -224,12 +242,9 @@ def test_training_does_not_wait_for_a_slow_hook_and_later_messages_are_told(capl
             never.wait()
 
     alarm = Alarm(hangs_once, hook_timeout_s=1.0)
-    began_s = time.monotonic()
     alarm.call("first")
     alarm.call("second")
-    assert not alarm.wait(0), "the hook hangs"
-    assert time.monotonic() - began_s < 1.0
-    assert alarm.wait(60)
+    assert alarm.wait(240)
     alarm.close()
     assert told == ["first", "second"]
     assert "has not returned after 1 s; message: first" in caplog.text
@@ -240,12 +255,13 @@ def test_messages_do_not_pile_up_behind_a_slow_hook(caplog: pytest.LogCaptureFix
     go_on, told = threading.Event(), []
 
     def tell(message: str) -> None:
-        go_on.wait(60)
+        go_on.wait()
         told.append(message)
 
     alarm = Alarm(tell)
     for number in range(MAX_UNTOLD + 2):
         alarm.call(f"trouble {number}")
+    assert not alarm.wait(0), "nobody has waited for the hook"
     go_on.set()
     assert alarm.wait(60)
     alarm.close()
@@ -255,18 +271,18 @@ def test_messages_do_not_pile_up_behind_a_slow_hook(caplog: pytest.LogCaptureFix
 
 def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     script = tmp_path / "hook.py"
-    script.write_text(f"import time, pathlib; time.sleep(20); pathlib.Path({str(tmp_path / 'told')!r}).touch()")
+    script.write_text(f"import time, pathlib; time.sleep(240); pathlib.Path({str(tmp_path / 'told')!r}).touch()")
     began_s = time.monotonic()
     with pytest.raises(TimeoutError, match="was killed after"):
         command_hook(f"{sys.executable} {script}", timeout_s=0.2)("trouble")
-    assert time.monotonic() - began_s < 10
+    assert time.monotonic() - began_s < 200
     assert not (tmp_path / "told").exists()
 
 
 def test_what_a_failing_command_was_given_is_not_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     alarm = Alarm(command_hook(f"{sys.executable} -c 'raise SystemExit(3)' --token hunter2"))
     alarm.call("trouble")
-    assert alarm.wait(20)
+    assert alarm.wait()
     alarm.close()
     assert "failed with exit code 3" in caplog.text
     assert "trouble" in caplog.text
@@ -340,7 +356,7 @@ def test_an_error_that_ends_the_training_is_told_and_an_interrupt_is_not() -> No
     for error in (ValueError("no such set"), KeyboardInterrupt()):
         with pytest.raises(type(error)):
             train(error)
-    until(lambda: told, 5)
+    until(lambda: told)
     assert told == ["training ended after step 7: ValueError: no such set"]
 
 

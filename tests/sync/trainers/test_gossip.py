@@ -13,10 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from gloo import run_workers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch._C._distributed_c10d import PrefixStore
+from trainings import until
 
 from megahour.core.errors import ConfigError
 from megahour.sync import gossip
@@ -484,23 +487,30 @@ def test_options_without_sense_are_refused(options: dict[str, Any]) -> None:
         virtual.run(lambda group: start(group, [0.0], **options), 4)
 
 
-def steps_of_process(straggler: int, killed: int, steps: int, order: str) -> tuple[float, Tensor, set[int], float]:
-    """Seconds of the steps, the final weights, who was lost, and the largest staleness."""
-    group = TorchGroup(timeout_s=20, grace_s=0.5)
+def steps_of_process(straggler: int, killed: int, steps: int, order: str) -> tuple[Tensor, set[int], float]:
+    """The final weights, who was lost, and the largest staleness.
+
+    The straggler begins a step when each of the others has made five more.
+    """
+    group = TorchGroup(timeout_s=100, grace_s=2.0)
+    store = PrefixStore("made", dist.distributed_c10d._get_default_store())
+    others = [rank for rank in range(group.size) if rank != straggler]
     model = vector_model(torch.arange(1000.0))
     worker = gossip(model, torch.optim.SGD(model.parameters(), lr=0.01), group=group, order=order)  # type: ignore[arg-type]
-    began_s, stale = time.monotonic(), 0.0
+    stale = 0.0
     for step in range(steps * (1 if group.rank == straggler else 5)):
         if group.rank == killed and step == steps:
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(0.25 if group.rank == straggler else 0.02)
+        if group.rank == straggler:
+            until(lambda due=5 * (step + 1): all(store.add(f"{rank}", 0) >= due for rank in others), 100.0)
+        time.sleep(0.02)
         model.w.grad = torch.full((1000,), float(group.rank))
         worker.step()
+        store.add(f"{group.rank}", 1)
         stale = max(stale, worker.metrics["staleness"])
-    took_s = time.monotonic() - began_s
     worker.finish()
     assert worker.ring is not None
-    return took_s, model.w.detach().clone(), worker.ring.counts.lost, stale
+    return model.w.detach().clone(), worker.ring.counts.lost, stale
 
 
 @pytest.mark.parametrize("order", ["atc", "cta"])
@@ -508,12 +518,10 @@ def test_processes_do_not_wait_for_a_straggler_and_end_with_the_same_bits(order:
     found = run_workers(steps_of_process, 3, 1, -1, 6, order)
     for result in found:
         assert not isinstance(result, Exception), result
-    (fast, first, _, _), (slow, second, _, _), (other, third, _, _) = found
+    (first, _, _), (second, _, _), (third, _, _) = found
     assert torch.equal(first, second)
     assert torch.equal(first, third)
-    assert slow >= 6 * 0.25
-    assert max(fast, other) < slow * 5 / 2  # 30 steps in step with the straggler, who takes 6, would be five times its
-    assert all(stale <= 8 and not lost for _, _, lost, stale in found)
+    assert all(stale <= 8 and not lost for _, lost, stale in found)
     moved = torch.arange(1000.0) - first  # Σ of all steps over three workers: 30 of gradient 0, 6 of 1, 30 of 2
     torch.testing.assert_close(moved, torch.full((1000,), 0.01 * (6 + 60) / 3), atol=1e-3, rtol=0)
 
@@ -524,5 +532,5 @@ def test_processes_go_on_without_one_that_was_killed() -> None:
     left = [result for rank, result in enumerate(found) if rank != 2]
     for result in left:
         assert not isinstance(result, Exception), result
-        assert torch.equal(result[1], left[0][1])
-    assert left[0][2] | left[1][2] | left[2][2] == {2}
+        assert torch.equal(result[0], left[0][0])
+    assert left[0][1] | left[1][1] | left[2][1] == {2}
