@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import posixpath
 from array import array
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any, BinaryIO, cast
-
-import numpy as np
 
 from megahour.core.errors import RECORD_FAULTS, BadRecord, ConfigError, bad_record
 from megahour.core.records import key_of
-from megahour.corpus.ingest.sources import broken_links, list_source
+from megahour.corpus.ingest.sources import SourceListing, broken_links, list_source
 from megahour.corpus.interchange.kaldi import read_kaldi
 from megahour.corpus.interchange.lhotse import audio_of, read_cuts, recording_of, supervision_entry
 from megahour.corpus.interchange.nemo import read_nemo
 from megahour.corpus.interchange.params import ImportParams
 from megahour.corpus.interchange.parquet import read_parquet
-from megahour.corpus.interchange.untrusted import Audio, Entry, Root, json_object, string, text_lines
+from megahour.corpus.interchange.untrusted import Audio, Entry, Root, first_places, json_object, string, text_lines
 from megahour.corpus.interchange.webdataset import members_by_name, read_samples
 
-BLOCK_IDS = 1 << 16
 Entries = Iterator["Entry | BadRecord"]
 SUFFIXES = {
     "lhotse": (".jsonl", ".jsonl.gz"),
@@ -41,15 +38,15 @@ def plan_source(p: ImportParams) -> list[dict[str, Any]]:
     ------
     ConfigError: no files of the format, broken links, or numbers of manifests and tars that differ.
     """
+    listing = list_source(p.source)
     if p.format == "kaldi":
-        listing = list_source(p.source)
         if "wav.scp" not in listing.sizes:
             raise ConfigError(f"no wav.scp in {p.source}", where="source", remedy="give a Kaldi data directory")
-        lines = _count(p, "segments" if "segments" in listing.sizes else "wav.scp")
+        lines = _count(p, listing, "segments" if "segments" in listing.sizes else "wav.scp")
         return _parts({}, lines, p.shard_rows)
-    files = _files(p.source, SUFFIXES[p.format], p.format)
+    files = _files(listing, p.source, SUFFIXES[p.format], p.format)
     if p.audio:
-        tars = _files(p.audio, (".tar",), "tar")
+        tars = _files(list_source(p.audio), p.audio, (".tar",), "tar")
         if len(tars) != len(files):
             raise ConfigError(
                 f"{len(files)} manifests but {len(tars)} tars",
@@ -59,11 +56,10 @@ def plan_source(p: ImportParams) -> list[dict[str, Any]]:
         return [{"file": file, "audio": tar} for file, tar in zip(files, tars, strict=True)]
     if p.format in ("parquet", "webdataset"):
         return [{"file": file} for file in files]
-    return [spec for file in files for spec in _parts({"file": file}, _count(p, file), p.shard_rows)]
+    return [spec for file in files for spec in _parts({"file": file}, _count(p, listing, file), p.shard_rows)]
 
 
-def _files(source: str, suffixes: tuple[str, ...], kind: str) -> list[str]:
-    listing = list_source(source)
+def _files(listing: SourceListing, source: str, suffixes: tuple[str, ...], kind: str) -> list[str]:
     files = [path for path in listing.sizes if path.endswith(suffixes)]
     if broken := [path for path in listing.broken if path.endswith(suffixes)]:
         remedy = "repair or remove the links"
@@ -78,8 +74,8 @@ def _files(source: str, suffixes: tuple[str, ...], kind: str) -> list[str]:
     return files
 
 
-def _count(p: ImportParams, file: str) -> int:
-    with _opened(p.source, file) as data:
+def _count(p: ImportParams, listing: SourceListing, file: str) -> int:
+    with _opened(listing, file) as data:
         return sum(1 for _ in text_lines(data, max_bytes=p.max_bytes))
 
 
@@ -89,8 +85,7 @@ def _parts(spec: dict[str, Any], lines: int, rows: int) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def _opened(source: str, path: str) -> Iterator[BinaryIO]:
-    listing = list_source(source)
+def _opened(listing: SourceListing, path: str) -> Iterator[BinaryIO]:
     with listing.fs.open(f"{listing.root}/{path}", "rb") as file:
         yield cast(BinaryIO, file)
 
@@ -98,23 +93,24 @@ def _opened(source: str, path: str) -> Iterator[BinaryIO]:
 @contextmanager
 def task_entries(p: ImportParams, spec: Mapping[str, Any]) -> Iterator[Entries]:
     """Open the entries of one task; those of one audio file follow each other."""
-    listing = list_source(p.source)
+    listed = cache(list_source)
+    listing = listed(p.source)
     root = Root(p.root or _address(p.source, listing.root), allow_outside=p.allow_outside)
     with ExitStack() as stack:
 
         def lines(source: str, path: str) -> Iterator[str | BadRecord]:
-            return text_lines(stack.enter_context(_opened(source, path)), max_bytes=p.max_bytes)
+            return text_lines(stack.enter_context(_opened(listed(source), path)), max_bytes=p.max_bytes)
 
         def mine(recording: str) -> bool:
             return bool(key_of(recording) % spec["parts"] == spec["part"])
 
         if p.format in ("parquet", "webdataset"):
-            file = stack.enter_context(_opened(p.source, spec["file"]))
+            file = stack.enter_context(_opened(listing, spec["file"]))
             folder = posixpath.dirname(f"{listing.root}/{spec['file']}")
             read = partial(read_parquet, root=root, folder=folder) if p.format == "parquet" else read_samples
             yield read(file, max_bytes=p.max_bytes)
         elif p.audio:
-            tar = stack.enter_context(_opened(p.audio, spec["audio"]))
+            tar = stack.enter_context(_opened(listed(p.audio), spec["audio"]))
             yield _of_tar(p, tar, lines(p.source, spec["file"]))
         elif p.format == "kaldi":
 
@@ -179,7 +175,7 @@ def _of_manifest(
         yield from (entry for _, entry in own)
         return
     keys = {key_of(entry.id) for _, entry in own if isinstance(entry, Entry)}
-    places, recordings = _first_places(keys, others), dict[int, int]()
+    places, recordings = first_places(keys, others), dict[int, int]()
     for place, entry in own:
         if isinstance(entry, Entry):
             key, here = key_of(entry.id), key_of(entry.recording)
@@ -187,16 +183,6 @@ def _of_manifest(
                 yield BadRecord("duplicate-id", f"{entry.id} occurs twice in {file}", record=entry.id)
                 continue
         yield entry
-
-
-def _first_places(keys: Collection[int], among: array[int]) -> dict[int, int]:
-    """Where each of the keys that are among others stands first."""
-    wanted, places = np.array(sorted(keys), np.int64), dict[int, int]()
-    for start in range(0, len(among), BLOCK_IDS):
-        block = np.array(among[start : start + BLOCK_IDS], np.int64)
-        for at in np.flatnonzero(np.isin(block, wanted)).tolist():
-            places.setdefault(int(block[at]), start + at)
-    return places
 
 
 def _all_supervisions(

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import io
 import re
+from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 
@@ -21,7 +22,7 @@ from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.records import canonical_json, key_of
 from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.record import CUSTOM, Row, json_ready
-from megahour.corpus.interchange.untrusted import Entry, Root, custom, duration, json_object
+from megahour.corpus.interchange.untrusted import Entry, Root, custom, duration, first_places, json_object
 from megahour.corpus.interchange.webdataset import Add
 
 ARK = ".kaldi.ark"
@@ -192,7 +193,8 @@ def _segments(
     segments: dict[str, tuple[str, float, float | None]] = {}
     bad: list[BadRecord] = []
     empty = True  # not so if all lines are of other parts
-    seen: set[int] = set()  # in all parts: a second one may name another recording
+    others = array("q")  # hashes of the utterances of other parts: one of ours may be among them
+    before: dict[str, int] = {}  # how many of them come before each of ours
     for line in lines:
         empty = False
         if isinstance(line, BadRecord):
@@ -200,10 +202,11 @@ def _segments(
             continue
         parts = line.split()
         try:
-            again = (key := key_of(*parts[:1])) in seen
-            seen.add(key)
             if not wanted(parts[1] if len(parts) > 1 else ""):
+                others.append(key_of(*parts[:1]))
                 continue
+            again = "".join(parts[:1]) in before
+            before.setdefault("".join(parts[:1]), len(others))
             if len(parts) not in (4, 5):
                 raise BadRecord(
                     "bad-line", f"a line of segments has {len(parts)} columns instead of 4", record="".join(parts[:1])
@@ -220,6 +223,10 @@ def _segments(
             segments[utterance] = (recording, duration(start_s, "start"), length_s)
         except RECORD_FAULTS as error:
             bad.append(bad_record(error, "".join(parts[:1])))
+    places = first_places([key_of(utterance) for utterance in segments], others)
+    for utterance in [each for each in segments if places.get(key_of(each), len(others)) < before[each]]:
+        del segments[utterance]
+        bad.append(BadRecord("duplicate-id", f"{utterance} occurs twice in segments", record=utterance))
     return None if empty else segments, bad
 
 

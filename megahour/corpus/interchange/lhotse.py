@@ -102,6 +102,12 @@ Resolve = Callable[[dict[str, Any]], Audio]
 
 def audio_of(recording: dict[str, Any], find: Find) -> Audio:
     """The audio of a Recording. Raises BadRecord ``unsupported-source``, ``command-refused``, ``bad-field``."""
+    changes = recording.get("transforms") or []
+    listed = changes if isinstance(changes, list) else [changes]
+    names = [string(each, "name") if isinstance(each, dict) else "?" for each in listed]
+    if changed := [name for name in names if name != "Resample"]:  # times are in seconds, and we resample anyway
+        what = f"the recording is changed by {', '.join(changed)[:80]}, which are not applied"
+        raise BadRecord("unsupported-source", f"{what}; import the cuts before that, or save their audio")
     sources = recording.get("sources")
     if not isinstance(sources, list) or len(sources) != 1 or not isinstance(sources[0], dict):
         raise BadRecord("unsupported-source", "a recording must have one source; several files are not supported")
@@ -161,6 +167,7 @@ def _of_cut(cut: dict[str, Any], audio: Audio) -> Iterator[Entry]:
             raise BadRecord("bad-field", "a supervision is not an object")
         begin_s = start_s + _signed(supervision.get("start", 0.0))
         spoken_s = duration(supervision.get("duration"), "duration")
+        spoken_s += min(0.0, begin_s)  # it may begin before the recording
         yield _entry(string(supervision, "id"), audio, recording, supervision, max(0.0, begin_s), spoken_s, None)
 
 

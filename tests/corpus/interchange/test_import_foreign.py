@@ -20,10 +20,12 @@ import soundfile
 from corpus import run, sound
 from imported_later import ImportedLater
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.records import key_of
 from megahour.core.schemas import CUES, RECORDINGS
 from megahour.core.store import Artifact
+from megahour.corpus.ingest.sources import list_source
+from megahour.corpus.interchange import import_plan
 from megahour.corpus.interchange.import_plan import _of_manifest
 from megahour.corpus.interchange.import_stage import Import
 from megahour.corpus.interchange.kaldi import read_kaldi
@@ -157,6 +159,25 @@ def test_lhotse_cuts_with_several_supervisions(tmp_path: Path) -> None:
     lhotse.CutSet.from_cuts([trimmed]).to_file(tmp_path / "data/cuts.jsonl")
     rows = sorted(table(imported(tmp_path, "lhotse", tmp_path / "data/cuts.jsonl")), key=lambda row: row["raw"])
     assert [(row["start_samples"], row["end_samples"]) for row in rows] == [(8000, 16_000), (24_000, 32_000)]
+
+
+def test_recordings_that_lhotse_would_change_are_refused(tmp_path: Path) -> None:
+    """Their files are as before: of a cut at 1.1 times the speed, the last tenth of the audio was left out."""
+    recording = lhotse.Recording.from_file(wav(tmp_path / "data/r.wav", 3, 48_000), recording_id="r")
+    cut = recording.to_cut()
+    cut.supervisions = [lhotse.SupervisionSegment("s", "r", 0.0, 3.0, text="good day")]
+    early = lhotse.SupervisionSegment("early", "r", -0.5, 2.0, text="and so on")
+    cuts = [cut.perturb_speed(1.1), cut.resample(8000), cut.perturb_volume(2.0), recording.to_cut()]
+    cuts[-1].id, cuts[-1].supervisions = "other", [early]
+    lhotse.CutSet.from_cuts(cuts).to_file(tmp_path / "data/cuts.jsonl")
+    artifact = imported(tmp_path, "lhotse", tmp_path / "data/cuts.jsonl", max_bad=0.9)
+    rows = sorted((row["raw"], row["start_samples"], row["end_samples"]) for row in table(artifact))
+    assert rows == [("and so on", 0, 24_000), ("good day", 0, 48_000)]
+    assert reasons(artifact) == ["unsupported-source"] * 2
+    assert sorted(bad["detail"].partition(",")[0] for bad in artifact.bad_records()) == [
+        "the recording is changed by Speed",
+        "the recording is changed by Volume",
+    ]
 
 
 def kaldi(folder: Path, **files: str) -> Path:
@@ -487,6 +508,38 @@ def test_paths_that_no_file_can_be_read_from(tmp_path: Path) -> None:
     artifact = imported(tmp_path, "nemo", manifest, max_bad=1)
     assert [row["name"] for row in table(artifact)] == ["data/good.wav"]
     assert reasons(artifact) == ["missing-audio"] * (len(paths) - 1)
+
+
+def test_a_plan_lists_its_source_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It did so for each of its files: 10⁸ entries for 10⁴ manifests, or a minute of a store's requests for each."""
+    (tmp_path / "m").mkdir()
+    for name in range(5):
+        lines(tmp_path / f"m/{name}.json", [{"audio_filepath": "a.wav", "text": "one"}])
+    calls = []
+    monkeypatch.setattr(import_plan, "list_source", lambda source: calls.append(source) or list_source(source))
+    p = ImportParams(format="nemo", source=str(tmp_path / "m"))
+    specs = import_plan.plan_source(p)
+    assert len(specs) == 5
+    with import_plan.task_entries(p, specs[0]) as entries:
+        assert len(list(entries)) == 1
+    assert calls == [p.source] * 2
+
+
+def test_of_the_segments_of_other_parts_a_part_holds_eight_bytes_each() -> None:
+    count, root = 3_000, Root("/", allow_outside=True)
+    segments = [*(f"utterance-{i} recording-{i} 0 1" for i in range(count)), "utterance-7 mine 0 1", "own mine 0 1"]
+    files = {"wav.scp": ["mine mine.wav"], "segments": [*segments, "own other 0 1"]}
+    tracemalloc.start()
+    try:
+        found = read_kaldi(lambda name: iter(files.get(name, ())), root, lambda name: name == "mine", first=True)
+        bad, entry = found
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 30 * count
+    assert isinstance(entry, Entry)
+    assert isinstance(bad, BadRecord)
+    assert (entry.id, bad.reason, bad.record) == ("own", "duplicate-id", "utterance-7")
 
 
 def test_of_the_lines_of_other_parts_a_part_holds_eight_bytes_each() -> None:
