@@ -33,13 +33,21 @@ SHOWN = 200  # maximum length in characters of an address, or of a client's erro
 # abfs://CONTAINER@ACCOUNT is a location. The match starts after the protocol: a pattern that matched a protocol of any
 # length would be retried from each of its letters.
 _LET_IN = re.compile(r"((?<=http)://|(?<=https)://)[^/?#\s]*@|((?<=[\w+.-])://)[^/?#\s@:]*:[^/?#\s]*@", re.IGNORECASE)
+# Signed addresses of stores (S3, Google, Azure, CloudFront) let anybody in who has them, as an access token does.
+_SIGNED = re.compile(
+    r"(?<=[?&])((?:sig|signature|x-(?:amz|goog)-(?:signature|security-token)|access_token|api_?key)=)[^&#\s]+",
+    re.IGNORECASE,
+)
 
 T = TypeVar("T")
 
 
 def masked(text: str) -> str:
-    """Text with credentials masked, for logs: ``https://ann:secret@host/a.wav`` is ``https://***@host/a.wav``."""
-    return _LET_IN.sub(r"\1\2***@", text)
+    """Text with credentials masked, for logs: ``https://ann:secret@host/a.wav`` is ``https://***@host/a.wav``.
+
+    In signed addresses it is the signature: ``?sig=***``.
+    """
+    return _SIGNED.sub(r"\1***", _LET_IN.sub(r"\1\2***@", text))
 
 
 def in_short(text: str) -> str:

@@ -32,6 +32,13 @@ SRT = "1\n00:00:00,100 --> 00:00:00,900\nGood morning.\n"
     [
         ("https://ann:s3cret@host.org:8443/a.wav?x=1", "https://***@host.org:8443/a.wav?x=1"),
         ("HTTP://s3cret@host/a", "HTTP://***@host/a"),
+        ("https://a.blob.net/c/a.wav?sv=2024&sig=s3cr%2Bet%3D&sp=r", "https://a.blob.net/c/a.wav?sv=2024&sig=***&sp=r"),
+        (
+            "https://b.s3.org/a.wav?X-Amz-Date=1&X-Amz-Signature=s3cret",
+            "https://b.s3.org/a.wav?X-Amz-Date=1&X-Amz-Signature=***",
+        ),
+        ("https://host/a.wav?Signature=s3cret~#t", "https://host/a.wav?Signature=***#t"),
+        ("https://host/get?id=7&design=sig", "https://host/get?id=7&design=sig"),
         ("no file at https://ann:p@ss@host/a, nor at http://bob:x@other/b", None),
         ("sftp://ann:s3cret@host/a", "sftp://***@host/a"),
         ("abfs://box@account.dfs.core.windows.net/a", "abfs://box@account.dfs.core.windows.net/a"),
