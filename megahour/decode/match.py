@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from megahour.core.errors import ConfigError
 from megahour.core.kinds import makers_of
@@ -76,10 +77,30 @@ def _same_lm(given: Artifact, made_of: str, what: str) -> None:
 
 
 def check_features(inputs: Inputs) -> None:
-    """Raises ConfigError: the model was trained on features of other sizes, or on none; StoreError: it is damaged."""
+    """Raises ConfigError: the model was trained on features of other sizes or of another front end, or on none;
+    StoreError: it is damaged."""
     model, features = inputs["model"], inputs["features"]
-    mels = len(normalisation(read_config(model), where=model.url)[0])
+    config = read_config(model)
+    mels = len(normalisation(config, where=model.url)[0])
     if (given := features.summary.get("mels", mels)) != mels:
         what = f"the model was trained on {mels} mels, but these features have {given}"
         remedy = f"make features with mels: {mels}"
         raise ConfigError(what, where=features.url, remedy=remedy)
+    heard, own = (_front_end(each.get("audio") or {}) for each in (config, features.summary))
+    if heard and own and (other := [name for name in heard if heard[name] != own[name]]):
+        told, given = (", ".join(f"{name}: {each[name]}" for name in other) for each in (heard, own))
+        raise ConfigError(
+            f"the model was trained on features of {told}, but these are of {given}",
+            where=features.url,
+            remedy="make features with the parameters and the sampling rate of those that the model was trained on",
+        )
+
+
+def _front_end(audio: Mapping[str, Any]) -> dict[str, Any]:
+    """What gives other values for the same sounds; {} if audio had several rates or nothing is recorded."""
+    rate_hz = audio.get("rate_hz")
+    if not rate_hz or not {"low_hz", "high_hz"} <= audio.keys():
+        return {}
+    high_hz = audio["high_hz"]
+    top_hz = high_hz if high_hz > 0 else rate_hz / 2 + high_hz
+    return {"rate_hz": rate_hz, "low_hz": audio["low_hz"], "high_hz": top_hz, "scale": audio.get("scale", "int16")}

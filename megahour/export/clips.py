@@ -81,8 +81,10 @@ def clips_of_sets(
     """
     by_speaker: dict[str, list[dict[str, Any]]] = {}
     for row in _rows(Artifact(selection), among, but):
+        if row["rate_hz"] != rate_hz or (len(by_speaker) == most and row["speaker"] not in by_speaker):
+            continue  # of more speakers than clips, the later ones never have their turn
         mine = by_speaker.setdefault(row["speaker"], [])
-        if len(mine) < most and row["rate_hz"] == rate_hz:
+        if len(mine) < most:
             mine.append(row)
     rows = [mine[turn] for turn in range(most) for mine in by_speaker.values() if turn < len(mine)][:most]
     audio = Artifact(utterances)

@@ -14,6 +14,8 @@ from megahour.core.errors import ConfigError
 BLOCK_S = 0.1
 MOST_HEADER_BYTES = 1 << 20
 PCM, EXTENSIBLE = 1, 0xFFFE
+FILES = (b"RIFF", b"RF64", b"fLaC", b"OggS")
+"""The first bytes of files that people send as raw samples: they would be heard as noise."""
 
 
 def live_blocks(
@@ -26,18 +28,26 @@ def live_blocks(
 
     Raises
     ------
-    ConfigError: not a WAV of 16-bit samples, or a sampling rate outside 4 to 384 kHz.
+    ConfigError: not a WAV of 16-bit samples, a file where raw samples were announced, or a sampling rate outside 4 to
+        384 kHz.
     """
     import soxr
 
-    channels = 1
-    if not rate_hz:
+    channels, raw = 1, bool(rate_hz)
+    if not raw:
         rate_hz, channels = _wave_header(pipe, where)
     if not 4000 <= rate_hz <= 384_000:
         raise ConfigError(f"samples at {rate_hz} Hz", where=where, remedy="--rate-hz from 4000 to 384000")
     resample = None if rate_hz == model_rate_hz else soxr.ResampleStream(rate_hz, model_rate_hz, 1, dtype="float32")
-    frame, rest = 2 * channels, b""
+    frame, rest, begun = 2 * channels, b"", not raw
     while data := pipe.read(round(rate_hz * BLOCK_S) * frame):
+        if not begun and data.startswith(FILES):
+            raise ConfigError(
+                f"an audio file ({data[:4].decode()} …) in place of raw 16-bit samples",
+                where=where,
+                remedy="leave --rate-hz out, or send its samples without a header",
+            )
+        begun = True
         data = rest + data
         rest = data[len(data) // frame * frame :]
         samples = np.frombuffer(data[: len(data) - len(rest)], "<i2").reshape(-1, channels)

@@ -15,11 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.frontend import FrontEnd, Rows
+from megahour.core.errors import ConfigError
 from megahour.features.normalise import CausalMean
 
 QUIET_FRAMES = 20  # 0.2 s: window in which to look for the quietest place
 MARGIN_FRAMES = 20  # of a pause, kept on either side of speech
 FIRST_FRAMES = 50  # 0.5 s at the start of a recording, which set the first floor and peak
+LEAST_PAUSE_S = 0.4  # both margins
 LEAST_FRAMES = 8  # of speech in a piece; anything shorter is a click
 FLOOR_RISES, PEAK_FALLS = 0.01, 0.005  # nats a frame of log energy: 1 and 0.5 nats a second
 LEAST_RISE, RISE_SHARE = 1.5, 0.3  # speech is this many nats, and this share of the way to the peak, above the floor
@@ -34,11 +36,20 @@ class EndRules:
         memory.
     wordless: in a stream, a piece with words also ends after this long without a new word, whatever the level; for
         noisy rooms. 0: never. Checked once per block of audio.
+
+    Raises
+    ------
+    ConfigError: a shorter pause, or no length.
     """
 
     pause: float = 0.7
     longest: float = 20.0
     wordless: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (self.pause > LEAST_PAUSE_S and self.longest > 0 and self.wordless >= 0):  # NaN is not
+            limits = f"pause above {LEAST_PAUSE_S:g} s, longest above 0, wordless from 0"
+            raise ConfigError(f"{self}", where="transcribe", remedy=f"give a {limits}")
 
 
 USUAL_ENDS = EndRules()

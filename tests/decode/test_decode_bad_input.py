@@ -45,15 +45,17 @@ def heard(frames: int, *, mels: int = MELS, value: float = 0.0) -> NDArray[np.fl
     return np.random.default_rng(frames).normal(value, 1, (frames, mels)).astype(np.float16)
 
 
-def features(folder: Path, spoken: list[NDArray[np.float16]], **changed: Any) -> Artifact:
-    """A features artifact. changed: columns that contradict the others."""
+def features(
+    folder: Path, spoken: list[NDArray[np.float16]], audio: Mapping[str, Any] = NONE, **changed: Any
+) -> Artifact:
+    """A features artifact. audio: how it was computed. changed: columns that contradict the others."""
     ends = pa.array(np.cumsum([0, *(each.size for each in spoken)]), pa.int64())
     flat = pa.array(np.concatenate([each.reshape(-1) for each in spoken]))
     columns: dict[str, Any] = {field.name: ["test"] * len(spoken) for field in FEATURES}
     columns |= {"key": list(range(len(spoken))), "frames": [len(each) for each in spoken]}
     columns |= {"features": pa.LargeListArray.from_arrays(ends, flat)} | changed
     table = pa.table({name: column for name, column in columns.items() if column is not None})
-    stats = {"mean": [0.0] * MELS, "inv_std": [1.0] * MELS}
+    stats = {"mean": [0.0] * MELS, "inv_std": [1.0] * MELS, "audio": dict(audio)}
     return write_artifact(folder, [({"set": "test"}, {".arrow": table})], {"mels": spoken[0].shape[1], **stats})
 
 
@@ -143,6 +145,25 @@ def test_features_of_other_mels_are_refused_before_the_model_is_loaded(
     given = features(tmp_path / "features", [heard(40, mels=8)])
     with pytest.raises(MegahourError, match=r"trained on 16 mels, but these features have 8\s.*mels: 16"):
         Decode().plan(DecodeParams(), {"features": given, "model": models["ctc"]})
+
+
+@pytest.mark.parametrize(
+    ("changed", "what"),
+    [
+        ({"rate_hz": 16_000}, "rate_hz: 8000, high_hz: 3600.0, but these are of rate_hz: 16000, high_hz: 7600.0"),
+        ({"low_hz": 60.0}, "of low_hz: 20.0, but these are of low_hz: 60.0"),
+        ({"scale": "int16"}, "of scale: unit, but these are of scale: int16"),
+    ],
+)
+def test_features_of_another_front_end_are_refused_before_the_model_is_loaded(
+    models: dict[str, Artifact], changed: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    audio = {"rate_hz": 8000, "low_hz": 20.0, "high_hz": 3600.0, "scale": "unit", "prior": 1.0}  # 400 Hz below 4000
+    given = features(tmp_path / "same", [heard(40)], audio=audio)
+    Decode().plan(DecodeParams(), {"features": given, "model": models["ctc"]})
+    other = features(tmp_path / "other", [heard(40)], audio={**audio, "high_hz": -400, **changed})
+    with pytest.raises(ConfigError, match=what):
+        Decode().plan(DecodeParams(), {"features": other, "model": models["ctc"]})
 
 
 def set_to(name: str, value: Any) -> Callable[[dict[str, Any]], str]:

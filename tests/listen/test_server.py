@@ -323,6 +323,18 @@ def test_a_wrong_beginning_is_named(recogniser: Recogniser, first: Any, error: s
     served(recogniser, talk)
 
 
+def test_a_wave_in_a_stream_of_samples_is_named(recogniser: Recogniser) -> None:
+    async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
+        async with client.ws_connect("/stream") as socket:
+            await socket.send_json({"rate_hz": 8000})
+            await socket.send_bytes(b"RIFF" + bytes(4000))
+            *_, message = await messages(socket)
+            assert message["error"] == "an audio file (RIFF …) in place of raw 16-bit samples"
+            assert socket.close_code == 1008
+
+    served(recogniser, talk)
+
+
 def test_a_client_that_leaves_as_its_stream_begins_is_forgotten(recogniser: Recogniser) -> None:
     """The server held the socket and the queue of each of them for as long as it ran."""
 

@@ -76,3 +76,12 @@ def test_a_wave_from_a_pipe_has_the_samples_of_the_file() -> None:
 def test_what_is_no_wave_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         list(live_blocks(io.BytesIO(data), 8000, where="talk.mp3"))
+
+
+@pytest.mark.parametrize("form", ["WAV", "FLAC", "OGG"])
+def test_a_file_is_not_taken_for_raw_samples(form: str) -> None:
+    """Its header and, of eight bits or floats, all of it would be heard as noise."""
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(8000), 8000, format=form, subtype="PCM_U8" if form == "WAV" else None)
+    with pytest.raises(ConfigError, match=r"standard input: an audio file .* in place of raw 16-bit samples"):
+        list(live_blocks(io.BytesIO(file.getvalue()), 8000, rate_hz=8000))

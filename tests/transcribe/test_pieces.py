@@ -7,6 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from megahour.align.frontend import FrontEnd
+from megahour.core.errors import ConfigError
 from megahour.features.normalise import CausalMean
 from megahour.transcribe.pieces import Cutter, EndRules, SpeechPiece
 
@@ -148,3 +149,12 @@ def test_a_piece_that_is_held_begins_with_its_own_mean_too() -> None:
     assert not [piece for rows in cutter.rows(iter([talk(9.0, {})[:32_000]])) for piece in cutter.add(rows)]
     assert cutter.held is not None
     assert abs(float(cutter.held.rows.mean())) < 1  # with the prior it is 5.8
+
+
+@pytest.mark.parametrize(
+    "rules", [{"pause": 0.3}, {"pause": -1.0}, {"longest": 0.0}, {"wordless": -0.1}, {"pause": np.nan}]
+)
+def test_rules_that_no_piece_can_keep_are_refused(rules: dict[str, float]) -> None:
+    """With a pause shorter than the margins, pieces were empty, and began before the recording."""
+    with pytest.raises(ConfigError, match=r"pause above 0\.4 s, longest above 0, wordless from 0"):
+        EndRules(**rules)
