@@ -15,7 +15,7 @@ from megahour.corpus.text.normalise import normalise_view
 from megahour.tts.durations import PAUSE
 from megahour.tts.phones import Alphabet, Pronounce
 
-MOST_WORDS = 40  # of a piece; longer sentences are split
+MOST_WORDS, MOST_SYMBOLS = 40, 500  # of a piece; longer sentences are split
 MOST_CHARACTERS = 1 << 20
 SENTENCE_S, PARAGRAPH_S = 0.25, 0.6
 _PARAGRAPH = re.compile(r"\n[ \t\r]*\n")
@@ -91,16 +91,14 @@ class Reader:
         """Add words to the draft, and yield the pieces that end among them."""
         for part, braced in _parts(text):
             if braced:
-                self._say(draft, partial(self.pronounce.written, part), part.strip())
+                yield from self._say(draft, partial(self.pronounce.written, part), part.strip())
                 continue
             read = normalise_view(View(part), self.language)
             before = 0
             for word, start, end in zip(read.tokens, read.offsets, read.ends, strict=True):
                 yield from self._between(draft, part[before:start], part[start : start + 1])
                 before = max(before, end)
-                self._say(draft, partial(self.pronounce.word, word), word)
-                if len(draft.words) >= MOST_WORDS:
-                    yield from _ended(draft, 0.0)
+                yield from self._say(draft, partial(self.pronounce.word, word), word)
             yield from self._between(draft, part[before:], "")
 
     def _between(self, draft: _Draft, marks: str, after: str) -> Iterator[SpokenPiece]:
@@ -122,7 +120,10 @@ class Reader:
         elif _BREAKS.search(marks):
             draft.pause()
 
-    def _say(self, draft: _Draft, pronounce: Callable[[], list[str]], word: str) -> None:
+    def _say(self, draft: _Draft, pronounce: Callable[[], list[str]], word: str) -> Iterator[SpokenPiece]:
+        """Yield the draft if it is full, and add a word to it."""
+        if len(draft.words) >= MOST_WORDS or len(draft.symbols) >= MOST_SYMBOLS:
+            yield from _ended(draft, 0.0)
         try:
             draft.add(word, pronounce())
         except BadRecord as bad:
@@ -142,7 +143,7 @@ class Reader:
                 yield SpokenPiece([], "", after_s=after_s)
         elif tag == "phoneme" and element.get("ph"):
             alphabet, phones = _phones_of(element)
-            self._say(draft, partial(self.pronounce.written, phones, alphabet), phones)
+            yield from self._say(draft, partial(self.pronounce.written, phones, alphabet), phones)
         elif tag == "sub" and (alias := element.get("alias")):
             yield from self._plain(_one_line(alias), draft)
         else:
@@ -212,10 +213,13 @@ def _phones_of(element: ElementTree.Element) -> tuple[Alphabet, str]:
 
 
 def _ended(draft: _Draft, after_s: float) -> Iterator[SpokenPiece]:
-    if any(symbol != PAUSE for symbol in draft.symbols):
-        symbols = [PAUSE, *draft.symbols] if draft.symbols[0] != PAUSE else draft.symbols
-        symbols = symbols if symbols[-1] == PAUSE else [*symbols, PAUSE]
-        yield SpokenPiece(symbols, " ".join(draft.words), draft.pace, after_s)
+    for start in range(0, len(draft.symbols), MOST_SYMBOLS):  # several times only where one word has as many
+        part = draft.symbols[start : start + MOST_SYMBOLS]
+        if any(symbol != PAUSE for symbol in part):
+            symbols = part if part[0] == PAUSE else [PAUSE, *part]
+            symbols = symbols if symbols[-1] == PAUSE else [*symbols, PAUSE]
+            last = all(symbol == PAUSE for symbol in draft.symbols[start + MOST_SYMBOLS :])
+            yield SpokenPiece(symbols, " ".join(draft.words), draft.pace, after_s if last else 0.0)
     draft.symbols, draft.words = [], []
 
 

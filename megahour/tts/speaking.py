@@ -76,10 +76,20 @@ class AnySpeaker(ABC):
         return Reader(self.pronounce, language or self.languages[0])
 
     def say(self, text: str, manner: Manner = Manner(), reader: Reader | None = None) -> Iterator[Spoken]:
-        """Speak `text` and yield it sentence by sentence. `reader.left_out` counts words that the voice cannot say."""
+        """Speak `text` and yield it sentence by sentence. `reader.left_out` counts words that the voice cannot say.
+
+        Breaks wait for the first words, so that a text of which nothing can be said yields nothing.
+        """
         own = self.reader() if reader is None else reader
-        for number, piece in enumerate(own.pieces(text)):
-            yield self.spoken(piece, manner, number)
+        waiting: list[SpokenPiece] = []
+        number = 0
+        for piece in own.pieces(text):
+            waiting.append(piece)
+            if piece.symbols or number:
+                for each in waiting:
+                    yield self.spoken(each, manner, number)
+                    number += 1
+                waiting.clear()
 
     def spoken(self, piece: SpokenPiece, manner: Manner, number: int = 0) -> Spoken:
         """Speak one piece and the silence after it. The noise depends only on the seed and on `number`."""

@@ -7,7 +7,7 @@ import pytest
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.tts.durations import PAUSE
 from megahour.tts.phones import Pronounce, from_x_sampa, known_phones
-from megahour.tts.script import MOST_WORDS, PARAGRAPH_S, SENTENCE_S, Reader, SpokenPiece
+from megahour.tts.script import MOST_SYMBOLS, MOST_WORDS, PARAGRAPH_S, SENTENCE_S, Reader, SpokenPiece
 
 SYMBOLS = ["", PAUSE, *"abcdefghijklmnopqrstuvwxyz", "ə"]
 
@@ -44,6 +44,20 @@ def test_a_speaker_label_is_spoken() -> None:
 def test_a_long_sentence_is_spoken_in_parts() -> None:
     parts = said("word " * (2 * MOST_WORDS + 3))
     assert [len(piece.text.split()) for piece in parts] == [MOST_WORDS, MOST_WORDS, 3]
+    (one, _) = said("word " * MOST_WORDS + ". Next")
+    assert one.after_s == SENTENCE_S
+
+
+def test_many_phones_are_spoken_in_parts() -> None:
+    """A piece is held in memory as a whole."""
+    spelt = said("{" + "a " * (2 * MOST_SYMBOLS + 1) + "}. b")
+    assert [(len(piece.symbols) - 2, piece.after_s) for piece in spelt] == [
+        (MOST_SYMBOLS, 0.0),
+        (MOST_SYMBOLS, 0.0),
+        (1, SENTENCE_S),
+        (1, 0.0),
+    ]
+    assert max(len(piece.symbols) for piece in said("{h ə} {l o}, " * MOST_SYMBOLS)) < MOST_SYMBOLS
 
 
 def test_a_full_stop_before_a_comma_ends_no_piece() -> None:

@@ -362,9 +362,12 @@ def test_the_command(made: Path, tmp_path: Path) -> None:
         assert (file.samplerate, file.channels) == (8_000, 1)
         assert "synthetic" in file.comment
         assert file.frames > 1000
-    refused = CliRunner().invoke(app, ["say", "zzz", *options])
-    assert refused.exit_code
-    assert "nothing in the text can be spoken" in str(refused.exception) + refused.output
+    before = out.read_bytes()
+    for nothing in ("zzz", '<speak><p>zzz</p><break time="1s"/></speak>'):
+        refused = CliRunner().invoke(app, ["say", nothing, *options])
+        assert refused.exit_code
+        assert "nothing in the text can be spoken" in str(refused.exception) + refused.output
+    assert out.read_bytes() == before
 
 
 def test_spoken_texts_are_utterances_and_have_scores(made: Path, tmp_path: Path) -> None:
