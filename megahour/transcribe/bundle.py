@@ -20,6 +20,7 @@ from megahour.models.foreign import ForeignModel
 from megahour.transcribe.bundle_files import (
     AGAIN,
     CONTROL,
+    MAX_HEARD,
     MAX_TEXT,
     VOICE,
     BundleFolder,
@@ -98,9 +99,12 @@ class BundleManifest(ListedFiles):
 
     @model_validator(mode="after")
     def _check(self) -> BundleManifest:
-        for text in (self.name, *self.tokens):
-            if len(text) > MAX_TEXT or CONTROL.search(text):  # they are printed to terminals unescaped
-                raise ValueError(f"{text[:20]!r} has control characters, or more than {MAX_TEXT} characters")
+        names = (*self.graphs, *(precision for each in self.graphs.values() for precision in each))
+        heard = (text for clip in self.golden for each in clip.texts.values() for text in each.values())
+        for most, texts in ((MAX_TEXT, (self.name, *self.tokens, *names)), (MAX_HEARD, heard)):
+            for text in texts:
+                if len(text) > most or CONTROL.search(text):  # they are printed to terminals unescaped
+                    raise ValueError(f"{text[:20]!r} has control characters, or more than {most} characters")
         if len(set(self.tokens)) < len(self.tokens):
             raise ValueError("a token is there twice")
         for name in (*(file for each in self.graphs.values() for file in each.values()), *self._named()):

@@ -19,7 +19,8 @@ MANIFEST = "bundle.json"
 MAX_MANIFEST_BYTES, MAX_FILE_BYTES = 16 << 20, 2 << 30
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-MAX_TEXT = 1000  # characters of a token, or of the name
+MAX_TEXT = 1000  # characters of a token, or of a name
+MAX_HEARD = 1 << 20  # characters of a golden clip's text
 VOICE = "voice"
 """`criterion` in the manifest of a voice; all other criteria are of recognisers."""
 AGAIN = "the bundle is damaged or was changed: copy it, or export it again"

@@ -80,6 +80,11 @@ def front_end(folder: Path, **values: float) -> None:
     change(folder, front_end={**json.loads((folder / MANIFEST).read_text())["front_end"], **values})
 
 
+def golden_text(text: str, folder: Path) -> None:
+    first, *others = json.loads((folder / MANIFEST).read_text())["golden"]
+    change(folder, golden=[{**first, "texts": {"offline": {"fp32": text}}}, *others])
+
+
 def link(name: str, to: str, folder: Path) -> None:
     (folder / name).unlink()
     (folder / name).symlink_to(to)
@@ -161,6 +166,8 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a token twice": (lambda f: change(f, tokens=["a"] * 10), "twice"),
     "a token for a terminal": (lambda f: change(f, tokens=[*"abcdefghi", "\x1b[2J"]), "control characters"),
     "a token without an end": (lambda f: change(f, tokens=[*"abcdefghi", "x" * 1001]), "more than 1000"),
+    "a form for a terminal": (lambda f: change(f, graphs={"\x1b[2J": {"fp32": "model.onnx"}}), "control characters"),
+    "a text for a terminal": (partial(golden_text, "\x1b]0;x\x07"), "control characters"),
     "a path out of it": (lambda f: change(f, graphs={"offline": {"fp32": "../x"}}), "not among its files"),
     "a name out of it": (lambda f: change(f, files={"../x": {"bytes": 1, "sha256": "0" * 64}}), "a file has the name"),
     "no graphs": (lambda f: change(f, graphs={}), "no offline graph"),
