@@ -12,7 +12,7 @@ from megahour.align.candidates import evidence
 from megahour.align.confidence import Aligned, Costs, align_document, first_problem
 from megahour.align.ctc import NoPathError
 from megahour.align.document import Document
-from megahour.align.evidence import deviations, is_of_another, unheard
+from megahour.align.evidence import deviations, is_of_another, speech_around, unheard
 from megahour.align.foreign_stretches import foreign_cues
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard
@@ -23,6 +23,7 @@ from megahour.align.wrong_transcript import belongs, in_order
 from megahour.core.schemas import BY_RECOGNISER
 
 AROUND_S = 0.25  # margin on either side of a cue that belongs to its place
+SPEECH_S = 0.75  # on either side, whose speech an unspoken cue leaves over
 LEAST_HEARD = 0.02  # recognised tokens per token of the text, below which there is no speech
 
 
@@ -138,4 +139,5 @@ def trusted(
         return in_order(heard.posteriors[frames], part(problem, int(begin), int(end)))
 
     foreign = foreign_cues(z, lengths, fits)
-    return aligned, foreign | unheard(z, lengths, p.false_accept, p.false_reject)
+    speech = speech_around(heard.posteriors, aligned.problem, path, round(SPEECH_S / frame_s))
+    return aligned, foreign | unheard(z, lengths, p.false_accept, p.false_reject, speech)

@@ -10,9 +10,11 @@ A text that is not spoken there has 0, or slightly less, since the path chose th
 that by the root of its length times the weight of its letters, estimated from the document's own cues. A cue is refused
 if
 
-    z > min(quantile `false_accept` of the normal distribution, -sqrt(length) w), and z > SURE
+    z > min(quantile `false_accept` of the normal distribution - PER_FOLD log(s / MOST_SPEECH), -sqrt(length) w),
 
-where w is the quantile `false_reject` of the weights -z / sqrt(length) of the document's cues. A transcript counts as
+and z > SURE. s is the speech around the cue (`speech_around`): a text that is not spoken takes the place of speech
+without a text, seldom of the same length, and leaves some of it over. A spoken one is between pauses or its neighbours.
+w is the quantile `false_reject` of the weights -z / sqrt(length) of the document's cues. A transcript counts as
 another recording's if the share of `SURE` cues on the path is below `MOSTLY`, or not `BEYOND_CHANCE` deviations above
 chance for that number of cues: two lines are evidence only if both are sure. A weak model is sure of few cues even of a
 right transcript, so between `min_spoken` and `MOSTLY` the order of the cues decides (`wrong_transcript`).
@@ -28,17 +30,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from megahour.align.anchors import greedy_path
 from megahour.align.ctc import AlignmentPath, Problem, cue_frames
 from megahour.align.decoys import CuePlace, decoys
 
 OTHERS = 30  # texts to compare a cue with
 FEWEST_OTHERS = 10
-FEWEST_CUES = 12  # of a document, for its own weights to be used
+FEWEST_CUES = 8  # of a document, for its own weights to be used
 FEWEST_TOKENS = 4  # of a cue that contributes a weight
 SURE = -4.0  # deviations; an unspoken text gets there by chance one time in ten, whatever the model
 CHANCE = 0.1
 MOSTLY = 0.5  # at 0.3 right texts of a weak model pass (0.39 and more are sure), but also wrong ones of a better model
 BEYOND_CHANCE = 3.0
+MOST_SPEECH = 1.2  # times the usual amount of speech around a cue that leaves nothing over
+PER_FOLD = 4.0  # deviations by which a cue must be surer, with e times that amount
 SAMPLED = 40  # cues sampled for the cost of other texts
 MOST_CELLS = 4e5  # frames x tokens, for a cue to be tested
 MAD = 1.4826  # standard deviations per median absolute deviation
@@ -97,11 +102,44 @@ def _others(text: NDArray[np.int32], own: NDArray[np.int32]) -> NDArray[np.int32
     return others[:: max(1, len(others) // OTHERS)]
 
 
+def speech_around(posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, around: int) -> Floats:
+    """(J,) tokens heard around each cue of the path per token of it, in units of the document's median within cues.
+
+    posteriors: (T, V) as for `ctc.align`. around: frames on either side, as far as the next cues of the path. NaN for
+    cues that are not on the path; 1 where nothing is heard in most cues.
+    """
+    units, frames = greedy_path(posteriors, problem.blank)
+    frames = frames[units != problem.free]
+    first, last = cue_frames(path, problem.boundaries)
+    placed = np.flatnonzero(first >= 0)
+    first, last = first[placed], last[placed]
+    low, high = np.maximum(first - around, np.insert(last[:-1], 0, 0)), last + around
+    high = np.minimum(high, np.append(first[1:], len(posteriors)))
+    letters = np.add.reduceat((problem.tokens != problem.free).astype(np.int64), problem.boundaries[:-1])[placed]
+
+    def heard(begin: NDArray[np.int32], end: NDArray[np.int32]) -> Floats:
+        return np.asarray((np.searchsorted(frames, end) - np.searchsorted(frames, begin)) / letters)
+
+    speech = np.full(len(problem.skip_nats), np.nan)
+    usual = float(np.median(heard(first, last))) if len(placed) else 0.0
+    speech[placed] = heard(low, high) / usual if usual else 1.0
+    return speech
+
+
 def unheard(
-    z: Floats, lengths: NDArray[np.integer[Any]], false_accept: float, false_reject: float
+    z: Floats,
+    lengths: NDArray[np.integer[Any]],
+    false_accept: float,
+    false_reject: float,
+    speech: Floats | float = 1.0,
 ) -> NDArray[np.bool_]:
-    """(J,) which cues are refused, of `lengths` tokens; none where z is NaN, and none by a `false_reject` of 0."""
-    limit = np.full(len(z), NormalDist().inv_cdf(false_accept))
+    """(J,) which cues are refused, of `lengths` tokens; none where z is NaN, and none by a `false_reject` of 0.
+
+    speech: (J,) as of `speech_around`.
+    """
+    usual = NormalDist().inv_cdf(false_accept)
+    left = np.log(np.maximum(np.broadcast_to(speech, z.shape), MOST_SPEECH) / MOST_SPEECH)
+    limit = np.minimum(usual, np.maximum(SURE, usual - PER_FOLD * left))
     weighed = np.isfinite(z) & (lengths >= FEWEST_TOKENS)
     if weighed.sum() >= FEWEST_CUES and false_reject > 0:
         weight = -z[weighed] / np.sqrt(lengths[weighed])

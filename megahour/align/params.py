@@ -55,10 +55,10 @@ class AlignParams(Params):
     check."""
     min_spoken: Share = 0.3
     """Refuse a transcript as another recording's when a smaller share of its tokens is spoken."""
-    false_accept: float = Field(0.1, ge=0, lt=0.5)
-    """Target rate of unspoken cues that pass, tested against other texts at the same place. Lower it for cleaner text;
-    0 disables the test."""
-    false_reject: float = Field(0.02, ge=0, lt=0.5)
+    false_accept: float = Field(0.3, ge=0, lt=0.5)
+    """Target rate of unspoken cues that pass, tested against other texts at the same place, if no speech is left over
+    beside them. Lower it for cleaner text; 0 disables the test."""
+    false_reject: float = Field(0.005, ge=0, lt=0.5)
     """Share of spoken cues that may be lost where the test then rejects more unspoken ones, estimated from the
     document's own cues. 0 uses `false_accept` alone."""
     min_confidence: Share = 0.0

@@ -27,7 +27,7 @@ class Align(Stage[AlignParams]):
     """
 
     name = "align"
-    version = 14
+    version = 15
     params = AlignParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("recordings"),

@@ -9,9 +9,16 @@ from speech import UNITS, say, sentences
 from megahour.align.anchors import Anchoring
 from megahour.align.choice import Refused, trusted
 from megahour.align.confidence import Aligned, Costs, align_document
-from megahour.align.ctc import quantise
+from megahour.align.ctc import AlignmentPath, Problem, quantise, spans
 from megahour.align.document import Document, spell
-from megahour.align.evidence import SURE, deviations, extra_cost_of_others, is_of_another, unheard
+from megahour.align.evidence import (
+    SURE,
+    deviations,
+    extra_cost_of_others,
+    is_of_another,
+    speech_around,
+    unheard,
+)
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard
 
@@ -93,7 +100,37 @@ def test_the_rates_set_the_limits() -> None:
     assert list(np.flatnonzero(unheard(z, lengths, 0.1, 0.02))) == [18, 19]
     assert not unheard(z, lengths, 0.49, 0.0)[18:19].any()
     assert not unheard(np.full(20, np.nan), lengths, 0.1, 0.02).any()
+    assert list(np.flatnonzero(unheard(z[10:], lengths[10:], 0.1, 0.005))) == [8, 9], "ten are enough"
     assert not unheard(z[-2:], lengths[-2:], 0.2, 0.4).any(), "two cues tell nothing of their document"
+
+
+def test_a_cue_that_leaves_speech_over_beside_it_must_be_surer() -> None:
+    """An unspoken line takes the place of speech without a text, which is seldom as long as it is."""
+    lengths, z = np.full(20, 16), np.full(20, -2.0)
+    speech = np.r_[np.full(18, 1.1), 1.8, 9.0]
+    assert list(np.flatnonzero(unheard(z, lengths, 0.3, 0.0, speech))) == [18, 19]
+    assert not unheard(np.full(20, SURE), lengths, 0.3, 0.0, speech).any(), "no speech outweighs a sure cue"
+    assert unheard(z, lengths, 0.01, 0.0, np.ones(20)).all(), "the rate holds without any left over"
+
+
+def test_speech_around_a_cue_is_what_is_heard_up_to_its_neighbours_per_token() -> None:
+    """Cues of two tokens; of the first and last as many are heard, around the second six, around the third one."""
+    tokens, free, blank = np.array([2, 3] * 5, np.int32), 1, 0
+    problem = Problem(
+        tokens, np.arange(0, 11, 2, dtype=np.int32), np.ones(5, np.float32), np.ones(6, bool), 1.0, blank, free
+    )
+    states, best = np.full(60, ~10, np.int32), np.zeros(60, np.int64)
+    for cue, at in enumerate((2, 20, 30, 50)):
+        states[[at, at + 2]] = 2 * cue, 2 * cue + 1
+    best[[2, 4, 14, 16, 18, 19, 20, 21, 22, 26, 50, 52]] = [2, 3, 2, 3, 2, free, 3, 2, 3, 2, 2, 3]
+    posteriors = np.full((60, 4), 99, np.uint8)
+    posteriors[np.arange(60), best] = 0
+    path = AlignmentPath(states, *spans(states, len(tokens)), 0.0)
+    assert speech_around(posteriors, problem, path, 5).tolist()[:4] == [1.0, 3.0, 0.5, 1.0]
+    assert np.isnan(speech_around(posteriors, problem, path, 5)[4])
+    silent = np.full((60, 4), 99, np.uint8)
+    silent[:, blank] = 0
+    assert speech_around(silent, problem, path, 5).tolist()[:4] == [1.0] * 4, "nothing is heard, so nothing is left"
 
 
 def test_a_transcript_is_anothers_by_what_is_placed_and_by_the_whole() -> None:
