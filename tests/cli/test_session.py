@@ -8,6 +8,8 @@ import pty
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -120,10 +122,17 @@ def test_no_color_is_honoured_on_a_terminal(no_colour: str) -> None:
     )
     assert run.wait(timeout=240) == 1
     os.close(terminal)
-    said = os.read(primary, 4096).decode()
+    said = "".join(read_all(primary))
     os.close(primary)
     assert "error: nowhere.yaml: no such recipe" in said
     assert ("\x1b[31m" in said) == (not no_colour)
+
+
+def read_all(primary: int) -> Iterator[str]:
+    """What was written to the other end of a terminal, which is closed; it may come in pieces."""
+    with suppress(OSError):
+        while data := os.read(primary, 4096):
+            yield data.decode()
 
 
 def test_later_steps_are_estimated_from_the_last_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def test_of_all_who_ask_for_a_file_one_makes_it_and_the_others_wait(tmp_path: Pa
 def test_processes_wait_for_each_other_and_one_that_is_killed_holds_nothing_up(tmp_path: Path) -> None:
     holds = (
         "import sys, time; from pathlib import Path; from megahour.core.cache import Cache\n"
-        "def make(path):\n    path.write_bytes(b'half'); print('making', flush=True); time.sleep(60)\n"
+        "def make(path):\n    path.write_bytes(b'half'); print('making', flush=True); time.sleep(600)\n"
         "Cache(Path(sys.argv[1]), 1024).open('a', make)\n"
     )
     with subprocess.Popen([sys.executable, "-c", holds, str(tmp_path)], stdout=subprocess.PIPE) as process:
@@ -55,7 +55,7 @@ def test_processes_wait_for_each_other_and_one_that_is_killed_holds_nothing_up(t
         waiting.join(0.3)
         assert waiting.is_alive()
         process.kill()
-    waiting.join(10)
+    waiting.join()
     assert found == [b"whole"]
 
 
@@ -94,11 +94,11 @@ def test_what_an_ended_process_left_is_removed_and_what_is_being_made_is_not(tmp
     def make(path: Path) -> None:
         path.write_bytes(b"y" * 40 * KB)
         began.set()
-        go_on.wait(10)
+        go_on.wait(240)
 
     thread = threading.Thread(target=Cache(tmp_path, KB).open, args=("slow", make))
     thread.start()
-    assert began.wait(10)
+    assert began.wait(240)
     Cache(tmp_path, KB).open("new", writing(b"z"))
     assert "old.part" not in names(tmp_path)
     assert "slow.part" in names(tmp_path)

@@ -132,7 +132,7 @@ def test_shards_state_apart_how_long_functions_were_compiled(tmp_path: Path, mon
             out.commit()
         if shard == 0:
             timing = artifact.timings()[0]
-            assert 0.5 * took_s < timing["compile_seconds"] <= took_s + 0.001 < timing["seconds"]
+            assert 0.1 * took_s < timing["compile_seconds"] <= took_s + 0.001 < timing["seconds"]
             assert 0 < timing["compile_cpu_seconds"] <= timing["cpu_seconds"]
     assert "compile_seconds" not in artifact.timings()[1]
 
@@ -142,7 +142,7 @@ def test_threads_and_functions_within_others_count_once() -> None:
 
     def compiles_at_once() -> None:
         with compiling(), compiling():
-            barrier.wait(30)
+            barrier.wait(240)
             time.sleep(0.2)
 
     threads = [threading.Thread(target=compiles_at_once) for _ in range(2)]

@@ -51,7 +51,7 @@ def test_items_are_taken_as_they_are_needed_and_closing_stops_tasks(ray: RayEngi
     naps.close()
     started = time.monotonic()
     assert dict(ray.map(toy_tasks.square, [2, 3])) == {0: 4, 1: 9}
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 300
 
 
 def test_reduce_has_the_tree_of_the_local_engine(ray: RayEngine, local: LocalEngine) -> None:

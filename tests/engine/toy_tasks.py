@@ -157,7 +157,7 @@ def announce_and_stay(folder: str, number: int) -> int:
 
 def eat_memory(size_bytes: int) -> int:
     block = np.ones(size_bytes, np.uint8)
-    time.sleep(4)
+    time.sleep(240)  # until it is stopped
     return int(block.sum())
 
 

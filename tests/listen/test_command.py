@@ -52,7 +52,7 @@ def send_nonsense(port: int, token: str) -> None:
         (f"POST /transcribe HTTP/1.1\r\n{good}Content-Length: {1 << 40}\r\n\r\n", "413 Request Entity Too Large"),
         (f"GET /stream HTTP/1.1\r\n{good}{socketed}{key}\r\n\x82\xfe", ""),
     ]:
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        with socket.create_connection(("127.0.0.1", port), timeout=240) as client:
             client.sendall(sent.encode("latin-1"))
             assert answer in (client.recv(100).decode() if answer else "")
 
@@ -83,7 +83,7 @@ def test_it_shows_its_address_serves_and_ends_with_a_summary(tmp_path: Path) -> 
             assert last == {"type": "error", "error": "the server was stopped"}
 
     asyncio.run(talk())
-    printed, complaints = run.communicate(timeout=60)
+    printed, complaints = run.communicate(timeout=240)
     assert run.returncode == 0, complaints
     last = printed.splitlines()[-1]
     assert re.fullmatch(r"Streams: [12], files: 0, 0\.\d minutes of audio, refused: 2", last)

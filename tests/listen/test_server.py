@@ -70,7 +70,7 @@ async def send(socket: Any, samples: np.ndarray, rate_hz: int = 8000, block: int
 
 
 async def freed(server: ListenServer) -> None:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(240):
         while server.busy:
             await asyncio.sleep(0.02)
 
@@ -172,7 +172,7 @@ def test_a_head_that_does_not_come_is_waited_for_no_longer(recogniser: Recognise
         writer.write(before + b"GET /about HTTP/1.1\r\n")
         dripping = asyncio.create_task(dripped(writer, b"X-Slow: 1\r\n"))
         answer = b""
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(240):
             with contextlib.suppress(ConnectionResetError):  # there may be drops that it did not read
                 while data := await reader.read(1000):
                     answer += data
@@ -201,14 +201,14 @@ def test_a_file_that_comes_drop_by_drop_gives_its_place_up(recogniser: Recognise
         )
         writer.write(f"{head}\r\n".encode())
         dripping = asyncio.create_task(dripped(writer, b"RIFF"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(240):
             assert b" 408 " in await reader.readline()
             assert b"less than 4,000 bytes a second" in await reader.readuntil(b"second")
         dripping.cancel()
         writer.close()
         await freed(server)
 
-    assert served(recogniser, talk, Limits(idle_s=0.3)).counts.files == 0
+    assert served(recogniser, talk, Limits(idle_s=1.0)).counts.files == 0
 
 
 @pytest.mark.parametrize(

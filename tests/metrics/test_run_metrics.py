@@ -205,7 +205,7 @@ def test_disks_are_named_by_their_mount_and_once(tmp_path: Path) -> None:
 
 
 def until(look: machine.Gpus | RunBoard, name: str) -> Values:
-    ends_s = time.monotonic() + 30
+    ends_s = time.monotonic() + 240
     while time.monotonic() < ends_s:
         found = values(look())
         if any(key[0] == name for key in found):
@@ -239,7 +239,7 @@ def test_a_request_that_hangs_is_as_slow_as_it_is_by_now(monkeypatch: pytest.Mon
 
     def ask() -> int:
         asked.set()
-        answer.wait(30)
+        answer.wait(240)
         if fails[0]:
             raise OSError("refused")
         return 5
@@ -248,11 +248,11 @@ def test_a_request_that_hangs_is_as_slow_as_it_is_by_now(monkeypatch: pytest.Mon
     assert fetched.seconds() == 0.0, "nothing was asked"
     now_s[0] = 10.0
     fetched.look()
-    assert asked.wait(30)
+    assert asked.wait(240)
     now_s[0] = 17.0
     assert (fetched.seconds(), fetched.value, fetched.failed) == (7.0, None, False)
     answer.set()
-    ends_s = time.time() + 30
+    ends_s = time.time() + 240
     while fetched.value is None and time.time() < ends_s:
         time.sleep(0.01)
     assert fetched.value == 5
@@ -267,7 +267,7 @@ def test_nothing_is_asked_before_its_time() -> None:
     asked: list[float] = []
     fetched = background.Fetched(lambda: asked.append(time.monotonic()), every_s=0.2)
     fetched.look()
-    ends_s = time.monotonic() + 30
+    ends_s = time.monotonic() + 240
     while len(asked) < 3 and time.monotonic() < ends_s:
         fetched.look()
         time.sleep(0.01)

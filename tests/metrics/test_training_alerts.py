@@ -50,7 +50,7 @@ def test_a_worker_that_stands_still_and_one_that_dies_call_the_pager(tmp_path: P
                 until(lambda: ask("megahour_training_restarts == 1"))
         finally:
             training.terminate()
-            training.wait(60)
+            training.wait(240)
     assert training.returncode == 143
     assert "Stopped by SIGTERM. Kept in" in (tmp_path / "said").read_text()
     assert called["MegahourStepStalled"].endswith("#stalled-step")

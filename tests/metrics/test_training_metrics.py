@@ -39,7 +39,7 @@ def scraped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Values, dict[str,
 
     def look(done: float, total: float, unit: str, **fields: Any) -> None:
         if done == total:
-            ends_s = time.monotonic() + 20
+            ends_s = time.monotonic() + 240
             while ("megahour_training_checkpoint_timestamp_seconds",) not in (seen := scrape(source)):
                 assert time.monotonic() < ends_s, seen
                 time.sleep(0.05)

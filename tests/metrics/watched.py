@@ -62,7 +62,7 @@ def program(folder: Path, *words: str) -> Iterator[None]:
             yield
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(240)
 
 
 def sooner(text: str) -> str:

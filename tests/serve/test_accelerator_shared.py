@@ -70,7 +70,7 @@ def service() -> Iterator[Service]:
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients of this process ask for shared memory with their first sequence."""
     monkeypatch.setattr(call, "SHARE_AFTER_BYTES", 0)
-    monkeypatch.setattr(call, "SHARE_TIMEOUT_S", 10.0)
+    monkeypatch.setattr(call, "SHARE_TIMEOUT_S", 240.0)
 
 
 @pytest.fixture

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from trainings import until
 
 from megahour.cli.serve import command as serve_command
 from megahour.serve import host
@@ -41,32 +42,37 @@ def test_a_service_outlasts_a_registry_that_is_away(tmp_path: Path, monkeypatch:
     """An object store that refuses for a minute, or a network disk: here a folder in the place of each file."""
     monkeypatch.setattr(host, "POLL_S", 0.01)
     monkeypatch.setattr(host, "BEAT_S", 0.01)
-    registry, stop, service = Registry(str(tmp_path)), threading.Event(), SimpleNamespace(endpoint=HERE, ended=False)
+    folder, away = tmp_path / "there", tmp_path / "away"
+    folder.mkdir()
+    place(tmp_path, folder)
+    registry, stop = Registry(str(tmp_path / "registry")), threading.Event()
+    service = SimpleNamespace(endpoint=HERE, ended=False)
     model = registry.want(ModelSpec("module:load"))
-    wanted, services, away = (tmp_path / name for name in ("wanted.json", "services", "away"))
-    services.touch()
+    (folder / "services").touch()
     thread = threading.Thread(target=host._offer, args=(registry, model, service, stop))
     thread.start()
     time.sleep(0.1)
-    services.unlink()
+    (folder / "services").unlink()
     until(lambda: registry.services(model) == [HERE])
-    for file in (wanted, next(services.iterdir())):
-        file.rename(away)
-        file.mkdir()
+    (entry,) = (path.relative_to(folder) for path in (folder / "services").iterdir())
+    for file in ("wanted.json", entry):
+        shutil.copytree(folder, away)
+        (away / file).unlink()
+        (away / file).mkdir()
+        place(tmp_path, away)
         time.sleep(0.1)
         assert thread.is_alive()
-        file.rmdir()
-        away.rename(file)
+        place(tmp_path, folder)
+        shutil.rmtree(away)
     stop.set()
     thread.join()
     assert registry.services(model) == []
 
 
-def until(true: Any) -> None:
-    ends_s = time.monotonic() + 10
-    while not true():
-        assert time.monotonic() < ends_s
-        time.sleep(0.01)
+def place(parent: Path, folder: Path) -> None:
+    """Lets `parent`/registry be `folder`, at once: the service looks all the time, and ends if nothing is there."""
+    (parent / "link").symlink_to(folder)
+    (parent / "link").replace(parent / "registry")
 
 
 def test_the_command_checks_its_keys_before_a_run_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -186,10 +186,10 @@ def test_an_answer_of_an_earlier_loss_is_no_sign_of_life() -> None:
 
     def ask(ranks: tuple[int, ...], suspect: int) -> list[list[int]]:
         with ThreadPoolExecutor(len(ranks)) as pool:
-            return list(pool.map(lambda rank: lost_ranks(store, "lost", rank, 4, suspect, 0.3, 0.2), ranks))
+            return list(pool.map(lambda rank: lost_ranks(store, "lost", rank, 4, suspect, 2.0, 1.0), ranks))
 
     assert ask((0, 1, 2), 3) == [[3]] * 3
-    time.sleep(0.2)
+    time.sleep(1.0)
     assert ask((0, 1), 2) == [[2]] * 2, "it was [3]"
 
 

@@ -334,7 +334,7 @@ def threads_of_trainers() -> list[str]:
         helpers = [thread for thread in threading.enumerate() if thread.name == "sync-helper"]
         assert len(helpers) == 1, "a sum of this size is helped"
         del worker, optimiser
-        helpers[0].join(10)
+        helpers[0].join()
     return [thread.name for thread in threading.enumerate() if thread.name == "sync-helper"]
 
 

@@ -239,7 +239,6 @@ def test_a_killed_worker_is_replaced_and_the_checkpoints_are_on_the_object_store
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
     found = trained_by_the_stage(tmp_path / "killed", data, settings, durable=durable)
-    killer.join(10)
-    assert not killer.is_alive()
+    killer.join()
     assert len(list((tmp_path / "killed" / "work" / "workers").rglob("attempt_*"))) == 2, "one restart"
     assert found == (expected, rows)

