@@ -233,6 +233,12 @@ def test_all_that_a_command_lacks_is_named_at_once(words: str, tmp_path: Path) -
     assert said == 'safetensors, sentencepiece, torch are not installed: pip install "megahour[train]"\n'
 
 
+def test_all_that_say_lacks_is_named_at_once(tmp_path: Path) -> None:
+    said = command("say", "Hello.", "--voice", str(tmp_path))
+    assert all(name in said for name in ("soundfile", "num2words", "espeakng_loader", "torch", "safetensors"))
+    assert said.endswith(' are not installed: pip install "megahour[train,generate]"\n')
+
+
 @pytest.mark.parametrize(
     ("words", "remedy"),
     [

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from megahour.core.errors import ConfigError
+from megahour.core.extras import needing
 from megahour.runner import log
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ PIPE = "-"
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all draws.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
 @log.logged
+@needing("audio", "text", "train", "generate", install_as="train,generate")
 def command(
     text: tuple[str, ...],
     voice: str,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
@@ -18,13 +18,15 @@ from megahour.lm.scale.shard_types import NAME, Counted
 from megahour.lm.scale.streams import StreamReader, StreamWriter, short_file
 from megahour.lm.text.arrays import Int32, Int64, Records
 
+EDGES_BYTES = 64 << 20
+
 
 class CountFiles:
     """The files `names000000` and `count000000.npz` of each shard in a directory; the second is written last."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._edges: dict[int, Int64] = {}
+        self._edges: tuple[int, Int64] = -1, np.empty((0, 0), np.int64)  # the first target of a block, and its edges
 
     def done(self, shard: int) -> bool:
         """Whether a shard has been counted."""
@@ -50,12 +52,13 @@ class CountFiles:
             result: Records = saved["share"]
             return result
 
-    def names(self, target: int, shards: Iterable[int], more: Records) -> Records:
-        """Names that a target prints, from the files of shards, followed by `more`.
+    def names(self, target: int, shards: Sequence[int], more: Records) -> Records:
+        """Names that a target prints, from the files of shards, followed by `more`. Ask for targets in order, always
+        of the same shards.
 
         Raises StageError: a file ends early.
         """
-        places = [(shard, *self._edges_of(shard)[target : target + 2].tolist()) for shard in shards]
+        places = [(shard, *ends) for shard, ends in zip(shards, self._edges_of(target, shards).tolist(), strict=True)]
         result = np.empty(sum(end - begin for _, begin, end in places) + len(more), NAME)
         at = 0
         for shard, begin, end in places:
@@ -66,11 +69,21 @@ class CountFiles:
         result[at:] = more
         return result
 
-    def _edges_of(self, shard: int) -> Int64:
-        if shard not in self._edges:
-            with np.load(self._count(shard)) as saved:
-                self._edges[shard] = saved["edges"]
-        return self._edges[shard]
+    def _edges_of(self, target: int, shards: Sequence[int]) -> Int64:
+        """(shards, 2): where a target's names begin and end in each file. Those of a block of targets are held: of
+        16,384 shards, all would be 2 GB. Several threads may ask.
+        """
+        most = max(1, EDGES_BYTES // (8 * max(1, len(shards))))
+        first = target - target % most
+        held, edges = self._edges
+        if held != first:
+            own = []
+            for shard in shards:
+                with np.load(self._count(shard)) as saved:
+                    own.append(saved["edges"][first : first + most + 1].copy())
+            edges = np.array(own)
+            self._edges = first, edges
+        return edges[:, target - first : target - first + 2]
 
     @staticmethod
     def _read(path: Path, place: int, data: memoryview) -> None:
