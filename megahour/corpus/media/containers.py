@@ -161,8 +161,10 @@ def _check_wave(file: BinaryIO, size: int, magic: bytes, cut_short: bool) -> Unf
     """Walk the chunks: `data` must end inside the file, and only chunks may follow it."""
     riff_end = struct.unpack("<I", magic[4:8])[0] + 8
     data_bytes_64 = None
-    position, data_start, data_end = 12, 0, None
+    position, data_start, data_end, chunks = 12, 0, None, 0
     while position + 8 <= size:
+        if (chunks := chunks + 1) > MAX_ELEMENTS:
+            raise BadRecord("header-lies", f"more than {MAX_ELEMENTS} chunks in the first {position} bytes")
         file.seek(position)
         name, length = struct.unpack("<4sI", file.read(8))
         if not all(0x20 <= byte < 0x7F for byte in name):
@@ -204,13 +206,15 @@ def _check_wave(file: BinaryIO, size: int, magic: bytes, cut_short: bool) -> Unf
 
 def _only_chunks(file: BinaryIO, position: int, size: int) -> bool:
     """Whether chunks fill the file from `position` on."""
-    while position + 8 <= size:
+    for _ in range(MAX_ELEMENTS):
+        if position + 8 > size:
+            return position in (size, size + 1)
         file.seek(position)
         name, length = struct.unpack("<4sI", file.read(8))
         if not all(0x20 <= byte < 0x7F for byte in name):
             return False
         position += 8 + length + length % 2
-    return position in (size, size + 1)
+    return True  # so many of them are no samples
 
 
 def _check_sphere(file: BinaryIO, size: int) -> None:
@@ -245,7 +249,7 @@ def _check_ogg(file: BinaryIO, size: int) -> None:
 
 BOX_TYPES = frozenset({b"ftyp", b"styp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot"})
 PROTECTED = frozenset({b"enca", b"drms", b"aavd"})  # Common Encryption, FairPlay, Audible
-MAX_ELEMENTS = 100_000  # per level; ten hours in two-second fragments have 36,000
+MAX_ELEMENTS = 100_000  # per level, and of a WAV's chunks; ten hours in two-second fragments have 36,000
 _TRACK_PATH = (b"trak", b"mdia", b"minf", b"stbl", b"stsd")
 _SEGMENT, _TRACKS, _CLUSTER = 0x18538067, 0x1654AE6B, 0x1F43B675
 _ENCRYPTION_PATH = (0xAE, 0x6D80, 0x6240, 0x5035)  # TrackEntry, ContentEncodings, ContentEncoding, ContentEncryption
