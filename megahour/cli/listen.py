@@ -26,6 +26,7 @@ from megahour.cli.recogniser_options import (
 from megahour.core.errors import ConfigError
 from megahour.core.extras import needing
 from megahour.runner import log
+from megahour.runner.options import FiniteRange
 
 if TYPE_CHECKING:
     from megahour.listen.server import ListenServer
@@ -59,15 +60,15 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
     show_default=True,
     help="Largest number of streams and files at a time.",
 )
-@click.option("--idle-s", type=click.FloatRange(1), default=300.0, show_default=True,
+@click.option("--idle-s", type=FiniteRange(1), default=300.0, show_default=True,
               help="End a stream after this many seconds without audio, or of audio without a word.")  # fmt: skip
 @click.option("--message-kb", type=click.IntRange(1, 1 << 16), default=256, show_default=True,
               help="Largest message of a stream, in kilobytes.")  # fmt: skip
 @click.option("--file-mb", type=click.IntRange(1, 1 << 14), default=512, show_default=True,
               help="Largest file to transcribe, in megabytes.")  # fmt: skip
-@click.option("--file-hours", type=click.FloatRange(0, 24, min_open=True), default=4.0, show_default=True,
+@click.option("--file-hours", type=FiniteRange(0, 24, min_open=True), default=4.0, show_default=True,
               help="Longest decoded audio of a file, in hours. A small file can hold hours of silence.")  # fmt: skip
-@click.option("--work-s", type=click.FloatRange(1), default=3600.0, show_default=True,
+@click.option("--work-s", type=FiniteRange(1), default=3600.0, show_default=True,
               help="Give up on a file that is not transcribed after this many seconds.")  # fmt: skip
 @log.logged
 @needing("audio", "train", "http", install_as="transcribe")

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from megahour.runner.options import FiniteRange
+
 if TYPE_CHECKING:
     from megahour.decode.params import DecodeParams
     from megahour.transcribe.parts import RecogniserParts
@@ -55,13 +57,13 @@ _CHUNKS = (
     ),
 )
 _ENDS = (
-    click.option("--pause-s", type=click.FloatRange(0.45, 10), default=0.7, show_default=True,
+    click.option("--pause-s", type=FiniteRange(0.45, 10), default=0.7, show_default=True,
                  help="Seconds of pause that end a segment. Shorter pauses give final results sooner but "
                       "split sentences."),
-    click.option("--longest-s", type=click.FloatRange(1, 600), default=20.0, show_default=True,
+    click.option("--longest-s", type=FiniteRange(1, 600), default=20.0, show_default=True,
                  help="Longest segment that the model processes at once, in seconds. Longer speech is cut at "
                       "a quiet place."),
-    click.option("--wordless-s", type=click.FloatRange(0, 60), default=0.0, show_default=True,
+    click.option("--wordless-s", type=FiniteRange(0, 60), default=0.0, show_default=True,
                  help="Also end a stream's segment after this many seconds without a word, for noisy rooms. 0: never."),
 )  # fmt: skip
 

@@ -13,11 +13,13 @@ import click
 from megahour.core.errors import ConfigError
 from megahour.core.extras import needing
 from megahour.runner import log
+from megahour.runner.options import FiniteRange
 
 if TYPE_CHECKING:
     from megahour.tts.speaking import AnySpeaker, Spoken
 
 PIPE = "-"
+MOST_SEED = (1 << 63) - 1  # onnxruntime's
 
 
 @click.command("say")
@@ -30,14 +32,14 @@ PIPE = "-"
 @click.option("--speaker", default="", help="Speaker, for a model with several voices.")
 @click.option("--language", default="", help="Language, for a model with several languages.")
 @click.option(
-    "--pace", type=click.FloatRange(0.25, 4), default=1.0, show_default=True, help="Speaking rate. 2 is twice as fast."
+    "--pace", type=FiniteRange(0.25, 4), default=1.0, show_default=True, help="Speaking rate. 2 is twice as fast."
 )
 @click.option(
-    "--semitones", type=click.FloatRange(-12, 12), default=0.0, show_default=True, help="Pitch shift, in semitones."
+    "--semitones", type=FiniteRange(-12, 12), default=0.0, show_default=True, help="Pitch shift, in semitones."
 )
 @click.option(
     "--spread",
-    type=click.FloatRange(0, 2),
+    type=FiniteRange(0, 2),
     default=0.667,
     show_default=True,
     help="With a flow: scale of its noise. Less is clearer and more monotonous.",
@@ -56,7 +58,7 @@ PIPE = "-"
 @click.option(
     "--precision", default="fp32", show_default=True, help="With a bundle: fp32, or fp16 or int8 if the bundle has it."
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all draws.")
+@click.option("--seed", type=click.IntRange(0, MOST_SEED), default=0, show_default=True, help="Seed of all draws.")
 @click.option("--threads", type=click.IntRange(1), default=1, show_default=True)
 @log.logged
 @needing("audio", "text", "train", "generate", install_as="train,generate")
