@@ -134,7 +134,9 @@ def _read(recordings: Artifact, alignment: Artifact, file: str) -> AlignedFile:
     words = alignment.read_table(0).to_pylist()
     if not words:
         whole = next((each["reason"] for each in segments if each["cue"] < 0 and not each["kept"]), "unspoken")
-        remedy = "check that the text belongs to the recording, and the aligner to its language"
+        remedy = "check that the text belongs to the recording"
+        if "doubt" not in alignment.manifest.summary:  # which says what to check of the aligner
+            remedy += ", and the aligner to its language"
         raise ConfigError(f"{whole}: no line of the text was found", where=file, remedy=remedy)
     found = {each["cue"]: each for each in segments if each["cue"] >= 0}
     numbers = {cue: number for number, cue in enumerate(cues, 1)}

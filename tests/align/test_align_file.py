@@ -111,5 +111,6 @@ def test_what_cannot_be_aligned_is_named(talk: Talk, caplog: pytest.LogCaptureFi
         with pytest.raises(ConfigError, match=message) as caught:
             run(talk.folder, text, aligner=aligner)
         assert caught.value.remedy
+        assert "its language" not in caught.value.remedy, "the warning says so"
     (doubt,) = [record.message for record in caplog.records if "hardly anything is aligned" in record.message]
     assert re.search(r"It recognised '[a-z ]{60}' …$", doubt)
