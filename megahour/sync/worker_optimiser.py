@@ -7,7 +7,10 @@ from typing import Any
 
 import torch
 
+from megahour.core.errors import ConfigError
 from megahour.sync.trainers.base import Synchroniser
+
+_OWN, _PLACE = "worker", "rank and size"
 
 
 class WorkerOptimiser(torch.optim.Optimizer):
@@ -33,9 +36,36 @@ class WorkerOptimiser(torch.optim.Optimizer):
         self.worker.step()
         return loss
 
+    def state_dict(self) -> dict[str, Any]:
+        """The wrapped optimiser's, with the state of this worker: its residual, its block's start, its weights.
+
+        Each worker has its own, so that each has to keep its own checkpoint. Call it at equal steps on all workers.
+        """
+        found, own = self.optimiser.state_dict(), self.worker.state()
+        group = self.worker.group
+        return found | ({_OWN: own | {_PLACE: torch.tensor([group.rank, group.size])}} if own else {})
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load into the wrapped optimiser."""
-        self.optimiser.load_state_dict(state_dict)
+        """Load into the wrapped optimiser and the worker, after the model has been loaded. Call it on all workers.
+
+        Raises ConfigError for the state of another worker, of another number of them, or of an optimiser alone.
+        """
+        group, own = self.worker.group, dict(state_dict.get(_OWN, {}))
+        here = [group.rank, group.size]
+        if not own and self.worker.state():
+            raise ConfigError(
+                "the checkpoint has the state of an optimiser, but none of the trainer",
+                remedy="load it into the optimiser itself, before making the trainer",
+            )
+        if own and (there := own.pop(_PLACE).tolist()) != here:
+            raise ConfigError(
+                "the checkpoint is of worker {} of {}, not {} of {}".format(*there, *here),
+                remedy="give each worker its own checkpoint, and start as many workers as have written them; to change "
+                "their number, keep `worker.state()` of all in a loop of your own",
+            )
+        self.optimiser.load_state_dict({name: value for name, value in state_dict.items() if name != _OWN})
+        if own:
+            self.worker.restore([own] * group.size)
 
 
 def as_optimiser(worker: Synchroniser, optimiser: torch.optim.Optimizer) -> WorkerOptimiser:
@@ -45,6 +75,7 @@ def as_optimiser(worker: Synchroniser, optimiser: torch.optim.Optimizer) -> Work
     ----------
     worker: built from `optimiser`. Keep it: at the end all workers call `worker.finish()`.
 
+    Its `state_dict` has the state of this worker, too: let each worker write its checkpoints to its own folder.
     Every call of `step` counts with weight 1, so give all workers equally many batches. Do not use a GradScaler:
     workers would skip different steps. Use bf16, or `worker.step(scaler=…)` in your own loop.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import tempfile
 from functools import partial
 
@@ -12,6 +13,7 @@ from gloo import run_workers
 from torch import nn
 
 from megahour import sync
+from megahour.core.errors import ConfigError
 from megahour.sync.group import virtual
 from megahour.sync.group.base import Group
 
@@ -72,6 +74,71 @@ def test_a_checkpoint_goes_through_it() -> None:
         after.append(model.weight.detach().clone())
     assert torch.equal(*after)
     assert float(inner.state[model.weight]["step"]) == 2
+
+
+TRAINERS: dict[str, dict[str, object]] = {
+    "dense": {},
+    "gtc": {"threshold": 0.1},
+    "bmuf": {"block_steps": 3, "eta": 0.5, "eta_cap": None},
+    "local_sgd": {"period_steps": 3},
+    "streaming_diloco": {"block_steps": 4, "fragments": 2, "overlap_steps": 1},
+}
+
+
+def resumed(group: Group, trainer: str, at: int) -> tuple[torch.Tensor, dict]:  # type: ignore[type-arg]
+    """The weights after nine steps, and the last checkpoint; at step `at` all is made anew and loaded from one.
+
+    As a framework does: a file of model and optimiser, without the worker's name.
+    """
+
+    def made() -> tuple[nn.Module, sync.Synchroniser, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        inner = torch.optim.Adam(model.parameters(), lr=0.1)
+        worker = sync.build(trainer, model, inner, group=group, **TRAINERS[trainer])
+        return model, worker, sync.as_optimiser(worker, inner)
+
+    model, worker, optimiser = made()
+    file = io.BytesIO()
+    for number in range(9):
+        if number == at:
+            torch.save([model.state_dict(), optimiser.state_dict()], file)
+            model, worker, optimiser = made()
+            weights, state = torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+            model.load_state_dict(weights)
+            optimiser.load_state_dict(state)
+        optimiser.zero_grad()
+        inputs = torch.randn(4, 3, generator=torch.Generator().manual_seed(10 * number + group.rank))
+        optimiser.step(partial(closure, model, inputs))
+    state = optimiser.state_dict()
+    worker.finish()
+    return torch.cat([p.detach().reshape(-1) for p in model.parameters()]), state
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_frameworks_checkpoint_has_the_workers_state(trainer: str) -> None:
+    """Without it residuals were lost, and bmuf's next block began at the first weights of all."""
+    straight, again = (virtual.run(lambda group, at=at: resumed(group, trainer, at)[0], 2) for at in (-1, 5))
+    assert all(torch.equal(a, b) for a, b in zip(straight, again, strict=True))
+
+
+def test_checkpoints_of_another_worker_or_of_an_optimiser_alone_are_refused() -> None:
+    states = [state for _, state in virtual.run(lambda group: resumed(group, "gtc", -1), 2)]
+
+    def refusals(group: Group) -> list[str]:
+        model = nn.Linear(3, 2)
+        inner = torch.optim.Adam(model.parameters(), lr=0.1)
+        optimiser = sync.as_optimiser(sync.gtc(model, inner, group=group, threshold=0.1), inner)
+        said = []
+        for state in (states[1 - group.rank], {name: states[group.rank][name] for name in ("state", "param_groups")}):
+            with pytest.raises(ConfigError) as refused:
+                optimiser.load_state_dict(state)
+            said.append(refused.value.message)
+        return said
+
+    for rank, (other, alone) in enumerate(virtual.run(refusals, 2)):
+        assert other == f"the checkpoint is of worker {1 - rank} of 2, not {rank} of 2"
+        assert alone == "the checkpoint has the state of an optimiser, but none of the trainer"
 
 
 def test_a_schedule_still_acts_after_the_optimiser_itself_was_loaded() -> None:

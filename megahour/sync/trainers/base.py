@@ -27,6 +27,9 @@ _ENDS = -1.0  # sent instead of a weight by `end_together`
 class Synchroniser(Protocol):
     """N workers' steps on one model; it replaces `optimiser.step()` of a plain training loop."""
 
+    group: Group
+    """The workers."""
+
     metrics: dict[str, float | Tensor]
     """Measures of the last step by name: norms of the gradient, density, consensus distance, staleness, …
 

@@ -36,7 +36,7 @@ class Compressed(ABC):
 
     def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: GtcOptions) -> None:
         broadcast_model(model, group)
-        self._model, self._optimiser, self._group = model, optimiser, group
+        self._model, self._optimiser, self.group = model, optimiser, group
         self._clip_norm = options.clip_norm
         self._flat = Flat(model)
         self._vector = new_residual(self._flat.numel, self._flat.device)
@@ -55,13 +55,13 @@ class Compressed(ABC):
         or NaN in any worker's gradient never reaches a residual: with a scaler all workers skip the step, without one
         all raise `BadGradientError`.
         """
-        if self._group.size == 1 and not self._sum.owes:
+        if self.group.size == 1 and not self._sum.owes:
             self._step_alone(weight, scaler)
             return
         check_shared(self._flat.parameters, self._optimiser)
         unscale(self._optimiser, scaler)
         norm = self._norm()
-        agreed = agree(self._group, weight, math.isfinite(norm) or weight == 0)
+        agreed = agree(self.group, weight, math.isfinite(norm) or weight == 0)
         if not agreed.finite:
             self._leave_out(scaler)
         elif agreed.total:
@@ -121,5 +121,5 @@ class Compressed(ABC):
 
         Residuals are discarded. Raises MegahourError on all workers if one of them has another model.
         """
-        end_together(self._group)
-        end_with_one_model(self._model, self._group)
+        end_together(self.group)
+        end_with_one_model(self._model, self.group)

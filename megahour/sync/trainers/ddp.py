@@ -36,7 +36,7 @@ class Ddp:
 
     def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: DdpOptions) -> None:
         self.metrics: dict[str, float | Tensor] = {}
-        self._model, self._optimiser, self._group, self._clip_norm = model, optimiser, group, options.clip_norm
+        self._model, self._optimiser, self.group, self._clip_norm = model, optimiser, group, options.clip_norm
         self._backwards, self._hook, self._powersgd = options.backwards, options.hook, _powersgd_state(options)
         self._parameters = trainable(model)
         self._calls = self._compressed = 0
@@ -87,7 +87,7 @@ class Ddp:
 
     def check_calls(self) -> None:
         """Raises ConfigError after `finish`, or unless DDP has seen all forward calls of this step."""
-        if self._ddp is None and self._group.size > 1:
+        if self._ddp is None and self.group.size > 1:
             raise ConfigError("a step after finish()", remedy="create a new trainer to continue")
         if self._ddp is not None and (self._calls == 0 or self._calls % self._backwards):
             raise ConfigError(
@@ -102,9 +102,9 @@ class Ddp:
         if self._powersgd is not None and self._powersgd.total_numel_after_compression > self._compressed:
             elements = self._powersgd.total_numel_after_compression - self._compressed
             self._compressed = self._powersgd.total_numel_after_compression
-        size_bytes = round(elements * (2 if self._hook == "bf16" else 4) * 2 * (1 - 1 / self._group.size))
-        self._group.traffic.sent_bytes += size_bytes
-        self._group.traffic.received_bytes += size_bytes
+        size_bytes = round(elements * (2 if self._hook == "bf16" else 4) * 2 * (1 - 1 / self.group.size))
+        self.group.traffic.sent_bytes += size_bytes
+        self.group.traffic.received_bytes += size_bytes
 
     def finish(self) -> None:
         """Restore the model's own forward and average floating-point buffers. A collective call."""
@@ -113,7 +113,7 @@ class Ddp:
             if self._own_forward is not None:  # as in modules of torch.compile
                 self._model.forward = self._own_forward
             self._ddp = None
-        replicas.average_buffers(self._model, self._group)
+        replicas.average_buffers(self._model, self.group)
 
     def state(self) -> dict[str, Tensor]:
         """Empty. PowerSGD's error memory restarts from zeros: torch stores it by bucket, and may rebuild buckets."""
@@ -121,7 +121,7 @@ class Ddp:
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Does nothing. Raises ConfigError for another trainer's state."""
-        own_state("ddp", states, self._group.rank, ())
+        own_state("ddp", states, self.group.rank, ())
 
 
 def _powersgd_state(options: DdpOptions) -> powersgd.PowerSGDState | None:

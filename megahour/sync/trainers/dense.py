@@ -40,7 +40,7 @@ class Dense:
     def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: DenseOptions) -> None:
         broadcast_model(model, group)
         self.metrics: dict[str, float | Tensor] = {}
-        self._model, self._optimiser, self._group = model, optimiser, group
+        self._model, self._optimiser, self.group = model, optimiser, group
         self._clip_norm, self._clip_mean = options.clip_norm, options.clip == "mean"
         self._early = options.backwards is not None
         self._parameters = trainable(model)
@@ -77,7 +77,7 @@ class Dense:
                 scale = _scale(self._clip_norm, read)
         if isinstance(finite, Tensor):  # leave it on the device: an infinity reaches all workers through the sum
             finite = True
-        agreed = agree(self._group, weight, finite or scaler is None)
+        agreed = agree(self.group, weight, finite or scaler is None)
         if not agreed.total:
             return
         if agreed.finite:
@@ -101,7 +101,7 @@ class Dense:
                 remedy="make the trainer with backwards=None",
             )
         buckets.send(weight)
-        total = agree(self._group, weight).total
+        total = agree(self.group, weight).total
         buckets.receive(1.0 / total if total else 1.0)
         if total:
             step_alone(self._parameters, self._optimiser, self._clip_norm, scaler, self.metrics)
@@ -115,8 +115,8 @@ class Dense:
 
         Raises MegahourError on all workers if one of them has another model.
         """
-        end_together(self._group)
-        replicas.end_with_one_model(self._model, self._group)
+        end_together(self.group)
+        replicas.end_with_one_model(self._model, self.group)
         if self._buckets is not None:
             self._buckets.close()
 
@@ -126,7 +126,7 @@ class Dense:
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Does nothing, for any number of workers. Raises ConfigError for another trainer's state."""
-        own_state("dense", states, self._group.rank, ())
+        own_state("dense", states, self.group.rank, ())
 
     def rejoin(self, own: Mapping[str, Tensor], peer: Mapping[str, Tensor] | None) -> None:
         """Does nothing; see `regrouping`."""

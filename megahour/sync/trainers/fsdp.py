@@ -35,7 +35,7 @@ class Fsdp:
 
     def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: FsdpOptions) -> None:
         self.metrics: dict[str, float | Tensor] = {}
-        self._model, self._optimiser, self._group, self._clip_norm = model, optimiser, group, options.clip_norm
+        self._model, self._optimiser, self.group, self._clip_norm = model, optimiser, group, options.clip_norm
         process_group = process_group_of(group, "fsdp")
         self._size_bytes = sum(p.numel() * p.element_size() for p in trainable(model))
         if process_group is not None:
@@ -74,9 +74,9 @@ class Fsdp:
             if self._clip_norm is not None and finite:
                 nn.utils.clip_grads_with_norm_(parameters, self._clip_norm, norm)
         update(self._optimiser, scaler, finite)
-        size_bytes = round(3 * self._size_bytes * (1 - 1 / self._group.size))
-        self._group.traffic.sent_bytes += size_bytes
-        self._group.traffic.received_bytes += size_bytes
+        size_bytes = round(3 * self._size_bytes * (1 - 1 / self.group.size))
+        self.group.traffic.sent_bytes += size_bytes
+        self.group.traffic.received_bytes += size_bytes
 
     def finish(self) -> None:
         """Gather the weights and average buffers: all workers hold one model. A collective call.
@@ -87,7 +87,7 @@ class Fsdp:
         for module in self._model.modules():
             if isinstance(module, FSDPModule):
                 module.unshard()
-        replicas.average_buffers(self._model, self._group)
+        replicas.average_buffers(self._model, self.group)
 
     def state(self) -> dict[str, Tensor]:
         """Empty: the whole state is in the DTensors of weights and optimiser."""
@@ -95,7 +95,7 @@ class Fsdp:
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Does nothing. Raises ConfigError for another trainer's state."""
-        own_state("fsdp", states, self._group.rank, ())
+        own_state("fsdp", states, self.group.rank, ())
 
 
 def _check_dtypes(wrapped: Mapping[str, nn.Module]) -> None:

@@ -82,7 +82,7 @@ class Gtc(Compressed):
     def _estimate(self, gradient: Tensor, scale: float, density: float) -> float:
         """The mean over workers of the thresholds that give `density`. A collective call."""
         own = torch.tensor(scale * estimate_threshold(gradient, density), dtype=torch.float64)
-        return float(self._group.all_gather(own).wait().sum())
+        return float(self.group.all_gather(own).wait().sum())
 
     def state(self) -> dict[str, Tensor]:
         """Copies of `threshold` (2,), with the steps and τ, and of the residual with its lane and messages' rooms."""
@@ -95,7 +95,7 @@ class Gtc(Compressed):
         number of nodes, new nodes start from zeros, and a worker's first step adds what it got in float32. Only v = τ/N
         changes, not τ, so no other value needs scaling.
         """
-        own = own_state("gtc", states, self._group.rank, ("threshold", "steps", "rows", "lane", "starts", "rooms"))
+        own = own_state("gtc", states, self.group.rank, ("threshold", "steps", "rows", "lane", "starts", "rooms"))
         self._threshold.restore(own["threshold"])
         self._steps = int(own["steps"])
         self._sum.restore(states)

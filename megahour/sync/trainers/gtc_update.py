@@ -144,7 +144,7 @@ class GtcUpdate(Compressed):
         Otherwise residuals are handed over, their sum unrounded: those of node a go to node a mod the present number of
         nodes. They are in units of the weights and need no scaling.
         """
-        own = own_state('gtc of form "update"', states, self._group.rank, ("steps", "rows", "lane"))
+        own = own_state('gtc of form "update"', states, self.group.rank, ("steps", "rows", "lane"))
         self._steps, self._density.steps = map(int, own["steps"].tolist())
         self._sum.restore(states)
 

@@ -41,7 +41,7 @@ class LocalSgd:
     ) -> None:
         broadcast_model(model, group)
         self.metrics: dict[str, float | Tensor] = {}
-        self._model, self._optimiser, self._group, self._options = model, optimiser, group, options
+        self._model, self._optimiser, self.group, self._options = model, optimiser, group, options
         self._flat = Flat(model)
         self._steps = self._local_steps = 0
         self._weight = 0.0
@@ -69,22 +69,22 @@ class LocalSgd:
 
     def meet(self) -> None:
         """Take the mean of the workers' weights if they have trained since the last one. A collective call."""
-        if self._local_steps and self._group.size > 1:
+        if self._local_steps and self.group.size > 1:
             self._average()
         self._weight, self._local_steps = 0.0, 0
 
     @torch.no_grad()
     def _average(self) -> None:
         own = self._flat.weights()
-        agreed = agree(self._group, self._weight, bool(own.isfinite().all()))
+        agreed = agree(self.group, self._weight, bool(own.isfinite().all()))
         if not agreed.finite:
             raise MegahourError(
                 f"a worker's weights are not finite after step {self._steps}",
-                where=f"rank {self._group.rank}",
+                where=f"rank {self.group.rank}",
                 remedy="go back to a checkpoint with a lower learning rate, or clip gradients",
             )
         if agreed.total:
-            mean = self._group.all_reduce(own * agreed.share).wait()
+            mean = self.group.all_reduce(own * agreed.share).wait()
             self.metrics["consensus_distance"] = float(torch.linalg.vector_norm(own.sub_(mean)))
             self._flat.set_weights(mean)
 
@@ -94,8 +94,8 @@ class LocalSgd:
         Raises MegahourError on all workers if one of them has another model.
         """
         self.meet()
-        end_together(self._group)
-        replicas.end_with_one_model(self._model, self._group)
+        end_together(self.group)
+        replicas.end_with_one_model(self._model, self.group)
 
     def state(self) -> dict[str, Tensor]:
         """This worker's weights (D,) in fp32, their weight in the next mean, and its position in the period."""
@@ -107,14 +107,14 @@ class LocalSgd:
 
     def restore(self, states: Sequence[Mapping[str, Tensor]]) -> None:
         """Resume from this worker's own state, or, if the number of workers has changed, from the old workers' mean."""
-        own = own_state("local_sgd", states, self._group.rank, ("weights", "weight", "position"))
+        own = own_state("local_sgd", states, self.group.rank, ("weights", "weight", "position"))
         self._steps, self._local_steps = own["position"].tolist()
-        if len(states) == self._group.size:
+        if len(states) == self.group.size:
             self._weight = float(own["weight"])
             self._flat.set_weights(own["weights"].to(self._flat.device))
             return
         weights = [float(state["weight"]) for state in states]
-        self._weight = sum(weights) / self._group.size
+        self._weight = sum(weights) / self.group.size
         shares = [weight / sum(weights) for weight in weights] if sum(weights) else [1 / len(states)] * len(states)
         mean = self._flat.zeros()
         for state, share in zip(states, shares, strict=True):
@@ -127,4 +127,4 @@ class LocalSgd:
         See `regrouping`.
         """
         state = own if peer is None else {**peer, "weight": torch.zeros(1, dtype=torch.float64)}
-        self.restore([state] * self._group.size)
+        self.restore([state] * self.group.size)

@@ -61,7 +61,7 @@ class StreamingDiloco:
     def __init__(
         self, model: nn.Module, optimiser: torch.optim.Optimizer, group: Group, options: StreamingDilocoOptions
     ) -> None:
-        self._model, self._optimiser, self._group, self._options = model, optimiser, group, options
+        self._model, self._optimiser, self.group, self._options = model, optimiser, group, options
         self.metrics: dict[str, float | Tensor] = {}
         broadcast_model(model, group)
         self._flat = Flat(model)
@@ -97,7 +97,7 @@ class StreamingDiloco:
         Buffers become the workers' mean. A collective call. Raises MegahourError on all workers if one
         of them has another model.
         """
-        base.end_together(self._group)
+        base.end_together(self.group)
         if self._exchange is not None:
             self._use(self._options.mix)
         for fragment in range(len(self._bounds)):
@@ -105,7 +105,7 @@ class StreamingDiloco:
             if self._exchange is not None:
                 self._use(0.0)
         self._flat.set_weights(torch.cat([each.model for each in self._filters]))
-        replicas.end_with_one_model(self._model, self._group)
+        replicas.end_with_one_model(self._model, self.group)
 
     def state(self) -> dict[str, Tensor]:
         """Global model, its momentum and this worker's weights (D,), the pending fragment, and the position.
@@ -130,7 +130,7 @@ class StreamingDiloco:
         is kept.
         """
         names = ("start", "memory", "weights", "under_way", "position", "counted")
-        own = base.own_state("streaming_diloco", states, self._group.rank, names)
+        own = base.own_state("streaming_diloco", states, self.group.rank, names)
         self._flat.views(own["weights"])  # raises before anything is changed if they are of another model
         if own["counted"].numel() != len(self._bounds):
             raise ConfigError(
@@ -144,7 +144,7 @@ class StreamingDiloco:
         self._exchange = (
             None if fragment < 0 else FragmentOnWay(fragment, due, own["under_way"].to(device).clone(), None)
         )
-        same = len(states) == self._group.size
+        same = len(states) == self.group.size
         self._weights = (own["counted"] if same else _mean(states, "counted")).tolist()
         self._flat.set_weights((own["weights"] if same else _mean(states, "weights")).to(device))
 
@@ -156,12 +156,12 @@ class StreamingDiloco:
         if not finite:
             self._start_again()
         vector = weights[self._bounds[fragment]].clone()
-        agreed = base.agree(self._group, self._weights[fragment] if finite else 0.0, finite)
+        agreed = base.agree(self.group, self._weights[fragment] if finite else 0.0, finite)
         self._weights[fragment] = 0.0
         if agreed.total:
             vector = vector.mul_(agreed.share) if agreed.share else vector.zero_()
             due = self._steps + self._options.overlap_steps
-            self._exchange = FragmentOnWay(fragment, due, vector, self._group.all_reduce(vector))
+            self._exchange = FragmentOnWay(fragment, due, vector, self.group.all_reduce(vector))
         elif not agreed.finite:
             raise MegahourError(
                 f"no worker has finite weights after step {self._steps}",
@@ -171,7 +171,7 @@ class StreamingDiloco:
 
     def _start_again(self) -> None:
         """Replace weights that are not finite by the whole global model; one fragment of it would not be enough."""
-        LOG.warning("rank %d: weights are not finite after step %d; left out", self._group.rank, self._steps)
+        LOG.warning("rank %d: weights are not finite after step %d; left out", self.group.rank, self._steps)
         self._flat.set_weights(torch.cat([each.start for each in self._filters]))
         self._weights = [0.0] * len(self._weights)
         self._optimiser.state.clear()

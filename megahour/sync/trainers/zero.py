@@ -55,7 +55,7 @@ class Zero:
                 "the optimiser already has a state", remedy="create the trainer first, then restore its state()"
             )
         self.metrics = mean.metrics
-        self._optimiser, self._clip_norm, self._mean, self._group = optimiser, clip_norm, mean, group
+        self._optimiser, self._clip_norm, self._mean, self.group = optimiser, clip_norm, mean, group
         self._parameters = trainable(model)
         known = _settings_of(optimiser)
         self._parts = ZeroRedundancyOptimizer(
@@ -76,8 +76,8 @@ class Zero:
         self._mean.count()
         sent = sum(p.numel() * p.element_size() for g in self._parts.optim.param_groups for p in g["params"])
         total = sum(p.numel() * p.element_size() for p in self._parameters)
-        self._group.traffic.sent_bytes += sent * (self._group.size - 1)
-        self._group.traffic.received_bytes += total - sent
+        self.group.traffic.sent_bytes += sent * (self.group.size - 1)
+        self.group.traffic.received_bytes += total - sent
 
     def finish(self) -> None:
         """Like `Ddp.finish`; the weights are equal on all workers after each step."""
