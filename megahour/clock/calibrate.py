@@ -18,19 +18,19 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from megahour.clock.machines import FLOAT_BYTES, GBIT, Machines
 from megahour.sync.build import build
-from megahour.sync.compress.codec import decode, encode, exact_threshold, new_residual
-from megahour.sync.compress.largest_sum import BlockLayout, pieces_of
-from megahour.sync.group.base import Group
+from megahour.sync.group.base import Group, Traffic
+from megahour.sync.group.torch_work import Ready
 
 STEPS = 50  # ten steps after a pause took 0.042 s each; fifty took 0.053 s each, as did the real training
 EXCHANGES = 3
+CODINGS, MESSAGES = 20, 16
 CHUNKS, FRAMES = 32, 32
 
 
@@ -75,13 +75,17 @@ def calibrate(
         "spread": float(means.std(correction=0) / means.mean()),
         "jitter": float((together.std(1, correction=0) / means).mean()),
         "density": density,
-        **_codec(parameters, density),
-        **_update_codec(parameters, Machines.model_fields["update_density"].default),
     }
+    figures["encode_s"], figures["decode_s"] = _compression(parameters, group, density=density)
+    update: dict[str, Any] = {"form": "update", "density": Machines.model_fields["update_density"].default}
+    figures["update_encode_s"], figures["update_decode_s"] = _compression(parameters, group, **update)
+    if group.size > 1:
+        figures["meeting_s"] = _exchange_s(group, 1, gather=True)
     _, figures["node_bandwidth_gbit"] = _network(group.split(nodes), parameters) or (0.0, 400.0)
-    link = _network(group.split([[node[0] for node in nodes]]), parameters)
-    if link is not None:
+    between = group.split([[node[0] for node in nodes]])
+    if between is not None and (link := _network(between, parameters)) is not None:
         figures["latency_s"], figures["bandwidth_gbit"] = link
+        figures["exchange_gbit"] = _ring_gbit(between, parameters, figures["latency_s"])
     if with_trainer is not None and group.size > 1:
         figures |= _ddp(with_trainer, parameters, group, step_s)
     return Machines.model_validate(figures) if group.rank == 0 else None
@@ -112,14 +116,26 @@ def _network(group: Group | None, parameters: int) -> tuple[float, float] | None
     return latency_s, sent_bytes / max(seconds, 1e-9) / GBIT
 
 
-def _exchange_s(group: Group, elements: int) -> float:
+def _exchange_s(group: Group, elements: int, *, gather: bool = False) -> float:
     vector = torch.zeros(elements)
-    group.all_reduce(vector).wait()
-    return statistics.median(_times(lambda: _wait(group, vector), EXCHANGES))
+    call = group.all_gather if gather else group.all_reduce
+    call(vector).wait()
+    return statistics.median(_times(lambda: call(vector).wait(), EXCHANGES))
 
 
-def _wait(group: Group, vector: Tensor) -> None:
-    group.all_reduce(vector).wait()
+def _ring_gbit(group: Group, parameters: int, latency_s: float) -> float:
+    """Gbit/s of a worker that swaps vectors with its neighbours on a ring, both at once, as gossip does."""
+    vector = torch.zeros(parameters)
+    peers = sorted({(group.rank + 1) % group.size, (group.rank - 1) % group.size})
+
+    def swap() -> None:
+        for work in [group.exchange(vector, peer) for peer in peers]:
+            work.wait()
+
+    swap()
+    own_s = statistics.median(_times(swap, EXCHANGES))
+    seconds = float(_meanwhile(group, [own_s]).mean()) - latency_s
+    return len(peers) * parameters * FLOAT_BYTES / max(seconds, 1e-9) / GBIT
 
 
 def _ddp(
@@ -153,41 +169,40 @@ def _in_step_s(step: Callable[[], None], group: Group, warm: int = 3) -> float:
     return float(_meanwhile(group, [(time.perf_counter() - began_s) / STEPS]).mean())
 
 
-def _codec(parameters: int, density: float) -> dict[str, float]:
-    """Seconds to encode a gradient, and to add one message to the sum."""
-    generator = torch.Generator().manual_seed(0)
-    made = torch.randn(parameters, generator=generator)
-    threshold = exact_threshold(float(made.abs().kthvalue(max(1, round(parameters * (1 - density)))).values))
-    message = torch.zeros(1 + round(parameters * density * 1.1) + 16, dtype=torch.int32)
-    gradient, residual = made.clone(), new_residual(parameters)
+class _Echo:
+    """A group without a wire: the others send what this worker sends, at once."""
 
-    encode_times_s = []
-    for _ in range(1 + EXCHANGES):  # the first call compiles
-        gradient.copy_(made)
-        residual.zero_()
-        encode_times_s += _times(lambda: encode(gradient, residual, threshold, message), 1)
-    encode_s = statistics.median(encode_times_s[1:])
-    decode(message[None], threshold, gradient)
-    decode_s = statistics.median(_times(lambda: decode(message[None], threshold, gradient), EXCHANGES))
-    return {"encode_s": encode_s, "decode_s": decode_s}
+    rank = 0
+
+    def __init__(self, size: int) -> None:
+        self.size, self.traffic = size, Traffic()
+
+    def all_gather(self, tensor: Tensor) -> Ready:
+        return Ready(tensor.expand(self.size, *tensor.shape).clone())
+
+    def broadcast(self, tensor: Tensor, source: int = 0) -> None:
+        """It is there already."""
 
 
-def _update_codec(parameters: int, density: float) -> dict[str, float]:
-    """As `_codec`, for the update form. Encoding includes its passes over the model around the optimiser's step."""
-    layout = BlockLayout(pieces_of([torch.Size((parameters, 1))], 0, parameters), density, torch.device("cpu"))
-    update, residual, weights = (torch.randn(parameters) for _ in range(3))
-    message = torch.zeros(layout.words, dtype=torch.int32)
+def _compression(parameters: int, group: Group, **options: Any) -> tuple[float, float]:
+    """(Seconds of a GTC trainer's own work in a step, seconds per message), means of workers that do it together.
 
-    def around() -> None:
-        update.mul_(0.5)
-        residual.add_(update)
-        layout.encode(residual, message)
-        update.zero_()
-        weights.mul_(1.0).add_(update)
-
-    encode_s = statistics.median(_times(around, 1 + EXCHANGES)[1:])
-    decode_s = statistics.median(_times(lambda: layout.decode(message, update), EXCHANGES))
-    return {"update_encode_s": encode_s, "update_decode_s": decode_s}
+    From real steps with two and with many messages, without the wire and beyond the optimiser's step. The fastest of
+    each: what else runs on the machine only adds.
+    """
+    seconds = []
+    for workers in (2, 2 + MESSAGES):
+        plain = LstmStep(parameters)
+        trainer = build("gtc", plain.module, plain.optimiser, group=cast(Group, _Echo(workers)), **options)
+        plain.gradient()
+        trainer.step()  # the first compiles
+        _meanwhile(group, [0.0])
+        seconds.append(min(_times(trainer.step, CODINGS)))
+    optimiser_s = min(_times(plain.optimiser.step, CODINGS))
+    decode_s = max(0.0, seconds[1] - seconds[0]) / MESSAGES
+    encode_s = max(0.0, seconds[0] - 2 * decode_s - optimiser_s)
+    own, each = _meanwhile(group, [encode_s, decode_s]).mean(0).tolist()
+    return own, each
 
 
 class LstmStep:

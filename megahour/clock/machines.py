@@ -28,6 +28,10 @@ class Machines(Options):
     """Bandwidth of a node's link for one all-reduce, in Gbit/s."""
     latency_s: float = Field(50e-6, ge=0)
     """Latency of a small message, in seconds."""
+    meeting_s: float | None = Field(None, ge=0)
+    """Seconds of an all-gather of a few bytes. None: twice `latency_s`."""
+    exchange_gbit: float | None = Field(None, ge=1e-6)
+    """Bandwidth of a node's link for exchanges with neighbours (gossip), in Gbit/s. None: `bandwidth_gbit`."""
     node_bandwidth_gbit: float = Field(400.0, ge=1e-6)
     """Bandwidth between the workers of a node, in Gbit/s."""
     contention: float = Field(0.0, ge=0)
@@ -43,13 +47,13 @@ class Machines(Options):
     low_rank_s: float = Field(0.0, ge=0)
     """Seconds of computation per step for PowerSGD."""
     encode_s: float = Field(0.0, ge=0)
-    """Seconds to encode a gradient (GTC)."""
+    """Seconds of GTC's own work in a step, most of it encoding the gradient."""
     decode_s: float = Field(0.0, ge=0)
     """Seconds to decode and add the message of one worker (GTC)."""
     density: float = Field(0.001, ge=1e-9, le=1)
     """Share of the gradient that GTC sends."""
     update_encode_s: float = Field(0.0, ge=0)
-    """Seconds to compute and encode an update (GTC, form update)."""
+    """Seconds of GTC's own work in a step with form update, most of it encoding the update."""
     update_decode_s: float = Field(0.0, ge=0)
     """Seconds to decode and add the message of one worker (GTC, form update)."""
     update_density: float = Field(0.016, ge=1e-9, le=1)
@@ -85,6 +89,7 @@ class Machines(Options):
         """The clock's constants, in units of this model's step."""
         unit = self.step_s
         link, node = self.bandwidth_gbit * GBIT, self.node_bandwidth_gbit * GBIT
+        meeting_s = 2 * self.latency_s if self.meeting_s is None else self.meeting_s
         return Terms(
             node_workers=self.node_workers,
             contention=self.contention,
@@ -93,6 +98,8 @@ class Machines(Options):
             dense_link=self.dense_bytes / link / unit,
             dense_node=self.dense_bytes / node / unit,
             latency=self.latency_s / unit,
+            meeting=meeting_s / unit,
+            mixing_link=self.exchange_gbit and self.dense_bytes / (self.exchange_gbit * GBIT) / unit,
             hidden=self.hidden,
             encode=self.encode_s / unit,
             decode=self.decode_s / unit,

@@ -13,14 +13,16 @@ the step times are
     ddp        1 + c f + √(u² + s²) E[N] + max(0, R(N) - h)
     ddp_powersgd  as dense, with R for its share of the bytes and twice the messages, plus its arithmetic p
     local_sgd, bmuf    1 + c f + u E[N] + s E[N] / √B + R(N) / B
-    gtc        1 + c f + √(u² + s²) E[N] + e + d N + g (N - m) (1 + (F / F₀)²) + a,   F = (N - m) m
+    gtc        1 + c f + √(u² + s²) E[N] + e + d N + g (N - m) (1 + (F / F₀)²) + 2 b,   F = (N - m) m
     gtc update as gtc, with the e, d and g of the update form
-    gtc in nodes  1 + c f + √(u² + s²) E[N] + e + R_node(m) + d n + g k (n - 1) + a
-    gossip     S + W, S = 1 + c f + √(u² + s²) E[m] + R_node(m), W = r v + 3 a
+    gtc in nodes  1 + c f + √(u² + s²) E[N] + e + R_node(m) + d n + g k (n - 1) + 2 b
+    gossip     S + W, S = 1 + c f + √(u² + s²) E[m] + R_node(m), W = r x + 3 a
     gossip cta max(S, W) + o;  with two nodes, in either order, the harmonic mean of this and S
 
 c: slowdown of a full node; u, s: lasting and momentary spread of worker speeds; h: exchange time that DDP hides behind
-the backward pass (`dense` in a training stage sends after the backward pass); e, d: encoding, and decoding one message;
+the backward pass (`dense` in a training stage sends after the backward pass); e, d: encoding with all that the trainer
+does besides, and decoding one message; b: an all-gather of a few bytes, of which gtc makes two, one to agree on weights
+and one of the messages; x: sending a dense gradient to a neighbour, for which nobody waits but the two;
 g: sending one worker's message through a node's link to all m workers of that node; F₀: number of flows at which
 a link congests (none: never); k: density of a node's sum relative to one worker's gradient; r: neighbours of a node, 2
 (1 with two nodes, where one node asks and waits and the other only serves); o: time that gossip in the order cta does
@@ -51,6 +53,8 @@ class Terms:
     dense_link: float = 0.0  # v
     dense_node: float = 0.0  # w
     latency: float = 0.0  # a
+    meeting: float = 0.0  # b
+    mixing_link: float | None = None  # x; None: v
     hidden: float = 0.0  # h
     encode: float = 0.0  # e
     decode: float = 0.0  # d
@@ -147,7 +151,7 @@ def _gtc(n: int, t: Terms) -> float:
     m, _ = _places(n, t)
     flows = (n - m) * m
     wire = t.message * (n - m) * (1 + (flows / t.knee_flows) ** 2)
-    return _lock_step(n, t) + t.encode + t.decode * n + wire + t.latency
+    return _lock_step(n, t) + t.encode + t.decode * n + wire + 2 * t.meeting
 
 
 def _gtc_update(n: int, t: Terms) -> float:
@@ -159,13 +163,14 @@ def _gtc_nodes(n: int, t: Terms) -> float:
         return _alone(n, t) + t.encode
     m, nodes = _places(n, t)
     wire = t.message / t.node_workers * t.node_density * (nodes - 1)  # one message per node, not per worker
-    return _lock_step(n, t) + _node_reduce(m, t) + t.encode + t.decode * nodes + wire + t.latency
+    return _lock_step(n, t) + _node_reduce(m, t) + t.encode + t.decode * nodes + wire + 2 * t.meeting
 
 
 def _mixing(n: int, t: Terms) -> tuple[float, float]:
     """(step time of a node, mixing time on its link)."""
     m, nodes = _places(n, t)
-    mixing = min(nodes - 1, 2) * t.dense_link + (3 * t.latency if nodes > 1 else 0.0)
+    link = t.dense_link if t.mixing_link is None else t.mixing_link
+    mixing = min(nodes - 1, 2) * link + (3 * t.latency if nodes > 1 else 0.0)
     return _lock_step(m, t) + _node_reduce(m, t), mixing
 
 

@@ -20,6 +20,7 @@ from megahour.clock.published import ACCURACY, Cell
 from megahour.clock.terms import TRAINERS, Terms, mean_largest, speedup, step_time
 from megahour.core.errors import ConfigError
 from megahour.sync.compress.largest_sum import BlockLayout, pieces_of
+from megahour.sync.group import virtual
 from megahour.train.params import TrainParams
 
 GIVEN = {"gtc": {"density": 0.001}, "gtc in nodes": {"density": 0.001}}  # what a trainer must be given
@@ -156,6 +157,26 @@ def test_gossip_waits_for_its_mixing_unless_it_mixes_during_the_next_gradient() 
     assert step_time("gossip cta", 4, terms) == 2 * 2.0
     assert 1 / step_time("gossip", 2, terms) == pytest.approx((1 / 1 + 1 / (1 + 2.0)) / 2)
     assert 1 / step_time("gossip cta", 2, terms) == pytest.approx((1 / 1 + 1 / 2.0) / 2)
+
+
+def test_gossip_waits_for_an_exchange_of_neighbours_not_for_a_sum_of_all() -> None:
+    """A link of which a sum of all uses 8 of 10 Gbit/s, since its steps wait for the slowest each."""
+    machines = MACHINES.model_copy(update={"bandwidth_gbit": 8.0, "latency_s": 0.0})
+    by_sum, by_exchange = (
+        predict("gossip", 24, machines.model_copy(update={"exchange_gbit": gbit}), 1000).step_s for gbit in (None, 10.0)
+    )
+    assert by_sum - by_exchange == pytest.approx(2 * 24e6 * 4 * 8 * (1 / 8e9 - 1 / 10e9))
+    dense = {predict("dense", 24, machines.model_copy(update={"exchange_gbit": x}), 1000).step_s for x in (None, 10.0)}
+    assert len(dense) == 1
+
+
+@pytest.mark.parametrize("trainer", ["gtc", "gtc update", "gtc in nodes"])
+def test_workers_of_gtc_meet_twice_in_a_step(trainer: str) -> None:
+    """To agree on weights, and for the messages."""
+    terms = Terms(node_workers=1, meeting=0.1)
+    assert step_time(trainer, 4, terms) == pytest.approx(1.2)
+    assert MACHINES.model_copy(update={"latency_s": 0.02}).terms(block=1).meeting * MACHINES.step_s == 0.04
+    assert MACHINES.model_copy(update={"meeting_s": 0.01}).terms(block=1).meeting * MACHINES.step_s == 0.01
 
 
 def test_only_ddp_hides_a_part_of_its_exchange() -> None:
@@ -351,6 +372,17 @@ def measures(path: str) -> None:
     calibrate.main()
 
 
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_constants_of_nodes_are_of_their_links(nodes: int) -> None:
+    from megahour.clock.calibrate import LstmStep, calibrate
+
+    found, *others = virtual.run(lambda group: calibrate(LstmStep(2_000), 2_000, group, node_workers=1), nodes)
+    assert others == [None] * (nodes - 1)
+    assert found is not None
+    assert min(found.exchange_gbit or 0, found.bandwidth_gbit, found.meeting_s or 0) > 0
+    assert found.model_fields_set >= {"latency_s", "encode_s", "decode_s", "update_encode_s", "update_decode_s"}
+
+
 @pytest.mark.parametrize("as_users_do", [False, pytest.param(True, marks=pytest.mark.faults)])
 def test_constants_are_measured_by_real_workers(tmp_path: Path, as_users_do: bool) -> None:
     """Two processes; constants that one machine cannot measure are not in the file: they are defaults or given."""
@@ -366,6 +398,7 @@ def test_constants_are_measured_by_real_workers(tmp_path: Path, as_users_do: boo
     assert 0 < found["encode_s"] < found["step_s"]
     assert found["update_encode_s"] > 0
     assert found["update_decode_s"] > 0
+    assert found["meeting_s"] > 0
     assert found["node_bandwidth_gbit"] > 0.01
     assert "bandwidth_gbit" not in found
     assert 0 <= found["hidden"] <= 1
