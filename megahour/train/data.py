@@ -70,7 +70,7 @@ def choose(
         remedy = f"the features have sets {names_of_sets(features)}; check `sets` and the labels"
         why = ", ".join(f"{reason} {n}" for reason, n in dropped.items() if n) or "they are empty"
         raise StageError(
-            f"no utterance of sets {', '.join(p.sets)} can be trained on: {why}",
+            f"no utterance of sets {p.sets} can be trained on: {why}",
             where=features.url,
             remedy=f"lower `held_out`, which is {p.held_out:g}" if dropped["held-out"] else remedy,
         )

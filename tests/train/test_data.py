@@ -105,7 +105,7 @@ def test_an_utterance_that_makes_a_transducers_step_slow_is_named_once(
 
 
 def test_a_share_that_holds_all_out_is_named(inputs: dict[str, Artifact]) -> None:
-    with pytest.raises(MegahourError, match=r"'held-out': 30.*\n.*lower `held_out`, which is 0.999"):
+    with pytest.raises(MegahourError, match=r"held-out 30.*\n.*lower `held_out`, which is 0.999"):
         prepare(TrainParams(**SMALL, held_out=0.999, held_out_by="utterance"), inputs)
 
 
@@ -124,7 +124,7 @@ def test_inputs_that_do_not_fit_are_named_with_their_remedy(inputs: dict[str, Ar
 
     features = inputs["features"]
     assert "needs `units`" in refused({"features": features})
-    assert "no utterance of sets ['moon']" in refused(inputs, sets=["moon"])
+    assert "no utterance of sets ['moon'] can be trained on: they are empty" in refused(inputs, sets=["moon"])
     assert "the features have sets ['labelled', 'other']" in refused(inputs, sets=["moon"])
     assert "no utterance in sets ['moon'] has a text" in refused({"features": features}, criterion="ctc", sets=["moon"])
     assert "have sets ['labelled', 'other']" in refused({"features": features}, criterion="ctc", sets=["moon"])
