@@ -21,7 +21,7 @@ class ExportLattices(Stage[ExportLatticesParams]):
     """
 
     name = "export-lattices"
-    version = 2
+    version = 3
     params = ExportLatticesParams
     inputs = (Input("lattices", kinds=("hypotheses",)), Input("graph"))
 

@@ -25,34 +25,46 @@ Numbers = Mapping[str, int]
 def compact_bytes(lattice: Lattice, numbers: Numbers) -> bytes:
     """A binary compact lattice. numbers: of each word in Kaldi's words.txt. Raises ValueError: a word has no number."""
     first, words, strings = _columns(lattice, numbers)
-    end, parts = (
-        lattice.states - 1,
-        [_header(COMPACT, lattice.states - 1, int((lattice.target != lattice.states - 1).sum()))],
-    )
-    for state in range(end):
-        arcs = range(first[state], first[state + 1])
-        last = [arc for arc in arcs if lattice.target[arc] == end]
-        final = (lattice.graph[last[0]], lattice.acoustic[last[0]], strings[last[0]]) if last else (np.inf, np.inf, ())
-        parts.append(_weight(*final) + struct.pack("<q", len(arcs) - len(last)))
+    closing, states = _closing(lattice)
+    parts = [_header(COMPACT, states, lattice.arcs - len(closing))]
+    for state in range(lattice.states - 1):
+        last = closing.get(state)
+        arcs = [arc for arc in range(first[state], first[state + 1]) if arc != last]
+        final = (np.inf, np.inf, ()) if last is None else (lattice.graph[last], lattice.acoustic[last], strings[last])
+        parts.append(_weight(*final) + struct.pack("<q", len(arcs)))
         for arc in arcs:
-            if lattice.target[arc] != end:
-                weight = _weight(lattice.graph[arc], lattice.acoustic[arc], strings[arc])
-                parts.append(
-                    struct.pack("<ii", words[arc], words[arc]) + weight + struct.pack("<i", lattice.target[arc])
-                )
+            weight = _weight(lattice.graph[arc], lattice.acoustic[arc], strings[arc])
+            parts.append(struct.pack("<ii", words[arc], words[arc]) + weight + struct.pack("<i", lattice.target[arc]))
+    if states == lattice.states:
+        parts.append(_weight(0.0, 0.0, ()) + struct.pack("<q", 0))
     return b"".join(parts)
 
 
 def compact_text(lattice: Lattice, numbers: Numbers) -> str:
     """A compact lattice as text: lines `source target word graph,acoustic,1_2_3` (arcs) and `state weight` (final)."""
     _, words, strings = _columns(lattice, numbers)
-    lines, end = ["\n"], lattice.states - 1
+    closing, states = _closing(lattice)
+    lines = ["\n"]
     for arc in range(lattice.arcs):
         string = "_".join(map(str, strings[arc]))
         weight = f"{lattice.graph[arc]:.9g},{lattice.acoustic[arc]:.9g},{string}"
         source, target = int(lattice.source[arc]), int(lattice.target[arc])
-        lines.append(f"{source}\t{weight}\n" if target == end else f"{source}\t{target}\t{words[arc]}\t{weight}\n")
+        last = closing.get(source) == arc
+        lines.append(f"{source}\t{weight}\n" if last else f"{source}\t{target}\t{words[arc]}\t{weight}\n")
+    if states == lattice.states:
+        lines.append(f"{lattice.states - 1}\n")
     return "".join([*lines, "\n"])
+
+
+def _closing(lattice: Lattice) -> tuple[dict[int, int], int]:
+    """By state, its arc that becomes the weight with which it is final; and how many states are written.
+
+    An arc into the last state with a word, or beside another such arc, stays an arc, and the last state a state: other
+    recognisers' lattices have these.
+    """
+    into = np.flatnonzero(lattice.target == lattice.states - 1)
+    closing = {int(lattice.source[arc]): int(arc) for arc in into[::-1] if not lattice.word[arc]}
+    return closing, lattice.states - (len(closing) == len(into))
 
 
 def plain_bytes(lattice: Lattice, numbers: Numbers) -> bytes:

@@ -97,7 +97,8 @@ def pruned(lattice: Lattice, scale: float, beam: float) -> Lattice:
     forward = _forward(lattice.source, lattice.target, costs, lattice.states)
     if not backward[0] < np.inf:
         raise ValueError("no path leads to the final state")
-    kept = forward[lattice.source] + costs + backward[lattice.target] <= backward[0] + beam + 1e-7
+    through = forward[lattice.source] + costs + backward[lattice.target]
+    kept = (through <= backward[0] + beam + 1e-7) & (through < np.inf)
     used = np.zeros(lattice.states, np.bool_)
     used[[0, -1]] = used[lattice.source[kept]] = True
     number = (np.cumsum(used) - 1).astype(np.int32)

@@ -54,6 +54,25 @@ def test_a_compact_archive_is_read_as_it_was_written_binary_and_text() -> None:
         assert each.frames == 5
 
 
+def test_a_word_that_ends_a_lattice_is_written_too() -> None:
+    """Of other recognisers, whose last node may have a word, and several ways may lead there from one state."""
+    nodes = "VERSION=1.0\nI=0 t=0\nI=1 t=0.3 W=red\nI=2 t=0.6 W=boat\n"
+    links = "J=0 S=0 E=1 a=-2 l=-1\nJ=1 S=1 E=2 a=-1\nJ=2 S=0 E=2 W=l'eau a=-4.5\nJ=3 S=1 E=2 W=!NULL a=-3\n"
+    _, one = from_slf((nodes + links).splitlines(), 0.03)
+    found = archive(
+        b"u1 ",
+        compact_bytes(one, NUMBERS),
+        b"u2 ",
+        compact_text(one, NUMBERS).encode(),
+        b"u3 ",
+        compact_bytes(one, NUMBERS),
+    )
+    assert [path.words for path in best_paths(one, 1.0)] == [("red", "boat"), ("l'eau",), ("red",)]
+    for each in found.values():
+        assert isinstance(each, Lattice)
+        assert [path[:3] for path in listed(each)] == [path[:3] for path in listed(one)]
+
+
 def test_the_bytes_are_those_that_kaldi_documents() -> None:
     """OpenFst's magic number, `vector`, `compactlattice44`; the first arc of state 0 with graph, acoustic, two ids."""
     data = compact_bytes(lattice(), NUMBERS)

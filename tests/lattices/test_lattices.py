@@ -11,7 +11,7 @@ import pytest
 from megahour.corpus.text.edit_distance import align
 from megahour.decode.word_times import word_spans
 from megahour.lattices.edits import confidences, oracle_errors
-from megahour.lattices.lattice import Lattice, best_path
+from megahour.lattices.lattice import Lattice, best_path, pruned
 from megahour.lattices.n_best import best_paths
 from megahour.lattices.table import misfit
 
@@ -106,3 +106,11 @@ def test_what_is_wrong_with_a_lattice_is_named() -> None:
         ("frame", DIAMOND.frame[::-1], "frames do not match its labels"),
     ]:
         assert what in misfit(Lattice(**{**columns, name: value}, words=WORDS)), name
+
+
+def test_ways_to_nowhere_go_whatever_the_beam() -> None:
+    """State 2 leads nowhere, and nothing leads to state 3."""
+    one = lattice((0, 1, 1, 0.5), (0, 2, 2, 0.1), (1, 4, 0, 0.0), (3, 4, 0, 0.0))
+    for beam in (9.0, math.inf):
+        found = pruned(one, 1.0, beam)
+        assert (found.source.tolist(), found.target.tolist(), found.states) == ([0, 1], [1, 2], 3)
