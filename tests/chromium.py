@@ -13,6 +13,20 @@ import pytest
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MEASURES = Path(__file__).with_name("measures.js").read_text("utf-8")
+PATIENCE_MS = 240_000.0  # with a busy machine; playwright's own is 30 s
+FADED = """Promise.allSettled(document.getAnimations()
+    .filter(each => each.effect.getComputedTiming().endTime < Infinity).map(each => each.finished))"""
+WATCH = """words => {
+    window.lit = []
+    window.times = []
+    const readings = () => [...document.querySelectorAll('[data-reading]')].filter(e => e.querySelector('.lit'))
+    new MutationObserver(() => {
+        window.times.push(Number(document.querySelector('[aria-valuenow]')?.getAttribute('aria-valuenow')))
+        const word = [...document.querySelectorAll(words)].findIndex(e => e.matches('.lit'))
+        if (word < 0 || word === window.lit.at(-1)?.word) return
+        window.lit.push({word, readings: readings().map(e => e.dataset.reading)})
+    }).observe(document.body, {subtree: true, attributes: true, attributeFilter: ['class', 'aria-valuenow']})
+}"""
 ARGUMENTS = [
     *("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"),
     *("--disable-component-update", "--disable-sync", "--autoplay-policy=no-user-gesture-required"),
@@ -26,8 +40,9 @@ def opened(path: Path, width: int) -> Iterator[Any]:
         pytest.skip("needs Chromium (on Debian: apt install chromium)")
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install 'megahour[dev]')")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=ARGUMENTS)
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=ARGUMENTS, timeout=PATIENCE_MS)
         tab = browser.new_page(viewport={"width": width, "height": 900})
+        tab.set_default_timeout(PATIENCE_MS)
         tab.complaints, tab.requests = [], []
         tab.on("console", lambda message: tab.complaints.append(message.text))
         tab.on("pageerror", lambda error: tab.complaints.append(str(error)))
@@ -40,7 +55,7 @@ def opened(path: Path, width: int) -> Iterator[Any]:
         browser.close()
 
 
-def until(page: Any, condition: str, limit_s: float = 15.0) -> None:
+def until(page: Any, condition: str, limit_s: float = 240.0) -> None:
     """Polls from outside, because the page's policy forbids code compiled by playwright's wait_for_function."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end:
@@ -48,6 +63,28 @@ def until(page: Any, condition: str, limit_s: float = 15.0) -> None:
             return
         page.wait_for_timeout(40)
     raise AssertionError(f"not within {limit_s:g} s: {condition}")
+
+
+def cpu_s(page: Any, script: str) -> float:
+    """CPU seconds that the page's thread takes for a script, however busy the machine is."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def so_far() -> float:
+        metrics = session.send("Performance.getMetrics")["metrics"]
+        return float(next(each["value"] for each in metrics if each["name"] == "ThreadTime"))
+
+    before = so_far()
+    page.evaluate(script)
+    return so_far() - before
+
+
+def watch_words(page: Any, words: str) -> None:
+    """From now on the page notes itself in `lit` which of its `words` (a selector) light up, and in which readings.
+
+    `times` is where its slider was.
+    """
+    page.evaluate(WATCH, words)
 
 
 def measured(page: Any, what: str) -> list[str]:
@@ -59,7 +96,7 @@ def measured(page: Any, what: str) -> list[str]:
 def looks(page: Any, scheme: str) -> None:
     """WCAG 2.2 AA for contrasts: text 4.5 (3 when large), shapes 3."""
     page.emulate_media(color_scheme=scheme)
-    page.wait_for_timeout(600)  # colours fade from one scheme to the other
+    page.evaluate(FADED)  # from the colours of one scheme to those of the other
     assert measured(page, "faint") == []
     assert measured(page, "pale") == []
 

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from loopback import free_port
 
 if TYPE_CHECKING:
@@ -32,7 +32,9 @@ STARTUP = str(Path(__file__).parent / "startup")  # of the processes that tests 
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [STARTUP, os.environ.get("PYTHONPATH")]))
 
 SHARED_DATA = Path(__file__).parent.parent.parent / "shared" / "data"
-settings.register_profile("megahour", deadline=None, max_examples=50)  # the first may import half of the world
+settings.register_profile(  # the first example may import half of the world, and the machine be busy
+    "megahour", deadline=None, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("megahour")
 RUN = Path("end_to_end", "test_small_run.py")  # makes a run that other files there compare theirs with
 COMPILED = tuple(

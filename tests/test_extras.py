@@ -122,7 +122,7 @@ def run(code: list[str], extra: str, folder: Path | None = None) -> subprocess.C
     environment = {**os.environ, "PYTHONPATH": path, "HIDDEN": " ".join(hidden_from(extra))}
     command = [sys.executable, *code]
     return subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=200, check=False
+        command, env=environment, cwd=folder, capture_output=True, text=True, timeout=500, check=False
     )
 
 

@@ -65,7 +65,7 @@ def train(ranks: list[Loader], epoch: int = 0) -> list[int]:
     def work(rank: int) -> list[int]:
         keys: list[int] = []
         for step in range(-(-total // size)):
-            together.wait(60)
+            together.wait(240)
             if (number := step * size + rank) < total:
                 keys += ranks[rank].batch(epoch, number, offset=0).keys
         return keys

@@ -200,7 +200,7 @@ def test_what_stops_a_run_leaves_it_to_be_resumed(
         run.send_signal(number)
     output, _ = run.communicate(timeout=240)
     assert run.returncode == code, output
-    assert psutil.wait_procs(workers, timeout=60)[1] == [], "workers end with the run"
+    assert psutil.wait_procs(workers, timeout=240)[1] == [], "workers end with the run"
     assert "Traceback" not in output, output
     assert ("Stopped by SIGTERM. Kept in" if number == signal.SIGTERM else "Stopped. Kept in") in output
     assert f"To resume: megahour {' '.join(arguments)}" in output

@@ -18,7 +18,7 @@ def piped(pipe: Path, *command: str | Path) -> bytes:
     """What a reader of `pipe` gets of a command."""
     with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
         CliRunner().invoke(app, [str(word) for word in command], catch_exceptions=False)
-        return reader.communicate(timeout=20)[0]
+        return reader.communicate(timeout=240)[0]
 
 
 def test_a_named_pipe_is_written_to_and_stays(tmp_path: Path) -> None:

@@ -52,8 +52,8 @@ def disturb(folder: Path, step: str, more: int, pause_s: float, disturbance: Dis
     time.sleep(pause_s)
     family = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
     disturbance(process)
-    _, errors = process.communicate(timeout=200)
-    _, alive = psutil.wait_procs(family[1:], timeout=60)
+    _, errors = process.communicate(timeout=400)
+    _, alive = psutil.wait_procs(family[1:], timeout=240)
     assert not alive, f"outlived the run: {alive}"
     if disturbance is press_ctrl_c:
         # Python itself ends with the signal, which a shell also shows as 130, where it hit within an exec of a string.

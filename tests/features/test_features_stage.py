@@ -112,7 +112,7 @@ def test_features_are_log_mels_less_the_speakers_running_mean(corpus: Corpus, ma
             np.testing.assert_array_equal(row["features"], expected.ravel())
 
 
-@settings(max_examples=6, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=6, suppress_health_check=list(HealthCheck))
 @given(order=st.permutations(range(9)), gap_s=st.integers(0, 40_000_000))
 def test_a_selections_speakers_are_heard_in_the_order_of_creation(
     corpus: Corpus, tmp_path_factory: pytest.TempPathFactory, order: list[int], gap_s: int

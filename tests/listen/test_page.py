@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 from aiohttp import web
-from chromium import ARGUMENTS, BROWSER, fits_a_phone, looks, until
+from chromium import ARGUMENTS, BROWSER, PATIENCE_MS, fits_a_phone, looks, until
 from tones import RATE_HZ, speak, train_listener
 
 from megahour.listen.access import Access
@@ -44,7 +44,7 @@ def serving(recogniser: Recogniser) -> Iterator[tuple[ListenServer, str]]:
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
     try:
-        assert started.wait(20)
+        assert started.wait(240)
         yield server, f"http://127.0.0.1:{port[0]}/"
     finally:
         loop.call_soon_threadsafe(stopped.set)
@@ -61,8 +61,9 @@ def tab_of(microphone: Path) -> Iterator[Any]:
     fake = ["--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream"]
     fake += [f"--use-file-for-fake-audio-capture={microphone}"]
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=[*ARGUMENTS, *fake])
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=[*ARGUMENTS, *fake], timeout=PATIENCE_MS)
         tab = browser.new_page()
+        tab.set_default_timeout(PATIENCE_MS)
         tab.complaints = []
         tab.on("console", lambda message: tab.complaints.append(message.text))
         tab.on("pageerror", lambda error: tab.complaints.append(str(error)))
@@ -91,9 +92,7 @@ def test_words_of_a_microphone_and_of_a_file(tmp_path: Path) -> None:
         tab.reload()  # the token stays with the tab
         tab.click("#microphone")
         # On a busy machine a partial result may be final before it is looked at.
-        until(
-            tab, "[...document.querySelectorAll('#partial, .final')].some(e => e.textContent.includes('cabde'))", 60.0
-        )
+        until(tab, "[...document.querySelectorAll('#partial, .final')].some(e => e.textContent.includes('cabde'))")
         assert tab.is_disabled("#microphone")
         tab.click("#stop")
         until(tab, "document.getElementById('status').textContent.includes('s heard')")

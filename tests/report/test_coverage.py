@@ -473,7 +473,7 @@ def test_the_table_goes_into_a_pipe_that_stays(run: dict[str, Any], tmp_path: Pa
     os.mkfifo(pipe := tmp_path / "pipe")
     with subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE) as reader:
         told = json.loads(call(str(run["root"]), "--json", "--table", str(pipe)).stdout)
-        assert pq.read_table(pa.BufferReader(reader.communicate(timeout=20)[0])).to_pylist() == told
+        assert pq.read_table(pa.BufferReader(reader.communicate(timeout=240)[0])).to_pylist() == told
     assert pipe.is_fifo()
 
 

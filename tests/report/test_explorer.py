@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from chromium import fits_a_phone, looks, measured, opened, until
+from chromium import cpu_s, fits_a_phone, looks, measured, opened, until, watch_words
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -280,23 +280,22 @@ def test_it_is_painted_and_ready_soon(page: Any) -> None:
 
 
 def test_two_thousand_rows_sort_and_filter_at_once(page: Any) -> None:
-    """Median of nine times from the event to the laid-out table: about 30 ms on an idle machine."""
-    spent = page.evaluate(
+    """Nine times from the event to the laid-out table: about 30 ms each."""
+    spent_s = cpu_s(
+        page,
         """() => {
-        const took = (call) => {
-          const start = performance.now();
+        const laid_out = (call) => {
           call();
-          document.body.offsetHeight; // lays out
-          return performance.now() - start;
+          document.body.offsetHeight;
         };
         const head = (name) => document.querySelector(`#utterances th[data-column="${name}"] button`);
         const tier = document.querySelector('select[data-column="tier"]');
         const pick = (value) => { tier.value = value; tier.dispatchEvent(new Event("change")); };
         const steps = (name) => [() => head(name).click(), () => pick("0"), () => pick("")];
-        return ["text", "cer", "speaker"].flatMap(steps).map(took);
-        }"""
+        ["text", "cer", "speaker"].flatMap(steps).forEach(laid_out);
+        }""",
     )
-    assert float(np.median(spent)) < 250, spent
+    assert spent_s / 9 < 0.25
 
 
 def test_heads_sort_and_unknown_numbers_come_last(page: Any) -> None:
@@ -339,26 +338,15 @@ def test_a_row_plays_and_its_words_light_up_in_turn(page: Any) -> None:
     assert strip.locator(".out").count() >= 1
     box, here = strip.bounding_box(), strip.locator(".here").bounding_box()
     assert box["x"] - 1 <= here["x"] < here["x"] + here["width"] <= box["x"] + box["width"] + 1
+    watch_words(page, ".track .at")
     detail.locator(".play").click()
-    until(page, "document.querySelector('.track .at.lit') !== null")
-    assert detail.locator(".play").get_attribute("aria-label") == "Pause"
-    lit: list[int] = []
-    for _ in range(150):
-        at = page.evaluate("[...document.querySelectorAll('.track .at')].findIndex(e => e.matches('.lit'))")
-        if at >= 0 and at not in lit:
-            lit.append(at)
-            lines = "[...document.querySelectorAll('[data-reading]')].filter(e => e.querySelector('.lit'))"
-            together = page.evaluate(f"{lines}.map(e => e.dataset.reading)")
-            assert together[:2] in (["as written", "normalised"], [])  # in all readings, or in none between words
-        if len(lit) >= 3:
-            break
-        page.wait_for_timeout(30)
-    assert lit == sorted(lit)
-    assert len(lit) >= 3, (lit, spoken)
-    before = float(detail.locator("canvas").get_attribute("aria-valuenow"))
-    assert before > 0.1
+    until(page, "lit.length >= 3")
+    lit = page.evaluate("lit")
+    assert [each["word"] for each in lit] == sorted({each["word"] for each in lit}), spoken
+    assert all(each["readings"][:2] == ["as written", "normalised"] for each in lit), "in all readings"
+    heard = page.evaluate("times")
     detail.locator(".track .at").first.click()  # back to the first word
-    until(page, f"Number(document.querySelector('.track canvas').getAttribute('aria-valuenow')) < {before}")
+    until(page, f"times.slice({len(heard)}).some(each => each < {max(heard)})")
     # In one step, as the clip is short; the event that turns the button comes a moment later.
     pause = "const b = document.querySelector('tr.detail .play'); if (b.matches('.on')) b.click();"
     page.evaluate(f"() => {{ {pause} }}")
@@ -367,9 +355,19 @@ def test_a_row_plays_and_its_words_light_up_in_turn(page: Any) -> None:
     assert page.locator("tr.detail").count() == 0
 
 
+NOTHING = "document.querySelector('#utterances tbody').textContent.includes('No utterance is like that')"
+
+
+def search(page: Any, words: str) -> None:
+    """Returns when the table shows what was found."""
+    page.locator("#search").fill("nobody says this")
+    until(page, NOTHING)
+    page.locator("#search").fill(words)
+    until(page, f"!{NOTHING}")
+
+
 def test_three_readings_are_side_by_side_with_their_differences(page: Any) -> None:
-    page.locator("#search").fill("seven")
-    page.wait_for_timeout(250)
+    search(page, "seven")
     page.locator("#utterances tr[data-row] .open").first.click()
     assert page.eval_on_selector_all("[data-reading]", "all => all.map(e => e.dataset.reading)") == [
         "as written",
@@ -400,8 +398,7 @@ def test_keys_move_open_and_play(page: Any) -> None:
 
 def test_hostile_words_are_shown_as_words(page: Any) -> None:
     for words in ("alert(1)", "gnp.exe", "endless"):
-        page.locator("#search").fill(words)
-        page.wait_for_timeout(250)
+        search(page, words)
         page.locator("#utterances tr[data-row] .open").first.click()
         assert words in page.locator('[data-reading="normalised"]').inner_text()
         page.locator("#utterances tr.chosen .open").click()
@@ -413,7 +410,7 @@ def test_what_was_left_out_can_be_heard(page: Any) -> None:
     button = page.locator("#losses details[open] button.play").first
     button.click()
     until(page, "document.querySelector('#losses button.play.on') !== null")
-    until(page, "document.querySelector('#losses button.play.on') === null", limit_s=30)
+    until(page, "document.querySelector('#losses button.play.on') === null")
 
 
 def open_first(page: Any) -> None:
@@ -458,8 +455,9 @@ def test_a_row_is_played_by_keyboard_alone(page: Any) -> None:
     assert page.evaluate(f"{focus}.matches('.track .at:first-of-type')")
     assert page.evaluate(f"getComputedStyle({focus}).outlineStyle") == "solid"
     page.keyboard.press("ArrowRight")
+    watch_words(page, ".track .at")
     page.keyboard.press("Enter")  # from the second word
-    until(page, "document.querySelectorAll('.track .at')[1].matches('.lit')")
+    until(page, "lit.some(each => each.word === 1)")
     for reading in ("as written", "normalised"):
         page.keyboard.press("Tab")
         assert page.evaluate(f"{focus}.closest('[data-reading]').dataset.reading") == reading

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from chromium import fits_a_phone, looks, measured, opened, until
+from chromium import fits_a_phone, looks, measured, opened, until, watch_words
 from hypothesis import given
 from hypothesis import strategies as st
 from made_run import HOSTILE, artifact, make_run, said, spoken
@@ -249,21 +249,12 @@ def test_charts_are_drawn(page: Any) -> None:
 def test_play_starts_the_sound_and_lights_the_words_in_turn(page: Any) -> None:
     card = page.locator(".utterance").first
     spoken = card.locator(".word").all_inner_texts()
+    watch_words(page, ".utterance .word")
     card.locator(".play").click()
     until(page, "document.querySelector('.utterance audio').currentTime > 0.15")
-    assert card.locator(".play").get_attribute("aria-label") == "Pause"
-    lit: list[int] = []
-    which = (
-        "() => [...document.querySelector('.utterance').querySelectorAll('.word')].findIndex(w => w.matches('.lit'))"
-    )
-    for _ in range(100):
-        if (now := page.evaluate(which)) >= 0 and now not in lit:
-            lit.append(now)
-        if len(lit) >= 3:
-            break
-        page.wait_for_timeout(40)
-    assert lit == sorted(lit)
-    assert len(lit) >= 3, (lit, spoken)
+    until(page, "lit.length >= 3")
+    lit = [each["word"] for each in page.evaluate("lit")]
+    assert lit == sorted(set(lit)), spoken
     other = page.locator(".utterance").nth(1)
     other.locator(".word").nth(2).click()  # starts at that word, and stops the first
     start = float(other.locator(".word").nth(2).get_attribute("data-start"))

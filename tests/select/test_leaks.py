@@ -185,7 +185,7 @@ def test_a_host_who_joins_everything_is_named(tmp_path: Path, engine: LocalEngin
     assert "shared_recordings=drop" in str(error.value)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     pairs=st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 6)), min_size=1),
     shared=st.sampled_from(["join", "drop"]),

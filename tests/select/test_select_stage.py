@@ -44,7 +44,7 @@ def rows() -> list[dict[str, Any]]:
     return made
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(cuts=st.lists(st.integers(0, 60), max_size=4), random=st.randoms(use_true_random=False))
 def test_the_output_does_not_depend_on_the_sharding_of_the_input(
     rows: list[dict[str, Any]], tmp_path_factory: pytest.TempPathFactory, cuts: list[int], random: Any
@@ -127,7 +127,7 @@ def test_what_is_left_out_is_counted_by_reason(rows: list[dict[str, Any]], tmp_p
     assert max(seconds.values()) <= 4.0
 
 
-@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=8, suppress_health_check=list(HealthCheck), deadline=None)
 @given(from_s=st.integers(0, 5), until_s=st.integers(0, 5), cuts=st.lists(st.integers(0, 24), max_size=4))
 def test_shards_of_other_times_are_not_read_for_the_plan(
     tmp_path_factory: pytest.TempPathFactory, from_s: int, until_s: int, cuts: list[int]

@@ -39,7 +39,7 @@ def save_all(folder: Path | str, step: int, size: int) -> None:
     """Workers save at the same time, as real ones do."""
 
     def one(rank: int) -> None:
-        with Checkpoints(folder, rank=rank, size=size, patience_s=20) as saver:
+        with Checkpoints(folder, rank=rank, size=size, patience_s=240) as saver:
             saver.save(step, tensors(step, rank), {"step": step, "rank": rank})
 
     with ThreadPoolExecutor(size) as pool:
@@ -79,7 +79,7 @@ def test_the_training_goes_on_while_it_is_written_and_the_copy_is_of_the_moment(
     gate, put = threading.Event(), Checkpoints._put
 
     def slow(self: Checkpoints, target: str, data: bytes) -> str:
-        assert gate.wait(10)
+        assert gate.wait(240)
         return put(self, target, data)
 
     monkeypatch.setattr(Checkpoints, "_put", slow)
@@ -132,7 +132,7 @@ def test_a_worker_that_cannot_write_is_not_waited_for(tmp_path: Path, monkeypatc
     began_s = time.monotonic()
     with pytest.raises(StoreError, match=r"1 of 2 workers could not write|No space left"):
         save_all(tmp_path, 2, size=2)
-    assert time.monotonic() - began_s < 10, "half of its patience"
+    assert time.monotonic() - began_s < 120, "half of its patience"
     monkeypatch.undo()
     save_all(tmp_path, 3, size=2)
     found = load(tmp_path)

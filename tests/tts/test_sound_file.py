@@ -42,7 +42,7 @@ def test_a_pipe_gets_the_file_whole_and_stays(tmp_path: Path) -> None:
             with WavWriter(pipe, 8000) as wav:
                 for each in samples:
                     wav.add(each)
-            got = reader.communicate(timeout=20)[0]
+            got = reader.communicate(timeout=240)[0]
         assert stat.S_ISFIFO(pipe.stat().st_mode)
         if samples:
             with soundfile.SoundFile(io.BytesIO(got)) as file:

@@ -108,9 +108,9 @@ def test_opening_takes_milliseconds_and_leaves_the_file_alone(small: Path) -> No
     open_mapped(small)  # imports and compiled code, once
     seconds = []
     for _ in range(5):
-        begun = time.perf_counter()
+        begun = time.process_time()
         open_mapped(small)
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.process_time() - begun)
     assert min(seconds) < 0.02
     assert small.read_bytes() == before
 
