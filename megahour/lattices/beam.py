@@ -194,7 +194,7 @@ def _backward(graph, scores, begin, state, forward, lattice_beam):  # type: igno
     """The fields of a `StateLattice` with the arcs between tokens that are within the lattice beam."""
     frames, tokens = len(scores), len(state)
     final = np.full(tokens, np.inf)
-    best, reached = np.inf, False
+    best, reached = np.inf, np.bool_(False)  # a literal would compile `_numbered` once more
     for i in range(begin[frames], tokens):
         final[i] = graph.final[state[i]]
         reached = reached or final[i] < np.inf

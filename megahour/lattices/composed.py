@@ -205,7 +205,7 @@ def _fill(table, one, two, count):  # type: ignore[no-untyped-def]
 
 @compiled
 def _slot(made, origin, pair):  # type: ignore[no-untyped-def]
-    return _find(made.state_table, made.origin, made.pair, np.int64(origin), np.int64(pair))
+    return _find(made.state_table, made.origin, made.pair, origin, pair)
 
 
 @compiled
@@ -258,10 +258,11 @@ def _make_arcs(graph, made, states):  # type: ignore[no-untyped-def]
                 word = np.int64(graph.word[a])
                 move = made.move_table[_find(made.move_table, made.move_pair, made.move_word, pair, word)]
                 after, cost = made.move_to[move], cost + made.move_cost[move]
-            slot = _slot(made, graph.target[a], after)
+            origin = np.int64(graph.target[a])
+            slot = _slot(made, origin, after)
             d = made.state_table[slot]
             if d < 0:
-                d = _add_state(made, graph, graph.target[a], after, slot)
+                d = _add_state(made, graph, origin, after, slot)
             made.label[at], made.word[at], made.cost[at], made.target[at] = graph.label[a], graph.word[a], cost, d
             counts[ARCS] += 1
             if graph.label[a] == 0:

@@ -52,12 +52,13 @@ def _determinised(graph, limit, max_arcs):  # type: ignore[no-untyped-def]
 
     A is above `max_arcs` where there would be too many."""
     end = len(graph.first) - 1
-    member, owed, pool, written = np.zeros((64, 3), np.int64), np.zeros((64, 2)), np.empty(1024, np.int32), 0
+    member, owed, pool = np.zeros((64, 3), np.int64), np.zeros((64, 2)), np.empty(1024, np.int32)
     subset, forward = np.zeros((64, 5), np.int64), np.zeros(64)
     arcs, costs, made = np.empty((64, 4), np.int64), np.empty((64, 2)), 0
     table, waiting = np.full(256, -1, np.int64), np.full(end + 1, -1, np.int64)
     subset[0, STOP], subset[0, BEHIND], waiting[0] = 1, -1, 0
-    subsets, done = 1, 0
+    # Literals would compile the functions that take them once more.
+    written, subsets, done = np.int64(0), np.int64(1), np.int64(0)
     for least in range(end + 1):
         s = waiting[least]
         while s >= 0:
@@ -114,7 +115,7 @@ def _determinised(graph, limit, max_arcs):  # type: ignore[no-untyped-def]
 def _ways(graph, member, owed, begin, stop, room):  # type: ignore[no-untyped-def]
     """Arcs out of a subset within the beam, in order: word and target as one key, the member that each leaves, its
     number; and how many there are."""
-    key, by, over, ways = np.empty(64, np.int64), np.empty(64, np.int64), np.empty(64, np.int64), 0
+    key, by, over, ways = np.empty(64, np.int64), np.empty(64, np.int64), np.empty(64, np.int64), np.int64(0)
     entries = len(graph.first)
     for k in range(begin, stop):
         if member[k, ENTRY] == entries - 1:

@@ -198,8 +198,9 @@ def _find(text, begin, length, head, hashed, table, arena, starts):  # type: ign
 @compiled
 def number_of(text, length, table, arena, starts):  # type: ignore[no-untyped-def]
     """The number of the word text[:length], UNKNOWN where the vocabulary lacks it. `text` needs PADDING more bytes."""
-    head, hashed = _head(text, 0, length)
-    return max(np.int64(0), _find(text, 0, length, head, hashed, table, arena, starts)[1] - 1)
+    begin = np.int64(0)  # as in `_add`
+    head, hashed = _head(text, begin, length)
+    return max(np.int64(0), _find(text, begin, length, head, hashed, table, arena, starts)[1] - 1)
 
 
 @compiled
