@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.align.params import EXAMPLE, AlignParams
 from megahour.core.counts import summed
-from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
 from megahour.corpus.ingest.params import NO_TEXTS
 
 if TYPE_CHECKING:
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
     from megahour.serve.spec import ModelSpec
 
 LOG = logging.getLogger(__name__)

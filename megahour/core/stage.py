@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from megahour.core.config import P
+from megahour.core.receipts import Receipt as Receipt
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.receipts import Receipt
     from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
+    from megahour.core.writer import ShardWriter as ShardWriter
+else:
+    ShardWriter = Any  # stages annotate with it; its module loads pyarrow, which `megahour --help` need not wait for
 
 
 @dataclass(frozen=True)

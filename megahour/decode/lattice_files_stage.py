@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megahour.core.counts import summed
-from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
 from megahour.decode.params import ExportLatticesParams, ImportLatticesParams
-
-if TYPE_CHECKING:
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
 
 
 class ExportLattices(Stage[ExportLatticesParams]):

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megahour.core.counts import summed
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
 from megahour.decode.params import LatticesParams
-
-if TYPE_CHECKING:
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
-
 
 PLACE = ["name", "recording", "channel", "start_samples", "rate_hz"]
 LM_ENTRIES = ("lattice_lm", "lattice_lm_scale")

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING, Any
 from megahour.core.counts import summed
 from megahour.core.errors import ConfigError
 from megahour.core.kinds import makers_of
-from megahour.core.stage import Context, Input, Inputs, SingleShard, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, SingleShard, Stage, Task
 from megahour.decode.params import DecodeParams, GraphParams
 from megahour.models.configuration import read_config, tag_number
 
 if TYPE_CHECKING:
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
     from megahour.serve.spec import ModelSpec
 
 

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, Stage, Task
 from megahour.features.params import FeaturesParams
-
-if TYPE_CHECKING:
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
 
 _LATER = ("mirrored", "unit")
 """Values of `edges` and `scale` that the summary records. The defaults are left out, as in artifacts of old runs."""

@@ -7,11 +7,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
+from megahour.core.stage import Context, Input, Inputs, ShardWriter, SingleShard, Task
 from megahour.lm.params import ConvertParams, InterpolateParams, PerplexityParams, PruneParams, SeveralModels
 
 if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
     from megahour.lm.arpa.model import NgramModel
 
 MODELS = tuple(Input(f"lm{number}", number > 1, ("lm",)) for number in range(1, 9))

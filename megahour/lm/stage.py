@@ -6,16 +6,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError, StageError
-from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
+from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, SingleShard, Task
 from megahour.lm.params import LanguageModelParams
 from megahour.lm.text.token_lines import TokenLines
 from megahour.units.spellers import form_of, speller_of
 from megahour.units.tokens import BLANK, Characters
 
 if TYPE_CHECKING:
-    from megahour.core.receipts import Receipt
     from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
     from megahour.lm.text.sources import Block
 
 

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from megahour.core.stage import Context, Inputs, Stage, Task
+from megahour.core.stage import Context, Inputs, ShardWriter, Stage, Task
 from megahour.models.params import ImportAlignerParams
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
 
 
 class ImportAligner(Stage[ImportAlignerParams]):

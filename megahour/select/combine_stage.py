@@ -7,14 +7,12 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, Stage, Task
 from megahour.select.params import CombineParams
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
 
 ROLES = ("utterances", "second", "third", "fourth", "fifth", "sixth")
 

@@ -10,15 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.core.errors import StoreError
-from megahour.core.stage import Batches, Context, Input, Inputs, LaidOut, SingleShard, Stage, Task
+from megahour.core.stage import Batches, Context, Input, Inputs, LaidOut, Receipt, ShardWriter, SingleShard, Stage, Task
 from megahour.select.params import SelectParams
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.receipts import Receipt
     from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
     from megahour.select.sample import Layout
 
 LOG = logging.getLogger(__name__)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, Stage, Task
 from megahour.teach.params import RealignParams
 
 if TYPE_CHECKING:
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
     from megahour.serve.spec import ModelSpec
 
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from megahour.core.errors import StageError
-from megahour.core.stage import Context, Inputs
+from megahour.core.stage import Context, Inputs, ShardWriter
 from megahour.core.stopping import Terminated
 from megahour.monitor.alerts import Teller, check_command, command_hook
 from megahour.train import result
 from megahour.train.params import TrainParams
 from megahour.train.result import Result
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
 
 LOG = logging.getLogger(__name__)
 SPELLED = ("ctc", "transducer")  # criteria of models whose outputs are spelled, so that error rates are known

@@ -5,15 +5,11 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, Stage, Task
 from megahour.tts.params import TtsDataParams
-
-if TYPE_CHECKING:
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
 
 LOG = logging.getLogger(__name__)
 FEW_VOICES, LEAST_VOICE_S = 10, 60.0

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
+from megahour.core.stage import Context, Input, Inputs, ShardWriter, SingleShard, Task
 from megahour.tts.params import ListeningTestParams
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
 
 ROLES = ("reference", "first", "second", "third", "fourth")
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, Stage, Task
 from megahour.tts.params import SpeakParams
-
-if TYPE_CHECKING:
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
 
 
 class Speak(Stage[SpeakParams]):

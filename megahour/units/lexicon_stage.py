@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING
 
 from megahour.core.errors import ConfigError, StageError
-from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
+from megahour.core.stage import Context, Input, Inputs, ShardWriter, SingleShard, Task
 from megahour.units.params import LexiconParams
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
 
 
 class MakeLexicon(SingleShard[LexiconParams]):

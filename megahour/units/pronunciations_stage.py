@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
+from megahour.core.stage import Context, Input, Inputs, ShardWriter, SingleShard, Task
 from megahour.units.params import PronunciationsParams
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
 
 
 class WeighPronunciations(SingleShard[PronunciationsParams]):

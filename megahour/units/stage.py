@@ -7,12 +7,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, Stage, Task
 from megahour.units.params import SenonesParams
 
 if TYPE_CHECKING:
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
     from megahour.units.lexicon import Lexicon
     from megahour.units.utterances import LabelledCorpus
 

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context, Input, Inputs, SingleShard, Task
+from megahour.core.stage import Context, Input, Inputs, ShardWriter, SingleShard, Task
 from megahour.units.params import TokensParams
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
 
 
 class MakeTokens(SingleShard[TokensParams]):

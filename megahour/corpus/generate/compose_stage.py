@@ -7,12 +7,10 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, Stage, Task
 from megahour.corpus.generate.params import ComposeParams, FetchPromptsParams
 
 if TYPE_CHECKING:
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
     from megahour.corpus.generate.clips import Clip, Files
 
 

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context, Inputs, Stage, Task
+from megahour.core.stage import Context, Inputs, Receipt, ShardWriter, Stage, Task
 from megahour.corpus.generate.params import SentencesParams, SynthesiseParams
-
-if TYPE_CHECKING:
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
 
 
 def even_parts(count: int, parts: int) -> list[tuple[int, int]]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from megahour.core.stage import Batches, Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Batches, Context, Input, Inputs, Receipt, ShardWriter, Stage, Task
 from megahour.corpus.ingest.params import CopiesParams
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
 
 
 class Copies(Stage[CopiesParams]):

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.counts import add_to, summed
+from megahour.core.receipts import Receipt
 
 if TYPE_CHECKING:
-    from megahour.core.receipts import Receipt
     from megahour.core.writer import ShardWriter
     from megahour.corpus.ingest.side_information import SideInfo
 

@@ -4,20 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
 from megahour.corpus.ingest.counts import replaced_remark
 from megahour.corpus.ingest.licences import check_policy, licence_remedies
 from megahour.corpus.ingest.params import IngestParams, TranscriptTableParams
 from megahour.corpus.media.networks import parse_networks
 from megahour.corpus.text.language_id import check_language
-
-if TYPE_CHECKING:
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
-
 
 ODD_AUDIO = {
     "unfinished_files": "files that end early or declare no samples, read to their end",

@@ -14,10 +14,9 @@ import zlib
 from bisect import bisect_right
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 from megahour.core.errors import BadRecord, ConfigError
-from megahour.core.stage import Context, Inputs, SingleShard, Task
+from megahour.core.stage import Context, Inputs, ShardWriter, SingleShard, Task
 from megahour.core.store import Artifact
 from megahour.corpus.ingest.params import TranscriptTableParams
 from megahour.corpus.ingest.sources import SourceListing, list_source, open_source
@@ -32,9 +31,6 @@ from megahour.corpus.ingest.tables import (
 from megahour.corpus.transcripts.encodings import decode_text
 from megahour.corpus.transcripts.pairing import split_suffix
 from megahour.corpus.transcripts.read import read_table
-
-if TYPE_CHECKING:
-    from megahour.core.writer import ShardWriter
 
 BLOCK_ROWS = 256
 BLOCKS = 64  # cached by a task; the recordings of a folder or an archive have neighbouring names

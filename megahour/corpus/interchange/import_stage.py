@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from megahour.core.stage import Context, Inputs, Stage, Task
+from megahour.core.stage import Context, Inputs, Receipt, ShardWriter, Stage, Task
 from megahour.corpus.ingest.counts import replaced_remark
 from megahour.corpus.ingest.licences import check_policy, licence_remedies
 from megahour.corpus.interchange.params import ImportParams
 from megahour.corpus.text.language_id import check_language
-
-if TYPE_CHECKING:
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
 
 
 class Import(Stage[ImportParams]):

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from megahour.core.errors import StageError
-from megahour.core.stage import Inputs
+from megahour.core.stage import Inputs, ShardWriter
 from megahour.core.without_pandas import skip_pandas
 from megahour.lm.estimate.history import buckets
 from megahour.lm.estimate.partitions import BUCKET
@@ -39,7 +39,6 @@ from megahour.lm.text.tokenise import BOUNDARY, WordTable
 if TYPE_CHECKING:
     from megahour.core.stage import Batches
     from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
 
 skip_pandas()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from megahour.core.config import P
 from megahour.core.errors import ConfigError, StageError
-from megahour.core.stage import Batches, Context, Input, Inputs, SingleShard, Stage, Task
+from megahour.core.stage import Batches, Context, Input, Inputs, Receipt, ShardWriter, SingleShard, Stage, Task
 from megahour.lm.params import (
     ArpaParams,
     EstimateParams,
@@ -21,9 +21,7 @@ from megahour.lm.params import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.receipts import Receipt
     from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
     from megahour.lm.scale.distributed import Cluster
     from megahour.lm.scale.distributed_counts import Counting, Estimating
 

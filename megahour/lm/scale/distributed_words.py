@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from megahour.core.stage import Inputs
+from megahour.core.stage import Inputs, ShardWriter
 from megahour.core.without_pandas import skip_pandas
 from megahour.lm.estimate.reading import vocabulary_of
 from megahour.lm.scale.distributed import first_tree
@@ -26,7 +26,6 @@ from megahour.lm.text.word_lists import number_words, owners
 if TYPE_CHECKING:
     from megahour.core.stage import Batches
     from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
 
 WORDS = pa.schema([("word", pa.binary()), ("first", pa.int64()), ("count", pa.int64())])
 RANK_BITS = 32  # low bits of `first` for the word's rank in its piece; the piece's number is above them

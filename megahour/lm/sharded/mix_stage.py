@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from megahour.core.config import P
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Batches, Context, Input, Inputs, SingleShard, Stage, Task
+from megahour.core.stage import Batches, Context, Input, Inputs, Receipt, ShardWriter, SingleShard, Stage, Task
 from megahour.lm.sharded.params import JoinParams, MixParams, RangesParams, UnionParams, WeightsParams
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
     from megahour.lm.sharded.ranges import Ranges
     from megahour.lm.sharded.union import Union
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Batches, Context, Input, Inputs, SingleShard, Stage, Task
+from megahour.core.stage import Batches, Context, Input, Inputs, Receipt, ShardWriter, SingleShard, Stage, Task
 from megahour.lm.sharded.mix_stage import MODELS, OfModels, WritesLines, ranges_of, union_of
 from megahour.lm.sharded.params import (
     GatherParams,
@@ -20,8 +20,6 @@ from megahour.lm.sharded.params import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.receipts import Receipt
-    from megahour.core.writer import ShardWriter
     from megahour.lm.text.arrays import Records
 
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from megahour.core.errors import ConfigError, MegahourError
-from megahour.core.stage import Inputs
+from megahour.core.stage import Inputs, ShardWriter
 from megahour.lm.arpa import parse
 from megahour.lm.arpa.read import UNSEEN
 from megahour.lm.sharded.models import check_code, pieces_of, read_piece
@@ -24,7 +24,6 @@ from megahour.lm.text.vocabulary import Vocabulary
 if TYPE_CHECKING:
     from megahour.core.stage import Batches
     from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
 
 PIECES = ".pieces.json"
 MOST_MODELS = 255  # their numbers in records have a byte
