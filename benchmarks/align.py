@@ -34,8 +34,9 @@ from numpy.typing import NDArray
 
 from megahour.align.anchors import Anchoring
 from megahour.align.confidence import Costs, align_document
-from megahour.align.ctc import U8_NATS, quantise
+from megahour.align.ctc import U8_NATS
 from megahour.align.document import Document, spell
+from megahour.models.foreign import quantised
 
 UNITS = ["<blank>", " ", *"abcdefghijklmnopqrstuvwxyz'"]
 LETTERS = "etaoinshrdlucmfwypvbgk"
@@ -87,7 +88,7 @@ def _posteriors(best: NDArray[np.int64], many: bool, rng: np.random.Generator) -
         part = best[begin : begin + 20000]
         log_probs = rng.normal(-7, 0.7, (len(part), posteriors.shape[1])).astype(np.float32)
         log_probs[np.arange(len(part)), part] = -0.1
-        posteriors[begin : begin + 20000] = quantise(log_probs)
+        posteriors[begin : begin + 20000] = quantised(log_probs)
     return posteriors
 
 

@@ -24,9 +24,8 @@ from megahour.corpus.media.tar import ShardAudio
 from megahour.corpus.text.normalise import normalise
 from megahour.features.distortion import distortion, heard
 from megahour.score.wer import word_edits
-from megahour.tts.quality import dnsmos, pesq_and_stoi
-from megahour.tts.speaking import Manner, Speaker
-from megahour.tts.vocoders import vocoder_at
+from megahour.tts.score_shard import dnsmos, pesq_and_stoi
+from megahour.tts.speaking import Manner, Speaker, vocoder_at
 
 Float32 = NDArray[np.float32]
 DRAWS = 2_000

@@ -8,18 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.anchors import Anchoring, NoAnchorsError, part
-from megahour.align.candidates import evidence
+from megahour.align.candidates import evidence, in_turn
 from megahour.align.confidence import Aligned, Costs, align_document, first_problem
 from megahour.align.ctc import NoPathError
 from megahour.align.document import Document
 from megahour.align.evidence import deviations, is_of_another, speech_around, unheard
-from megahour.align.foreign_stretches import foreign_cues
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard
-from megahour.align.recogniser_text import in_turn
 from megahour.align.tables import Clock, Timed, time_words
 from megahour.align.transcripts import SpelledTranscript, why_nothing
-from megahour.align.wrong_transcript import belongs, in_order
+from megahour.align.wrong_transcript import belongs, foreign_cues, in_order
 from megahour.core.schemas import BY_RECOGNISER
 
 AROUND_S = 0.25  # margin on either side of a cue that belongs to its place

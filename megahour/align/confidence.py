@@ -16,7 +16,7 @@ from megahour.align.evidence import extra_cost_of_others
 from megahour.align.hints import apply_hints
 from megahour.align.partial_cues import drop_unspoken_words
 from megahour.align.recover_cues import recover_cues
-from megahour.align.time_cuts import with_cuts
+from megahour.align.timed import with_cuts
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +249,6 @@ def untranscribed(
     return np.array(regions, np.int32).reshape(-1, 2)
 
 
-UNSPOKEN, NO_ANCHOR, HIGH_LOSS, ENDLESS_WORD = "unspoken", "no-anchor", "high-loss", "endless-word"
-
-
 def refusals(
     aligned: Aligned, document: Document, *, max_loss_nats: float, longest_word_frames: int
 ) -> NDArray[np.str_]:
@@ -267,9 +264,8 @@ def refusals(
     endless[of_word[lasting > longest_word_frames]] = True
     with np.errstate(invalid="ignore"):  # unspoken cues have the loss NaN
         costly = aligned.cue_loss > max_loss_nats
-    return np.select(
-        [aligned.refused, ~aligned.spoken, endless, costly], [NO_ANCHOR, UNSPOKEN, ENDLESS_WORD, HIGH_LOSS], ""
-    )
+    reasons = ["no-anchor", "unspoken", "endless-word", "high-loss"]
+    return np.select([aligned.refused, ~aligned.spoken, endless, costly], reasons, "")
 
 
 def word_lengths(aligned: Aligned, document: Document) -> NDArray[np.int32]:

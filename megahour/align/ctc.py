@@ -88,11 +88,9 @@ class AlignmentPath:
     end_frames: NDArray[np.int32]
     score: float
 
-
-def quantise(log_probs: NDArray[np.float32]) -> NDArray[np.uint8]:
-    """Log posteriors (T, V) in nats as 8-bit costs (T, V) in steps of 1/16 nat; below -15.9 nats they saturate."""
-    costs: NDArray[np.uint8] = np.clip(np.rint(log_probs * np.float32(-1.0 / U8_NATS)), 0, 255).astype(np.uint8)
-    return costs
+    def moved(self, states: NDArray[np.int32]) -> AlignmentPath:
+        """A path of other `states`, with the same score."""
+        return AlignmentPath(states, *spans(states, len(self.start_frames)), self.score)
 
 
 def scale_of(posteriors: NDArray[Any]) -> np.float32:

@@ -91,12 +91,6 @@ class EdgeWords:
     doubt_first: NDArray[np.bool_]
     doubt_last: NDArray[np.bool_]
 
-    @staticmethod
-    def whole(start: Frames, end: Frames) -> EdgeWords:
-        """Words with known edges only."""
-        sure = np.zeros(len(start), bool)
-        return EdgeWords(start, end, end, start, sure, sure)
-
 
 def widen(words: EdgeWords, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
     """Starts and ends moved to where the words' sound begins and ends; never into another word.

@@ -28,7 +28,6 @@ from megahour.serve.spec import bucket_frames
 
 BLOCK_S = 120  # seconds read at once
 ENERGY_MELS = 64  # for the level, if the model's input is samples
-ReadSamples = Callable[[int, int], NDArray[np.int16]]
 Rows = NDArray[np.float32]
 
 
@@ -37,7 +36,7 @@ class Source(NamedTuple):
 
     samples: int
     rate_hz: int
-    read: ReadSamples
+    read: Callable[[int, int], NDArray[np.int16]]
 
 
 @dataclass(frozen=True)
@@ -132,7 +131,7 @@ class FrontEnd:
 
     @property
     def frame_s(self) -> float:
-        """Seconds from one log-mel frame, or one level of `stream`, to the next: 10 ms, in whole samples."""
+        """Seconds from one log-mel frame, or one level of `rows_of`, to the next: 10 ms, in whole samples."""
         return frame_seconds(self.rate_hz)
 
     @property
@@ -160,19 +159,13 @@ class FrontEnd:
             return samples // round(self.shift_s * self.rate_hz)
         return frame_count(samples, self.rate_hz, mirrored=self.mirrored) // self.rows
 
-    def stream(self, source: Source, levels: list[NDArray[np.float16]]) -> Iterator[Rows]:
-        """Rows (N, F) of a recording from its beginning; the mean log-mel energy of its 10 ms frames goes to `levels`.
-
-        The energy is rounded to float16 here, so that it is the same when it is read back from a file.
-        """
-        yield from self.rows_of(_blocks(source, self.rate_hz), levels)
-
     def rows_of(
         self, blocks: Iterator[NDArray[np.float32]], levels: list[NDArray[np.float16]], *, mean: bool = True
     ) -> Iterator[Rows]:
-        """`stream` for samples in blocks, in the int16 scale and at the model's rate.
+        """Rows (N, F) of samples in blocks, in the int16 scale and at the model's rate, from the beginning.
 
-        mean: subtract the causal mean if the model needs it; otherwise the caller does.
+        levels: gets the mean log-mel energy of the 10 ms frames, rounded to float16 as it is in files. mean: subtract
+        the causal mean if the model needs it; otherwise the caller does.
         """
         if self.kind == "waveform":
             energy = _Mels(self.rate_hz, ENERGY_MELS)  # of int16 samples
@@ -217,10 +210,9 @@ def _unpadded(frames: int, step: int) -> int:
     return frames
 
 
-def _blocks(source: Source, rate_hz: int) -> Iterator[NDArray[np.float32]]:
+def blocks_of(source: Source, rate_hz: int) -> Iterator[NDArray[np.float32]]:
     """Blocks of samples in the int16 scale at `rate_hz`."""
-    same = source.rate_hz == rate_hz
-    resample = None if same else soxr.ResampleStream(source.rate_hz, rate_hz, 1, dtype="float32")
+    resample = soxr.ResampleStream(source.rate_hz, rate_hz, 1, dtype="float32") if source.rate_hz != rate_hz else None
     step = BLOCK_S * source.rate_hz
     for start in range(0, source.samples, step):
         stop = min(source.samples, start + step)

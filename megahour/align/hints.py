@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.anchors import part, silence
-from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align_tokens, cue_frames, spans
+from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align_tokens, cue_frames
 from megahour.align.timed import align_timed, time_costs
 
 NEIGHBOURS = 21  # cues whose median is the drift
@@ -98,9 +98,9 @@ def apply_hints(
     for run in runs:
         if off[run[0]]:
             _search(posteriors, problem, path, states, run, expected, pace)
-    narrowed = _path(states, path)
+    narrowed = path.moved(states)
     silence(states, problem, expected.off(narrowed.start_frames[first], problem) & off)
-    return _path(states, path)
+    return path.moved(states)
 
 
 def _in_time(
@@ -135,7 +135,7 @@ def _in_time(
         except NoPathError:
             continue
         states[left:right] = np.where(timed >= 0, timed + bounds[low], timed - bounds[low])
-    return path if np.array_equal(states, path.states) else _path(states, path)
+    return path if np.array_equal(states, path.states) else path.moved(states)
 
 
 def slow_pace(path: AlignmentPath, problem: Problem) -> float:
@@ -169,7 +169,3 @@ def _search(
     placed = align_tokens(posteriors[low:high], problem, tokens, lengths, problem.skip_nats[run], rests)
     if placed is not None:
         states[low:high] = placed
-
-
-def _path(states: NDArray[np.int32], path: AlignmentPath) -> AlignmentPath:
-    return AlignmentPath(states, *spans(states, len(path.start_frames)), path.score)

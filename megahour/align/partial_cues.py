@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.ctc import AlignmentPath, Problem, align_tokens, spans
+from megahour.align.ctc import AlignmentPath, Problem, align_tokens
 from megahour.align.decoys import CuePlace
 from megahour.align.edges import runs
 from megahour.align.timed import align_timed
@@ -45,7 +45,7 @@ def drop_unspoken_words(
         if placed is not None and not _dropped_are_spoken(problem, cue, window, placed):
             states = states.copy() if states is path.states else states
             states[low:high] = placed
-    return path if states is path.states else AlignmentPath(states, *spans(states, len(problem.tokens)), path.score)
+    return path if states is path.states else path.moved(states)
 
 
 def _doubtful(problem: Problem, path: AlignmentPath, frame_loss: NDArray[np.float32]) -> NDArray[np.intp]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.frontend import FrontEnd, Source, misfit
+from megahour.align.frontend import FrontEnd, Source, blocks_of, misfit
 from megahour.core.errors import ConfigError
 from megahour.serve.client import Session
 
@@ -120,7 +120,7 @@ def _heard(plan: _Plan, front: FrontEnd) -> Heard:
 
 def _windows(source: Source, front: FrontEnd, plan: _Plan) -> Iterator[NDArray[np.float32]]:
     """The model's inputs; appends to the plan's `windows` and `levels`."""
-    size, stream = front.rows, front.stream(source, plan.levels)
+    size, stream = front.rows, front.rows_of(blocks_of(source, front.rate_hz), plan.levels)
     waiting = next(stream, np.zeros((0, 1), np.float32))  # rows from output frame `held_from`
     held_from = 0
     for left, first, last in spans(plan.frames, front.window, front.margin):

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.anchors import greedy_path
-from megahour.align.ctc import AlignmentPath, Problem, cue_frames, spans
+from megahour.align.ctc import AlignmentPath, Problem, cue_frames
 from megahour.align.decoys import PLACES, CuePlace, decoys, deviation
 from megahour.align.hints import Expected, expect, slow_pace
 from megahour.align.partial_cues import LEAST_KEPT, align_part, spoken_tokens
@@ -125,12 +125,10 @@ def recover_cues(
     look = Look(posteriors, problem, path.states.copy(), first, last, slow_pace(path, problem), expected, most)
     recovered = False
     for cue in left_out.tolist():
-        window = look.place(cue)
-        placed = None if window is None else _said(look, cue, window)
-        if window is not None and placed is not None:
+        if (window := look.place(cue)) and (placed := _said(look, cue, window)) is not None:
             look.put_back(cue, window, placed)
             recovered = True
-    return AlignmentPath(look.states, *spans(look.states, len(problem.tokens)), path.score) if recovered else path
+    return path.moved(look.states) if recovered else path
 
 
 def _said(look: Look, cue: int, place: CuePlace) -> Ints | None:

@@ -2,32 +2,90 @@
 
 from __future__ import annotations
 
+import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import soundfile
 from numpy.typing import NDArray
 
 from megahour.align.anchors import greedy_path
+from megahour.align.candidates import confirmed_cues, reading_of
 from megahour.align.choice import PlacedTranscript, Refused, best_transcript, recognised
-from megahour.align.frontend import FrontEnd
+from megahour.align.frontend import FrontEnd, Source
 from megahour.align.params import EXAMPLE, AlignParams
 from megahour.align.posteriors import Heard, listen
-from megahour.align.recogniser_text import confirmed_cues, reading_of
-from megahour.align.recording_audio import Recordings
 from megahour.align.stored import SUFFIX, PosteriorWriter, open_posteriors
 from megahour.align.tables import Clock, heard_of, joined, keyed, refusal, segments_of, words_of
 from megahour.align.transcripts import COLUMNS, SpelledTranscript, Speller, by_recording, why_nothing
+from megahour.core.errors import StoreError
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, BY_RECOGNISER, HEARD
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.corpus.media.tar import TarWindow
 from megahour.models.service import open_session
 from megahour.serve.spec import ModelSpec
+
+BUFFER_BYTES = 1 << 20
+
+
+class Recordings:
+    """A shard's `.tar` of FLAC files, read in order: each is opened once, and only requested samples are read."""
+
+    def __init__(self, artifact: Artifact, shard: int) -> None:
+        self._where = f"{artifact.url} shard {shard}"
+        self._file = artifact.open(shard, ".tar")
+        self._sound: soundfile.SoundFile | None = None
+        self._place = (-1, -1)
+
+    def __enter__(self) -> Recordings:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._close()
+        self._file.close()
+
+    def source(self, row: Mapping[str, Any]) -> Source:
+        """A recording of the index (offset, size, samples, rate_hz).
+
+        Reading it raises StoreError if the FLAC is missing, unreadable or too short.
+        """
+        offset_size = row["offset"], row["size"]
+
+        def read(start: int, stop: int) -> NDArray[np.int16]:
+            return self._read(offset_size, start, stop)
+
+        return Source(row["samples"], row["rate_hz"], read)
+
+    def _read(self, place: tuple[int, int], start: int, stop: int) -> NDArray[np.int16]:
+        try:
+            if self._sound is None or self._place != place:
+                self._close()
+                self._sound = soundfile.SoundFile(io.BufferedReader(TarWindow(self._file, *place), BUFFER_BYTES))
+                self._place = place
+            if self._sound.tell() != start:
+                self._sound.seek(start)
+            samples: NDArray[np.int16] = self._sound.read(stop - start, dtype="int16")
+        except soundfile.LibsndfileError as error:
+            raise self._broken(f"no FLAC at byte {place[0]} ({place[1]} bytes): {error}") from error
+        if len(samples) != stop - start:
+            raise self._broken(f"the FLAC at byte {place[0]} ends after sample {start + len(samples)}, not {stop}")
+        return samples
+
+    def _broken(self, what: str) -> StoreError:
+        return StoreError(what, where=self._where, remedy="run megahour verify to see whether the shard is damaged")
+
+    def _close(self) -> None:
+        if self._sound is not None:
+            self._sound.close()
+            self._sound = None
+
 
 Row = dict[str, Any]
 INDEX = ["key", "offset", "size", "samples", "rate_hz"]
@@ -83,8 +141,8 @@ def align_shard(
                 map(audio.source, rows), front, session, spec.rows(front.sequence_frames)
             )
         else:
-            reader = stack.enter_context(open_posteriors(posteriors, shard, front, digest))
-            every = (reader.read(row["key"]) for row in rows)
+            read = stack.enter_context(open_posteriors(posteriors, shard, front, digest))
+            every = (read(row["key"]) for row in rows)
         writer = None
         if p.write_posteriors:
             writer = stack.enter_context(closing(PosteriorWriter(out.path(SUFFIX), front, digest)))
@@ -97,16 +155,6 @@ def align_shard(
     segments = joined(work.segments, ALIGNED_SEGMENTS)  # recordings refused before inference come first
     out.table(segments.take(np.argsort(segments["key"].to_numpy(), kind="stable")), ".segments.parquet")
     out.table(joined(work.heard, HEARD), ".heard.parquet")
-
-
-def cues_by_key(table: pa.Table) -> dict[int, list[Row]]:
-    """Cues of each recording, by number."""
-    cues: dict[int, list[Row]] = {}
-    for row in table.to_pylist():
-        cues.setdefault(row["key"], []).append(row)
-    for rows in cues.values():
-        rows.sort(key=lambda row: int(row["cue"]))
-    return cues
 
 
 def _without_copies(work: Shard, index: pa.Table, copies: pa.Table) -> pa.Table:

@@ -8,7 +8,7 @@ float16. The schema's metadata name the aligner: ``aligner`` (digest), ``units``
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,37 +60,11 @@ class PosteriorWriter:
         self._writer.close()
 
 
-class PosteriorReader:
-    """The recordings of one shard, each read on access."""
-
-    def __init__(self, file: pa.ipc.RecordBatchFileReader, front: FrontEnd, aligner_digest: str, where: str) -> None:
-        self._file, self._units = file, front.units
-        due = _labels(front, aligner_digest)
-        metadata = file.schema.metadata or {}
-        for name, value in due.items():
-            if metadata.get(name) != value:
-                stored = metadata.get(name, b"nothing").decode()
-                raise ConfigError(
-                    f"{name.decode()} is {stored} for the posteriors, but {value.decode()} for the aligner",
-                    where=where,
-                    remedy="use the aligner that made them, or run it again (leave out `posteriors`)",
-                )
-        batches = (file.get_batch(i) for i in range(file.num_record_batches))
-        self._place = {batch.column(0)[0].as_py(): i for i, batch in enumerate(batches) if len(batch)}
-
-    def read(self, key: int) -> Heard | None:
-        """A recording's posteriors and level; None if it was not run through the model."""
-        if key not in self._place:
-            return None
-        batch = self._file.get_batch(self._place[key])
-        costs: NDArray[np.uint8] = batch.column(3).flatten().to_numpy()
-        level: NDArray[np.float16] = batch.column(4).flatten().to_numpy()
-        return Heard(costs.reshape(-1, self._units), level.astype(np.float32))
-
-
 @contextmanager
-def open_posteriors(artifact: Artifact, shard: int, front: FrontEnd, aligner_digest: str) -> Iterator[PosteriorReader]:
-    """The posteriors of one shard of an *alignment*, mapped into memory.
+def open_posteriors(
+    artifact: Artifact, shard: int, front: FrontEnd, aligner_digest: str
+) -> Iterator[Callable[[int], Heard | None]]:
+    """A reader of one shard of an *alignment*: a recording's posteriors by key; None if the model has not run on it.
 
     Raises
     ------
@@ -102,7 +76,28 @@ def open_posteriors(artifact: Artifact, shard: int, front: FrontEnd, aligner_dig
             f"shard {shard} has no {SUFFIX}", where=artifact.url, remedy="make it with write_posteriors: true"
         )
     with artifact.local(shard, SUFFIX) as path, pa.memory_map(str(path)) as source:
-        yield PosteriorReader(pa.ipc.open_file(source), front, aligner_digest, artifact.url)
+        file = pa.ipc.open_file(source)
+        metadata = file.schema.metadata or {}
+        for name, value in _labels(front, aligner_digest).items():
+            if metadata.get(name) != value:
+                stored = metadata.get(name, b"nothing").decode()
+                raise ConfigError(
+                    f"{name.decode()} is {stored} for the posteriors, but {value.decode()} for the aligner",
+                    where=artifact.url,
+                    remedy="use the aligner that made them, or run it again (leave out `posteriors`)",
+                )
+        batches = (file.get_batch(i) for i in range(file.num_record_batches))
+        place = {batch.column(0)[0].as_py(): i for i, batch in enumerate(batches) if len(batch)}
+
+        def read(key: int) -> Heard | None:
+            if key not in place:
+                return None
+            batch = file.get_batch(place[key])
+            costs: NDArray[np.uint8] = batch.column(3).flatten().to_numpy()
+            level: NDArray[np.float16] = batch.column(4).flatten().to_numpy()
+            return Heard(costs.reshape(-1, front.units), level.astype(np.float32))
+
+        yield read
 
 
 def _labels(front: FrontEnd, aligner_digest: str) -> dict[bytes, bytes]:

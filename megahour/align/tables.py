@@ -130,9 +130,8 @@ def segments_of(
 
 def refusal(reason: str, samples: int) -> pa.Table:
     """ALIGNED_SEGMENTS (without the key) of a recording of `samples` that is refused whole: one row, cue -1."""
-    fields = [field for field in ALIGNED_SEGMENTS if field.name != "key"]
     values = [[-1], [False], [reason], [0.0], [0], [samples], [float("nan")]]
-    return pa.table(values, schema=pa.schema(fields))
+    return pa.table(values, schema=pa.schema(list(ALIGNED_SEGMENTS)[1:]))
 
 
 def _table(columns: Mapping[str, Any], schema: pa.Schema) -> pa.Table:
@@ -193,7 +192,7 @@ def heard_of(units: NDArray[np.int32], frames: NDArray[np.int32], tokens: Sequen
     texts = pa.array(list(tokens), pa.string()).take(pa.array(units))
     ends = np.array([0, len(units)], np.int32)
     columns = [pa.ListArray.from_arrays(ends, texts), pa.ListArray.from_arrays(ends, clock.of_frames(frames))]
-    return pa.table(columns, schema=pa.schema([HEARD.field("tokens"), HEARD.field("start_samples")]))
+    return pa.table(columns, schema=pa.schema(list(HEARD)[1:]))
 
 
 def keyed(key: int, table: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from megahour.align.document import BLANK, Document, spell
-from megahour.align.pieces import spell_pieces
+from megahour.align.document import BLANK, Document, spell, spell_pieces
 
 LEAST_KNOWN = 0.5  # share of a transcript's letters and digits that the model must know
 LONGEST_WORD = 100  # characters: the longest words of German dictionaries have 80

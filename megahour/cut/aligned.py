@@ -12,11 +12,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megahour.align.shard import Row
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, HEARD
 from megahour.core.store import Artifact
 from megahour.cut.second_reading import Reading
 
+Row = dict[str, Any]
 WORD_COLUMNS = ["key", "cue", "word", "text", "start_samples", "end_samples", "confidence"]  # not the tokens' times
 
 

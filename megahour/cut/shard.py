@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megahour.align.shard import Row, cues_by_key
 from megahour.align.tables import UNTRANSCRIBED
 from megahour.core.errors import StoreError
 from megahour.core.records import key_of
@@ -21,7 +20,7 @@ from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import encode_flac
 from megahour.corpus.media.tar import ShardAudio, TarWriter, tar_writer
-from megahour.cut.aligned import AlignedRecording, Tables
+from megahour.cut.aligned import AlignedRecording, Row, Tables
 from megahour.cut.limits import ReadingLimits, limits_of
 from megahour.cut.params import NO_ANCHORS, CutParams
 from megahour.cut.pauses import CutLimits, Span, plan_spans
@@ -54,7 +53,7 @@ def cut_shard(
 ) -> None:
     """Write one *utterances* shard: `.tar`, `.parquet` and `.dropped.parquet`."""
     index = recordings.read_table(shard).to_pylist()
-    cues = cues_by_key(recordings.read_table(shard, ".cues.parquet"))
+    cues = _cues_by_key(recordings.read_table(shard, ".cues.parquet"))
     tables = None if alignment is None else Tables.read(alignment, shard)
     losses = Losses(out)
     rows: list[Row] = []
@@ -79,6 +78,16 @@ def cut_shard(
     _check_keys(rows, recordings)
     out.table(pa.Table.from_pylist(rows, UTTERANCES))
     out.table(pa.Table.from_pylist(losses.rows, DROPPED), ".dropped.parquet")
+
+
+def _cues_by_key(table: pa.Table) -> dict[int, list[Row]]:
+    """Cues of each recording, by number."""
+    cues: dict[int, list[Row]] = {}
+    for row in table.to_pylist():
+        cues.setdefault(row["key"], []).append(row)
+    for rows in cues.values():
+        rows.sort(key=lambda row: int(row["cue"]))
+    return cues
 
 
 def _whole(p: CutParams, row: Row, cues: list[Row], losses: Losses) -> Iterator[Row]:

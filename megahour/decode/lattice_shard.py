@@ -20,7 +20,6 @@ from megahour.corpus.text.edit_distance import align
 from megahour.decode.build import pronounced
 from megahour.decode.composed_search import scorers as lm_scorers
 from megahour.decode.params import LatticesParams
-from megahour.decode.word_times import word_spans
 from megahour.lattices.edits import confidences, oracle_errors
 from megahour.lattices.lattice import Lattice, pruned
 from megahour.lattices.n_best import BestPath, best_paths
@@ -29,6 +28,56 @@ from megahour.lattices.table import SUFFIX, LatticeRow, density, read_rows, to_t
 from megahour.runner.beside import rows_beside
 from megahour.units.hmm import read_units
 from megahour.units.lexicon import lexicon_of
+
+Span = tuple[int, int]
+
+
+def word_spans(
+    words: Sequence[str], labels: Sequence[int], ways: Mapping[str, Sequence[Sequence[int]]], silence: int | None
+) -> list[Span] | None:
+    """First frame of each word and the frame behind its last; None where the labels do not spell the words.
+
+    ways: pronunciations as labels, each of which lasts a frame or more. silence: label that may lie around words.
+    """
+    ends: dict[int, Any] = {0: ()}  # where the words so far may end, with their spans: ((begin, end), those before)
+    for word in words:
+        after: dict[int, Any] = {}
+        for end, before in ends.items():
+            for begin in _behind_silence(labels, end, silence):
+                for way in ways.get(word, ()):
+                    for stop in _stops(labels, begin, way):
+                        after.setdefault(stop, ((begin, stop), before))
+        ends = after
+    for end, spans in ends.items():
+        if all(label == silence for label in labels[end:]):
+            found = []
+            while spans:
+                span, spans = spans
+                found.append(span)
+            return found[::-1]
+    return None
+
+
+def _behind_silence(labels: Sequence[int], frame: int, silence: int | None) -> list[int]:
+    """The frame, and those that silence leads to; most of it first, so that words are short where both fit."""
+    stop = frame
+    while stop < len(labels) and labels[stop] == silence:
+        stop += 1
+    return list(range(stop, frame - 1, -1))
+
+
+def _stops(labels: Sequence[int], frame: int, way: Sequence[int]) -> list[int]:
+    """Where a pronunciation that begins at a frame may end."""
+    stops = {frame}
+    for label in way:
+        after = set()
+        for stop in stops:
+            while stop < len(labels) and labels[stop] == label:
+                stop += 1
+                after.add(stop)
+        stops = after
+    return sorted(stops, reverse=True)
+
 
 Inputs = Mapping[str, Artifact]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -27,9 +28,29 @@ from megahour.tts.confidence import confidences
 from megahour.tts.durations import PAUSE, Timing, means_of, spoken_phones, timing
 from megahour.tts.params import TtsDataParams
 from megahour.tts.phones import scripts_of
-from megahour.tts.pitch import filled, pitch
 from megahour.units.hmm import SILENCE, Units, read_units
 from megahour.units.lexicon import lexicon_of
+
+FRAME_MS = 10.0
+
+
+def pitch(signal: NDArray[np.float32], rate_hz: int, low_hz: float, high_hz: float) -> NDArray[np.float64]:
+    """Pitch in Hz every 10 ms, (1 + samples // shift,), of a signal (samples,) in -1 … 1; 0 in unvoiced frames."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # pyworld imports the deprecated pkg_resources
+        import pyworld  # type: ignore[import-untyped]
+    wave = signal.astype(np.float64)
+    hz, times = pyworld.dio(wave, rate_hz, f0_floor=low_hz, f0_ceil=high_hz, frame_period=FRAME_MS)
+    return pyworld.stonemask(wave, hz, times, rate_hz)  # type: ignore[no-any-return]
+
+
+def filled(hz: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Natural log of `hz` (T,), linearly interpolated over unvoiced frames; zeros if no frame is voiced."""
+    voiced = np.flatnonzero(hz > 0)
+    if not len(voiced):
+        return np.zeros(len(hz))
+    return np.interp(np.arange(len(hz)), voiced, np.log(hz[voiced]))
+
 
 SOUND = ["key", "shard", "offset", "size", "samples", "rate_hz"]
 COLUMNS = [*SOUND, "speaker", "language", "text", "set", "condition", "licence", "attribution"]

@@ -1,4 +1,4 @@
-"""Worker side of `score-speech`: score one shard of speech, and average the scores of all shards."""
+"""Worker side of `score-speech`: scores one shard of speech, with PESQ, STOI and DNSMOS, and averages all shards."""
 
 from __future__ import annotations
 
@@ -18,11 +18,54 @@ from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import to_int16
 from megahour.corpus.text.normalise import normalise
+from megahour.features.codecs import resampled
 from megahour.features.distortion import SpeechAnalysis, analyse, distortion
 from megahour.features.open_shards import OpenShards
 from megahour.score.wer import Bootstrap, character_edits, interval, word_edits
 from megahour.tts.params import ScoreSpeechParams
-from megahour.tts.quality import dnsmos, pesq_and_stoi
+
+NARROW_HZ, WIDE_HZ = 8_000, 16_000
+SHORTEST_S = 0.4  # PESQ and STOI need at least this much
+
+
+def pesq_and_stoi(true: Float32, true_hz: int, said: Float32, said_hz: int) -> dict[str, float]:
+    """PESQ (ITU-T P.862; wide band if both have at least 16 kHz) and STOI of `said` against `true`.
+
+    Both are cut to the shorter length; NaN if that is below 0.4 s, or if PESQ finds no speech. The measures compare
+    frame by frame, so they mean little for speech whose timing differs from the recording's, as with most voices.
+    """
+    from pesq import NoUtterancesError, pesq  # type: ignore[import-untyped]
+    from pystoi import stoi  # type: ignore[import-untyped]
+
+    rate_hz = WIDE_HZ if min(true_hz, said_hz) >= WIDE_HZ else NARROW_HZ
+    one, other = resampled(true, true_hz, rate_hz), resampled(said, said_hz, rate_hz)
+    length = min(len(one), len(other))
+    if length < SHORTEST_S * rate_hz:
+        return {"pesq": float("nan"), "stoi": float("nan")}
+    one, other = one[:length], other[:length]
+    try:
+        quality = float(pesq(rate_hz, one, other, "wb" if rate_hz == WIDE_HZ else "nb"))
+    except NoUtterancesError:
+        quality = float("nan")
+    return {"pesq": quality, "stoi": float(stoi(one, other, rate_hz))}
+
+
+def dnsmos(said: Float32, rate_hz: int) -> dict[str, float]:
+    """Mean opinion scores predicted by DNSMOS (Reddy et al., 2022): overall, speech and background.
+
+    Raises BadRecord: all samples are zero.
+    """
+    from speechmos import dnsmos as model  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    if not said.any():
+        raise BadRecord("silent", "all samples are zero")
+    wave = np.clip(resampled(said, rate_hz, WIDE_HZ), -1, 1)
+    found: dict[str, Any] = model.run(wave, WIDE_HZ)
+    return {name: float(found[key]) for name, key in _MOS.items()}
+
+
+_MOS = {"mos": "ovrl_mos", "mos_signal": "sig_mos", "mos_background": "bak_mos"}
+
 
 MEASURES = (
     "mcd_db",

@@ -20,7 +20,6 @@ from tones import RATE_HZ, Made, sentences, speak, write, write_recordings
 from megahour.align.anchors import Anchoring, greedy_path
 from megahour.align.candidates import choose, evidence
 from megahour.align.confidence import Costs, first_problem
-from megahour.align.ctc import quantise
 from megahour.align.document import spell
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import spans
@@ -32,6 +31,7 @@ from megahour.core.schemas import DUPLICATES
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.models.foreign import quantised
 from megahour.models.import_stage import ImportAligner
 from megahour.models.params import ImportAlignerParams
 
@@ -147,7 +147,7 @@ def test_a_model_that_recognises_nothing(
 def test_a_badly_heard_text_belongs_and_another_does_not(count: int, errors: float) -> None:
     rng = np.random.default_rng(count)
     right, wrong = english(count, rng), english(count, rng)
-    posteriors = quantise(say(right, rng, errors).log_probs)
+    posteriors = quantised(say(right, rng, errors).log_probs)
     for texts in (right, wrong):
         problem = first_problem(spell([(i, np.nan, text) for i, text in enumerate(texts)], UNITS), Costs())
         assert belongs(posteriors, problem, Anchoring(), margin=0.2) == (texts is right)
@@ -157,7 +157,7 @@ def test_a_badly_heard_text_belongs_and_another_does_not(count: int, errors: flo
 def test_the_right_text_fits_in_its_order_alone(errors: float) -> None:
     rng = np.random.default_rng(1)
     right, wrong = english(20, rng), english(20, rng)
-    posteriors = quantise(say(right, rng, errors).log_probs)
+    posteriors = quantised(say(right, rng, errors).log_probs)
 
     def fits(texts: list[str]) -> bool | None:
         return in_order(

@@ -10,15 +10,16 @@ from speech import UNITS, say, sentences
 
 from megahour.align.anchors import Anchoring
 from megahour.align.confidence import Aligned, Costs, align_document, refusals, unforced
-from megahour.align.ctc import Problem, quantise
+from megahour.align.ctc import Problem
 from megahour.align.document import Document, spell
+from megahour.models.foreign import quantised
 
 RNG_SEED = 11
 
 
 def made(spoken: list[str], written: list[str], costs: Costs | None = None) -> tuple[Aligned, Document]:
     text = spell([(10 * i, float("nan"), cue) for i, cue in enumerate(written)], UNITS)
-    posteriors = quantise(say(spoken, np.random.default_rng(RNG_SEED), errors=0.05).log_probs)
+    posteriors = quantised(say(spoken, np.random.default_rng(RNG_SEED), errors=0.05).log_probs)
     return align_document(posteriors, text, costs or Costs(), Anchoring(every_frames=400)), text
 
 
@@ -92,7 +93,7 @@ def test_a_line_that_is_spoken_twice_and_written_once_costs_no_others(errors: fl
     """It is heard well where no text has it, and badly where the text does: an anchor at the wrong place."""
     lines, rng = sentences(24, np.random.default_rng(2), words=4), np.random.default_rng(RNG_SEED)
     parts = [(lines[:4], errors), ([lines[20]], 0.0), (lines[4:], errors)]
-    posteriors = quantise(np.concatenate([say(spoken, rng, share).log_probs for spoken, share in parts]))
+    posteriors = quantised(np.concatenate([say(spoken, rng, share).log_probs for spoken, share in parts]))
     text = spell([(i, np.nan, line) for i, line in enumerate(lines)], UNITS)
     aligned = align_document(posteriors, text, Costs(skip_ratio=3.0), Anchoring(every_frames=40))
     assert aligned.spoken.all()

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align, quantise
+from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align
+from megahour.models.foreign import quantised
 
 BLANK, SPACE, UNITS = 0, 1, 5
 
@@ -101,7 +102,7 @@ def test_the_path_is_as_good_as_the_dense_best(
     rng = np.random.default_rng(seed)
     logits = rng.normal(0, 3, (frames, UNITS))
     log_probs = (logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))).astype(np.float32)
-    stored = quantise(log_probs) if eight_bits else log_probs
+    stored = quantised(log_probs) if eight_bits else log_probs
     exact = stored / -16.0 if eight_bits else log_probs.astype(np.float64)
     task = problem(cues, skip, star)
     best = dense_best(exact, task)
@@ -120,7 +121,7 @@ def test_many_tiles_are_as_one() -> None:
     log_probs = np.log(rng.dirichlet(np.full(UNITS, 0.3), 60) + 1e-5).astype(np.float32)
     cues = [rng.integers(1, UNITS, 100).tolist() for _ in range(13)]
     task = problem([*cues[:5], [2, 3, 2], *cues[5:]], skip=3.0)
-    stored = quantise(log_probs)
+    stored = quantised(log_probs)
     path = align(stored, task, 16)
     assert path.score == pytest.approx(dense_best(stored / -16.0, task), abs=1e-4)
     assert path_score(stored / -16.0, task, path) == pytest.approx(path.score, abs=1e-4)
@@ -166,7 +167,7 @@ def test_eight_bits_give_the_same_path() -> None:
     spoken = rng.integers(2, UNITS, 200).tolist()
     log_probs = spell(spoken)
     task = problem([spoken[i : i + 20] for i in range(0, 200, 20)], skip=50.0)
-    exact, coarse = align(log_probs, task), align(quantise(log_probs), task)
+    exact, coarse = align(log_probs, task), align(quantised(log_probs), task)
     assert np.array_equal(exact.start_frames, coarse.start_frames)
 
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from speech import UNITS, say, sentences
 
-from megahour.align.ctc import NoPathError, Problem, align, quantise
+from megahour.align.ctc import NoPathError, Problem, align
 from megahour.align.decoys import DECOYS, CuePlace, cue_costs, decoys, deviation
 from megahour.align.document import spell
+from megahour.models.foreign import quantised
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -56,7 +57,7 @@ def deviations(said: bool, count: int = 150) -> list[float]:
     texts = sentences(80, rng, words=2)
     parts = [say([text], rng, 0.6) for text in texts]
     starts = np.cumsum([0, *(len(part.log_probs) for part in parts)])
-    posteriors = quantise(np.concatenate([part.log_probs for part in parts]))
+    posteriors = quantised(np.concatenate([part.log_probs for part in parts]))
     document = spell([(i, np.nan, text) for i, text in enumerate(texts)], UNITS)
     problem = Problem(
         document.tokens, document.boundaries, np.full(80, 9, np.float32), np.ones(81, bool), 1.0, 0, document.space

@@ -8,10 +8,11 @@ from speech import UNITS, say, sentences
 
 from megahour.align.anchors import Anchoring, NoAnchorsError, find_anchors, greedy_path
 from megahour.align.confidence import Costs, align_document, mean_between, untranscribed, word_frames
-from megahour.align.ctc import AlignmentPath, Problem, quantise
+from megahour.align.ctc import AlignmentPath, Problem
 from megahour.align.document import Document, spell
 from megahour.align.params import AlignParams
 from megahour.align.tables import Clock, segments_of, time_words
+from megahour.models.foreign import quantised
 
 EXACT = Anchoring(every_frames=10**9)
 ANCHORED = Anchoring(every_frames=500)
@@ -39,7 +40,7 @@ def test_missing_and_extra_text_are_found(rng: np.random.Generator, settings: An
     for at, cue in zip((3, 9, 15, 22, 30, 37), extra, strict=True):  # six sentences that nobody said
         written.insert(at, cue)
     text = document(written)
-    aligned = align_document(quantise(said.log_probs), text, Costs(), settings)
+    aligned = align_document(quantised(said.log_probs), text, Costs(), settings)
     assert [written[j] in extra for j in range(len(written))] == (~aligned.spoken).tolist()
     assert len(untranscribed(aligned.path, aligned.problem, aligned.frame_loss, 10)) == 2  # 20 and 21 are one stretch
     starts = first_frames(aligned.path, text)
@@ -53,7 +54,7 @@ def test_missing_and_extra_text_are_found(rng: np.random.Generator, settings: An
 @pytest.mark.parametrize("errors", [0.05, 0.3])
 def test_costs_follow_the_documents_own_errors(rng: np.random.Generator, errors: float) -> None:
     spoken = sentences(40, rng)
-    aligned = align_document(quantise(say(spoken, rng, errors).log_probs), document(spoken), Costs(), EXACT)
+    aligned = align_document(quantised(say(spoken, rng, errors).log_probs), document(spoken), Costs(), EXACT)
     assert aligned.spoken.all()
     calibrated = np.clip(2 * aligned.median_loss, 0.75, 4.0)
     assert aligned.skip_token == pytest.approx(calibrated, rel=0.1)
@@ -61,7 +62,7 @@ def test_costs_follow_the_documents_own_errors(rng: np.random.Generator, errors:
 
 def test_anchored_alignment_equals_the_exact_one(rng: np.random.Generator) -> None:
     spoken = sentences(60, rng)
-    posteriors = quantise(say(spoken, rng).log_probs)
+    posteriors = quantised(say(spoken, rng).log_probs)
     text = document(spoken)
     exact, anchored = (align_document(posteriors, text, Costs(), settings).path for settings in (EXACT, ANCHORED))
     same = np.abs(exact.start_frames - anchored.start_frames) <= 1
@@ -127,7 +128,7 @@ def test_confidence_is_the_mean_posterior_of_the_words_frames() -> None:
 def test_speech_without_text_counts_from_its_smallest_length_on(rng: np.random.Generator) -> None:
     spoken = sentences(12, rng)
     text = document([cue for i, cue in enumerate(spoken) if i != 5])
-    aligned = align_document(quantise(say(spoken, rng).log_probs), text, Costs(), EXACT)
+    aligned = align_document(quantised(say(spoken, rng).log_probs), text, Costs(), EXACT)
     ((begin, end),) = untranscribed(aligned.path, aligned.problem, aligned.frame_loss, 10)
     starred = int((aligned.frame_loss[begin:end] >= aligned.problem.star_nats).sum())
     clock = Clock(shift_s=0.02, rate_hz=16000, samples=1_000_000)

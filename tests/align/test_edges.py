@@ -37,6 +37,12 @@ def ints(*values: int) -> NDArray[np.int64]:
     return np.array(values, np.int64)
 
 
+def whole(start: NDArray[np.int64], end: NDArray[np.int64]) -> EdgeWords:
+    """Words of one token each."""
+    sure = np.zeros(len(start), bool)
+    return EdgeWords(start, end, end, start, sure, sure)
+
+
 def words(start: list[int], end: list[int], second: list[int], inner: list[int], doubt: bool = False) -> EdgeWords:
     doubts = np.full(len(start), doubt)
     return EdgeWords(ints(*start), ints(*end), ints(*second), ints(*inner), doubts, doubts)
@@ -62,7 +68,7 @@ def test_two_tokens_in_the_pause_are_both_early() -> None:
 
 def test_a_word_without_sound_stays_where_it_is() -> None:
     loud = loud_frames(level_of([(50, 90)], 300))
-    assert [edge.tolist() for edge in widen(EdgeWords.whole(ints(110), ints(140)), loud)] == [[110], [140]]
+    assert [edge.tolist() for edge in widen(whole(ints(110), ints(140)), loud)] == [[110], [140]]
 
 
 def test_a_first_token_lost_far_away_comes_back() -> None:
@@ -93,7 +99,7 @@ def test_the_name_of_a_letter_begins_long_before_its_peak() -> None:
 
 def test_closures_inside_a_word_do_not_end_it() -> None:
     loud = loud_frames(level_of([(50, 80), (85, 100)], 300))
-    assert widen(EdgeWords.whole(ints(55), ints(83)), loud)[1].tolist() == [83]
+    assert widen(whole(ints(55), ints(83)), loud)[1].tolist() == [83]
 
 
 @pytest.mark.parametrize(("pause", "end"), [(39, 149), (40, 150), (41, 150)])
@@ -153,7 +159,7 @@ def test_the_threshold_follows_the_noise_of_the_surroundings() -> None:
     level = level_of(spoken, 12000)
     level[6000:] = np.maximum(level[6000:], 5 + np.random.default_rng(1).normal(0, 0.5, 6000))
     start, end = ints(*[b - 20 for b, _ in spoken]), ints(*[e - 20 for _, e in spoken])
-    found, ends = widen(EdgeWords.whole(start, end), loud_frames(level))
+    found, ends = widen(whole(start, end), loud_frames(level))
     assert np.median(np.abs(found - start - 20)) == 0
     settled = np.abs(start - 6000) > 1500
     assert np.mean(np.abs(found - start - 20)[settled] <= 2) > 0.95
@@ -172,7 +178,7 @@ def test_clicks_are_not_sound() -> None:
 
 def test_nothing_to_hear() -> None:
     assert loud_frames(np.zeros(0, np.float32)).tolist() == []
-    start, end = widen(EdgeWords.whole(ints(3), ints(9)), np.zeros(20, bool))
+    start, end = widen(whole(ints(3), ints(9)), np.zeros(20, bool))
     assert (start.tolist(), end.tolist()) == ([3], [9])
 
 
@@ -233,7 +239,7 @@ def test_a_sure_first_token_on_the_sound_before_does_not_begin_the_word() -> Non
 def faded(level: NDArray[np.float32], *words: tuple[int, int]) -> list[tuple[int, int]]:
     """Words by their CTC peaks (start, end), with the edges that the energy gives them."""
     start, end = (ints(*edges) for edges in zip(*words, strict=True))
-    start, end = fade(*widen(EdgeWords.whole(start, end), loud_frames(level)), audible_frames(level))
+    start, end = fade(*widen(whole(start, end), loud_frames(level)), audible_frames(level))
     return list(zip(start.tolist(), end.tolist(), strict=True))
 
 

@@ -9,7 +9,7 @@ from speech import UNITS, say, sentences
 from megahour.align.anchors import Anchoring
 from megahour.align.choice import Refused, trusted
 from megahour.align.confidence import Aligned, Costs, align_document
-from megahour.align.ctc import AlignmentPath, Problem, quantise, spans
+from megahour.align.ctc import AlignmentPath, Problem, spans
 from megahour.align.document import Document, spell
 from megahour.align.evidence import (
     SURE,
@@ -21,6 +21,7 @@ from megahour.align.evidence import (
 )
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard
+from megahour.models.foreign import quantised
 
 ERRORS = [0.05, 0.3, 0.5]
 
@@ -32,7 +33,7 @@ def lines(seed: int, count: int = 30) -> list[str]:
 def made(spoken: list[str], written: list[str], errors: float, ratio: float = 3.0) -> tuple[Aligned, Document, Heard]:
     said = say(spoken, np.random.default_rng(5), errors)
     text, posteriors = spell([(i, float("nan"), line) for i, line in enumerate(written)], UNITS), said.log_probs
-    heard = Heard(quantise(posteriors), np.zeros(1, np.float32))
+    heard = Heard(quantised(posteriors), np.zeros(1, np.float32))
     return align_document(heard.posteriors, text, Costs(skip_ratio=ratio), Anchoring()), text, heard
 
 
@@ -74,7 +75,7 @@ def test_the_order_of_the_lines_shows_whose_text_a_model_reads_that_is_sure_of_f
     log_probs = say(digits(1), np.random.default_rng(5), 0.5).log_probs
     log_probs = log_probs + rng.normal(0, noise, log_probs.shape).astype(np.float32)
     log_probs -= np.log(np.exp(log_probs).sum(axis=1, keepdims=True))
-    heard = Heard(quantise(log_probs), np.zeros(1, np.float32))
+    heard = Heard(quantised(log_probs), np.zeros(1, np.float32))
     right, wrong = (spell([(i, float("nan"), line) for i, line in enumerate(digits(seed))], UNITS) for seed in (1, 2))
     aligned, _ = trusted(p, heard, right, 0.03, doubtful=False)
     z, lengths = deviations(heard.posteriors, aligned.problem, aligned.path, 8), np.diff(right.boundaries)

@@ -7,11 +7,11 @@ import pytest
 from speech import UNITS, say, sentences
 
 from megahour.align.choice import trusted
-from megahour.align.ctc import quantise
 from megahour.align.document import spell
-from megahour.align.foreign_stretches import foreign_cues
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard
+from megahour.align.wrong_transcript import foreign_cues
+from megahour.models.foreign import quantised
 
 SURE, DOUBTFUL, ABSENT = -8.0, -2.0, np.nan
 
@@ -59,7 +59,7 @@ def test_the_second_half_of_another_text_is_refused(noise: float) -> None:
     log_probs = say(spoken, np.random.default_rng(5), 0.5).log_probs
     log_probs = log_probs + rng.normal(0, noise, log_probs.shape).astype(np.float32)
     log_probs -= np.log(np.exp(log_probs).sum(axis=1, keepdims=True))
-    heard = Heard(quantise(log_probs), np.zeros(1, np.float32))
+    heard = Heard(quantised(log_probs), np.zeros(1, np.float32))
     text = spell([(i, np.nan, line) for i, line in enumerate(spoken[:28] + other[28:])], UNITS)
     aligned, unsure = trusted(AlignParams(), heard, text, 0.03, doubtful=False)
     kept = aligned.spoken & ~unsure

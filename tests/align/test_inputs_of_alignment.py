@@ -19,7 +19,7 @@ from megahour.align.candidates import LEAST_LINKS, Evidence, choose, evidence
 from megahour.align.document import spell
 from megahour.align.frontend import FrontEnd, Source
 from megahour.align.posteriors import Heard, in_bursts, listen, spans
-from megahour.align.recording_audio import Recordings
+from megahour.align.shard import Recordings
 from megahour.align.stored import PIECE_FRAMES, PosteriorWriter, open_posteriors
 from megahour.align.tables import Clock
 from megahour.align.transcripts import COLUMNS, LATE_SHARE, LONGEST_WORD, Speller, by_recording, why_nothing
@@ -275,9 +275,9 @@ def test_stored_posteriors_are_those_that_were_heard(tmp_path: Path) -> None:
         writer.close()
         close(artifact, out)
     with open_posteriors(artifact, 0, front, "digest") as stored:
-        assert stored.read(7) is None
+        assert stored(7) is None
         for key, heard in made.items():
-            again = stored.read(key)
+            again = stored(key)
             assert again is not None
             np.testing.assert_array_equal(again.posteriors, heard.posteriors)
             np.testing.assert_array_equal(again.level, heard.level.astype(np.float16))

@@ -8,10 +8,11 @@ from numpy.typing import NDArray
 from speech import UNITS, say, sentences
 
 from megahour.align.confidence import Aligned, Costs, align_document
-from megahour.align.ctc import cue_frames, quantise
+from megahour.align.ctc import cue_frames
 from megahour.align.document import Document, spell
 from megahour.align.params import AlignParams
 from megahour.align.tables import Clock, segments_of, time_words, words_of
+from megahour.models.foreign import quantised
 
 OTHER, PLACE = 40, 20
 MORE = "and please try once more now"
@@ -24,7 +25,7 @@ def aligned(
     parts = [say([text], rng, 0.5 if i == badly else 0.1).log_probs for i, text in enumerate(said)]
     document = spell([(i, np.nan, text) for i, text in enumerate(written)], UNITS)
     return document, align_document(
-        quantise(np.concatenate(parts)), document, Costs(skip_ratio=3.0, least_token=least_token)
+        quantised(np.concatenate(parts)), document, Costs(skip_ratio=3.0, least_token=least_token)
     )
 
 

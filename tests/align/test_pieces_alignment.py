@@ -17,8 +17,9 @@ from speech import UNITS, say, sentences
 
 from megahour.align.anchors import Anchoring, NoAnchorsError, align_pieces, anchors_of, silence
 from megahour.align.confidence import Costs, align_document, inner_frames, word_frames
-from megahour.align.ctc import NoPathError, Problem, align, quantise
+from megahour.align.ctc import NoPathError, Problem, align
 from megahour.align.document import Document, spell
+from megahour.models.foreign import quantised
 
 ANCHORED = Anchoring(every_frames=400)
 
@@ -41,7 +42,7 @@ def flawed(
     fate = rng.random(count)
     said = [text for text, draw in zip(every, fate, strict=True) if draw >= unspoken]
     written = [text for text, draw in zip(every, fate, strict=True) if draw <= 1 - untranscribed]
-    return quantise(say(said, rng, errors).log_probs), document(written)
+    return quantised(say(said, rng, errors).log_probs), document(written)
 
 
 @settings(max_examples=12)
@@ -80,7 +81,7 @@ def test_a_piece_too_large_is_refused_and_the_rest_stays(rng: np.random.Generato
     """A third of the transcript belongs to something else: no anchors there, and more cells than allowed."""
     spoken = sentences(60, rng)
     said = say(spoken, rng, errors=0.05)
-    posteriors, text = quantise(said.log_probs), document([*spoken[:20], *sentences(20, rng), *spoken[40:]])
+    posteriors, text = quantised(said.log_probs), document([*spoken[:20], *sentences(20, rng), *spoken[40:]])
     aligned = align_document(posteriors, text, Costs(), Anchoring(every_frames=400, max_cells=1e6))
     assert 20 <= aligned.refused.sum() <= 26
     assert aligned.refused[21:39].all()
@@ -113,12 +114,12 @@ def test_mostly_refused_is_refused_altogether(rng: np.random.Generator) -> None:
     spoken = sentences(40, rng)
     text = document([*spoken[:15], *sentences(25, rng)])
     with pytest.raises(NoAnchorsError, match="without an anchor"):
-        align_document(quantise(say(spoken, rng).log_probs), text, Costs(), Anchoring(every_frames=400, max_cells=1e6))
+        align_document(quantised(say(spoken, rng).log_probs), text, Costs(), Anchoring(every_frames=400, max_cells=1e6))
 
 
 def test_a_wrong_anchor_that_leaves_no_path_is_dropped(rng: np.random.Generator) -> None:
     spoken = sentences(20, rng)
-    posteriors, text = quantise(say(spoken, rng, errors=0.02).log_probs), document(spoken)
+    posteriors, text = quantised(say(spoken, rng, errors=0.02).log_probs), document(spoken)
     cues = len(spoken)
     problem = Problem(
         text.tokens, text.boundaries, np.full(cues, np.inf, np.float32), np.ones(cues + 1, bool), free=text.space
@@ -151,14 +152,14 @@ def test_a_thousand_units_and_frames_of_80_ms(rng: np.random.Generator, dtype: t
     log_probs[true, 0], log_probs[true, words] = -8, -0.1
     bounds = np.arange(0, 601, 20, dtype=np.int32)
     problem = Problem(words, bounds, np.full(30, 80, np.float32), np.ones(31, bool))
-    posteriors = quantise(log_probs) if dtype == np.uint8 else log_probs
+    posteriors = quantised(log_probs) if dtype == np.uint8 else log_probs
     assert align(posteriors, problem).start_frames.tolist() == true.tolist()
 
 
 def test_an_endless_unspoken_word_is_skipped(rng: np.random.Generator) -> None:
     """A text without spaces or cues is one cue. It does not fit in the frames, and nothing is guessed."""
     endless = "".join(sentences(40, rng)).replace(" ", "")
-    posteriors, text = quantise(say(sentences(10, rng), rng).log_probs), document([endless])
+    posteriors, text = quantised(say(sentences(10, rng), rng).log_probs), document([endless])
     aligned = align_document(posteriors, text, Costs(), ANCHORED)
     assert len(text.words) == 1
     assert not aligned.spoken.any()

@@ -8,9 +8,10 @@ from numpy.typing import NDArray
 from speech import UNITS, say, sentences
 
 from megahour.align.confidence import Costs, align_document
-from megahour.align.ctc import Problem, align, quantise
+from megahour.align.ctc import Problem, align
 from megahour.align.document import Document, spell
 from megahour.align.recover_cues import recover_cues
+from megahour.models.foreign import quantised
 
 WRONG, OTHER = 0.65, 60  # errors of a badly heard sentence; sentences of a document
 PLACE = 30
@@ -23,7 +24,7 @@ def document(texts: list[str]) -> Document:
 def heard(texts: list[str], rng: np.random.Generator, badly: int = -1) -> NDArray[np.uint8]:
     """Posteriors of sentences said one after the other, the one at `badly` with many errors."""
     parts = [say([text], rng, WRONG if i == badly else 0.1).log_probs for i, text in enumerate(texts)]
-    return quantise(np.concatenate(parts))
+    return quantised(np.concatenate(parts))
 
 
 def is_kept(posteriors: NDArray[np.uint8], texts: list[str], cue: int) -> bool:
@@ -69,7 +70,7 @@ def test_a_word_that_the_model_never_learned_comes_back_in_its_time() -> None:
         said = [*texts[:PLACE], "bkrtea", *texts[PLACE + 1 :]]
         texts[PLACE] = "xqztez"
         parts = [say([text], rng, 0.1).log_probs for text in said]
-        posteriors = quantise(np.concatenate(parts))
+        posteriors = quantised(np.concatenate(parts))
         starts = np.cumsum([0, *map(len, parts[:-1])]).astype(float)
         problem, before = path_without_second_look(posteriors, texts)
         assert not before[PLACE]

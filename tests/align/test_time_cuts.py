@@ -10,11 +10,12 @@ import pytest
 from numpy.typing import NDArray
 from speech import UNITS, say, sentences
 
-from megahour.align import time_cuts
 from megahour.align.anchors import Anchoring, NoAnchorsError, anchors_of
 from megahour.align.confidence import Costs, align_document, first_problem
-from megahour.align.ctc import Problem, quantise
+from megahour.align.ctc import Problem
 from megahour.align.document import Document, spell
+from megahour.align.timed import with_cuts
+from megahour.models.foreign import quantised
 
 SECOND = 1000 / 30
 PRAYERS = 12  # lines, said again and again
@@ -33,7 +34,7 @@ def prayers() -> tuple[NDArray[np.uint8], Document, NDArray[np.int64]]:
     true = np.array([-1 if i in UNSAID else next(starts)[0] for i in range(len(every))])
     written = np.array([i for i in range(len(every)) if i not in UNWRITTEN])
     text = spell([(int(i), float("nan"), every[i]) for i in written], UNITS)
-    return quantise(said.log_probs), text, true[written]
+    return quantised(said.log_probs), text, true[written]
 
 
 def times(error_s: float) -> NDArray[np.float64]:
@@ -73,12 +74,12 @@ def test_times_that_the_sound_does_not_bear_out_cut_nothing() -> None:
     lines = sentences(144, np.random.default_rng(9), words=4)[: len(times(1))]
     other = spell([(i, float("nan"), line) for i, line in enumerate(lines)], UNITS)
     foreign = first_problem(other, Costs())
-    assert time_cuts.with_cuts(posteriors, foreign, [], times(1), FEW_CELLS) == []
-    assert time_cuts.with_cuts(posteriors, problem(), [], times(1), FEW_CELLS) != []
+    assert with_cuts(posteriors, foreign, [], times(1), FEW_CELLS) == []
+    assert with_cuts(posteriors, problem(), [], times(1), FEW_CELLS) != []
 
 
 def test_small_stretches_and_unknown_times_are_left_as_they_are() -> None:
     posteriors, _, _ = prayers()
     small = replace(FEW_CELLS, max_cells=1e12)
-    assert time_cuts.with_cuts(posteriors, problem(), [], times(1), small) == []
-    assert time_cuts.with_cuts(posteriors, problem(), [], np.full(len(times(1)), np.nan), FEW_CELLS) == []
+    assert with_cuts(posteriors, problem(), [], times(1), small) == []
+    assert with_cuts(posteriors, problem(), [], np.full(len(times(1)), np.nan), FEW_CELLS) == []

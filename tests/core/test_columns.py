@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from megahour.cli.reference_tables import side_reference, table_reference
-from megahour.core.columns import MEANING, TABLES
+from megahour.cli.reference_tables import MEANING, TABLES, side_reference, table_reference
 from megahour.core.schemas import SELECTION, UTTERANCES
 
 

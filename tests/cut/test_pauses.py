@@ -114,7 +114,8 @@ def test_every_word_is_in_one_span_and_the_limits_hold(shape: list[tuple[int, in
 def test_ends_move_out_to_the_next_pause_but_not_into_the_next_word() -> None:
     level = np.full(200, 5.0, np.float32)
     level[20:60] = level[90:190] = 15.0
-    start, end = widen(EdgeWords.whole(np.array([24, 92, 120]), np.array([45, 110, 150])), loud_frames(level))
+    start, end, sure = np.array([24, 92, 120]), np.array([45, 110, 150]), np.zeros(3, bool)
+    start, end = widen(EdgeWords(start, end, end, start, sure, sure), loud_frames(level))
     assert end.tolist() == [60, 120, 190]
     assert start.tolist() == [20, 90, 120]
 

@@ -25,7 +25,7 @@ from megahour.core.errors import ConfigError, StoreError
 from megahour.core.schemas import SELECTION
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.export import voice_files, voice_graph
+from megahour.export import voice_files
 from megahour.export.lexicon import looked_up, written
 from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
@@ -36,7 +36,7 @@ from megahour.features.mel_spectrum import MelSpectrum
 from megahour.models.build import build
 from megahour.models.griffin_lim import GriffinLim
 from megahour.transcribe.bundle import Bundle
-from megahour.tts import vocoders
+from megahour.tts import speaking
 from megahour.tts.exported import ExportedSpeaker
 from megahour.tts.speaking import AnySpeaker, Manner, Speaker
 from megahour.tts.voice_bundle import Form, VoiceBundle
@@ -98,7 +98,7 @@ def said(by: AnySpeaker, text: str, **manner: Any) -> NDArray[np.float32]:
 def few_rounds() -> Iterator[None]:
     """Few rounds of Griffin-Lim, because a graph of 32 takes seconds to trace and load."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vocoders, "GriffinLim", partial(GriffinLim, rounds=3))
+        patch.setattr(speaking, "GriffinLim", partial(GriffinLim, rounds=3))
         yield
 
 
@@ -232,7 +232,7 @@ def refused(made: Artifact, out: Path, **params: Any) -> str:
     return refusal.value.message
 
 
-class Quieter(voice_graph.VocoderGraph):
+class Quieter(voice_files.VocoderGraph):
     """A second half that is wrong."""
 
     def forward(self, mel: torch.Tensor) -> torch.Tensor:
@@ -248,7 +248,7 @@ def test_what_is_not_written(made: Path, tmp_path: Path, monkeypatch: pytest.Mon
     with monkeypatch.context() as patch:
         patch.setattr(voice_files, "VocoderGraph", Quieter)
         assert "(matcha)" in refused(model, tmp_path / "out", matcha=True)
-    monkeypatch.setattr(voice_graph, "STEPS", 1)
+    monkeypatch.setattr(voice_files, "STEPS", 1)
     assert "differently from the model" in refused(model, tmp_path / "out")
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from megahour.corpus.text.edit_distance import align
-from megahour.decode.word_times import word_spans
+from megahour.decode.lattice_shard import word_spans
 from megahour.lattices.edits import confidences, oracle_errors
 from megahour.lattices.lattice import Lattice, best_path, pruned
 from megahour.lattices.n_best import best_paths

@@ -21,9 +21,8 @@ from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.report.clips import PEAKS, encode
 from megahour.report.counters import Heaviest, Sample
-from megahour.report.explorer import Choice, explore
+from megahour.report.explorer import CELLS, Choice, _cells, explore, strips
 from megahour.report.losses import examples, hours_by_reason, with_sound
-from megahour.report.strips import CELLS, _cells, strips
 from megahour.report.survey import median, survey
 
 streams = st.lists(st.tuples(st.sampled_from("abcdefghij"), st.integers(1, 50)), max_size=80)

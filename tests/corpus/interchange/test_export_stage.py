@@ -22,11 +22,11 @@ from megahour.core.stage import Context
 from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.verify import verify
 from megahour.core.writer import ShardWriter
+from megahour.corpus.interchange.export_index import LineSorter
 from megahour.corpus.interchange.export_stage import Export
 from megahour.corpus.interchange.import_stage import Import
 from megahour.corpus.interchange.kaldi import speaker_id
 from megahour.corpus.interchange.params import ExportParams, ImportParams
-from megahour.corpus.interchange.sorting import LineSorter
 from megahour.engine.local import LocalEngine
 from megahour.features.params import FeaturesParams
 from megahour.features.stage import Features

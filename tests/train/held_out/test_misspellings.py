@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from megahour.batches.loader import Batch
-from megahour.train.held_out.misspellings import Misspellings, misspelled
+from megahour.train.held_out.measure import Misspellings, misspelled
 from megahour.units.tokens import Characters
 
 TOKENS = Characters(("<blank>", " ", "a", "b"))
