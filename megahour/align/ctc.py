@@ -119,6 +119,8 @@ def align(posteriors: NDArray[Any], problem: Problem, checkpoint_frames: int = 0
     frames, tokens = len(posteriors), len(problem.tokens)
     if frames == 0:
         raise NoPathError(f"no frames for {tokens} tokens: is the audio empty?")
+    posteriors = posteriors.view()
+    posteriors.flags.writeable = False  # as those from files are: the kernels are compiled for each kind
     scale, trellis = scale_of(posteriors), _trellis(problem)
     every = checkpoint_frames or (NARROW if frames * tokens <= SMALL_CELLS else WIDE)
     blocks = -(-frames // every)

@@ -113,7 +113,7 @@ def coarse_to_fine_path(x: Float64, y: Float64) -> Path:
     if min(len(x), len(y)) < RADIUS + 2:
         return warping_path(x, y)
     i, j = coarse_to_fine_path(_halved(x), _halved(y))
-    return _within(x, y, *_near(i, j, len(x), len(y)))
+    return _within(x, y, *_near(np.ascontiguousarray(i), np.ascontiguousarray(j), len(x), len(y)))
 
 
 def _halved(x: Float64) -> Float64:

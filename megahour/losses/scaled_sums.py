@@ -95,6 +95,7 @@ class ScaledGraph:
         within the utterances' lengths.
         """
         frames, _, batch = emission.shape
+        wanted = np.ascontiguousarray(wanted)  # the kernels are compiled for each memory order
         log_sum, gain, held = np.full(batch, self.shift), np.zeros(batch), np.ones(batch, np.bool_)
         kept = np.empty((2, frames, len(self.senone), batch))
         _forward(

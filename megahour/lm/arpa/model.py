@@ -52,10 +52,10 @@ def write_arpa(model: NgramModel, file: BinaryIO, progress: Progress = lambda ph
     words = [word.encode("utf-8", "surrogateescape") for word in model.vocabulary.words]
     lengths = np.array([len(word) for word in words], np.int64)
     starts = np.concatenate([[0], np.cumsum(lengths)])
-    arena = np.frombuffer(b"".join(words) + bytes(PADDING), np.uint8)
+    arena = np.frombuffer(bytearray(b"".join(words) + bytes(PADDING)), np.uint8)  # writable, as those of word tables
     done, total = 0, sum(model.sizes)
     for k, columns in enumerate(zip(model.grams, model.log10_prob, model.log10_backoff, strict=True), 1):
-        grams, logp, backoff = columns
+        grams, logp, backoff = map(np.ascontiguousarray, columns)
         file.write(section(k))
         for start in range(0, len(grams), PART):
             stop = min(start + PART, len(grams))

@@ -135,7 +135,8 @@ class NgramScorer:
         tensor = next((each for each in (states, words) if hasattr(each, "detach")), None)
         given = [np.asarray(each.detach().cpu() if hasattr(each, "detach") else each) for each in (states, words)]
         shape = np.broadcast_shapes(*(each.shape for each in given))
-        one, two = (np.ascontiguousarray(np.broadcast_to(each, shape), np.int64).reshape(-1) for each in given)
+        # Copies, as `broadcast_to` may give read-only views, which compile the kernels once more.
+        one, two = (np.array(np.broadcast_to(each, shape), np.int64, order="C").reshape(-1) for each in given)
         logp, length, after = np.empty(len(one)), np.empty(len(one), np.int64), np.empty(len(one), np.int64)
         wrong = step_pairs(self.ngrams, one, two, logp, length, after)
         if wrong >= 0:
@@ -188,9 +189,11 @@ def _score_words(places, data, bos, eos):  # type: ignore[no-untyped-def]
     lm, size = opened(places), len(data) - PADDING
     table, arena, starts = vocabulary_of(lm)
     text = carray(pointer(address_of(data)), (len(data),), np.uint8)
-    begin, tokens = np.int64(0), np.empty(size + 3, np.int32)
+    # Literals would compile the functions that take them once more.
+    begin, first, closed, end = np.int64(0), np.int64(1), np.bool_(True), np.int64(END)
+    tokens = np.empty(size + 3, np.int32)
     tokens[0] = BOUNDARY
-    _, count, _, _ = encode_block(text, begin, size, size, table, arena, starts, lm.words, tokens[1:], begin, 1)
+    _, count, _, _ = encode_block(text, begin, size, size, table, arena, starts, lm.words, tokens[1:], begin, first)
     breaks = (tokens[1 : count + 1] == BOUNDARY).sum()
     if eos:
         count += 1
@@ -198,7 +201,7 @@ def _score_words(places, data, bos, eos):  # type: ignore[no-untyped-def]
     logp, length = np.empty(count, np.float32), np.empty(count, np.int8)
     if bos:
         numbers, weights, segments, keys, values = arrays_of(lm)
-        score(tokens, 1, count + 1, lm.order, True, numbers, weights, segments, keys, values, END, logp, length)
+        score(tokens, first, count + 1, lm.order, closed, numbers, weights, segments, keys, values, end, logp, length)
     else:
         _walk(lm, tokens[1:], logp, length)
     return tokens[1 : count + 1], logp, length, breaks

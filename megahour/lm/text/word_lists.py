@@ -19,6 +19,8 @@ def number_words(table: WordTable, arena: Bytes, starts: Int64) -> Int32:
     [3, 4, 3]
     """
     result = np.empty(len(starts) - 1, np.int32)
+    arena = arena.view()
+    arena.flags.writeable = False  # as that of a file is: kernels are compiled for each kind
     table.make_room(int(starts[-1] - starts[0]) + 2 * len(result))
     table.size = _number(arena, starts, table.table, table.arena, table.starts, table.size, result)
     return result
