@@ -20,6 +20,7 @@ from megahour.models.params import ImportAlignerParams
 from megahour.serve.server import serve
 
 MINUTES = (30, 90)  # both have more windows than may be in flight: what that holds does not grow
+FIRST_MINUTES = 10  # of a recording that only has everything imported and compiled
 TEN_HOURS_MB = 900
 
 # Peak resident memory of a process that aligns shards; the model is in the service. The peak begins again with each:
@@ -59,7 +60,7 @@ def long_recording(minutes: int, rng: np.random.Generator) -> Made:
 def written(folder: Path, minutes: int) -> Path:
     recordings, _ = write_recordings(folder, [long_recording(minutes, np.random.default_rng(minutes))])
     size = recordings.read_table(0)["size"][0].as_py()
-    assert size > WHOLE_BYTES, "it is read through a window, not whole"
+    assert minutes not in MINUTES or size > WHOLE_BYTES, "it is read through a window, not whole"
     return folder
 
 
@@ -70,13 +71,13 @@ def test_memory_hardly_grows_with_the_recording(tmp_path: Path) -> None:
     p = ImportAlignerParams(model=str(model), tokens=str(tmp_path / "tokens.txt"))
     stage = ImportAligner()
     aligner = write(tmp_path / "model", lambda out: stage.run(p, {}, stage.plan(p, {})[0], out, Context(tmp_path)))
-    folders = [written(tmp_path / f"{minutes}", minutes) for minutes in MINUTES]
+    folders = [written(tmp_path / f"{minutes}", minutes) for minutes in (FIRST_MINUTES, *MINUTES)]
     with serve(Align().spec(AlignParams(), {"aligner": aligner})) as service:
         given = [
             service.endpoint.address,
             service.endpoint.token,
             str(tmp_path / "model"),
-            *map(str, [folders[0], *folders]),
+            *map(str, folders),
         ]
         done = subprocess.run([sys.executable, "-c", TASK, *given], stdout=subprocess.PIPE, text=True, check=True)
     _, short, long = map(float, done.stdout.split())
