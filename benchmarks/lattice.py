@@ -28,9 +28,8 @@ from megahour.batches.ragged import Ragged
 from megahour.core.store import Artifact
 from megahour.corpus.text.edit_distance import align
 from megahour.decode.build import read_graph
-from megahour.decode.composed_search import composed_graph
 from megahour.decode.graph import Graph
-from megahour.decode.lattice_search import LatticeSearcher
+from megahour.decode.lattice_search import LatticeSearcher, composed_graph
 from megahour.decode.params import DecodeParams
 from megahour.decode.search import Searcher, SearchOptions
 from megahour.decode.stage import Decode

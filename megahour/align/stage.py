@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.align.params import EXAMPLE, AlignParams
-from megahour.core.counts import summed
+from megahour.core.receipts import summed
 from megahour.core.stage import Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
 from megahour.corpus.ingest.params import NO_TEXTS
 

@@ -54,9 +54,8 @@ class Speller:
         for row in cues.select(COLUMNS[1:]).to_pylist():
             number, start = row["transcript"], row["start_samples"]
             cues_of.setdefault(number, [])
-            reason = "past-end" if start > late else ""
-            if not reason and max(map(len, row["text"].split()), default=0) > LONGEST_WORD:
-                reason = "endless-word"
+            endless = max(map(len, row["text"].split()), default=0) > LONGEST_WORD
+            reason = "past-end" if start > late else "endless-word" if endless else ""
             if reason:
                 left_out.setdefault(number, {})[row["cue"]] = reason
             else:

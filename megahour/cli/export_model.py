@@ -75,7 +75,7 @@ def command(
     """  # fmt: skip
     from megahour.core.config import parse
     from megahour.core.errors import ConfigError
-    from megahour.export.voice_command import export_voice, voice_address
+    from megahour.export.command import export_voice, voice_address
 
     params = parse(ExportModelParams, {key: value for key, value in values.items() if value is not None}, where=PLACE)
     if voice := voice_address(model, step):

@@ -19,15 +19,37 @@ import struct
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, cached_property
+from importlib import import_module
 from importlib.machinery import EXTENSION_SUFFIXES
+from importlib.util import find_spec
 from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from megahour.core.later import Later
+
+class Later:
+    """A placeholder for `name` in `module`, for compiled functions; numba imports the module when it compiles."""
+
+    def __init__(self, module: str, name: str) -> None:
+        self.module, self.name = module, name
+
+    @cached_property
+    def file(self) -> str:
+        """Path of the module's file, found without importing it."""
+        found = find_spec(self.module)
+        return found.origin or "" if found else ""
+
+    @property
+    def _numba_type_(self) -> Any:
+        from numba.core.registry import cpu_target
+
+        value, context = getattr(import_module(self.module), self.name), cpu_target.typing_context
+        context.refresh()  # registers what the module has just defined
+        return context.resolve_value_type(value)
+
 
 CONSTANTS = int, float, str, bytes, tuple
 HARMLESS = {"NUMBA_CACHE_DIR", "NUMBA_NUM_THREADS"}  # numba settings that do not affect machine code

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import pyarrow as pa
+
+from megahour.core.errors import BadRecord
 
 _COLUMNS = {
     pa.int64(): "key recording offset size samples start_samples end_samples created_s duplicate_of count",
@@ -88,3 +93,19 @@ LATTICES = _table(
 """A row an utterance: a value of `frame` a state, of `source` to `acoustic` an arc; see `lattices.lattice.Lattice`."""
 
 PSEUDO_LABELS = _table("key text confidence model")
+
+
+def check_rows(rows: Sequence[Mapping[str, Any]], schema: pa.Schema) -> None:
+    """Raise BadRecord ``unwritable-record`` for a value that the table cannot store, such as a number beyond its type.
+
+    Without this check, writing the shard's table would fail, end the stage and not name the record.
+
+    >>> check_rows([{"n": 1 << 40}], pa.schema([("n", pa.int32())]))
+    Traceback (most recent call last):
+    megahour.core.errors.BadRecord: unwritable-record: n: Value 1099511627776 too large to fit in C integer type
+    """
+    for field in schema:
+        try:
+            pa.array([row.get(field.name) for row in rows], field.type)
+        except (pa.ArrowException, OverflowError, TypeError, ValueError) as error:
+            raise BadRecord("unwritable-record", f"{field.name}: {str(error)[:200]}") from error

@@ -13,10 +13,10 @@ from megahour.core.receipts import Receipt as Receipt
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.store import Artifact
+    from megahour.core.store import Artifact as Artifact
     from megahour.core.writer import ShardWriter as ShardWriter
 else:
-    ShardWriter = Any  # stages annotate with it; its module loads pyarrow, which `megahour --help` need not wait for
+    Artifact = ShardWriter = Any  # for annotations: their modules load pyarrow, for which `--help` need not wait
 
 
 @dataclass(frozen=True)

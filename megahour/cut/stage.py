@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from megahour.core.counts import summed
+from megahour.core.receipts import summed
 from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, Stage, Task
 from megahour.corpus.ingest.params import NO_TEXTS
 from megahour.cut.params import NO_ANCHORS, CutParams

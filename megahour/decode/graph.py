@@ -16,18 +16,36 @@ labels (Graves et al. 2006, section 3.1).
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import kaldifst
 import numpy as np
 
 from megahour.core.errors import MegahourError
-from megahour.decode.arrays import from_kaldifst, to_kaldifst
 from megahour.decode.grammar import grammar
 from megahour.lm.arpa.model import NgramModel
-from megahour.units.fst import FstArrays, Int32, from_columns
+from megahour.units.fst import FstArrays, Int32, from_bytes, from_columns, to_bytes
+
+
+def to_kaldifst(fst: FstArrays) -> Any:
+    """The FST as a kaldifst.StdConstFst."""
+    with tempfile.TemporaryDirectory(prefix="megahour-fst-") as folder:
+        path = Path(folder) / "fst"
+        path.write_bytes(to_bytes(fst))
+        return kaldifst.StdConstFst.read(str(path))
+
+
+def from_kaldifst(fst: Any) -> FstArrays:
+    """The arrays of any kaldifst FST with standard arcs."""
+    with tempfile.TemporaryDirectory(prefix="megahour-fst-") as folder:
+        path = Path(folder) / "fst"
+        kaldifst.StdConstFst(fst).write(str(path))
+        return from_bytes(path.read_bytes())
+
 
 Topology = Literal["hmm", "ctc"]
 Pronunciations = Mapping[str, Sequence[Sequence[int]]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from megahour.core.counts import summed
+from megahour.core.receipts import summed
 from megahour.core.stage import Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
 from megahour.decode.params import ExportLatticesParams, ImportLatticesParams
 

@@ -18,7 +18,7 @@ from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.record import recording_id
 from megahour.corpus.text.edit_distance import align
 from megahour.decode.build import pronounced
-from megahour.decode.composed_search import scorers as lm_scorers
+from megahour.decode.lattice_search import scorers as lm_scorers
 from megahour.decode.params import LatticesParams
 from megahour.lattices.edits import confidences, oracle_errors
 from megahour.lattices.lattice import Lattice, pruned

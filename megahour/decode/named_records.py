@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from megahour.core.config import P
 from megahour.core.records import key_of
-from megahour.core.stage import Batches, Context, Input, Inputs, LaidOut, ShardWriter, Stage, Task
+from megahour.core.stage import Artifact, Batches, Context, Input, Inputs, LaidOut, ShardWriter, Stage, Task
 from megahour.decode.params import NamesParams
 from megahour.runner.beside import laid_beside, rows_beside
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.store import Artifact
 
 BATCH_ROWS = 4096
 BATCH_BYTES = 64 << 20

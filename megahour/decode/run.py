@@ -19,10 +19,9 @@ from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.text.edit_distance import align
-from megahour.decode.arrays import to_kaldifst
 from megahour.decode.build import read_graph
-from megahour.decode.composed_search import composed_graph
-from megahour.decode.lattice_search import LatticeSearcher
+from megahour.decode.graph import to_kaldifst
+from megahour.decode.lattice_search import LatticeSearcher, composed_graph
 from megahour.decode.params import DecodeParams
 from megahour.decode.search import Hypothesis, Searcher, SearchOptions, Text
 from megahour.features.sets import frame_seconds_of, set_of

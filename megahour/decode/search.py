@@ -16,8 +16,7 @@ import kaldifst
 import numpy as np
 import numpy.typing as npt
 
-from megahour.decode.arrays import to_kaldifst
-from megahour.decode.graph import Graph
+from megahour.decode.graph import Graph, to_kaldifst
 from megahour.units.hmm import PRIOR_FLOOR
 
 if TYPE_CHECKING:

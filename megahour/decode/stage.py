@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from megahour.core.counts import summed
 from megahour.core.errors import ConfigError
 from megahour.core.kinds import makers_of
+from megahour.core.receipts import summed
 from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, SingleShard, Stage, Task
 from megahour.decode.params import DecodeParams, GraphParams
 from megahour.models.configuration import read_config, tag_number

@@ -6,14 +6,13 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError, StageError
-from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, SingleShard, Task
+from megahour.core.stage import Artifact, Context, Input, Inputs, Receipt, ShardWriter, SingleShard, Task
 from megahour.lm.params import LanguageModelParams
 from megahour.lm.text.token_lines import TokenLines
 from megahour.units.spellers import form_of, speller_of
 from megahour.units.tokens import BLANK, Characters
 
 if TYPE_CHECKING:
-    from megahour.core.store import Artifact
     from megahour.lm.text.sources import Block
 
 

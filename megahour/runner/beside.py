@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from megahour.core.stage import Batches, Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
+from megahour.core.stage import Artifact, Batches, Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
 from megahour.runner.params import BesideParams
 
 if TYPE_CHECKING:
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-    from megahour.core.store import Artifact
 
 OWNER = "owner_shard"
 

@@ -19,8 +19,15 @@ from numpy.typing import NDArray
 
 from megahour.core.store import Artifact
 from megahour.corpus.text.edit_distance import match
-from megahour.score.sentences import SentenceTally, Truth, compare_lines, compare_untranscribed, sentence_table
-from megahour.score.words import TOLERANCES_MS, errors
+from megahour.score.sentences import (
+    TOLERANCES_MS,
+    SentenceTally,
+    Truth,
+    compare_lines,
+    compare_untranscribed,
+    errors,
+    sentence_table,
+)
 
 Row = dict[str, Any]
 FAR_MS = 1000

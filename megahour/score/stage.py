@@ -6,11 +6,10 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError, StageError
-from megahour.core.stage import Context, Input, Inputs, ShardWriter, SingleShard, Task
+from megahour.core.stage import Artifact, Context, Input, Inputs, ShardWriter, SingleShard, Task
 from megahour.score.params import ScoreParams
 
 if TYPE_CHECKING:
-    from megahour.core.store import Artifact
     from megahour.score.references import Reference
 
 TRUTH = ("raw", "recordings", "utterances")

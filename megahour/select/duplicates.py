@@ -13,8 +13,8 @@ import pyarrow as pa
 from megahour.core.schemas import DUPLICATES
 from megahour.core.writer import ShardWriter
 from megahour.select.fingerprints import HOP_S, Fingerprint, common_share
-from megahour.select.near import jaccard, shingles
 from megahour.select.params import DuplicatesParams
+from megahour.select.prints import jaccard, shingles
 
 Row = dict[str, Any]
 Similar = Callable[[Row, Row, int], float]  # similarity of two rows in the same bucket; 0 if they are not duplicates

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from megahour.core.stage import Batches, Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
+from megahour.core.stage import Artifact, Batches, Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
 from megahour.select.params import DuplicatesParams
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.store import Artifact
 
 FEW_BLOCKS = 1024  # shards times partitions up to which rows are sent without groups
 PRINTED_TOGETHER = 4096  # utterances of one task that sends to groups: a group gets a hundred of them at least

@@ -10,13 +10,24 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from megahour.core.errors import StoreError
-from megahour.core.stage import Batches, Context, Input, Inputs, LaidOut, Receipt, ShardWriter, SingleShard, Stage, Task
+from megahour.core.stage import (
+    Artifact,
+    Batches,
+    Context,
+    Input,
+    Inputs,
+    LaidOut,
+    Receipt,
+    ShardWriter,
+    SingleShard,
+    Stage,
+    Task,
+)
 from megahour.select.params import SelectParams
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.store import Artifact
     from megahour.select.sample import Layout
 
 LOG = logging.getLogger(__name__)

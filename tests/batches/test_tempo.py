@@ -6,8 +6,7 @@ from made_artifacts import MELS, features_artifact, units_artifact, utterances
 
 from megahour.batches.index import shelves
 from megahour.batches.labels import SenoneLabels
-from megahour.batches.loader import Loader
-from megahour.batches.tempo import drawn_lengths, stretched, stretched_labels
+from megahour.batches.loader import Loader, drawn_lengths, stretched, stretched_labels
 from megahour.batches.token_labels import TokenLabels
 from megahour.batches.window import Front
 from megahour.units.tokens import Characters

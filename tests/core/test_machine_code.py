@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not machine_code.usable(), reason="machine code 
 
 LOWER = """
 from megahour.core.compiled import compiled
-from megahour.core.later import Later
+from megahour.core.machine_code import Later
 
 ADDED = 1
 trailing_zeros = Later("megahour.lm.text.intrinsics", "trailing_zeros")

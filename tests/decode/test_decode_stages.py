@@ -34,8 +34,8 @@ from megahour.core.stage import Context, Stage, Task
 from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.decode.build import read_graph
-from megahour.decode.composed_search import composed_graph
 from megahour.decode.lattice_files_stage import ExportLattices, ImportLattices
+from megahour.decode.lattice_search import composed_graph
 from megahour.decode.lattice_shard import lattices_shard
 from megahour.decode.lattice_stage import Lattices
 from megahour.decode.params import (

@@ -23,9 +23,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megahour.core.errors import MegahourError
-from megahour.decode.arrays import from_kaldifst
 from megahour.decode.grammar import _settle, grammar
-from megahour.decode.graph import build_graph
+from megahour.decode.graph import build_graph, from_kaldifst
 from megahour.decode.search import Searcher, SearchOptions
 from megahour.units.fst import from_bytes, to_bytes
 

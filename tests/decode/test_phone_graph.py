@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 
 from megahour.core.errors import StageError
-from megahour.decode.phone_graph import History, phone_graph
+from megahour.decode.build import History, phone_graph
 from megahour.losses.arcs import ArcGraph, sums
 from megahour.train.denominator import senone_arcs
 

@@ -26,12 +26,12 @@ from megahour.core.schemas import SELECTION
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.export import voice_files
+from megahour.export.command import voice_address
 from megahour.export.lexicon import looked_up, written
 from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
 from megahour.export.play import SherpaVoice
 from megahour.export.voice import write_voice_bundle
-from megahour.export.voice_command import voice_address
 from megahour.features.mel_spectrum import MelSpectrum
 from megahour.models.build import build
 from megahour.models.griffin_lim import GriffinLim

@@ -8,9 +8,8 @@ import megahour
 from megahour.core.store import Artifact
 from megahour.recipes.recipe import load_recipe
 from megahour.recipes.run import execute
-from megahour.report.page import build
+from megahour.report.page import build, provenance, recipe
 from megahour.report.params import ReportParams
-from megahour.report.provenance import provenance, recipe
 from megahour.runner.monitor import Monitor
 from megahour.runner.runner import stage_fingerprint
 

@@ -25,7 +25,7 @@ from megahour.score.alignment import (
 )
 from megahour.score.alignment_stage import ScoreAlignment
 from megahour.score.params import ScoreAlignmentParams
-from megahour.score.words import errors
+from megahour.score.sentences import errors
 
 
 def timed(words: str, begin: int = 0) -> list[Row]:

@@ -30,9 +30,8 @@ from megahour.runner.progress import closing_line
 from megahour.runner.runner import run_stage
 from megahour.select.duplicates_stage import Duplicates
 from megahour.select.fingerprints import common_share, fingerprint
-from megahour.select.near import jaccard, shingles
 from megahour.select.params import DuplicatesParams, SelectParams
-from megahour.select.prints import SENT, to_places
+from megahour.select.prints import SENT, jaccard, shingles, to_places
 from megahour.select.stage import Select
 
 RATE_HZ = 16_000

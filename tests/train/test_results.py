@@ -23,7 +23,7 @@ from megahour.train.params import TrainParams
 from megahour.train.result import Result
 from megahour.train.schedule import Phase
 from megahour.train.stage import Train
-from megahour.train.workers import repeated_errors as repeats
+from megahour.train.workers import worker as repeats
 
 
 def test_sums_are_means_over_their_weight() -> None:

@@ -33,8 +33,7 @@ from megahour.train.held_out.measure import HeldOutSpeech
 from megahour.train.params import TrainParams
 from megahour.train.session import train
 from megahour.train.stage import Train
-from megahour.tts.confidence import confidences
-from megahour.tts.data_shard import background_db, forbids_derivatives
+from megahour.tts.data_shard import background_db, confidences, forbids_derivatives
 from megahour.tts.data_stage import mixed_voices
 from megahour.tts.durations import Timing
 from megahour.tts.params import ScoreSpeechParams, SpeakParams

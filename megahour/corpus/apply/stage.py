@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from megahour.core.counts import summed
 from megahour.core.errors import ConfigError
 from megahour.core.kinds import kind_of
+from megahour.core.receipts import summed
 from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, Stage, Task
 from megahour.corpus.apply.params import ApplyParams
 

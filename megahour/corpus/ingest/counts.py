@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from megahour.core.counts import add_to, summed
-from megahour.core.receipts import Receipt
+from megahour.core.receipts import Receipt, add_to, summed
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter

@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.records import key_of
-from megahour.core.rows import check_rows
-from megahour.core.schemas import CUES, RECORDINGS
+from megahour.core.schemas import CUES, RECORDINGS, check_rows
 from megahour.core.store import Artifact
 from megahour.core.unicode import replaced
 from megahour.core.writer import ShardWriter

@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.records import key_of
-from megahour.core.rows import check_rows
-from megahour.core.schemas import CUES, RECORDINGS
+from megahour.core.schemas import CUES, RECORDINGS, check_rows
 from megahour.core.unicode import replaced
 from megahour.corpus.ingest.licences import check_licence
 from megahour.corpus.interchange.import_audio import SLACK_S, SPOOL_BYTES, ImportTarget, Pcm, span

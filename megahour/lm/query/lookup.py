@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from megahour.core.compiled import compiled
-from megahour.core.later import Later
+from megahour.core.machine_code import Later
 
 SLOT_BYTES = 16
 LINE = 4  # slots of a cache line: segments are whole lines

@@ -17,13 +17,12 @@ from collections.abc import Iterator
 from contextlib import closing
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from megahour.core.errors import StageError
-from megahour.core.stage import Inputs, ShardWriter
+from megahour.core.stage import Artifact, Batches, Inputs, ShardWriter
 from megahour.core.without_pandas import skip_pandas
 from megahour.lm.estimate.history import buckets
 from megahour.lm.estimate.partitions import BUCKET
@@ -35,10 +34,6 @@ from megahour.lm.scale.streams import StreamReader, shard_stream, short_file
 from megahour.lm.text.arrays import Bytes, Int32, Int64, spellings
 from megahour.lm.text.pieces import Piece, tokens_of
 from megahour.lm.text.tokenise import BOUNDARY, WordTable
-
-if TYPE_CHECKING:
-    from megahour.core.stage import Batches
-    from megahour.core.store import Artifact
 
 skip_pandas()
 

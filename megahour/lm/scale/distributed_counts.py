@@ -10,12 +10,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from megahour.core.stage import Artifact, Batches, ShardWriter
 from megahour.lm.estimate.discounts import Discount, Smoothing
 from megahour.lm.estimate.estimate import thresholds
 from megahour.lm.estimate.sweep import SUMS, TALLIES
@@ -28,11 +28,6 @@ from megahour.lm.scale.shared_context import close, close_all, smooth_all
 from megahour.lm.scale.streams import StreamWriter, shard_stream
 from megahour.lm.scale.totals import Totals, unigram_lines
 from megahour.lm.text.arrays import Int64, load_array, save_array
-
-if TYPE_CHECKING:
-    from megahour.core.stage import Batches
-    from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
 
 SHARE_COLUMNS = ("word", "adjusted", "raw", "first")
 TALLY_PART, SHARE_PART, FIRST_PART = 0, 1, 2

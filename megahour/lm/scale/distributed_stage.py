@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from megahour.core.config import P
 from megahour.core.errors import ConfigError, StageError
-from megahour.core.stage import Batches, Context, Input, Inputs, Receipt, ShardWriter, SingleShard, Stage, Task
+from megahour.core.stage import (
+    Artifact,
+    Batches,
+    Context,
+    Input,
+    Inputs,
+    Receipt,
+    ShardWriter,
+    SingleShard,
+    Stage,
+    Task,
+)
 from megahour.lm.params import (
     ArpaParams,
     EstimateParams,
@@ -21,7 +32,6 @@ from megahour.lm.params import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from megahour.core.store import Artifact
     from megahour.lm.scale.distributed import Cluster
     from megahour.lm.scale.distributed_counts import Counting, Estimating
 

@@ -6,13 +6,12 @@ Words stay in arenas and Arrow columns: a Python object for each of millions of 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 
-from megahour.core.stage import Inputs, ShardWriter
+from megahour.core.stage import Artifact, Batches, Inputs, ShardWriter
 from megahour.core.without_pandas import skip_pandas
 from megahour.lm.estimate.reading import vocabulary_of
 from megahour.lm.scale.distributed import first_tree
@@ -22,10 +21,6 @@ from megahour.lm.text.pieces import Piece, tokens_of
 from megahour.lm.text.sources import blocks
 from megahour.lm.text.tokenise import BOUNDARY, RESERVED, UNKNOWN, WordTable
 from megahour.lm.text.word_lists import number_words, owners
-
-if TYPE_CHECKING:
-    from megahour.core.stage import Batches
-    from megahour.core.store import Artifact
 
 WORDS = pa.schema([("word", pa.binary()), ("first", pa.int64()), ("count", pa.int64())])
 RANK_BITS = 32  # low bits of `first` for the word's rank in its piece; the piece's number is above them

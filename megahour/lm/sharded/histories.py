@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from megahour.core.stage import Artifact, Batches, ShardWriter
 from megahour.lm.combine.context_probs import add_histories
 from megahour.lm.combine.trie import Trie
 from megahour.lm.combine.walk import encode_sentences
@@ -25,11 +26,6 @@ from megahour.lm.sharded.rows import NO_WORD
 from megahour.lm.sharded.union import Union
 from megahour.lm.text.arrays import Float64, Int32, Int64, load_array, save_array
 from megahour.lm.text.pieces import read_piece
-
-if TYPE_CHECKING:
-    from megahour.core.stage import Batches
-    from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
 
 SENTENCES = 50_000  # counted together
 

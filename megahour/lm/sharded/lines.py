@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from megahour.core.errors import MegahourError
+from megahour.core.stage import Artifact, Batches, ShardWriter
 from megahour.lm.arpa.write import PART, format_lines, room_for
 from megahour.lm.scale import joined
 from megahour.lm.sharded.local import LocalWords, sorted_level
 from megahour.lm.sharded.rows import NGRAM, all_rows
 from megahour.lm.sharded.union import Union
-
-if TYPE_CHECKING:
-    from megahour.core.stage import Batches
-    from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
 
 
 def write_lines(union: Union, highest: int, batches: Batches, out: ShardWriter) -> None:

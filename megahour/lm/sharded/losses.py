@@ -8,11 +8,12 @@ partitions by prefix. All partitions have one threshold (`threshold`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from megahour.core.errors import MegahourError
+from megahour.core.stage import Artifact, Batches, ShardWriter
 from megahour.lm.combine.context_probs import from_model
 from megahour.lm.combine.prune import keep_scores, scores
 from megahour.lm.combine.renormalise import renormalise
@@ -25,11 +26,6 @@ from megahour.lm.sharded.rows import CONTEXT, NGRAM, all_rows, batches_by_place,
 from megahour.lm.sharded.union import Union
 from megahour.lm.text.arrays import Float64, Records, load_array, save_array
 from megahour.lm.text.vocabulary import BOS, EOS
-
-if TYPE_CHECKING:
-    from megahour.core.stage import Batches
-    from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
 
 
 def by_prefix(parts: Iterable[Records], prefix: Ranges) -> Iterator[Batch]:

@@ -17,18 +17,13 @@ ones (progressive sharding, Patil & Zheng 2017, in one round).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from megahour.core.compiled import compiled
+from megahour.core.stage import Artifact, Batches, ShardWriter
 from megahour.lm.sharded.rows import NO_WORD
 from megahour.lm.text.arrays import Int32, Int64, Records, load_array, save_array
-
-if TYPE_CHECKING:
-    from megahour.core.stage import Batches
-    from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
 
 SAMPLES = 64  # per shard, whose size is then right to an eighth
 

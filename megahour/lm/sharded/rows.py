@@ -7,17 +7,13 @@ n-grams with it as history, which needs its back-off weight (role CONTEXT).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from megahour.core.stage import Artifact, Batches, ShardWriter
 from megahour.lm.text.arrays import Float64, Int32, Int64, Records
-
-if TYPE_CHECKING:
-    from megahour.core.stage import Batches
-    from megahour.core.store import Artifact
-    from megahour.core.writer import ShardWriter
 
 NGRAM, CONTEXT = 1, 2
 NO_WORD = -1  # follows the last word of an n-gram; sorts before all words

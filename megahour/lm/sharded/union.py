@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from megahour.core.errors import ConfigError, MegahourError
-from megahour.core.stage import Inputs, ShardWriter
+from megahour.core.stage import Artifact, Batches, Inputs, ShardWriter
 from megahour.lm.arpa import parse
 from megahour.lm.arpa.read import UNSEEN
 from megahour.lm.sharded.models import check_code, pieces_of, read_piece
@@ -20,10 +20,6 @@ from megahour.lm.text.arrays import Bytes, Flags, Float64, Int64, save_array, sp
 from megahour.lm.text.pieces import Piece
 from megahour.lm.text.tokenise import RESERVED, UNKNOWN, WordTable, padded
 from megahour.lm.text.vocabulary import Vocabulary
-
-if TYPE_CHECKING:
-    from megahour.core.stage import Batches
-    from megahour.core.store import Artifact
 
 PIECES = ".pieces.json"
 MOST_MODELS = 255  # their numbers in records have a byte

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from megahour.core.later import Later
+from megahour.core.machine_code import Later
 
 _INTRINSICS = "megahour.lm.text.intrinsics"
 load8: Any = Later(_INTRINSICS, "load8")

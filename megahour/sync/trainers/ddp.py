@@ -16,7 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from megahour.core.errors import ConfigError
 from megahour.sync.group.base import Group
-from megahour.sync.torch_params import DdpOptions, DdpPowersgdOptions
+from megahour.sync.params import DdpOptions, DdpPowersgdOptions
 from megahour.sync.trainers import replicas
 from megahour.sync.trainers.base import own_state, step_alone
 from megahour.sync.trainers.ddp_hooks import bf16_mean, powersgd_mean

@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 
 from megahour.core.errors import ConfigError
 from megahour.sync.group.base import Group
-from megahour.sync.torch_params import FsdpOptions
+from megahour.sync.params import FsdpOptions
 from megahour.sync.trainers import replicas
 from megahour.sync.trainers.base import check_shared, own_state, unscale, update
 from megahour.sync.trainers.ddp import check_plain_mean, process_group_of

@@ -12,7 +12,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from megahour.core.errors import ConfigError
 from megahour.sync.group.base import Group
-from megahour.sync.torch_params import ZeroOptions
+from megahour.sync.params import ZeroOptions
 from megahour.sync.trainers.base import step_alone
 from megahour.sync.trainers.ddp import Ddp, check_plain_mean, process_group_of
 from megahour.sync.trainers.flat import trainable

@@ -1,4 +1,9 @@
-"""One worker of a training run: the main program of the processes that `launch` and `join` start."""
+"""One worker of a training run: the main program of the processes that `launch` and `join` start.
+
+It ends the run without a restart after bugs in the program, and after the same error without a new checkpoint. Most
+other errors (a failed allocation, a broken connection, a file system that was away for a moment) do not recur after a
+restart from the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import sys
 import threading
@@ -15,6 +21,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
@@ -23,6 +30,7 @@ from megahour.core.errors import ConfigError, MegahourError, StageError
 from megahour.core.stage import Context, Inputs
 from megahour.core.store import Artifact
 from megahour.sync.group.base import WorkerFailedError, WorkerLostError
+from megahour.sync.group.mesh import of_transport
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.train import device, result
 from megahour.train.checkpoints import checkpoints_of
@@ -34,7 +42,58 @@ from megahour.train.workers.agent import AGENT, OWN_STORE
 from megahour.train.workers.launch import PROGRESS
 from megahour.train.workers.loop_with_others import execute_with_others
 from megahour.train.workers.membership import GroupMember
-from megahour.train.workers.repeated_errors import REPEATS, comes_again, of_program
+
+REPEATS = 3
+"""Consecutive starts that may end with the same error without a new checkpoint."""
+
+_OF_PROGRAM = (TypeError, ValueError, LookupError, AttributeError, NameError, AssertionError, ArithmeticError)
+_OF_MACHINE = re.compile(
+    r"alloc|out of memory|CUDA|cuDNN|cuBLAS|HIP error|device-side|mmap|shared memory|unavailable|pthread|thread|signal",
+    re.IGNORECASE,
+)
+
+
+def of_program(error: Exception) -> bool:
+    """Whether `error` is a bug of the program or its data (a type, a key, a shape), which recurs at each start.
+
+    torch raises RuntimeError for shapes as well as for memory, devices and connections; the latter are recognised by
+    their words.
+    """
+    if isinstance(error, RuntimeError):
+        machine = isinstance(error, torch.OutOfMemoryError | torch.AcceleratorError) or _OF_MACHINE.search(str(error))
+        return not (machine or of_transport(error))
+    return isinstance(error, _OF_PROGRAM)
+
+
+def comes_again(error: Exception, path: Path, start: int, checkpoints: str | Path) -> bool:
+    """Whether this error has ended `REPEATS` consecutive starts of a worker; False if that cannot be counted.
+
+    Parameters
+    ----------
+    path: file in which the worker counts, since each start is a new process.
+    start: number of this start of the workers.
+    checkpoints: path or URL of the folder whose newest checkpoint shows the run's progress.
+    """
+    now = {"error": f"{type(error).__name__}: {error}", "checkpoint": _newest(checkpoints)}
+    try:
+        before = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        starts = before["starts"] if now.items() <= before.items() and before["starts"][-1] < start else []
+        starts = [*starts, start]
+        path.write_text(json.dumps(now | {"starts": starts}), "utf-8")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return len(starts) >= REPEATS
+
+
+def _newest(folder: str | Path) -> str:
+    fs, root = fsspec.core.url_to_fs(str(folder))
+    try:
+        fs.invalidate_cache()
+        names = (path.rstrip("/").rsplit("/", 1)[-1] for path in fs.ls(root, detail=False))
+        return max((name for name in names if name.isdecimal()), default="")
+    except OSError:
+        return ""
+
 
 LOG = logging.getLogger(__name__)
 PROGRESS_S = 0.5

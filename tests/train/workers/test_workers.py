@@ -21,7 +21,7 @@ from trainings import Trained, page_me, seen, trained, training_data, until, wit
 
 from megahour.core.errors import StageError
 from megahour.core.store import Artifact
-from megahour.train.workers.repeated_errors import comes_again, of_program
+from megahour.train.workers.worker import comes_again, of_program
 
 SMALL = {
     **{"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4},
