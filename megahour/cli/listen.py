@@ -14,15 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from megahour.cli.recogniser_options import (
-    chunk_options,
-    chunks_of,
-    end_options,
-    ends_of,
-    recogniser_of,
-    recogniser_options,
-    recogniser_values,
-)
+from megahour.cli.recogniser_options import chunk_options, end_options, recogniser_of, recogniser_options, taken
 from megahour.core.errors import ConfigError
 from megahour.core.extras import needing
 from megahour.runner import log
@@ -85,7 +77,7 @@ def command(host: str, port: int, token_file: str, origins: tuple[str, ...], **v
 
     listening = _listening(host, port)
     token = _token_of(token_file) if token_file else secrets.token_urlsafe(24)
-    which, chunks, ends = recogniser_values(values), chunks_of(values), ends_of(values)
+    which, chunks, ends = taken(values)
     limits = Limits(
         sessions=values["sessions"],
         idle_s=values["idle_s"],

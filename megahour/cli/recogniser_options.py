@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,31 +85,27 @@ _WITHOUT_GRAPH = (
 )
 
 
-def recogniser_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: the options that `recogniser_values` reads."""
-    return _with(command, _OPTIONS)
-
-
-def chunk_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: the options that `chunks_of` reads."""
-    return _with(command, _CHUNKS)
-
-
-def end_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorator: the options that `ends_of` reads."""
-    return _with(command, _ENDS)
-
-
 def _with(command: Callable[..., Any], options: tuple[Callable[..., Any], ...]) -> Callable[..., Any]:
     for option in reversed(options):
         command = option(command)
     return command
 
 
-def recogniser_values(values: dict[str, Any]) -> dict[str, Any]:
-    """Remove the arguments of `recogniser_of` from a command's values; returns them."""
+recogniser_options = partial(_with, options=_OPTIONS)
+"""Decorator: the options of `recogniser_of`; `chunk_options` and `end_options`: the other ones of `taken`."""
+chunk_options, end_options = partial(_with, options=_CHUNKS), partial(_with, options=_ENDS)
+
+
+def taken(values: dict[str, Any]) -> tuple[dict[str, Any], ChunkLengths, EndRules]:
+    """Remove these options from a command's values: the arguments of `recogniser_of`, a stream's chunk lengths, and the
+    rules that end a segment."""
+    from megahour.transcribe.pieces import EndRules
+    from megahour.transcribe.streaming import ChunkLengths
+
     names = ("model", "step", "graph", "units", "lexicon", "lm", "low_order_lm", "hot_words", "tell", "settings")
-    return {name: values.pop(name) for name in (*names, "threads", "device")}
+    which = {name: values.pop(name) for name in (*names, "threads", "device")}
+    ends = EndRules(*(values.pop(f"{name}_s") for name in ("pause", "longest", "wordless")))
+    return which, ChunkLengths(values.pop("chunk_ms"), values.pop("left")), ends
 
 
 def recogniser_of(
@@ -174,20 +171,6 @@ def _check_effect(option: str, name: str, parts: RecogniserParts) -> None:
     ):
         if applies:
             raise ConfigError(f"{option} {what}", where="transcribe", remedy=remedy)
-
-
-def chunks_of(values: dict[str, Any]) -> ChunkLengths:
-    """The chunk lengths of a stream."""
-    from megahour.transcribe.streaming import ChunkLengths
-
-    return ChunkLengths(values.pop("chunk_ms"), values.pop("left"))
-
-
-def ends_of(values: dict[str, Any]) -> EndRules:
-    """The rules that end a segment."""
-    from megahour.transcribe.pieces import EndRules
-
-    return EndRules(*(values.pop(f"{name}_s") for name in ("pause", "longest", "wordless")))
 
 
 def _parts(model: str, step: str, given: dict[str, Any]) -> RecogniserParts:

@@ -16,15 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from megahour.cli.recogniser_options import (
-    chunk_options,
-    chunks_of,
-    end_options,
-    ends_of,
-    recogniser_of,
-    recogniser_options,
-    recogniser_values,
-)
+from megahour.cli.recogniser_options import chunk_options, end_options, recogniser_of, recogniser_options, taken
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.extras import needing
 from megahour.core.output import write_output
@@ -80,7 +72,7 @@ def command(audio: tuple[str, ...], live: bool, **values: Any) -> None:
     megahour transcribe interviews/ --model runs/demo --format srt --out subtitles
     arecord -f S16_LE -r 16000 -t raw | megahour transcribe - --model demo --rate-hz 16000 --stream
     """
-    which, chunks, ends = recogniser_values(values), chunks_of(values), ends_of(values)
+    which, chunks, ends = taken(values)
     asked = Asked(ends=ends, chunks=chunks if live or chunks.ms else None, **values)
     inputs = list(_inputs(audio))
     if asked.rate_hz and any(path != PIPE for path, _ in inputs):
