@@ -22,10 +22,9 @@ from megahour.monitor.alerts import Alarm
 from megahour.sync.checkpoint import Checkpoints, set_aside
 from megahour.sync.checkpoint_read import Checkpoint, load, newest_step
 from megahour.sync.group.base import Group
-from megahour.train.coverage_audit import Audit
 from megahour.train.leave import REQUESTED
 from megahour.train.meters import Curves, Sums
-from megahour.train.step_totals import TrainedTotals
+from megahour.train.step_totals import Audit, TrainedTotals
 
 LOG = logging.getLogger(__name__)
 

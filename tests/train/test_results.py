@@ -17,12 +17,12 @@ from megahour.core.errors import ConfigError, MegahourError, StageError
 from megahour.core.receipts import Counts, Receipt
 from megahour.sync.group.base import Traffic
 from megahour.train import result
-from megahour.train.coverage_audit import MODULUS, Audit
 from megahour.train.meters import Curves, Log, RunMeters, Sums, boards_of
 from megahour.train.params import TrainParams
 from megahour.train.result import Result
 from megahour.train.schedule import Phase
 from megahour.train.stage import Train
+from megahour.train.step_totals import MODULUS, Audit
 from megahour.train.workers import worker as repeats
 
 

@@ -21,9 +21,8 @@ from torch import Tensor
 
 from megahour.sync.group.base import Group
 from megahour.train.checkpoints import Position
-from megahour.train.coverage_audit import Audit
 from megahour.train.step import Trainer
-from megahour.train.step_totals import TrainedTotals
+from megahour.train.step_totals import Audit, TrainedTotals
 
 
 class Undo(NamedTuple):

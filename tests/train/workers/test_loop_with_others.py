@@ -30,7 +30,6 @@ from megahour.core.store import Artifact
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.train import result
 from megahour.train.checkpoints import Position
-from megahour.train.coverage_audit import Audit
 from megahour.train.job import prepare
 from megahour.train.loop import execute
 from megahour.train.meters import Sums
@@ -38,7 +37,7 @@ from megahour.train.params import TrainParams
 from megahour.train.readings import StepReadings
 from megahour.train.schedule import Phase
 from megahour.train.step import Trainer
-from megahour.train.step_totals import StepTotals, TrainedTotals
+from megahour.train.step_totals import Audit, StepTotals, TrainedTotals
 from megahour.train.workers import handover, membership, worker
 from megahour.train.workers.coordinator import Coordinator
 from megahour.train.workers.handover import KeptStates, Round
