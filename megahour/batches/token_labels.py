@@ -20,7 +20,7 @@ LARGE_LATTICE = 4 << 20
 """Frames times tokens of an utterance from which on a transducer's loss takes half a minute of a CPU core and more."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class TokenLabels:
     """The tokens of each utterance's text, for CTC and transducers.
 
@@ -37,7 +37,7 @@ class TokenLabels:
     between: bool = True
     every_place: bool = False
     timed: ClassVar[Mapping[str, int]] = MappingProxyType({})
-    _warned: list[int] = field(init=False, repr=False, compare=False, default_factory=lambda: [LARGE_LATTICE])
+    _warned: int = field(default=LARGE_LATTICE, init=False, repr=False, compare=False)
 
     def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.fromiter(
@@ -51,8 +51,8 @@ class TokenLabels:
             return False
         tokens, frames = self.speller.encode(text), frames // self.subsample
         fits = self._needed(tokens) <= frames
-        if fits and self.every_place and len(tokens) * frames > self._warned[0]:
-            self._warned[0] = 2 * len(tokens) * frames
+        if fits and self.every_place and len(tokens) * frames > self._warned:
+            self._warned = 2 * len(tokens) * frames
             LOG.warning(
                 "the utterance %r … has %d frames and %d tokens: a transducer's step over it takes half a minute and "
                 "more on a CPU; cut utterances shorter, train on larger pieces (`tokens`), or set prune: 5",
