@@ -1,14 +1,29 @@
-"""Chooses the transcript of a recording to align, and decides whether the alignment can be trusted."""
+"""Chooses the transcript of a recording to align, and decides whether the alignment can be trusted.
+
+The candidates are scored by the greedy reading alone, without an alignment: k-mers that occur once in the text and once
+in the reading are matched. For the right text most matches rise in both; for any other they are in random order. The
+longest falling chain of the same matches estimates chance, so
+
+    score = (longest rising chain - longest falling chain) / k-mers of the text
+
+is near (1 - errors)^k for the right text, near 0 for a wrong one, and needs no threshold that depends on the language.
+
+A recogniser's text is a candidate, too, if no other fits, and else a second reading. Sequence-to-sequence recognisers
+such as Whisper write good text, but their times may be seconds off. So their text is aligned to the audio like any
+transcript, which gives its words times and refuses a text of another recording. Where it is right, its text at an
+utterance is a better second reading than the aligner's own letters.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from megahour.align.anchors import Anchoring, NoAnchorsError, part
-from megahour.align.candidates import evidence, in_turn
+from megahour.align.anchors import Anchoring, NoAnchorsError, kmers, longest_chain, part
 from megahour.align.confidence import Aligned, Costs, align_document, first_problem
 from megahour.align.ctc import NoPathError
 from megahour.align.document import Document
@@ -18,7 +33,107 @@ from megahour.align.posteriors import Heard
 from megahour.align.tables import Clock, Timed, time_words
 from megahour.align.transcripts import SpelledTranscript, why_nothing
 from megahour.align.wrong_transcript import belongs, foreign_cues, in_order
-from megahour.core.schemas import BY_RECOGNISER
+from megahour.core.schemas import BY_RECOGNISER, HEARD
+
+LEAST_LINKS = 3
+LEAST_SCORE = 0.001  # for 10-mers, with half of all characters wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """kmers of a text; rising, falling: longest chains of matches."""
+
+    kmers: int
+    rising: int
+    falling: int
+
+    @property
+    def score(self) -> float:
+        return (self.rising - self.falling) / self.kmers if self.kmers else 0.0
+
+    @property
+    def sure(self) -> bool:
+        """Whether more matches than by chance. A short text, or one in noise, may have no match: see `choice`."""
+        return self.rising - self.falling >= LEAST_LINKS and self.score >= LEAST_SCORE
+
+
+def evidence(document: Document, units: NDArray[np.int32], length: int) -> Evidence:
+    """How well a text goes with the greedy reading `units` (N,), by k-mers of `length` tokens without word spaces."""
+    text = kmers(document.tokens[document.token_word >= 0], length)
+    heard = kmers(units[units != document.space], length)
+    in_text, in_heard = _once(text), _once(heard)
+    order = in_heard[np.argsort(heard[in_heard])]  # positions in the reading, by hash
+    at = np.minimum(np.searchsorted(heard[order], text[in_text]), max(0, len(order) - 1))
+    positions = order[at][heard[order][at] == text[in_text]] if len(order) else order
+    return Evidence(len(text), len(longest_chain(positions)), len(longest_chain(-positions)))
+
+
+def choose(documents: Sequence[Document], units: NDArray[np.int32], length: int) -> tuple[int, Evidence]:
+    """Index of the transcript with the best score (the first of equal ones), and its evidence."""
+    scores = [evidence(document, units, length) for document in documents]
+    best = max(range(len(scores)), key=lambda i: (scores[i].score, -i))
+    return best, scores[best]
+
+
+def _once(hashes: NDArray[np.uint64]) -> NDArray[np.intp]:
+    """Positions of the values that occur once, in order."""
+    _, first, counts = np.unique(hashes, return_index=True, return_counts=True)
+    return np.sort(first[counts == 1])
+
+
+FEWEST_LETTERS = 4  # of a cue that a reading can confirm: shorter ones occur anywhere
+BESIDE_FRAMES = 50  # of 10 ms, by which the recogniser's words may be off the cue that they confirm
+
+
+def in_turn(
+    p: AlignParams, transcripts: Sequence[SpelledTranscript], units: NDArray[np.int32]
+) -> list[tuple[SpelledTranscript, bool]]:
+    """The transcripts to try, in order: the best human one, and the recogniser's as `p.recognised` says.
+
+    Each comes with whether the greedy reading `units` shows hardly anything of it.
+    """
+    written = [each for each in transcripts if not why_nothing([each])]
+    groups = [[each for each in written if each.number != BY_RECOGNISER]]
+    if p.recognised != "reading":
+        groups.append([each for each in written if each.number == BY_RECOGNISER])
+    best: list[tuple[SpelledTranscript, Evidence]] = []
+    for group in filter(None, groups):
+        at, score = choose([each.document for each in group], units, p.anchor_length)
+        best.append((group[at], score))
+    if p.recognised == "better":
+        best.sort(key=lambda each: -each[1].score)
+    return [(transcript, not score.sure) for transcript, score in best]
+
+
+def reading_of(document: Document, timed: Timed, clock: Clock) -> pa.Table:
+    """HEARD (without the key) of one recording: one row with the recogniser's words that are in the audio."""
+    spoken = np.flatnonzero(timed.start >= 0)
+    words = [f" {document.words[word]}" for word in spoken.tolist()]
+    starts = np.maximum.accumulate(clock.of_energy_frames(timed.start[spoken]))
+    columns = [pa.array([words], pa.list_(pa.string())), pa.array([starts], pa.list_(pa.int64()))]
+    return pa.table(columns, schema=pa.schema(list(HEARD)[1:]))
+
+
+def confirmed_cues(document: Document, timed: Timed, other: Document, other_timed: Timed) -> NDArray[np.bool_]:
+    """(J,) cues of `document` that the recogniser's text `other` has word for word at the same place.
+
+    Two texts that agree outweigh a weak aligner's doubts.
+    """
+    spoken = np.flatnonzero(other_timed.start >= 0)
+    starts = np.maximum.accumulate(other_timed.start[spoken])
+    first = np.searchsorted(document.word_cue, document.cues)
+    stop = np.searchsorted(document.word_cue, document.cues, "right")
+    confirmed = np.zeros(len(document.cues), bool)
+    for cue, (a, b) in enumerate(zip(first.tolist(), stop.tolist(), strict=True)):
+        own, placed = " ".join(document.words[a:b]), timed.start[a:b] >= 0
+        if len(own) < FEWEST_LETTERS or not placed.any():
+            continue
+        low = np.searchsorted(starts, timed.start[a:b][placed].min() - BESIDE_FRAMES)
+        high = np.searchsorted(starts, timed.end[a:b].max() + BESIDE_FRAMES)
+        there = " ".join(other.words[word] for word in spoken[low:high].tolist())
+        confirmed[cue] = f" {own} " in f" {there} "
+    return confirmed
+
 
 AROUND_S = 0.25  # margin on either side of a cue that belongs to its place
 SPEECH_S = 0.75  # on either side, whose speech an unspoken cue leaves over

@@ -14,8 +14,7 @@ from megahour.align.document import BLANK, Document
 from megahour.align.edges import runs
 from megahour.align.evidence import extra_cost_of_others
 from megahour.align.hints import apply_hints
-from megahour.align.partial_cues import drop_unspoken_words
-from megahour.align.recover_cues import recover_cues
+from megahour.align.recover_cues import drop_unspoken_words, recover_cues
 from megahour.align.timed import with_cuts
 
 

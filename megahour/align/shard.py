@@ -15,12 +15,10 @@ import soundfile
 from numpy.typing import NDArray
 
 from megahour.align.anchors import greedy_path
-from megahour.align.candidates import confirmed_cues, reading_of
-from megahour.align.choice import PlacedTranscript, Refused, best_transcript, recognised
+from megahour.align.choice import PlacedTranscript, Refused, best_transcript, confirmed_cues, reading_of, recognised
 from megahour.align.frontend import FrontEnd, Source
 from megahour.align.params import EXAMPLE, AlignParams
-from megahour.align.posteriors import Heard, listen
-from megahour.align.stored import SUFFIX, PosteriorWriter, open_posteriors
+from megahour.align.posteriors import SUFFIX, Heard, PosteriorWriter, listen, open_posteriors
 from megahour.align.tables import Clock, heard_of, joined, keyed, refusal, segments_of, words_of
 from megahour.align.transcripts import COLUMNS, SpelledTranscript, Speller, by_recording, why_nothing
 from megahour.core.errors import StoreError

@@ -18,7 +18,7 @@ from tone_models import TOKENS, onnx_model
 from tones import RATE_HZ, Made, sentences, speak, write, write_recordings
 
 from megahour.align.anchors import Anchoring, greedy_path
-from megahour.align.candidates import choose, evidence
+from megahour.align.choice import choose, evidence
 from megahour.align.confidence import Costs, first_problem
 from megahour.align.document import spell
 from megahour.align.params import AlignParams

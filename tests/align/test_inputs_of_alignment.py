@@ -15,12 +15,11 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megahour.align.candidates import LEAST_LINKS, Evidence, choose, evidence
+from megahour.align.choice import LEAST_LINKS, Evidence, choose, evidence
 from megahour.align.document import spell
 from megahour.align.frontend import FrontEnd, Source
-from megahour.align.posteriors import Heard, in_bursts, listen, spans
+from megahour.align.posteriors import PIECE_FRAMES, Heard, PosteriorWriter, in_bursts, listen, open_posteriors, spans
 from megahour.align.shard import Recordings
-from megahour.align.stored import PIECE_FRAMES, PosteriorWriter, open_posteriors
 from megahour.align.tables import Clock
 from megahour.align.transcripts import COLUMNS, LATE_SHARE, LONGEST_WORD, Speller, by_recording, why_nothing
 from megahour.core.errors import ConfigError, StoreError

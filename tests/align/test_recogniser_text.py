@@ -12,7 +12,7 @@ from test_bad_transcripts import PARAMS, align, import_model, only_reason, spoke
 from tone_models import onnx_model
 from tones import RATE_HZ, write
 
-from megahour.align.candidates import BESIDE_FRAMES, confirmed_cues
+from megahour.align.choice import BESIDE_FRAMES, confirmed_cues
 from megahour.align.document import Document, spell
 from megahour.align.tables import Timed
 from megahour.core.stage import Context, Task
