@@ -373,9 +373,10 @@ def measures(path: str) -> None:
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
-def test_constants_of_nodes_are_of_their_links(nodes: int) -> None:
+def test_constants_of_nodes_are_of_their_links(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from megahour.clock.calibrate import LstmStep, calibrate
 
+    monkeypatch.setattr("megahour.clock.calibrate.STEPS", 4)
     found, *others = virtual.run(lambda group: calibrate(LstmStep(2_000), 2_000, group, node_workers=1), nodes)
     assert others == [None] * (nodes - 1)
     assert found is not None
