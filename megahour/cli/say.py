@@ -84,9 +84,10 @@ def command(
 
     content = _text(text, path)
     speaker = speaker_at(voice, lexicon_at(lexicon) if lexicon else None, threads, precision, vocoder)
-    reader = speaker.reader(values["language"])
+    reader, manner = speaker.reader(values["language"]), Manner(**values)
+    speaker.ready(manner)
     began_s = time.process_time()
-    seconds = _write(speaker, speaker.say(content, Manner(**values), reader), out)
+    seconds = _write(speaker, speaker.say(content, manner, reader), out)
     for detail in reader.details[:5]:
         log.say("left-out", f"left out: {detail}", {"detail": detail})
     if not seconds:

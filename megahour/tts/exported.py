@@ -48,7 +48,7 @@ class ExportedSpeaker(AnySpeaker):
         self._sessions: dict[int, list[Any]] = {}
         self.voices, self.languages = manifest.voices, [manifest.language]
         self.symbols = {symbol: number for number, symbol in enumerate(manifest.symbols)}
-        own = read_lexicon(self.bundle.read(LEXICON).decode(), where=f"{url}/{LEXICON}")
+        own = read_lexicon(_text(self.bundle.read(LEXICON), f"{url}/{LEXICON}"), where=f"{url}/{LEXICON}")
         self.pronounce = Pronounce(
             manifest.symbols, manifest.scripts, rules_of(manifest.rules), {**own, **(lexicon or {})}
         )
@@ -56,6 +56,10 @@ class ExportedSpeaker(AnySpeaker):
     @property
     def rate_hz(self) -> int:
         return self.bundle.manifest.rate_hz
+
+    def ready(self, manner: Manner) -> None:
+        """Load the graphs. Raises StoreError: onnxruntime cannot read one."""
+        self._opened(manner.seed)
 
     def sound(self, piece: SpokenPiece, manner: Manner, number: int) -> tuple[NDArray[np.float32], list[int]]:
         """Synthesise a piece. Raises ConfigError: the bundle cannot speak in this manner. StoreError: a bad graph."""
@@ -105,3 +109,11 @@ class ExportedSpeaker(AnySpeaker):
             except Exception as error:
                 raise StoreError(f"onnxruntime cannot load a graph: {error}", where=self.url, remedy=AGAIN) from error
         return self._sessions[seed]
+
+
+def _text(data: bytes, where: str) -> str:
+    """Decode a file of the bundle. Raises StoreError: it is not UTF-8."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise StoreError(f"not UTF-8: {error}", where=where, remedy=AGAIN) from error

@@ -112,6 +112,9 @@ class AnySpeaker(ABC):
     def sound(self, piece: SpokenPiece, manner: Manner, number: int) -> tuple[NDArray[np.float32], list[int]]:
         """Synthesise a piece that has symbols: samples (N,), peak not limited, and the frames of each symbol."""
 
+    def ready(self, manner: Manner) -> None:  # noqa: B027 — most have loaded all already
+        """Load what speaking in this manner still needs, so that it does not count as time to speak."""
+
     def reader(self, language: str = "") -> Reader:
         """A reader of texts in `language`; "" means the voice's first language."""
         return Reader(self.pronounce, language or self.languages[0])

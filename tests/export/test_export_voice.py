@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
@@ -213,6 +215,25 @@ def test_matcha_is_the_same_graph_in_two(made: Path) -> None:
 def test_a_voice_does_not_transcribe(made: Path) -> None:
     with pytest.raises(ConfigError, match="the bundle of a voice, not of a recogniser"):
         Bundle.open(str(made / "bundle"))
+
+
+def test_loading_a_graph_is_not_time_to_speak(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manner = Manner(seed=5)
+    ready = ExportedSpeaker(str(made / "bundle"))
+    ready.ready(manner)
+    monkeypatch.delattr("onnxruntime.InferenceSession")
+    assert len(next(ready.say("ab", manner)).samples)
+
+
+def test_a_lexicon_of_another_encoding(made: Path, tmp_path: Path) -> None:
+    bundle, data = tmp_path / "bundle", "é\ta b\n".encode("latin-1")
+    shutil.copytree(made / "bundle", bundle)
+    values = json.loads((bundle / "bundle.json").read_text())
+    values["files"]["lexicon.txt"] |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (bundle / "lexicon.txt").write_bytes(data)
+    (bundle / "bundle.json").write_text(json.dumps(values))
+    with pytest.raises(StoreError, match="not UTF-8"):
+        ExportedSpeaker(str(bundle))
 
 
 def test_a_damaged_manifest(made: Path, tmp_path: Path) -> None:
