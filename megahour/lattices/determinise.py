@@ -65,7 +65,7 @@ def _determinised(graph, limit, max_arcs):  # type: ignore[no-untyped-def]
             subset[s, NUMBER] = done
             done += 1
             key, by, over, ways = _ways(graph, member, owed, subset[s, BEGIN], subset[s, STOP], limit - forward[s])
-            at = 0
+            at = np.int64(0)
             while at < ways:
                 first, after = subset[subsets - 1, STOP], at
                 while after < ways and key[after] // (end + 1) == key[at] // (end + 1):
