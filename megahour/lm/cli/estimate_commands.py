@@ -113,8 +113,14 @@ def count(**values: Any) -> None:
 @click.option("--engine", type=click.Choice(["local", "spark"]), default="local", show_default=True)
 @click.option("--master", default="", metavar="URL", help="Spark master URL. Default: local[WORKERS].")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes of the local engine.")
+@click.option(
+    "--lines/--no-lines",
+    default=None,
+    help="Write the lines of each shard before the file, as tasks of their own. On the local engine they are left out "
+    "by default: one task with WORKERS threads writes the file.",
+)
 @log.logged
-def cluster(out: str, engine: str, master: str, workers: int, **values: Any) -> None:
+def cluster(out: str, engine: str, master: str, workers: int, lines: bool | None, **values: Any) -> None:
     """Estimate a model by the stages lm-words … lm-arpa, for texts larger than one machine.
 
     The model is DIR/arpa/shards/00000.arpa, with the same bytes as from `lm train`. At order 5 the task of a shard
@@ -124,6 +130,7 @@ def cluster(out: str, engine: str, master: str, workers: int, **values: Any) -> 
     The table at the end shows, for each stage, the CPU time of all processes on this machine, the reserved CPU time
     (workers × wall time) and the wall time.
     """
+    fast_numba_import()
     from megahour.lm.estimate.partitions import BUCKET
     from megahour.lm.scale.distributed import MOST_SHARDS
     from megahour.lm.scale.on_engine import cost_table, estimate_on
@@ -137,7 +144,8 @@ def cluster(out: str, engine: str, master: str, workers: int, **values: Any) -> 
     with stoppable("finished steps stay: the same command resumes"), ExitStack() as stack:
         running = stack.enter_context(engine_of(engine, master, workers))
         work = work_in(out)
-        model, costs = estimate_on(running, out.rstrip("/"), *chosen, work=work)
+        lines = engine != "local" if lines is None else lines
+        model, costs = estimate_on(running, out.rstrip("/"), *chosen, work=work, lines=lines)
     summary = model.summary
     sharding = summary["sharding"]
     asked, used = chosen[1].shard_rows, _shard_rows(out.rstrip("/"))

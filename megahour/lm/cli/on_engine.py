@@ -62,16 +62,19 @@ def engine_of(kind: str, master: str, workers: int) -> Engine:
 
 
 def model_of(path: str) -> Artifact | str:
-    """The artifact of lines in a directory of steps, or a file. Raises ConfigError: another directory."""
+    """The artifact of lines in a directory of steps, else its ARPA file; or a file.
+
+    Raises ConfigError: another directory.
+    """
     from megahour.core.store import Artifact
 
     if not Path(path).is_dir():
         return path
-    lines = Artifact(f"{path}/lines")
-    if not lines.complete:
+    found = next((made for name in ("lines", "arpa") if (made := Artifact(f"{path}/{name}")).complete), None)
+    if found is None:
         remedy = "give an ARPA file, or the --out of lm cluster, lm interpolate --engine or lm prune --engine"
         raise ConfigError("no finished model in this directory", where=path, remedy=remedy)
-    return lines
+    return found
 
 
 def interpolate_on(models: Sequence[str], out: str, p: InterpolateParams, engine: dict[str, Any]) -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,7 +21,7 @@ from megahour.lm.scale.memory_rows import BYTES_OF_TOKEN, MemoryRows
 from megahour.lm.scale.resources import SAMPLE, Need, check_disk, need_of, room_for
 from megahour.lm.scale.row_files import LEAD, RowFiles
 from megahour.lm.scale.shard_files import CountFiles, SweptFiles
-from megahour.lm.scale.shard_lines import ModelFile
+from megahour.lm.scale.shard_lines import LineBlock
 from megahour.lm.scale.shard_parts import Rows
 from megahour.lm.scale.shard_types import Text
 from megahour.lm.scale.shard_work import ShardWorker
@@ -31,6 +29,7 @@ from megahour.lm.scale.shards import ShardTree, check_rounds
 from megahour.lm.scale.shared_context import smooth_all
 from megahour.lm.scale.token_file import Blocks, NumberedText, number_text, save
 from megahour.lm.scale.totals import Totals, unigram_lines
+from megahour.lm.scale.whole_file import each, write_whole
 from megahour.lm.text.arrays import Int64
 from megahour.lm.text.cut import WordCut
 from megahour.lm.text.tokenise import WordTable, encode
@@ -104,8 +103,8 @@ class BoundedJob:
             if not grown.exists():
                 result: dict[str, npt.NDArray[Any]] = {}
                 for split in left:
-                    listed, each = rows.grow(split, tree.rounds)
-                    result |= {f"words{split.number}": listed, f"counts{split.number}": each[listed]}
+                    listed, counted = rows.grow(split, tree.rounds)
+                    result |= {f"words{split.number}": listed, f"counts{split.number}": counted[listed]}
                 save(grown, result)
             tree.next_round()
             with np.load(grown) as saved:
@@ -126,8 +125,8 @@ class BoundedJob:
         while left := tree.left_over():
             result = [rows.grow(split) for split in left]
             tree.next_round()
-            for split, (listed, each) in zip(left, result, strict=True):
-                tree.grow(split, listed, each)
+            for split, (listed, counts) in zip(left, result, strict=True):
+                tree.grow(split, listed, counts)
             check_rounds(tree, rounds, self.text.spell)
             rows.later_round(left)
             self.progress(f"round{tree.rounds}", 1, 1)
@@ -140,7 +139,9 @@ class BoundedJob:
         def count(worker: ShardWorker, number: int) -> None:
             files.write(number, worker.count(shards[number], self.rows))
 
-        self._each("count", [shard.number for shard in shards if not files.done(shard.number)], len(shards), count)
+        missing = [shard.number for shard in shards if not files.done(shard.number)]
+        for done, _ in enumerate(each(missing, self.threads, self._worker, count), len(shards) - len(missing) + 1):
+            self.progress("count", done, len(shards))
         self.scratch.size()
         if isinstance(self.rows, RowFiles):
             self.rows.drop()
@@ -153,40 +154,21 @@ class BoundedJob:
         smoothing, discounts, fallbacks = totals.smoothing(self.how)
         shared = smooth_all(tree, totals.closed, smoothing)
         unfinished = self.path.with_name(f".{folder.name}.{fingerprint(str(folder.absolute()))[:8]}.part")
-        resumed = unfinished.exists() and (folder / "begun").exists()
-        for mark in folder.glob("written*") if not resumed else ():
-            mark.unlink()
-        file = ModelFile(unfinished, resumed=resumed)
         unigrams = unigram_lines(text, self.corpus.counts, totals.contexts, smoothing)
-        file.begin(self.order, tree, totals.tallies, totals.sizes(), unigrams)
-        (folder / "begun").touch()
-        shards, targets = len(tree.shards), len(tree.shards) + len(tree.splits)
-        marks = [folder / f"written{target:06d}" for target in range(targets)]
 
-        def write(worker: ShardWorker, target: int) -> None:
-            names = files.names(target, range(shards), totals.names_of(target))
-            file.write(worker.lines(target, self.rows, totals.closed, smoothing, shared, names, file.places(target)))
-            marks[target].touch()
+        def lines(worker: ShardWorker, target: int, places: Sequence[int]) -> Iterator[LineBlock]:
+            names = files.names(target, range(len(tree.shards)), totals.names_of(target))
+            return worker.lines(target, self.rows, totals.closed, smoothing, shared, names, places)
 
-        self._each("write", [target for target in range(targets) if not marks[target].exists()], targets, write)
-        file.close()
+        write_whole(
+            unfinished, folder, tree, totals, unigrams, lines, threads=self.threads, new_worker=self._worker,
+            progress=self.progress,
+        )  # fmt: skip
         unfinished.replace(self.path)
         return totals, discounts, fallbacks
 
-    def _each(self, phase: str, numbers: list[int], total: int, call: Callable[[ShardWorker, int], None]) -> None:
-        """call(worker, number) for each number, in threads with one worker each; `total` includes finished work."""
-        swept = SweptFiles(self.scratch.folder, self.order)
-        own = threading.local()
-
-        def work(number: int) -> None:
-            if not hasattr(own, "worker"):
-                own.worker = ShardWorker(self.text, self.tree, swept)
-            call(own.worker, number)
-
-        with ThreadPoolExecutor(self.threads) as pool:
-            calls = map(work, numbers) if self.threads == 1 else pool.map(work, numbers)
-            for done, _ in enumerate(calls, total - len(numbers) + 1):
-                self.progress(phase, done, total)
+    def _worker(self) -> ShardWorker:
+        return ShardWorker(self.text, self.tree, SweptFiles(self.scratch.folder, self.order))
 
     def _check_disk(self, need: Need) -> None:
         check_disk(need, self.order, self.scratch.folder, self.path.parent, self.scratch.size())

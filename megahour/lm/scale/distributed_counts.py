@@ -6,10 +6,12 @@ words; names of contexts, one partition per group of targets.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +23,14 @@ from megahour.lm.estimate.estimate import thresholds
 from megahour.lm.estimate.sweep import SUMS, TALLIES
 from megahour.lm.scale.distributed import Cluster, row_list, rows_of
 from megahour.lm.scale.joined import join_lines, write_words
-from megahour.lm.scale.shard_lines import columns
+from megahour.lm.scale.shard_kernels import place_names
+from megahour.lm.scale.shard_lines import LineBlock, columns
 from megahour.lm.scale.shard_types import NAME, SHARE, Counted, Shared, Text
 from megahour.lm.scale.shard_work import ShardWorker
 from megahour.lm.scale.shared_context import close, close_all, smooth_all
-from megahour.lm.scale.streams import StreamWriter, shard_stream
+from megahour.lm.scale.streams import StreamWriter, digest_of, shard_stream
 from megahour.lm.scale.totals import Totals, unigram_lines
+from megahour.lm.scale.whole_file import write_whole
 from megahour.lm.text.arrays import Int64, load_array, save_array
 
 SHARE_COLUMNS = ("word", "adjusted", "raw", "first")
@@ -153,14 +157,17 @@ class Counting:
         save_array(out, ".npy", sums)
 
     def _merge_names(self, batches: Batches, out: ShardWriter) -> None:
-        names, targets = [columns(np.empty(0, NAME))], [np.empty(0, np.int32)]
-        for batch in batches:
-            names.append(rows_of(batch["name"]))
-            targets.append(batch["target"].to_numpy())
-        to = np.concatenate(targets)
-        with out.open(".names") as file:
-            file.write(np.concatenate(names)[np.argsort(to, kind="stable")].tobytes())
-        save_array(out, ".npy", np.concatenate([[0], np.cumsum(np.bincount(to, minlength=self.parts.targets))]))
+        held = [(rows_of(batch["name"]), batch["target"].to_numpy()) for batch in batches]
+        edges = np.zeros(self.parts.targets + 1, np.int64)
+        for _, targets in held:
+            edges[1:] += np.bincount(targets, minlength=self.parts.targets)
+        np.cumsum(edges, out=edges)
+        ordered, cursors = np.empty(int(edges[-1]), NAME), edges[:-1].copy()
+        for names, targets in held:
+            place_names(names, targets, cursors, columns(ordered))
+        with shard_stream(out, ".names") as file:
+            file.put(ordered.view(np.uint8))
+        save_array(out, ".npy", edges)
 
 
 class Estimating:
@@ -192,27 +199,29 @@ class Estimating:
 
     def write_unigrams(self, out: ShardWriter) -> None:
         """Write the lines of unigrams."""
-        lines = unigram_lines(self.text, self.counting.cluster.counts, self.totals.contexts, self.smoothing[0])
         with shard_stream(out, ".1.txt") as file:
-            file.put(np.frombuffer(lines, np.uint8))
+            file.put(np.frombuffer(self._unigrams(), np.uint8))
 
     def write_target(self, target: int, out: ShardWriter) -> None:
         """Write the lines of a target by order."""
-        closed, nowhere = self.totals.closed, [0] * (self.text.order + 1)
-        names = np.concatenate([self._names(target), self.totals.names_of(target)])
-        worker, rows = self.counting.worker, self.counting.cluster
         files: dict[int, StreamWriter] = {}
         with ExitStack() as stack:
-            for piece in worker.lines(target, rows, closed, self.smoothing[0], self.shared, names, nowhere):
+            for piece in self._lines(self.counting.worker, target, [0] * (self.text.order + 1)):
                 if piece.k not in files:
                     files[piece.k] = stack.enter_context(shard_stream(out, f".{piece.k}.txt"))
                 files[piece.k].put(piece.text)
                 out.came_in(piece.lines)
                 out.kept(piece.lines)
 
-    def write_arpa(self, lines: Artifact, out: ShardWriter) -> None:
-        """Write `.arpa` from the lines of all shards."""
-        join_lines(lines, self.totals.sizes(), out)
+    def write_arpa(self, lines: Artifact | None, out: ShardWriter, work: Path, threads: int) -> None:
+        """Write `.arpa` from the lines of all shards; None: compute the lines here, in threads.
+
+        work: a folder that survives a kill, for the unfinished file.
+        """
+        if lines is not None:
+            join_lines(lines, self.totals.sizes(), out)
+        else:
+            self._write_whole(out, work, threads)
         write_words(*self.counting.cluster.spelling, out)
         _, result, fallbacks = self.smoothing
         out.stats.update(
@@ -223,6 +232,24 @@ class Estimating:
             wildcards=self.totals.wildcards(),
             sharding=self.tree.report().stats(),
         )
+
+    def _write_whole(self, out: ShardWriter, work: Path, threads: int) -> None:
+        unfinished = work / "unfinished.arpa"
+        _ = self.smoothing, self.shared  # once, before the threads
+        write_whole(
+            unfinished, work, self.tree, self.totals, self._unigrams(), self._lines,
+            threads=threads, new_worker=lambda: ShardWorker(self.text, self.tree), synced=True,
+        )  # fmt: skip
+        out.hashed(".arpa", digest_of(unfinished))
+        shutil.move(unfinished, out.path(".arpa"))
+
+    def _lines(self, worker: ShardWorker, target: int, places: Sequence[int]) -> Iterator[LineBlock]:
+        names = np.concatenate([self._names(target), self.totals.names_of(target)])
+        smoothing, shared = self.smoothing[0], self.shared
+        return worker.lines(target, self.counting.cluster, self.totals.closed, smoothing, shared, names, places)
+
+    def _unigrams(self) -> bytes:
+        return unigram_lines(self.text, self.counting.cluster.counts, self.totals.contexts, self.smoothing[0])
 
     def _names(self, target: int) -> npt.NDArray[np.void]:
         parts = self.counting.parts

@@ -49,10 +49,14 @@ def estimate_on(
     *,
     text: Artifact | None = None,
     work: Path | None = None,
+    lines: bool = True,
 ) -> tuple[Artifact, list[Cost]]:
     """Estimate a model by stages in `folder`; return the artifact with `.arpa`, `folder`/arpa, and the stages' costs.
 
     Finished stages do not run again. Their cost is that of the run that made them, from timings/cost.json.
+
+    lines: write the lines of each shard, and then join them. Otherwise one task with a thread for each worker of the
+    engine writes the file, whose lines are then written, hashed and read once less: for engines of one machine.
     """
     job = Steps(engine, folder, work)
     given = {"text": text} if text is not None else {}
@@ -64,8 +68,11 @@ def estimate_on(
         rounds.append(f"round{len(rounds)}")
         made = job.run(rounds[-1], stages.Reshard(), job.made(*rounds[:-1]))
     job.run("tally", stages.TallyShards(), job.made(*rounds), tally)
-    job.run("lines", stages.EstimateLines(), job.made("tally", *rounds))
-    job.run("arpa", stages.JoinArpa(), job.made("lines", "tally", *rounds))
+    if lines or Artifact(f"{folder}/lines").complete:
+        job.run("lines", stages.EstimateLines(), job.made("tally", *rounds))
+        job.run("arpa", stages.JoinArpa(), job.made("lines", "tally", *rounds))
+    else:
+        job.run("arpa", stages.JoinArpa(), job.made("tally", *rounds), threads=engine.workers)
     return Artifact(f"{folder}/arpa"), job.costs
 
 
@@ -81,15 +88,27 @@ class Steps:
         return {name: Artifact(f"{self._folder}/{name}") for name in names}
 
     def run(
-        self, name: str, stage: Any, inputs: Mapping[str, Artifact], params: Params | None = None, **options: Any
+        self,
+        name: str,
+        stage: Any,
+        inputs: Mapping[str, Artifact],
+        params: Params | None = None,
+        *,
+        threads: int = 1,
+        **options: Any,
     ) -> Manifest:
-        """Run a stage with its output in folder `name`, with these parameters, or with `options`, else defaults."""
+        """Run a stage with its output in folder `name`, with these parameters, or with `options`, else defaults.
+
+        threads: of each of its tasks.
+        """
         params = params or stage.params.model_validate(options)
         output = Artifact(f"{self._folder}/{name}")
         made_before = output.complete and output.manifest.fingerprint == stage_fingerprint(stage, params, inputs)
         before, began = cpu_seconds(), time.monotonic()
         monitor = TerminalMonitor(name)
-        manifest = run_stage(stage, params, inputs, output, self._engine, work=self._work, monitor=monitor)
+        manifest = run_stage(
+            stage, params, inputs, output, self._engine, work=self._work, threads=threads, monitor=monitor
+        )
         wall_s = time.monotonic() - began
         cost = Cost(name, cpu_seconds() - before, self._engine.workers * wall_s, wall_s)
         path = output.path(COST)

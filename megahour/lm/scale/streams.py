@@ -9,7 +9,7 @@ import errno
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,6 +132,15 @@ class StreamReader:
         os.close(self._file)  # the file system needs another alignment
         self._file = _open(self._path, 0)
         return os.preadv(self._file, [self._buffer.data], self._place)
+
+
+def digest_of(path: Path) -> str:
+    """The SHA-256 of a file, read past the page cache."""
+    digest = hashlib.sha256()
+    with closing(StreamReader(path)) as file:
+        for piece in file.pieces():
+            digest.update(piece.data)
+    return digest.hexdigest()
 
 
 def short_file(path: Path) -> StageError:

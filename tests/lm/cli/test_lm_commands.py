@@ -325,11 +325,17 @@ def test_limiting_the_vocabulary_gives_lmplzs_n_grams(name: str, tmp_path: Path)
 
 def test_the_cluster_command_makes_the_same_file_and_says_what_each_stage_took(tmp_path: Path) -> None:
     assert megahour("train", HERE / "small.txt", "--out", tmp_path / "held.arpa").exit_code == 0
-    said = megahour("cluster", HERE / "small.txt", "--workers", 1, "--shard-rows", 9, "--out", tmp_path / "run").output
+    given = "cluster", HERE / "small.txt", "--workers", 1, "--shard-rows", 9, "--out", tmp_path / "run"
+    said = megahour(*given).output
     assert "shards have up to 32,768 positions, not 9: fewer than" in said
     assert (tmp_path / "run/arpa/shards/00000.arpa").read_bytes() == (tmp_path / "held.arpa").read_bytes()
     assert "reserved CPU s" in said
     assert "tally" in said
+    assert not (tmp_path / "run/lines").exists()
+    with pytest.raises(MegahourError, match=r"without the step of the lines\nRemedy: megahour lm cluster --lines"):
+        measured_run(str(tmp_path / "run"))
+    assert megahour(*given, "--lines").exit_code == 0
+    assert (tmp_path / "run/arpa/shards/00000.arpa").read_bytes() == (tmp_path / "held.arpa").read_bytes()
     steps = {step.name: step for step in measured_run(str(tmp_path / "run"))}
     assert [*steps] == ["words", "vocabulary", "round1", "tally", "lines", "arpa"]
     assert [round(1e6 * steps[name].hours) for name in ("words", "vocabulary", "lines")] == [201, 32, 243]

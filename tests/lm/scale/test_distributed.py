@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lm_skewed import bounded, in_memory, write_skewed
@@ -16,12 +17,16 @@ from spark_marks import needs_spark
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
+from megahour.core.writer import ShardWriter
 from megahour.engine.base import Engine
 from megahour.engine.local import LocalEngine
 from megahour.lm.estimate.estimate import estimate
 from megahour.lm.estimate.reading import read_corpus, vocabulary_of
 from megahour.lm.params import TallyParams, VocabularyParams, WordsParams
+from megahour.lm.scale.held import estimating_of
 from megahour.lm.scale.on_engine import Cost, cost_table, estimate_on
+from megahour.lm.scale.shard_lines import LineBlock
+from megahour.lm.scale.shard_work import ShardWorker
 from megahour.lm.text.cut import WordCut
 from megahour.lm.text.pieces import pieces_of, read_piece
 from megahour.lm.text.sources import blocks
@@ -33,13 +38,13 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def estimated(
-    engine: Engine, text: Path, folder: Path, cutoffs: tuple[int, ...] = (0,), **cut: object
+    engine: Engine, text: Path, folder: Path, cutoffs: tuple[int, ...] = (0,), lines: bool = True, **cut: Any
 ) -> tuple[bytes, Artifact, list[Cost]]:
     """The ARPA file of a text in pieces of a megabyte and shards of 33,000 positions."""
     words = WordsParams(source=[str(text)], piece_mb=1, parts=2, max_bad=0)
     vocabulary = VocabularyParams.model_validate({"order": 3, "shard_rows": 33_000, **cut})
     tally = TallyParams(prune=list(cutoffs), ranges=2, groups=3, max_bad=0)
-    found, costs = estimate_on(engine, str(folder), words, vocabulary, tally, work=folder / "work")
+    found, costs = estimate_on(engine, str(folder), words, vocabulary, tally, work=folder / "work", lines=lines)
     return found.read_bytes(0, ".arpa"), found, costs
 
 
@@ -76,6 +81,42 @@ def test_another_number_of_workers_gives_the_same_artifacts_and_a_second_run_mak
         estimated(engine, text, tmp_path)
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.txt")} == before
     assert artifact.manifest.digest == local[1].manifest.digest
+
+
+def test_threads_of_one_task_write_the_same_file_without_lines(small: tuple[Path, Artifact], tmp_path: Path) -> None:
+    with LocalEngine(3) as engine:
+        model, artifact, costs = estimated(engine, small[0], tmp_path, cutoffs=(0, 1), lines=False)
+    assert model == small[1].read_bytes(0, ".arpa")
+    assert artifact.manifest.digest == small[1].manifest.digest
+    assert costs[-2].stage == "tally"
+    assert verify(artifact) == []
+
+
+def test_a_file_that_was_cut_off_goes_on_with_its_missing_targets(
+    small: tuple[Path, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path(small[1].url.removesuffix("/arpa").removeprefix("file://"))
+    made_before = ("tally", "vocabulary", "round1", "round2")
+    inputs = {name: Artifact(str(folder / name)) for name in made_before if (folder / name).exists()}
+    whole, written, stop_at = ShardWorker.lines, list[int](), [2]
+
+    def lines(worker: ShardWorker, target: int, *values: Any) -> Iterator[LineBlock]:
+        if len(written) == stop_at[0]:
+            raise KeyboardInterrupt
+        written.append(target)
+        return whole(worker, target, *values)
+
+    monkeypatch.setattr(ShardWorker, "lines", lines)
+    made = estimating_of(inputs, TallyParams(prune=[0, 1], ranges=2, groups=3))
+    out = Artifact(str(tmp_path / "out"))
+    with pytest.raises(KeyboardInterrupt), ShardWriter(out, 0, "f") as first:
+        made.write_arpa(None, first, tmp_path, 1)
+    stop_at[0] = -1
+    with ShardWriter(out, 0, "f") as second:
+        made.write_arpa(None, second, tmp_path, 1)
+        second.commit()
+    assert out.read_bytes(0, ".arpa") == small[1].read_bytes(0, ".arpa")
+    assert written == [*range(len(made.totals.tallies))]  # each target once
 
 
 @pytest.mark.parametrize("cut", [{"vocabulary": 400}, {"min_count": 9}])
