@@ -22,7 +22,7 @@ from megahour.core.hooks import load_function
 from megahour.core.store import Artifact
 from megahour.corpus.media.tar import ShardAudio
 from megahour.corpus.text.normalise import normalise
-from megahour.features.distortion import distortion, heard
+from megahour.features.distortion import analyse, distortion
 from megahour.score.wer import word_edits
 from megahour.tts.score_shard import dnsmos, pesq_and_stoi
 from megahour.tts.speaking import Manner, Speaker, vocoder_at
@@ -35,7 +35,7 @@ def measured(
     true: Float32, said: Float32, rate_hz: int, text: str, hear: Callable[..., str] | None, *, in_time: bool
 ) -> dict[str, float]:
     """Of one utterance; in_time: `said` has the timing of `true`, so PESQ and STOI say something."""
-    found = {"mcd_db": distortion(heard(true, rate_hz), heard(said, rate_hz)).mcd_db}
+    found = {"mcd_db": distortion(analyse(true, rate_hz), analyse(said, rate_hz)).mcd_db}
     found |= pesq_and_stoi(true, rate_hz, said, rate_hz) if in_time else {}
     found |= {"mos": dnsmos(said, rate_hz)["mos"]} if find_spec("speechmos") else {}
     if hear is not None:

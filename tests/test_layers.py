@@ -138,3 +138,27 @@ def test_the_check_sees_a_wrong_import(tmp_path: Path) -> None:
     bad = tmp_path / "bad.py"
     bad.write_text("def f():\n    from megahour.report.stage import Report\n")
     assert imported(bad) == {"report"}
+
+
+def names_of(module: str) -> set[str]:
+    """What can be imported from a module: what it defines or imports, and the modules of a folder."""
+    path = ROOT / module.replace(".", "/")
+    found = {each.stem for each in path.glob("*")}
+    for node in ast.walk(
+        ast.parse((path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text("utf-8"))
+    ):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name, ctx=ast.Store()):
+                found.add(name)
+            case ast.ImportFrom(names=taken) | ast.Import(names=taken):
+                found |= {each.asname or each.name for each in taken}
+    return found
+
+
+def test_benchmarks_import_what_exists() -> None:
+    """They are run by hand and not typed: a function that was renamed would be noticed months later."""
+    for path in sorted((ROOT / "benchmarks").glob("*.py")):
+        for module, taken in imports(path):
+            if module.split(".")[0] == "megahour":
+                missing = set(taken) - names_of(module)
+                assert not missing, f"{path.relative_to(ROOT)} imports {missing} from {module}"
