@@ -140,6 +140,7 @@ def test_the_check_sees_a_wrong_import(tmp_path: Path) -> None:
     assert imported(bad) == {"report"}
 
 
+@cache
 def names_of(module: str) -> set[str]:
     """What can be imported from a module: what it defines or imports, and the modules of a folder."""
     path = ROOT / module.replace(".", "/")
