@@ -42,7 +42,7 @@ def test_a_service_outlasts_a_registry_that_is_away(tmp_path: Path, monkeypatch:
     """An object store that refuses for a minute, or a network disk: here a folder in the place of each file."""
     monkeypatch.setattr(host, "POLL_S", 0.01)
     monkeypatch.setattr(host, "BEAT_S", 0.01)
-    folder, away = tmp_path / "there", tmp_path / "away"
+    folder = tmp_path / "there"
     folder.mkdir()
     place(tmp_path, folder)
     registry, stop = Registry(str(tmp_path / "registry")), threading.Event()
@@ -54,16 +54,18 @@ def test_a_service_outlasts_a_registry_that_is_away(tmp_path: Path, monkeypatch:
     time.sleep(0.1)
     (folder / "services").unlink()
     until(lambda: registry.services(model) == [HERE])
-    (entry,) = (path.relative_to(folder) for path in (folder / "services").iterdir())
-    for file in ("wanted.json", entry):
-        shutil.copytree(folder, away)
-        (away / file).unlink()
-        (away / file).mkdir()
+    (entry,) = (folder / "services").glob("*.json")  # not what is being written
+    offered_ns = entry.stat().st_mtime_ns
+    until(lambda: entry.stat().st_mtime_ns > offered_ns)  # by the first beat the offer has been made
+    for number, file in enumerate(("wanted.json", f"services/{entry.name}")):
+        away = tmp_path / f"away-{number}"
+        (away / file).mkdir(parents=True)
+        if number:
+            shutil.copy(folder / "wanted.json", away)
         place(tmp_path, away)
         time.sleep(0.1)
         assert thread.is_alive()
         place(tmp_path, folder)
-        shutil.rmtree(away)
     stop.set()
     thread.join()
     assert registry.services(model) == []
