@@ -12,6 +12,7 @@ import pytest
 from botocore.exceptions import EndpointConnectionError
 from fsspec.implementations.local import LocalFileSystem
 
+from megahour.core.store import Artifact
 from megahour.sync.checkpoint import Checkpoints
 from megahour.train.checkpoints import Saving
 from megahour.train.leave import given, leave, newest, request
@@ -58,9 +59,9 @@ def test_checkpoints_that_go_while_they_are_looked_at_and_a_store_that_fails_do_
     tmp_path: Path, process: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoint(tmp_path, "7")
-    whole = LocalFileSystem.glob
+    whole = Artifact.matching
     with monkeypatch.context() as patched:
-        patched.setattr(LocalFileSystem, "glob", lambda fs, path: [*whole(fs, path), f"{tmp_path}/gone"])
+        patched.setattr(Artifact, "matching", lambda home, path: [*whole(home, path), f"{tmp_path}/gone"])
         assert newest(str(tmp_path)) > 0
     answers = iter([1.0])
 
