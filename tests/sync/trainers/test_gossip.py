@@ -492,7 +492,7 @@ def steps_of_process(straggler: int, killed: int, steps: int, order: str) -> tup
 
     The straggler begins a step when each of the others has made five more.
     """
-    group = TorchGroup(timeout_s=100, grace_s=2.0)
+    group = TorchGroup(timeout_s=100, grace_s=1.0)
     store = PrefixStore("made", dist.distributed_c10d._get_default_store())
     others = [rank for rank in range(group.size) if rank != straggler]
     model = vector_model(torch.arange(1000.0))

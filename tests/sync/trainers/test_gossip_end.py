@@ -124,7 +124,7 @@ def points(*always: str, of: list[str] = POINTS) -> list[Any]:
 @pytest.mark.parametrize("point", points("before", "at exchange 1", "behind all_reduce 1", "behind all_gather 1"))
 def test_whoever_is_left_when_one_dies_ends_with_one_model(point: str) -> None:
     waits = point == "behind all_reduce 1"
-    found = run_workers(end, WORKERS, point, dies, TIMEOUT_S if waits else 4 * TIMEOUT_S)
+    found = run_workers(end, WORKERS, point, dies, TIMEOUT_S if waits else 2 * TIMEOUT_S)
     assert found[LOST] is None
     ended = agreed(found)
     if not waits:
