@@ -37,7 +37,7 @@ class TokenLabels:
     between: bool = True
     every_place: bool = False
     timed: ClassVar[Mapping[str, int]] = MappingProxyType({})
-    _warned: int = field(default=LARGE_LATTICE, init=False, repr=False, compare=False)
+    _warned: int = field(default_factory=lambda: LARGE_LATTICE, init=False, repr=False, compare=False)
 
     def known(self, shard: int, table: pa.Table, stacked: NDArray[np.int64]) -> NDArray[np.bool_]:
         return np.fromiter(
