@@ -96,6 +96,7 @@ def _work(pipe: Connection, store: str, rank: int, workers: int, function: Calla
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=workers, timeout=timedelta(seconds=120)
     )
+    dist.barrier()  # a worker that leaves the group, or ends, while others still connect would end these
     try:
         result = function(*arguments)
     except Exception as error:
