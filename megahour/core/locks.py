@@ -37,6 +37,7 @@ RENEW_S = 20.0
 EXPIRY_S = 90.0  # without a renewal, a writer on another machine counts as dead
 TRIES = 100  # attempts to write a mark while other writers come and go
 TIE_S = 6.0  # of two simultaneous writers, how long the first by token waits for the other to give way
+LOOK_S = 0.2  # how often it looks whether that one has
 CHECKED_S = 2.0  # least time between two checks of a mark by one process
 
 
@@ -126,7 +127,7 @@ class _Lock:
                 first = min(rivals, key=lambda rival: ("held" not in rival.owner, rival.token))
                 if "held" in first.owner or first.token < self.token or time.monotonic() > deadline_s:
                     raise self._refusal(first)
-                time.sleep(TIE_S / 30)
+                time.sleep(LOOK_S)
         except BaseException:
             self._remove()
             raise

@@ -62,6 +62,7 @@ def until(condition: Callable[[], bool]) -> None:
 def test_of_many_that_come_at_once_one_gets_the_place(place: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     """The holder keeps it until all others have been refused, so a second holder would be noticed."""
     monkeypatch.setattr(locks, "TIE_S", 240.0)
+    monkeypatch.setattr(locks, "RENEW_S", 0.5)  # from the first renewal on, others see who has the place
     for _ in range(3):
         start, outcomes = threading.Barrier(4), []
 
@@ -380,7 +381,8 @@ def test_holding_a_place_on_s3_takes_three_requests(
     assert len(calls) <= 5, calls
 
 
-def test_the_plain_disk_locks_against_fsspec_s(tmp_path: Path) -> None:
+def test_the_plain_disk_locks_against_fsspec_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "TIE_S", 0.1)
     with (
         alone(Disk(), tmp_path),
         pytest.raises(StoreError, match="another process"),
