@@ -71,8 +71,8 @@ def page(plans: list[dict[str, Any]], runs: list[dict[str, float]], of: list[flo
     lines = [
         "# A plan of language models beside the runs", "",
         "`python benchmarks/lm_plan.py predict --from RUN … --words N,N,N`, the runs, then `… compare --run RUN …`:",
-        f"`lm cluster --order 4 --shard-rows 65536 --lines --workers 2` of {parts} M words gave the laws. These plans were",
-        "committed (`lm_plan.json`) before a larger run had ended. Planned, took, and the difference.", "",
+        f"`lm cluster --order 4 --shard-rows 65536 --lines --workers 2` of {parts} M words gave the laws. These plans",
+        "were committed (`lm_plan.json`) before a larger run had ended. Planned, took, and the difference.", "",
         f"| | {' | '.join(head)} |", f"| --- |{' ---: |' * len(runs)}",
     ]  # fmt: skip
     near = every = 0
