@@ -75,7 +75,7 @@ hashes:
 clean:
 	rm -rf .venv .venv-* runs build dist site *.egg-info
 
-# With a newer pip: the one that comes with Python 3.11 takes twice the time for so many packages.
+# With a newer pip: the one that comes with Python 3.11 takes twice the CPU time for so many packages.
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "megahour needs Python 3.11 or newer")'
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "no venv: on Debian, apt install python3-venv" >&2; exit 1; }

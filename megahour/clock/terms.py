@@ -22,7 +22,7 @@ the step times are
 c: slowdown of a full node; u, s: lasting and momentary spread of worker speeds; h: exchange time that DDP hides behind
 the backward pass (`dense` in a training stage sends after the backward pass); e, d: encoding with all that the trainer
 does besides, and decoding one message; b: an all-gather of a few bytes, of which gtc makes two, one to agree on weights
-and one of the messages; x: sending a dense gradient to a neighbour, for which nobody waits but the two;
+and one of the messages; x: sending a dense gradient to a neighbour, while only these two wait;
 g: sending one worker's message through a node's link to all m workers of that node; F₀: number of flows at which
 a link congests (none: never); k: density of a node's sum relative to one worker's gradient; r: neighbours of a node, 2
 (1 with two nodes, where one node asks and waits and the other only serves); o: time that gossip in the order cta does

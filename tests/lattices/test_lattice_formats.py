@@ -37,16 +37,15 @@ def archive(*entries: bytes) -> dict[str, Lattice | ValueError]:
     return dict(read_archive(io.BytesIO(b"".join(entries)), SPELLED))
 
 
+def written(one: Lattice) -> dict[str, Lattice | ValueError]:
+    """The lattice read back from an archive: binary, text, and binary again."""
+    binary, text = compact_bytes(one, NUMBERS), compact_text(one, NUMBERS).encode()
+    return archive(b"u1 ", binary, b"u2 ", text, b"u3 ", binary)
+
+
 def test_a_compact_archive_is_read_as_it_was_written_binary_and_text() -> None:
     one = lattice()
-    found = archive(
-        b"u1 ",
-        compact_bytes(one, NUMBERS),
-        b"u2 ",
-        compact_text(one, NUMBERS).encode(),
-        b"u3 ",
-        compact_bytes(one, NUMBERS),
-    )
+    found = written(one)
     assert list(found) == ["u1", "u2", "u3"]
     for each in found.values():
         assert isinstance(each, Lattice)
@@ -59,14 +58,7 @@ def test_a_word_that_ends_a_lattice_is_written_too() -> None:
     nodes = "VERSION=1.0\nI=0 t=0\nI=1 t=0.3 W=red\nI=2 t=0.6 W=boat\n"
     links = "J=0 S=0 E=1 a=-2 l=-1\nJ=1 S=1 E=2 a=-1\nJ=2 S=0 E=2 W=l'eau a=-4.5\nJ=3 S=1 E=2 W=!NULL a=-3\n"
     _, one = from_slf((nodes + links).splitlines(), 0.03)
-    found = archive(
-        b"u1 ",
-        compact_bytes(one, NUMBERS),
-        b"u2 ",
-        compact_text(one, NUMBERS).encode(),
-        b"u3 ",
-        compact_bytes(one, NUMBERS),
-    )
+    found = written(one)
     assert [path.words for path in best_paths(one, 1.0)] == [("red", "boat"), ("l'eau",), ("red",)]
     for each in found.values():
         assert isinstance(each, Lattice)

@@ -323,7 +323,7 @@ def test_filters_narrow_the_table_together(page: Any) -> None:
     until(page, f"document.querySelector('#found').textContent.startsWith('{len(expected)} of 2,000')")
     assert set(values(page, "language")) == {"en"}
     assert all(float(cer) <= 5 for cer in values(page, "cer"))
-    page.locator("#search").fill("nobody says this")
+    page.locator("#search").fill("a phrase that is in no utterance")
     until(page, "document.querySelector('#utterances tbody').textContent.includes('No utterance is like that')")
 
 
@@ -359,7 +359,7 @@ NOTHING = "document.querySelector('#utterances tbody').textContent.includes('No 
 
 def search(page: Any, words: str) -> None:
     """Returns when the table shows what was found."""
-    page.locator("#search").fill("nobody says this")
+    page.locator("#search").fill("a phrase that is in no utterance")
     until(page, NOTHING)
     page.locator("#search").fill(words)
     until(page, f"!{NOTHING}")

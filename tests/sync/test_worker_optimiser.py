@@ -86,7 +86,7 @@ TRAINERS: dict[str, dict[str, object]] = {
 
 
 def resumed(group: Group, trainer: str, at: int) -> tuple[torch.Tensor, dict]:  # type: ignore[type-arg]
-    """The weights after nine steps, and the last checkpoint; at step `at` all is made anew and loaded from one.
+    """The weights after nine steps, and the last checkpoint. At step `at`, new objects load one and go on.
 
     As a framework does: a file of model and optimiser, without the worker's name.
     """

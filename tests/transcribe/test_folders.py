@@ -32,7 +32,7 @@ def test_resume_makes_what_is_missing_and_overwrite_all(tmp_path: Path) -> None:
 
 
 def calls_for(folder: Path, files: int) -> int:
-    """Function calls until the command refuses to replace the outputs of a folder of so many files."""
+    """Function calls until the command refuses to replace the outputs of a folder of `files` files."""
     for place in ("talks", "out"):
         (folder / place).mkdir(parents=True)
     for number in range(files):

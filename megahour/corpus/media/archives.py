@@ -34,6 +34,7 @@ REFUSED = {
     tarfile.FIFOTYPE: "tar-device",
 }
 LONG_NAME = b"L"
+PAX_RECORD = re.compile(rb"(\d{1,6}) ([^=]+)=")
 SPARSE = "a sparse file (tar -S); pack it again without -S"
 # Positions of the flag that another header of a sparse file's map follows, in the member's header and in such a header.
 EXTENDED, EXTENDED_AGAIN = 482, 504
@@ -143,7 +144,7 @@ def _said(kind: bytes, payload: bytes, so_far: _Said) -> _Said:
 def _records(payload: bytes) -> Iterator[tuple[bytes, bytes]]:
     """Keywords and values of a pax header: ``LENGTH KEYWORD=VALUE`` and a line end, which the length counts."""
     at = 0
-    while match := re.compile(rb"(\d{1,6}) ([^=]+)=").match(payload, at):
+    while match := PAX_RECORD.match(payload, at):
         end = at + int(match[1])
         yield match[2], payload[match.end() : end - 1]
         if end <= at:

@@ -214,7 +214,7 @@ def _only_chunks(file: BinaryIO, position: int, size: int) -> bool:
         if not all(0x20 <= byte < 0x7F for byte in name):
             return False
         position += 8 + length + length % 2
-    return True  # so many of them are no samples
+    return True  # samples do not look like 100,000 chunks in a row
 
 
 def _check_sphere(file: BinaryIO, size: int) -> None:

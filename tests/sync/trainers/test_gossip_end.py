@@ -135,7 +135,7 @@ def test_whoever_is_left_when_one_dies_ends_with_one_model(point: str) -> None:
 
 @pytest.mark.parametrize("point", points("at all_reduce 1", of=["before", "at all_reduce 1", "at all_gather 1"]))
 def test_one_that_stands_still_for_less_than_the_limit_is_waited_for(point: str) -> None:
-    patient_s = 20 * TIMEOUT_S  # nobody is waited for in vain
+    patient_s = 20 * TIMEOUT_S  # every worker comes back in that time
     assert agreed(run_workers(end, WORKERS, point, stops_briefly, patient_s)) == [0, 1, 2, 3]
 
 

@@ -101,7 +101,7 @@ class Forked(Coordinator):
         return [n for n in range(len(self.workers)) if n not in self.lost]
 
     def together(self, workers: int = 4, after: str = "") -> str:
-        """The group in which so many workers, all that are not lost, have come together, unless it is `after`.
+        """The group of all living workers, if it has this number of them and is not `after`.
 
         One that breaks or fails to form has another number: on a busy machine there may be several.
         """
