@@ -190,7 +190,8 @@ def _heard(row: Row, text: str | None) -> Row:
     if text is None:
         return {}
     hypothesis = normalise(text, row["language"] or "en").text
-    edits = word_edits(row["text"], hypothesis)
+    # Russian is written with or without the dots of ё.
+    edits = word_edits(row["text"].replace("ё", "е"), hypothesis.replace("ё", "е"))
     return {"heard": hypothesis, "words": edits.length, "errors": edits.errors}
 
 

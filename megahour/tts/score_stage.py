@@ -20,7 +20,7 @@ class ScoreSpeech(Stage[ScoreSpeechParams]):
     """
 
     name = "score-speech"
-    version = 2
+    version = 3
     params = ScoreSpeechParams
     inputs = (
         Input("speech", kinds=("utterances",)),

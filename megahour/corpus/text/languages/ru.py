@@ -16,6 +16,11 @@ from megahour.corpus.text.languages.base import Around, Noun, Tongue, Words, nou
 from megahour.corpus.text.languages.roman import value_of
 
 _GENITIVE = one_of("до от около с со более менее больше меньше свыше порядка из без для после кроме")
+# Words that end as nouns do, but stand beside a number that they do not count: нажмите 1 для справки.
+_NO_NOUNS = one_of(
+    "а во да для до за ко на не но о по про со то если или когда либо пока после почти при сейчас тогда тоже только "
+    "также уже хотя чтобы вместо вне"
+)
 _CASE_OF_SUFFIX = {
     **{"й": ("n", "m"), "ый": ("n", "m"), "ий": ("n", "m"), "ой": ("n", "m"), "я": ("n", "f"), "ая": ("n", "f")},
     **{"е": ("n", "n"), "ое": ("n", "n"), "го": ("g", "m"), "ого": ("g", "m"), "его": ("g", "m")},
@@ -185,7 +190,7 @@ def _ends_in_one(digits: str) -> bool:
 def _gender_of(digits: str, after: str) -> str:
     """Gender of the noun that a number ending in 1 or 2 counts, by its ending: две книги, одна книга, два дома."""
     word = after.lower()
-    if not re.fullmatch(r"[а-яё]+", word):
+    if word in _NO_NOUNS or not re.fullmatch(r"[а-яё]+", word):
         return ""
     if _ends_in_one(digits):
         return "f" if word.endswith(("а", "я", "ая")) else "n" if word.endswith(("о", "е")) else "m"
