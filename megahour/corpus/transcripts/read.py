@@ -21,7 +21,7 @@ from megahour.corpus.transcripts.encodings import decode_text
 from megahour.corpus.transcripts.json_cues import MAX_HOURS, json_cues, timed_cue
 from megahour.corpus.transcripts.json_words import Said
 from megahour.corpus.transcripts.sentences import in_sentences
-from megahour.corpus.transcripts.subtitle_forms import ass_said, table_said, ttml_said
+from megahour.corpus.transcripts.subtitle_forms import ass_said, clocked_said, table_said, ttml_said
 from megahour.corpus.transcripts.word_tiers import ctm_said, textgrid_said
 
 _CHEVRONS = re.compile(r"(?<=\S)\s(?=>>+\s)")  # change to an unnamed speaker
@@ -81,6 +81,7 @@ SUFFIXES = (
 )  # fmt: skip
 TIMED_SUFFIXES = (".srt", ".vtt", ".sbv")
 PLAIN_SUFFIXES = (".txt", ".lab")  # .lab is the Montreal Forced Aligner's
+TIMING_SHARE = 0.2  # of a text's lines, above which it is a file of subtitles
 REACH_S = 10  # cues that are out of order by at most this are moved into place
 _CLOCK = r"(-?)(?:(\d{1,4}):)?(\d{1,3}):(\d{1,3})"
 _FRACTION = r"[.,](\d{1,9})"
@@ -124,8 +125,8 @@ def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "
     elif suffix in PLAIN_SUFFIXES:
         if suffix == ".lab" and all(map(_HTK_LABEL.fullmatch, text.strip().split("\n"))):
             raise BadRecord("unreadable-transcript", "labels with times in 100 ns, as HTK has them; give the text")
-        labelled = [timed_cue(each, rate_hz) for each in table_said(text)]
-        cues = labelled or [Cue(-1, -1, paragraph) for paragraph in _paragraphs(text)]
+        labelled = [timed_cue(each, rate_hz) for each in table_said(text)] or _subtitles(text, rate_hz)
+        cues = labelled or _clocked(text, rate_hz) or [Cue(-1, -1, paragraph) for paragraph in _paragraphs(text)]
     else:
         cues = list(_timed_cues(text, rate_hz, is_vtt=suffix == ".vtt"))
     absurd = sum(cue.start_samples < 0 for cue in cues)
@@ -138,6 +139,22 @@ def _table(text: str) -> list[Said]:
     if not (said := table_said(text)) and text.strip():
         raise BadRecord("unreadable-transcript", "not lines of start, end and text with tabs between them")
     return said
+
+
+def _subtitles(text: str, rate_hz: int) -> list[Cue]:
+    """Cues of SRT or WebVTT under the name of a text; none of another text."""
+    lines = [line for line in text.split("\n") if line.strip()]
+    timings = sum("->" in line and bool(_TIMING.match(line)) for line in lines)
+    return list(_timed_cues(text, rate_hz, is_vtt="WEBVTT" in lines[0])) if timings > TIMING_SHARE * len(lines) else []
+
+
+def _clocked(text: str, rate_hz: int) -> list[Cue]:
+    """Cues of a text whose lines begin with clocks, if they do. Of a long cue only the first sentence has a time."""
+    cues = []
+    for cue in (timed_cue(each, rate_hz) for each in clocked_said(text)):
+        first, *later = in_sentences(cue.raw)
+        cues += [replace(cue, raw=first), *(Cue(-1, -1, sentence) for sentence in later)]
+    return cues
 
 
 _SAID = {

@@ -2,7 +2,8 @@
 
 TTML: W3C Recommendation "Timed Text Markup Language 2", sections 8.1 (content) and 12.3 (times). ASS has no standard:
 fields are in the order of its `Format` line, the text last. Tables are Whisper's ``.tsv`` (milliseconds, with a
-heading) and the labels that Audacity exports (seconds, without one).
+heading) and the labels that Audacity exports (seconds, without one). Plain texts may have clocks before their lines, as
+interviews, lyrics (LRC) and transcripts copied from video pages have.
 """
 
 from __future__ import annotations
@@ -24,6 +25,13 @@ _TABLE_ROW = re.compile(r"\s*(\d{1,12}(?:\.\d+)?)\t(\d{1,12}(?:\.\d+)?)\t(.*)")
 _CLOCK = re.compile(r"(\d{1,4}):(\d\d):(\d\d)(\.\d+|:\d+(?:\.\d+)?)?")
 _OFFSET = re.compile(r"(\d{1,15}(?:\.\d+)?)(h|ms|m|s|f|t)")
 _DRAWING = re.compile(r"\{[^}]*\\p[1-9]")
+_LEADING_CLOCK = re.compile(
+    r"\s*[\[(]?(?:(\d{1,2}):)?(\d{1,3}):([0-5]\d)(?:[.,](\d{1,3}))?[\])]?:?(?:\s+[-–—]\s+|\s+|$)(.*)"
+)
+CLOCKED_SHARE = 0.5  # of a file's lines, above which its clocks are times and no part of its sentences
+FEWEST_CLOCKS = 3
+MOST_UNCLOCKED = 2  # lines of a heading
+LATEST_S = 300.0  # first clock of a transcript; later ones are times of day
 
 
 def ttml_said(text: str) -> list[Said]:
@@ -142,3 +150,35 @@ def table_said(text: str) -> list[Said]:
         return []
     per_second = 1000 if headed and all("." not in start + end for start, end, _ in found) else 1
     return [Said(float(start) / per_second, float(end) / per_second, said) for start, end, said in found]
+
+
+def clocked_said(text: str) -> list[Said]:
+    """Cues of lines that begin with a clock ("0:05 Hello", "[00:00:05.2] Hello", or the clock on a line of its own).
+
+    None, as the clocks are then spoken, unless they are on most lines, counting a bare clock and the line below it as
+    one, begin in the first minutes and never fall. Lines without a clock belong to the cue before them.
+
+    >>> clocked_said("0:00 Hello.\\n0:02 How are you?\\n0:04 Bye.")[1]
+    Said(start_s=2.0, end_s=nan, text='How are you?', speaker='', joined=False)
+    """
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    found = [_LEADING_CLOCK.fullmatch(line) for line in lines]
+    starts = [_seconds(match) for match in found if match]
+    bare = sum(bool(match and not match[5]) for match in found)
+    heading = next((n for n, match in enumerate(found) if match), len(found))
+    if len(starts) < FEWEST_CLOCKS or len(starts) <= CLOCKED_SHARE * (len(lines) - bare) or heading > MOST_UNCLOCKED:
+        return []
+    if starts[0] > LATEST_S or starts[0] == starts[-1] or sorted(starts) != starts:
+        return []
+    said = [Said(math.nan, math.nan, "\n".join(lines[:heading]))] if heading else []
+    for line, match in zip(lines[heading:], found[heading:], strict=True):
+        if match:
+            said.append(Said(_seconds(match), math.nan, match[5]))
+        else:
+            said[-1] = said[-1]._replace(text=f"{said[-1].text}\n{line}".strip())
+    return said
+
+
+def _seconds(match: re.Match[str]) -> float:
+    hours, minutes, seconds, fraction, _ = match.groups()
+    return int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + float(f"0.{fraction or 0}")

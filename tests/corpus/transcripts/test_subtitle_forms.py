@@ -113,3 +113,56 @@ def test_frequencies_of_audacitys_labels_are_no_text() -> None:
 def test_lab_is_a_text_but_not_htk_labels() -> None:
     assert cues("the quick brown fox\n", ".lab") == [Cue(-1, -1, "the quick brown fox")]
     assert "HTK" in problem("0 500000 sil\n500000 900000 dh\n", ".lab").detail
+
+
+CLOCKED = {
+    "before the text": "0:01 Hello there.\n0:03.5 How are you?\n1:00:04 Bye.",
+    "on lines of their own": "0:01\nHello there.\n0:03.5\nHow are you?\n1:00:04\nBye.",
+    "in brackets": "[00:00:01] Hello there.\n\n[00:00:03,5] How are you?\n\n[01:00:04] Bye.",
+    "with colons": "0:01: Hello there.\n0:03.5: How are you?\n1:00:04: Bye.",
+    "with dashes": "(0:01) - Hello there.\n(0:03.5) – How are you?\n(1:00:04) — Bye.",
+}
+
+
+@pytest.mark.parametrize("text", CLOCKED.values(), ids=CLOCKED)
+def test_clocks_before_most_lines_of_a_text_are_times(text: str) -> None:
+    """They were spoken, "zero five Good bye"."""
+    said = [(1000, "Hello there."), (3500, "How are you?"), (3_604_000, "Bye.")]
+    assert cues(text, ".txt") == [Cue(start, -1, line) for start, line in said]
+
+
+def test_lines_without_a_clock_belong_to_the_one_before_and_a_heading_is_text() -> None:
+    text = "The interview\n0:01 ANN: Hello.\nCome in.\n0:03 BOB: Yes.\n0:05 ANN: Sit down."
+    read = [(cue.start_samples, cue.speaker, cue.raw.removeprefix(f"{cue.speaker}: ")) for cue in cues(text, ".txt")]
+    assert read == [
+        (-1, "", "The interview"), (1000, "ANN", "Hello.\nCome in."), (3000, "BOB", "Yes."), (5000, "ANN", "Sit down."),
+    ]  # fmt: skip
+
+
+def test_only_the_first_sentence_of_a_long_clocked_part_has_its_time() -> None:
+    long = "This is one sentence of many that the speaker says. " * 8
+    read = cues(f"0:00 Hello.\n0:02 {long}\n0:40 Bye.", ".txt")
+    assert [cue.start_samples for cue in read] == [0, 2000, *[-1] * 7, 40000]
+
+
+NOT_CLOCKED = {
+    "times of day": "12:30 Lunch.\n13:00 A meeting.\n14:15 Tea.",
+    "falling": "0:05 is late.\n0:03 is early.\n0:09 is noon.",
+    "on few lines": "0:01 Hello.\nOne.\nTwo.\n0:03 How are you?\nThree.\nFour.\n0:09 Bye.",
+    "chapter and verse": "\n".join(f"1:{verse} It came to pass." for verse in range(1, 32)),
+    "two alone": "0:05 is a time.\n0:09 is another.",
+}
+
+
+@pytest.mark.parametrize("text", NOT_CLOCKED.values(), ids=NOT_CLOCKED)
+def test_clocks_that_are_said_stay_in_the_text(text: str) -> None:
+    read = cues(text, ".txt")
+    assert {cue.start_samples for cue in read} == {-1}
+    assert "\n".join(cue.raw for cue in read) == text
+
+
+def test_subtitles_under_the_name_of_a_text_keep_their_times() -> None:
+    """Numbers and times were spoken."""
+    said = [Cue(1000, 2000, "Hello."), Cue(3000, 4500, "Bye.")]
+    assert cues("1\n00:00:01,000 --> 00:00:02,000\nHello.\n\n2\n00:00:03,000 --> 00:00:04,500\nBye.\n", ".txt") == said
+    assert cues("WEBVTT\n\n00:01.000 --> 00:02.000\nHello.\n\n00:03.000 --> 00:04.500\nBye.\n", ".txt") == said
