@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -143,7 +144,7 @@ def _say_voice(bundle: VoiceBundle, found: VoiceComparison, out: str) -> None:
     last = (
         f"{out}: {len(bundle.manifest.files)} files, {found.sentences} golden sentences agree, digest {bundle.digest}"
     )
-    _say_bundle(bundle, last, out, f'megahour say "hello" --voice {out}')
+    _say_bundle(bundle, last, out, shlex.join(["megahour", "say", bundle.manifest.golden[0].text, "--voice", out]))
 
 
 PLACE = "export-model"

@@ -112,22 +112,22 @@ def export_voice(
     """
     speaker = Speaker(address, lexicon=lexicon_at(lexicon) if lexicon else None, vocoder=vocoder)
     origin = origin_of(Artifact(address))
-    texts = lines_of(golden) or _of_run(origin, params.golden_clips)
+    language = params.tell or speaker.languages[0]
+    texts = lines_of(golden) or _of_run(origin, language, params.golden_clips)
     if not texts:
         raise ConfigError(
             "no golden sentences: the voice does not belong to a run whose texts are known",
             where=address,
             remedy="give a text file with a sentence per line by --golden",
         )
-    language = params.tell or speaker.languages[0]
     own = [word for line in lines_of(words) for word in normalise(line, language).tokens]
     usual = _usual(language) if speaker.pronounce.rules else []
     return write_voice_bundle(speaker, params, origin, texts, [*own, *usual, *speaker.pronounce.lexicon], out)
 
 
-def _of_run(origin: ModelOrigin, most: int) -> list[str]:
-    """The first training texts of the voice that have `SOME_WORDS` words; if none has, the first texts."""
-    texts = list(dict.fromkeys(texts_of_run(origin))) if origin.selection else []
+def _of_run(origin: ModelOrigin, language: str, most: int) -> list[str]:
+    """The first training texts in `language` that have `SOME_WORDS` words; if none has, the first of all in it."""
+    texts = list(dict.fromkeys(texts_of_run(origin, language))) if origin.selection else []
     longer = [text for text in texts if len(text.split()) >= SOME_WORDS]
     return (longer or texts)[:most]
 

@@ -21,18 +21,18 @@ def looked_up(word: str) -> bool:
     return _WHOLE.fullmatch(word) is not None
 
 
-def words_of_run(origin: ModelOrigin) -> dict[str, None]:
-    """Words of the training texts of the model's run, in order."""
-    texts = texts_of_run(origin) if origin.selection else iter(())
+def words_of_run(origin: ModelOrigin, language: str) -> dict[str, None]:
+    """Words of the training texts in `language` of the model's run, in order."""
+    texts = texts_of_run(origin, language) if origin.selection else iter(())
     return dict.fromkeys(word for text in texts for word in text.split())
 
 
-def texts_of_run(origin: ModelOrigin) -> Iterator[str]:
-    """Yield the training texts of the voice."""
+def texts_of_run(origin: ModelOrigin, language: str) -> Iterator[str]:
+    """Yield the training texts of the voice that are in `language`, or whose language is not known."""
     selection = Artifact(origin.selection)
     for receipt in selection.receipts():
-        for row in selection.read_table(receipt.shard, columns=["text", "set"]).to_pylist():
-            if not origin.sets or row["set"] in origin.sets:
+        for row in selection.read_table(receipt.shard, columns=["text", "set", "language"]).to_pylist():
+            if (not origin.sets or row["set"] in origin.sets) and (row["language"] or language) == language:
                 yield row["text"]
 
 

@@ -89,7 +89,7 @@ class _Draft:
             "symbols": config["symbols"],
             "voices": config["voices"],
             "language": self.language,
-            "rules": config["language"],
+            "rules": self.speaker.rules.get(self.language, config["language"]),
             "scripts": config["scripts"],
             "graphs": self.graphs["vits"],
             "acoustic": self.graphs.get("matcha", {}),
@@ -164,7 +164,7 @@ def _golden(draft: _Draft, texts: Sequence[str], reader: Reader) -> None:
 def _lexicon(draft: _Draft, words: Sequence[str], reader: Reader) -> None:
     """Write the lexicon and tokens of each form."""
     own = [word for _, piece, _ in draft.golden for word in piece.text.split()]
-    run = words_and_phones.words_of_run(draft.origin)
+    run = words_and_phones.words_of_run(draft.origin, draft.language)
     phones, draft.found.not_said = words_and_phones.pronounced([*own, *run, *words], reader)
     draft.found.words = len(phones)
     for form in draft.forms:

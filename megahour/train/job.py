@@ -166,7 +166,8 @@ def _voice(p: TrainParams, data: Artifact) -> Goal:
         return Goal(SoundLabels(data, shift), data.summary["mels"], config | p.goal.model_dump())
     labels = VoiceLabels(data)
     names = ("symbols", "spectrum", "language", "scripts", "licences", "attributions", "pitch", "energy")
-    config = {**{name: data.summary[name] for name in names}, **p.goal.model_dump()}
+    rules = {"rules": data.summary["rules"]} if "rules" in data.summary else {}
+    config = {**{name: data.summary[name] for name in names}, **rules, **p.goal.model_dump()}
     return Goal(labels, data.summary["mels"], config | {"voices": labels.voices, "languages": labels.languages})
 
 

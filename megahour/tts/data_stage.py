@@ -53,6 +53,7 @@ class TtsData(Stage[TtsDataParams]):
         from megahour.features.stage import global_statistics
         from megahour.tts.data_shard import symbols_of
         from megahour.units.hmm import read_units
+        from megahour.units.lexicon import rules_for
 
         rates_hz = {rate_hz for receipt in receipts for rate_hz in receipt.stats["rates_hz"]}
         if len(rates_hz) > 1:
@@ -73,12 +74,14 @@ class TtsData(Stage[TtsDataParams]):
                 *(100 * share, voice),
             )
         named = {name: sorted({each for r in receipts for each in r.stats[name]}) for name in NAMED}
+        rules = {tag: rules_for(tag, p.languages, p.language) for tag in named["languages"]} if p.languages else {}
         spectrum = {name: getattr(p, name) for name in ("mels", "low_hz", "high_hz", "window_s")}
         return {
             "mels": p.mels,
             "spectrum": {"rate_hz": rates_hz.pop() if rates_hz else 0, **spectrum},
             "symbols": symbols_of(read_units(inputs["units"])),
             "language": p.language,
+            **({"rules": rules} if rules else {}),
             "voices": dict(sorted(seconds.items())),
             "mixed_voices": mixed,
             **named,

@@ -22,6 +22,8 @@ class TtsDataParams(Params):
     language: str = ""
     """espeak-ng's name of the language whose phones the lexicon has, such as en-us. The voice then pronounces unknown
     words by espeak-ng's rules. Empty: it knows only the words of a lexicon."""
+    languages: dict[str, str] = Field({}, json_schema_extra=LATER)
+    """espeak-ng's names for utterances in other languages (BCP 47), such as {it: it}, as the lexicon was made with."""
     mels: int = Field(80, ge=20, le=256)
     """Number of mel filters. Fewer sound duller and train a little faster."""
     low_hz: float = Field(30.0, ge=0)
@@ -79,7 +81,7 @@ class SpeakParams(Params):
     speakers: list[str] = Field([])
     """With a model of several voices: speakers to draw from. Empty: all."""
     language: str = ""
-    """Language of the texts (BCP 47). Empty: the voice's first one."""
+    """Language to speak in (BCP 47). Empty: that of each text, or the voice's first one if the voice lacks it."""
     pace: tuple[float, float] = (1.0, 1.0)
     """Range of the speaking rate, drawn for each text. Use 0.9 to 1.1 to train recognisers."""
     semitones: tuple[float, float] = (0.0, 0.0)

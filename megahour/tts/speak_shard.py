@@ -48,14 +48,18 @@ class ByVoice:
         self.speakers = p.speakers or self.speaker.voices
         self.licence = " AND ".join(self.speaker.config["licences"])
         self.attribution = "; ".join([NOTICE, *self.speaker.config["attributions"]])
-        self.language = p.language or self.speaker.languages[0]
 
-    def __call__(self, text: str, key: int, drawn: Drawn) -> tuple[Int16, int, str]:
+    def language_of(self, text: Row) -> str:
+        """The language to speak a text in: the one that was asked for, else its own, else the voice's first."""
+        own, known = text.get("language") or "", self.speaker.languages
+        return self.p.language or (own if own in known else known[0])
+
+    def __call__(self, text: str, language: str, key: int, drawn: Drawn) -> tuple[Int16, int, str]:
         from megahour.tts.speaking import Manner
 
         speaker = self.speakers[key % len(self.speakers)]
-        manner = Manner(speaker, self.p.language, spread=self.p.spread, steps=self.p.steps, seed=key, **drawn)
-        reader = self.speaker.reader(self.language)
+        manner = Manner(speaker, language, spread=self.p.spread, steps=self.p.steps, seed=key, **drawn)
+        reader = self.speaker.reader(language)
         pieces = [spoken.samples for spoken in self.speaker.say(text, manner, reader)]
         if reader.left_out:
             raise BadRecord(next(iter(reader.left_out)), reader.details[0])
@@ -70,9 +74,12 @@ class ByEspeak:
     licence, attribution = "", NOTICE
 
     def __init__(self, p: SpeakParams) -> None:
-        self.p, self.name, self.language = p, p.espeak, p.language or p.espeak.partition("-")[0]
+        self.p, self.name = p, p.espeak
 
-    def __call__(self, text: str, key: int, drawn: Drawn) -> tuple[Int16, int, str]:
+    def language_of(self, text: Row) -> str:
+        return self.p.language or self.p.espeak.partition("-")[0]
+
+    def __call__(self, text: str, language: str, key: int, drawn: Drawn) -> tuple[Int16, int, str]:
         from megahour.corpus.generate.espeak import speak
         from megahour.corpus.generate.voices import voice
 
@@ -107,13 +114,14 @@ def speak_shard(p: SpeakParams, inputs: Inputs, shard: int, out: ShardWriter, ct
             out.came_in()
             key = key_of("speak", p.seed, say.name, text["key"], *([turn] if turn else []))
             try:
-                samples, spoken_hz, speaker = say(_with_marks(text, say.language), key, _drawn(p, key))
+                language = say.language_of(text)
+                samples, spoken_hz, speaker = say(_with_marks(text, language), language, key, _drawn(p, key))
             except BadRecord as bad:
                 out.quarantine(text["key"], bad.reason, bad.detail, source=inputs["texts"].url)
                 continue
             rate_hz = p.rate_hz or spoken_hz
             samples, condition = _in_a_room(p, _at(samples, spoken_hz, rate_hz), rate_hz, key)
-            row = _row(text, key, samples, rate_hz, speaker, say) | {"condition": condition}
+            row = _row(text, key, samples, rate_hz, speaker, say) | {"condition": condition, "language": language}
             row["offset"], row["size"] = tar.add(f"{key}.flac", encode_flac(samples, rate_hz))
             rows.append(row)
             out.kept()
@@ -158,7 +166,7 @@ def _row(text: Row, key: int, samples: Int16, rate_hz: int, speaker: str, say: B
     places = {"start_samples": 0, "end_samples": len(samples), "samples": len(samples), "rate_hz": rate_hz}
     return {
         **{"key": key, "recording": text["key"], **places, "speaker": speaker, "name": text["name"]},
-        **{"language": say.language, "licence": say.licence, "attribution": say.attribution},
+        **{"licence": say.licence, "attribution": say.attribution},
         **{"created_s": 0, "channel": 0, "split": "", "source": f"synthetic:{speaker}", "tier": "synthetic"},
         **{"raw": text["raw"] or text["text"], "text": text["text"], "words": words},
         **{"word_offset": [], "word_end": [], "word_confidence": [1.0] * len(words), "confidence": 1.0},

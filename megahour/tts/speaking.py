@@ -117,7 +117,12 @@ class AnySpeaker(ABC):
 
     def reader(self, language: str = "") -> Reader:
         """A reader of texts in `language`; "" means the voice's first language."""
-        return Reader(self.pronounce, language or self.languages[0])
+        named = language or self.languages[0]
+        return Reader(self.pronouncer(named), named)
+
+    def pronouncer(self, language: str) -> Pronounce:
+        """The pronunciations of words in `language`; a bundle has those of one language only."""
+        return self.pronounce
 
     def say(self, text: str, manner: Manner = Manner(), reader: Reader | None = None) -> Iterator[Spoken]:
         """Speak `text` and yield it sentence by sentence. `reader.left_out` counts words that the voice cannot say.
@@ -186,15 +191,20 @@ class Speaker(AnySpeaker):
         self._mean, self._inv_std = (torch.tensor(stats[name]) for name in ("mean", "inv_std"))
         self.symbols = {symbol: number for number, symbol in enumerate(self.config["symbols"])}
         self.voices, self.languages = self.config["voices"], self.config["languages"]
-        rules = rules_of(self.config["language"])
-        self.pronounce = Pronounce(self.config["symbols"], self.config["scripts"], rules, lexicon or {})
-        if rules is None and not lexicon:
+        self.rules: dict[str, str] = self.config.get("rules", {})
+        self.lexicon, self._rules_of = lexicon or {}, lru_cache(rules_of)
+        self.pronounce = self.pronouncer(self.languages[0])
+        if self.pronounce.rules is None and not lexicon:
             what = "the voice has no pronunciation rules, because `tts-data` had no `language`"
             raise ConfigError(what, where=url, remedy="give a lexicon, or make `tts-data` with `language`")
 
     @property
     def rate_hz(self) -> int:
         return self.spectrum.rate_hz
+
+    def pronouncer(self, language: str) -> Pronounce:
+        rules = self._rules_of(self.rules.get(language, self.config["language"]))
+        return Pronounce(self.config["symbols"], self.config["scripts"], rules, self.lexicon)
 
     def sound(self, piece: SpokenPiece, manner: Manner, number: int) -> tuple[NDArray[np.float32], list[int]]:
         mel, frames = self.mel(piece, manner, number)

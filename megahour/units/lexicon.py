@@ -63,6 +63,15 @@ def espeak(language: str) -> Callable[[str], list[list[str]]]:
     return pronounce
 
 
+def rules_for(language: str, languages: Mapping[str, str], default: str) -> str:
+    """espeak-ng's name for utterances in `language` (BCP 47): of this tag, else of its first part, else `default`.
+
+    >>> rules_for("it-CH", {"it": "it"}, "en-us"), rules_for("ru", {"it": "it"}, "en-us")
+    ('it', 'en-us')
+    """
+    return languages.get(language) or languages.get(language.partition("-")[0]) or default
+
+
 def pronounce_all(
     words: Iterable[str], pronounce: Callable[[str], list[list[str]]]
 ) -> tuple[dict[str, list[list[str]]], list[str]]:

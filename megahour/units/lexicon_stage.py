@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 
 from megahour.core.errors import ConfigError, StageError
-from megahour.core.stage import Context, Input, Inputs, ShardWriter, SingleShard, Task
+from megahour.core.stage import Artifact, Context, Input, Inputs, ShardWriter, SingleShard, Task
 from megahour.units.params import LexiconParams
 
 
@@ -37,6 +38,9 @@ class MakeLexicon(SingleShard[LexiconParams]):
                 where="lexicon",
                 remedy="set source: dictionary",
             )
+        if p.languages and (p.source != "espeak" or "selection" not in roles):
+            remedy = "set source: espeak and give the input selection, or leave languages out"
+            raise ConfigError("languages apply to espeak-ng and to utterances", where="lexicon", remedy=remedy)
         if not roles and p.source != "dictionary":
             raise ConfigError("no words", where="lexicon", remedy="give an input: lm, text, selection or features")
 
@@ -46,7 +50,7 @@ class MakeLexicon(SingleShard[LexiconParams]):
         repeated: list[str] = []
         bare: list[str] = []
         entries = _dictionary(p, repeated, bare) if p.source == "dictionary" else {}
-        words, pronounce = _words(p, inputs) if inputs else sorted(entries), _pronouncer(p, entries)
+        words, pronounce = _words(p, inputs) if inputs else sorted(entries), _pronouncer(p, entries, inputs)
         lexicon, silent = pronounce_all(words, pronounce)
         guessed: dict[str, list[list[str]]] = {}
         if p.guess and silent:
@@ -90,11 +94,33 @@ def _dictionary(p: LexiconParams, repeated: list[str], bare: list[str]) -> dict[
     return parse_dictionary(file_lines([p.dictionary]), where=p.dictionary, repeated=repeated, bare=bare)
 
 
-def _pronouncer(p: LexiconParams, entries: Mapping[str, list[list[str]]]) -> Callable[[str], list[list[str]]]:
+def _pronouncer(
+    p: LexiconParams, entries: Mapping[str, list[list[str]]], inputs: Inputs
+) -> Callable[[str], list[list[str]]]:
     from megahour.units.lexicon import espeak, graphemes
 
     if p.source == "espeak":
-        return espeak(p.language)
+        return _by_language(p, inputs["selection"]) if p.languages else espeak(p.language)
     if p.source == "graphemes":
         return graphemes
     return lambda word: entries.get(word.casefold(), [])
+
+
+def _by_language(p: LexiconParams, selection: Artifact) -> Callable[[str], list[list[str]]]:
+    """A function that pronounces a word by the rules of each language that has it; `p.language` is for the others."""
+    from megahour.units.lexicon import espeak, rules_for
+
+    names: defaultdict[str, set[str]] = defaultdict(set)
+    for receipt in selection.each_receipt():
+        if not p.sets or receipt.tags.get("set") in p.sets:
+            table = selection.read_table(receipt.shard, columns=["text", "language"])
+            for row in table.to_pylist():
+                for word in row["text"].split():
+                    names[word].add(rules_for(row["language"] or "", p.languages, p.language))
+    rules = {name: espeak(name) for name in {p.language, *p.languages.values()}}
+
+    def pronounce(word: str) -> list[list[str]]:
+        found = (phones for name in sorted(names.get(word, {p.language})) for phones in rules[name](word))
+        return [list(phones) for phones in dict.fromkeys(map(tuple, found))]
+
+    return pronounce

@@ -51,6 +51,9 @@ class LexiconParams(Params):
     dictionary: str = Field("", description="With source dictionary: file or URL with lines `WORD(2)  AH N D`.")
     language: str = "en-us"
     """With source espeak: espeak-ng's name of the language."""
+    languages: dict[str, str] = Field({}, json_schema_extra=LATER)
+    """With source espeak and a selection: espeak-ng's names for utterances in other languages (BCP 47), such as
+    {it: it}. A word of several languages gets a pronunciation of each."""
     sets: list[str] = Field([])
     """Sets whose transcripts supply the words. Empty: all sets of the given tables."""
     guess: bool = Field(False, json_schema_extra=LATER)

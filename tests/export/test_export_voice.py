@@ -122,6 +122,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = CliRunner().invoke(app, ["export-model", str(folder / "run"), "--out", str(folder / "bundle"), *options])
     assert done.exit_code == 0, done.output
     assert "1 golden sentences agree" in done.output
+    assert "megahour say 'ab ba a b' --voice" in done.output
     assert "int8" in done.output
     return folder
 

@@ -19,6 +19,7 @@ _WORDS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _DOTLESS = ("tr", "az")
 _MARKS = str.maketrans({"’": "'", "ʼ": "'", "\u00ad": None, "\u2060": None})
 # Arabic to Burmese, Khmer to Mongolian, Arabic presentation forms: scripts in which joiners change the spelling.
+_STRESS = re.compile("(?<=[аеёиоуыэюяіїє])\u0301")
 _JOINING = re.compile("[\u0600-\u109f\u1780-\u18af\ua880-\ua8ff\ufb50-\ufefc]")
 Words = tuple[str, ...]
 
@@ -85,7 +86,7 @@ def fold(text: str, language: str = "") -> str:
     """Fold text to the form of tokens: NFKC, case-folded, NFKC again, ASCII apostrophes.
 
     In Turkish and Azerbaijani, I folds to ı, elsewhere to i; İ always folds to i. Joiners are kept only in scripts that
-    use them.
+    use them. Stress marks on Cyrillic vowels are removed (за́мок, замо́к): texts for learners have them, others do not.
 
     >>> fold("İNCE IŞIK", "tr"), fold("Hel\u200dlo")
     ('ince ışık', 'hello')
@@ -95,7 +96,7 @@ def fold(text: str, language: str = "") -> str:
     if text.isascii():
         return text.lower()
     folded = unicodedata.normalize("NFKC", text).replace("\u0130", "i").casefold()
-    folded = unicodedata.normalize("NFKC", folded).translate(_MARKS)
+    folded = _STRESS.sub("", unicodedata.normalize("NFKC", folded).translate(_MARKS))
     return folded if _JOINING.search(folded) else folded.replace("\u200c", "").replace("\u200d", "")
 
 
