@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from megahour.core.errors import ConfigError
+
 FLOOR = 1e-4
 """Smallest magnitude of a mel filter, for samples in -1 … 1. It is below the quantisation noise of 16 bits."""
 
@@ -62,11 +64,24 @@ class MelSpectrum:
         padded[start : start + self.length] = hann
         return padded
 
+    @property
+    def top_hz(self) -> float:
+        """Upper edge of the highest filter."""
+        return self.high_hz if self.high_hz > 0 else self.rate_hz / 2 + self.high_hz
+
+    def check(self) -> None:
+        """Raise ConfigError if a filter has no frequency of the FFT, or the filters are not below the Nyquist one."""
+        if not 0 <= self.low_hz < self.top_hz <= self.rate_hz / 2:
+            what = f"mel filters from {self.low_hz:g} to {self.top_hz:g} Hz at a rate of {self.rate_hz} Hz"
+            raise ConfigError(what, remedy="give low_hz below high_hz, and high_hz up to half the rate")
+        if empty := int((self.filters.max(axis=1) == 0).sum()):
+            what = f"{empty} of {self.mels} mel filters lie between two frequencies of the FFT"
+            raise ConfigError(what, remedy="give fewer mels or a longer window_s")
+
     @cached_property
     def filters(self) -> NDArray[np.float32]:
         """(mels, size / 2 + 1): triangular filters, equally spaced in mel(f) = 1127 ln(1 + f / 700)."""
-        high_hz = self.high_hz if self.high_hz > 0 else self.rate_hz / 2 + self.high_hz
-        low, high = (1127 * np.log1p(hz / 700) for hz in (self.low_hz, high_hz))
+        low, high = (1127 * np.log1p(hz / 700) for hz in (self.low_hz, self.top_hz))
         edges = np.linspace(low, high, self.mels + 2)[:, None]
         mel = 1127 * np.log1p(np.linspace(0, self.rate_hz / 2, self.size // 2 + 1) / 700)[None, :]
         rising = (mel - edges[:-2]) / (edges[1:-1] - edges[:-2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from megahour.core.schemas import VOICE_DATA, VOICE_SOUND
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.corpus.generate.espeak import phonemes
 from megahour.corpus.media.audio import FULL_SCALE
 from megahour.features.extract import write_statistics
 from megahour.features.mel_spectrum import MelSpectrum
@@ -139,6 +141,16 @@ class DataShard:
         self.number = {symbol: number for number, symbol in enumerate(symbols_of(self.units))}
         self.alignments = SenoneLabels(inputs["units"], stack=1)
         self.unheard = _texts(inputs["test"]) if "test" in inputs else frozenset()
+        self.spectrum = lru_cache(self._spectrum)
+        for language in filter(None, {p.language, *p.languages.values()}):
+            phonemes("a", language)  # raises an error here, not when the trained voice first speaks
+
+    def _spectrum(self, rate_hz: int) -> MelSpectrum:
+        """The spectrum at a sampling rate. Raises ConfigError: it has empty filters."""
+        p = self.p
+        spectrum = MelSpectrum(rate_hz, p.mels, p.low_hz, p.high_hz, p.window_s)
+        spectrum.check()
+        return spectrum
 
     def row(self, row: Row, samples: NDArray[np.int16], senones: NDArray[np.int16] | None) -> Row:
         """Make the `VOICE_DATA` row of an utterance. Raises BadRecord: a voice cannot learn from it."""
@@ -150,7 +162,7 @@ class DataShard:
         if row["samples"] > p.most_s * rate_hz:
             raise BadRecord("too-long", f"{row['samples'] / rate_hz:.1f} s, most_s is {p.most_s:g}")
         signal = _signal(samples)
-        spectrum = MelSpectrum(rate_hz, p.mels, p.low_hz, p.high_hz, p.window_s)
+        spectrum = self.spectrum(rate_hz)
         mel = spectrum.of(signal)
         spoken = spoken_phones(senones, row["text"].split(), self.lexicon, self.units)
         pause, edge, longest = (round(100 * s) for s in (p.pause_s, p.edge_s, p.phone_s))

@@ -21,7 +21,7 @@ from trainings import trained
 
 from megahour.batches.loader import Batch
 from megahour.cli.main import app
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.records import key_of
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
@@ -87,6 +87,24 @@ def test_what_is_left_out(tmp_path: Path, made: Path, params: dict[str, Any], re
     counts = data.receipt_of(0).counts
     assert counts.dropped[reason] > 0
     assert counts.kept + counts.dropped[reason] == len(TEXTS)
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [
+        ({"low_hz": 3000, "high_hz": 1000}, "mel filters from 3000 to 1000 Hz"),
+        ({"high_hz": 9000}, "mel filters from 30 to 9000 Hz at a rate of 8000 Hz"),
+        ({"mels": 256, "window_s": 0.02}, "of 256 mel filters lie between two frequencies"),
+        ({"language": "english"}, 'espeak-ng has no voice "english"'),
+        ({"language": "en-us", "languages": {"it": "italiano"}}, 'espeak-ng has no voice "italiano"'),
+    ],
+)
+def test_data_that_no_voice_can_learn_from_or_speak_with(
+    tmp_path: Path, made: Path, params: dict[str, Any], said: str
+) -> None:
+    inputs = {name: Artifact(made / name) for name in ("selection", "utterances", "units")}
+    with pytest.raises(MegahourError, match=said):
+        voice_data(tmp_path / "data", inputs, **params)
 
 
 def test_wrong_texts_are_found_by_their_sound(tmp_path: Path) -> None:
