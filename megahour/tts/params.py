@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from megahour.core.config import LATER, Params
 
+SLOWEST_HZ = 1_000
 Room = Literal["clean", "office", "room", "noisy", "far"]
 
 
@@ -91,7 +92,7 @@ class SpeakParams(Params):
     steps: int = Field(8, ge=1, le=100)
     """With a flow: number of steps. Fewer are faster and sound rougher."""
     rate_hz: int = Field(0, ge=0, le=48_000)
-    """Sampling rate, in Hz. 0: the voice's own, or 16,000 with espeak-ng."""
+    """Sampling rate, in Hz, at least 1,000. 0: the voice's own, or 16,000 with espeak-ng."""
     seed: int = Field(0, ge=0)
     """Seed of all draws."""
 
@@ -99,6 +100,8 @@ class SpeakParams(Params):
     def _check(self) -> SpeakParams:
         if self.voices and not self.espeak:
             raise ValueError("voices applies only to espeak-ng: set espeak too; for a model's voices, set speakers")
+        if 0 < self.rate_hz < SLOWEST_HZ:
+            raise ValueError(f"rate_hz is {self.rate_hz}; give at least {SLOWEST_HZ:,}, or 0 for the voice's own")
         for name, (low, high) in (("pace", (0.25, 4.0)), ("semitones", (-12.0, 12.0))):
             first, last = getattr(self, name)
             if not low <= first <= last <= high:

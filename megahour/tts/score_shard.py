@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megahour.core.errors import BadRecord
+from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.hooks import load_function
 from megahour.core.receipts import Receipt
 from megahour.core.stage import Context, Inputs
@@ -120,7 +120,7 @@ def score_shard(p: ScoreSpeechParams, inputs: Inputs, shard: int, out: ShardWrit
                     measures = _compared(true, place["rate_hz"], said, row["rate_hz"], nearest, row["text"])
                 if p.mos:
                     measures |= dnsmos(said, row["rate_hz"])
-                text = recognise(said, row["rate_hz"]) if recognise else None
+                text = _text(recognise, said, row["rate_hz"], p.recogniser) if recognise else None
             except BadRecord as bad:
                 out.quarantine(row["key"], bad.reason, bad.detail, source=speech.url)
                 continue
@@ -183,6 +183,15 @@ def _compared(
     own = analyse(true, true_hz)
     near = {} if nearest is None else {"nearest_mcd_db": nearest.mcd_db(text, own)}
     return {**vars(distortion(own, analyse(said, said_hz))), **pesq_and_stoi(true, true_hz, said, said_hz), **near}
+
+
+def _text(recognise: Callable[[Float32, int], str], said: Float32, rate_hz: int, address: str) -> str:
+    """What the recogniser hears. Raises ConfigError: it is no text."""
+    text: Any = recognise(said, rate_hz)
+    if not isinstance(text, str):
+        what = f"the recogniser returned {type(text).__name__}, not a text"
+        raise ConfigError(what, where=address, remedy="return a string, empty if nothing is heard")
+    return text
 
 
 def _heard(row: Row, text: str | None) -> Row:

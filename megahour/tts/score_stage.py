@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from megahour.core.errors import ConfigError
@@ -37,6 +37,9 @@ class ScoreSpeech(Stage[ScoreSpeechParams]):
         from megahour.tts.score_shard import score_shard
 
         score_shard(p, inputs, task["shard"], out, ctx)
+
+    def remedies(self, p: ScoreSpeechParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
+        return {"no-reference": "give as `reference` the utterances whose texts were spoken, or leave it out"}
 
     def finish(self, p: ScoreSpeechParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         from megahour.tts.score_shard import summary

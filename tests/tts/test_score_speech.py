@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+import pytest
+from made_audio import audio_artifact
 from made_utterances import utterance, write_utterances
+from made_voices import ran
 
+from megahour.core.errors import ConfigError, NothingKept
+from megahour.runner.loss_limits import check_kept
+from megahour.tts.params import ScoreSpeechParams, SpeakParams
 from megahour.tts.score_shard import _heard, places_of
+from megahour.tts.score_stage import ScoreSpeech
 
 
 def test_utterances_of_one_recording_are_found_in_all_shards_of_the_reference(tmp_path: Path) -> None:
@@ -21,3 +29,27 @@ def test_the_dots_of_a_russian_letter_are_no_error() -> None:
     row = {"text": "нажмите решётку или ещё", "language": "ru"}
     assert _heard(row, "Нажмите решетку, или ещё.") == {"heard": "нажмите решетку или ещё", "words": 4, "errors": 0}
     assert _heard(row, "нажмите решетки")["errors"] == 3
+
+
+def test_a_recogniser_that_returns_nothing_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "deaf.py").write_text("def hear(samples, rate_hz):\n    'no return'\n")
+    speech = audio_artifact(tmp_path / "speech", [[np.ones(8000, np.int16)]])
+    params = ScoreSpeechParams(recogniser=f"{tmp_path}/deaf.py:hear")
+    with pytest.raises(ConfigError, match="returned NoneType, not a text"):
+        ran(ScoreSpeech(), params, {"speech": speech}, tmp_path / "scored")
+
+
+def test_speech_of_other_texts_than_the_reference_is_an_error(tmp_path: Path) -> None:
+    speech = audio_artifact(tmp_path / "speech", [[np.ones(8000, np.int16)]])
+    reference = write_utterances(tmp_path / "reference", [[utterance("u", "someone", key=77)]])
+    stage, params = ScoreSpeech(), ScoreSpeechParams()
+    scored = ran(stage, params, {"speech": speech, "reference": reference}, tmp_path / "scored")
+    receipts = list(scored.receipts())
+    with pytest.raises(NothingKept, match="kept none of 1 records: no-reference 1") as caught:
+        check_kept(stage.name, stage.remedies(params, receipts), receipts, scored)
+    assert "whose texts were spoken" in str(caught.value.remedy)
+
+
+def test_rates_that_no_speech_has() -> None:
+    with pytest.raises(ValueError, match="rate_hz is 8; give at least 1,000"):
+        SpeakParams(rate_hz=8)
