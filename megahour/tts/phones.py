@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Literal
 
@@ -21,13 +22,18 @@ _LONGEST = max(map(len, _X_SAMPA))
 _UNSAID = {ord(mark): None for mark in "ˈˌ.‿|‖"}
 MOST_CHARACTERS = 200  # of a phone that is taken apart
 Alphabet = Literal["", "ipa", "x-sampa"]
-# The nearest phone, by place and manner of articulation, for a phone that the voice was not trained on.
+# The nearest phones, by place and manner of articulation, for a phone that the voice was not trained on. Of several, it
+# takes the first that it knows.
 _NEAR_PAIRS = (
-    "ʒ=ʃ ʃ=s ð=d θ=t x=k ç=ʃ ɣ=ɡ χ=k ʁ=ɹ r=ɹ ɹ=r ɾ=t ʔ=t ŋ=n ɲ=n ɱ=m ʎ=l ɫ=l ɬ=l β=v v=f w=v ʋ=v ɥ=j j=i z=s b=p "
-    "d=t ɡ=k f=v s=z p=b t=d k=ɡ h=x dʒ=tʃ tʃ=ʃ ts=s n̩=n əl=l m̩=m l̩=l ɒ=ɔ ɔ=o o=ɔ ɑ=a a=ɑ æ=a ʌ=ɐ ɐ=ə ə=ɐ ɛ=e e=ɛ "
-    "ɪ=i i=ɪ ʊ=u u=ʊ y=i ø=e œ=ɛ ɨ=ɪ ᵻ=ɪ ɯ=u ɜ=ə ɚ=ɜː ɝ=ɚ ɤ=ʌ ɵ=ʊ oʊ=oː əʊ=oʊ ɪə=ɪɹ eə=ɛɹ ʊə=ʊɹ ɕ=ʃ ʑ=ʒ ʂ=ʃ ʐ=ʒ"
+    "ʒ=ʃ ʃ=s ð=d θ=t x=k ç=ʃ ɣ=ɡ χ=k ʁ=ɹ r=ɹ ɹ=r ɾ=t ʔ=t ŋ=n ɲ=nʲ ɲ=n ɱ=m ʎ=ɭʲ ʎ=l ɫ=ɭ ɫ=l l=ɭ lʲ=ɭʲ ɭ=l ɬ=l β=v v=f "
+    "w=v ʋ=v ɥ=j j=i z=s b=p d=t ɡ=k f=v s=z p=b t=d k=ɡ h=x dʒ=tʃ tʃ=tʃʲ tʃ=ʃ tɕ=tʃʲ tɕ=tʃ c=kʲ c=k ɟ=ɡʲ ɟ=ɡ ts=s "
+    "n̩=n əl=l m̩=m l̩=l ɒ=ɔ ɔ=o o=ɔ ɑ=a a=ɑ æ=a ʌ=ɐ ʌ=a ɐ=ə ɐ=ʌ ɐ=a ə=ɐ ə=ʌ ə=e ɛ=e e=ɛ ɪ=i i=ɪ ʊ=u u=ʊ y=i ø=e œ=ɛ "
+    "ɨ=ɪ ᵻ=ɪ ɯ=u ʉ=u ɜ=ə ɚ=ɜː ɝ=ɚ ɤ=ʌ ɵ=ʊ oʊ=oː əʊ=oʊ ɪə=ɪɹ eə=ɛɹ ʊə=ʊɹ ɕ=ʃ ʑ=ʒ ʂ=ʃ ʐ=ʒ"
 )
-_NEAR = dict(pair.split("=") for pair in _NEAR_PAIRS.split())
+_NEAR: defaultdict[str, list[str]] = defaultdict(list)
+for _pair in _NEAR_PAIRS.split():
+    _NEAR[_pair.partition("=")[0]].append(_pair.partition("=")[2])
+_MARKS = {ord(mark): None for mark in "ːʲʰ\u0303\u0329\u035c\u0361"}  # length, palatal, breath, nasal, syllable, ties
 
 
 def from_x_sampa(written: str) -> list[str]:
@@ -49,7 +55,7 @@ def _ipa(phone: str) -> str:
 
 
 def known_phones(phone: str, symbols: Collection[str]) -> list[str]:
-    """Express `phone` in the voice's `symbols`: itself, without its length mark, the nearest, or its parts; [] if none.
+    """Express `phone` in the voice's `symbols`: itself, without its marks, the nearest, or its parts; [] if none.
 
     Of several ways to part it, the one with the fewest phones; one that is only near counts as two.
 
@@ -75,13 +81,17 @@ def known_phones(phone: str, symbols: Collection[str]) -> list[str]:
 
 
 def _nearest(phone: str, symbols: Collection[str]) -> str:
-    """The phone itself, without its length mark, or the nearest one by `_NEAR`; "" if the voice has none."""
-    tried: set[str] = set()
-    while phone and phone not in tried:
-        if phone in symbols:
-            return phone
-        tried.add(phone)
-        phone = _NEAR.get(phone, phone.replace("ː", ""))
+    """The phone itself, the nearest one by `_NEAR`, or without its marks; "" if the voice has none."""
+    tried = dict.fromkeys([phone])
+    waiting = deque(tried)
+    while waiting:
+        each = waiting.popleft()
+        if each in symbols:
+            return each
+        ways = (near for near in (*_NEAR.get(each, ()), each.translate(_MARKS)) if near and near not in tried)
+        new = dict.fromkeys(ways)
+        tried |= new
+        waiting.extend(new)
     return ""
 
 

@@ -94,6 +94,10 @@ def test_phones_that_a_voice_has_not_heard() -> None:
     assert known_phones("aɪə", {"aɪ", "ə"}) == ["aɪ", "ə"]
     assert known_phones("iː", {"i"}) == ["i"]
     assert known_phones("ǃ", {"k"}) == []
+    russian = {"a", "ʌ", "ɭ", "ɭʲ", "ts", "tʃʲ", "n", "nʲ"}  # as espeak-ng names them
+    near = {"ə": "ʌ", "ɐ": "ʌ", "ɫ": "ɭ", "l": "ɭ", "lʲ": "ɭʲ", "t͡s": "ts", "tɕ": "tʃʲ", "ɲ": "nʲ", "næ": "n a"}
+    assert {each: " ".join(known_phones(each, russian)) for each in near} == near
+    assert [known_phones(each, {"a", "e", "k"}) for each in ("ə", "ʌ", "ɑ̃", "kʰ")] == [["e"], ["a"], ["a"], ["k"]]
 
 
 def test_phones_without_spaces_are_parted_into_the_fewest() -> None:
