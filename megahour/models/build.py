@@ -108,6 +108,9 @@ def _voice(config: Mapping[str, Any]) -> dict[str, int]:
     """Further sizes of a voice. Its lists of names are checked."""
     for name, low in (("symbols", 3), ("voices", 1), ("languages", 1)):
         _count(config.get(name), f"voice {name}", low, MOST_NAMES)
+    rules = config.get("rules", {})
+    if not isinstance(rules, dict) or not all(isinstance(name, str) for name in rules.values()):
+        raise ConfigError(f"voice rules {str(rules)[:80]!r}", remedy="use a name of espeak-ng for each language")
     if config.get("decoder") not in DECODERS:
         raise ConfigError(f"decoder {config.get('decoder')!r} of a voice", remedy=f"use one of {', '.join(DECODERS)}")
     return {"decoder_layers": _size(config, "decoder_layers", HEAD_LIMITS)}

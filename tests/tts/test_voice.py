@@ -335,7 +335,8 @@ def test_pace_and_given_durations() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"symbols": ["a", "a", "b"]}, {"decoder": "loud"}, {"voices": []}, {"decoder_layers": 10**6}]
+    "wrong",
+    [{"symbols": ["a", "a", "b"]}, {"decoder": "loud"}, {"voices": []}, {"rules": ["it"]}, {"decoder_layers": 10**6}],
 )
 def test_a_configuration_that_is_no_voice(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
