@@ -13,14 +13,14 @@ from pydantic_core import PydanticUndefined
 
 from megahour.cli.metrics import monitor_of, options_of_metrics, watching
 from megahour.cli.reference_tables import side_reference, table_reference
-from megahour.core.config import parse
+from megahour.core.config import descriptions, parse
 from megahour.core.filesystems import work_beside
 from megahour.core.stage import Stage
 from megahour.recipes.recipe import EngineParams, load_stage
 from megahour.recipes.stage_table import NEXT, NEXT_OF_CLIPS, STAGES
 from megahour.runner import log
 from megahour.runner.console import count
-from megahour.runner.options import OptionCommand, default_of, option, yaml_text
+from megahour.runner.options import OptionCommand, default_of, options_of, yaml_text
 
 if TYPE_CHECKING:
     from megahour.metrics.run import RunBoard
@@ -42,7 +42,7 @@ def stage_command(name: str) -> click.Command:
         for spec in stage.inputs
     ]
     options.append(click.Option(["--out", "run__out"], required=True, metavar="URL", help="Output artifact."))
-    options += [option(key, info) for key, info in stage.params.model_fields.items()]
+    options += options_of(stage.params).values()
     taken = {key.replace("_", "-") for key in stage.params.model_fields}
     more = [*_run_options(stage), *log.options(), *options_of_metrics()]
     options += [each for each in more if each.opts[0][2:] not in taken]
@@ -58,6 +58,7 @@ def stage_command(name: str) -> click.Command:
 
 def _run_options(stage: Stage[Any]) -> list[click.Option]:
     """Options for the engine. A stage's parameter of the same name takes precedence: `train` has `workers`."""
+    texts = descriptions(EngineParams)
     options = [
         click.Option(["--engine", "engine__kind"], type=click.Choice(["local", "spark", "ray"]), default="local"),
         click.Option(
@@ -66,23 +67,19 @@ def _run_options(stage: Stage[Any]) -> list[click.Option]:
             default=0,
             help="Worker processes of the local engine. 0: one per core.",
         ),
-        click.Option(
-            ["--master", "engine__master"], default="local[*]", help=EngineParams.model_fields["master"].description
-        ),
+        click.Option(["--master", "engine__master"], default="local[*]", help=texts["master"]),
         click.Option(
             ["--conf", "engine__conf"], multiple=True, metavar="NAME=VALUE", help="(repeatable) A Spark setting."
         ),
         click.Option(["--cores", "run__threads"], type=click.INT, default=2, help="Threads of a training stage."),
     ]
     if type(stage).accelerator is not Stage.accelerator:
-        fields = EngineParams.model_fields
-        devices, host = fields["devices"].description, fields["host"].description
         options += [
-            click.Option(["--device", "engine__devices"], multiple=True, help=f"(repeatable) {devices}"),
-            click.Option(["--host", "engine__host"], default="127.0.0.1", help=host),
-            click.Option(["--services", "engine__services"], default="", help=fields["services"].description),
-            click.Option(["--tls", "engine__tls"], default="", help=fields["tls"].description),
-            click.Option(["--mutual", "engine__mutual"], is_flag=True, help=fields["mutual"].description),
+            click.Option(["--device", "engine__devices"], multiple=True, help=f"(repeatable) {texts['devices']}"),
+            click.Option(["--host", "engine__host"], default="127.0.0.1", help=texts["host"]),
+            click.Option(["--services", "engine__services"], default="", help=texts["services"]),
+            click.Option(["--tls", "engine__tls"], default="", help=texts["tls"]),
+            click.Option(["--mutual", "engine__mutual"], is_flag=True, help=texts["mutual"]),
         ]
     return options
 
@@ -181,12 +178,12 @@ def _summary(model: type[BaseModel]) -> str:
 
 
 def _table_of(model: type[BaseModel]) -> list[str]:
-    lines = ["| parameter | type | default | |", "| --- | --- | --- | --- |"]
+    lines, texts = ["| parameter | type | default | |", "| --- | --- | --- | --- |"], descriptions(model)
     for key, info in model.model_fields.items():
         default = default_of(info)
         shown = "required" if default is PydanticUndefined else f"`{yaml_text(default)}`"
         kind = _type_name(info.annotation).replace("|", "\\|")
-        lines.append(f"| `{key}` | {kind} | {shown} | {(info.description or '').replace('|', chr(92) + '|')} |")
+        lines.append(f"| `{key}` | {kind} | {shown} | {texts[key].replace('|', chr(92) + '|')} |")
     return [*lines, ""]
 
 

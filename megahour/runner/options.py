@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from megahour.core.config import is_policy
+from megahour.core.config import descriptions, is_policy
 from megahour.core.errors import ConfigError
 
 SCALARS: dict[Any, Any] = {int: click.INT, float: click.FLOAT, str: click.STRING}
@@ -63,20 +63,29 @@ def _plain_flags(args: list[str], pairs: dict[str, str]) -> Iterator[str]:
 
 def options(*models: type[BaseModel], but: tuple[str, ...] = ()) -> Callable[[click.Command], click.Command]:
     """Decorator: gives a command an option for each field of `models`, except policy fields and those in `but`."""
-    fields = {key: info for model in models for key, info in model.model_fields.items() if not is_policy(info)}
+    made = {
+        key: each
+        for model in models
+        for key, each in options_of(model).items()
+        if key not in but and not is_policy(model.model_fields[key])
+    }
 
     def decorate(command: click.Command) -> click.Command:
-        command.params[:0] = [option(key, info) for key, info in fields.items() if key not in but]
+        command.params[:0] = made.values()
         return command
 
     return decorate
 
 
-def option(key: str, info: FieldInfo) -> click.Option:
-    """A click option for a field of a pydantic model; its value is None if the option is not used."""
+def options_of(model: type[BaseModel]) -> dict[str, click.Option]:
+    """A click option for each field of a pydantic model; its value is None if the option is not used."""
+    texts = descriptions(model)
+    return {key: _option(key, info, texts[key]) for key, info in model.model_fields.items()}
+
+
+def _option(key: str, info: FieldInfo, text: str) -> click.Option:
     kind = _unwrap(info.annotation)
     default = default_of(info)
-    text = info.description or ""
     flag = key.replace("_", "-")
     if kind is bool:
         return click.Option([f"--{flag}/--no-{flag}", key], default=None, help=f"{text}  [default: {default}]")

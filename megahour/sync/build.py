@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from megahour.core.config import parse
+from megahour.core.config import descriptions, parse
 from megahour.core.errors import ConfigError, nearest
 from megahour.sync.params import TRAINERS
 from megahour.sync.trainer_options import TrainerOptions
@@ -92,7 +92,7 @@ def trainer_function(trainer: str) -> TrainerFunction:
 
     kind = TRAINERS[trainer]
     make.__name__ = make.__qualname__ = trainer
-    lines = [f"{name}: {field.description}" for name, field in kind.model_fields.items()]
+    lines = [f"{name}: {text}" for name, text in descriptions(kind).items()]
     make.__doc__ = "\n".join([inspect.cleandoc(kind.__doc__ or ""), "", "Parameters", "----------", *lines])
     plain = list(inspect.signature(make).parameters.values())[:3]
     named = [

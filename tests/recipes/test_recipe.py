@@ -8,6 +8,7 @@ import pytest
 from toy_stages import TOY_STAGES, write_recipe
 
 from megahour.cli.stage_command import _next, reference
+from megahour.core.config import descriptions
 from megahour.core.store import Artifact
 from megahour.engine.spark import SparkEngine
 from megahour.recipes import stage_table
@@ -59,8 +60,8 @@ def test_the_table_of_stages_is_correct(name: str) -> None:
     first_line = (stage.params.__doc__ or "").strip().splitlines()[0]
     assert stage.name == name
     assert STAGES[name][1] == first_line, "the summary in stage_table.STAGES is the first line of the Params docstring"
-    for key, info in stage.params.model_fields.items():
-        assert info.description, f"{name}.{key} has no description"
+    for key, text in descriptions(stage.params).items():
+        assert text, f"{name}.{key} has no description"
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.yaml")), ids=lambda path: path.name)

@@ -9,14 +9,14 @@ from pydantic import ValidationError
 
 from megahour.clock.chain import DATA_DAYS, PAPERS, TRAINING_DAYS, Chain, gpus_that_explain, parts
 from megahour.core.errors import ConfigError
-from megahour.runner.options import option
+from megahour.runner.options import options_of
 
 
 def command() -> click.Command:
     """The command, its options made from the model `Chain`."""
     return click.Command(
         "chain",
-        params=[option(key, info) for key, info in Chain.model_fields.items()],
+        params=[*options_of(Chain).values()],
         callback=_run,
         help="Predict the days from raw audio to the student in the chain of the recipe `petabyte`, "
         "from stated constants.\n\n"

@@ -15,7 +15,7 @@ from megahour.core.config import parse
 from megahour.core.errors import ConfigError
 from megahour.core.output import write_output
 from megahour.runner.console import count, duration
-from megahour.runner.options import FiniteRange, option
+from megahour.runner.options import FiniteRange, options_of
 
 if TYPE_CHECKING:
     from megahour.clock.measured import Measured
@@ -52,7 +52,7 @@ def command() -> click.Command:
         click.Option(
             ["--prices"], type=click.Path(), help="YAML file of prices: core_hour, device_hour, spot_core_hour …"
         ),
-        *(option(key, info) for key, info in PlannedCluster.model_fields.items()),
+        *options_of(PlannedCluster).values(),
         click.Option(["--json"], is_flag=True, help="Print JSON, for programs."),
     ]
     return click.Command(

@@ -12,7 +12,7 @@ import click
 from megahour.clock.machines import Machines
 from megahour.core.errors import ConfigError, nearest
 from megahour.core.output import write_output
-from megahour.runner.options import OptionCommand, option
+from megahour.runner.options import OptionCommand, options_of
 
 MOST_WORKERS = 1_000_000
 SHOWN = "trainer", "block", "step", "speed-up", "sent per step", "hours", "cost", "accuracy", ""
@@ -37,7 +37,7 @@ def command() -> click.Command:
             help="Only compare the predictions with published figures, cell by cell.",
         ),
     ]
-    options += [option(key, info) for key, info in Machines.model_fields.items()]
+    options += options_of(Machines).values()
     return OptionCommand(
         "train",
         params=options,

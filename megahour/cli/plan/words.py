@@ -18,7 +18,7 @@ from megahour.clock.pipeline import Forecast, PlannedCluster, StepForecast, fore
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError
 from megahour.runner.console import count, duration
-from megahour.runner.options import FiniteRange, option
+from megahour.runner.options import FiniteRange, options_of
 
 if TYPE_CHECKING:
     from megahour.clock.pipeline import StepLaws
@@ -42,7 +42,7 @@ def _command() -> click.Command:
         click.Option(["--constants"], type=click.Path(), help="A file written by --save, instead of runs."),
         click.Option(["--save"], type=click.Path(), help="Write the constants to this file, to edit or to reuse."),
         click.Option(["--prices"], type=click.Path(), help="YAML file of prices, as in megahour plan."),
-        *(option(key, info) for key, info in PlannedCluster.model_fields.items() if key in ("cores", "store_gb_s")),
+        *(each for key, each in options_of(PlannedCluster).items() if key in ("cores", "store_gb_s")),
         click.Option(["--json"], is_flag=True, help="Print JSON, for programs."),
     ]  # fmt: skip
     return click.Command(
