@@ -70,15 +70,16 @@ def level_of(has_us: Ints, wanted_us: int) -> int:
     return int(left[at] // many[at])
 
 
-def taken_of_speakers(rows: UsableRows, names: NDArray[np.object_], level_us: int) -> NDArray[np.bool_]:
+def taken_of_speakers(
+    rows: UsableRows, names: NDArray[np.object_], level_us: int, carried: int = 0
+) -> NDArray[np.bool_]:
     """(n,) which utterances are drawn: `level_us` per speaker, equally over periods. All of each speaker must be there.
 
     Speakers and periods with less give all they have. The total is exact to half an utterance, because each
-    period makes up for the shortfall of the one before.
+    period makes up for the shortfall of the one before. carried: the shortfall before the first, see `first_carry`.
     """
     drawn = np.zeros(len(names), np.bool_)
     order = np.lexsort((rows.hash, rows.period, names.astype(str)))
-    carried = 0
     for own in _runs(order, names[order]):
         quota = min(level_us, int(rows.time_us[own].sum()))
         periods = list(_runs(own, rows.period[own]))
@@ -89,6 +90,16 @@ def taken_of_speakers(rows: UsableRows, names: NDArray[np.object_], level_us: in
             drawn[each[:count]] = True
             carried += quotas[i] - (int(ends[count - 1]) if count else 0)
     return drawn
+
+
+def first_carry(rows: UsableRows, shard_hash: int, seed: int) -> int:
+    """A random shortfall of up to half a mean utterance, in µs, with which one of several shards begins.
+
+    Shards do not know each other's shortfalls. Without it, shards of similar utterances would all round the same way,
+    and a set could be a tenth too long; with it, the total of many shards is right on average.
+    """
+    mean = int(rows.time_us.sum()) // max(1, len(rows.time_us))
+    return mean * (key_of("carry", seed, shard_hash) >> 31) // (1 << 32) - mean // 2
 
 
 def _runs(order: Ints, values: NDArray[Any]) -> list[Ints]:

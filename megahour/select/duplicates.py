@@ -42,6 +42,10 @@ def merge_partition(p: DuplicatesParams, batches: Iterable[pa.RecordBatch], out:
                 rows.append(_ready(row))
     # A row can only be a duplicate of an earlier one, so the first of several similar utterances always stays.
     rows.sort(key=lambda row: (_loss(row) if p.keep == "best" else 0.0, row["key"]))
+    once: dict[int, Row] = {}  # a list of keys cannot tell copies with one key apart; `select` takes one of them
+    for row in rows:
+        once.setdefault(row["key"], row)
+    rows = list(once.values())
     listed: list[Row] = []
     for kind, similar in (("audio", _sound(p)), ("text", _text(p))):
         duplicates = _compared(p, rows, f"{kind}_buckets", similar, out)

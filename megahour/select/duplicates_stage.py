@@ -31,7 +31,7 @@ class Duplicates(Stage[DuplicatesParams]):
     """
 
     name = "duplicates"
-    version = 2
+    version = 3
     params = DuplicatesParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"),)
     exchange = True
@@ -83,6 +83,7 @@ class PrintUtterances(Stage[DuplicatesParams]):
     """Makes what utterances are compared by, shard by shard."""
 
     name = "print-utterances"
+    version = 2
     params = DuplicatesParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"),)
 

@@ -10,14 +10,13 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from megahour.core.schemas import LEFT_OUT_S, SELECTION, UTTERANCES
 from megahour.core.stage import Batches, Inputs
 from megahour.core.writer import ShardWriter
 from megahour.runner.beside import by_place
-from megahour.select.draw import UsableRows, rows_of, taken, taken_of_speakers
+from megahour.select.draw import UsableRows, first_carry, rows_of, taken, taken_of_speakers
 from megahour.select.filters import REASONS, USABLE, listed, reasons, usable
 from megahour.select.grouped import parts_of, together
 from megahour.select.params import SelectParams
@@ -28,6 +27,7 @@ LISTED, PARTITION = "listed as a duplicate", "partition"
 SHARD = SELECTION.field("shard")
 SENT = pa.schema([*UTTERANCES, SHARD, pa.field(LISTED, pa.bool_()), pa.field(PARTITION, pa.int32())])
 SHARED = "recording-of-another-set"
+SAME_KEY = "same-key"
 # Keeps the recordings of a speaker together, in order of time. The key breaks ties, so that the order does not depend
 # on how the utterances are sharded.
 ORDER = ("speaker", "created_s", "recording", "start_samples", "key")
@@ -99,11 +99,10 @@ def merge_shard(
         if number != USABLE:
             _leave_out(out, reason, table, reason_of == number)
     table = _only(table, reason_of == USABLE)
+    table = _once(table, out)
     table, names = _in_this_set(layout, name, table, out)
     if name in p.draw_hours:
-        rows = rows_of(name, table, p.seed, p.period_s)
-        evenly = name in layout.levels
-        drawn = taken_of_speakers(rows, names, layout.levels[name]) if evenly else taken(rows, layout.limits)
+        drawn = _drawn(p, layout, partition, table, names)
         _leave_out(out, "not-drawn", table, ~drawn)
         table, names = _only(table, drawn), names[drawn]
     table = _spelled(layout, names, table)
@@ -114,9 +113,22 @@ def merge_shard(
         table = _only(table, within)
     out.kept(table.num_rows)
     out.stat("audio_s", round(float(_seconds(table).sum()), 4))
-    out.stat("speakers", len(pc.unique(table["speaker"])))
+    out.stat("speakers", len(set(names_of(table))))
     out.tags["set"] = name
     out.table(table)
+
+
+def _drawn(
+    p: SelectParams, layout: Layout, partition: int, table: pa.Table, names: NDArray[np.object_]
+) -> NDArray[np.bool_]:
+    """(rows,) which rows `draw_hours` takes."""
+    own = layout.shards[partition]
+    rows = rows_of(own.set, table, p.seed, p.period_s)
+    if own.set not in layout.levels:
+        return taken(rows, layout.limits)
+    is_alone = sum(shard.set == own.set for shard in layout.shards) == 1
+    carried = 0 if is_alone else first_carry(rows, own.first_hash, p.seed)
+    return taken_of_speakers(rows, names, layout.levels[own.set], carried)
 
 
 def _only(table: pa.Table, rows: NDArray[np.bool_]) -> pa.Table:
@@ -133,6 +145,16 @@ def _leave_out(out: ShardWriter, reason: str, table: pa.Table, rows: NDArray[np.
     if rows.any():
         out.drop(reason, int(rows.sum()))
         out.stat(LEFT_OUT_S + reason, round(float(_seconds(table)[rows].sum()), 4))
+
+
+def _once(table: pa.Table, out: ShardWriter) -> pa.Table:
+    """The rows without repeated keys, as `combine` makes them of artifacts that overlap. The first copy stays."""
+    order = np.lexsort((table[SHARD.name].to_numpy(), table["key"].to_numpy()))
+    keys = table["key"].to_numpy()[order]
+    again = np.zeros(len(order), np.bool_)
+    again[order[1:]] = keys[1:] == keys[:-1]
+    _leave_out(out, SAME_KEY, table, again)
+    return _only(table, ~again)
 
 
 def _in_this_set(layout: Layout, name: str, table: pa.Table, out: ShardWriter) -> tuple[pa.Table, NDArray[np.object_]]:

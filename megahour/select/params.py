@@ -45,7 +45,8 @@ class SelectParams(Params):
     shard_hours: float = Field(0.5, gt=0)
     """Hours per shard, made of whole speakers. Smaller shards spread over more workers."""
     speaker_hours: float = Field(0.0, ge=0)
-    """Most hours of one speaker, earliest first. Set it to keep single voices from dominating; 0 sets no limit."""
+    """Most hours of one speaker, earliest first. Set it to keep single voices from dominating; 0 sets no limit. `hours`
+    of sets and `shard_hours` do not count what it leaves out."""
     splits: list[str] = Field([])
     """Use only utterances in these splits (train, dev, test). Empty: all."""
     tiers: list[str] = Field([])
@@ -60,15 +61,15 @@ class SelectParams(Params):
     until_s: int = 0
     """Latest time of recording, in Unix seconds. 0 sets no limit."""
     draw_hours: dict[str, float] = Field({}, json_schema_extra=LATER)
-    """Hours to sample from some of the sets, such as {unlabelled: 1000000}, exact to half an utterance. `draw_evenly`
-    says how; other sets stay whole."""
+    """Hours to sample from some of the sets, such as {unlabelled: 1000000}, exact to half an utterance; with
+    `draw_evenly: speakers` to an utterance a shard, and exact on average. Other sets stay whole."""
     draw_evenly: Literal["time", "speakers"] = Field("time", json_schema_extra=LATER)
     """time: sample equal hours from each period of `period_s`, and each utterance within it with equal probability.
     speakers: sample equal hours from each speaker, and from each speaker equal hours per period; whoever has fewer
     gives all. Use speakers when a few speakers or days would fill the set."""
     period_s: int = Field(86_400, ge=0, json_schema_extra=LATER)
     """Length of a period for `draw_hours`, in seconds of recording time (`created_s`): 86400 makes days. At most 10,000
-    periods. 0: a single period, so that busy days count more."""
+    periods. 0: a single period, so that busy days count more. All utterances of unknown time are one period."""
     shared_recordings: Literal["join", "drop"] = "join"
     """join: all speakers of a recording go to the same set, with everyone who shares another recording with them. drop:
     speakers are assigned one by one, and a recording shared by two sets stays only in the first."""

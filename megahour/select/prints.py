@@ -28,6 +28,7 @@ from megahour.core.writer import ShardWriter
 from megahour.corpus.media.tar import ShardAudio
 from megahour.select.fingerprints import Fingerprint, fingerprint, landmarks, scattered
 from megahour.select.params import DuplicatesParams
+from megahour.select.voices import voice_of
 
 SHINGLE = 5  # characters
 BANDS, ROWS = 15, 4
@@ -109,7 +110,7 @@ def _salt(p: DuplicatesParams, row: Row) -> int:
     """A hash that is equal for rows whose texts may be duplicates of each other."""
     if p.text == "any-speaker":
         return 0
-    return key_of("speaker", row["speaker"]) if row["speaker"] else key_of("recording", row["recording"])
+    return key_of("speaker", voice_of(row["speaker"], row["recording"]))
 
 
 @dataclass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,6 +19,7 @@ from megahour.select.params import SelectParams, SetRule
 from megahour.select.sample import Layout, lay_out
 from megahour.select.voices import HOUR_US, grouped
 
+LOG = logging.getLogger(__name__)
 SHOWN = 5
 
 
@@ -38,6 +40,8 @@ def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
             where="select",
             remedy="; ".join(_filters(p, inputs)) or "see what the previous stage kept",
         )
+    if p.speaker_hours:  # later utterances are left out, so they fill no set and no shard
+        hours = {voice: min(value, p.speaker_hours) for voice, value in hours.items()}
     rules = [_named_voices(rule, hours) for rule in p.sets]
     leaders = grouped(shared) if p.shared_recordings == "join" else {}
     _check_named(rules, hours, leaders)
@@ -49,6 +53,7 @@ def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
             remedy="let earlier sets take fewer, or leave these sets out"
             + (", or set shared_recordings=drop" if leaders else ""),
         )
+    _warn_of_shortage(rules, made, hours)
     contested = _contested(made, shared) if p.shared_recordings == "drop" else {}
     made = replace(made, spellings=speakers.spellings, contested=contested)
     if not p.draw_hours:
@@ -65,6 +70,21 @@ def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
     }
     fewer = lay_out(hours, rules, p.seed, p.shard_hours, leaders, drawn)  # the same sets in fewer shards
     return replace(made, shards=fewer.shards, named=fewer.named, ranges=fewer.ranges, limits=limits)
+
+
+def _warn_of_shortage(rules: list[SetRule], made: Layout, hours: Mapping[str, float]) -> None:
+    """Log if the last set takes all speakers that are left, and they are fewer or shorter than its rule says."""
+    last = next((rule for rule in reversed(rules) if not rule.named), None)
+    if last is None or made.ranges[-1][1] < 0:
+        return
+    got = sum(shard.hours for shard in made.shards if shard.set == last.name)
+    if last.hours is not None and got < last.hours:
+        LOG.warning("select: the set %r gets the %.2f hours that are left, of %g", last.name, got, last.hours)
+    if last.speakers is not None:
+        shards = {number for number, shard in enumerate(made.shards) if shard.set == last.name}
+        count = sum(made.shard_of(voice) in shards for voice in hours)
+        if count < last.speakers:
+            LOG.warning("select: the set %r gets the %d speakers that are left, of %d", last.name, count, last.speakers)
 
 
 def _levels(p: SelectParams, made: Layout, hours: Mapping[str, float]) -> dict[str, int]:

@@ -48,7 +48,7 @@ class Select(Stage[SelectParams]):
     """
 
     name = "select"
-    version = 8
+    version = 9
     params = SelectParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"), Input("duplicates", optional=True))
     exchange = True
@@ -89,6 +89,7 @@ class Select(Stage[SelectParams]):
         return {
             "over-speaker-hours": f"--speaker-hours is {p.speaker_hours:g}",
             "not-drawn": f"--draw-hours is {p.draw_hours}",
+            "same-key": "the utterances hold it twice: were artifacts combined that overlap?",
             "recording-of-another-set": "--shared-recordings join puts all who share a recording into one set",
         }
 

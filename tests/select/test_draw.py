@@ -156,6 +156,16 @@ def test_a_set_is_drawn_evenly_over_speakers(rows: list[dict[str, Any]], tmp_pat
     assert [[row["key"] for row in shard] for shard in again] == [[row["key"] for row in shard] for shard in shards]
 
 
+def test_many_shards_of_like_utterances_do_not_all_round_the_same_way(tmp_path: Path) -> None:
+    """Each of 60 speakers, in a shard each, is to give 360 s of utterances of 100 s."""
+    rows = [utterance(f"u{i}", f"s{i % 60}", 100.0, recording=i % 60) for i in range(1200)]
+    p = params(draw_hours={"all": 6.0}, draw_evenly="speakers", sets=[{"name": "all"}])
+    given = [len(shard) for shard in selected(tmp_path, p, [rows])]
+    assert len(given) == 60
+    assert set(given) == {3, 4}
+    assert sum(given) * 100 / 3600 == pytest.approx(6.0, abs=0.2), "6.67 if all gave 400 s"
+
+
 def test_what_is_drawn_depends_on_the_seed_and_not_on_the_sharding(rows: list[dict[str, Any]], tmp_path: Path) -> None:
     def keys(name: str, shards: list[list[dict[str, Any]]], **values: Any) -> list[int]:
         p = params(draw_hours={"unlabelled": 0.4}, sets=[{"name": "unlabelled"}], **values)

@@ -110,6 +110,45 @@ def test_clips_of_unnamed_speakers_get_a_warning(
     assert not warned("one-set", clips, params(sets=[{"name": "all"}]))
 
 
+def test_unnamed_speakers_count_as_one_per_recording(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    clips = [utterance(f"u{number}", "", recording=number) for number in range(30)]
+    p = params(sets=[{"name": "test", "speakers": 3}, {"name": "rest"}])
+    output = Artifact(tmp_path / "selection")
+    run_stage(Select(), p, {"utterances": write_utterances(tmp_path / "u", [clips])}, output, EngineHere())
+    assert {name: row["speakers"] for name, row in output.summary["sets"].items()} == {"test": 3, "rest": 27}
+    assert "--speaker-pattern" in caplog.text
+
+
+def test_hours_of_a_set_do_not_count_what_the_limit_for_a_speaker_leaves_out(tmp_path: Path) -> None:
+    rows = [utterance(f"u{i}", f"s{i % 8}", 360.0, recording=i % 8, created_s=i) for i in range(80)]  # an hour of each
+    inputs = {"utterances": write_utterances(tmp_path / "u", [rows])}
+    p = params(sets=[{"name": "some", "hours": 1.0}, {"name": "rest"}], speaker_hours=0.2, shard_hours=0.4)
+    output = Artifact(tmp_path / "selection")
+    run_stage(Select(), p, inputs, output, EngineHere())
+    assert output.summary["sets"]["some"] == {"utterances": 10, "hours": 1.0, "speakers": 5}
+    assert output.summary["sets"]["rest"]["speakers"] == 3
+    assert len(output.receipts()) == 4, "of 0.5 and 0.3 hours each"
+
+
+@pytest.mark.parametrize(
+    ("rule", "warning"),
+    [
+        ({"hours": 7.0}, ""),
+        ({"hours": 9.0}, "the set 'last' gets the 7.00 hours that are left, of 9"),
+        ({"speakers": 7}, ""),
+        ({"speakers": 9}, "the set 'last' gets the 7 speakers that are left, of 9"),
+    ],
+)
+def test_a_set_that_gets_less_than_its_rule_says_is_named(
+    rule: dict[str, Any], warning: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [utterance(f"u{i}", f"s{i % 8}", 360.0, recording=i % 8) for i in range(80)]
+    p = params(sets=[{"name": "test", "named": ["s3"]}, {"name": "last", **rule}])
+    inputs = {"utterances": write_utterances(tmp_path / "u", [rows])}
+    run_stage(Select(), p, inputs, Artifact(tmp_path / "selection"), EngineHere())
+    assert "that are left" not in caplog.text if not warning else warning in caplog.text
+
+
 def test_what_is_left_out_is_counted_by_reason(rows: list[dict[str, Any]], tmp_path: Path, engine: LocalEngine) -> None:
     utterances = write_utterances(tmp_path / "utterances", [rows])
     p = params(min_confidence=0.55, from_s=1100, speaker_hours=4 / 3600, sets=[{"name": "few", "speakers": 4}])
