@@ -8,6 +8,7 @@ A transcription file has lines `WORD WORD (utterance)`, with fillers such as `<s
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -104,7 +105,8 @@ def plan_import(p: ImportFeaturesParams) -> list[tuple[str, list[CepstraUtteranc
 
     Raises
     ------
-    ConfigError: the source is empty, the speaker pattern does not match a path, or a speaker is in both lists.
+    ConfigError: the source is empty, the speaker pattern does not match a path, a speaker is in both lists, or with
+        `folds` an utterance is, or the fold has no speaker.
     """
     paths: dict[str, list[str]] = {}
     for path in list_source(p.source).sizes:
@@ -113,8 +115,12 @@ def plan_import(p: ImportFeaturesParams) -> list[tuple[str, list[CepstraUtteranc
     listed = _listed(p.test, paths, p) if p.test else [], _listed(p.train, paths, p)
     test, train = (_by_speaker(p, part) for part in listed)
     if p.folds:
+        _check_lists(p, *listed)
         train = _by_speaker(p, [utterance for part in listed for utterance in part])
         test = {speaker: train.pop(speaker) for speaker in list(filter(None, train))[p.fold :: p.folds]}
+        if not test:
+            what = f"fold {p.fold} of {p.folds} has no speaker, of {len([*filter(None, train)])} in all"
+            raise ConfigError(what, where=p.train, remedy="use fewer `folds`")
     held_out = {one_name(speaker) for speaker in test if speaker}
     if common := sorted(speaker for speaker in train if one_name(speaker) in held_out):
         raise ConfigError(
@@ -133,11 +139,22 @@ def plan_import(p: ImportFeaturesParams) -> list[tuple[str, list[CepstraUtteranc
     return shards
 
 
+def _check_lists(p: ImportFeaturesParams, *lists: Sequence[CepstraUtterance]) -> None:
+    counts = Counter(utterance.name for each in lists for utterance in each)
+    if twice := sorted(name for name, count in counts.items() if count > 1):
+        what = f"{len(twice)} utterances, such as {twice[0]}, are in the training and in the test list"
+        raise ConfigError(what, where=p.train, remedy="take them out of one")
+
+
 def _listed(url: str, paths: dict[str, list[str]], p: ImportFeaturesParams) -> list[CepstraUtterance]:
     import fsspec
 
     with fsspec.open(url, "r", encoding="utf-8") as file:
-        lines = parse_transcription(file, url)
+        try:
+            lines = parse_transcription(file, url)
+        except UnicodeDecodeError as error:
+            what = f"not UTF-8: byte {error.object[error.start]:#04x}"
+            raise ConfigError(what, where=url, remedy="iconv -f latin1 -t utf-8 FILE, with its encoding") from None
     utterances = []
     for name, text in lines:
         same = paths.get(name.rpartition("/")[2], [])

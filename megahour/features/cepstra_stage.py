@@ -26,8 +26,12 @@ class ImportFeatures(Stage[ImportFeaturesParams]):
 
     def plan(self, p: ImportFeaturesParams, inputs: Inputs) -> list[Task]:
         from megahour.features.cepstra import plan_import
+        from megahour.features.sets import check_stats_sets
 
-        return [Task({"set": name, "utterances": [list(u) for u in shard]}) for name, shard in plan_import(p)]
+        planned = plan_import(p)
+        if p.stats_sets:
+            check_stats_sets(p.stats_sets, [name for name, _ in planned], where=self.name)
+        return [Task({"set": name, "utterances": [list(u) for u in shard]}) for name, shard in planned]
 
     def run(self, p: ImportFeaturesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.features.cepstra import CepstraUtterance, import_shard

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megahour.core.errors import BadRecord
+from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.schemas import FEATURES, MEANS
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.features.fbank import log_mel, with_mirrored_ends
+from megahour.features.fbank import empty_filters, log_mel, with_mirrored_ends
 from megahour.features.normalise import CausalMean, Moments
 from megahour.features.open_shards import OpenShards
 from megahour.features.params import FeaturesParams
@@ -28,6 +28,7 @@ LARGEST = 1e4
 def extract(p: FeaturesParams, selection: Artifact, utterances: Artifact, shard: int, out: ShardWriter) -> None:
     """Write the features of one shard of `selection`."""
     table = selection.read_table(shard, columns=COLUMNS)
+    _check_filters(p, table)
     moments = Moments.zero(p.mels)
     rows: list[dict[str, Any]] = []
     means: list[dict[str, Any]] = []
@@ -50,6 +51,16 @@ def extract(p: FeaturesParams, selection: Artifact, utterances: Artifact, shard:
     out.stats["rates_hz"] = sorted(rates_hz)
     if name := set_of(selection, shard):
         out.tags["set"] = name  # empty shards need it too
+
+
+def _check_filters(p: FeaturesParams, table: pa.Table) -> None:
+    """Raises ConfigError: the mel filters do not fit under the Nyquist frequency of some of the audio."""
+    for rate_hz in sorted(set(table["rate_hz"].to_pylist())):
+        try:
+            empty_filters(rate_hz, p.mels, p.low_hz, p.high_hz)
+        except ValueError as error:
+            remedy = f"set low_hz and high_hz for all audio; some of it has {rate_hz} Hz"
+            raise ConfigError(str(error), where="features", remedy=remedy) from None
 
 
 def _features(

@@ -99,6 +99,15 @@ def log_mel(
     return result
 
 
+def empty_filters(rate_hz: int, mels: int, low_hz: float, high_hz: float) -> int:
+    """The number of filters that no frequency of the FFT lies in. Raises ValueError as `log_mel` does.
+
+    >>> empty_filters(16_000, 80, 20.0, 0.0), empty_filters(8_000, 128, 20.0, 0.0)
+    (0, 4)
+    """
+    return int((_bank(rate_hz, mels, low_hz, high_hz).filters.sum(axis=0) == 0).sum())
+
+
 def plain_log_mel(signal: NDArray[np.float32], bank: Bank) -> NDArray[np.float32]:
     """(samples,) → (T, F) float32 with SciPy's FFT, for windows of any length."""
     length = bank.window.size

@@ -51,6 +51,16 @@ def tasks_of_sets(artifact: Artifact, sets: Sequence[str], *, where: str, beside
     return [Task({"shard": shard, "beside": shard_beside(artifact, shard, beside)}) for shard in shards]
 
 
+def check_stats_sets(stats_sets: Sequence[str], sets: Sequence[str], *, where: str) -> None:
+    """Raises ConfigError: one of `stats_sets` is not among the `sets` that features are made of."""
+    if missing := sorted(set(stats_sets) - set(sets)):
+        raise ConfigError(
+            f"stats_sets has {missing}, of which no features are made; the sets are {sorted(set(sets))}",
+            where=where,
+            remedy="set `stats_sets` to some of them, or leave it empty",
+        )
+
+
 def names_of_sets(artifact: Artifact) -> list[str]:
     """Names of the sets that have shards, sorted."""
     return sorted(_shards(artifact.url, artifact.manifest.digest))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, Stage, Task
 from megahour.features.params import FeaturesParams
 
+LOG = logging.getLogger(__name__)
+EMPTY = "%d of %d mel filters are too narrow for audio at %d Hz and always give the same value: use fewer `mels`"
 _LATER = ("mirrored", "unit")
 """Values of `edges` and `scale` that the summary records. The defaults are left out, as in artifacts of old runs."""
 
@@ -21,8 +24,10 @@ class Features(Stage[FeaturesParams]):
     inputs = (Input("selection"), Input("utterances"))
 
     def plan(self, p: FeaturesParams, inputs: Inputs) -> list[Task]:
-        from megahour.features.sets import tasks_of_sets
+        from megahour.features.sets import check_stats_sets, names_of_sets, tasks_of_sets
 
+        if p.stats_sets:
+            check_stats_sets(p.stats_sets, p.sets or names_of_sets(inputs["selection"]), where=self.name)
         return tasks_of_sets(inputs["selection"], p.sets, where=self.name) if p.sets else super().plan(p, inputs)
 
     def run(self, p: FeaturesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
@@ -31,8 +36,13 @@ class Features(Stage[FeaturesParams]):
         extract(p, inputs["selection"], inputs["utterances"], task["shard"], out)
 
     def finish(self, p: FeaturesParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
-        rates_hz = {rate_hz for receipt in receipts for rate_hz in receipt.stats["rates_hz"]}
-        audio = {"rate_hz": rates_hz.pop() if len(rates_hz) == 1 else 0, "low_hz": p.low_hz, "high_hz": p.high_hz}
+        from megahour.features.fbank import empty_filters
+
+        rates_hz = sorted({rate_hz for receipt in receipts for rate_hz in receipt.stats["rates_hz"]})
+        for rate_hz in rates_hz:
+            if empty := empty_filters(rate_hz, p.mels, p.low_hz, p.high_hz):
+                LOG.warning("features: " + EMPTY, empty, p.mels, rate_hz)
+        audio = {"rate_hz": rates_hz[0] if len(rates_hz) == 1 else 0, "low_hz": p.low_hz, "high_hz": p.high_hz}
         audio["prior"] = p.scaled_prior
         audio |= {name: value for name, value in (("edges", p.edges), ("scale", p.scale)) if value in _LATER}
         audio |= {"restarts": p.restarts} if p.restarts else {}

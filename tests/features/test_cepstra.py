@@ -124,6 +124,24 @@ def test_an_artifact_that_is_not_a_fold_is_refused(corpus: Path, folds: int, fol
         params(corpus, folds=folds, fold=fold)
 
 
+def test_folds_of_lists_that_share_an_utterance_and_folds_without_speakers_are_refused(corpus: Path) -> None:
+    with pytest.raises(ConfigError, match="fold 12 of 13 has no speaker, of 12 in all"):
+        plan_import(params(corpus, folds=13, fold=12))
+    test, train = (corpus / f"{name}.transcription" for name in ("test", "train"))
+    train.write_text(train.read_text() + test.read_text().splitlines()[0] + "\n")
+    with pytest.raises(ConfigError, match=r"1 utterances, such as .*, are in the training and in the test list"):
+        plan_import(params(corpus, folds=4))
+
+
+def test_transcriptions_in_another_encoding_and_statistics_of_no_set_are_refused(corpus: Path) -> None:
+    with pytest.raises(ConfigError, match=r"stats_sets has \['labeled'\]"):
+        ImportFeatures().plan(params(corpus, stats_sets=["labeled"]), {})
+    train = corpus / "train.transcription"
+    train.write_bytes(train.read_bytes() + "mañana (x)\n".encode("latin1"))
+    with pytest.raises(ConfigError, match=r"not UTF-8: byte 0xf1[\s\S]*iconv"):
+        plan_import(params(corpus))
+
+
 def test_the_whole_stage(corpus: Path, tmp_path: Path, engine: LocalEngine) -> None:
     output = Artifact(tmp_path / "features")
     counts = run_stage(ImportFeatures(), params(corpus, condition="read"), {}, output, engine).counts

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import soundfile
+from engine_here import EngineHere
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -256,6 +257,35 @@ def test_only_the_wanted_sets(corpus: Corpus) -> None:
     assert [task["shard"] for task in tasks] == [0, 2]
     with pytest.raises(ConfigError, match=r"is in sets \['labeled'\]; its sets are \['labelled', 'test'\]"):
         Features().plan(FeaturesParams(sets=["labelled", "labeled"]), corpus.inputs)
+
+
+@pytest.mark.parametrize(("sets", "stats_sets"), [([], ["labeled"]), (["test"], ["test", "labelled"])])
+def test_statistics_of_a_set_without_features_are_refused(
+    corpus: Corpus, sets: list[str], stats_sets: list[str]
+) -> None:
+    """The mean would be empty or of fewer sets, without a word."""
+    with pytest.raises(ConfigError, match=r"stats_sets has \['label(ed|led)'\], of which no features are made"):
+        Features().plan(FeaturesParams(sets=sets, stats_sets=stats_sets), corpus.inputs)
+
+
+@pytest.mark.parametrize("edges", [{"high_hz": 9000.0}, {"high_hz": -9000.0}, {"low_hz": 8000.0}])
+def test_filters_beyond_the_audio_are_an_error_that_names_its_rate(
+    corpus: Corpus, edges: dict[str, float], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"do not fit under 8000.0 Hz[\s\S]*some of it has 16000 Hz"):
+        run_stage(Features(), FeaturesParams(mels=24, **edges), corpus.inputs, Artifact(tmp_path / "f"), EngineHere())
+
+
+@pytest.mark.parametrize(("rate_hz", "mels", "empty"), [(16_000, 80, ""), (8000, 128, "4 of 128 mel filters")])
+def test_filters_that_are_always_empty_are_named(
+    rate_hz: int, mels: int, empty: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    values = log_mel(np.random.default_rng(1).normal(0, 1000, rate_hz), rate_hz, mels)
+    flat = np.ptp(values, axis=0) == 0
+    assert flat.sum() == int(empty.split()[0] if empty else 0)
+    finished(FeaturesParams(mels=mels), ("labelled", rate_hz, 1.0))
+    assert empty in caplog.text
+    assert bool(caplog.text) == bool(empty)
 
 
 def test_an_empty_shard_keeps_its_set(corpus: Corpus, tmp_path: Path) -> None:
