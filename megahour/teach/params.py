@@ -13,7 +13,7 @@ from megahour.models.params import BatchFrames, Precision
 class TargetsParams(Params):
     """Compute a teacher's top-k logits for the unlabelled sets."""
 
-    sets: list[str] = Field(["unlabelled"])
+    sets: list[str] = Field(["unlabelled"], min_length=1)
     """Sets for which targets are computed."""
     top_k: int = Field(20, ge=1, le=1024)
     """Number of largest logits kept per frame."""
@@ -57,7 +57,7 @@ class RepartitionParams(Params):
 class RealignParams(Params):
     """Realign the labelled sets with a trained model."""
 
-    sets: list[str] = Field(["labelled"])
+    sets: list[str] = Field(["labelled"], min_length=1)
     """Sets to align, with their transcripts or with `pseudo_labels` where these are given."""
     prior_scale: float = Field(1.0, ge=0)
     """Weight of the senone priors that posteriors are divided by. A lower weight gives more silence."""
@@ -74,7 +74,7 @@ class PseudoLabelParams(Params):
     `train` uses them along with true transcripts.
     """
 
-    sets: list[str] = Field(["unlabelled"])
+    sets: list[str] = Field(["unlabelled"], min_length=1)
     """Decoded sets that get pseudo-labels."""
     min_confidence: Share = 0.0
     """Drop texts with a lower confidence. Its scale depends on the recogniser, so check the word error rate of some

@@ -19,10 +19,8 @@ from megahour.core.stage import Task
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.text.edit_distance import align
-from megahour.features.sets import set_of
+from megahour.features.sets import frame_seconds_of, set_of
 from megahour.teach.params import PseudoLabelParams
-
-FRAME_S = 0.01
 
 
 def least_confidence(p: PseudoLabelParams, hypotheses: Artifact) -> float:
@@ -68,12 +66,12 @@ def label_shard(features: Artifact, hypotheses: Artifact, task: Task, out: Shard
             where=hypotheses.url,
             remedy="decode these features",
         )
-    kept = []
+    kept, frame_s = [], frame_seconds_of(features)
     out.came_in(len(table))
     for key, frames, truth in zip(*(table[name].to_pylist() for name in ("key", "frames", "text")), strict=True):
         row = found.get(key)
         reason = _reason(row, least)
-        out.stat(f"seconds_{reason or 'kept'}", round(frames * FRAME_S, 2))
+        out.stat(f"seconds_{reason or 'kept'}", round(frames * frame_s, 2))
         if row is not None and truth:
             what = "dropped" if reason else "kept"
             out.stat(f"{what}_errors", align(truth.split(), row["text"].split()).errors)

@@ -20,6 +20,7 @@ from megahour.core.receipts import Receipt
 from megahour.core.stage import Context, Inputs, Task
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.features.sets import frame_seconds_of
 from megahour.features.stack import stack
 from megahour.models.configuration import read_config
 from megahour.models.service import open_session
@@ -39,11 +40,14 @@ WORST = -1e4  # floor of log-likelihoods, so that a path exists even if the mode
 LONGEST_SHIFT = 50  # in 10 ms frames; longer shifts are counted as this one
 
 
-def check_units(model: Artifact, units: Artifact) -> None:
-    """Raises ConfigError if the model was not trained on these units."""
+def check_units(p: RealignParams, model: Artifact, units: Artifact) -> None:
+    """Raises ConfigError if the model was not trained on these units, or they lack the phone `unknown`."""
     if read_config(model).get("units_digest") != units.manifest.digest:
         what = "the model was not trained on these units"
         raise ConfigError(what, where=model.url, remedy="give the `units` that it was trained on")
+    if p.unknown and p.unknown not in (phones := [*read_units(units).phones, SILENCE]):
+        what = f"unknown = {p.unknown!r} is no phone of the units, which have {phones}"
+        raise ConfigError(what, where=units.url, remedy="make the units with `unknown`, or leave it out")
 
 
 def realign_shard(
@@ -92,7 +96,7 @@ def realign_shard(
     for row, one in waiting.items():
         out.quarantine(one.utterance.key, "inference-failed", reasons[row], inputs["features"].url)
         out.came_in()
-    result.write(out, dropped)
+    result.write(out, dropped, frame_seconds_of(inputs["features"]))
     _compare(units_artifact, result, out)
     if out.shard == 0:
         out.text(units.to_json(), ".units.json")

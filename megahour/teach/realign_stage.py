@@ -29,7 +29,7 @@ class Realign(Stage[RealignParams]):
         from megahour.features.sets import tasks_of_sets
         from megahour.teach.realign import check_units
 
-        check_units(inputs["model"], inputs["units"])
+        check_units(p, inputs["model"], inputs["units"])
         return tasks_of_sets(inputs["features"], p.sets, where=self.name, beside=inputs.get("pseudo_labels"))
 
     def accelerator(self, p: RealignParams, inputs: Inputs) -> ModelSpec:

@@ -21,7 +21,7 @@ from megahour.core.records import key_of
 from megahour.core.stage import Context, Task
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.features.sets import tasks_of_sets
+from megahour.features.sets import frame_seconds_of, tasks_of_sets
 from megahour.teach.params import RepartitionParams
 
 FRAMES_AN_HOUR = 360_000
@@ -106,7 +106,7 @@ def write_part(
     out.came_in(len(own) + without)
     out.kept(len(own))
     out.stat("frames", int(frames[own].sum()))
-    out.stat("audio_s", round(int(frames[own].sum()) * 3600 / FRAMES_AN_HOUR, 2))
+    out.stat("audio_s", round(int(frames[own].sum()) * frame_seconds_of(features), 2))
     out.tags["set"] = task["set"]
 
 

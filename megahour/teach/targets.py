@@ -20,14 +20,13 @@ from megahour.core.schemas import TARGETS
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.features.sets import set_of
+from megahour.features.sets import frame_seconds_of, set_of
 from megahour.features.stack import stack
 from megahour.models.configuration import normalisation, read_config
 from megahour.models.service import open_session
 from megahour.serve.spec import ModelSpec
 from megahour.teach.params import TargetsParams
 
-FRAME_S = 0.01
 Outputs = Mapping[str, NDArray[Any]]
 
 
@@ -62,7 +61,7 @@ def write_targets(
     if chosen is not None:
         all_long, long = long, long[np.isin(keys[long], chosen)]
         out.drop("no-pseudo-label", len(all_long) - len(long))
-    out.stat("audio_s", round(int(frames[long].sum()) * FRAME_S, 2))
+    out.stat("audio_s", round(int(frames[long].sum()) * frame_seconds_of(features), 2))
 
     def sequences() -> Iterator[tuple[int, NDArray[np.float32]]]:
         for row in long.tolist():

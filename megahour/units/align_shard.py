@@ -14,6 +14,7 @@ from megahour.core.errors import StageError
 from megahour.core.receipts import Receipt
 from megahour.core.schemas import SENONE_ALIGNMENTS
 from megahour.core.writer import ShardWriter
+from megahour.features.sets import frame_seconds_of
 from megahour.units.alignment_model import Alignment, AlignmentModel
 from megahour.units.utterances import Dropped, LabelledCorpus, Utterance
 
@@ -56,8 +57,11 @@ class ShardAlignment:
         self.keys.append(utterance.key)
         self.labels.append(senones.astype(np.int16))
 
-    def write(self, out: ShardWriter, dropped: Dropped) -> None:
-        """Write `.alignments.arrow` and `.spoken.parquet`, and count the dropped utterances by reason."""
+    def write(self, out: ShardWriter, dropped: Dropped, frame_s: float) -> None:
+        """Write `.alignments.arrow` and `.spoken.parquet`, and count the dropped utterances by reason.
+
+        frame_s: seconds from one frame to the next.
+        """
         columns = [self.keys, [len(row) for row in self.labels], self.labels]
         arrays = [pa.array(values, field.type) for values, field in zip(columns, SENONE_ALIGNMENTS, strict=True)]
         out.table(pa.table(arrays, SENONE_ALIGNMENTS), ".alignments.arrow")
@@ -72,7 +76,7 @@ class ShardAlignment:
         if dropped.missing:
             often = sorted(dropped.missing.items(), key=lambda item: (-item[1], item[0]))
             out.stats["missing_words"] = dict(often[:NAMED])
-        out.stat("audio_s", round(len(flat) / 100, 2))
+        out.stat("audio_s", round(len(flat) * frame_s, 2))
 
 
 def align_shard(corpus: LabelledCorpus, model: AlignmentModel, shard: int, out: ShardWriter) -> None:
@@ -84,7 +88,7 @@ def align_shard(corpus: LabelledCorpus, model: AlignmentModel, shard: int, out: 
             dropped.reasons[TOO_SHORT] += 1
         else:
             result.add(utterance, alignment, model.senones(alignment.path)[alignment.slots])
-    result.write(out, dropped)
+    result.write(out, dropped, frame_seconds_of(corpus.features))
 
 
 def summary(receipts: Sequence[Receipt], *, where: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from megahour.core.config import LATER, Params
 class SenonesParams(Params):
     """Build senones and frame alignments from a flat start."""
 
-    sets: list[str] = Field(["labelled"])
+    sets: list[str] = Field(["labelled"], min_length=1)
     """Sets with transcripts to align."""
     senones: int = Field(300, ge=2, le=32_767)
     """Number of senones (leaves of the decision trees), including silence."""

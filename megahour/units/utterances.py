@@ -66,7 +66,7 @@ class LabelledCorpus:
 
         texts: by key, to use instead of the texts of the features.
         """
-        dims = len(self.features.summary["mean"])
+        dims = int(self.features.summary["mels"])  # the mean may be missing, as where only test sets have features
         table = self.features.read_table(shard, ".arrow", columns=["key", "text", "features"])
         columns = table["key"].to_pylist(), table["text"].to_pylist(), table["features"]
         for key, text, values in zip(*columns, strict=True):

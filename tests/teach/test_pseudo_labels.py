@@ -96,6 +96,19 @@ def test_what_is_sure_enough_stays(
     assert summary["word_error_rate_dropped"] > 0.2, "what is empty, and what is wrong"
 
 
+def test_hours_are_those_of_the_audio_at_rates_without_whole_frames_of_10_ms(
+    tmp_path: Path, inputs: dict[str, Artifact], engine: LocalEngine
+) -> None:
+    """At 22,050 Hz a frame has 220 samples."""
+    tables = [(name, [{**one, "frames": 3600, "features": np.zeros((3600, 4), np.float16)} for one in made])
+              for name, made in FEATURES]  # fmt: skip
+    table = [features_artifact(tmp_path / "long", tables).read_table(shard, ".arrow") for shard in range(3)]
+    shards = [({"set": name}, {".arrow": each}) for (name, _), each in zip(FEATURES, table, strict=True)]
+    features = write_artifact(tmp_path / "f", shards, {**inputs["features"].summary, "audio": {"rate_hz": 22_050}})
+    summary = labelled(tmp_path, {**inputs, "features": features}, engine).summary
+    assert summary["hours_kept"] == pytest.approx(6 * 3600 * 220 / 22_050 / 3600, abs=1e-5)
+
+
 @pytest.mark.parametrize(
     ("sure", "values", "message"),
     [

@@ -165,6 +165,8 @@ def test_models_of_other_units_and_features_of_another_front_end_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match="not trained on these units"):
         make(Realign(), {}, {"features": features, "model": model, "units": realigned}, tmp_path, engine)
+    with pytest.raises(ConfigError, match="unknown = 'SPN' is no phone of the units"):
+        make(Realign(), {"unknown": "SPN"}, {"features": features, "model": model, "units": units}, tmp_path, engine)
     table = features.read_table(0, ".arrow")
     other = {**features.summary, "inv_std": [2.0] * 4}
     scaled = write_artifact(tmp_path / "f", [({"set": "labelled"}, {".arrow": table})], other)

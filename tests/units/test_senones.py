@@ -181,6 +181,20 @@ def test_gaussians_of_senones_find_them_too(
     assert right_share(run(tmp_path / "units", p, features=features, lexicon=lexicon), corpus) > 0.97
 
 
+def test_features_without_statistics_are_aligned_and_seconds_are_those_of_the_audio(
+    spoken: Any, lexicon: Artifact, tmp_path: Path
+) -> None:
+    """As of test sets alone, which no mean is of; at 22,050 Hz a frame has 220 samples."""
+    table = features_artifact(tmp_path / "all", spoken[:6], cuts=()).read_table(0, ".arrow")
+    summary = {"mels": DIMS, "mean": [], "inv_std": [], "audio": {"rate_hz": 22_050}}
+    features = write(tmp_path / "f", [("labelled", {".arrow": table})], summary)
+    units = run(tmp_path / "units", PARAMS, features=features, lexicon=lexicon)
+    frames = sum(table["frames"].to_pylist())
+    assert units.receipts()[0].stats["audio_s"] == pytest.approx(frames * 220 / 22_050, abs=0.01)
+    with pytest.raises(ValueError, match="at least 1 item"):
+        SenonesParams(sets=[])
+
+
 def test_the_units_describe_their_alignments(made: Artifact) -> None:
     units = read_units(made)
     assert units.size <= PARAMS.senones
