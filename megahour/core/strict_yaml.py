@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from megahour.core.errors import ConfigError, nearest
 
 # Raised by PyYAML's constructors for values that do not fit their tag (`!!int abc`) and for dates like 2020-13-01.
 _BAD_VALUES = (ValueError, LookupError, AttributeError, TypeError)
+MOST_COPIES = 100_000  # values that aliases may add: ten short lines of aliases to aliases can stand for billions
 
 
 class _Loader(yaml.SafeLoader):
@@ -71,12 +73,22 @@ def kind_name(value: Any) -> str:
 def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML. Anchors and merges work; each alias gives an equal copy, never a shared object.
 
-    Raises ConfigError at `where:LINE`: not YAML, a duplicate key, or an alias that contains itself.
+    Raises ConfigError at `where:LINE`: not YAML, a duplicate key, an alias that contains itself, or aliases that stand
+    for more than `MOST_COPIES` values.
     """
     loader = None
     try:
         loader = _Loader(text, where)
-        return _apart(loader.get_single_data())
+        if (root := loader.get_single_node()) is None:
+            return None
+        sizes: dict[int, int] = {}
+        if (values := _size(root, sizes)) - len(sizes) > MOST_COPIES:
+            raise ConfigError(
+                f"its aliases stand for {values - len(sizes):,} values, at most {MOST_COPIES:,} are read",
+                where=where,
+                remedy="use fewer aliases of what contains aliases",
+            )
+        return _apart(loader.construct_document(root))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = ", ".join(part for part in (error.context, error.problem) if part)
@@ -94,6 +106,17 @@ def parse_yaml(text: str, where: str) -> Any:
     finally:
         if loader is not None:
             loader.dispose()
+
+
+def _size(node: Any, sizes: dict[int, int]) -> int:
+    """How many values a node holds with its aliases written out; `sizes`: of the nodes that were counted, by id."""
+    if (known := sizes.get(id(node))) is not None:
+        return known
+    sizes[id(node)] = 1  # for an alias within itself, which `_apart` refuses
+    inner = () if isinstance(node, yaml.ScalarNode) else node.value
+    parts = chain.from_iterable(inner) if isinstance(node, yaml.MappingNode) else inner
+    sizes[id(node)] += sum(_size(part, sizes) for part in parts)
+    return sizes[id(node)]
 
 
 def _apart(value: Any) -> Any:

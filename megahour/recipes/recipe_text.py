@@ -13,6 +13,7 @@ from megahour.core.expect import shown
 from megahour.core.strict_yaml import kind_name, parse_yaml, read_mapping
 
 KEYS = ("about", "run", "seed", "threads", "engine", "vars", "needs", "steps")
+LONGEST = 1 << 20  # characters that variables may add to one text
 _VARIABLE = re.compile(r"\$\{([\w.-]+)\}")
 
 
@@ -126,11 +127,17 @@ def _substitute(value: Any, variables: Mapping[str, str], where: str) -> Any:
         return [_substitute(item, variables, where) for item in value]
     if not isinstance(value, str):
         return value
+    length = 0
 
     def look_up(match: re.Match[str]) -> str:
+        nonlocal length
         if match[1] not in variables:
             hint = nearest(match[1], variables)
             raise ConfigError(f'{shown(value)}: no variable "{match[1]}"{hint}', where=where, remedy="add it to `vars`")
+        length += len(variables[match[1]])
+        if length > LONGEST:
+            what = f"{shown(value)}: its variables stand for more than {LONGEST:,} characters"
+            raise ConfigError(what, where=where, remedy="use fewer variables of what contains variables")
         return variables[match[1]]
 
     return _VARIABLE.sub(look_up, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,21 @@ def test_what_is_no_yaml_is_named_with_its_line(text: str, where: str, message: 
     assert message in found[1]
     assert found[2].startswith(remedy)
     assert bool(found[2]) == bool(remedy)
+
+
+@pytest.mark.parametrize(("first", "more"), [("[1, 2]", "[{}]"), ("{x: 1}", "{{<<: [{}]}}"), ("{x: 1}", "{{a: [{}]}}")])
+def test_aliases_of_aliases_that_stand_for_billions_are_refused_at_once(first: str, more: str) -> None:
+    lines = [f"n0: &n0 {first}"]
+    lines += [f"n{i}: &n{i} {more.format(', '.join([f'*n{i - 1}'] * 9))}" for i in range(1, 10)]
+    where, message, remedy = refused("\n".join(lines))
+    assert where == "r.yaml"
+    assert re.search(r"its aliases stand for \d,\d{3},\d{3},\d{3} values, at most 100,000 are read", message)
+    assert remedy.startswith("use fewer aliases")
+
+
+def test_a_long_file_may_use_an_alias_on_every_line() -> None:
+    found: Any = parse_yaml("x: &x {a: 1, b: 2}\nall:\n" + "- *x\n" * 2000, "r.yaml")
+    assert found["all"] == [{"a": 1, "b": 2}] * 2000
 
 
 def test_a_file_that_is_no_mapping_is_refused_with_what_it_is(tmp_path: Path) -> None:

@@ -316,6 +316,14 @@ def test_a_variable_may_use_those_above_it(tmp_path: Path) -> None:
         load_recipe(write_recipe(tmp_path, text.replace("${{home}}", "${{word}}")))
 
 
+def test_variables_of_variables_that_stand_for_gigabytes_are_refused(tmp_path: Path) -> None:
+    lines = ["vars:", f"  v0: {'x' * 10}", *(f"  v{i}: {f'${{v{i - 1}}}' * 10}" for i in range(1, 10))]
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match="its variables stand for more than 1,048,576 characters"):
+        load_recipe(recipe)
+
+
 def test_the_folder_of_a_step_is_that_step(tmp_path: Path) -> None:
     """An input given as a path used to be made after the step that reads it."""
     recipe = load_recipe(changed(tmp_path, "numbers: numbers", "numbers: {run}/numbers"))
