@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TypeVar, cast
 
-from megahour.core.errors import MegahourError, StoreError
+from megahour.core.errors import ConfigError, MegahourError, StoreError
 from megahour.core.surroundings import explaining
 from megahour.serve.registry import BEAT_S, POLL_S, Registry
 from megahour.serve.server import Service, serve
@@ -81,21 +81,25 @@ def _offer(registry: Registry | Desk, model: str, service: Service, stop: thread
                 beat_s = time.monotonic()
             stop.wait(POLL_S)
     finally:
-        if key:
-            registry.remove(key)  # first, so that no task connects while it ends
+        if key:  # first, so that no task connects while it ends
+            _patiently(partial(registry.remove, key), None, stop)
 
 
 def _patiently(call: Callable[[], T], otherwise: T, stop: threading.Event) -> T:
-    """The result of a call of the registry; if its store does not answer, `otherwise`, after BEAT_S."""
+    """The result of a call of the registry; if its store does not answer, or what it holds cannot be read,
+    `otherwise`, after BEAT_S."""
     try:
         with explaining("the registry"):
             return call()
-    except StoreError as error:
+    except (StoreError, ConfigError) as error:
         LOG.warning("%s", error)
         stop.wait(BEAT_S)
         return otherwise
 
 
 def _other(registry: Registry | Desk, model: str) -> bool:
-    wanted: tuple[str, ModelSpec] | None = registry.wanted()
+    try:
+        wanted: tuple[str, ModelSpec] | None = registry.wanted()
+    except ConfigError:  # a run of another version
+        return True
     return wanted is None or wanted[0] != model

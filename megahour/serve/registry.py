@@ -23,7 +23,7 @@ from typing import Any
 from megahour.core.records import fingerprint
 from megahour.core.store import Artifact
 from megahour.core.transfer import is_local, publish_text
-from megahour.serve.spec import AcceleratorError, ModelSpec, ServiceAddress, ServicePool
+from megahour.serve.spec import AcceleratorError, ModelSpec, ServiceAddress, ServicePool, spec_of
 from megahour.serve.standing import Desks, are_addresses, token_of_environment
 
 LOG = logging.getLogger(__name__)
@@ -42,8 +42,13 @@ class Registry:
         self._home = Artifact(url)
 
     def want(self, spec: ModelSpec) -> str:
-        """Request a model; returns its name. Removes offers of other models, which lost machines may have left."""
+        """Request a model; returns its name. Removes offers of other models, which lost machines may have left.
+
+        Warns of another request, left by a killed run or made by one that goes on: a folder serves one run at a time.
+        """
         name = fingerprint(asdict(spec))
+        if (other := self._read(WANTED)) and other.get("name") != name:
+            LOG.warning("%s: another run asked for a model here; if it goes on, give each run a folder", self.url)
         for path in self._home.matching("services/*.json"):
             offer = self._read(self._relative(path))
             if offer and offer["model"] != name:
@@ -57,9 +62,12 @@ class Registry:
             self._remove(WANTED)
 
     def wanted(self) -> tuple[str, ModelSpec] | None:
-        """The requested model: (name, spec); None if there is none. Raises OSError: the store does not answer."""
+        """The requested model: (name, spec); None if there is none.
+
+        Raises OSError: the store does not answer; ConfigError: a request that another version has written.
+        """
         request = self._read(WANTED, absent=FileNotFoundError)
-        return (str(request["name"]), ModelSpec(**request["spec"])) if request else None
+        return (str(request.get("name")), spec_of(request.get("spec"))) if request else None
 
     def add(self, model: str, service: ServiceAddress) -> str:
         """Offer a service; returns its key for `beat` and `remove`."""
@@ -102,7 +110,7 @@ class Registry:
         try:
             self._home.fs.invalidate_cache()
             return dict(json.loads(self._home.fs.cat_file(self._home.path(name))))
-        except (absent, ValueError):  # withdrawn, or half written on a store without renames
+        except (absent, ValueError, TypeError):  # withdrawn, or half written on a store without renames
             return None
 
     def _remove(self, name: str) -> None:

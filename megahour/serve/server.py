@@ -216,7 +216,7 @@ class Service:
 
     def _send(self, worker: Worker, batch: RequestBatch, sent: deque[RequestBatch]) -> None:
         sent.append(batch)
-        worker.send([item.sequence for item in batch.items])
+        worker.send([item.sequence for item in batch.items], self.limits.batch_timeout_s)
 
     def _again(self, batch: RequestBatch) -> None:
         if not self.batcher.retry(batch):

@@ -140,6 +140,15 @@ class ServicePool:
     token: str = field(default="", repr=False)
 
 
+def spec_of(values: Any) -> ModelSpec:
+    """The model that a driver asks for. Raises ConfigError: its version writes the request in another way."""
+    try:
+        return ModelSpec(**values)
+    except TypeError as error:
+        remedy = "install the same version of megahour on all machines"
+        raise ConfigError(f"a run asks for a model in a way that is not known here: {error}", remedy=remedy) from None
+
+
 def bucket_frames(length: int) -> int:
     """The padded length T of a sequence's batch: `length` rounded up to a multiple of 2^k, 16 buckets per octave."""
     step = 1 << max(length.bit_length() - BUCKETS_PER_OCTAVE.bit_length(), 0)

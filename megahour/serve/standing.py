@@ -26,7 +26,7 @@ import pyarrow.flight as flight
 from megahour.core.errors import ConfigError
 from megahour.core.records import fingerprint
 from megahour.serve.endpoint import EVERYWHERE, OWN_ADDRESS, TokenCheck
-from megahour.serve.spec import ModelSpec, ServiceAddress
+from megahour.serve.spec import ModelSpec, ServiceAddress, spec_of
 from megahour.serve.tls import client_options
 
 LOG = logging.getLogger(__name__)
@@ -72,7 +72,7 @@ class Desk(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no typ
             raise ConfigError(f"{address}: cannot listen there", remedy=OWN_ADDRESS) from error
         self.url = f"{location.rpartition(':')[0]}:{self.port}"
         self._lock = threading.Lock()
-        self._wanted: tuple[str, dict[str, Any]] | None = None
+        self._wanted: tuple[str, ModelSpec] | None = None
         self._asked_s = 0.0
         self._offer: dict[str, str] = {}
 
@@ -92,17 +92,16 @@ class Desk(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no typ
         """The model's address and token; {} while it loads, `busy` while another run has this machine."""
         if (current := self._current()) and current[0] != name:
             return {"busy": True}
-        self._wanted, self._asked_s = (name, spec), time.monotonic()
+        self._wanted, self._asked_s = (name, spec_of(spec)), time.monotonic()
         return self._offer if self._offer.get("model") == name else {}
 
-    def _current(self) -> tuple[str, dict[str, Any]] | None:
+    def _current(self) -> tuple[str, ModelSpec] | None:
         return self._wanted if time.monotonic() - self._asked_s < LEASE_S else None
 
     def wanted(self) -> tuple[str, ModelSpec] | None:
         """See `Registry.wanted`."""
         with self._lock:
-            current = self._current()
-        return (current[0], ModelSpec(**current[1])) if current else None
+            return self._current()
 
     def add(self, model: str, service: ServiceAddress) -> str:
         """See `Registry.add`."""
@@ -175,7 +174,10 @@ class Desks:
 
 
 def with_scheme(address: str, tls: object) -> str:
-    """The address with the scheme that it has with or without TLS."""
+    """The address with the scheme that it has with or without TLS. Raises ConfigError: it asks for TLS without keys."""
+    if address.startswith(SCHEMES[True]) and not tls:
+        remedy = f"set engine.tls (--tls) to a folder of keys, or give {SCHEMES[False]}{address.partition('://')[2]}"
+        raise ConfigError(f"{address} asks for TLS, and there are no keys", where="engine.services", remedy=remedy)
     return SCHEMES[bool(tls)] + address.partition("://")[2]
 
 

@@ -13,6 +13,8 @@ import multiprocessing
 import os
 import queue
 import signal
+import socket
+import struct
 import threading
 import time
 from collections.abc import Sequence
@@ -91,6 +93,13 @@ def _send_header(pipe: Connection, **values: object) -> None:
     pipe.send_bytes(json.dumps(values).encode())
 
 
+def _limit_writes(pipe: Connection, timeout_s: float) -> None:
+    """Let writes that make no progress for `timeout_s` raise BlockingIOError: the pipe is full, and nobody reads it."""
+    seconds, rest = divmod(timeout_s, 1)
+    with socket.socket(fileno=os.dup(pipe.fileno())) as end:
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))
+
+
 class Worker:
     """One worker process on one device. Used by one thread."""
 
@@ -106,6 +115,7 @@ class Worker:
     def _start_process(self) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
+        self._end = ""
         arguments = (theirs, self.spec, self.threads, self.device)
         self._process = context.Process(target=worker_main, args=arguments, name="megahour-accelerator", daemon=True)
         with interrupts_held():
@@ -128,11 +138,17 @@ class Worker:
         self.kill()
         self._start_process()
 
-    def send(self, sequences: Sequence[wire.Keyed | wire.Placed]) -> None:
-        """Queue one batch. `receive` notices a dead process."""
-        with contextlib.suppress(OSError):  # also of a pipe that `kill` has closed
+    def send(self, sequences: Sequence[wire.Keyed | wire.Placed], timeout_s: float) -> None:
+        """Queue one batch; kill a process that does not read for `timeout_s`. `receive` notices a dead process."""
+        try:
+            _limit_writes(self._pipe, timeout_s)
             for part in wire.encode_work(sequences):
                 self._pipe.send_bytes(part)
+        except BlockingIOError:
+            self.kill()
+            self._end = f"read nothing of a batch for {timeout_s:g} s and was killed"
+        except OSError:  # also of a pipe that `kill` has closed
+            return
 
     def receive(self, timeout_s: float) -> Reply:
         """Wait for the reply to the oldest unanswered batch.
@@ -164,6 +180,8 @@ class Worker:
         raise WorkerDiedError(self._obituary())
 
     def _obituary(self) -> str:
+        if self._end:
+            return f"the worker on {self.device} {self._end}"
         self._process.join(CLOSE_TIMEOUT_S)
         code = self._process.exitcode
         how = signal.Signals(-code).name if code is not None and code < 0 else f"exit code {code}"

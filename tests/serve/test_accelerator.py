@@ -391,9 +391,20 @@ def test_a_worker_that_is_killed_while_its_thread_uses_it_is_dead() -> None:
     """As at the end of a service that does not wait for a batch; the thread must still fail the batch."""
     worker = Worker(SUMS, threads=1, device="cpu", load_timeout_s=60)
     worker.kill()
-    worker.send([Keyed(0, np.zeros((1, 1), np.float32))])
+    worker.send([Keyed(0, np.zeros((1, 1), np.float32))], 60.0)
     with pytest.raises(WorkerDiedError, match="died"):
         worker.receive(1.0)
+
+
+def test_a_worker_that_stands_still_while_it_is_sent_a_batch_is_killed() -> None:
+    """Its pipe is full, so that its batch cannot be sent: the limit of a batch counts there, too."""
+    worker = Worker(SUMS, threads=1, device="cpu", load_timeout_s=600)
+    worker.wait_ready()
+    os.kill(worker.pid, signal.SIGSTOP)
+    worker.send([Keyed(0, np.zeros((20_000, 64), np.float32))], 0.2)  # five megabytes
+    with pytest.raises(WorkerDiedError, match=r"read nothing of a batch for 0\.2 s and was killed"):
+        worker.receive(600)
+    worker.close()
 
 
 def test_workers_end_with_their_server_even_when_it_is_killed() -> None:

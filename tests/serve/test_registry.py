@@ -71,6 +71,36 @@ def test_a_service_outlasts_a_registry_that_is_away(tmp_path: Path, monkeypatch:
     assert registry.services(model) == []
 
 
+def test_what_another_version_asks_for_ends_no_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(host, "POLL_S", 0.01)
+    monkeypatch.setattr(host, "BEAT_S", 0.01)
+    registry, stop = Registry(str(tmp_path)), threading.Event()
+    for text in ('{"name": "x", "spec": {"loader": "a:b", "later": 1}}', '{"name": "x"}', "3"):
+        (tmp_path / "wanted.json").write_text(text)
+        caplog.clear()
+        thread = threading.Thread(
+            target=host.serve_registry, args=(str(tmp_path), stop), kwargs={"devices": ["cpu"], "host": "127.0.0.1"}
+        )
+        thread.start()
+        if text != "3":
+            until(lambda: "install the same version of megahour on all machines" in caplog.text)
+            assert host._other(registry, "model"), "the service before it is withdrawn"
+        stop.set()
+        thread.join()
+        stop.clear()
+
+
+def test_a_second_run_in_a_registry_is_warned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    registry = Registry(str(tmp_path))
+    for _ in range(2):
+        registry.want(ModelSpec("module:load"))
+    assert not caplog.text
+    registry.want(ModelSpec("module:other"))
+    assert "another run asked for a model here; if it goes on, give each run a folder" in caplog.text
+
+
 def place(parent: Path, folder: Path) -> None:
     """Lets `parent`/registry be `folder`, at once: the service looks all the time, and ends if nothing is there."""
     (parent / "link").symlink_to(folder)

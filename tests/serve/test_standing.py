@@ -113,6 +113,12 @@ def test_what_is_refused_before_a_run_waits_for_it(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ConfigError, match=r"10.0.0.8:5000 is not of the form grpc://"):
         services_of("grpc://10.0.0.7:5000,10.0.0.8:5000", SUMS).__enter__()
     assert "not of the form" in str(CliRunner().invoke(serve_command, ["grpc://a:1,grpc://b:1"]).exception)
+    for desks in (
+        lambda: Desks("grpc+tls://a:1", SUMS, "secret"),
+        lambda: Desk("grpc+tls://127.0.0.1:0", "secret", {}),
+    ):
+        with pytest.raises(ConfigError, match="asks for TLS, and there are no keys"):
+            desks()
     with pytest.raises(ConfigError, match="cannot connect to this address"):
         Desk("grpc://0.0.0.0:0", "secret", {})
     (one, two) = addresses(2)
