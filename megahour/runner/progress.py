@@ -41,6 +41,7 @@ class TerminalMonitor(Monitor):
         self._stage = ""
         self._bar: Progress | None = None
         self._audio_s, self._counts = 0.0, Counts()
+        self._before_s = 0.0  # of this audio, that which was processed before the pace began
         self._pace = Pace(place.last_s if place else None)
         self._spoke = time.monotonic()
         self._counting = ""  # the unit in which a long task reports progress; "": shards
@@ -55,6 +56,7 @@ class TerminalMonitor(Monitor):
 
     def started(self, stage: str, tasks: int, done: int) -> None:
         self._stage, self._audio_s, self.done, self.total, self._counting = stage, 0.0, done, tasks, ""
+        self._before_s = 0.0
         self._note, self._more, self._counts = f"{done:,}/{count(tasks, 'shard')}", "", Counts()
         self._pace.begin(done, tasks)
         self._spoke = time.monotonic()
@@ -99,13 +101,14 @@ class TerminalMonitor(Monitor):
         self.done += 1
         self._audio_s += audio_seconds(receipt)
         self._counts.add(receipt.counts)
-        if self._counting:
-            return  # the task reports its own, finer counts
+        if self._counting:  # in rounds, or in the units of a long task: what is left counts in shards
+            self._counting, self._before_s = "", self._audio_s
+            self._pace.begin(self.done, self.total)
         self._pace.update(self.done, self.total)
         self._note, self._more = f"{self.done:,}/{count(self.total, 'shard')}", ""
         values: dict[str, float] = {"records": self._counts.came_in, "kept": self._counts.kept, "bad": self._counts.bad}
-        if self._audio_s:
-            speed = self._audio_s / max(self._pace.spent_s, 1e-6)
+        if heard_s := self._audio_s - self._before_s:
+            speed = heard_s / max(self._pace.spent_s, 1e-6)
             self._more = f", {self._audio_s / 3600:.2f} h, {speed:,.0f}× real time"
             values |= {"audio_h": round(self._audio_s / 3600, 6), "hours_per_hour": round(speed, 3)}
         self._show({"unit": "shards", "rate": round(self._pace.rate, 6), "values": values})

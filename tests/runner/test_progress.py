@@ -120,6 +120,23 @@ def test_a_long_task_reports_its_speed_since_it_resumed(clock: Clock, capsys: Sh
     ]
 
 
+def test_shards_after_rounds_are_shown_with_their_own_pace(clock: Clock, capsys: Shown) -> None:
+    lines = TerminalMonitor("units")
+    lines.started("senones", 10, 0)
+    clock.now += 1000.0
+    lines.progress(2.0, 3.0, "rounds")
+    lines.progress(3.0, 3.0, "rounds")
+    for shard in range(4):
+        clock.now += 20.0
+        lines.task_done(receipt(shard, audio_s=1800.0))
+    assert capsys.readouterr().err.splitlines()[-4:] == [
+        "units: 1/10 shards, 0.0 s, ETA ?",
+        "units: 2/10 shards, 20 s, ETA 2 min 40 s, 1.00 h, 90× real time",
+        "units: 3/10 shards, 40 s, ETA 2 min 20 s, 1.50 h, 90× real time",
+        "units: 4/10 shards, 1 min 00 s, ETA 2 min 00 s, 2.00 h, 90× real time",
+    ]
+
+
 @pytest.mark.parametrize(
     ("later", "run"),
     [((30.0, 31.0), "1 min 41 s"), ((30.0, None), "over 1 min 10 s"), ((None,), "?"), ((), "40 s")],
