@@ -110,8 +110,8 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         return socket.create_server(address[:2], family=family)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
+    except (OSError, UnicodeError) as error:  # the latter of a name with an empty or too long part
+        if getattr(error, "errno", None) == errno.EADDRINUSE:
             what, remedy = f"port {port} of {host} is in use", "choose another --port, or 0 for a free one"
         else:
             what, remedy = f"cannot listen on {host}, port {port}: {error}", "set --host to an address of this machine"

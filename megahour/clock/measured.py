@@ -218,6 +218,16 @@ def _line(hours: Sequence[float], values: Sequence[float], *, below_nothing: boo
     return Law(fixed, slope) if fixed >= 0 or below_nothing else Law(0.0, xy / xx)
 
 
+def _check_numbers(step: StepLaws) -> None:
+    """Raise ValueError for numbers that are none, and TypeError for what is no number: people edit these files."""
+    given = {"workers": step.workers, "longest": step.longest, "residual": step.residual}
+    given |= {f"own {key}": value for key, value in vars(step.own).items()}
+    given |= {f"laws {name} {key}": value for name, law in step.laws.items() for key, value in vars(law).items()}
+    for name, value in given.items():
+        if not math.isfinite(value):
+            raise ValueError(f"{step.name}: {name} is {value}")
+
+
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
     return sum(a * b for a, b in zip(left, right, strict=True))
 
@@ -246,6 +256,9 @@ def from_json(text: str, where: str) -> list[StepLaws]:
             own = (Growth if len(row["own"]) == 3 else Law)(*map(float, row["own"]))
             pairs = dict.fromkeys(_LATER, Law(0.0, 0.0)) | pairs
             found.append(StepLaws(name=name, laws={key: pairs[key] for key in QUANTITIES}, own=own, **rest))
+            _check_numbers(found[-1])
+        if not found:
+            raise ValueError("it has no steps")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         detail = f"{type(error).__name__} {error}"
         raise ConfigError(f"not a file of constants: {detail}", where=where, remedy="write one with --save") from None

@@ -14,5 +14,5 @@ def unreached(address: str, port: int) -> str:
     try:
         with socket.create_connection((host.strip("[]"), int(given or port)), CONNECT_S):
             return ""
-    except OSError as error:
-        return f"{address}: {error.strerror or error}"
+    except (OSError, UnicodeError) as error:  # a name with an empty part, or with one above 63 characters
+        return f"{address}: {getattr(error, 'strerror', None) or error}"

@@ -42,7 +42,7 @@ def check_master(master: str) -> None:
         return
     if scheme == "k8s":
         scheme, _, rest = rest.rpartition("://")
-        scheme = scheme or "https"
+        scheme = scheme if scheme == "http" else "https"
     problems = []
     for address in rest.partition("/")[0].split(","):
         problem = unreached(address, DEFAULT_PORTS[scheme])

@@ -43,10 +43,10 @@ def serving(port: int, sources: Mapping[str, Source], *, host: str = LOOPBACK) -
     registry.register(_Collector(sources))
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         number = getattr(error, "errno", None)
         remedy = "another command may have the port: choose another with --metrics-port, or 0 for any that is free"
-        if isinstance(error, socket.gaierror) or number == errno.EADDRNOTAVAIL:
+        if isinstance(error, socket.gaierror | UnicodeError) or number == errno.EADDRNOTAVAIL:
             remedy = "give --metrics-host an address of this machine (`ip address` lists them); 0.0.0.0 is all of them"
         elif number == errno.EACCES:
             remedy = "ports below 1024 are the superuser's: choose another with --metrics-port"

@@ -196,7 +196,7 @@ class _File(logging.FileHandler):
 
 def _opened(path: str) -> _File:
     try:
-        return _File(path, encoding="utf-8")
+        return _File(path, encoding="utf-8", errors="backslashreplace")  # names of files may be any bytes
     except OSError as error:
         folder = Path(path).parent
         remedy = f"make the folder first: mkdir -p {folder}" if not folder.exists() else "choose a writable file"

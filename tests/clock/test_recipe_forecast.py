@@ -206,9 +206,17 @@ def test_hours_are_those_of_the_largest_source() -> None:
 def test_constants_go_through_a_file() -> None:
     found = laws([run(1.0, fixed=2, slope=3), run(4.0, fixed=2, slope=3)])
     assert from_json(to_json(found), "c.json") == found
-    for broken in ("", "[]", '{"steps": {"a": {}}}', '{"steps": {"a": {"laws": {"shards": [1]}}}}'):
+    for broken in ("", "[]", '{"steps": {}}', '{"steps": {"a": {}}}', '{"steps": {"a": {"laws": {"shards": [1]}}}}'):
         with pytest.raises(ConfigError, match="not a file of constants"):
             from_json(broken, "c.json")
+
+
+@pytest.mark.parametrize(("key", "value"), [("workers", "two"), ("longest", None), ("own", [0, math.nan])])
+def test_a_number_that_is_edited_badly_is_named_before_the_forecast(key: str, value: object) -> None:
+    found = json.loads(to_json(laws([run(1.0), run(4.0)])))
+    found["steps"]["raw"][key] = value
+    with pytest.raises(ConfigError, match=r"must be real number|raw: own slope is nan"):
+        from_json(json.dumps(found), "c.json")
 
 
 def test_published_set_ups_differ_by_what_the_page_says() -> None:

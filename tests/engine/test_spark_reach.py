@@ -39,6 +39,12 @@ def test_a_master_that_is_not_there_is_named_before_java_starts() -> None:
             check_master(other)
 
 
+@pytest.mark.parametrize("master", ["spark://a..b:1", f"spark://{'a' * 70}", "k8s://ftp://127.0.0.1:1"])
+def test_a_name_that_no_machine_can_have_is_named(master: str) -> None:
+    with pytest.raises(EngineError, match="no Spark master answers at"):
+        check_master(master)
+
+
 def test_one_of_several_masters_is_enough() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         there = server.getsockname()[1]

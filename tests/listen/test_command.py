@@ -30,6 +30,7 @@ def test_a_port_that_is_taken_and_a_host_that_is_not_here_are_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         assert refusal("--port", str(port)).message == f"port {port} of 127.0.0.1 is in use"
+    assert "cannot listen on a..b" in refusal("--host", "a..b", "--port", "0").message
     assert "cannot listen on 192.0.2.1" in refusal("--host", "192.0.2.1", "--port", "0").message
 
 

@@ -190,7 +190,7 @@ def test_a_port_that_is_taken_is_refused_with_the_remedy() -> None:
     assert "--metrics-port" in caught.value.remedy
 
 
-@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid"])
+@pytest.mark.parametrize("host", ["192.0.2.1", "no-such-host.invalid", "a..b"])
 def test_an_address_of_another_machine_is_refused_with_the_remedy(host: str) -> None:
     with pytest.raises(ConfigError, match=f"no metrics at {host}:0: ") as caught, serving(0, {}, host=host):
         pass
