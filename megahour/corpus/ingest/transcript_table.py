@@ -18,6 +18,7 @@ from itertools import pairwise
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.stage import Context, Inputs, ShardWriter, SingleShard, Task
 from megahour.core.store import Artifact
+from megahour.core.xz import open_xz
 from megahour.corpus.ingest.params import TranscriptTableParams
 from megahour.corpus.ingest.sources import SourceListing, list_source, open_source
 from megahour.corpus.ingest.tables import (
@@ -105,7 +106,8 @@ def _unpacked(listing: SourceListing, path: str, limit: int) -> bytes:
     with listing.blob(path).open() as file:
         packing = infer_compression(path)
         try:
-            return bytes((compr[packing](file, mode="r") if packing else file).read(limit))
+            unpack = open_xz if packing == "xz" else compr.get(packing)
+            return bytes((unpack(file, mode="r") if unpack else file).read(limit))
         except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:  # those of the decompressors have no number
                 raise

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 
 from megahour.core.errors import BadRecord
+from megahour.core.xz import open_xz
 from megahour.corpus.media.containers import byte_size
 from megahour.corpus.media.tar import BLOCK, COPY_BYTES, TarWindow
 
@@ -40,7 +41,7 @@ SPARSE = "a sparse file (tar -S); pack it again without -S"
 EXTENDED, EXTENDED_AGAIN = 482, 504
 REGULAR = (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.CONTTYPE)
 USTAR = slice(257, 262)  # position of the magic in the first header; an archive without it may still be an old (v7) tar
-PACKED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": lzma.open}
+PACKED: dict[bytes, Callable[..., Any]] = {b"\x1f\x8b": gzip.open, b"BZ": bz2.open, b"\xfd7": open_xz}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import BinaryIO, cast
 
 from megahour.core.errors import MegahourError
+from megahour.core.xz import open_xz
 
 BUFFER = 1 << 20
 
@@ -37,8 +38,8 @@ def unpacked(raw: BinaryIO, name: str) -> Iterator[BinaryIO]:
             with gzip.open(raw) as file:
                 yield cast(BinaryIO, file)
         elif magic == b"\xfd7zXZ\0":
-            with lzma.open(raw) as file:
-                yield cast(BinaryIO, file)
+            with open_xz(raw) as file:
+                yield file
         elif magic[:3] == b"BZh":
             with bz2.open(raw) as file:
                 yield cast(BinaryIO, file)
