@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,8 @@ from made_artifacts import write_artifact
 from megahour.core.errors import ConfigError, StageError
 from megahour.core.schemas import FEATURES, HYPOTHESES, RECORDINGS, SELECTION, TRUTH, UTTERANCES
 from megahour.core.store import Artifact
-from megahour.corpus.text.edit_distance import Edits, align
+from megahour.corpus.text import edit_distance
+from megahour.corpus.text.edit_distance import Edits, align, pairs
 from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
@@ -50,6 +52,26 @@ def test_counts_of_a_known_alignment() -> None:
     assert character_edits("red  boat", "rad boats") == Edits(1, 0, 1, 8)
     assert word_edits("", "hello").rate != word_edits("", "hello").rate  # NaN: no words to get wrong
     assert word_edits("a b", "").rate == 1.0
+
+
+@given(sentences, sentences, st.integers(0, 40))
+def test_the_alignment_is_the_same_in_blocks_of_rows(reference: list[str], hypothesis: list[str], cells: int) -> None:
+    whole = pairs(reference, hypothesis)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(edit_distance, "TABLE", cells)
+        assert pairs(reference, hypothesis) == whole
+
+
+def test_long_texts_are_aligned_without_the_whole_table() -> None:
+    """That of an hour's transcript, in characters, takes 11 GB."""
+    reference = "".join(np.random.default_rng(0).choice(list("abc "), 4000))
+    hypothesis = reference[:1000] + "x" + reference[1000:2000] + reference[2001:]
+    tracemalloc.start()
+    edits = align(reference, hypothesis)
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert edits == Edits(0, 1, 1, 4000)
+    assert most_bytes < 16 << 20
 
 
 @settings(max_examples=20)
