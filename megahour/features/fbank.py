@@ -81,7 +81,8 @@ def log_mel(
 ) -> NDArray[np.float32]:
     """(samples,) int16, or float in the int16 scale → (T, mels) float32.
 
-    `high_hz` ≤ 0 is relative to the Nyquist frequency. On speech the result is within 1e-3 of kaldi-native-fbank.
+    `high_hz` ≤ 0 is relative to the Nyquist frequency. On speech the result is within 1e-3 of kaldi-native-fbank,
+    except at 11,025 Hz: of a window of 275.6 samples Kaldi takes 275, we take 276.
 
     Raises
     ------
