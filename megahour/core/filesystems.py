@@ -37,7 +37,11 @@ def file_system(address: str, **options: Any) -> tuple[Any, str]:
         remedy = "give e.g. s3://BUCKET/PATH; is a variable of the shell empty?"
         raise ConfigError("no bucket is named", where=address, remedy=remedy)
     try:
-        fs, path = fsspec.core.url_to_fs(address, **options)
+        if "::" in address and not _chained(address):
+            fs = fsspec.filesystem("file", **options)
+            path = fs._strip_protocol(address)
+        else:
+            fs, path = fsspec.core.url_to_fs(address, **options)
     except ImportError as error:
         package = PACKAGES.get(protocol, "the package named above")
         remedy = install(EXTRAS[package]) if package in EXTRAS else f"pip install {package}"
@@ -49,6 +53,13 @@ def file_system(address: str, **options: Any) -> tuple[Any, str]:
         remedy = HDFS if protocol == "hdfs" else "check the address and the network"
         raise ConfigError(f"{protocol}:// cannot be opened: {error}", where=address, remedy=remedy) from error
     return fs, str(path)
+
+
+def _chained(address: str) -> bool:
+    """Whether `::` joins protocols, as in `simplecache::s3://…`; else it is part of a local name, as in `a::b/c`."""
+    import fsspec
+
+    return "://" in address or address.partition("::")[0] in fsspec.available_protocols()
 
 
 def paths_in(fs: Any, folder: str, pattern: str) -> list[str]:
@@ -83,7 +94,7 @@ def local_file(address: str) -> str | None:
     """The path of a local file that is there, by its path or its `file://` URL, as the URL has it; None: any other
     address. fsspec, which takes a tenth of a second to import, is not asked."""
     path = address.removeprefix("file://")
-    if re.search(r"[*?\[]|::|:/|//|^~|(^|/)\.\.?/", path) or not Path(path).is_file():
+    if re.search(r"[*?\[]|:/|//|^~|(^|/)\.\.?/", path) or ("::" in path and _chained(path)) or not Path(path).is_file():
         return None
     return path if path.startswith("/") else f"{Path.cwd()}/{path}"
 

@@ -12,7 +12,8 @@ import fsspec.registry  # noqa: F401
 import pytest
 
 from megahour.core.errors import ConfigError
-from megahour.core.filesystems import file_system, version_of
+from megahour.core.filesystems import file_system, local_file, version_of
+from megahour.core.locks import alone
 from megahour.core.store import Artifact
 
 USES: list[Callable[[str], Any]] = [file_system, Artifact, version_of]
@@ -81,3 +82,18 @@ def test_a_file_that_is_written_again_has_another_version(
     assert version_of(path) != first
     with pytest.raises(ConfigError, match="no such file"):
         version_of(f"{folder}/gone.txt")
+
+
+def test_two_colons_in_a_local_name_are_part_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """fsspec takes what is before them for a protocol: a run made a folder `talks:`, and found itself locked."""
+    monkeypatch.chdir(tmp_path)
+    for folder in ("talks::2019", f"{tmp_path}/talks::2019"):
+        fs, path = file_system(f"{folder}/run")
+        assert (path, fs.protocol) == (f"{tmp_path}/talks::2019/run", ("file", "local"))
+        with alone(fs, path):
+            pass
+    (tmp_path / "talks::2019" / "a.txt").write_text("a")
+    assert local_file("talks::2019/a.txt") == f"{tmp_path}/talks::2019/a.txt"
+    assert local_file("simplecache::talks::2019/a.txt") is None
+    assert file_system(f"simplecache::file://{tmp_path}/a.txt")[0].protocol != fs.protocol, "protocols are still joined"
+    assert [each.name for each in tmp_path.iterdir()] == ["talks::2019"]
