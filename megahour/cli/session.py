@@ -94,7 +94,7 @@ class RunSession:
         for done in [done for done in self.done if done.step.stage.name in DATA_SETS][-1:]:
             yield f"a page about {done.step.name}", f"megahour report {shlex.quote(done.step.output)}"
         if any(getattr(done.step.params, "kind", "") == "voice" for done in self.done):
-            yield "speak with it", shlex.join(["megahour", "say", "hello", "--voice", self.recipe.run])
+            yield "speak with it", shlex.join(["megahour", "say", "TEXT", "--voice", self.recipe.run])
         if left := len(self.recipe.steps) - len(self.done):
             yield f"the other {count(left, 'step')}", f"megahour run {self.words}"
 

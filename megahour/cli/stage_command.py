@@ -129,10 +129,10 @@ def _next(
 ) -> Iterator[tuple[str, str]]:
     """The likely next command, with known inputs filled in and unknown required ones in capitals."""
     if getattr(params, "kind", "") == "voice":
-        yield "speak with it", shlex.join(["megahour", "say", "hello", "--voice", out])
+        yield "speak with it", shlex.join(["megahour", "say", "TEXT", "--voice", out])
         return
     if getattr(params, "kind", "") == "vocoder":
-        yield "speak with it", shlex.join(["megahour", "say", "hello", "--voice", "VOICE", "--vocoder", out])
+        yield "speak with it", shlex.join(["megahour", "say", "TEXT", "--voice", "VOICE", "--vocoder", out])
         return
     finished = "ingest" if getattr(params, "kind", "") == "recordings" else stage.name
     if finished not in NEXT:

@@ -118,13 +118,13 @@ def test_a_voice_speaks_and_does_not_decode() -> None:
         train.params, {"kind": "voice", "criterion": "speech", "stack": 1, "offsets": [0], **whole}, where="train"
     )
     assert list(_next(train, voice, "work/my voice", {}, {})) == [
-        ("speak with it", "megahour say hello --voice 'work/my voice'")
+        ("speak with it", "megahour say TEXT --voice 'work/my voice'")
     ]
     vocoder = parse(
         train.params, {"kind": "vocoder", "criterion": "sound", "stack": 1, "offsets": [0], **whole}, where="train"
     )
     (hint,) = _next(train, vocoder, "work/v", {}, {})
-    assert hint[1] == "megahour say hello --voice VOICE --vocoder work/v"
+    assert hint[1] == "megahour say TEXT --voice VOICE --vocoder work/v"
 
 
 def test_booleans_take_a_value_as_other_options_do(monkeypatch: pytest.MonkeyPatch) -> None:
