@@ -4,7 +4,7 @@ written down before there is anything to compare it with:
 python benchmarks/lm_plan.py predict --from RUN --from RUN --from RUN --words 1e6,2e6,4e6     # writes lm_plan.json
 python benchmarks/lm_plan.py compare --run RUN --run RUN --run RUN --write                   # lm_plan.md, from both
 
-Runs are folders of `megahour lm cluster --lines --workers 2`, of parts of one text in random order.
+Runs are folders of `megahour lm cluster --stages --workers 2`, of parts of one text in random order.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def page(plans: list[dict[str, Any]], runs: list[dict[str, float]], of: list[flo
     lines = [
         "# A plan of language models beside the runs", "",
         "`python benchmarks/lm_plan.py predict --from RUN … --words N,N,N`, the runs, then `… compare --run RUN …`:",
-        f"`lm cluster --order 4 --shard-rows 65536 --lines --workers 2` of {parts} M words gave the laws. These plans",
+        f"`lm cluster --order 4 --shard-rows 65536 --stages --workers 2` of {parts} M words gave the laws. These plans",
         "were committed (`lm_plan.json`) before a larger run had ended. Planned, took, and the difference.", "",
         f"| | {' | '.join(head)} |", f"| --- |{' ---: |' * len(runs)}",
     ]  # fmt: skip

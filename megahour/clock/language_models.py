@@ -19,14 +19,14 @@ GROWING = {"tally": "n-grams", "lines": "n-grams", "arpa": "n-grams", "vocabular
 def measured_run(folder: str) -> list[Measured]:
     """Measurements of the steps of a finished `lm cluster`; sizes are in millions.
 
-    Raises ConfigError: the run is not finished, or has no lines, as a cluster would.
+    Raises ConfigError: the run is not finished, or was not made in stages.
     """
     arpa = Artifact(f"{folder.rstrip('/')}/arpa")
     if not arpa.complete:
         raise ConfigError("no finished run of lm cluster", where=folder, remedy="megahour lm cluster TEXT --out DIR")
     if "lines" not in arpa.manifest.inputs:
-        remedy = "megahour lm cluster --lines, as on a cluster; finished steps do not run again"
-        raise ConfigError("a run of one machine, without the step of the lines", where=folder, remedy=remedy)
+        remedy = "megahour lm cluster --stages, as on a cluster"
+        raise ConfigError("a run of one machine, not made in stages", where=folder, remedy=remedy)
     sizes, names = arpa.manifest.summary["ngrams"], steps_of(folder)
     words = Artifact(f"{folder.rstrip('/')}/round1").manifest.counts.came_in
     size = {"n-grams": sum(sizes), "types": sizes[0], "words": words}

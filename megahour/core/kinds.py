@@ -23,7 +23,7 @@ MAKERS: dict[str, tuple[str, ...]] = {
     "selection": ("select",),
     "export": ("export", "export-lattices"),
     "features": ("features", "import-features"),
-    "lm": ("language-model", "lm-arpa", "lm-join", "lm-interpolate", "lm-prune", "lm-convert"),
+    "lm": ("language-model", "lm-arpa", "lm-bounded", "lm-join", "lm-interpolate", "lm-prune", "lm-convert"),
     "perplexity": ("lm-perplexity",),
     "words": ("lm-words",),
     "vocabulary": ("lm-vocabulary",),

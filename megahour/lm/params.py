@@ -222,6 +222,14 @@ class VocabularyParams(VocabularyOptions, Params):
         return {**super().identity(), **listed}
 
 
+class BoundedParams(CutoffOptions, VocabularyParams, TextOptions):
+    """Estimate a language model of a text larger than memory, in one task on one machine."""
+
+    def identity(self) -> dict[str, Any]:
+        """With digests of the files, so that changed text is counted again."""
+        return {**super().identity(), "source_sha256": digest_of(self.source)}
+
+
 class ShardsParams(Params):
     """Shard the positions of a text by the last word of their history: round 1 of progressive sharding."""
 

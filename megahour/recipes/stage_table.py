@@ -87,6 +87,10 @@ STAGES: dict[str, tuple[str, str]] = {
         "megahour.lm.combine_stage:Convert",
         "Convert a language model to another file format.",
     ),
+    "lm-bounded": (
+        "megahour.lm.scale.bounded_stage:EstimateBounded",
+        "Estimate a language model of a text larger than memory, in one task on one machine.",
+    ),
     "lm-words": (
         "megahour.lm.scale.distributed_stage:CountWords",
         "Count the words of a text by hash: the first step of a language model on a cluster.",

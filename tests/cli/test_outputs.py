@@ -85,6 +85,7 @@ ASKED: dict[str, list[str]] = {
     "import-hypotheses": ["--source", "[FILE]"],
     "import-lattices": ["--source", "[FILE]", "--format", "slf"],
     "language-model": ["--text", "EMPTY"],
+    "lm-bounded": ["--text", "EMPTY"],
     "lm-words": ["--text", "EMPTY"],
     "lm-interpolate": ["--text", "EMPTY"],
     "lm-union": ["--lm1", "EMPTY"],

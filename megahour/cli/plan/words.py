@@ -37,7 +37,7 @@ def _command() -> click.Command:
         ),
         click.Option(
             ["--from", "runs"], multiple=True, metavar="DIR",
-            help="(repeatable) Finished runs of lm cluster --lines with the same options on texts of different sizes.",
+            help="(repeatable) Finished runs of lm cluster --stages with the same options on texts of different sizes.",
         ),
         click.Option(["--constants"], type=click.Path(), help="A file written by --save, instead of runs."),
         click.Option(["--save"], type=click.Path(), help="Write the constants to this file, to edit or to reuse."),

@@ -63,10 +63,6 @@ class DirectFile:
         self._write_pages(data[head:tail], place + head)
         _write_at(self._file, data[tail:], place + tail)
 
-    def sync(self) -> None:
-        """Wait until all that is written has reached the disk."""
-        os.fsync(self._file)
-
     def close(self) -> None:
         """Close the file; no thread may write any more."""
         os.close(self._file)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,6 +23,9 @@ from megahour.lm.params import (
 )
 from megahour.runner import log
 from megahour.runner.options import OptionCommand, options
+
+if TYPE_CHECKING:
+    from megahour.core.store import Artifact
 
 _source = click.argument("source", nargs=-1, required=True, metavar="TEXT…")
 
@@ -114,26 +117,29 @@ def count(**values: Any) -> None:
 @click.option("--master", default="", metavar="URL", help="Spark master URL. Default: local[WORKERS].")
 @click.option("--workers", type=click.IntRange(1), default=2, show_default=True, help="Processes of the local engine.")
 @click.option(
-    "--lines/--no-lines",
-    default=None,
-    help="Write the lines of each shard before the file, as tasks of their own. On the local engine they are left out "
-    "by default: one task with WORKERS threads writes the file.",
+    "--stages",
+    is_flag=True,
+    help="On the local engine, too, run the stages lm-words … lm-arpa, in WORKERS processes. They take more CPU "
+    "time; lm plan needs them.",
 )
 @log.logged
-def cluster(out: str, engine: str, master: str, workers: int, lines: bool | None, **values: Any) -> None:
+def cluster(out: str, engine: str, master: str, workers: int, stages: bool, **values: Any) -> None:
     """Estimate a model by the stages lm-words … lm-arpa, for texts larger than one machine.
 
     The model is DIR/arpa/shards/00000.arpa, with the same bytes as from `lm train`. At order 5 the task of a shard
     takes about 400 bytes of memory for each of its --shard-rows. Every task holds the vocabulary, 64 bytes per word:
     limit it by count or by a list. Finished steps do not run again.
 
+    On the local engine one process with WORKERS threads does the work of all stages. It holds the positions of the
+    text, too, where they take no more memory than a shard.
+
     The table at the end shows, for each stage, the CPU time of all processes on this machine, the reserved CPU time
     (workers × wall time) and the wall time.
     """
     fast_numba_import()
     from megahour.lm.estimate.partitions import BUCKET
-    from megahour.lm.scale.distributed import MOST_SHARDS
     from megahour.lm.scale.on_engine import cost_table, estimate_on
+    from megahour.lm.scale.resources import MOST_SHARDS
     from megahour.runner.console import output_console
 
     chosen: list[Any] = [
@@ -144,11 +150,11 @@ def cluster(out: str, engine: str, master: str, workers: int, lines: bool | None
     with stoppable("finished steps stay: the same command resumes"), ExitStack() as stack:
         running = stack.enter_context(engine_of(engine, master, workers))
         work = work_in(out)
-        lines = engine != "local" if lines is None else lines
-        model, costs = estimate_on(running, out.rstrip("/"), *chosen, work=work, lines=lines)
+        staged = stages or engine != "local"
+        model, costs = estimate_on(running, out.rstrip("/"), *chosen, work=work, staged=staged)
     summary = model.summary
     sharding = summary["sharding"]
-    asked, used = chosen[1].shard_rows, _shard_rows(out.rstrip("/"))
+    asked, used = chosen[1].shard_rows, _shard_rows(model)
     if used > asked:
         what = f"shards have up to {used:,} positions, not {asked:,}: fewer than {BUCKET:,} save nothing"
         more = f"round 1 has at most {MOST_SHARDS:,} shards; a task takes about {used * 400 / 1e9:,.2f} GB of memory"
@@ -166,8 +172,9 @@ def cluster(out: str, engine: str, master: str, workers: int, lines: bool | None
     log.say_last(f"{path}: {sum(summary['ngrams']):,} n-grams", facts={"path": path, "ngrams": summary["ngrams"]})
 
 
-def _shard_rows(folder: str) -> int:
-    """The largest shard in positions, from the step `vocabulary`."""
-    from megahour.core.store import Artifact
-
-    return int(Artifact(f"{folder}/vocabulary").receipts()[0].stats["shard_rows"])
+def _shard_rows(model: Artifact) -> int:
+    """The largest shard in positions that was allowed."""
+    made = model.receipts()[0].stats
+    if "shard_rows" not in made:  # the vocabulary's receipt has it
+        made = type(model)(f"{model.url.removesuffix('/arpa')}/vocabulary").receipts()[0].stats
+    return int(made["shard_rows"])

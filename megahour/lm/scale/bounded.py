@@ -28,6 +28,7 @@ from megahour.lm.scale.bounded_job import BoundedJob, ScratchFolder
 from megahour.lm.scale.row_files import LEAD
 from megahour.lm.scale.shards import Sharding
 from megahour.lm.scale.token_file import Blocks
+from megahour.lm.text.arrays import Bytes, Int64
 from megahour.lm.text.cut import ALL_WORDS, WordCut
 from megahour.lm.text.tokenise import BOUNDARY, WordTable
 
@@ -42,7 +43,9 @@ class Bounded:
     sizes: n-grams by order. discounts, fallbacks: see `discounts.discounts`. tokens: words and sentence ends; words:
     without sentence ends; types: different words. shared_ngrams: n-grams of two words and more that shards share.
     spilled_bytes: largest total size of the scratch files. in_memory: whether positions were held in memory. wildcards:
-    by order from 1, contexts with dropped n-grams, and the sum of the adjusted counts of these n-grams.
+    by order from 1, contexts with dropped n-grams, and the sum of the adjusted counts of these n-grams. vocabulary: the
+    words by number, `tokenise.RESERVED` first: arena and starts as in `tokenise.WordTable`. shard_rows: limit of a
+    shard.
     """
 
     sizes: list[int]
@@ -56,6 +59,8 @@ class Bounded:
     in_memory: bool
     wildcards: list[tuple[int, int]]
     words: int
+    vocabulary: tuple[Bytes, Int64]
+    shard_rows: int
 
 
 def estimate_bounded(
@@ -64,7 +69,7 @@ def estimate_bounded(
     path: Path,
     scratch: Path,
     *,
-    memory_bytes: int,
+    memory_bytes: int = 0,
     cutoffs: Sequence[int] = (),
     threads: int = 1,
     rounds: int = 0,
@@ -86,7 +91,7 @@ def estimate_bounded(
     with another one are discarded. resumes: whether a later call finds them, for messages. expected_bytes: size of the
     text, if known, for a check of the disk before anything is written. rounds: limit of the rounds of sharding, 0 for
     none. shard_rows: largest shard in positions, 0 for the largest that memory allows. on_disk: keep positions on disk
-    even if they fit into memory.
+    even if they fit into memory. memory_bytes = 0: `shard_rows` bounds the memory instead, see `room_of_rows`.
 
     Raises
     ------
@@ -98,13 +103,14 @@ def estimate_bounded(
     mine = alone(LocalFileSystem(), scratch.absolute().parent, marks=f"{scratch.name}{MARKS}", where=str(scratch))
     with explaining(scratch, scratch.parent, path.parent, resumes=resumes), mine:
         held = ScratchFolder(scratch)
-        claimed = [FORMAT, identity, order, limits.tolist(), memory_bytes, threads, shard_rows, on_disk]
+        ways = memory_bytes and threads  # of which the shards depend on threads only with a limit of memory
+        claimed = [FORMAT, identity, order, limits.tolist(), memory_bytes, ways, shard_rows, on_disk]
         held.claim(fingerprint([*claimed, skip_symbols, *cut, *how]))
-        job = BoundedJob(order, path, held, memory_bytes, limits, threads, progress, how)
+        job = BoundedJob(order, path, held, memory_bytes, limits, threads, progress, how, shard_rows, on_disk)
         if expected_bytes:
             job.check_sample(blocks, expected_bytes)
         job.number(blocks, vocabulary, cut, skip_symbols)
-        in_memory = job.shard(rounds, shard_rows, on_disk)
+        in_memory = job.shard(rounds)
         job.count()
         totals, discounts, fallbacks = job.write()
         shutil.rmtree(scratch)
@@ -112,5 +118,5 @@ def estimate_bounded(
     return Bounded(
         totals.sizes(), discounts, fallbacks, tokens, job.text.size, job.tree.report(),
         sum(len(closed.grams) for closed in totals.closed), held.most_bytes, in_memory, totals.wildcards(),
-        tokens - int(job.corpus.counts[BOUNDARY]),
+        tokens - int(job.corpus.counts[BOUNDARY]), (job.corpus.arena, job.corpus.starts), job.tree.limit,
     )  # fmt: skip

@@ -18,7 +18,7 @@ from megahour.lm.arpa.read import Progress
 from megahour.lm.estimate.discounts import USUAL, Discount, KneserNey
 from megahour.lm.estimate.history import buckets
 from megahour.lm.scale.memory_rows import BYTES_OF_TOKEN, MemoryRows
-from megahour.lm.scale.resources import SAMPLE, Need, check_disk, need_of, room_for
+from megahour.lm.scale.resources import SAMPLE, Need, Room, check_disk, need_of, room_for, room_of_rows
 from megahour.lm.scale.row_files import LEAD, RowFiles
 from megahour.lm.scale.shard_files import CountFiles, SweptFiles
 from megahour.lm.scale.shard_lines import LineBlock
@@ -50,7 +50,8 @@ def foreseen(blocks: Blocks, expected_bytes: int, order: int, memory_bytes: int)
 class BoundedJob:
     """The phases of one estimation. Call `number`, `shard`, `count` and `write` in this order.
 
-    corpus, text: the numbered text, after `number`. tree, rows: shards and their positions, after `shard`.
+    memory_bytes, shard_rows, on_disk: see `estimate_bounded`. corpus, text: the numbered text, after `number`. tree,
+    rows: shards and their positions, after `shard`.
     """
 
     order: int
@@ -61,6 +62,8 @@ class BoundedJob:
     threads: int
     progress: Progress
     how: KneserNey = USUAL
+    shard_rows: int = 0
+    on_disk: bool = False
     corpus: NumberedText = field(init=False)
     text: Text = field(init=False)
     tree: ShardTree = field(init=False)
@@ -75,12 +78,12 @@ class BoundedJob:
         corpus = self.corpus = number_text(blocks, self.scratch.folder, vocabulary, cut, skip_symbols, self.progress)
         self.text = Text.of(self.order, self.cutoffs, corpus.arena, corpus.starts)
         sample = np.fromfile(corpus.tokens, np.int32, SAMPLE, offset=4 * LEAD)
-        # An estimate: the vocabulary's share of memory is small. `room_for` decides where positions are held.
-        in_memory = BYTES_OF_TOKEN * corpus.total < self.memory_bytes
+        # An estimate: the vocabulary's share of memory is small. `_room` decides where positions are held.
+        in_memory = BYTES_OF_TOKEN * corpus.total < self.memory_bytes if self.memory_bytes else self._room().in_memory
         self._check_disk(need_of(sample, self.text.lengths, corpus.total, self.order, in_memory=in_memory))
 
-    def shard(self, rounds: int, shard_rows: int, on_disk: bool) -> bool:
-        """Distribute the positions to shards; return whether they are in memory. shard_rows, on_disk: see `room_for`.
+    def shard(self, rounds: int) -> bool:
+        """Distribute the positions to shards; return whether they are in memory.
 
         Raises StageError: memory is too small, or the rounds are too few.
         """
@@ -89,8 +92,7 @@ class BoundedJob:
             self.tree = ShardTree(corpus.counts, np.zeros(1, np.int64), 1, 1)
             self.rows = RowFiles(self.scratch.folder, self.tree)
             return True
-        limits = self.memory_bytes, self.threads
-        room = room_for(self.text, corpus.total, *limits, shard_rows=shard_rows, on_disk=on_disk)
+        room = self._room()
         tree = self.tree = ShardTree(corpus.counts, buckets(corpus.counts, room.smallest), room.shard_rows, order)
         check_rounds(tree, rounds or order, self.text.spell)
         if room.in_memory:
@@ -117,6 +119,12 @@ class BoundedJob:
             rows.drop_left(tree.rounds - 1)
         self.scratch.size()
         return False
+
+    def _room(self) -> Room:
+        total, rows, on_disk = self.corpus.total, self.shard_rows, self.on_disk
+        if not self.memory_bytes:
+            return room_of_rows(total, self.order, rows, on_disk)
+        return room_for(self.text, total, self.memory_bytes, self.threads, shard_rows=rows, on_disk=on_disk)
 
     def _rows_in_memory(self, rounds: int) -> MemoryRows:
         tree, corpus = self.tree, self.corpus

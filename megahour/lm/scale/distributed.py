@@ -25,7 +25,7 @@ from megahour.core.errors import StageError
 from megahour.core.stage import Artifact, Batches, Inputs, ShardWriter
 from megahour.core.without_pandas import skip_pandas
 from megahour.lm.estimate.history import buckets
-from megahour.lm.estimate.partitions import BUCKET
+from megahour.lm.scale.resources import room_of_rows
 from megahour.lm.scale.row_files import CHUNK, LEAD, row_bytes
 from megahour.lm.scale.shard_kernels import appearances, scatter_rows, scatter_windows
 from megahour.lm.scale.shard_parts import Part, Sorter, parts_of_rows
@@ -38,7 +38,6 @@ from megahour.lm.text.tokenise import BOUNDARY, WordTable
 skip_pandas()
 
 
-MOST_SHARDS = 1 << 14  # in round 1: each is a partition of an exchange, and reads names from all others
 ROUNDS = tuple(f"round{number}" for number in range(1, 7))
 
 
@@ -47,8 +46,8 @@ def first_tree(counts: Int64, total: int, order: int, limit: int) -> ShardTree:
 
     Shards have at most `limit` positions, or more if there would be over MOST_SHARDS (see `ShardTree.limit`).
     """
-    smallest = max(BUCKET, total // MOST_SHARDS)
-    return ShardTree(counts, buckets(counts, smallest), max(limit, smallest), order)
+    room = room_of_rows(total, order, limit)
+    return ShardTree(counts, buckets(counts, room.smallest), room.shard_rows, order)
 
 
 class Cluster:

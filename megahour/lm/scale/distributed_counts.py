@@ -6,12 +6,10 @@ words; names of contexts, one partition per group of targets.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +26,8 @@ from megahour.lm.scale.shard_lines import LineBlock, columns
 from megahour.lm.scale.shard_types import NAME, SHARE, Counted, Shared, Text
 from megahour.lm.scale.shard_work import ShardWorker
 from megahour.lm.scale.shared_context import close, close_all, smooth_all
-from megahour.lm.scale.streams import StreamWriter, digest_of, shard_stream
+from megahour.lm.scale.streams import StreamWriter, shard_stream
 from megahour.lm.scale.totals import Totals, unigram_lines
-from megahour.lm.scale.whole_file import write_whole
 from megahour.lm.text.arrays import Int64, load_array, save_array
 
 SHARE_COLUMNS = ("word", "adjusted", "raw", "first")
@@ -213,16 +210,11 @@ class Estimating:
                 out.came_in(piece.lines)
                 out.kept(piece.lines)
 
-    def write_arpa(self, lines: Artifact | None, out: ShardWriter, work: Path, threads: int) -> None:
-        """Write `.arpa` from the lines of all shards; None: compute the lines here, in threads.
-
-        work: a folder that survives a kill, for the unfinished file.
-        """
-        if lines is not None:
-            join_lines(lines, self.totals.sizes(), out)
-        else:
-            self._write_whole(out, work, threads)
-        write_words(*self.counting.cluster.spelling, out)
+    def write_arpa(self, lines: Artifact, out: ShardWriter) -> None:
+        """Write `.arpa` from the lines of all shards, and `.vocab.txt`."""
+        join_lines(lines, self.totals.sizes(), out)
+        with out.open(".vocab.txt") as file:
+            write_words(*self.counting.cluster.spelling, file)
         _, result, fallbacks = self.smoothing
         out.stats.update(
             order=self.text.order,
@@ -232,16 +224,6 @@ class Estimating:
             wildcards=self.totals.wildcards(),
             sharding=self.tree.report().stats(),
         )
-
-    def _write_whole(self, out: ShardWriter, work: Path, threads: int) -> None:
-        unfinished = work / "unfinished.arpa"
-        _ = self.smoothing, self.shared  # once, before the threads
-        write_whole(
-            unfinished, work, self.tree, self.totals, self._unigrams(), self._lines,
-            threads=threads, new_worker=lambda: ShardWorker(self.text, self.tree), synced=True,
-        )  # fmt: skip
-        out.hashed(".arpa", digest_of(unfinished))
-        shutil.move(unfinished, out.path(".arpa"))
 
     def _lines(self, worker: ShardWorker, target: int, places: Sequence[int]) -> Iterator[LineBlock]:
         names = np.concatenate([self._names(target), self.totals.names_of(target)])

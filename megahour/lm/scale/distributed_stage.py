@@ -209,15 +209,15 @@ class EstimateLines(Stage[EstimateParams]):
 
 
 class JoinArpa(SingleShard[ArpaParams]):
-    """Writes `.arpa` and `.vocab.txt`, as the stage `language-model` does. Without `lines` its threads make them."""
+    """Writes `.arpa` and `.vocab.txt`, as the stage `language-model` does."""
 
     name = "lm-arpa"
     version = 2
     params = ArpaParams
-    inputs = (Input("lines", optional=True), Input("tally"), Input("vocabulary"), *ROUND_INPUTS)
+    inputs = (Input("lines"), Input("tally"), Input("vocabulary"), *ROUND_INPUTS)
 
     def run(self, p: ArpaParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        _estimating(inputs).write_arpa(inputs.get("lines"), out, ctx.work, ctx.threads)
+        _estimating(inputs).write_arpa(inputs["lines"], out)
 
 
 def params_of(artifact: Artifact, model: type[P]) -> P:

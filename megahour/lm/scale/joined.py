@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
@@ -33,8 +33,7 @@ def join_lines(lines: Artifact, sizes: Sequence[int], out: ShardWriter) -> None:
         file.put(np.frombuffer(END_OF_MODEL, np.uint8))
 
 
-def write_words(arena: Bytes, starts: Int64, out: ShardWriter) -> None:
-    """Write `.vocab.txt`: the words of a vocabulary without the reserved ones, a line each."""
+def write_words(arena: Bytes, starts: Int64, file: BinaryIO) -> None:
+    """Write the words of a vocabulary without the reserved ones, a line each."""
     own = starts[len(RESERVED) :]
-    with out.open(".vocab.txt") as file:
-        file.write(np.insert(arena[own[0] : own[-1]], own[1:] - own[0], 10).data)
+    file.write(np.insert(arena[own[0] : own[-1]], own[1:] - own[0], 10).data)

@@ -16,7 +16,8 @@ from megahour.core.receipts import Manifest
 from megahour.core.store import Artifact
 from megahour.core.transfer import publish_text
 from megahour.engine.base import Engine
-from megahour.lm.params import TallyParams, VocabularyParams, WordsParams
+from megahour.lm.params import BoundedParams, TallyParams, VocabularyParams, WordsParams
+from megahour.lm.scale import bounded_stage
 from megahour.lm.scale import distributed_stage as stages
 from megahour.runner.progress import TerminalMonitor
 from megahour.runner.runner import run_stage, stage_fingerprint
@@ -49,17 +50,22 @@ def estimate_on(
     *,
     text: Artifact | None = None,
     work: Path | None = None,
-    lines: bool = True,
+    staged: bool = True,
 ) -> tuple[Artifact, list[Cost]]:
-    """Estimate a model by stages in `folder`; return the artifact with `.arpa`, `folder`/arpa, and the stages' costs.
+    """Estimate a model in `folder`; return the artifact with `.arpa`, `folder`/arpa, and the costs of its stages.
 
     Finished stages do not run again. Their cost is that of the run that made them, from timings/cost.json.
 
-    lines: write the lines of each shard, and then join them. Otherwise one task with a thread for each worker of the
-    engine writes the file, whose lines are then written, hashed and read once less: for engines of one machine.
+    staged: run the stages `lm-words` … `lm-arpa`. Otherwise one process with a thread for each worker of the engine
+    does all their work (`lm-bounded`), for less CPU time, unless `folder` has stages already.
     """
     job = Steps(engine, folder, work)
     given = {"text": text} if text is not None else {}
+    if not staged and not Artifact(f"{folder}/words").complete:
+        values = {**dict(words), **dict(vocabulary), **dict(tally)}
+        chosen = {name: values[name] for name in BoundedParams.model_fields}
+        job.run("arpa", bounded_stage.EstimateBounded(), given, threads=engine.workers, **chosen)
+        return Artifact(f"{folder}/arpa"), job.costs
     job.run("words", stages.CountWords(), given, words)
     job.run("vocabulary", stages.MakeVocabulary(), job.made("words"), vocabulary)
     made = job.run("round1", stages.MakeShards(), {**given, **job.made("words", "vocabulary")})
@@ -68,11 +74,8 @@ def estimate_on(
         rounds.append(f"round{len(rounds)}")
         made = job.run(rounds[-1], stages.Reshard(), job.made(*rounds[:-1]))
     job.run("tally", stages.TallyShards(), job.made(*rounds), tally)
-    if lines or Artifact(f"{folder}/lines").complete:
-        job.run("lines", stages.EstimateLines(), job.made("tally", *rounds))
-        job.run("arpa", stages.JoinArpa(), job.made("lines", "tally", *rounds))
-    else:
-        job.run("arpa", stages.JoinArpa(), job.made("tally", *rounds), threads=engine.workers)
+    job.run("lines", stages.EstimateLines(), job.made("tally", *rounds))
+    job.run("arpa", stages.JoinArpa(), job.made("lines", "tally", *rounds))
     return Artifact(f"{folder}/arpa"), job.costs
 
 

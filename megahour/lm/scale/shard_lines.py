@@ -124,10 +124,6 @@ class ModelFile:
         for piece in pieces:
             self._file.write(piece.buffer, piece.begin, piece.end, piece.place)
 
-    def sync(self) -> None:
-        """Wait until all that is written has reached the disk."""
-        self._file.sync()
-
     def close(self) -> None:
         self._file.close()
 

@@ -18,7 +18,7 @@ from megahour.lm.scale.shard_kernels import count_words
 from megahour.lm.text.arrays import Bytes, Int64, Tokens
 from megahour.lm.text.cut import WordCut, cut_words, renumber
 from megahour.lm.text.sources import Block
-from megahour.lm.text.tokenise import BOUNDARY, PADDING, WordTable, encode
+from megahour.lm.text.tokenise import BOUNDARY, PADDING, RESERVED, WordTable, encode
 
 Blocks = Callable[[], Iterable[Block]]
 
@@ -42,7 +42,7 @@ def number_text(
 
     Raises
     ------
-    MegahourError: a reserved word, unless `skip_symbols`; no words.
+    MegahourError: a reserved word, unless `skip_symbols`; no words, or none of `vocabulary`.
     """
     done, file = folder / "vocabulary.npz", folder / "tokens"
     if not done.exists():
@@ -58,6 +58,8 @@ def number_text(
         result = NumberedText(file, int(saved["total"]), saved["arena"], saved["starts"], saved["counts"])
     if result.total - LEAD <= result.counts[BOUNDARY]:  # every sentence begins after a BOUNDARY, also an empty one
         raise MegahourError("the text has no words", remedy="give other text")
+    if vocabulary is not None and not result.counts[len(RESERVED) :].any():
+        raise MegahourError("the text has none of the listed words", remedy="check the text and the word list")
     return result
 
 

@@ -44,12 +44,11 @@ def write_whole(
     *,
     threads: int,
     new_worker: Callable[[], ShardWorker],
-    synced: bool = False,
     progress: Progress = lambda phase, done, total: None,
 ) -> None:
     """Write the file `path`. Its finished targets have marks in `folder`, and are kept if the file is still there.
 
-    unigrams: their lines. synced: a mark says that the lines are on the disk, also after a power cut.
+    unigrams: their lines.
     """
     resumed = path.exists() and (folder / "begun").exists()
     for mark in folder.glob("written*") if not resumed else ():
@@ -62,8 +61,6 @@ def write_whole(
 
     def write(worker: ShardWorker, target: int) -> None:
         file.write(lines(worker, target, file.places(target)))
-        if synced:
-            file.sync()
         marks[target].touch()
 
     for done, _ in enumerate(each(missing, threads, new_worker, write), len(marks) - len(missing) + 1):

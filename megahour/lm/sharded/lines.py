@@ -47,7 +47,8 @@ def join_lines(lines: Artifact, union: Union, out: ShardWriter) -> None:
     """Write `.arpa` and `.vocab.txt` from the lines of all shards."""
     sizes = np.array([receipt.stats["sizes"] for receipt in lines.each_receipt()]).sum(axis=0).tolist()
     joined.join_lines(lines, sizes, out)
-    joined.write_words(*union.spelled(), out)
+    with out.open(".vocab.txt") as file:
+        joined.write_words(*union.spelled(), file)
     out.stats["ngrams"] = sizes
     out.came_in(sum(sizes))
     out.kept(sum(sizes))

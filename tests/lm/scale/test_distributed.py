@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from gloo import processes
 from lm_skewed import bounded, in_memory, write_skewed
 from pydantic import ValidationError
 from spark_marks import needs_spark
@@ -17,15 +20,14 @@ from spark_marks import needs_spark
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
-from megahour.core.writer import ShardWriter
 from megahour.engine.base import Engine
 from megahour.engine.local import LocalEngine
 from megahour.lm.estimate.estimate import estimate
 from megahour.lm.estimate.reading import read_corpus, vocabulary_of
 from megahour.lm.params import TallyParams, VocabularyParams, WordsParams
-from megahour.lm.scale.held import estimating_of
+from megahour.lm.scale import streams
 from megahour.lm.scale.on_engine import Cost, cost_table, estimate_on
-from megahour.lm.scale.shard_lines import LineBlock
+from megahour.lm.scale.resources import room_of_rows
 from megahour.lm.scale.shard_work import ShardWorker
 from megahour.lm.text.cut import WordCut
 from megahour.lm.text.pieces import pieces_of, read_piece
@@ -38,13 +40,13 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def estimated(
-    engine: Engine, text: Path, folder: Path, cutoffs: tuple[int, ...] = (0,), lines: bool = True, **cut: Any
+    engine: Engine, text: Path, folder: Path, cutoffs: tuple[int, ...] = (0,), staged: bool = True, **cut: Any
 ) -> tuple[bytes, Artifact, list[Cost]]:
     """The ARPA file of a text in pieces of a megabyte and shards of 33,000 positions."""
     words = WordsParams(source=[str(text)], piece_mb=1, parts=2, max_bad=0)
     vocabulary = VocabularyParams.model_validate({"order": 3, "shard_rows": 33_000, **cut})
     tally = TallyParams(prune=list(cutoffs), ranges=2, groups=3, max_bad=0)
-    found, costs = estimate_on(engine, str(folder), words, vocabulary, tally, work=folder / "work", lines=lines)
+    found, costs = estimate_on(engine, str(folder), words, vocabulary, tally, work=folder / "work", staged=staged)
     return found.read_bytes(0, ".arpa"), found, costs
 
 
@@ -83,40 +85,80 @@ def test_another_number_of_workers_gives_the_same_artifacts_and_a_second_run_mak
     assert artifact.manifest.digest == local[1].manifest.digest
 
 
-def test_threads_of_one_task_write_the_same_file_without_lines(small: tuple[Path, Artifact], tmp_path: Path) -> None:
-    with LocalEngine(3) as engine:
-        model, artifact, costs = estimated(engine, small[0], tmp_path, cutoffs=(0, 1), lines=False)
-    assert model == small[1].read_bytes(0, ".arpa")
+@pytest.mark.parametrize("workers", [1, 3])
+def test_one_process_makes_the_artifact_of_the_stages(
+    small: tuple[Path, Artifact], tmp_path: Path, workers: int
+) -> None:
+    with LocalEngine(workers) as engine:
+        _, artifact, costs = estimated(engine, small[0], tmp_path, cutoffs=(0, 1), staged=False)
     assert artifact.manifest.digest == small[1].manifest.digest
-    assert costs[-2].stage == "tally"
+    assert [cost.stage for cost in costs] == ["arpa"]
     assert verify(artifact) == []
+    assert sum(artifact.summary["sharding"]["shards"]) > 1
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file() and "scratch" in path.parts] == []
 
 
-def test_a_file_that_was_cut_off_goes_on_with_its_missing_targets(
+def test_positions_are_in_memory_only_where_they_take_no_more_than_a_shard(
+    small: tuple[Path, Artifact], tmp_path: Path
+) -> None:
+    assert room_of_rows(1_000_000, 3, 33_000).in_memory
+    assert not room_of_rows(2_000_000, 3, 33_000).in_memory
+    held = []
+    for on_disk in (False, True):
+        _, found = bounded(small[0], 3, tmp_path, memory_bytes=0, shard_rows=33_000, on_disk=on_disk, cutoffs=(0, 1))
+        held.append(found.in_memory)
+        assert (tmp_path / "bounded.arpa").read_bytes() == small[1].read_bytes(0, ".arpa")
+    assert held == [True, False]
+
+
+def killed_at(text: Path, folder: Path, step: str) -> None:
+    """Runs with another number of workers each time, and kills itself at a step."""
+
+    def kill(*_: Any) -> Any:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    if step == "digest":
+        streams.digest_of = kill
+    else:
+        setattr(ShardWorker, step, kill_second(getattr(ShardWorker, step)))
+    with LocalEngine(2 if step == "count" else 1) as engine:
+        estimated(engine, text, folder, cutoffs=(0, 1), staged=False)
+
+
+def kill_second(whole: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that kills its process when it is called for the second time."""
+    calls = []
+
+    def call(*values: Any) -> Any:
+        calls.append(values)
+        if len(calls) == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return whole(*values)
+
+    return call
+
+
+def test_one_process_that_was_killed_goes_on_where_it_was(
     small: tuple[Path, Artifact], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for step in ("count", "lines", "digest"):
+        process = processes.Process(target=killed_at, args=(small[0], tmp_path, step))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        assert not (tmp_path / "arpa" / "manifest.json").exists()
+    monkeypatch.setattr(ShardWorker, "lines", None)  # the lines are all written
+    with LocalEngine(1) as engine:
+        _, artifact, _ = estimated(engine, small[0], tmp_path, cutoffs=(0, 1), staged=False)
+    assert artifact.manifest.digest == small[1].manifest.digest
+
+
+def test_a_folder_that_was_begun_in_stages_goes_on_in_stages(small: tuple[Path, Artifact]) -> None:
     folder = Path(small[1].url.removesuffix("/arpa").removeprefix("file://"))
-    made_before = ("tally", "vocabulary", "round1", "round2")
-    inputs = {name: Artifact(str(folder / name)) for name in made_before if (folder / name).exists()}
-    whole, written, stop_at = ShardWorker.lines, list[int](), [2]
-
-    def lines(worker: ShardWorker, target: int, *values: Any) -> Iterator[LineBlock]:
-        if len(written) == stop_at[0]:
-            raise KeyboardInterrupt
-        written.append(target)
-        return whole(worker, target, *values)
-
-    monkeypatch.setattr(ShardWorker, "lines", lines)
-    made = estimating_of(inputs, TallyParams(prune=[0, 1], ranges=2, groups=3))
-    out = Artifact(str(tmp_path / "out"))
-    with pytest.raises(KeyboardInterrupt), ShardWriter(out, 0, "f") as first:
-        made.write_arpa(None, first, tmp_path, 1)
-    stop_at[0] = -1
-    with ShardWriter(out, 0, "f") as second:
-        made.write_arpa(None, second, tmp_path, 1)
-        second.commit()
-    assert out.read_bytes(0, ".arpa") == small[1].read_bytes(0, ".arpa")
-    assert written == [*range(len(made.totals.tallies))]  # each target once
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("shards/*")}
+    with LocalEngine(1) as engine:
+        estimated(engine, small[0], folder, cutoffs=(0, 1), staged=False)
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("shards/*")} == before
 
 
 @pytest.mark.parametrize("cut", [{"vocabulary": 400}, {"min_count": 9}])
@@ -126,6 +168,8 @@ def test_words_that_are_cut_are_unknown_as_in_memory(
     made = Artifact(small[1].url.removesuffix("/arpa") + "/words")
     with LocalEngine(1) as engine:
         model, artifact, _ = estimated(engine, small[0], tmp_path, **cut)
+        one = estimated(engine, small[0], tmp_path / "one", staged=False, **cut)[1]
+    assert one.manifest.digest == artifact.manifest.digest
     given = WordCut(cut.get("vocabulary", 0), cut.get("min_count", 1))
     corpus = read_corpus(blocks([str(small[0])]), cut=given).corpus
     estimate(corpus, 3, tmp_path / "whole.arpa")
@@ -138,6 +182,8 @@ def test_a_word_list_numbers_words_in_its_own_order_as_in_memory(small: tuple[Pa
     listed.write_text("".join(f"w{number}\n" for number in range(500, 0, -1)) + "nowhere\nhow\nto\n")
     with LocalEngine(1) as engine:
         model, artifact, _ = estimated(engine, small[0], tmp_path, vocabulary_file=str(listed))
+        one = estimated(engine, small[0], tmp_path / "one", staged=False, vocabulary_file=str(listed))[1]
+    assert one.manifest.digest == artifact.manifest.digest
     assert model == in_memory(small[0], 3, tmp_path / "whole.arpa", vocabulary=vocabulary_of(blocks([str(listed)])))
     assert b"\tnowhere" in model
     assert artifact.summary["ngrams"][0] == 506
