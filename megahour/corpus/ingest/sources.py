@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.filesystems import file_system
 from megahour.core.records import fingerprint
+from megahour.core.transfer import is_local
 from megahour.core.unicode import shown
-from megahour.corpus.media.addresses import Blob, is_local, open_at, reaching
+from megahour.corpus.media.addresses import Blob, open_at, reaching
 from megahour.corpus.media.folders import BROKEN, Found, files_below, found_here
 from megahour.corpus.media.folders import HIDDEN as HIDDEN_PATH
 from megahour.corpus.transcripts.pairing import MEDIA, FileGroup, Pairing, group_files, side_files, split_suffix

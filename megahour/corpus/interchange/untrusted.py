@@ -136,7 +136,7 @@ class _Owned(TarWindow):
         super().close()
 
 
-def text_lines(file: BinaryIO, *, max_bytes: int, max_line: int = MAX_LINE_BYTES) -> Iterator[str | BadRecord]:
+def text_lines(file: BinaryIO, *, max_bytes: int) -> Iterator[str | BadRecord]:
     """The non-empty lines of a plain or gzipped UTF-8 file, without line ends.
 
     A bad line comes as a BadRecord: ``line-too-long``, ``bad-encoding``. After ``too-large`` (more than `max_bytes`
@@ -148,21 +148,22 @@ def text_lines(file: BinaryIO, *, max_bytes: int, max_line: int = MAX_LINE_BYTES
     source = gzip.GzipFile(fileobj=file) if head == GZIP else io.BufferedReader(cast(io.RawIOBase, file))
     total = 0
     try:
-        while line := source.readline(max_line + 1):
+        while line := source.readline(MAX_LINE_BYTES + 1):
             total += len(line)
-            whole = len(line) <= max_line
+            whole = len(line) <= MAX_LINE_BYTES
             rest = b"" if whole or line.endswith(b"\n") else b"more"
             while rest and not rest.endswith(b"\n"):
-                rest = source.readline(max_line)
+                rest = source.readline(MAX_LINE_BYTES)
                 total += len(rest)
                 if total > max_bytes:
                     break
             if total > max_bytes:
                 yield BadRecord("too-large", f"the file has more than {max_bytes} bytes unpacked")
                 return
-            yield from (
-                _decoded(line) if whole else [BadRecord("line-too-long", f"the line has more than {max_line} bytes")]
-            )
+            if whole:
+                yield from _decoded(line)
+            else:
+                yield BadRecord("line-too-long", f"the line has more than {MAX_LINE_BYTES} bytes")
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         yield BadRecord("corrupt-gzip", str(error))
 

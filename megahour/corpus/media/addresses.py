@@ -20,13 +20,13 @@ from typing import Any, BinaryIO, TypeVar, cast
 from megahour.core.errors import BadRecord, ConfigError, MegahourError
 from megahour.core.ranges import RangeFile, open_ranges, scratch_file
 from megahour.core.surroundings import is_of_a_store
+from megahour.core.transfer import is_local
 from megahour.corpus.media.networks import PrivateAddress
 
 READ_BYTES = 4 << 20
 TRIES = 3
 PAUSE_S = 0.5  # doubled after each failed try
 MAX_COPY_BYTES = 8 << 30
-LOCAL = ("file", "local")
 SHOWN = 200  # maximum length in characters of an address, or of a client's error text, in a message
 
 # Credentials in URLs. In http(s) URLs, a user name alone is masked; elsewhere only one with a password, because
@@ -100,11 +100,6 @@ def explained(error: BaseException) -> str:
 def _is_of_the_address(error: Exception) -> bool:
     """Whether a store's client rejects this address, as opposed to failing on the credentials or the network."""
     return type(error).__name__ == "ParamValidationError"
-
-
-def is_local(fs: Any) -> bool:
-    """Whether a file system is the local disk."""
-    return any(name in LOCAL for name in ((fs.protocol,) if isinstance(fs.protocol, str) else fs.protocol))
 
 
 def open_at(fs: Any, path: str, *, folder: Path | None = None) -> BinaryIO:

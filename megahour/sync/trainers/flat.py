@@ -157,8 +157,8 @@ def scatter_gradients(parameters: Sequence[nn.Parameter], views: Sequence[Tensor
 
 
 @torch.no_grad()
-def broadcast_model(model: nn.Module, group: Group, source: int = 0) -> None:
-    """Give all workers the parameters and buffers of rank `source`, so that models with different seeds become equal.
+def broadcast_model(model: nn.Module, group: Group) -> None:
+    """Give all workers the parameters and buffers of rank 0, so that models with different seeds become equal.
 
     One message for each dtype. A collective call; with one worker it does nothing.
     """
@@ -168,7 +168,7 @@ def broadcast_model(model: nn.Module, group: Group, source: int = 0) -> None:
     for dtype in sorted({tensor.dtype for tensor in tensors}, key=str):
         same = [tensor.detach() for tensor in tensors if tensor.dtype == dtype]
         vector = torch.cat([tensor.reshape(-1) for tensor in same])
-        group.broadcast(vector, source)
+        group.broadcast(vector)
         for tensor, part in zip(same, torch.split_with_sizes(vector, [tensor.numel() for tensor in same]), strict=True):
             tensor.copy_(part.view(tensor.shape))
 

@@ -25,7 +25,7 @@ from megahour.core.records import key_of
 from megahour.core.schemas import CUES, RECORDINGS
 from megahour.core.store import Artifact
 from megahour.corpus.ingest.sources import list_source
-from megahour.corpus.interchange import import_plan
+from megahour.corpus.interchange import import_plan, untrusted
 from megahour.corpus.interchange.import_plan import _of_manifest
 from megahour.corpus.interchange.import_stage import Import
 from megahour.corpus.interchange.kaldi import read_kaldi
@@ -300,6 +300,13 @@ def test_bad_lines_and_bad_times(tmp_path: Path) -> None:
         assert artifact.manifest.counts.dropped["no-text"] == 1
         assert artifact.manifest.counts.came_in == 15
         assert [row["raw"] for row in table(artifact)] == ["fine"]
+
+
+def test_a_line_that_is_too_long_is_named_and_the_next_one_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(untrusted, "MAX_LINE_BYTES", 8)
+    file = io.BytesIO(b"seven b\n" + b"x" * 30 + b"\ntwo\n")
+    found = [line if isinstance(line, str) else line.reason for line in untrusted.text_lines(file, max_bytes=100)]
+    assert found == ["seven b", "line-too-long", "two"]
 
 
 def test_gzip_that_grows_and_gzip_that_is_cut(tmp_path: Path) -> None:
