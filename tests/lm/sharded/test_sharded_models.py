@@ -27,8 +27,9 @@ from megahour.lm.combine.interpolate import gather, interpolate, tune
 from megahour.lm.combine.prune import prune
 from megahour.lm.combine.trie import build, unpack
 from megahour.lm.combine.walk import Unknown, sentences
-from megahour.lm.params import InterpolateParams, PruneParams
+from megahour.lm.params import InterpolateParams, PruneParams, TallyParams, VocabularyParams, WordsParams
 from megahour.lm.query.convert import read_model, write_model
+from megahour.lm.scale.on_engine import estimate_on
 from megahour.lm.sharded import models as text_of_models
 from megahour.lm.sharded.on_engine import mix_on, model_table, prune_on
 from megahour.lm.sharded.params import RangesParams
@@ -174,6 +175,24 @@ def test_the_commands_chain(folder: Path, tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "on" / "arpa" / "shards" / "00000.arpa").read_bytes() == Path(small).read_bytes()
     said = CliRunner().invoke(prune_command, [mixed, *engine, "--out", on, "--ngrams", "9", "--history", small])
     assert "use --history-text for contexts" in said.output
+
+
+def test_a_folder_of_one_process_has_no_lines_and_is_mixed_and_pruned_by_its_file(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("megahour.lm.cli.on_engine.engine_of", lambda *asked: EngineHere())
+    run = tmp_path / "run"
+    words, vocabulary = WordsParams(source=[str(folder / "text0")]), VocabularyParams.model_validate({"order": 3})
+    estimate_on(EngineHere(), str(run), words, vocabulary, TallyParams(), work=tmp_path / "work", staged=False)
+    assert [path.name for path in run.iterdir()] == ["arpa"]
+    file, engine = str(run / "arpa" / "shards" / "00000.arpa"), ["--engine", "local", "--shard-rows", "300"]
+    for command, more in ((interpolate_command, [paths(folder)[1], "--weights", "0.3,0.7"]), (prune_command, [])):
+        size = ["--ngrams", "150"] if command is prune_command else []
+        for model, where, out in ((str(run), engine, "on"), (file, [], "here.arpa")):
+            asked = [model, *more, *size, *where, "--out", str(tmp_path / out)]
+            CliRunner().invoke(command, asked, catch_exceptions=False)
+        found = (tmp_path / "on" / "arpa" / "shards" / "00000.arpa").read_bytes()
+        assert found == (tmp_path / "here.arpa").read_bytes()
 
 
 @pytest.mark.faults
