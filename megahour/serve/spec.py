@@ -145,7 +145,7 @@ def spec_of(values: Any) -> ModelSpec:
     try:
         return ModelSpec(**values)
     except TypeError as error:
-        remedy = "install the same version of megahour on all machines"
+        remedy = "all machines need the same version of megahour"
         raise ConfigError(f"a run asks for a model in a way that is not known here: {error}", remedy=remedy) from None
 
 

@@ -85,7 +85,7 @@ def test_what_another_version_asks_for_ends_no_service(
         )
         thread.start()
         if text != "3":
-            until(lambda: "install the same version of megahour on all machines" in caplog.text)
+            until(lambda: "all machines need the same version of megahour" in caplog.text)
             assert host._other(registry, "model"), "the service before it is withdrawn"
         stop.set()
         thread.join()
