@@ -65,8 +65,10 @@ RATES: dict[str, dict[str, dict[int, float]]] = {
 RATES_OF_EIGHT: dict[tuple[str, str, int], float] = {
     ("adamw", "dense", 2400): 0.01,
     ("adamw", "GTC, update", 2400): 0.03,
+    ("adamw", "PowerSGD", 2400): 0.01,
     ("sgd", "dense", 2400): 0.6,
     ("sgd", "GTC, update", 2400): 0.8,
+    ("sgd", "PowerSGD", 2400): 0.6,
 }
 """By optimiser, trainer and steps, where eight workers have a rate of their own."""
 TRIED: list[tuple[int, str, str, int, Sequence[float]]] = [
