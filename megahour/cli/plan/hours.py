@@ -156,7 +156,7 @@ def _measured(recipe: Recipe) -> list[Measured]:
 def _machine(step: Step) -> Machine:
     from megahour.core.stage import Stage
 
-    if step.stage.local:
+    if step.stage.name == "train":
         return "train"
     return "cores" if type(step.stage).accelerator is Stage.accelerator else "service"
 
