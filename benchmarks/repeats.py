@@ -1,10 +1,10 @@
-"""Alignment of half an hour whose sentences are said 25 times each, in voices that the aligner has not heard.
+"""Aligns half an hour of sentences repeated 25 times each, in voices that the aligner was not trained on.
 
     python benchmarks/repeats.py --text books.txt.gz --train news.txt.gz --out OUT [--voices 0 1 2 3] [--write]
 
 espeak-ng says short sentences of `--text` in random order, each 25 times, with pauses of 0.3 to 1.2 s, a twentieth of 2
-to 5 s, in rooms from clean to noisy. A tenth of what is said has no line, and a tenth of the lines was never said; all
-lines have the same few texts. Times drift within 5 s, or there are none. The aligner learns from sentences of
+to 5 s, in clean to noisy rooms. A tenth of the sentences have no line, and a tenth of the lines are unspoken; all lines
+have the same few texts. Times drift within 5 s, or there are none. The aligner learns from sentences of
 `--train` by voices 77 to 100, which have no variant of espeak-ng in common with voices 0 to 7.
 
 Of two equal lines beside each other, one of which was not said, neither text nor sound tells which: a line at another
@@ -55,7 +55,7 @@ Rng = np.random.Generator
 
 
 class Line(NamedTuple):
-    """A line of the transcript: where it is said (or would be), where its subtitle says so, and whether it is said."""
+    """A line of the transcript: its true start, or its place if unspoken; the start in the subtitle; is it spoken?"""
 
     text: str
     start_s: float
@@ -64,7 +64,7 @@ class Line(NamedTuple):
 
 
 class Recording(NamedTuple):
-    """samples (N,); lines; and all that is said: text and start in seconds."""
+    """samples (N,); the lines; and the text and start, in seconds, of each spoken sentence."""
 
     samples: NDArray[np.int16]
     lines: list[Line]

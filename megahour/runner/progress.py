@@ -41,7 +41,7 @@ class TerminalMonitor(Monitor):
         self._stage = ""
         self._bar: Progress | None = None
         self._audio_s, self._counts = 0.0, Counts()
-        self._before_s = 0.0  # of this audio, that which was processed before the pace began
+        self._before_s = 0.0  # the part of it that came before the pace began
         self._pace = Pace(place.last_s if place else None)
         self._spoke = time.monotonic()
         self._counting = ""  # the unit in which a long task reports progress; "": shards

@@ -126,7 +126,8 @@ def _drawn(
     rows = rows_of(own.set, table, p.seed, p.period_s)
     if own.set not in layout.levels:
         return taken(rows, layout.limits)
-    is_alone = sum(shard.set == own.set for shard in layout.shards) == 1
+    beside = layout.shards[max(0, partition - 1) : partition + 2]  # a set's shards stand side by side
+    is_alone = sum(shard.set == own.set for shard in beside) == 1
     carried = 0 if is_alone else first_carry(rows, own.first_hash, p.seed)
     return taken_of_speakers(rows, names, layout.levels[own.set], carried)
 
