@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib.metadata import distributions
 from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
 
 ROOT = Path(__file__).parents[1]
 PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)==([^\s;]+)", re.MULTILINE)
@@ -21,6 +24,15 @@ def pins(file: str) -> dict[str, str]:
 def test_no_file_of_versions_names_an_index() -> None:
     for file in ("constraints.txt", "constraints-hashed.txt"):
         assert not re.search(r"^\s*(-i|--|[^#]*://)(?!hash=sha256:)", (ROOT / file).read_text("utf-8"), re.MULTILINE)
+
+
+def test_versions_are_for_the_first_release_of_the_oldest_python() -> None:
+    """Debian 12 has 3.11.2, which a package that asks for 3.11.5 would leave without an environment."""
+    pinned = pins("constraints.txt")
+    installed = [each.metadata for each in distributions() if name(each.metadata["Name"]) in pinned]
+    assert len(installed) > len(pinned) / 2
+    needed = {each["Name"]: each.get("Requires-Python") or "" for each in installed}
+    assert [each for each, pythons in needed.items() if "3.11.0" not in SpecifierSet(pythons)] == []
 
 
 def test_hashed_versions_are_those_of_the_tests() -> None:
