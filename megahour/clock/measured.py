@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from megahour.clock.pipeline import QUANTITIES, Growth, Law, Machine, StepLaws
+from megahour.clock.pipeline import QUANTITIES, Growth, Law, Machine, Search, StepLaws
 from megahour.core.errors import ConfigError
-from megahour.core.store import Artifact
+from megahour.core.store import DEVICES, Artifact
 
 BLOCK_BYTES = 4 << 20  # bytes per read request to the store
 ALIKE = 0.05
@@ -21,6 +21,7 @@ _GROWING: Mapping[Machine, set[str]] = {  # proportional to hours if only one ru
     **dict.fromkeys(("cores", "service"), set(QUANTITIES) - {"beside_s", "beside_cpu_s", "peak_bytes"}),
     "train": {"task_s", "device_s", "cpu_s", "read_bytes"},
 }
+_SEARCHES = {"decode"}  # stages whose tasks take as long as their model is unsure
 _LATER = {"cpu_s", "beside_cpu_s", "peak_bytes"}  # missing from older files of constants
 
 
@@ -36,6 +37,8 @@ class Measured:
     workers: int
     longest: float
     inputs: tuple[str, ...]  # names of the steps it reads from
+    shard_hours: float = 0.0  # most hours of a shard, on average over the sets; 0: unknown
+    searches: bool = False
 
 
 def measured(
@@ -45,8 +48,11 @@ def measured(
     threads: int,
     inputs: Mapping[str, Artifact],
     parents: tuple[str, ...],
+    shard_hours: float = 0.0,
 ) -> Measured:
     """Measurements of a finished step.
+
+    shard_hours: of the selection from which the step's audio comes.
 
     Raises
     ------
@@ -63,6 +69,12 @@ def measured(
     task_s, mean, longest = sum(seconds), sum(seconds) / len(seconds), max(seconds)
     work = max(math.ceil(len(whole) / workers) * sum(whole) / len(whole), max(whole))
     work = sum(whole) if machine == "train" else work
+    device_s = {"cores": 0.0, "service": max(0.0, task_s - cpu_s), "train": task_s}[machine]
+    if machine == "service":
+        # Where nobody counted it: a task that waits keeps all model processes busy, one for each worker.
+        counted = output.figures(DEVICES).get("seconds")
+        device_s = device_s * workers / min(workers, len(seconds)) if counted is None else float(counted)
+        task_s = cpu_s + device_s
     own = _books(output.url, output.manifest.digest)
     read = [_books(each.url, each.manifest.digest) for each in inputs.values()]
     return Measured(
@@ -72,7 +84,7 @@ def measured(
         quantities={
             "shards": len(seconds),
             "task_s": task_s,
-            "device_s": {"cores": 0.0, "service": max(0.0, task_s - cpu_s), "train": task_s}[machine],
+            "device_s": device_s,
             "beside_s": max(0.0, float(wall["seconds"]) - work),
             "written_bytes": own.bytes,
             "read_bytes": sum(each.bytes for each in read),
@@ -85,6 +97,8 @@ def measured(
         workers=threads if machine == "train" else workers,
         longest=longest / mean if mean else 1.0,
         inputs=parents,
+        shard_hours=shard_hours if own.in_sets else 0.0,
+        searches=output.manifest.stage in _SEARCHES,
     )
 
 
@@ -94,23 +108,26 @@ def _net(timings: Iterable[Mapping[str, Any]], name: str) -> list[float]:
 
 
 class _Books(NamedTuple):
-    """Totals of an artifact's receipts. blocks: reads of `BLOCK_BYTES` needed for its files."""
+    """Totals of an artifact's receipts. blocks: reads of `BLOCK_BYTES` needed for its files; in_sets: whether each of
+    its shards belongs to a set."""
 
     bytes: int
     files: int
     blocks: int
     audio_s: float
+    in_sets: bool
 
 
 @lru_cache(maxsize=256)
 def _books(url: str, digest: str) -> _Books:
     """Totals of the artifact at `url`, cached since several steps may read it; `digest` tells its versions apart."""
-    written, files, blocks, audio_s = 0, 0, 0, 0.0
+    written, files, blocks, audio_s, in_sets = 0, 0, 0, 0.0, True
     for receipt in Artifact(url).each_receipt():
         for info in receipt.files.values():
             written, files, blocks = written + info.bytes, files + 1, blocks + math.ceil(info.bytes / BLOCK_BYTES)
         audio_s += float(receipt.stats.get("audio_s", 0.0) or 0.0)
-    return _Books(written, files, blocks, audio_s)
+        in_sets = in_sets and "set" in receipt.tags
+    return _Books(written, files, blocks, audio_s, in_sets)
 
 
 def source_of_hours(run: Sequence[Measured], step: str = "") -> str:
@@ -160,23 +177,31 @@ def _laws(steps: Sequence[Measured], hours: Sequence[float], growing: bool) -> S
     longest = max(step.longest for step in steps)
     with_audio = all(step.hours > 0 for step in steps)
     own = [step.hours for step in steps] if with_audio else list(hours)
+    search = _search(own, hours, steps) if with_audio and largest.searches else None
+    common = StepLaws(
+        largest.name, largest.stage, largest.machine, {}, largest.workers, longest,
+        shard_hours=max(step.shard_hours for step in steps), search=search,
+    )  # fmt: skip
     if len(steps) == 1:
         found = {name: _of_one(steps[0], name, own[0]) for name in QUANTITIES}
-        one = Law(0.0, own[0] / hours[0]) if with_audio else Law(0.0, 1.0)
-        return StepLaws(largest.name, largest.stage, largest.machine, found, largest.workers, longest, own=one)
+        return replace(common, laws=found, own=Law(0.0, own[0] / hours[0]) if with_audio else Law(0.0, 1.0))
     found = {name: _line(own, [step.quantities[name] for step in steps]) for name in QUANTITIES}
-    starts = [step.quantities["beside_cpu_s"] for step in steps]
     if growing:  # a task holds one shard, and shard size does not depend on the number of shards
         found["peak_bytes"] = Law(max(step.quantities["peak_bytes"] for step in steps), 0.0)
-    found["beside_cpu_s"] = Law(
-        sum(starts) / len(starts), 0.0
-    )  # start-up does not grow with the corpus: differences are noise
+    for name in ("beside_cpu_s", "beside_s") if largest.machine == "service" else ("beside_cpu_s",):
+        # start-up, of processes and of models, does not grow with the corpus: differences are noise
+        found[name] = Law(sum(step.quantities[name] for step in steps) / len(steps), 0.0)
     seconds = [(found["task_s"].at(h), step.quantities["task_s"]) for h, step in zip(own, steps, strict=True)]
-    residual = max([abs(fit / took - 1) for fit, took in seconds if took > 0], default=0.0)
+    residual = 0.0 if search else max([abs(fit / took - 1) for fit, took in seconds if took > 0], default=0.0)
     share: Law | Growth = Law(0.0, 1.0)
     if with_audio:
         share = _growth(hours, own) if growing else _line(hours, own, below_nothing=True)
-    return StepLaws(largest.name, largest.stage, largest.machine, found, largest.workers, longest, residual, share)
+    return replace(common, laws=found, residual=residual, own=share)
+
+
+def _search(own: Sequence[float], hours: Sequence[float], steps: Sequence[Measured]) -> Search:
+    rates = [step.quantities["cpu_s"] / each for each, step in zip(own, steps, strict=True)]
+    return Search(min(rates), max(rates), max(hours))
 
 
 def _growth(sizes: Sequence[float], own: Sequence[float]) -> Growth:
@@ -220,7 +245,8 @@ def _line(hours: Sequence[float], values: Sequence[float], *, below_nothing: boo
 
 def _check_numbers(step: StepLaws) -> None:
     """Raise ValueError for numbers that are none, and TypeError for what is no number: people edit these files."""
-    given = {"workers": step.workers, "longest": step.longest, "residual": step.residual}
+    given = {key: getattr(step, key) for key in ("workers", "longest", "residual", "shard_hours")}
+    given |= {f"search {key}": value for key, value in vars(step.search).items()} if step.search else {}
     given |= {f"own {key}": value for key, value in vars(step.own).items()}
     given |= {f"laws {name} {key}": value for name, law in step.laws.items() for key, value in vars(law).items()}
     for name, value in given.items():
@@ -236,8 +262,9 @@ def to_json(steps: Sequence[StepLaws]) -> str:
     """Laws as JSON text, which users may edit."""
     rows = {
         step.name: {
-            **{key: value for key, value in vars(step).items() if key not in ("name", "laws", "own")},
+            **{key: value for key, value in vars(step).items() if key not in ("name", "laws", "own", "search")},
             "own": list(vars(step.own).values()),
+            "search": step.search and list(vars(step.search).values()),
             "laws": {name: [law.fixed, law.slope] for name, law in step.laws.items()},
         }
         for step in steps
@@ -252,10 +279,13 @@ def from_json(text: str, where: str) -> list[StepLaws]:
         found = []
         for name, row in steps.items():
             pairs = {key: Law(float(fixed), float(slope)) for key, (fixed, slope) in row["laws"].items()}
-            rest = {key: value for key, value in row.items() if key not in ("laws", "own")}
+            rest = {key: value for key, value in row.items() if key not in ("laws", "own", "search")}
+            search = Search(*map(float, row["search"])) if row.get("search") else None
             own = (Growth if len(row["own"]) == 3 else Law)(*map(float, row["own"]))
             pairs = dict.fromkeys(_LATER, Law(0.0, 0.0)) | pairs
-            found.append(StepLaws(name=name, laws={key: pairs[key] for key in QUANTITIES}, own=own, **rest))
+            found.append(
+                StepLaws(name=name, laws={key: pairs[key] for key in QUANTITIES}, own=own, search=search, **rest)
+            )
             _check_numbers(found[-1])
         if not found:
             raise ValueError("it has no steps")

@@ -8,10 +8,16 @@ seconds on average, the longest taking λ times that,
     work     max(⌈S / C⌉ m, λ m)                   tasks are not split: a step takes at least its longest shard
     wall     begin + work + beside W / C           begin: time at 0 hours; beside: growing time outside tasks, with
                                                    the W workers of the measured run
-    service  max(host / C, device / (K v))         tasks that call a model: K devices, each v times as fast as measured
+    service  max(host, device / (K v))             tasks that call a model: host is the work without it, on C cores as
+                                                   above; K devices, each v times as fast as measured
+             max(host, all / min(C, S W))          without devices: models share the cores, and a task keeps W of them
+                                                   busy
     train    device / (v K e)                      e: share of the ideal speed-up; without devices, the measured time
 
-and no wall time is below bytes / bandwidth of the store. On spot machines that are interrupted λ times per hour, a task
+A shard of a selected set holds H hours, so S is at least o / H, and what tasks cost at 0 hours is multiplied by S over
+the number of shards that the line gives. A search (`Search`) costs between least and most per hour of audio.
+
+No wall time is below bytes / bandwidth of the store. On spot machines that are interrupted λ times per hour, a task
 of T hours that restarts from scratch takes (1/λ + r)(exp(λ T) - 1) on average, where a restart takes r hours. For
 training on M machines, use λ M and the time between checkpoints as T.
 """
@@ -20,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from pydantic import Field
@@ -34,6 +40,7 @@ QUANTITIES = (
 )  # fmt: skip
 """cpu_s: CPU time of tasks; beside_cpu_s: CPU time outside tasks, mostly process starts, if measured; peak_bytes:
 largest memory of any task's process."""
+_OF_TASKS = "task_s", "device_s", "cpu_s", "requests"
 LEAST_EXPONENT = 0.5
 """Least exponent of `Growth`: the number of distinct words grows at least this fast with the text (Heaps' law)."""
 
@@ -68,10 +75,30 @@ class Growth:
 
 
 @dataclass(frozen=True)
+class Search:
+    """CPU seconds of a search per hour of audio, for which no law is known: they depend on how sure the model is.
+
+    low, high: least and most of the measured runs, of which the largest had `hours` of audio. A model that learns from
+    more is surer, by an amount that the runs do not tell: at most, cost falls as its hours grow.
+    """
+
+    low: float
+    high: float
+    hours: float
+
+    def at(self, hours: float) -> tuple[float, float, float]:
+        """(least, middle, most) for a corpus of `hours`; the middle is that of the logarithms."""
+        low = self.low * min(1.0, self.hours / hours)
+        return low, math.sqrt(low * self.high), self.high
+
+
+@dataclass(frozen=True)
 class StepLaws:
     """Laws of one step, from finished runs: one for each of `QUANTITIES`; `residual` is the largest relative fit error.
 
     own: the step's hours as a function of the corpus's, clipped at 0; for a step without audio, the corpus's hours.
+    shard_hours: most hours of audio of a shard, on average over the sets; 0 if unknown.
+    search: in place of the law of CPU time, for tasks that search.
     """
 
     name: str
@@ -82,6 +109,8 @@ class StepLaws:
     longest: float = 1.0  # seconds of the longest shard over the mean
     residual: float = 0.0
     own: Law | Growth = Law(0.0, 1.0)
+    shard_hours: float = 0.0
+    search: Search | None = None
 
 
 class PlannedCluster(Options):
@@ -134,7 +163,10 @@ class Prices(Options):
 
 @dataclass(frozen=True)
 class StepForecast:
-    """One step at the planned size. `money`: on-demand cost; `spot_money`: spot cost, with the work lost and redone."""
+    """One step at the planned size. `money`: on-demand cost; `spot_money`: spot cost, with the work lost and redone.
+
+    wall_range_s, cpu_range_s: least and most; both are `wall_s` and `cpu_s`, except for a search.
+    """
 
     name: str
     stage: str
@@ -151,6 +183,8 @@ class StepForecast:
     spot_longer: float = 1.0  # wall time on spot machines over on-demand wall time
     cpu_s: float = 0.0
     peak_bytes: float = 0.0  # largest of any task
+    wall_range_s: tuple[float, float] = (0.0, 0.0)
+    cpu_range_s: tuple[float, float] = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -166,6 +200,11 @@ class Forecast:
     @property
     def wall_s(self) -> float:
         return sum(step.wall_s for step in self.steps)
+
+    @property
+    def wall_range_s(self) -> tuple[float, float]:
+        least, most = (sum(step.wall_range_s[i] for step in self.steps) for i in (0, 1))
+        return least, most
 
     @property
     def money(self) -> float:
@@ -195,16 +234,36 @@ def forecast(laws: Sequence[StepLaws], hours: float, cluster: PlannedCluster, pr
     10.0
     """
     prices = prices or Prices.model_validate({})
-    steps = [_priced(step, _step(step, hours, cluster), cluster, prices) for step in laws]
+    steps = [_priced(step, _in_range(step, hours, cluster), cluster, prices) for step in laws]
     stored = sum(step.written_bytes for step in steps) / 1e9 * prices.stored_gb_month * prices.months
     moved = sum(step.written_bytes + step.read_bytes for step in steps) / 1e9 * prices.moved_gb
     asked = sum(step.requests for step in steps) / 1e3 * prices.requests_thousand
     return Forecast(hours, steps, stored + moved + asked, prices.currency)
 
 
-def _step(step: StepLaws, hours: float, cluster: PlannedCluster) -> StepForecast:
+def _in_range(step: StepLaws, hours: float, cluster: PlannedCluster) -> StepForecast:
+    """The step, and its least and most wall time."""
+    rates = step.search.at(hours) if step.search else (None, None, None)
+    least, made, most = (_step(step, hours, cluster, rate) for rate in rates)
+    return replace(made, wall_range_s=(least.wall_s, most.wall_s), cpu_range_s=(least.cpu_s, most.cpu_s))
+
+
+def _quantities(step: StepLaws, hours: float, search: float | None) -> dict[str, float]:
+    """The step's quantities at `hours` of the corpus. search: CPU seconds of its tasks per hour of audio, or None."""
     own = max(0.0, step.own.at(hours))
     q = {name: max(0.0, step.laws[name].at(own)) for name in QUANTITIES}
+    if step.shard_hours and (shards := round(own / step.shard_hours)) > q["shards"]:
+        for name in _OF_TASKS:
+            q[name] += max(0.0, step.laws[name].fixed) * (shards / max(1.0, q["shards"]) - 1)
+        q["shards"] = shards
+    if search is not None:
+        q["cpu_s"] = search * own
+        q["task_s"] = q["cpu_s"] + q["device_s"]
+    return q
+
+
+def _step(step: StepLaws, hours: float, cluster: PlannedCluster, search: float | None = None) -> StepForecast:
+    q = _quantities(step, hours, search)
     shards = max(1, round(q["shards"]))
     waited = q["requests"] * cluster.request_s
     begin = step.laws["beside_s"].fixed
@@ -215,12 +274,15 @@ def _step(step: StepLaws, hours: float, cluster: PlannedCluster) -> StepForecast
         work, bound = (device_s / scale, "devices") if cluster.devices else (q["task_s"], "one machine")
         wall, core_s = begin + work + waited, 0.0 if cluster.devices else q["task_s"] * step.workers
     else:
-        core_s = q["task_s"] - (q["device_s"] if device_s else 0.0) + waited
+        core_s = max(0.0, q["task_s"] - (q["device_s"] if step.machine == "service" else 0.0)) + waited
         mean = core_s / shards
         work = max(math.ceil(shards / cluster.cores) * mean, step.longest * mean)
         bound = "cores" if shards > cluster.cores else "one shard"
         if device_s and device_s / cluster.devices > work:
             work, bound = device_s / cluster.devices, "devices"
+        if step.machine == "service" and not cluster.devices:
+            core_s += q["device_s"]
+            work, bound = max((work, bound), (core_s / min(cluster.cores, step.workers * shards), "cores"))
         wall, core_s = begin + work + beside / cluster.cores, core_s + beside
     if begin > wall / 2:
         bound = "start"
@@ -237,7 +299,7 @@ def _step(step: StepLaws, hours: float, cluster: PlannedCluster) -> StepForecast
         read_bytes=q["read_bytes"],
         requests=q["requests"],
         bound=bound,
-        cpu_s=q["cpu_s"] + q["beside_cpu_s"],
+        cpu_s=q["cpu_s"] + q["beside_cpu_s"] + q["device_s"] * (step.machine == "service" and not cluster.devices),
         peak_bytes=q["peak_bytes"],
     )
 
@@ -257,7 +319,7 @@ def _priced(step: StepLaws, made: StepForecast, cluster: PlannedCluster, prices:
     if not (cores and prices.spot_core_hour is None) and not (devices and prices.spot_device_hour is None):
         spot = hours * longer * (cores * (prices.spot_core_hour or 0.0) + devices * (prices.spot_device_hour or 0.0))
     money = hours * (cores * prices.core_hour + devices * prices.device_hour)
-    return StepForecast(**{**vars(made), "money": money, "spot_money": spot, "spot_longer": longer})
+    return replace(made, money=money, spot_money=spot, spot_longer=longer)
 
 
 def restarted(task_s: float, an_hour: float, restart_s: float) -> float:

@@ -23,7 +23,7 @@ from megahour.core.locks import alone, check
 from megahour.core.receipts import Counts, Manifest, PackedReceipts, Receipt, packed
 from megahour.core.records import fingerprint
 from megahour.core.stage import Stage, Task
-from megahour.core.store import SCRATCH, Artifact, content_digest, finish
+from megahour.core.store import DEVICES, SCRATCH, Artifact, content_digest, finish
 from megahour.core.surroundings import explaining
 from megahour.core.transfer import is_local, publish_text
 from megahour.core.versions import versions
@@ -221,7 +221,7 @@ def make_missing(
         return
     stage, specs = origin.stage, [dict(task.spec) for task in plan.tasks]
     spec = stage.accelerator(origin.params, origin.inputs)
-    with nullcontext() if spec is None else _service(spec, engine, models) as service:
+    with nullcontext() if spec is None else _service(spec, engine, models, Artifact(job.output)) as service:
         job = replace(job, service=service)
         if stage.rounds:
             job = learn_in_rounds(origin, job, engine, specs, monitor.progress)
@@ -253,7 +253,9 @@ def _run_here(job: Job, item: tuple[int, dict[str, Any]], monitor: Monitor) -> s
 
 
 @contextmanager
-def _service(spec: ModelSpec, engine: Engine, models: Models) -> Iterator[ServiceAddress | ServicePool]:
+def _service(
+    spec: ModelSpec, engine: Engine, models: Models, output: Artifact
+) -> Iterator[ServiceAddress | ServicePool]:
     if models.services:
         from megahour.serve.registry import services_of
 
@@ -266,7 +268,10 @@ def _service(spec: ModelSpec, engine: Engine, models: Models) -> Iterator[Servic
     # On CPUs, one for each core that the engine's tasks may use: the model is most of the work.
     devices = of_machine(models.devices, min(engine.workers, os.cpu_count() or 1))
     with serve(spec, devices=devices, host=models.host, tls=models.tls, mutual=models.mutual) as service:
-        yield service.endpoint
+        try:
+            yield service.endpoint
+        finally:
+            _add_device_time(output, service.computed_s())
 
 
 def close(origin: Origin, output: Artifact, job: Job, receipts: Sequence[Receipt]) -> Manifest:
@@ -290,6 +295,13 @@ def close(origin: Origin, output: Artifact, job: Job, receipts: Sequence[Receipt
     check(output.fs, output.root, job.owner, where=output.url, fresh=True)
     finish(output, receipts, manifest)
     return manifest
+
+
+def _add_device_time(output: Artifact, seconds: float) -> None:
+    """Record how long this session's model processes computed: tasks know only how long they waited for them."""
+    seconds += output.figures(DEVICES).get("seconds", 0.0)
+    with suppress(OSError, MegahourError):  # no result depends on it, and another error may be on its way
+        publish_text(output.fs, output.path(DEVICES), json.dumps({"seconds": round(seconds, 6)}))
 
 
 def _add_wall(output: Artifact, seconds: float, engine: Engine) -> None:

@@ -27,6 +27,7 @@ class ServiceMeter:
     failed: int = 0
     worker_deaths: int = 0
     busy_s: float = 0.0
+    cpu_s: float = 0.0
     queue_frames_peak: int = 0
     _waits_s: deque[float] = field(default_factory=lambda: deque(maxlen=WAITS_KEPT))
     _started_s: float = field(default_factory=time.monotonic)
@@ -41,9 +42,17 @@ class ServiceMeter:
             self._waits_s.extend(waits_s)
 
     def batch(
-        self, *, sequences: int, rows: int, frames: int, computed_frames: int, seconds: float, shared: int = 0
+        self,
+        *,
+        sequences: int,
+        rows: int,
+        frames: int,
+        computed_frames: int,
+        seconds: float,
+        cpu_s: float = 0.0,
+        shared: int = 0,
     ) -> None:
-        """Count a batch; `rows` are those of a full batch of this shape."""
+        """Count a batch; `rows` are those of a full batch of this shape, `cpu_s` CPU time of the model's process."""
         with self._lock:
             self.batches += 1
             self.sequences += sequences
@@ -52,6 +61,7 @@ class ServiceMeter:
             self.frames += frames
             self.computed_frames += computed_frames
             self.busy_s += seconds
+            self.cpu_s += cpu_s
 
     def failure(self, n: int) -> None:
         with self._lock:
@@ -81,6 +91,7 @@ class ServiceMeter:
                 "queue_wait_p95_s": round(float(p95), 4),
                 "queue_wait_p99_s": round(float(p99), 4),
                 "busy_s": round(self.busy_s, 3),
+                "cpu_s": round(self.cpu_s, 3),
                 "queue_frames_peak": self.queue_frames_peak,
                 "frames_per_s": round(self.frames / max(seconds, 1e-9), 1),
                 "frames_per_busy_s": round(self.frames / max(self.busy_s, 1e-9), 1),

@@ -158,6 +158,11 @@ class Service:
     def metrics(self) -> dict[str, float]:
         return self.meter.snapshot()
 
+    def computed_s(self) -> float:
+        """Seconds of all devices: of CPUs their CPU time, which other load does not prolong, else time on the clock."""
+        on_cpus = all(worker.device.startswith("cpu") for worker in self.workers)
+        return self.meter.cpu_s if on_cpus else self.meter.busy_s
+
     def _gauges(self) -> dict[str, float]:
         return {
             "workers": self._living,
@@ -230,6 +235,7 @@ class Service:
             frames=frames,
             computed_frames=reply.computed_frames,
             seconds=seconds,
+            cpu_s=reply.cpu_s,
             shared=sum(isinstance(item.sequence, wire.Placed) for item in batch.items),
         )
         by_owner: dict[int, list[int]] = {}

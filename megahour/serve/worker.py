@@ -43,11 +43,12 @@ class ModelRaisedError(AcceleratorError):
 
 @dataclass(frozen=True)
 class Reply:
-    """Rows in the order of the request, their layout, and what they cost."""
+    """Rows in the order of the request, their layout, and what they cost. cpu_s: CPU time of the process."""
 
     batch: pa.RecordBatch
     layout: bytes
     computed_frames: int
+    cpu_s: float
 
 
 def worker_main(pipe: Connection, spec: ModelSpec, threads: int, device: str) -> None:
@@ -78,6 +79,7 @@ def _read_requests(pipe: Connection, requests: queue.SimpleQueue[Work | None]) -
 
 
 def _answer(pipe: Connection, runner: Runner, work: Work) -> None:
+    started_s = time.process_time()
     try:
         sequences = gather(wire.decode_work(*work))
         outputs, computed_frames = runner(sequences)
@@ -85,7 +87,8 @@ def _answer(pipe: Connection, runner: Runner, work: Work) -> None:
     except Exception as error:
         _send_header(pipe, error=explain(error))
         return
-    _send_header(pipe, layout=layout.decode(), computed_frames=computed_frames)
+    cpu_s = time.process_time() - started_s
+    _send_header(pipe, layout=layout.decode(), computed_frames=computed_frames, cpu_s=cpu_s)
     pipe.send_bytes(wire.to_bytes(batch))
 
 
@@ -164,7 +167,8 @@ class Worker:
             batch = wire.from_bytes(self._pipe.recv_bytes())
         except (EOFError, OSError):
             raise WorkerDiedError(self._obituary()) from None
-        return Reply(batch, str(header["layout"]).encode(), int(str(header["computed_frames"])))
+        costs = int(str(header["computed_frames"])), float(str(header["cpu_s"]))
+        return Reply(batch, str(header["layout"]).encode(), *costs)
 
     def _receive_header(self, timeout_s: float) -> dict[str, object]:
         deadline_s = time.monotonic() + timeout_s

@@ -83,6 +83,16 @@ def test_a_model_service_is_as_fast_as_the_slower_of_cores_and_devices() -> None
     assert (by_cores.wall_s, by_cores.bound) == (pytest.approx(100 * 10 / 10), "cores")
 
 
+def test_without_devices_models_share_the_cores_with_the_tasks() -> None:
+    """One task of 2 s of its own and 98 s of the model, measured with two model processes."""
+    it = step("service", workers=2, shards=0.01, task_s=1, device_s=0.98)
+    assert plan(it, cores=1)[0].wall_s == pytest.approx(100)
+    assert plan(it, cores=2)[0].wall_s == pytest.approx(50), "both processes work for one task"
+    assert plan(it, cores=20)[0].wall_s == pytest.approx(50), "and no more than in the measured run"
+    searching = step("service", workers=2, shards=0.01, task_s=1, device_s=0.1)
+    assert plan(searching, cores=2)[0].wall_s == pytest.approx(90), "the task is not split"
+
+
 def test_a_training_gains_nothing_from_cores() -> None:
     it = step("train", workers=4, task_s=3600, device_s=3600)
     alone, _ = plan(it, cores=1000)
@@ -193,6 +203,40 @@ def test_a_step_grows_with_its_own_hours() -> None:
     assert forecast([student], 0.1, PlannedCluster.model_validate({})).wall_s == 0
 
 
+def selected(hours: float, task_s: float, *, shards: float = 1.0, searches: bool = False) -> list[Measured]:
+    """A source, and a step of its sets in shards of 2 h, with model processes that take two thirds of its time."""
+    raw = Measured("raw", "raw", "cores", dict.fromkeys(QUANTITIES, 1.0), hours, 1, 1.0, ())
+    of_tasks = {"task_s": task_s, "device_s": 2 * task_s / 3, "cpu_s": task_s / 3, "shards": shards}
+    values = dict.fromkeys(QUANTITIES, 0.0) | of_tasks
+    return [raw, Measured("sets", "sets", "service", values, hours, 1, 1.0, ("raw",), 2.0, searches)]
+
+
+def test_the_shards_of_a_selection_hold_no_more_than_it_allows() -> None:
+    """Runs of half an hour and of one have a shard each, with 6 s that do not grow; 100 hours have fifty."""
+    _, sets = laws([selected(0.5, 6 + 30 * 0.5), selected(1.0, 6 + 30 * 1.0)])
+    made, _ = plan(sets, hours=100, cores=1)
+    assert made.shards == 50
+    assert made.wall_s == pytest.approx(50 * 6 + 100 * 30, rel=1e-5)
+    assert plan(sets, hours=1, cores=1)[0].wall_s == pytest.approx(36, rel=1e-5)
+    _, many = laws([selected(0.5, 60, shards=10), selected(1.0, 60, shards=10)])
+    assert plan(many, hours=4, cores=1)[0].shards == 10, "shards are given in number, or as small as their speakers"
+
+
+def test_a_search_has_a_range_in_place_of_a_law() -> None:
+    """20 and 10 s of CPU per hour of audio, and 40 s of the model for each shard."""
+    _, sets = laws([selected(1.0, 60, searches=True), selected(2.0, 60, searches=True)])
+    made, whole = plan(sets, hours=20, cores=1)
+    least, most = made.wall_range_s
+    model_s = 10 * 40.0
+    assert (least - model_s, most - model_s) == pytest.approx((20 * 1.0, 20 * 20)), "10 s, falling as the hours grow"
+    assert made.wall_s - model_s == pytest.approx(20 * math.sqrt(20))
+    assert made.cpu_range_s == pytest.approx((least, most)), "on one core"
+    assert whole.wall_range_s == (least, most)
+    assert from_json(to_json([sets]), "c.json") == [sets]
+    _, alone = laws([selected(1.0, 60, searches=True)])
+    assert plan(alone, hours=10, cores=1)[0].wall_range_s == pytest.approx((400 + 20, 400 + 200))
+
+
 def test_hours_are_those_of_the_largest_source() -> None:
     small = [*run(2.0), Measured("prompts", "prompts", "cores", dict.fromkeys(QUANTITIES, 0.0), 0.5, 1, 1.0, ())]
     assert source_of_hours(small) == "raw"
@@ -240,6 +284,25 @@ def test_what_a_machine_compiles_once_is_in_no_law(tmp_path: Path) -> None:
     cold, warm = made
     assert cold.quantities == warm.quantities
     assert (warm.quantities["task_s"], warm.quantities["cpu_s"], cold.longest) == (10.0, 2.0, warm.longest)
+
+
+@pytest.mark.parametrize(
+    ("counted", "device_s", "tags", "shard_hours"),
+    [({"seconds": 5.0}, 5.0, {"set": "a"}, 0.5), (None, 2 * (7.0 - 1.0), {}, 0.0)],
+)
+def test_the_time_of_a_model_is_counted_where_it_works(
+    tmp_path: Path, counted: dict[str, float] | None, device_s: float, tags: dict[str, str], shard_hours: float
+) -> None:
+    """A task of 7 s had 1 s of work of its own. How long it waited says how long both model processes worked."""
+    artifact = write_artifact(tmp_path, [(tags, {".json": b"x"})], {})
+    (tmp_path / "timings/00000.json").write_text('{"seconds": 7.0, "cpu_seconds": 1.0}')
+    (tmp_path / "timings/total.json").write_text('{"seconds": 9.0, "workers": 2}')
+    if counted:
+        (tmp_path / "timings/devices.json").write_text(json.dumps(counted))
+    found = measured("it", artifact, "service", 1, {}, (), 0.5)
+    assert (found.quantities["device_s"], found.quantities["task_s"]) == (device_s, device_s + 1.0)
+    assert found.quantities["beside_s"] == 2.0
+    assert found.shard_hours == shard_hours, "known of shards that belong to sets"
 
 
 def test_the_receipts_of_an_artifact_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def sooner(text: str) -> str:
     """The rules with seconds in place of minutes."""
     text = re.sub(r"for: \w+", "for: 500ms", text)
     text = re.sub(r"\[\w+\]", "[3s]", text)
-    return text.replace("> 900", "> 2")
+    return text.replace("> 900", "> 2").replace("> 3600", "> 2")
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from toy_stages import Count, CountParams, Parity, ParityParams
 import megahour
 from megahour.core.errors import ConfigError, StageError, StoreError, TooManyBad
 from megahour.core.stage import Context, Input, Inputs, Stage, Task
-from megahour.core.store import Artifact
+from megahour.core.store import DEVICES, Artifact
 from megahour.core.verify import verify
 from megahour.core.writer import ShardWriter
 from megahour.engine.local import LocalEngine
@@ -118,6 +118,7 @@ def test_models_run_on_the_devices_and_listen_at_the_address_that_were_chosen(
     run_stage(Summed(), ParityParams(), {"numbers": numbers}, out, engine, work=tmp_path / "work", models=models)
     assert {receipt.tags["host"].rpartition(":")[0] for receipt in out.receipts()} == {"grpc://127.0.0.2"}
     assert out.read_table(0)["sum"].to_pylist() == [100, 303, 510]
+    assert out.figures(DEVICES)["seconds"] > 0, "what the models computed, for `megahour plan`"
 
 
 def test_a_relative_address_means_the_drivers_folder(

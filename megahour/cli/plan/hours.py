@@ -145,11 +145,15 @@ def _measured(recipe: Recipe) -> list[Measured]:
     from megahour.core.store import Artifact
 
     made = []
+    shard_hours: dict[str, float] = {}
     for step in recipe.steps:
+        above = max((shard_hours[parent] for parent in step.parents), default=0.0)
+        shard_hours[step.name] = getattr(step.params, "shard_hours", above)
         if not (output := Artifact(step.output)).complete:
             continue
         inputs = {role: Artifact(url) for role, url in step.inputs.items()}
-        made.append(measured(step.name, output, _machine(step), recipe.threads, inputs, step.parents))
+        machine, hours = _machine(step), shard_hours[step.name]
+        made.append(measured(step.name, output, machine, recipe.threads, inputs, step.parents, hours))
     return made
 
 
@@ -191,14 +195,20 @@ def _show(made: Forecast, cluster: PlannedCluster) -> None:
     total = [sum(getattr(step, name) for step in made.steps) for name in ("written_bytes", "read_bytes", "requests")]
     core, device = (sum(getattr(step, name) for step in made.steps) for name in ("core_hours", "device_hours"))
     sums = [f"{core:,.1f}", f"{device:,.1f}", size_text(total[0]), size_text(total[1]), f"{total[2]:,.0f}"]
-    shown.add_row("all", "", duration(made.wall_s), *sums, f"{made.money:,.2f}", made.bottleneck.name)
+    shown.add_row("all", "", _wall(made.wall_s, made.wall_range_s), *sums, f"{made.money:,.2f}", made.bottleneck.name)
     output_console().print(shown)
 
 
 def _row(step: StepForecast) -> list[str]:
     numbers = [f"{step.core_hours:,.1f}", f"{step.device_hours:,.1f}", size_text(step.written_bytes)]
     numbers += [size_text(step.read_bytes), f"{step.requests:,.0f}", f"{step.money:,.2f}", step.bound]
-    return [step.name, f"{step.shards:,}", duration(step.wall_s), *numbers]
+    return [step.name, f"{step.shards:,}", _wall(step.wall_s, step.wall_range_s), *numbers]
+
+
+def _wall(middle_s: float, range_s: tuple[float, float]) -> str:
+    """A time, and its range where there is one."""
+    least, most = (duration(seconds) for seconds in range_s)
+    return duration(middle_s) + f" ({least} … {most})" * (least != most)
 
 
 def size_text(size: float) -> str:
@@ -226,6 +236,11 @@ def _say(
         fit = f", fitted within {max(step.residual for step in steps):.0%}" if len(sizes) > 1 else ""
         one = "; a second run of another size would separate fixed costs from those per hour" if len(sizes) == 1 else ""
         click.echo(f"Constants: from runs of {text}{fit}{one}")
+    if searches := [step.name for step in steps if step.search]:
+        click.echo(
+            f"No law for {', '.join(searches)}: a search takes as long as its model is unsure. The range is from cost "
+            "that falls as the hours grow to the most per hour of the measured runs"
+        )
     if missing:
         click.echo(f"Left out, not finished in all runs: {', '.join(missing)}")
 
@@ -233,6 +248,7 @@ def _say(
 def _as_json(made: Forecast) -> str:
     rows = [_finite(vars(step)) for step in made.steps]
     sums = {key: getattr(made, key) for key in ("hours", "wall_s", "money", "store_money", "spot_money", "spot_wall_s")}
+    sums["wall_range_s"] = made.wall_range_s
     return json.dumps({**_finite(sums), "bottleneck": made.bottleneck.name, "steps": rows}, indent=1)
 
 
