@@ -97,9 +97,11 @@ def explained(error: BaseException) -> str:
     return str(behind or error) or type(behind or error).__name__
 
 
-def _is_of_the_address(error: Exception) -> bool:
-    """Whether a store's client rejects this address, as opposed to failing on the credentials or the network."""
-    return type(error).__name__ == "ParamValidationError"
+def _of_the_address(error: Exception) -> str:
+    """The reason why a store's client rejects this address or has no credentials for its store; "" if the store fails,
+    and with it all other addresses there."""
+    name = type(error).__name__
+    return "malformed-address" if name == "ParamValidationError" else "unreachable-file" * ("Credential" in name)
 
 
 def open_at(fs: Any, path: str, *, folder: Path | None = None) -> BinaryIO:
@@ -182,11 +184,12 @@ class Remote(RangeFile):
             except MegahourError:
                 raise
             except Exception as error:
-                if is_of_a_store(error) and not (self._tolerant and _is_of_the_address(error)):
+                reason = _of_the_address(error) if is_of_a_store(error) else "malformed-address"
+                if self._tolerant and reason:
+                    raise self._bad(reason, error) from error
+                if is_of_a_store(error):
                     raise _unread(self._path, error) from error
-                if not self._tolerant:
-                    raise
-                raise self._bad("malformed-address", error) from error
+                raise
             time.sleep(PAUSE_S * 2**attempt)
         raise AssertionError("the last try returns or raises")
 

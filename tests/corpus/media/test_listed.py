@@ -107,6 +107,16 @@ def test_malformed_and_foreign_addresses(address: str, expected: str) -> None:
     assert reason(address) == expected
 
 
+def test_a_store_without_credentials_is_unreachable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{HERE}:9")
+    fsspec.get_filesystem_class("s3").clear_instance_cache()
+    assert reason("s3://bucket/a.wav") == "unreachable-file"
+
+
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe.wav")
     assert reason("pipe.wav", str(tmp_path / "t.csv")) == "missing-file"
