@@ -23,9 +23,10 @@ from megahour.core.store import Artifact
 from megahour.corpus.media.tar import ShardAudio
 from megahour.corpus.text.normalise import normalise
 from megahour.features.distortion import analyse, distortion
+from megahour.features.perceived import dnsmos, pesq_and_stoi
+from megahour.models.read_vocoder import vocoder_at
 from megahour.score.wer import word_edits
-from megahour.tts.score_shard import dnsmos, pesq_and_stoi
-from megahour.tts.speaking import Manner, Speaker, vocoder_at
+from megahour.tts.speaking import Manner, Speaker
 
 Float32 = NDArray[np.float32]
 DRAWS = 2_000

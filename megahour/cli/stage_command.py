@@ -191,10 +191,11 @@ def _trainers() -> list[str]:
     from megahour.features.params import WaveformParams
     from megahour.sync.params import TRAINERS
     from megahour.train.machine_params import CHOICES
-    from megahour.train.options import CRITERIA, OPTIMISERS, Parallel
+    from megahour.train.options import CRITERIA, OPTIMISERS, Parallel, SpeechScoreOptions
 
     lines = ["`parallel`:", "", _summary(Parallel), "", *_table_of(Parallel)]
     lines += ["`waveform`:", "", _summary(WaveformParams), "", *_table_of(WaveformParams)]
+    lines += ["`score_speech`:", "", _summary(SpeechScoreOptions), "", *_table_of(SpeechScoreOptions)]
     lines += ["`trainer_options` of each trainer (`clip_norm` is the parameter `clip`):", ""]
     for name in CHOICES:
         lines += [f"### trainer {name}", "", _summary(TRAINERS[name]), "", *_table_of(TRAINERS[name])]

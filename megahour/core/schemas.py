@@ -76,6 +76,15 @@ among `symbols` of the summary, frames, mean logarithm of the pitch in Hz, and m
 VOICE_SOUND = _table("key sound")
 """The samples from the middle of an utterance's first frame to that of its last."""
 
+HELD_OUT_SPEECH = _table(
+    "key text heard words errors pesq stoi mos natural spoken",
+    **dict.fromkeys(("words", "errors"), pa.int32()),
+    **dict.fromkeys(("pesq", "stoi", "mos"), pa.float32()),
+    **dict.fromkeys(("natural", "spoken"), pa.binary()),
+)
+"""Of `train` with `score_speech`: what the voice said of held-out texts, beside the recording through the same
+vocoder, as FLAC. A score is null where it is not known."""
+
 TARGETS = _table("key offset frames indices logits", offset=pa.int8())
 
 HYPOTHESES = _table("key model text score frames")

@@ -88,6 +88,9 @@ METRICS: dict[str, Metric] = {
         "gauge", ("part",), "train: mean of the last row of meters; held_out: last row of the curves"
     ),
     "megahour_training_error_rate": Metric("gauge", ("kind",), "held-out wer, cer or per of the last evaluation"),
+    "megahour_training_speech": Metric(
+        "gauge", ("measure",), "a voice's held-out speech when it was measured last: mcd_db, pesq, words_misheard, …"
+    ),
     "megahour_training_learning_rate": Metric("gauge", (), "learning rate"),
     "megahour_training_gradient_norm": Metric("gauge", (), "mean norm of the gradient"),
     "megahour_training_frames_per_second": Metric(

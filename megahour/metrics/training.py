@@ -29,6 +29,7 @@ PARTS = {
     "checkpoint_s": "checkpoint",
     "evaluation_s": "evaluation",
 }
+SPEECH = ("mcd_db", "pitch_cents", "voicing", "pesq", "stoi", "mos", "words_misheard")
 OF_ALL = {
     "learning_rate.mean": "megahour_training_learning_rate",
     "gradient_norm.mean": "megahour_training_gradient_norm",
@@ -55,8 +56,13 @@ class Training:
         for path in sorted(folder.glob("steps-?????.jsonl")):
             if row := last_row(path):
                 yield from _of_worker(str(int(path.stem.removeprefix("steps-"))), row)
-        if row := last_row(folder / "train.log.jsonl"):
-            yield from _of_curves(row)
+        rows = last_rows(folder / "train.log.jsonl")
+        if rows:
+            yield from _of_curves(rows[-1])
+        for measure in SPEECH:  # not every row has all of them
+            values = [row[f"held_out_{measure}"] for row in rows if row.get(f"held_out_{measure}") is not None]
+            if values:
+                yield MetricSample("megahour_training_speech", values[-1], {"measure": measure})
         if self._checkpoints:
             yield from self._of_checkpoints()
 
@@ -83,19 +89,24 @@ class Training:
 
 def last_row(path: Path) -> dict[str, Any]:
     """The last complete row of a file of JSON lines; {} if there is none."""
+    return next(reversed(last_rows(path)), {})
+
+
+def last_rows(path: Path) -> list[dict[str, Any]]:
+    """The complete rows among the last `LAST_BYTES` of a file of JSON lines."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - LAST_BYTES))
             lines = file.read().split(b"\n")[:-1]  # after the last newline: nothing, or an incomplete row
     except OSError:
-        return {}
-    for line in reversed(lines):
+        return []
+    rows = []
+    for line in lines:
         try:
-            row = json.loads(line)
+            rows.append(json.loads(line))
         except ValueError:
             continue
-        return row if isinstance(row, dict) else {}
-    return {}
+    return [row for row in rows if isinstance(row, dict)]
 
 
 def _of_worker(rank: str, row: Mapping[str, Any]) -> Iterator[MetricSample]:

@@ -55,7 +55,7 @@ class Goal:
 class TrainingJob:
     """Everything that workers agree on before the first step. `fingerprint` covers all that shapes the result.
 
-    module: without values if workers hold parts of it.
+    module: without values if workers hold parts of it. vocoder: the address of a held-out voice's; "": Griffin-Lim.
     """
 
     params: TrainParams
@@ -68,6 +68,7 @@ class TrainingJob:
     dropped: Counter[str]
     fingerprint: str
     sequence: SequenceGoal | None = None
+    vocoder: str = ""
 
     @property
     def audio_s(self) -> float:
@@ -106,6 +107,7 @@ def prepare(p: TrainParams, inputs: Inputs) -> TrainingJob:
         dropped,
         fingerprint([CHECKPOINT, p.identity(), digests]),
         _sequence(p, inputs, initial),
+        inputs["vocoder"].url if "vocoder" in inputs else "",
     )
 
 

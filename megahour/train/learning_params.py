@@ -8,7 +8,7 @@ from pydantic import Field
 
 from megahour.core.config import LATER, Params, Share
 from megahour.features.params import WaveformParams
-from megahour.train.options import POLICY
+from megahour.train.options import POLICY, SpeechScoreOptions
 
 Schedule = Literal["exponential", "cosine", "linear", "constant", "inverse_sqrt", "stable"]
 
@@ -131,6 +131,9 @@ class LearningParams(Params):
     test audio comes through other channels."""
     rows: int = Field(20, ge=1)
     """Number of points in the training curve."""
+    score_speech: SpeechScoreOptions = Field(SpeechScoreOptions.model_validate({}), json_schema_extra=LATER)
+    """With criterion speech: how often held-out speech is scored while the voice trains, such as {every: 5}.
+    docs/stages.md lists the options."""
     average: float = Field(0.0, ge=0.0, lt=1.0, json_schema_extra=LATER)
     """Share of the steps, at the end of training, whose weights are averaged into the model. The average is steadier
     than the last step's weights; try 0.2. Needs trainer dense or gtc."""

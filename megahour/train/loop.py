@@ -140,7 +140,7 @@ class Run:
         self.at = at
         self.saving = Saving(saver, job.fingerprint, alarm)
         self.meters = RunMeters(job.params, group, work, progress, alarm, after=self.at.steps)
-        self.held_out = HeldOut(job, trainer, self.meters)
+        self.held_out = HeldOut(job, trainer, self.meters, group.rank)
         self.readings: StepReadings[TakenStep] = StepReadings()
         self.pathless = SparseCount()
 
@@ -316,7 +316,9 @@ class Run:
         if self.job.sequence is not None:
             fields["without_path"] = trained.without_path
         rank, size = (self.group.rank, self.group.size) if self.in_step else (0, 1)
-        fields |= self.held_out.columns(rank, size, self._summed, at.steps)
+        number, last = len(at.curves.rows) + 1, at.done == self.total
+        fields |= self.held_out.columns(rank, size, self._summed, at.steps, row=number, last=last)
+        at.curves.speech = self.held_out.scored()
         at.sums = Sums()
         if at.done == self.total:
             fields |= at.audit.numbers() if self.sums_of_all else at.audit.of_all(self.group)

@@ -51,7 +51,12 @@ class Sums:
 
 
 class Curves:
-    """Rows of the training curve, one JSON object per line in the artifact."""
+    """Rows of the training curve, one JSON object per line in the artifact.
+
+    speech: what a voice said at the last row, as Parquet; b"" if it was not scored.
+    """
+
+    speech = b""
 
     def __init__(self, rows: list[dict[str, Any]] | None = None) -> None:
         self.rows = rows if rows is not None else []

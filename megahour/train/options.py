@@ -188,6 +188,31 @@ CRITERIA: dict[str, type[CriterionOptions]] = {
 }
 
 
+class SpeechScoreOptions(Options):
+    """How the speech of a voice is scored while it trains: held-out utterances, spoken by the weights of the moment.
+
+    The functions are those of `score-speech`. PESQ and STOI compare with the recording's mels through the same vocoder,
+    so that they measure the model alone, and mean little as long as the timing differs.
+    """
+
+    every: int = Field(0, ge=0)
+    """Score the speech of rows of the curves whose number is a multiple of this, and of the last row. 0: never; MCD,
+    pitch and voicing are measured at every row in any case."""
+    utterances: int = Field(4, ge=1, le=200)
+    """Number of held-out utterances that are spoken at each row. More give steadier curves and take more time."""
+    mos: bool = False
+    """Also predict the MOS with DNSMOS (extra `mos`)."""
+    recogniser: str = ""
+    """Recogniser that counts the words it hears wrong: a model, run or bundle as in `transcribe`, or
+    FILE.py:function of samples (float32, -1 to 1) and their rate. Empty: no word errors."""
+
+    @model_validator(mode="after")
+    def _is_asked(self) -> SpeechScoreOptions:
+        if not self.every and (self.mos or self.recogniser):
+            raise ValueError("mos and recogniser apply only to rows that are scored: set every, such as 5")
+        return self
+
+
 class Parallel(Options):
     """How to split a model that is too large for one process.
 

@@ -9,6 +9,7 @@ from pydantic import model_validator
 
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError
+from megahour.core.hooks import code_digest
 from megahour.sync.build import options_of
 from megahour.sync.params import TRAINERS
 from megahour.sync.trainer_options import TrainerOptions
@@ -70,13 +71,21 @@ class TrainParams(MachineParams, LearningParams):
         return self.criterion in ("ce", "mmi", "smbr")
 
     def identity(self) -> dict[str, Any]:
-        """As for all parameters. Muon's orthogonal steps once included heads and embeddings: that was another model."""
+        """As for all parameters. Muon's orthogonal steps once included heads and embeddings: that was another model.
+
+        The digest of a recogniser's file has its errors counted again after a change.
+        """
         now = self.optimiser == "muon" and bool(self.goal.heads or self.kind == "voice")
-        return super().identity() | ({"muon": "inner matrices"} if now else {})
+        recogniser = self.score_speech.recogniser
+        digest = {"recogniser_sha256": code_digest(recogniser)} if recogniser else {}
+        return super().identity() | ({"muon": "inner matrices"} if now else {}) | digest
 
     def check_roles(self, roles: Collection[str]) -> None:
         """Raises ConfigError unless the inputs `roles` fit the criterion."""
-        if self.kind in SOUNDING and (others := sorted(set(roles) - {"features", "initial"})):
+        if "vocoder" in roles and self.kind != "voice":
+            what = f"`vocoder` makes the held-out speech of a voice, not of kind {self.kind}"
+            raise ConfigError(what, where="train", remedy="leave it out")
+        if self.kind in SOUNDING and (others := sorted(set(roles) - {"features", "initial", "vocoder"})):
             what = f"criterion {self.criterion} learns only from *voice_data*, not from `{others[0]}`"
             raise ConfigError(what, where="train", remedy="leave it out")
         self._check_sequence(roles)
@@ -179,6 +188,8 @@ class TrainParams(MachineParams, LearningParams):
         for kind, criterion in SOUNDING.items():
             if (self.kind == kind) != (self.criterion == criterion):
                 raise ValueError(f"kind {kind} and criterion {criterion} go together: set both, or neither")
+        if self.score_speech.every and (self.kind != "voice" or not self.held_out):
+            raise ValueError("score_speech needs held-out speech of a voice: set kind: voice and held_out above 0")
         if self.kind not in SOUNDING:
             return self
         if self.kind == "vocoder" and self.parallel.shard > 1:

@@ -20,6 +20,7 @@ from megahour.train.job import TrainingJob
 from megahour.train.meters import Curves
 
 FOLDER, WEIGHTS, CURVES, MODEL, ERROR = "result", "weights.safetensors", "curves.jsonl", "model.json", "error.json"
+SPEECH = "speech.parquet"
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,8 @@ def write(work: Path, result: Result) -> None:
     folder = work / FOLDER
     folder.mkdir(parents=True, exist_ok=True)
     _put(folder / CURVES, result.curves.jsonl().encode())
+    if result.curves.speech:
+        _put(folder / SPEECH, result.curves.speech)
     model = {name: value for name, value in vars(result).items() if name not in ("weights", "curves")}
     _put(folder / MODEL, json.dumps(model).encode())
     _put(folder / WEIGHTS, result.weights)
@@ -89,7 +92,7 @@ def ended(work: Path) -> bool:
 
 def clear(work: Path) -> None:
     """Remove an earlier run's result, before workers start."""
-    for name in (WEIGHTS, CURVES, MODEL, ERROR):
+    for name in (WEIGHTS, CURVES, SPEECH, MODEL, ERROR):
         (work / FOLDER / name).unlink(missing_ok=True)
 
 
@@ -105,7 +108,10 @@ def read(work: Path) -> Result:
         )
     rows = [json.loads(line) for line in (folder / CURVES).read_text("utf-8").splitlines()]
     model = json.loads((folder / MODEL).read_text("utf-8"))
-    return Result((folder / WEIGHTS).read_bytes(), Curves(rows), **model)
+    curves = Curves(rows)
+    if (folder / SPEECH).exists():
+        curves.speech = (folder / SPEECH).read_bytes()
+    return Result((folder / WEIGHTS).read_bytes(), curves, **model)
 
 
 def _put(path: Path, data: bytes) -> None:

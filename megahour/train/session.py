@@ -14,6 +14,7 @@ from megahour.train.params import TrainParams
 from megahour.train.result import Result
 
 LOG = logging.getLogger(__name__)
+SPOKEN = ".spoken.parquet"  # what a voice said of held-out texts when it was scored last
 SPELLED = ("ctc", "transducer")  # criteria of models whose outputs are spelled, so that error rates are known
 
 
@@ -41,6 +42,9 @@ def train(p: TrainParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> Non
         file.write(trained.weights)
     out.json(trained.config, ".model.json")
     out.text(trained.curves.jsonl(), ".curves.jsonl")
+    if trained.curves.speech:
+        with out.open(SPOKEN) as file:
+            file.write(trained.curves.speech)
     rows = trained.curves.rows
     out.stats.update({name: value for name, value in rows[-1].items() if name not in ("data", "epoch")})
     if "without_path" in rows[-1]:

@@ -29,6 +29,7 @@ class Train(Stage[TrainParams]):
         Input("initial", optional=True, kinds=("model",)),
         Input("graph", optional=True),
         Input("lattices", optional=True, kinds=("hypotheses",)),
+        Input("vocoder", optional=True, kinds=("model",)),
     )
     local = True
 

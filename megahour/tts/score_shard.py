@@ -1,8 +1,8 @@
-"""Worker side of `score-speech`: scores one shard of speech, with PESQ, STOI and DNSMOS, and averages all shards."""
+"""Worker side of `score-speech`: scores one shard of speech and averages all shards."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,62 +10,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megahour.core.errors import BadRecord, ConfigError
-from megahour.core.hooks import load_function
+from megahour.core.errors import BadRecord
 from megahour.core.receipts import Receipt
 from megahour.core.stage import Context, Inputs
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.corpus.media.audio import to_int16
-from megahour.corpus.text.normalise import normalise
-from megahour.features.codecs import resampled
 from megahour.features.distortion import SpeechAnalysis, analyse, distortion
 from megahour.features.open_shards import OpenShards
-from megahour.score.wer import Bootstrap, character_edits, interval, word_edits
+from megahour.features.perceived import dnsmos, pesq_and_stoi
+from megahour.score.wer import Bootstrap, character_edits, interval
+from megahour.transcribe.intelligibility import heard, listener
 from megahour.tts.params import ScoreSpeechParams
-
-NARROW_HZ, WIDE_HZ = 8_000, 16_000
-SHORTEST_S = 0.4  # PESQ and STOI need at least this much
-
-
-def pesq_and_stoi(true: Float32, true_hz: int, said: Float32, said_hz: int) -> dict[str, float]:
-    """PESQ (ITU-T P.862; wide band if both have at least 16 kHz) and STOI of `said` against `true`.
-
-    Both are cut to the shorter length; NaN if that is below 0.4 s, or if PESQ finds no speech. The measures compare
-    frame by frame, so they mean little for speech whose timing differs from the recording's, as with most voices.
-    """
-    from pesq import NoUtterancesError, pesq  # type: ignore[import-untyped]
-    from pystoi import stoi  # type: ignore[import-untyped]
-
-    rate_hz = WIDE_HZ if min(true_hz, said_hz) >= WIDE_HZ else NARROW_HZ
-    one, other = resampled(true, true_hz, rate_hz), resampled(said, said_hz, rate_hz)
-    length = min(len(one), len(other))
-    if length < SHORTEST_S * rate_hz:
-        return {"pesq": float("nan"), "stoi": float("nan")}
-    one, other = one[:length], other[:length]
-    try:
-        quality = float(pesq(rate_hz, one, other, "wb" if rate_hz == WIDE_HZ else "nb"))
-    except NoUtterancesError:
-        quality = float("nan")
-    return {"pesq": quality, "stoi": float(stoi(one, other, rate_hz))}
-
-
-def dnsmos(said: Float32, rate_hz: int) -> dict[str, float]:
-    """Mean opinion scores predicted by DNSMOS (Reddy et al., 2022): overall, speech and background.
-
-    Raises BadRecord: all samples are zero.
-    """
-    from speechmos import dnsmos as model  # type: ignore[import-not-found,import-untyped,unused-ignore]
-
-    if not said.any():
-        raise BadRecord("silent", "all samples are zero")
-    wave = np.clip(resampled(said, rate_hz, WIDE_HZ), -1, 1)
-    found: dict[str, Any] = model.run(wave, WIDE_HZ)
-    return {name: float(found[key]) for name, key in _MOS.items()}
-
-
-_MOS = {"mos": "ovrl_mos", "mos_signal": "sig_mos", "mos_background": "bak_mos"}
-
 
 MEASURES = (
     "mcd_db",
@@ -99,7 +54,7 @@ COLUMNS = ["key", "offset", "size", "samples", "rate_hz", "text", "language", "r
 def score_shard(p: ScoreSpeechParams, inputs: Inputs, shard: int, out: ShardWriter, ctx: Context) -> None:
     """Write a row of scores for each utterance of the shard."""
     speech, reference = inputs["speech"], inputs.get("reference")
-    recognise = _recogniser(p.recogniser) if p.recogniser else None
+    recognise = listener(p.recogniser) if p.recogniser else None
     rows: list[Row] = []
     table = speech.read_table(shard, columns=COLUMNS).to_pylist()
     places = places_of([(row["recording"], row["key"]) for row in table], reference, shard) if reference else {}
@@ -120,12 +75,13 @@ def score_shard(p: ScoreSpeechParams, inputs: Inputs, shard: int, out: ShardWrit
                     measures = _compared(true, place["rate_hz"], said, row["rate_hz"], nearest, row["text"])
                 if p.mos:
                     measures |= dnsmos(said, row["rate_hz"])
-                text = _text(recognise, said, row["rate_hz"], p.recogniser) if recognise else None
+                text = None if recognise is None else recognise(said, row["rate_hz"])
             except BadRecord as bad:
                 out.quarantine(row["key"], bad.reason, bad.detail, source=speech.url)
                 continue
             out.kept()
-            rows.append({"key": row["key"], "reference": key, "text": row["text"], **measures, **_heard(row, text)})
+            words = {} if text is None else heard(text, row["text"], row["language"] or "en")
+            rows.append({"key": row["key"], "reference": key, "text": row["text"], **measures, **words})
             ctx.progress(done, len(table), "utterances")
     out.table(pa.Table.from_pylist(rows, SCHEMA))
     out.stats["rows"] = [[row.get(name) for name in ("words", "errors", *MEASURES)] for row in rows]
@@ -183,41 +139,6 @@ def _compared(
     own = analyse(true, true_hz)
     near = {} if nearest is None else {"nearest_mcd_db": nearest.mcd_db(text, own)}
     return {**vars(distortion(own, analyse(said, said_hz))), **pesq_and_stoi(true, true_hz, said, said_hz), **near}
-
-
-def _text(recognise: Callable[[Float32, int], str], said: Float32, rate_hz: int, address: str) -> str:
-    """What the recogniser hears. Raises ConfigError: it is no text."""
-    text: Any = recognise(said, rate_hz)
-    if not isinstance(text, str):
-        what = f"the recogniser returned {type(text).__name__}, not a text"
-        raise ConfigError(what, where=address, remedy="return a string, empty if nothing is heard")
-    return text
-
-
-def _heard(row: Row, text: str | None) -> Row:
-    """The recogniser's normalised hypothesis, the number of reference words and of word errors; {} without `text`."""
-    if text is None:
-        return {}
-    hypothesis = normalise(text, row["language"] or "en").text
-    # Russian is written with or without the dots of ё.
-    edits = word_edits(row["text"].replace("ё", "е"), hypothesis.replace("ё", "е"))
-    return {"heard": hypothesis, "words": edits.length, "errors": edits.errors}
-
-
-def _recogniser(address: str) -> Callable[[Float32, int], str]:
-    """Load a function (samples, rate_hz) → text, from a `module:function` hook or a model address."""
-    if ":" in address and not address.partition(":")[2].startswith("//"):
-        return load_function(address, "recogniser")
-    from megahour.transcribe.parts import parts_of
-    from megahour.transcribe.recogniser import Recogniser
-    from megahour.transcribe.session import transcribe
-
-    recogniser = Recogniser(parts_of(address))
-
-    def recognise(samples: Float32, rate_hz: int) -> str:
-        return transcribe(to_int16(samples), recogniser, rate_hz=rate_hz).text
-
-    return recognise
 
 
 def summary(p: ScoreSpeechParams, receipts: Sequence[Receipt]) -> dict[str, Any]:

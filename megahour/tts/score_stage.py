@@ -20,7 +20,7 @@ class ScoreSpeech(Stage[ScoreSpeechParams]):
     """
 
     name = "score-speech"
-    version = 3
+    version = 4
     params = ScoreSpeechParams
     inputs = (
         Input("speech", kinds=("utterances",)),

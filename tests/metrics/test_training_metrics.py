@@ -90,6 +90,15 @@ def test_error_rates_of_a_model_of_tokens(tmp_path: Path) -> None:
     }
 
 
+def test_the_last_scores_of_speech_stay_until_the_next(tmp_path: Path) -> None:
+    rows = [{"held_out_mcd_db": 6.0, "held_out_pesq": 1.5, "held_out_mos": None}, {"held_out_mcd_db": 5.0}]
+    (tmp_path / "train.log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert scrape(Training(tmp_path)) == {
+        ("megahour_training_speech", "mcd_db"): 5.0,
+        ("megahour_training_speech", "pesq"): 1.5,
+    }
+
+
 def test_each_worker_has_its_row_and_undone_steps_are_none(tmp_path: Path) -> None:
     for rank in (0, 11):
         (tmp_path / f"steps-{rank:05d}.jsonl").write_text(json.dumps({"step": rank + 1, "loss.mean": 2.0}) + "\n")

@@ -136,14 +136,16 @@ def result_of(rows: list[dict[str, Any]]) -> Result:
 
 def test_a_result_is_read_back_and_cleared(tmp_path: Path) -> None:
     found = result_of([{"step": 1}])
+    found.curves.speech = b"said"
     assert not result.ended(tmp_path)
     result.write(tmp_path, found)
     assert result.ended(tmp_path)
     assert not result.failed(tmp_path)
     again = result.read(tmp_path)
     assert again.curves.rows == [{"step": 1}]
+    assert again.curves.speech == b"said"
     assert replace(again, curves=found.curves) == found
-    names = {result.WEIGHTS, result.CURVES, result.MODEL}
+    names = {result.WEIGHTS, result.CURVES, result.SPEECH, result.MODEL}
     assert {path.name for path in (tmp_path / result.FOLDER).iterdir()} == names
     result.clear(tmp_path)
     result.clear(tmp_path)

@@ -12,8 +12,9 @@ from made_voices import ran
 
 from megahour.core.errors import ConfigError, NothingKept
 from megahour.runner.loss_limits import check_kept
+from megahour.transcribe.intelligibility import heard
 from megahour.tts.params import ScoreSpeechParams, SpeakParams
-from megahour.tts.score_shard import _heard, places_of
+from megahour.tts.score_shard import places_of
 from megahour.tts.score_stage import ScoreSpeech
 
 
@@ -26,9 +27,10 @@ def test_utterances_of_one_recording_are_found_in_all_shards_of_the_reference(tm
 
 
 def test_the_dots_of_a_russian_letter_are_no_error() -> None:
-    row = {"text": "нажмите решётку или ещё", "language": "ru"}
-    assert _heard(row, "Нажмите решетку, или ещё.") == {"heard": "нажмите решетку или ещё", "words": 4, "errors": 0}
-    assert _heard(row, "нажмите решетки")["errors"] == 3
+    text = "нажмите решётку или ещё"
+    found = heard("Нажмите решетку, или ещё.", text, "ru")
+    assert found == {"heard": "нажмите решетку или ещё", "words": 4, "errors": 0}
+    assert heard("нажмите решетки", text, "ru")["errors"] == 3
 
 
 def test_a_recogniser_that_returns_nothing_is_an_error(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from megahour.core.writer import ShardWriter
 from megahour.models.build import build
 from megahour.models.inference import load
 from megahour.models.voice import VoiceModel
-from megahour.train.held_out.measure import HeldOutSpeech
+from megahour.train.held_out.speech import HeldOutSpeech
 from megahour.train.params import TrainParams
 from megahour.train.session import train
 from megahour.train.stage import Train

@@ -32,13 +32,17 @@ def train(work: Path, data: str, settings: dict[str, Any]) -> Result:
 
 def test_two_halves_are_a_voice(tmp_path: Path) -> None:
     data = voice_data(tmp_path / "data", corpus(tmp_path)).url
-    halves = {"workers": 2, "parallel": {"shard": 2}}
+    scored = {"score_speech": {"every": 1, "utterances": 1}}
+    halves = {"workers": 2, "parallel": {"shard": 2}, **scored}
     first, _ = run_workers(train, 2, tmp_path / "two", data, halves)
     assert isinstance(first, Result), first
-    alone = train(tmp_path / "one", data, {"accumulate": 2})
+    alone = train(tmp_path / "one", data, {"accumulate": 2, **scored})
     for row, other in zip(first.curves.rows, alone.curves.rows, strict=True):
         assert row["loss"] == pytest.approx(other["loss"], rel=1e-5)
         assert row["held_out_loss"] == pytest.approx(other["held_out_loss"], rel=1e-5)
+        assert row["held_out_mcd_db"] == pytest.approx(other["held_out_mcd_db"], rel=0.01)
+        assert "held_out_pesq" in row
+    assert first.curves.speech
     expected, found = (safetensors.torch.load(result.weights) for result in (alone, first))
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=2e-5)

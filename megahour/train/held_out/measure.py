@@ -1,120 +1,36 @@
 """Measures held-out data for a row of the curves: loss, error rates, and a voice's distance from recordings.
 
-Character and word error rates are of greedy decoding, without a graph. Speech of a voice also goes to TensorBoard.
+Character and word error rates are of greedy decoding, without a graph. A voice's sound (`speech`) also goes to
+TensorBoard.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from megahour.batches.ahead import Ahead, Request
 from megahour.batches.loader import Batch, Loader
 from megahour.corpus.text.edit_distance import align
-from megahour.features.mel_spectrum import MelSpectrum
+from megahour.models.build import build
 from megahour.models.end_to_end import EndToEnd
-from megahour.models.griffin_lim import GriffinLim
 from megahour.models.paths import TokenPath, best_path
 from megahour.models.token_search import TransducerSearcher
-from megahour.models.voice import VoiceModel
+from megahour.train.held_out.scores import SpeechScorer, columns_of, texts_of
+from megahour.train.held_out.speech import DISTANCES, HeldOutSpeech
 from megahour.train.job import TrainingJob
 from megahour.train.meters import RunMeters, Sums
 from megahour.train.step import Trainer
 from megahour.units.tokens import MARK, spelled_words
 
-if TYPE_CHECKING:
-    from megahour.features.distortion import SpeechAnalysis
-
-
-UTTERANCES = 4
-LONGEST_FRAMES = 800
-Sound = NDArray[np.float32]
-
-
-class _Utterance(NamedTuple):
-    """phones (1, U), voice and language (1,); sound: the recording through the vocoder; heard: its analysis."""
-
-    key: int
-    phones: Tensor
-    voice: Tensor
-    language: Tensor
-    sound: Sound
-    heard: SpeechAnalysis
-
-
-class HeldOutSpeech:
-    """Speaks the first held-out utterances of at most `LONGEST_FRAMES`, with predicted durations.
-
-    config: of a model of kind voice. The distances (`features.distortion`) are from the recordings' mels through the
-    same vocoder, so that they measure the model alone.
-    """
-
-    columns = ("held_out_mcd_db", "held_out_pitch_cents", "held_out_voicing")
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        spectrum = MelSpectrum.from_config(config["spectrum"])
-        self.rate_hz = spectrum.rate_hz
-        self._vocoder = GriffinLim(spectrum)
-        self._mean, self._inv_std = (torch.tensor(config["stats"][name]) for name in ("mean", "inv_std"))
-        self._utterances: list[_Utterance] = []
-
-    def spoken(self, module: nn.Module, batches: Iterable[Batch]) -> tuple[list[float], dict[str, Sound]]:
-        """Means of `columns` over the utterances (NaN if there are none, or none is voiced), and sounds by name.
-
-        batches: the held-out pass; only the first call reads from it.
-        """
-        from megahour.features.distortion import analyse, distortion
-
-        assert isinstance(module, VoiceModel)
-        first = not self._utterances
-        if first:
-            self._utterances = [each for each, _ in zip(self._chosen(batches), range(UTTERANCES), strict=False)]
-        sounds: dict[str, Sound] = {}
-        rows = []
-        for number, each in enumerate(self._utterances):
-            sound = self._sound(self._spoken(module, each, number))
-            found = distortion(each.heard, analyse(sound, self.rate_hz))
-            rows.append([found.mcd_db, found.pitch_cents, found.voicing])
-            sounds[f"spoken/{each.key}"] = sound
-            if first:
-                sounds[f"natural/{each.key}"] = each.sound
-        table = np.ma.masked_invalid(np.array(rows, np.float64).reshape(-1, len(self.columns)))
-        means: list[float] = np.ma.filled(table.mean(axis=0).astype(np.float64), np.nan).tolist()
-        return means, sounds
-
-    def _spoken(self, module: VoiceModel, each: _Utterance, number: int) -> Tensor:
-        """Normalised mels (T, M), with the same random draws each time."""
-        device = module.symbol.weight.device
-        generator = torch.Generator(device).manual_seed(number)
-        given = (tensor.to(device) for tensor in (each.phones, each.voice, each.language))
-        mels, _ = module.speak(*given, generator=generator)
-        return mels[0].float().cpu()
-
-    def _sound(self, mels: Tensor) -> Sound:
-        """Samples in ±1 from normalised mels (T, M)."""
-        with torch.no_grad():
-            sound: Sound = self._vocoder((mels / self._inv_std + self._mean)[None])[0].numpy()
-        return sound.clip(-1, 1)
-
-    def _chosen(self, batches: Iterable[Batch]) -> Iterator[_Utterance]:
-        from megahour.features.distortion import analyse
-
-        for batch in batches:
-            for b, (key, frames) in enumerate(zip(batch.keys, batch.lengths.tolist(), strict=True)):
-                if frames > LONGEST_FRAMES:
-                    continue
-                phones = batch.targets["phones"][b]
-                voice, language = (torch.from_numpy(batch.targets[name][b : b + 1]) for name in ("voices", "languages"))
-                sound = self._sound(torch.from_numpy(np.array(batch.features[b, :frames], np.float32)))
-                said = torch.from_numpy(phones[phones > 0])[None]
-                yield _Utterance(int(key), said, voice, language, sound, analyse(sound, self.rate_hz))
+LOG = logging.getLogger(__name__)
 
 
 class Misspellings(NamedTuple):
@@ -187,17 +103,31 @@ Summed = Callable[[Sequence[float]], Sequence[float]]
 
 
 class HeldOut:
-    """The held-out part of `job`, split over `size` workers."""
+    """The held-out part of `job`, split over workers. rank: this worker's; 0 speaks for all.
 
-    def __init__(self, job: TrainingJob, trainer: Trainer, meters: RunMeters) -> None:
+    Raises ConfigError: the vocoder, the recogniser or a package that judges speech is missing (on worker 0).
+    """
+
+    def __init__(self, job: TrainingJob, trainer: Trainer, meters: RunMeters, rank: int) -> None:
         self._job, self._trainer, self._meters = job, trainer, meters
-        in_one_piece = job.params.parallel.shard == 1
-        speaks = in_one_piece and job.params.criterion == "speech" and job.held_out is not None
-        self._speech = HeldOutSpeech(job.config) if speaks else None
-        self._tokens: Sequence[str] = job.config.get("tokens", ()) if in_one_piece else ()
+        p, self._in_one_piece = job.params, job.params.parallel.shard == 1
+        self._speaks = p.criterion == "speech" and job.held_out is not None
+        self._tokens: Sequence[str] = job.config.get("tokens", ()) if self._in_one_piece else ()
+        self._speech: HeldOutSpeech | None = None
+        if p.criterion == "speech" and job.held_out is not None and rank == 0:
+            wanted, texts = p.score_speech, partial(texts_of, job.held_out)
+            scorer = SpeechScorer(wanted, texts, meters.alive) if wanted.every else None
+            self._speech = HeldOutSpeech(job.config, job.vocoder, scorer, wanted.utterances)
+        if p.score_speech.every and job.held_out is None and rank == 0:
+            LOG.warning("no speech is scored: no utterance is held out by held_out %g", p.held_out)
 
-    def columns(self, rank: int, size: int, summed: Summed, step: int) -> dict[str, float | None]:
-        """The held-out columns after `step`; error rates and a voice's distances only for models that are not split."""
+    def columns(
+        self, rank: int, size: int, summed: Summed, step: int, *, row: int = 0, last: bool = False
+    ) -> dict[str, float | None]:
+        """The held-out columns after `step`, for row number `row` of the curves, from 1 on, and for the `last` one.
+
+        Error rates are only for models that are not split, and so is the speech of rows that are not scored.
+        """
         if self._job.held_out is None:
             return {"held_out_loss": None, "held_out_accuracy": None}
         share = partial(_share, self._job.held_out, rank, size, self._job.params.prefetch)
@@ -206,10 +136,17 @@ class HeldOut:
             loss, weight, correct = summed(self._trainer.evaluate(self._meters.alive(share())))
             if self._tokens:
                 more.update(self._misspellings(share(), summed))
-            if self._speech is not None:
-                more = self._spoken(self._speech, self._job.held_out, rank, summed, step)
+            every = self._job.params.score_speech.every
+            scored = every > 0 and (last or row % every == 0)
+            if self._speaks and (self._in_one_piece or scored):
+                more = self._spoken(self._job.held_out, summed, step, scored)
         held = Sums(loss, round(weight), round(correct))
         return {"held_out_loss": held.mean_loss, "held_out_accuracy": held.accuracy, **more}
+
+    def scored(self) -> bytes:
+        """The table of what the voice said when it was scored last (`core.schemas.HELD_OUT_SPEECH`); b"" if never, or
+        not by this worker."""
+        return b"" if self._speech is None else self._speech.table
 
     def _misspellings(self, share: Iterator[Batch], summed: Summed) -> dict[str, float]:
         config, tokens = self._job.config, self._tokens
@@ -219,17 +156,26 @@ class HeldOut:
         own = misspelled(self._trainer.module, tokens, mark, self._meters.alive(share))
         return Misspellings(*map(round, summed(own))).rates(phones=phones)
 
-    def _spoken(
-        self, speech: HeldOutSpeech, held_out: Loader, rank: int, summed: Summed, step: int
-    ) -> dict[str, float | None]:
-        """A voice's distances; worker 0 speaks for all."""
-        means = [0.0] * len(speech.columns)
-        if rank == 0:
+    def _spoken(self, held_out: Loader, summed: Summed, step: int, scored: bool) -> dict[str, float | None]:
+        """A voice's distances and, if it is `scored`, its scores; worker 0 speaks for all."""
+        columns = [*DISTANCES, *(columns_of(self._job.params.score_speech) if scored else ())]
+        module = self._trainer.module if self._in_one_piece else self._whole()
+        means = [0.0] * len(columns)
+        if self._speech is not None and module is not None:
             whole = _share(held_out, 0, 1, self._job.params.prefetch)
-            means, sounds = speech.spoken(self._trainer.module, self._meters.alive(whole))
-            self._meters.sounds(sounds, speech.rate_hz, step)
-        found = zip(speech.columns, summed(means), strict=True)
+            means, sounds = self._speech.spoken(module, self._meters.alive(whole), scored=scored)
+            self._meters.sounds(sounds, self._speech.rate_hz, step)
+        found = zip(columns, summed(means), strict=True)
         return {name: value if math.isfinite(value) else None for name, value in found}
+
+    def _whole(self) -> nn.Module | None:
+        """A copy of a model that workers hold in parts, on the CPU, on worker 0. A collective call."""
+        weights = self._trainer.model()
+        if self._speech is None:
+            return None
+        module = build(self._job.config, seed=0)
+        module.load_state_dict(weights)
+        return module.eval()
 
 
 def _share(loader: Loader, rank: int, size: int, prefetch: int) -> Iterator[Batch]:
