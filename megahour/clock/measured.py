@@ -142,13 +142,19 @@ def source_of_hours(run: Sequence[Measured], step: str = "") -> str:
         if step not in counting:
             raise ConfigError(f"{step} counts no audio", where="--of", remedy=f"one of {', '.join(counting)}")
         return step
-    above: dict[str, set[str]] = {}
-    for each in run:
-        above[each.name] = set(each.inputs).union(*(above.get(parent, set()) for parent in each.inputs))
+    above = _above(run)
     first = [each for each in counting.values() if not above[each.name] & counting.keys()]
     if not first:
         raise ConfigError("no step counts hours of audio", remedy="plan a recipe that processes audio")
     return max(first, key=lambda each: each.hours).name
+
+
+def _above(run: Sequence[Measured]) -> dict[str, set[str]]:
+    """Names of the steps from which each step is made, in the order of the run."""
+    above: dict[str, set[str]] = {}
+    for each in run:
+        above[each.name] = set(each.inputs).union(*(above.get(parent, set()) for parent in each.inputs))
+    return above
 
 
 def laws(runs: Sequence[Sequence[Measured]], step: str = "", *, growing: bool = False) -> list[StepLaws]:
@@ -158,25 +164,26 @@ def laws(runs: Sequence[Sequence[Measured]], step: str = "", *, growing: bool = 
 
     With one run, the quantities of steps that process audio are proportional to the hours; all others are fixed, and so
     is the time beside tasks. With several runs, a step's quantities are linear in its own hours, and these in
-    the corpus's hours (`_line`).
+    the corpus's hours (`_line`); without audio, they are linear in the corpus's hours if the step is made from it.
     """
     source = source_of_hours(runs[0], step)
     tables = [{each.name: each for each in run} for run in runs]
     hours = [table[source].hours for table in tables if source in table]
     if len(hours) < len(runs) or len(set(hours)) < len(hours):
         raise ConfigError(f"the runs have the same size of {source}", remedy="give runs of different sizes")
+    above = _above(runs[0])
     return [
-        _laws([table[first.name] for table in tables], hours, growing)
+        _laws([table[first.name] for table in tables], hours, growing, source in (first.name, *above[first.name]))
         for first in runs[0]
         if all(first.name in t for t in tables)
     ]
 
 
-def _laws(steps: Sequence[Measured], hours: Sequence[float], growing: bool) -> StepLaws:
+def _laws(steps: Sequence[Measured], hours: Sequence[float], growing: bool, of_source: bool) -> StepLaws:
     largest = steps[max(range(len(steps)), key=lambda i: hours[i])]
     longest = max(step.longest for step in steps)
     with_audio = all(step.hours > 0 for step in steps)
-    own = [step.hours for step in steps] if with_audio else list(hours)
+    own = [step.hours for step in steps] if with_audio else list(hours) if of_source else [hours[0]] * len(hours)
     search = _search(own, hours, steps) if with_audio and largest.searches else None
     common = StepLaws(
         largest.name, largest.stage, largest.machine, {}, largest.workers, longest,

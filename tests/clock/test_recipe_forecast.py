@@ -237,6 +237,20 @@ def test_a_search_has_a_range_in_place_of_a_law() -> None:
     assert plan(alone, hours=10, cores=1)[0].wall_range_s == pytest.approx((400 + 20, 400 + 200))
 
 
+def test_a_step_that_is_not_made_from_the_audio_does_not_grow() -> None:
+    """Texts and their model are the same for any audio: 5 and 6 s are noise. What reads both may grow."""
+
+    def of(hours: float, seconds: float) -> list[Measured]:
+        values = dict.fromkeys(QUANTITIES, 0.0) | {"task_s": seconds, "shards": 1.0}
+        inputs = {"text": (), "lm": ("text",), "score": ("lm", "raw")}
+        raw = Measured("raw", "raw", "cores", values, hours, 1, 1.0, ())
+        return [raw, *(Measured(name, name, "cores", values, 0.0, 1, 1.0, each) for name, each in inputs.items())]
+
+    found = {each.name: each.laws["task_s"].at(1000) for each in laws([of(1.0, 5.0), of(2.0, 6.0)])}
+    assert 5 < found["text"] == found["lm"] < 6
+    assert found["score"] == found["raw"] == pytest.approx(1004)
+
+
 def test_hours_are_those_of_the_largest_source() -> None:
     small = [*run(2.0), Measured("prompts", "prompts", "cores", dict.fromkeys(QUANTITIES, 0.0), 0.5, 1, 1.0, ())]
     assert source_of_hours(small) == "raw"
