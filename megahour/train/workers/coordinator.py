@@ -113,6 +113,8 @@ class Coordinator:
                 continue
             del self._living[number]
             self._asking.pop(number, None)
+            if number in self._present:
+                self._store.set(f"lost/{self._epoch}", "")  # the others may still connect to it
             if code == 0 or result.ended(self._work):
                 continue
             self._lost += 1

@@ -8,6 +8,7 @@ with the others in the coordinator's store, which survives the loss of any worke
     asked                   how often workers have begun to wait, so that the coordinator need not poll each key
     place/<id>/<meeting>    the answer: `Place`
     call/<epoch>            a worker waits to join the group of that number
+    lost/<epoch>            a worker of that group is lost, which may still be forming (`forming`)
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from megahour.sync.group.torch_group import TorchGroup
+from megahour.train.workers.forming import form
 
 STORE, MEMBER = "MEGAHOUR_STORE", "MEGAHOUR_MEMBER"  # of a worker's environment: HOST:PORT, its number
-FORM_S = 10.0  # a process group forms faster, unless a worker is lost meanwhile
 GRACE_S = 0.05  # short, since the coordinator knows which workers are lost
 
 
@@ -47,8 +48,7 @@ class GroupMember:
     """This worker's membership. timeout_s: how long its calls wait for other workers."""
 
     def __init__(self, timeout_s: float) -> None:
-        host, port = os.environ[STORE].rsplit(":", 1)
-        self._store = TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=max(timeout_s, 60.0)))
+        self._store = _client(timeout_s)
         self._id, self._timeout_s, self._meetings, self._epoch = os.environ[MEMBER], timeout_s, 0, -1
 
     def meet(self, at: tuple[int, int]) -> Place:
@@ -68,26 +68,30 @@ class GroupMember:
 
     def group(self, place: Place) -> TorchGroup:
         """The process group of that meeting. A collective call. Raises DistError, WorkerLostError."""
-        dist.init_process_group(
-            "gloo",
-            store=self.store(),
-            rank=place.rank,
-            world_size=place.size,
-            timeout=timedelta(seconds=FORM_S),
-        )
+        stores = (_client(self._timeout_s), self._store)
+        form(self._name(), stores, place.rank, place.size, self._lost, self._timeout_s)
         return TorchGroup(timeout_s=self._timeout_s, grace_s=GRACE_S, helped=False)
 
     def leave(self) -> None:
         """Leave the group; its peers' pending calls fail once nothing refers to it any more."""
         if dist.is_initialized():
             dist.destroy_process_group()
-        # A group that failed to form has counted. The count is part of the next one's keys, and others' is 0.
-        dist.distributed_c10d._world.group_count = 0
 
     def store(self) -> PrefixStore:
         """The store of the current group."""
-        return PrefixStore(f"group/{self._epoch}", self._store)
+        return PrefixStore(self._name(), self._store)
 
     def called(self) -> bool:
         """Whether a worker waits to join."""
         return self._store.check([f"call/{self._epoch}"])
+
+    def _lost(self) -> bool:
+        return self._store.check([f"lost/{self._epoch}"])
+
+    def _name(self) -> str:
+        return f"group/{self._epoch}"
+
+
+def _client(timeout_s: float) -> TCPStore:
+    host, port = os.environ[STORE].rsplit(":", 1)
+    return TCPStore(host, int(port), is_master=False, timeout=timedelta(seconds=max(timeout_s, 60.0)))
