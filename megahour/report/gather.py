@@ -14,7 +14,7 @@ from megahour.core.store import Artifact
 
 DURATION_EDGES_S = np.arange(0, 30.5, 0.5)
 CONFIDENCE_EDGES = np.linspace(0, 1, 41)
-MODELS = ("baseline", "teacher", "student")
+MODELS = ("baseline", "teacher", "student", "voice")
 METRICS = {  # column of the training curves: (title, its unit)
     "held_out_wer": ("held-out word error rate, greedy", "share of words"),
     "held_out_cer": ("held-out character error rate, greedy", "share of characters"),

@@ -17,6 +17,7 @@ from megahour.core.store import Artifact
 from megahour.corpus.text.edit_distance import pairs
 
 PEAKS = 240
+SPOKEN = ".spoken.parquet"
 SYSTEMS = ("baseline", "teacher", "student")
 Row = tuple[int, dict[str, Any]]  # shard, index row
 Step = tuple[str, str, str]  # kind (ok, sub, del, ins), reference word, word of the hypothesis; "" for none
@@ -77,6 +78,44 @@ def examples(inputs: Inputs, *, count: int, longest_s: float, seed: int) -> list
         with utterances.open(shard, ".tar") as tar:
             chosen.append(_example(row, tar, spoken.get(key, {})))
     return chosen
+
+
+def spoken_by(inputs: Inputs) -> list[Example]:
+    """What the `voice` said of held-out texts at the end of its training, each after its recording; without
+    `score_speech` nothing is kept."""
+    voice = inputs.get("voice")
+    if voice is None or SPOKEN not in voice.receipt_of(0).files:
+        return []
+    config, found = voice.read_json(0, ".model.json"), []
+    for row in voice.read_table(0, SPOKEN).to_pylist():
+        scores = {name: row[name.lower()] for name in ("PESQ", "STOI", "MOS")}
+        shown = ", ".join(
+            f"{name} {value:.2f}" for name, value in scores.items() if value is not None and value == value
+        )
+        for speaker, name, condition in (
+            ("the recording", "natural", "its mels as sound"),
+            ("the voice", "spoken", shown),
+        ):
+            about = soundfile.info(io.BytesIO(row[name]))
+            attribution = ", ".join(config.get("attributions", [])) if name == "natural" else "synthetic speech"
+            heard = {"heard": row["heard"]} if name == "spoken" and row["heard"] is not None else {}
+            found.append(
+                Example(
+                    row["key"],
+                    speaker,
+                    condition,
+                    ", ".join(config.get("licences", [])),
+                    attribution,
+                    about.duration,
+                    float("nan"),
+                    [],
+                    row["text"],
+                    row[name],
+                    peaks(row[name]),
+                    heard,
+                )
+            )
+    return found
 
 
 def choose(conditions: Mapping[int, str], count: int, seed: int) -> list[int]:

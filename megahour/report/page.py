@@ -141,6 +141,7 @@ def build(p: ReportParams, inputs: Inputs) -> Page:
     parts = [
         *_scores(p, inputs, rows, systems, readings),
         sections.listening(utterances),
+        sections.speaking(listen.spoken_by(inputs)),
         alignment(inputs["score_alignment"]) if "score_alignment" in inputs else None,
         sections.flow(facts, bad),
         sections.corpus(lengths, gather.confidences(inputs), sets),
@@ -220,6 +221,7 @@ NAMES = {
     "confusions": "Confusions",
     "hypotheses": "Hypotheses",
     "utterances": "Listen and read",
+    "spoken": "What the voice says",
     "alignment": "Alignment",
     "flow": "In and out",
     "corpus": "Corpus",

@@ -175,6 +175,13 @@ def money(value: float, currency: str) -> str:
     return f"{currency}{value:.2f}" if value >= 0.1 or value == 0 else f"{currency}{value:.4f}"
 
 
+def speaking(found: Sequence[Example]) -> Markup | None:
+    """What a voice says of texts that it has not learnt, each after its recording."""
+    note = "Held-out texts, spoken by the model. Of the recordings one hears what the vocoder makes of their mels."
+    heard = tag("div", [_utterance(example) for example in found], class_="heard")
+    return section("spoken", "What the voice says", note, heard) if found else None
+
+
 def listening(found: Sequence[Example]) -> Markup | None:
     """Utterances with their audio, timed words and hypotheses."""
     if not found:
@@ -195,7 +202,7 @@ def listening(found: Sequence[Example]) -> Markup | None:
 def _utterance(example: Example) -> Markup:
     about: list[str] = [tag("b", example.speaker or "unknown speaker")]
     about += [f" · {part}" for part in (example.condition, f"{example.seconds:.1f} s") if part]
-    about.append(f" · confidence {example.confidence:.2f}")
+    about += [f" · confidence {example.confidence:.2f}"] if np.isfinite(example.confidence) else []
     about += [f" · {part}" for part in (example.licence, example.attribution) if part]
     source = f"data:audio/flac;base64,{b64encode(example.flac).decode()}"
     return tag(
@@ -237,7 +244,7 @@ def _wave(example: Example) -> list[Markup]:
 def _readings(example: Example) -> Markup:
     words = [[_word(word), " "] for word in example.words]
     group = {"role": "group", "aria_label": "Words: arrows move, Enter plays"}
-    rows = [tag("dt", "transcript"), tag("dd", words, **group)]
+    rows = [tag("dt", "transcript"), tag("dd", words, **group)] if words else []
     reference = example.reference.split()
     if reference != [word.text for word in example.words]:
         rows += [tag("dt", "reference"), tag("dd", example.reference)]

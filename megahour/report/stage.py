@@ -15,11 +15,12 @@ ROLES = (
     *("raw", "recordings", "alignment", "utterances", "selection", "features"),
     *("text", "lm", "lexicon", "units", "baseline", "teacher", "targets", "student"),
     *("graph", "baseline_tune", "student_tune"),
-    *("baseline_hypotheses", "student_hypotheses", "teacher_hypotheses", "score", "score_alignment"),
+    *("baseline_hypotheses", "student_hypotheses", "teacher_hypotheses", "score", "score_alignment", "voice"),
 )
 # Kinds of roles whose name is not a kind; a kind may have the prefix `prompts_`.
 KINDS = {
-    **{"prompts": "selection", "aligner": "model", "baseline": "model", "teacher": "model", "student": "model"},
+    "prompts": "selection",
+    **dict.fromkeys(("aligner", "baseline", "teacher", "student", "voice"), "model"),
     **dict.fromkeys(("baseline_tune", "student_tune"), "hypotheses"),
     **dict.fromkeys(("baseline_hypotheses", "student_hypotheses", "teacher_hypotheses"), "hypotheses"),
 }

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import sys
+from base64 import b64encode
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import soundfile
 from made_once import made_once
-from made_voices import TEXTS, TINY, corpus, voice_data
+from made_voices import TEXTS, TINY, corpus, ran, voice_data
 from trainings import trained
 
 from megahour.core.errors import ConfigError
@@ -24,10 +25,13 @@ from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.features.perceived import pesq_and_stoi
+from megahour.report.page import build
+from megahour.report.params import ReportParams
 from megahour.train.held_out.scores import SpeechScorer, columns_of
 from megahour.train.options import SpeechScoreOptions
 from megahour.train.params import TrainParams
 from megahour.train.session import SPOKEN, train
+from megahour.train.stage import Train
 
 pytest.importorskip("pyworld", reason="needs the extra tts")
 EAR = """
@@ -48,7 +52,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     def make(folder: Path) -> None:
         (folder / "ear.py").write_text(EAR)
-        trained(folder, {"features": voice_data(folder / "data", corpus(folder))}, scored(folder))
+        data = voice_data(folder / "data", corpus(folder))
+        ran(Train(), TrainParams(**scored(folder)), {"features": data}, folder / "model")
 
     return made_once(tmp_path_factory, "speech-scores", make)
 
@@ -78,7 +83,7 @@ def test_every_second_row_has_scores(made: Path) -> None:
     wrong = sum(len(row["text"].split()) - ("ab" in row["text"].split()) for row in said)
     share = wrong / sum(len(row["text"].split()) for row in said)
     assert rows[-1]["held_out_words_misheard"] == pytest.approx(share, abs=1e-6)
-    events = EventAccumulator(str(made / "work" / "tensorboard"), {"audio": 0}).Reload()
+    events = EventAccumulator(str(made / "model-work" / "tensorboard"), {"audio": 0}).Reload()
     shown = [(each.step, each.value) for each in events.Scalars("curve/held_out_words_misheard")]
     assert shown[-1] == (rows[-1]["step"], pytest.approx(share))
     assert len(shown) == 2
@@ -91,6 +96,19 @@ def test_the_scores_are_those_of_the_sound_that_is_kept(made: Path) -> None:
         natural, said = (soundfile.read(io.BytesIO(row[name]), dtype="float32")[0] for name in ("natural", "spoken"))
         expected = pesq_and_stoi(natural, RATE_HZ, said, RATE_HZ)
         assert np.array([row["pesq"], row["stoi"]]) == pytest.approx(list(expected.values()), abs=0.05, nan_ok=True)
+
+
+def test_the_report_has_the_sound_and_the_curves(made: Path) -> None:
+    model = Artifact(made / "model")
+    html = build(ReportParams(), {"voice": model}).html
+    said = pq.read_table(io.BytesIO(model.read_bytes(0, SPOKEN))).to_pylist()
+    assert "What the voice says" in html
+    for row in said:
+        assert b64encode(row["natural"]).decode() in html
+        assert b64encode(row["spoken"]).decode() in html
+    assert html.count("synthetic speech") == len(said)
+    assert "Held-out words that a recogniser mishears" in html
+    assert "confidence nan" not in html
 
 
 def test_scores_leave_the_model_as_it_is(tmp_path: Path, made: Path) -> None:
