@@ -162,8 +162,9 @@ class SpeechOptions(CriterionOptions):
     """Speech from phones, for kind voice. Learns durations, pitch and energy of *voice_data* as well as mels."""
 
     decoder: Literal["fast", "flow"] = "flow"
-    """flow: mels by flow matching in several steps (Matcha-TTS). fast: mels in one step (FastSpeech 2), for the slowest
-    machines. The two were not compared by listening."""
+    """flow: mels by flow matching in several steps (Matcha-TTS). fast: mels in one step (FastSpeech 2); faster, and
+    understood better in both languages measured, at a lower predicted MOS (docs/speak.md). Nobody compared them by
+    ear."""
     decoder_layers: int = Field(8, ge=1, le=64)
     """Layers of the decoder, which takes most of the time."""
 
