@@ -18,6 +18,7 @@ from megahour.lm.text.tokenise import BOUNDARY
 
 AHEAD = 24  # rows between the prefetch of a row and its use; a third of it for the entries of its word
 LINE = 16  # positions in a cache line
+ROWS = 1 << 11  # whose shared words are counted together: they stay in the cache
 SMALL = 24  # largest node that is sorted by insertion
 
 
@@ -222,34 +223,44 @@ def sort_histories(windows, order, index, scratch, seat, keys, sizes, stack, top
 
 
 @compiled(inline=True)
-def _history_words(windows, order, floor, words, shared):  # type: ignore[no-untyped-def]
-    m = len(windows)
-    shared[0] = shared[m] = floor
-    for i in range(m):  # without branches on words, which would be predicted wrongly
-        have, goes_on = 1, True
-        for j in range(1, order - 1):
-            goes_on = goes_on and windows[i, j] != BOUNDARY
-            have += goes_on
-        words[i] = have
-    for i in range(1, m):
-        same, goes_on = 0, True
+def _history_words(windows, order, floor, begin, words, shared):  # type: ignore[no-untyped-def]
+    size = min(len(windows) - begin, ROWS)
+    for i in range(size + (begin + size < len(windows))):  # no branches on words, which would be predicted wrongly
+        row, above = begin + i, max(begin + i - 1, 0)
+        have, same, inside, alike = np.uint8(1), np.uint8(0), np.uint8(1), np.uint8(1)
         for j in range(1, order):
-            goes_on = goes_on and windows[i, j] == windows[i - 1, j]
-            same += goes_on
-        shared[i] = max(floor, min(same, words[i]))
+            alike &= np.uint8(windows[row, j] == windows[above, j]) & inside
+            same += alike
+            inside &= np.uint8(windows[row, j] != BOUNDARY)
+            have += inside
+        words[i] = have - inside
+        shared[i] = max(same, floor)
+    if begin == 0:
+        shared[0] = floor
+    if begin + size == len(windows):
+        shared[size] = floor
 
 
 @compiled
-def history_words(windows, order, floor):  # type: ignore[no-untyped-def]
-    """(m,) the length of each history, at most order - 1; (m + 1,) the number of words shared with the one before it.
+def history_words(windows, order, floor, begin, words, shared):  # type: ignore[no-untyped-def]
+    """words (ROWS + 1,): the length of each history from row `begin` on, at most order - 1; shared (ROWS + 1,): the
+    number of words that it shares with the one before it, also for the row after them.
 
     windows (m, order): sorted. floor: number of words that all share, also with the ones before and after them.
     """
-    words, shared = np.empty(len(windows), np.uint8), np.empty(len(windows) + 1, np.uint8)
     if order == 3:
-        _history_words(windows, 3, floor, words, shared)
+        _history_words(windows, 3, floor, begin, words, shared)
     elif order == 5:
-        _history_words(windows, 5, floor, words, shared)
+        _history_words(windows, 5, floor, begin, words, shared)
     else:
-        _history_words(windows, order, floor, words, shared)
+        _history_words(windows, order, floor, begin, words, shared)
+
+
+@compiled
+def all_history_words(windows, order):  # type: ignore[no-untyped-def]
+    """words (≥ m,) and shared (≥ m + 1,) of `history_words` for all rows of whole partitions."""
+    size = len(windows) + ROWS + 1
+    words, shared = np.empty(size, np.uint8), np.empty(size, np.uint8)
+    for begin in range(0, len(windows), ROWS):
+        history_words(windows, order, np.int64(0), begin, words[begin:], shared[begin:])
     return words, shared

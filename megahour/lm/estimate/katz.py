@@ -16,7 +16,7 @@ import numpy as np
 
 from megahour.core.compiled import compiled
 from megahour.lm.arpa.parse import NEVER
-from megahour.lm.estimate.history import history_words
+from megahour.lm.estimate.history import all_history_words
 from megahour.lm.estimate.smooth import log_probability
 from megahour.lm.text.arrays import Float64, Int64
 from megahour.lm.text.tokenise import BOUNDARY, END
@@ -79,7 +79,7 @@ def count_counts(windows, order, grams, nodes, n, out):  # type: ignore[no-untyp
         for g in range(nodes[node, 1], nodes[node, 2]):
             if grams[g, 3] <= MOST + 1:
                 out[nodes[node, 0] + 1, grams[g, 3]] += 1
-    words, shared_words = history_words(windows, order, np.int64(0))
+    words, shared_words = all_history_words(windows, order)
     for i in range(len(windows)):
         shared = np.int64(max(shared_words[i], shared_words[i + 1]))
         for k in range(shared + 2, np.int64(words[i]) + 2):
@@ -97,7 +97,7 @@ def katz(  # type: ignore[no-untyped-def]
     complete after a pass over all partitions.
     """
     sizes[:] = 0
-    words, shared_words = history_words(windows, order, np.int64(0))
+    words, shared_words = all_history_words(windows, order)
     for i in range(len(positions) - 1, -1, -1):
         have, before, after = np.int64(words[i]), np.int64(shared_words[i]), np.int64(shared_words[i + 1])
         shared, word = max(before, after), windows[i, 0]

@@ -59,7 +59,6 @@ class ThreadScratch:
 
     def __init__(self, order: int, vocabulary: int, room: int) -> None:
         shape, words = (order + 1, room + 1), min(vocabulary, room) + 1
-        self.room = room
         self.windows, self.sorted = (np.empty((room, order), np.int32) for _ in range(2))
         self.positions, self.index = (np.empty(room, np.int32) for _ in range(2))
         self.seat = np.zeros((3, max(vocabulary, words)), np.int32)
@@ -136,7 +135,7 @@ class Partitions:
         kept if there is room. Returns the scratch with the store, the windows, and the number of nodes."""
         positions = self._part(number)
         m = len(positions)
-        s = self._scratch(m)
+        s = self._scratch()
         gather(self.corpus.tokens, positions, self.order, s.windows[:m])
         first, stop = self._words[number], self._words[number + 1]
         counts = self.counts[first:stop]
@@ -175,7 +174,7 @@ class Partitions:
     def _sorted(self, number: int) -> tuple[ThreadScratch, Int32]:
         """Scratch and windows of a counted partition."""
         positions = self._part(number)
-        s = self._scratch(len(positions))
+        s = self._scratch()
         windows = s.sorted[: len(positions)]
         gather(self.corpus.tokens, positions, self.order, windows)
         return s, windows
@@ -196,14 +195,10 @@ class Partitions:
     def _part(self, number: int) -> Int32:
         return self._positions[self._edges[number] : self._edges[number + 1]]
 
-    def _scratch(self, positions: int) -> ThreadScratch:
-        """The scratch of this thread, enlarged where needed."""
+    def _scratch(self) -> ThreadScratch:
+        """The scratch of this thread, with room for the largest partition: untouched pages take no memory."""
         held: ThreadScratch | None = getattr(self._own, "scratch", None)
-        if held is None or held.room < positions:
-            grown = ThreadScratch(self.order, self.corpus.size, max(positions, 2 * BUCKET))
-            if held is not None:
-                grown.unigrams, grown.kept, grown.names = held.unigrams, held.kept, held.names
-                self._all.remove(held)
-            self._own.scratch = held = grown
+        if held is None:
+            self._own.scratch = held = ThreadScratch(self.order, self.corpus.size, int(np.diff(self._edges).max()))
             self._all.append(held)
         return held

@@ -142,10 +142,10 @@ def _too_many(block: Block, limit: int) -> MegahourError:
 @compiled
 def _tally(tokens, begin):  # type: ignore[no-untyped-def]
     """(sentences, sentences without words, unknown words) from `begin` on; tokens[begin-1] is a BOUNDARY."""
-    sentences, empty, unknown = 0, 0, 0
-    for i in range(begin, len(tokens)):
-        if tokens[i] == BOUNDARY:
-            sentences += 1
-            empty += tokens[i - 1] == BOUNDARY
+    sentences = empty = unknown = np.int64(0)
+    for i in range(begin, len(tokens)):  # without branches: the compiler vectorises this
+        ends = tokens[i] == BOUNDARY
+        sentences += ends
+        empty += ends & (tokens[i - 1] == BOUNDARY)
         unknown += tokens[i] == UNKNOWN
     return sentences, empty, unknown

@@ -15,7 +15,7 @@ import numpy as np
 
 from megahour.core.compiled import compiled
 from megahour.lm.arpa.parse import NEVER
-from megahour.lm.estimate.history import history_words
+from megahour.lm.estimate.history import ROWS, history_words
 from megahour.lm.text.machine import prefetch
 from megahour.lm.text.tokenise import BOUNDARY
 
@@ -119,13 +119,19 @@ def smooth(  # type: ignore[no-untyped-def]
     once = np.zeros(order + 2)  # log10 γ of a context that occurs once, by its length + 1
     for k in range(2, order + 1):
         once[k] = log_probability(discounts[k, 1]) if cutoffs[k] < 1 else 0.0
-    words, shared_words = history_words(windows, order, floor)
+    words, shared_words = np.empty(ROWS + 1, np.uint8), np.empty(ROWS + 1, np.uint8)
     for i in range(len(positions) - 1, -1, -1):
+        at_row = i & (ROWS - 1)
+        if at_row == ROWS - 1 or i == len(positions) - 1:
+            history_words(windows, order, floor, i - at_row, words, shared_words)
         ahead = np.int64(windows[max(i - AHEAD, 0), 0])  # tables by word do not fit into the cache
         prefetch(unigram, ahead)
         prefetch(seats, width * ahead)
-        have, before, after = np.int64(words[i]), np.int64(shared_words[i]), np.int64(shared_words[i + 1])
+        have, before = np.int64(words[at_row]), np.int64(shared_words[at_row])
+        after = np.int64(shared_words[at_row + 1])
         shared, word = max(before, after), windows[i, 0]
+        if after == shared and shared == have:
+            continue  # inside of a context: its n-grams come with its first position
         for length in range(after + 1, shared + 1):
             n -= 1
             k, begin, end = length + 1, np.int64(nodes[n - 1, 1]) if n else np.int64(0), np.int64(nodes[n, 1])

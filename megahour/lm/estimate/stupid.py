@@ -14,7 +14,7 @@ import numpy as np
 
 from megahour.core.compiled import compiled
 from megahour.lm.arpa.parse import NEVER
-from megahour.lm.estimate.history import history_words
+from megahour.lm.estimate.history import all_history_words
 from megahour.lm.estimate.smooth import log_probability
 from megahour.lm.text.arrays import Float64, Int64
 from megahour.lm.text.tokenise import BOUNDARY, END
@@ -51,7 +51,7 @@ def stupid(windows, order, cutoffs, grams, nodes, n, at, logp, backoff, sizes): 
             at[k, size], logp[k, size] = grams[g, 1], log_probability(grams[g, 3] / total)
             backoff[k, size] = LOG10_ALPHA if k < order and grams[g, 0] != BOUNDARY else 0.0
             sizes[k] = size + 1
-    words, shared_words = history_words(windows, order, np.int64(0))
+    words, shared_words = all_history_words(windows, order)
     for i in range(len(windows)):
         shared = np.int64(max(shared_words[i], shared_words[i + 1]))
         for k in range(shared + 2, np.int64(words[i]) + 2):

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.core.compiled import compiled
-from megahour.lm.estimate.history import history_words
+from megahour.lm.estimate.history import ROWS, history_words
 from megahour.lm.text.arrays import Int32, Int64
 from megahour.lm.text.machine import prefetch
 from megahour.lm.text.tokenise import BOUNDARY, END
@@ -128,32 +128,36 @@ def sweep_from(  # type: ignore[no-untyped-def]
     grams, nodes, sums = grams.view(np.uint32), nodes.view(np.uint32), sums.view(np.uint32)
     m, width = len(positions), seats.shape[1]
     held = n = 0
-    words, shared_words = history_words(windows, order, floor)
+    words, shared_words = np.empty(ROWS + 1, np.uint8), np.empty(ROWS + 1, np.uint8)
     for i in range(m):
+        row = i & (ROWS - 1)
+        if row == 0:
+            history_words(windows, order, floor, i, words, shared_words)
         ahead = np.int64(min(i + AHEAD, m - 1))  # tables by word do not fit into the cache
         prefetch(unigrams, np.int64(windows[ahead, 0]))
         prefetch(seats, width * np.int64(windows[ahead, 0]))
         if lengths is not None:  # decided at compile time
             for j in range(order):
                 prefetch(lengths, np.int64(windows[ahead, j]))
-        have, before, after = np.int64(words[i]), np.int64(shared_words[i]), np.int64(shared_words[i + 1])
+        have, before, after = np.int64(words[row]), np.int64(shared_words[row]), np.int64(shared_words[row + 1])
         shared, word = max(before, after), windows[i, 0]
-        characters = np.int64(0)
-        if lengths is not None:
-            characters += lengths[END if word == BOUNDARY else word]
-        keep = True
-        if allowed is not None:  # likewise
-            keep = allowed[word] != 0
-        for k in range(2, have + 2):
+        if shared < have:  # else no n-gram occurs here alone
+            characters = np.int64(0)
             if lengths is not None:
-                characters += lengths[windows[i, k - 1]]
-            if allowed is not None:
-                keep = keep and allowed[windows[i, k - 1]] != 0
-            if k > shared + 1:
-                tally[k, 1] += 1
-                if cutoffs[k] < 1 and keep:
-                    tally[k, KEPT] += 1
-                    tally[k, CHARACTERS] += characters
+                characters += lengths[END if word == BOUNDARY else word]
+            keep = True
+            if allowed is not None:  # likewise
+                keep = allowed[word] != 0
+            for k in range(2, have + 2):
+                if lengths is not None:
+                    characters += lengths[windows[i, k - 1]]
+                if allowed is not None:
+                    keep = keep and allowed[windows[i, k - 1]] != 0
+                if k > shared + 1:
+                    tally[k, 1] += 1
+                    if cutoffs[k] < 1 and keep:
+                        tally[k, KEPT] += 1
+                        tally[k, CHARACTERS] += characters
         if shared == 0:
             unigrams[word] += 1
         else:
