@@ -23,14 +23,14 @@ from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align, spans
 class Anchoring:
     """length: characters of a k-mer. every_frames: shortest piece. max_hint_frames: how far subtitle times may be off;
     second_frames: frames of a second. max_cells: frames x tokens of a piece above which it is refused. max_refused:
-    share of the tokens in refused pieces above which the whole is."""
+    share of the tokens in refused pieces above which the whole is (`align` takes what `min_spoken` leaves)."""
 
     length: int = 10
     every_frames: int = 1500
     max_hint_frames: float = 2000.0
     second_frames: float = 1000 / 30
     max_cells: float = 4e9
-    max_refused: float = 0.5
+    max_refused: float = 0.7
 
 
 MOST_REPEATED = 0.85  # share of the k-mers around an anchor that recur; random orders of lines have less

@@ -27,12 +27,12 @@ from megahour.align.anchors import Anchoring, NoAnchorsError, kmers, longest_cha
 from megahour.align.confidence import Aligned, Costs, align_document, first_problem
 from megahour.align.ctc import NoPathError
 from megahour.align.document import Document
-from megahour.align.evidence import deviations, is_of_another, speech_around, unheard
+from megahour.align.evidence import deviations, is_of_another, said_beside, speech_around, unheard
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard
 from megahour.align.tables import Clock, Timed, time_words
 from megahour.align.transcripts import SpelledTranscript, why_nothing
-from megahour.align.wrong_transcript import belongs, foreign_cues, in_order
+from megahour.align.wrong_transcript import belongs, foreign_cues, order_deviation, without_ends
 from megahour.core.schemas import BY_RECOGNISER, HEARD
 
 LEAST_LINKS = 3
@@ -213,7 +213,12 @@ def trusted(
     """
     costs = Costs(p.star_nats, p.skip_cue_nats, p.skip_token_nats, p.skip_ratio)
     anchoring = Anchoring(
-        p.anchor_length, round(p.anchor_every_s / frame_s), p.max_hint_error_s / frame_s, 1 / frame_s, p.max_cells
+        p.anchor_length,
+        round(p.anchor_every_s / frame_s),
+        p.max_hint_error_s / frame_s,
+        1 / frame_s,
+        p.max_cells,
+        max_refused=1 - p.min_spoken,
     )
     problem = first_problem(document, costs)
     try:
@@ -240,17 +245,21 @@ def trusted(
     if not p.false_accept:
         return aligned, np.zeros(len(lengths), bool)
     z = deviations(heard.posteriors, aligned.problem, aligned.path, round(AROUND_S / frame_s))
-    if is_of_another(z, lengths, p.min_spoken, lambda: in_order(heard.posteriors, problem)):
+    if is_of_another(z, lengths, p.min_spoken, lambda: order_deviation(heard.posteriors, without_ends(problem))):
         raise Refused("wrong-transcript")
     path = aligned.path
 
-    def fits(first: int, last: int) -> bool | None:
-        """Whether these cues fit the audio between their neighbours on the path in this order alone."""
+    def order(first: int, last: int) -> float | None:
+        """`order_deviation` of these cues in the audio between their neighbours on the path."""
         begin, end = document.boundaries[first], document.boundaries[last]
         low, high = path.end_frames[:begin].max(initial=0), path.start_frames[end:]
         frames = slice(int(low), int(high[high >= 0].min(initial=len(heard.posteriors))))
-        return in_order(heard.posteriors[frames], part(problem, int(begin), int(end)))
+        return order_deviation(heard.posteriors[frames], part(problem, int(begin), int(end)))
 
-    foreign = foreign_cues(z, lengths, fits)
+    foreign = foreign_cues(z, lengths, order)
     speech = speech_around(heard.posteriors, aligned.problem, path, round(SPEECH_S / frame_s))
-    return aligned, foreign | unheard(z, lengths, p.false_accept, p.false_reject, speech)
+    unsure = foreign | unheard(z, lengths, p.false_accept, p.false_reject, speech)
+    untimed = np.isnan(document.hint_s)  # of two sayings of a text, a time tells which is the cue's
+    if untimed.any():
+        unsure |= untimed & said_beside(heard.posteriors, aligned.problem, path, round(AROUND_S / frame_s))
+    return aligned, unsure

@@ -14,10 +14,12 @@ if
 
 and z > SURE. s is the speech around the cue (`speech_around`): a text that is not spoken takes the place of speech
 without a text, seldom of the same length, and leaves some of it over. A spoken one is between pauses or its neighbours.
-w is the quantile `false_reject` of the weights -z / sqrt(length) of the document's cues. A transcript counts as
-another recording's if the share of `SURE` cues on the path is below `MOSTLY`, or not `BEYOND_CHANCE` deviations above
-chance for that number of cues: two lines are evidence only if both are sure. A weak model is sure of few cues even of a
-right transcript, so between `min_spoken` and `MOSTLY` the order of the cues decides (`wrong_transcript`).
+w is the quantile `false_reject` of the weights -z / sqrt(length) of the document's cues.
+
+A transcript is another recording's or not by two figures, each 0 +- 1 for a wrong one: how far the share of `SURE` cues
+on the path is beyond `CHANCE`, and how far its cost is below those of its cues in other orders (`wrong_transcript`). A
+weak model is sure of few cues even of a right transcript, but their order still tells. Of few cues the order tells
+little, but most of them must be sure. So the two are added. Of many cues it is enough that most are sure.
 """
 
 from __future__ import annotations
@@ -40,12 +42,18 @@ FEWEST_CUES = 8  # of a document, for its own weights to be used
 FEWEST_TOKENS = 4  # of a cue that contributes a weight
 SURE = -4.0  # deviations; an unspoken text gets there by chance one time in ten, whatever the model
 CHANCE = 0.1
-MOSTLY = 0.5  # at 0.3 right texts of a weak model pass (0.39 and more are sure), but also wrong ones of a better model
+MOSTLY = 0.5  # share of sure cues that is enough by itself, if it is `BEYOND_CHANCE` deviations above chance,
 BEYOND_CHANCE = 3.0
+MANY = 20  # and the cues are as many: of fewer the order is asked, too
+TOGETHER = 3.5  # deviations of both figures
+LEAST_ORDER = 1.0  # deviations of the order, if too few are sure
+LEAST_SURE = 0.15  # share of sure cues
 MOST_SPEECH = 1.2  # times the usual amount of speech around a cue that leaves nothing over
 PER_FOLD = 4.0  # deviations by which a cue must be surer, with e times that amount
 SAMPLED = 40  # cues sampled for the cost of other texts
 MOST_CELLS = 4e5  # frames x tokens, for a cue to be tested
+ROUNDING = 1e-9
+LEAST_SAID, AS_WELL = 0.5, 0.5  # tokens heard beside a cue, and what it gains there, as shares of the cue's own
 MAD = 1.4826  # standard deviations per median absolute deviation
 
 Floats = NDArray[np.float64]
@@ -102,6 +110,37 @@ def _others(text: NDArray[np.int32], own: NDArray[np.int32]) -> NDArray[np.int32
     return others[:: max(1, len(others) // OTHERS)]
 
 
+def said_beside(posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, around: int) -> NDArray[np.bool_]:
+    """(J,) which cues of the path are said about as well in the speech without a text before or after them.
+
+    Which of the two places is the cue's cannot be told. posteriors: (T, V) as for `ctc.align`. around: frames on either
+    side of a cue that belong to its place.
+    """
+    units, frames = greedy_path(posteriors, problem.blank)
+    frames, bounds = frames[units != problem.free], problem.boundaries
+    first, last = cue_frames(path, bounds)
+    placed, beside = np.flatnonzero(first >= 0), np.zeros(len(first), bool)
+    ends, starts = np.insert(last[placed], 0, 0), np.append(first[placed], len(posteriors))
+
+    def gain(texts: NDArray[np.int32], low: int, high: int) -> float:
+        """Nats by which the first text costs less than the others between two frames."""
+        costs = CuePlace.of(posteriors, problem, low, high, timed=False).excess(texts)
+        others = costs[1:][np.isfinite(costs[1:])]
+        return float(others.mean() - costs[0]) if len(others) else 0.0
+
+    for i, cue in enumerate(placed.tolist()):
+        left, begin, end, right = (int(at) for at in (ends[i], first[cue], last[cue], starts[i + 1]))
+        length = int(bounds[cue + 1] - bounds[cue])
+        for low, high in ((left, begin), (end, right)):
+            heard = np.searchsorted(frames, high) - np.searchsorted(frames, low)
+            if heard >= LEAST_SAID * length and length <= high - low <= MOST_CELLS / length:
+                own = problem.tokens[bounds[cue] : bounds[cue + 1]]
+                texts = np.vstack([own[None], _others(problem.tokens, own)])
+                usual = gain(texts, max(left, begin - around), min(right, end + around))
+                beside[cue] |= gain(texts, low, high) >= AS_WELL * max(usual, 0.0)
+    return beside
+
+
 def speech_around(posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, around: int) -> Floats:
     """(J,) tokens heard around each cue of the path per token of it, in units of the document's median within cues.
 
@@ -156,19 +195,23 @@ def usual_quantile(values: Floats, share: float) -> float:
 
 
 def is_of_another(
-    z: Floats, lengths: NDArray[np.integer[Any]], least: float, in_order: Callable[[], bool | None] = lambda: False
+    z: Floats, lengths: NDArray[np.integer[Any]], least: float, order: Callable[[], float | None] = lambda: None
 ) -> bool:
-    """Whether the sure cues on the path, by `lengths`, are no more than by chance, or less than `least` of all.
+    """Whether the cues on the path, by `lengths`, are sure and in order no more than by chance.
 
-    in_order: whether the cues fit the audio in this order and in no other; asked if too few are sure, but at least
-    `least` of those on the path. False if there is too little to compare with.
+    least: share of all tokens in sure cues, for these to be enough. order: deviations by which the cues cost less in
+    this order than in others, None if that cannot be told. False if there is too little to compare with.
     """
     judged = np.isfinite(z)
     sure = float(lengths[judged & (np.nan_to_num(z) <= SURE)].sum())
-    placed = float(lengths[judged].sum())
+    placed, count = float(lengths[judged].sum()), int(judged.sum())
     if not placed:
         return False
-    chance = min(1.0, CHANCE + BEYOND_CHANCE * math.sqrt(CHANCE * (1 - CHANCE) / int(judged.sum())))
-    if sure >= max(max(MOSTLY, chance) * placed, least * float(lengths.sum())):
-        return False
-    return sure < max(least, chance) * placed or not in_order()
+    beyond = (sure / placed - CHANCE) / math.sqrt(CHANCE * (1 - CHANCE) / count)
+    enough = sure >= max(MOSTLY * placed, least * float(lengths.sum())) and beyond >= BEYOND_CHANCE - ROUNDING
+    if (enough and count >= MANY) or sure < LEAST_SURE * placed:
+        return not enough
+    deviation = order()
+    if deviation is None:
+        return not enough
+    return (beyond + deviation) / math.sqrt(2) < TOGETHER or (not enough and deviation < LEAST_ORDER)

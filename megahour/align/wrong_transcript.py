@@ -9,15 +9,15 @@ holds, with a margin of 0.2, for the right text even if two of three letters are
 costs as much as its decoy, and so does any text with a model that recognises nothing. If cues are single letters or
 palindromes, the letters of the whole text are reversed instead; a text of a few letters is not tested.
 
-`in_order` is a sharper test, for texts of many cues: the same cues in random orders cost as much as a text of another
-recording, whatever the model and the language, since its order means nothing here. A right text costs less by many
-standard deviations, even if two thirds of its cues are misread.
+`order_deviation` is a sharper test: the same cues in random orders cost as much as a text of another recording,
+whatever the model and the language, since its order means nothing here. A right text of many cues costs less by many
+standard deviations, even if two thirds of its cues are misread. What few cues tell counts with the rest (`evidence`).
 
 `foreign_cues` finds stretches that belong to other recordings, such as the second half of a file of two texts. Where
 such lines meet speech without a text, many fit as well as a badly read right line does, and few are left out. So each
 cue is judged by its neighbours on the path, too: a stretch in which less than `MOSTLY` of the tokens are in sure cues
-is refused, unless its cues fit in this order and in no other (`in_order`), as badly read right ones do. Shorter
-stretches than two neighbourhoods stay, since their order says too little, and long ones are tested in sections.
+is refused, unless its cues cost less in this order than in others by `BELOW_OTHERS`, as badly read right ones do.
+Shorter stretches than two neighbourhoods stay, since their order says too little, and long ones are tested in sections.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.anchors import Anchoring, NoAnchorsError, align_pieces, anchors_of
+from megahour.align.anchors import Anchoring, NoAnchorsError, align_pieces, anchors_of, part
 from megahour.align.ctc import Problem, align, scale_of
 from megahour.align.edges import runs
 from megahour.align.evidence import MOSTLY, SURE
 
 FEWEST_TOKENS = 8
 LEAST_OTHER = 0.5  # share of the places at which a decoy must have another letter
-FEWEST_CUES = 12  # of a text whose order is tested
-ORDERS = 10
-BELOW_OTHERS = 6.0  # standard deviations; texts of other recordings had up to 2.4, right ones 11 and more
+FEWEST_CUES = 3  # of a text whose order is tested
+ORDERS = 20
+ENDS, SEVERAL = 2, 12
+BELOW_OTHERS = 5.0  # standard deviations; texts of other recordings of 12 cues and more had up to 3.4
 MOST_CELLS = 4e9  # frames x tokens, for the order to be tested
 
 
@@ -64,20 +66,34 @@ def _cost(posteriors: NDArray[Any], problem: Problem, anchoring: Anchoring) -> f
     return -align_pieces(posteriors, problem, anchors_of(posteriors, problem, anchoring), anchoring)[0].score
 
 
-def in_order(posteriors: NDArray[Any], problem: Problem) -> bool | None:
-    """Whether the cues of `problem` cost less in posteriors (T, V) than in other orders, by `BELOW_OTHERS` deviations.
+def order_deviation(posteriors: NDArray[Any], problem: Problem) -> float | None:
+    """Standard deviations by which the cues of `problem` cost less in posteriors (T, V) than in other orders.
 
     None if that cannot be told: they are few, all alike, or too many to be aligned in several orders.
     """
     cues = len(problem.skip_nats)
     if cues < FEWEST_CUES or len(posteriors) * len(problem.tokens) > MOST_CELLS:
         return None
-    random = np.random.default_rng(cues)
-    others = np.array([align(posteriors, _reordered(problem, random.permutation(cues))).score for _ in range(ORDERS)])
+    others = np.array([align(posteriors, _reordered(problem, order)).score for order in _orders(cues)])
     spread = float(others.std(ddof=1))
     if not spread:
         return None
-    return align(posteriors, problem).score - float(others.mean()) >= BELOW_OTHERS * spread
+    return (align(posteriors, problem).score - float(others.mean())) / spread
+
+
+def without_ends(problem: Problem) -> Problem:
+    """A `problem` of `SEVERAL` cues without its first and last `ENDS`, which recordings of a series may share."""
+    cues = len(problem.skip_nats)
+    ends = ENDS if cues >= SEVERAL else 0
+    return part(problem, int(problem.boundaries[ends]), int(problem.boundaries[cues - ends]))
+
+
+def _orders(cues: int) -> list[NDArray[np.intp]]:
+    """Other orders of cues: `ORDERS` drawn by chance, or all of up to four cues."""
+    if cues > 4:
+        random = np.random.default_rng(cues)
+        return [random.permutation(cues) for _ in range(ORDERS)]
+    return [np.array(order) for order in list(permutations(range(cues)))[1:]]
 
 
 def _reordered(problem: Problem, order: NDArray[np.intp]) -> Problem:
@@ -113,12 +129,11 @@ LONGEST = 100  # cues that are tested together, as the memory and time of the te
 
 
 def foreign_cues(
-    z: NDArray[np.float64], lengths: NDArray[np.integer[Any]], in_order: Callable[[int, int], bool | None]
+    z: NDArray[np.float64], lengths: NDArray[np.integer[Any]], order: Callable[[int, int], float | None]
 ) -> NDArray[np.bool_]:
     """(J,) which cues are in foreign stretches, by their deviations z (NaN: not on the path) and `lengths` in tokens.
 
-    in_order: whether cues first .. last-1 fit the audio between their neighbours in this order alone; None if that
-    cannot be told, and they stay.
+    order: `order_deviation` of cues first .. last-1 in the audio between their neighbours; they stay where it is None.
     """
     foreign = np.zeros(len(z), bool)
     placed = np.flatnonzero(np.isfinite(z))
@@ -135,7 +150,8 @@ def foreign_cues(
         if end - begin <= 2 * NEAR:
             continue
         for section in np.array_split(np.arange(begin, end), math.ceil((end - begin) / LONGEST)):
-            foreign[section] = in_order(int(section[0]), int(section[-1]) + 1) is False
+            deviation = order(int(section[0]), int(section[-1]) + 1)
+            foreign[section] = deviation is not None and deviation < BELOW_OTHERS
     return foreign
 
 

@@ -20,11 +20,12 @@ from tones import RATE_HZ, Made, sentences, speak, write, write_recordings
 from megahour.align.anchors import Anchoring, greedy_path
 from megahour.align.choice import choose, evidence
 from megahour.align.confidence import Costs, first_problem
+from megahour.align.ctc import Problem
 from megahour.align.document import spell
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import spans
 from megahour.align.stage import Align, doubts
-from megahour.align.wrong_transcript import belongs, decoy_of, in_order
+from megahour.align.wrong_transcript import BELOW_OTHERS, belongs, decoy_of, order_deviation, without_ends
 from megahour.core.errors import ConfigError
 from megahour.core.receipts import Counts, Receipt
 from megahour.core.schemas import DUPLICATES
@@ -159,17 +160,22 @@ def test_the_right_text_fits_in_its_order_alone(errors: float) -> None:
     right, wrong = english(20, rng), english(20, rng)
     posteriors = quantised(say(right, rng, errors).log_probs)
 
-    def fits(texts: list[str]) -> bool | None:
-        return in_order(
-            posteriors, first_problem(spell([(i, np.nan, text) for i, text in enumerate(texts)], UNITS), Costs())
-        )
+    def deviation(texts: list[str], problem_of: Callable[[Problem], Problem] = lambda problem: problem) -> float:
+        document = spell([(i, np.nan, text) for i, text in enumerate(texts)], UNITS)
+        found = order_deviation(posteriors, problem_of(first_problem(document, Costs())))
+        return np.nan if found is None else found
 
-    assert fits(right)
-    assert fits(right[:16] + wrong[16:]), "most of it is right"
-    assert fits(wrong) is False
-    assert fits(right[::-1]) is False
-    assert fits(right[:11]) is None, "too few lines"
-    assert fits(right[:1] * 20) is None, "all lines are alike"
+    assert deviation(right) > BELOW_OTHERS
+    assert deviation(right[:16] + wrong[16:]) > BELOW_OTHERS, "most of it is right"
+    assert deviation(right[:4]) > 1.5, "all other orders of four"
+    assert abs(deviation(wrong)) < 3.5
+    assert deviation(right[::-1]) < 3.5
+    assert np.isnan(deviation(right[:2])), "too few lines"
+    assert np.isnan(deviation(right[:1] * 20)), "all lines are alike"
+    series = [*right[:2], *wrong[2:18], *right[18:]]
+    assert deviation(series) > deviation(series, without_ends)
+    assert deviation(series, without_ends) < 3.5, "a greeting and a farewell are no evidence"
+    assert deviation(right, without_ends) > BELOW_OTHERS
 
 
 def test_decoys_of_short_and_uniform_texts() -> None:

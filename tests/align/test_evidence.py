@@ -114,6 +114,24 @@ def test_a_cue_that_leaves_speech_over_beside_it_must_be_surer() -> None:
     assert unheard(z, lengths, 0.01, 0.0, np.ones(20)).all(), "the rate holds without any left over"
 
 
+@pytest.mark.parametrize("errors", [0.05, 0.4])
+def test_a_line_without_a_time_that_is_said_twice_is_unsure(errors: float) -> None:
+    """Of the two sayings neither text nor sound tells which is the line's; a time does, and so does a second line."""
+    spoken = lines(1, 30)
+    spoken.insert(11, spoken[10])
+    heard = Heard(quantised(say(spoken, np.random.default_rng(5), errors).log_probs), np.zeros(1, np.float32))
+
+    def refused(texts: list[str], *, timed: bool) -> list[int]:
+        hints = [9.0 * i if timed else np.nan for i in range(len(texts))]
+        text = spell([*zip(range(len(texts)), hints, texts, strict=True)], UNITS)
+        return [*map(int, np.flatnonzero(trusted(AlignParams(), heard, text, 0.03, doubtful=False)[1]))]
+
+    once = [*spoken[:10], *spoken[11:]]
+    assert refused(once, timed=False) == [10]
+    assert refused(once, timed=True) == []
+    assert refused(spoken, timed=False) == []
+
+
 def test_speech_around_a_cue_is_what_is_heard_up_to_its_neighbours_per_token() -> None:
     """Cues of two tokens; of the first and last as many are heard, around the second six, around the third one."""
     tokens, free, blank = np.array([2, 3] * 5, np.int32), 1, 0
@@ -141,8 +159,21 @@ def test_a_transcript_is_anothers_by_what_is_placed_and_by_the_whole() -> None:
     assert is_of_another(np.array([sure] * 2 + [absent] * 8), lengths, 0.3)
     assert is_of_another(np.array([sure] * 4 + [unsure] * 6), lengths, 0.3)
     assert not is_of_another(np.full(10, np.nan), lengths, 0.3), "nothing to compare with"
-    assert not is_of_another(np.array([sure] * 4 + [unsure] * 6), lengths, 0.3, lambda: True), "the order decides"
-    assert is_of_another(np.array([sure] * 2 + [unsure] * 8), lengths, 0.3, lambda: True), "not of so few"
+
+
+def test_what_is_sure_and_the_order_of_the_cues_count_together() -> None:
+    def other(sure: int, count: int, order: float | None) -> bool:
+        z = np.array([SURE] * sure + [SURE + 0.1] * (count - sure))
+        return is_of_another(z, np.full(count, 8), 0.3, lambda: order)
+
+    assert not other(4, 10, 2.0), "the order decides where a model is sure of few"
+    assert other(4, 10, 1.0)
+    assert other(5, 10, 0.0), "chance, where lines resemble each other"
+    assert not other(5, 10, None), "where there is no order, half are enough"
+    assert not other(9, 10, 0.5), "nearly all are sure"
+    assert other(4, 40, 0.9), "of many sure cues the order alone tells whose they are"
+    assert other(4, 40, 20.0), "lines that recordings of a series share"
+    assert not other(20, 40, -9.0), "of many, half are enough"
 
 
 def test_few_cues_must_nearly_all_be_sure_and_of_many_half() -> None:

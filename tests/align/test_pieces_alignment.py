@@ -112,7 +112,7 @@ def test_frames_inside_a_refused_cue_rest_before_it() -> None:
 
 def test_mostly_refused_is_refused_altogether(rng: np.random.Generator) -> None:
     spoken = sentences(40, rng)
-    text = document([*spoken[:15], *sentences(25, rng)])
+    text = document([*spoken[:9], *sentences(31, rng)])
     with pytest.raises(NoAnchorsError, match="without an anchor"):
         align_document(quantised(say(spoken, rng).log_probs), text, Costs(), Anchoring(every_frames=400, max_cells=1e6))
 
