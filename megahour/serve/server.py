@@ -25,7 +25,7 @@ from megahour.serve.batcher import Batcher, Pending, RequestBatch
 from megahour.serve.endpoint import Endpoint
 from megahour.serve.metrics import RUNNING, ServiceMeter
 from megahour.serve.segment import Segments
-from megahour.serve.spec import CLOSED, GIVEN_UP, AcceleratorError, ModelSpec, ServiceAddress
+from megahour.serve.spec import CLOSED, GIVEN_UP, AcceleratorError, ModelSpec, ServiceAddress, explain
 from megahour.serve.tls import server_options
 from megahour.serve.worker import ModelRaisedError, Reply, Worker, WorkerDiedError
 
@@ -193,8 +193,19 @@ class Service:
         self._fail(waiting, reason)
 
     def _feed(self, worker: Worker) -> None:
-        """The thread of one worker. It sends the next full batch while one is computed, to keep the worker busy."""
+        """The thread of one worker. A bug in it ends the service: without a thread, clients would wait for ever."""
         sent: deque[RequestBatch] = deque()
+        try:
+            self._feed_batches(worker, sent)
+        except Exception as error:
+            reason = f"{GIVEN_UP}: {explain(error)}"
+            log.exception("%s", reason)
+            for batch in sent:
+                self._fail(batch.items, reason)
+            self._shut(reason)
+
+    def _feed_batches(self, worker: Worker, sent: deque[RequestBatch]) -> None:
+        """Send the next full batch while one is computed, to keep the worker busy. sent: batches without a reply."""
         idle_until_s = 0.0
         while True:
             if not sent:
@@ -216,7 +227,8 @@ class Service:
                     return
             else:
                 now_s = time.monotonic()
-                self._deliver(sent.popleft(), reply, now_s - idle_until_s)
+                self._deliver(sent[0], reply, now_s - idle_until_s)
+                sent.popleft()
                 idle_until_s = now_s
 
     def _send(self, worker: Worker, batch: RequestBatch, sent: deque[RequestBatch]) -> None:

@@ -27,6 +27,7 @@ from megahour.core.errors import ConfigError
 from megahour.serve.client import client
 from megahour.serve.compute import torch_threads
 from megahour.serve.local import serve_in_process
+from megahour.serve.metrics import ServiceMeter
 from megahour.serve.server import Service, serve
 from megahour.serve.spec import (
     AcceleratorError,
@@ -322,6 +323,21 @@ def test_a_killed_worker_costs_a_retry_and_nothing_else() -> None:
         assert_sums(items, results)
         assert service.workers[0].pid != first_pid
         assert c.metrics()["worker_deaths"] == 1
+
+
+def test_a_bug_of_the_service_ends_every_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clients would otherwise wait for a thread that is no more."""
+
+    def broken(*args: object, **values: object) -> None:
+        raise LookupError("a bug")
+
+    monkeypatch.setattr(ServiceMeter, "batch", broken)
+    items, failures = sequences(30, seed=8), dict[int, str]()
+    with serve(SUMS) as service, client(service.endpoint) as c:
+        assert not dict(c.infer(items, on_failure=failures.__setitem__))
+        assert service.ended
+    assert sorted(failures) == [key for key, _ in items]
+    assert any("LookupError: a bug" in reason for reason in failures.values())
 
 
 def test_a_sequence_that_kills_workers_fails_alone_and_by_name() -> None:
