@@ -18,6 +18,7 @@ from megahour.corpus.text.edit_distance import pairs
 
 PEAKS = 240
 SPOKEN = ".spoken.parquet"
+MADE = {"voice": "its mels as sound", "vocoder": ""}  # the recording, by kind of the model
 SYSTEMS = ("baseline", "teacher", "student")
 Row = tuple[int, dict[str, Any]]  # shard, index row
 Step = tuple[str, str, str]  # kind (ok, sub, del, ins), reference word, word of the hypothesis; "" for none
@@ -93,8 +94,8 @@ def spoken_by(inputs: Inputs) -> list[Example]:
             f"{name} {value:.2f}" for name, value in scores.items() if value is not None and value == value
         )
         for speaker, name, condition in (
-            ("the recording", "natural", "its mels as sound"),
-            ("the voice", "spoken", shown),
+            ("the recording", "natural", MADE[config.get("kind")]),
+            ("the model", "spoken", shown),
         ):
             about = soundfile.info(io.BytesIO(row[name]))
             attribution = ", ".join(config.get("attributions", [])) if name == "natural" else "synthetic speech"

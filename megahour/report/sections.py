@@ -177,7 +177,9 @@ def money(value: float, currency: str) -> str:
 
 def speaking(found: Sequence[Example]) -> Markup | None:
     """What a voice says of texts that it has not learnt, each after its recording."""
-    note = "Held-out texts, spoken by the model. Of the recordings one hears what the vocoder makes of their mels."
+    note = (
+        "Held-out texts, spoken by the model. Of a voice's recordings one hears what its vocoder makes of their mels."
+    )
     heard = tag("div", [_utterance(example) for example in found], class_="heard")
     return section("spoken", "What the voice says", note, heard) if found else None
 

@@ -132,7 +132,7 @@ class LearningParams(Params):
     rows: int = Field(20, ge=1)
     """Number of points in the training curve."""
     score_speech: SpeechScoreOptions = Field(SpeechScoreOptions.model_validate({}), json_schema_extra=LATER)
-    """With criterion speech: how often held-out speech is scored while the voice trains, such as {every: 5}.
+    """With criteria speech and sound: how often held-out speech is scored during training, such as {every: 5}.
     docs/stages.md lists the options."""
     average: float = Field(0.0, ge=0.0, lt=1.0, json_schema_extra=LATER)
     """Share of the steps, at the end of training, whose weights are averaged into the model. The average is steadier

@@ -190,10 +190,11 @@ CRITERIA: dict[str, type[CriterionOptions]] = {
 
 
 class SpeechScoreOptions(Options):
-    """How the speech of a voice is scored while it trains: held-out utterances, spoken by the weights of the moment.
+    """How a voice's or vocoder's speech is scored while it trains: held-out utterances, by the weights of the moment.
 
-    The functions are those of `score-speech`. PESQ and STOI compare with the recording's mels through the same vocoder,
-    so that they measure the model alone, and mean little as long as the timing differs.
+    The functions are those of `score-speech`. A voice is compared with the recording's mels through the same vocoder,
+    so that the model alone is measured; its PESQ and STOI mean little, since its timing differs. A vocoder speaks the
+    recording's mels and is compared with the recording.
     """
 
     every: int = Field(0, ge=0)

@@ -188,8 +188,8 @@ class TrainParams(MachineParams, LearningParams):
         for kind, criterion in SOUNDING.items():
             if (self.kind == kind) != (self.criterion == criterion):
                 raise ValueError(f"kind {kind} and criterion {criterion} go together: set both, or neither")
-        if self.score_speech.every and (self.kind != "voice" or not self.held_out):
-            raise ValueError("score_speech needs held-out speech of a voice: set kind: voice and held_out above 0")
+        if self.score_speech.every and (self.kind not in SOUNDING or not self.held_out):
+            raise ValueError("score_speech needs held-out speech: set kind: voice or vocoder, and held_out above 0")
         if self.kind not in SOUNDING:
             return self
         if self.kind == "vocoder" and self.parallel.shard > 1:

@@ -35,10 +35,10 @@ from megahour.export.params import ExportModelParams
 from megahour.export.play import SherpaVoice
 from megahour.export.voice import write_voice_bundle
 from megahour.features.mel_spectrum import MelSpectrum
+from megahour.models import read_vocoder
 from megahour.models.build import build
 from megahour.models.griffin_lim import GriffinLim
 from megahour.transcribe.bundle import Bundle
-from megahour.tts import speaking
 from megahour.tts.exported import ExportedSpeaker
 from megahour.tts.speaking import AnySpeaker, Manner, Speaker
 from megahour.tts.voice_bundle import Form, VoiceBundle
@@ -100,7 +100,7 @@ def said(by: AnySpeaker, text: str, **manner: Any) -> NDArray[np.float32]:
 def few_rounds() -> Iterator[None]:
     """Few rounds of Griffin-Lim, because a graph of 32 takes seconds to trace and load."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(speaking, "GriffinLim", partial(GriffinLim, rounds=3))
+        patch.setattr(read_vocoder, "GriffinLim", partial(GriffinLim, rounds=3))
         yield
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
+import soundfile
 import torch
 from click.testing import CliRunner
 from made_once import made_once
@@ -30,7 +33,7 @@ from megahour.models.build import build
 from megahour.models.griffin_lim import GriffinLim
 from megahour.models.vocoder import PeriodJudge, SpectrumJudge, VocoderModel, spectral_distance
 from megahour.train.params import TrainParams
-from megahour.train.session import train
+from megahour.train.session import SPOKEN, train
 from megahour.train.stage import Train
 from megahour.tts.params import SpeakParams
 from megahour.tts.speak_stage import Speak
@@ -59,6 +62,38 @@ def tone(samples: int = 8_000) -> torch.Tensor:
     at = np.arange(samples) / 8_000
     noise = np.random.default_rng(1).normal(0, 0.01, samples)
     return torch.from_numpy((0.3 * np.sin(2 * np.pi * 220 * at) * np.cos(9 * at) + noise).astype(np.float32))[None]
+
+
+def test_a_vocoder_is_scored_on_recordings_while_it_trains(tmp_path: Path, made: Path) -> None:
+    asked = {"score_speech": {"every": 1, "utterances": 1}}
+    weights, rows = trained(tmp_path, {"features": Artifact(made / "data")}, SOUND | asked)
+    plain = Artifact(made / "vocoder")
+    assert weights == plain.read_bytes(0, ".safetensors")
+    assert b"held_out_mcd_db" not in plain.read_bytes(0, ".curves.jsonl")
+    said = pq.read_table(io.BytesIO(Artifact(tmp_path / "model").read_bytes(0, SPOKEN))).to_pylist()
+    natural = {row["key"]: row["sound"] for row in Artifact(made / "data").read_table(0, SUFFIX).to_pylist()}
+    for row in said:
+        recording, made_of_mels = (
+            soundfile.read(io.BytesIO(row[name]), dtype="int16")[0] for name in ("natural", "spoken")
+        )
+        assert recording.tolist() == pytest.approx(natural[row["key"]], abs=1)
+        assert len(made_of_mels) == pytest.approx(len(recording), abs=160), "it has the recording's timing"
+    assert rows[-1]["held_out_mcd_db"] > 0
+    assert rows[-1].keys() >= {"held_out_pesq", "held_out_stoi"}
+
+
+def test_a_voice_trains_with_its_vocoder(tmp_path: Path, made: Path) -> None:
+    """Its held-out speech sounds otherwise; its weights are the same."""
+    inputs = {"features": Artifact(made / "data")}
+    settings = TINY | {"whole_epochs": 1, "rows": 1}
+    first, rows = trained(tmp_path / "one", inputs, settings)
+    second, others = trained(tmp_path / "two", inputs | {"vocoder": Artifact(made / "vocoder")}, settings)
+    assert first == second
+    assert rows[-1]["held_out_mcd_db"] != others[-1]["held_out_mcd_db"]
+    with pytest.raises(ConfigError, match="a model of kind voice, not vocoder"):
+        trained(tmp_path / "three", inputs | {"vocoder": Artifact(made / "voice")}, settings)
+    with pytest.raises(ConfigError, match="`vocoder` makes the held-out speech of a voice"):
+        trained(tmp_path / "four", inputs | {"vocoder": Artifact(made / "vocoder")}, SOUND)
 
 
 @pytest.fixture(scope="module")

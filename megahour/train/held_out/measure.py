@@ -111,10 +111,10 @@ class HeldOut:
     def __init__(self, job: TrainingJob, trainer: Trainer, meters: RunMeters, rank: int) -> None:
         self._job, self._trainer, self._meters = job, trainer, meters
         p, self._in_one_piece = job.params, job.params.parallel.shard == 1
-        self._speaks = p.criterion == "speech" and job.held_out is not None
+        self._always = p.criterion == "speech" and self._in_one_piece
         self._tokens: Sequence[str] = job.config.get("tokens", ()) if self._in_one_piece else ()
         self._speech: HeldOutSpeech | None = None
-        if p.criterion == "speech" and job.held_out is not None and rank == 0:
+        if (p.criterion == "speech" or p.score_speech.every) and job.held_out is not None and rank == 0:
             wanted, texts = p.score_speech, partial(texts_of, job.held_out)
             scorer = SpeechScorer(wanted, texts, meters.alive) if wanted.every else None
             self._speech = HeldOutSpeech(job.config, job.vocoder, scorer, wanted.utterances)
@@ -138,7 +138,7 @@ class HeldOut:
                 more.update(self._misspellings(share(), summed))
             every = self._job.params.score_speech.every
             scored = every > 0 and (last or row % every == 0)
-            if self._speaks and (self._in_one_piece or scored):
+            if scored or self._always:
                 more = self._spoken(self._job.held_out, summed, step, scored)
         held = Sums(loss, round(weight), round(correct))
         return {"held_out_loss": held.mean_loss, "held_out_accuracy": held.accuracy, **more}

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from megahour.batches.loader import Batch
 from megahour.features.mel_spectrum import MelSpectrum
 from megahour.models.read_vocoder import vocoder_at
+from megahour.models.vocoder import VocoderModel
 from megahour.models.voice import VoiceModel
 from megahour.train.held_out.scores import SpeechScorer, means_of
 
@@ -28,12 +29,11 @@ Sound = NDArray[np.float32]
 
 
 class _Utterance(NamedTuple):
-    """phones (1, U), voice and language (1,); sound: the recording through the vocoder; heard: its analysis."""
+    """given: of a voice phones (1, U), voice and language (1,), of a vocoder normalised mels (1, T, M). sound: what the
+    speech is compared with; heard: its analysis."""
 
     key: int
-    phones: Tensor
-    voice: Tensor
-    language: Tensor
+    given: tuple[Tensor, ...]
     sound: Sound
     heard: SpeechAnalysis
 
@@ -41,8 +41,9 @@ class _Utterance(NamedTuple):
 class HeldOutSpeech:
     """Speaks the first held-out utterances of at most `LONGEST_FRAMES`, with predicted durations.
 
-    config: of a model of kind voice. vocoder: address of a trained one; "" means Griffin-Lim. Speech is compared with
-    the recordings' mels through the same vocoder (`features.distortion`), so that the model alone is measured.
+    config: of a model of kind voice or vocoder. vocoder: address of a trained one for a voice; "" means Griffin-Lim. A
+    voice's speech is compared with the recordings' mels through the same vocoder (`features.distortion`), so that the
+    model alone is measured; what a vocoder makes of the recordings' mels is compared with the recordings.
 
     Raises ConfigError: the vocoder does not fit the voice.
     """
@@ -55,7 +56,7 @@ class HeldOutSpeech:
         utterances: int = UTTERANCES,
     ) -> None:
         spectrum = MelSpectrum.from_config(config["spectrum"])
-        self.rate_hz = spectrum.rate_hz
+        self.rate_hz, self._shift = spectrum.rate_hz, spectrum.shift
         self.table = b""
         """What was scored last, as Parquet."""
         self._vocoder = vocoder_at(vocoder, spectrum).module
@@ -70,14 +71,13 @@ class HeldOutSpeech:
 
         A mean is NaN if no utterance has a value. batches: the held-out pass; only the first call reads from it.
         """
-        assert isinstance(module, VoiceModel)
         first = not self._utterances
         if first:
             self._utterances = [each for each, _ in zip(self._chosen(batches), range(self._count), strict=False)]
         sounds: dict[str, Sound] = {}
         rows = []
         for number, each in enumerate(self._utterances):
-            sound = self._sound(self._spoken(module, each, number))
+            sound = self._said(module, each, number)
             rows.append(self._distances(each, sound))
             sounds[f"spoken/{each.key}"] = sound
             if first:
@@ -89,18 +89,21 @@ class HeldOutSpeech:
             means += own
         return means, sounds
 
-    def _spoken(self, module: VoiceModel, each: _Utterance, number: int) -> Tensor:
-        """Normalised mels (T, M), with the same random draws each time."""
-        device = module.symbol.weight.device
-        generator = torch.Generator(device).manual_seed(number)
-        given = (tensor.to(device) for tensor in (each.phones, each.voice, each.language))
-        mels, _ = module.speak(*given, generator=generator)
-        return mels[0].float().cpu()
+    def _said(self, module: nn.Module, each: _Utterance, number: int) -> Sound:
+        """What the module says, with the same random draws each time."""
+        device = next(module.parameters()).device
+        given = [tensor.to(device) for tensor in each.given]
+        if isinstance(module, VocoderModel):
+            return self._sound(module.vocoder, *given)
+        assert isinstance(module, VoiceModel)
+        mels, _ = module.speak(*given, generator=torch.Generator(device).manual_seed(number))
+        return self._sound(self._vocoder, mels.float().cpu())
 
-    def _sound(self, mels: Tensor) -> Sound:
-        """Samples in ±1 from normalised mels (T, M)."""
+    def _sound(self, vocoder: nn.Module, mels: Tensor) -> Sound:
+        """Samples in ±1 from normalised mels (1, T, M)."""
         with torch.no_grad():
-            sound: Sound = self._vocoder((mels / self._inv_std + self._mean)[None])[0].numpy()
+            found = vocoder(mels / self._inv_std.to(mels.device) + self._mean.to(mels.device))[0]
+        sound: Sound = found.float().cpu().numpy()
         return np.nan_to_num(sound).clip(-1, 1)
 
     def _distances(self, each: _Utterance, sound: Sound) -> list[float]:
@@ -119,8 +122,13 @@ class HeldOutSpeech:
             for b, (key, frames) in enumerate(zip(batch.keys, batch.lengths.tolist(), strict=True)):
                 if frames > LONGEST_FRAMES:
                     continue
-                phones = batch.targets["phones"][b]
-                voice, language = (torch.from_numpy(batch.targets[name][b : b + 1]) for name in ("voices", "languages"))
-                sound = self._sound(torch.from_numpy(np.array(batch.features[b, :frames], np.float32)))
-                said = torch.from_numpy(phones[phones > 0])[None]
-                yield _Utterance(int(key), said, voice, language, sound, analyse(sound, self.rate_hz))
+                mels = torch.from_numpy(np.array(batch.features[b : b + 1, :frames], np.float32))
+                if "sound" in batch.targets:
+                    given: tuple[Tensor, ...] = (mels,)
+                    sound = batch.targets["sound"][b, : (frames - 1) * self._shift].astype(np.float32)
+                else:
+                    phones = batch.targets["phones"][b]
+                    who = (torch.from_numpy(batch.targets[name][b : b + 1]) for name in ("voices", "languages"))
+                    given = (torch.from_numpy(phones[phones > 0])[None], *who)
+                    sound = self._sound(self._vocoder, mels)
+                yield _Utterance(int(key), given, sound, analyse(sound, self.rate_hz))
