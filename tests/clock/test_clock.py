@@ -4,6 +4,7 @@ import json
 import re
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -370,6 +371,31 @@ def measures(path: str) -> None:
     calibrate.STEPS = 8
     sys.argv = ["calibrate", path, "50000"]
     calibrate.main()
+
+
+def test_the_work_of_gtc_is_timed_after_gradients_as_in_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of the form gradient takes twice the time after one: repeated alone it finds its memory in the caches."""
+    from megahour.clock.calibrate import LstmStep, calibrate
+    from megahour.sync.trainers.compressed import Compressed
+
+    done: list[str] = []
+
+    def noted(cls: type, name: str) -> None:
+        call = getattr(cls, name)
+
+        def calling(self: object, *arguments: object) -> object:
+            done.append(name)
+            return call(self, *arguments)
+
+        monkeypatch.setattr(cls, name, calling)
+
+    noted(LstmStep, "gradient")
+    noted(Compressed, "step")
+    monkeypatch.setattr("megahour.clock.calibrate.STEPS", 1)
+    virtual.run(lambda group: calibrate(LstmStep(2_000), 2_000, group, node_workers=1), 1)
+    steps = [before for before, after in pairwise(done) if after == "step"]
+    assert len(steps) > 4
+    assert set(steps) == {"gradient"}
 
 
 @pytest.mark.parametrize("nodes", [2, 3])
