@@ -56,27 +56,33 @@ def main() -> None:
     parser.add_argument("--sizes", default="0.56,1.12")
     parser.add_argument("--size", type=float, default=5.6)
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="other parameters of all runs")
+    parser.add_argument("--until", default="", metavar="STEP", help="run only what this step needs")
+    parser.add_argument("--shared", nargs="*", default=[], metavar="STEP", help="steps that the runs share, not shown")
     parser.add_argument("--cpu", action="store_true", help="compare CPU seconds of tasks, not time on the clock")
-    parser.add_argument("--write", action="store_true", help="write plan_hours.md beside this script")
+    parser.add_argument("--write", action="store_true", help="write the page beside this script")
+    parser.add_argument("--page", default="plan_hours", help="name of the page, _cpu is added by --cpu")
     given = parser.parse_args()
     load = os.getloadavg()[0]
+    runs = [*given.set, "--quiet", *(["--until", given.until] if given.until else [])]
     small = [str(given.folder / f"size-{size}") for size in given.sizes.split(",")]
     for size, run in zip(given.sizes.split(","), small, strict=True):
-        megahour("run", given.recipe, f"{given.key}={size}", *given.set, f"run={run}", "--quiet")
+        megahour("run", given.recipe, f"{given.key}={size}", f"run={run}", *runs)
     sources = [word for run in small for word in ("--from", run)]
     large = str(given.folder / f"size-{given.size}")
     plan = ["plan", given.recipe, *given.set, "--hours", str(given.size), "--of", given.of, *sources, "--json"]
     planned = json.loads(megahour(*plan, "--cores", str(os.cpu_count())))
-    megahour("run", given.recipe, f"{given.key}={given.size}", *given.set, f"run={large}", "--quiet")
+    megahour("run", given.recipe, f"{given.key}={given.size}", f"run={large}", *runs)
     rows = []
     for step in planned["steps"]:
+        if step["name"] in given.shared:
+            continue
         made = Artifact(f"{large}/{step['name']}")
         models_s = made.figures(DEVICES).get("seconds", 0.0)
         took = net(made.timings(), "cpu_seconds") + models_s if given.cpu else made.wall()["seconds"]
         unit = "cpu" if given.cpu else "wall"
         rows.append(Row(step["name"], step[f"{unit}_s"], step[f"{unit}_range_s"], took))
-    target = __file__.replace(".py", "_cpu.py") if given.cpu else __file__
-    publish(target, page(given, rows, load), write=given.write)
+    target = Path(__file__).with_name(f"{given.page}{'_cpu' * given.cpu}.py")
+    publish(str(target), page(given, rows, load), write=given.write)
 
 
 def net(timings: Mapping[int, Mapping[str, Any]], name: str) -> float:
@@ -85,7 +91,9 @@ def net(timings: Mapping[int, Mapping[str, Any]], name: str) -> float:
 
 
 def page(given: argparse.Namespace, rows: list[Row], load: float) -> list[str]:
-    flags = given.cpu * "--cpu " + (f"--set {' '.join(given.set)} " if given.set else "")
+    flags = given.cpu * "--cpu " + (f"--page {given.page} " if given.page != "plan_hours" else "")
+    flags += f"--until {given.until} " if given.until else ""
+    flags += "".join(f"--{key} {' '.join(words)} " for key in ("set", "shared") if (words := getattr(given, key)))
     recipe = "" if given.recipe == "demo" else f"--recipe {given.recipe} "
     long = [row for row in rows if row.took >= LEAST_S]
     short = [row for row in rows if row.took < LEAST_S]
