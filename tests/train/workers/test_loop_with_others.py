@@ -238,7 +238,7 @@ def test_one_more_worker_is_lost_while_the_others_form_a_group(
     tmp_path: Path, data: dict[str, Artifact], an_epoch: tuple[int, int]
 ) -> None:
     def act(run: Forked) -> None:
-        until(run.together)
+        until(lambda: run.together() and list(run.folder.glob("checkpoints/*/checkpoint.json")))
         run.holds_back.set()
         run.workers[0].kill()
         run.lost.append(0)
