@@ -106,7 +106,7 @@ def training(
     panels = [
         panel(
             figures.lines(curves[metric], x_label="share of the training, %", y_label=f"{name}, {unit}", label=name),
-            title=name.capitalize(),
+            title=name[:1].upper() + name[1:],
         )
         for metric, (name, unit) in METRICS.items()
         if metric in curves
