@@ -52,3 +52,12 @@ def test_all_that_megahour_asks_for_is_hashed_but_torch() -> None:
         asked |= {each for each in extras[extra] if not each.startswith("megahour")}
     names = {name(re.match(r"[\w.-]+", each)[0]) for each in asked}  # type: ignore[index]
     assert names - pins("constraints-hashed.txt").keys() == {"torch"}, "run `make hashes`"
+
+
+def test_no_pattern_has_a_possessive_group_that_python_3_11_2_fails_at() -> None:
+    """Before 3.11.5 these raise SystemError at some texts; `written_forms._POSSESSIVE` is for newer versions only."""
+    possessive = re.compile(r"\)(?:[*+?]|\{+\d*,?\d*\}+)\+|\(\?>")
+    assert all(map(possessive.search, (r"(?:ab)*+", r"(a){{2,}}+", r"(?>a)")))
+    assert not possessive.search(r"(a+)\d++")
+    sources = {file: file.read_text("utf-8") for file in (ROOT / "megahour").rglob("*.py")}
+    assert [str(file) for file, source in sources.items() if possessive.search(source)] == []

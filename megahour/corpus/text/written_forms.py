@@ -7,6 +7,7 @@ no other repetition of its kind can have started.
 from __future__ import annotations
 
 import re
+import sys
 import unicodedata
 from collections.abc import Iterable
 from functools import cache
@@ -16,6 +17,8 @@ from megahour.corpus.text.languages.lookup import reads_numbers, tongue
 
 LETTER = r"[^\W\d_]"
 VULGAR = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅛⅜⅝⅞"
+# For a group that repeats. Python before 3.11.5 may raise SystemError; there, the parts of a word take memory.
+_POSSESSIVE = "+" if sys.version_info >= (3, 11, 5) else ""
 _SPACE = "[ \u00a0\u202f\u2009]"
 _MINUS = r"(?<![\w.,)\]])[-−]"
 _END = r"(?![\w²³'’])"  # after a unit
@@ -110,8 +113,8 @@ def _symbol_rule(words: Tongue) -> str:
 
 
 def _word_rule() -> str:
-    word = rf"{LETTER}(?:{LETTER}|[{marks()}])*+"
-    return rf"(?P<word>{word}(?:(?:['’ʼ]|(?<=[^\W\d_]{{2}})[-‐]\n[ \t]{{0,4}}(?=[^\W\d_]{{2}})){word})*+)"
+    word = rf"{LETTER}++(?:[{marks()}]++{LETTER}*+)*{_POSSESSIVE}"
+    return rf"(?P<word>{word}(?:(?:['’ʼ]|(?<=[^\W\d_]{{2}})[-‐]\n[ \t]{{0,4}}(?=[^\W\d_]{{2}})){word})*{_POSSESSIVE})"
 
 
 def _web_rules() -> list[str]:
@@ -199,7 +202,7 @@ def _number_rules(words: Tongue) -> list[str]:
         r"(?P<fraction>(?<![\w/⁄.,])(?:(?P<mixed>\d{1,3}) )?(?P<top>\d{1,2})[/⁄](?P<bottom>[2-68]|10)(?![\w/⁄]))",
         rf"(?P<halves>(?<![\w/⁄.,])(?P<units>\d{{1,3}}){gap}(?P<vulgar>[{VULGAR}]))",
         rf"(?P<ordinal>(?<![.,])(?P<rank>{_rank(words)})(?P<os>{words.ordinal_suffix or '(?!)'})(?!\w))",
-        rf"(?P<chain>(?<![\w.])(?!{grouped_number(words)}(?![.\d]))\d++(?:\.\d++){{2,}}+)",
+        rf"(?P<chain>(?<![\w.])(?!{grouped_number(words)}(?![.\d]))\d++(?:\.\d++){{2,}}{_POSSESSIVE})",
         rf"(?P<range>(?<![\w.,-])(?P<low>{number})(?P<dash>[–—-])(?P<high>{number})(?![\w-]))",
         rf"(?P<number>(?P<minus>{_MINUS})?(?P<value>{number}))",
     ]
