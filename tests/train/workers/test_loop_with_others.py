@@ -352,7 +352,7 @@ def test_a_row_of_sequence_training_counts_utterances_without_a_path() -> None:
     run.at = Position(sums=Sums(4.0, 2, 1, 3), done=1)
     run.readings, run.in_step, run.total, run.group = StepReadings(), True, 5, TorchGroup()
     run.job = cast("Any", SimpleNamespace(sequence="a goal"))
-    run.held_out = cast("Any", SimpleNamespace(columns=lambda *_: {}))
+    run.held_out = cast("Any", SimpleNamespace(columns=lambda *_, **__: {}, scored=lambda: b""))
     run.meters = cast("Any", SimpleNamespace(row=lambda _: None))
     run._row(Phase("labelled", 0, 0, 1, 0, 0), 0.1)
     assert run.at.curves.rows[-1].items() >= {"loss": 2.0, "without_path": 3}.items()
