@@ -111,9 +111,9 @@ def _others(text: NDArray[np.int32], own: NDArray[np.int32]) -> NDArray[np.int32
 
 
 def said_beside(posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, around: int) -> NDArray[np.bool_]:
-    """(J,) which cues of the path are said about as well in the speech without a text before or after them.
+    """(J,) which cues of the path fit the speech beside them, which has no text, about as well as their own place.
 
-    Which of the two places is the cue's cannot be told. posteriors: (T, V) as for `ctc.align`. around: frames on either
+    Such a cue may belong to either place. posteriors: (T, V) as for `ctc.align`. around: frames on either
     side of a cue that belong to its place.
     """
     units, frames = greedy_path(posteriors, problem.blank)

@@ -5,7 +5,6 @@ A stage's options are built from its pydantic model only when its command is use
 
 from __future__ import annotations
 
-import gc
 import logging
 import shlex
 import sys
@@ -27,8 +26,6 @@ from megahour.runner.lazy_group import LazyGroup
 
 if TYPE_CHECKING:
     from megahour.recipes.run import StepPlan
-
-YOUNG = 20_000  # new objects between two collections: Python's 700 takes a tenth of the start, for nothing
 
 
 class Commands(LazyGroup):
@@ -306,7 +303,6 @@ def _for_users(error: Exception) -> MegahourError | None:
 def main() -> None:
     """Entry point: prints errors that a user can fix without a traceback, and handles SIGTERM like Ctrl-C."""
     end_by_sigterm()
-    gc.set_threshold(YOUNG)
     try:
         app()
     except Exception as error:

@@ -71,7 +71,7 @@ def measured(
     work = sum(whole) if machine == "train" else work
     device_s = {"cores": 0.0, "service": max(0.0, task_s - cpu_s), "train": task_s}[machine]
     if machine == "service":
-        # Where nobody counted it: a task that waits keeps all model processes busy, one for each worker.
+        # Older runs have no count: we assume that a waiting task keeps all model processes busy, one for each worker.
         counted = output.figures(DEVICES).get("seconds")
         device_s = device_s * workers / min(workers, len(seconds)) if counted is None else float(counted)
         task_s = cpu_s + device_s

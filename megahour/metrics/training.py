@@ -56,13 +56,13 @@ class Training:
         for path in sorted(folder.glob("steps-?????.jsonl")):
             if row := last_row(path):
                 yield from _of_worker(str(int(path.stem.removeprefix("steps-"))), row)
-        rows = last_rows(folder / "train.log.jsonl")
+        rows = list(rows_backwards(folder / "train.log.jsonl"))
         if rows:
-            yield from _of_curves(rows[-1])
+            yield from _of_curves(rows[0])
         for measure in SPEECH:  # not every row has all of them
-            values = [row[f"held_out_{measure}"] for row in rows if row.get(f"held_out_{measure}") is not None]
-            if values:
-                yield MetricSample("megahour_training_speech", values[-1], {"measure": measure})
+            values = (row.get(f"held_out_{measure}") for row in rows)
+            if (value := next((each for each in values if each is not None), None)) is not None:
+                yield MetricSample("megahour_training_speech", value, {"measure": measure})
         if self._checkpoints:
             yield from self._of_checkpoints()
 
@@ -89,24 +89,24 @@ class Training:
 
 def last_row(path: Path) -> dict[str, Any]:
     """The last complete row of a file of JSON lines; {} if there is none."""
-    return next(reversed(last_rows(path)), {})
+    return next(rows_backwards(path), {})
 
 
-def last_rows(path: Path) -> list[dict[str, Any]]:
-    """The complete rows among the last `LAST_BYTES` of a file of JSON lines."""
+def rows_backwards(path: Path) -> Iterator[dict[str, Any]]:
+    """The complete rows among the last `LAST_BYTES` of a file of JSON lines, the last one first."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, path.stat().st_size - LAST_BYTES))
             lines = file.read().split(b"\n")[:-1]  # after the last newline: nothing, or an incomplete row
     except OSError:
-        return []
-    rows = []
-    for line in lines:
+        return
+    for line in reversed(lines):
         try:
-            rows.append(json.loads(line))
+            row = json.loads(line)
         except ValueError:
             continue
-    return [row for row in rows if isinstance(row, dict)]
+        if isinstance(row, dict):
+            yield row
 
 
 def _of_worker(rank: str, row: Mapping[str, Any]) -> Iterator[MetricSample]:

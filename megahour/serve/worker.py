@@ -97,7 +97,7 @@ def _send_header(pipe: Connection, **values: object) -> None:
 
 
 def _limit_writes(pipe: Connection, timeout_s: float) -> None:
-    """Make a write raise BlockingIOError if nobody reads from the full pipe for `timeout_s`."""
+    """Make a write raise BlockingIOError when the pipe stays full for `timeout_s`."""
     seconds, rest = divmod(timeout_s, 1)
     with socket.socket(fileno=os.dup(pipe.fileno())) as end:
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(rest * 1e6)))

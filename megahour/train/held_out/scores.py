@@ -21,7 +21,8 @@ from megahour.train.options import SpeechScoreOptions
 LOG = logging.getLogger(__name__)
 SCORES = ("pesq", "stoi", "mos")
 Sound = NDArray[np.float32]
-Texts = Callable[[Collection[int]], Mapping[int, tuple[str, str]]]
+Text = tuple[str, str]  # and its language
+Texts = Callable[[Collection[int]], Mapping[int, Text]]
 """Text and language of utterances by key."""
 Pairs = Iterator[tuple[int, tuple[Sound, Sound]]]
 
@@ -42,6 +43,7 @@ class SpeechScorer:
 
     def __init__(self, options: SpeechScoreOptions, texts: Texts, alive: Callable[[Pairs], Pairs] = iter) -> None:
         self._options, self._texts, self._alive, self._failed = options, texts, alive, set[str]()
+        self._read: Mapping[int, Text] | None = None
         self._listen: Callable[[Sound, int], str] | None = None
         with needing("tts", install_as="tts"):
             import pesq  # type: ignore[import-untyped] # noqa: F401
@@ -59,13 +61,14 @@ class SpeechScorer:
     def score(self, pairs: Mapping[int, tuple[Sound, Sound]], rate_hz: int) -> tuple[list[float], bytes]:
         """Means of `columns_of` (NaN without any value), and the utterances with their sound as Parquet.
 
-        pairs: the recording and what the voice said (N,), by the key of the utterance.
+        pairs: the recording and what the voice said (N,), by the key of the utterance; the same utterances each time.
         """
-        texts = self._texts(pairs)
-        rows = [
-            {"key": key, "text": texts.get(key, ("", ""))[0], **self._scores(*pair, rate_hz, *texts.get(key, ("", "")))}
-            for key, pair in self._alive(iter(pairs.items()))
-        ]
+        if self._read is None:
+            self._read = self._texts(pairs)
+        rows = []
+        for key, pair in self._alive(iter(pairs.items())):
+            text, language = self._read.get(key, ("", ""))
+            rows.append({"key": key, "text": text, **self._scores(*pair, rate_hz, text, language)})
         names = SCORES[: 3 if self._options.mos else 2]
         means = means_of([[row.get(name, np.nan) for name in names] for row in rows], len(names))
         if self._listen is not None:

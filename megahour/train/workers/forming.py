@@ -17,7 +17,7 @@ from torch._C._distributed_c10d import BarrierOptions, PrefixStore, ProcessGroup
 
 from megahour.sync.group.base import WorkerLostError
 
-CONNECT_S = 10.0  # gloo's limit for each peer; the dead are told by the coordinator
+CONNECT_S = 10.0  # gloo's limit for each peer; of lost workers the coordinator tells sooner
 _POLL_S = 0.05
 _BACKEND = "megahour_formed"
 

@@ -284,7 +284,7 @@ def has_ended(process: int) -> bool:
 
 
 def leave_an_address(member: membership.GroupMember) -> None:
-    """What gloo tells the others, where nobody will listen once this process has ended."""
+    """Publish an address as gloo does; once this process has ended, connecting to it fails."""
     connecting = (PrefixStore("elsewhere", membership._client(60.0)), 2, 3)
     threading.Thread(target=ProcessGroupGloo, args=connecting, daemon=True).start()
     member._store.wait(["elsewhere/0/2"])
