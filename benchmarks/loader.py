@@ -30,12 +30,12 @@ import numpy as np
 import pyarrow as pa
 
 from megahour.batches.ahead import Ahead, Request
+from megahour.batches.cache import Cache
 from megahour.batches.index import shelves
 from megahour.batches.labels import SenoneLabels
 from megahour.batches.loader import Loader
+from megahour.batches.near import Near
 from megahour.batches.window import Front
-from megahour.core.cache import Cache
-from megahour.core.near import Near
 from megahour.core.receipts import Counts, Manifest
 from megahour.core.schemas import SENONE_ALIGNMENTS
 from megahour.core.store import Artifact, content_digest, finish

@@ -31,7 +31,6 @@ from page import machine, publish, python
 
 from megahour.align.choice import Refused, trusted
 from megahour.align.document import spell
-from megahour.align.frontend import FrontEnd, Source
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard, listen
 from megahour.align.tables import Clock, time_words
@@ -43,6 +42,7 @@ from megahour.corpus.generate.sentences import Sentence
 from megahour.corpus.generate.synthesise import render, speak_sentence
 from megahour.corpus.generate.voices import voice
 from megahour.corpus.media.audio import to_int16
+from megahour.features.frontend import FrontEnd, Source
 from megahour.models.service import model_spec, open_session
 
 RATE_HZ = 16_000

@@ -27,9 +27,9 @@ import pyarrow as pa
 import pyarrow.ipc
 from numpy.typing import NDArray
 
-from megahour.align.frontend import FrontEnd, Source, blocks_of, misfit
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
+from megahour.features.frontend import FrontEnd, Source, blocks_of, misfit
 from megahour.serve.client import Session
 
 SILENCE = 255  # cost of every token but the blank in frames missing from the model's output at the end

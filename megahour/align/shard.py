@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from megahour.align.anchors import greedy_path
 from megahour.align.choice import PlacedTranscript, Refused, best_transcript, confirmed_cues, reading_of, recognised
-from megahour.align.frontend import FrontEnd, Source
 from megahour.align.params import EXAMPLE, AlignParams
 from megahour.align.posteriors import SUFFIX, Heard, PosteriorWriter, listen, open_posteriors
 from megahour.align.tables import Clock, heard_of, joined, keyed, refusal, segments_of, words_of
@@ -27,6 +26,7 @@ from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.tar import TarWindow
+from megahour.features.frontend import FrontEnd, Source
 from megahour.models.service import open_session
 from megahour.serve.spec import ModelSpec
 

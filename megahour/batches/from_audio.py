@@ -2,7 +2,7 @@
 
 With whole utterances, each is computed once, in the threads that make batches. With chunks, an utterance is in many
 batches, so the features of a shard are computed when its window opens, into a file shared by the processes of a machine
-(`core.near`).
+(`batches.near`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pyarrow as pa
 from megahour.batches.bucket import Index
 from megahour.batches.in_order import in_order
 from megahour.batches.labels import Labels
+from megahour.batches.near import mapped
 from megahour.batches.ragged import Ragged
 from megahour.batches.window import OpenShelf, Shelf
-from megahour.core.near import mapped
 from megahour.core.records import fingerprint
 from megahour.features.stack import stacked_frames
 

@@ -1,6 +1,6 @@
 """Selects the utterances to train on, in one pass over the small columns of a features artifact.
 
-These columns precede the features in each shard (`core.near`) and make up a few thousandths of the artifact. Memory
+These columns precede the features in each shard (`batches.near`) and make up a few thousandths of the artifact. Memory
 holds one bit per utterance.
 """
 

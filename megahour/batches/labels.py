@@ -17,9 +17,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megahour.batches.in_order import in_order
+from megahour.batches.near import mapped
 from megahour.batches.ragged import Ragged
 from megahour.core.errors import StageError
-from megahour.core.near import mapped
 from megahour.core.store import Artifact
 from megahour.features.stack import subsample
 

@@ -83,9 +83,9 @@ def command(audio: str, text: str, aligner: str, language: str, form: str, out: 
 
 
 def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -> AlignedFile:
-    from megahour.align.frontend import FrontEnd
     from megahour.core.config import parse
     from megahour.engine.local import LocalEngine
+    from megahour.features.frontend import FrontEnd
     from megahour.recipes.recipe import load_stage
     from megahour.runner.runner import run_stage
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.frontend import FrontEnd, Rows
+from megahour.features.frontend import FrontEnd, Rows
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.exported_stream import ExportedEncoder, ExportedStream
 from megahour.tts.voice_bundle import FILES, Form, Precision, VoiceBundle

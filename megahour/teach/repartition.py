@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from megahour.core.cache import Cache
+from megahour.batches.cache import Cache
+from megahour.batches.near import Near
 from megahour.core.errors import ConfigError, StoreError
-from megahour.core.near import Near
 from megahour.core.receipts import Receipt
 from megahour.core.records import key_of
 from megahour.core.stage import Context, Task
@@ -151,5 +151,5 @@ def _repeated(rows: Index, times: int) -> Index:
 
 
 def _joined(tables: Sequence[pa.Table], order: Index) -> pa.Table:
-    """Join tables and reorder their rows, in one record batch as readers of single rows need (`core.near`)."""
+    """Join tables and reorder their rows, in one record batch as readers of single rows need (`batches.near`)."""
     return pa.concat_tables(tables).combine_chunks().take(pa.array(order)).combine_chunks()

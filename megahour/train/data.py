@@ -15,15 +15,15 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megahour.batches.augment import Augment
+from megahour.batches.cache import Cache
 from megahour.batches.from_audio import FromAudio
 from megahour.batches.index import shelves, small_columns
 from megahour.batches.labels import Labels, TopK
 from megahour.batches.loader import Loader
+from megahour.batches.near import Near
 from megahour.batches.pseudo_texts import PseudoTexts
 from megahour.batches.window import FeatureSource, Front, Shelf, Stored
-from megahour.core.cache import Cache
 from megahour.core.errors import ConfigError, StageError
-from megahour.core.near import Near
 from megahour.core.records import key_of
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.frontend import FrontEnd, Rows
 from megahour.core.errors import ConfigError
+from megahour.features.frontend import FrontEnd, Rows
 from megahour.features.normalise import CausalMean
 
 QUIET_FRAMES = 20  # 0.2 s: window in which to look for the quietest place

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.frontend import FrontEnd, Rows
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.kinds import kind_of, makers_of
 from megahour.core.store import Artifact
 from megahour.decode.params import DecodeParams
 from megahour.decode.token_search import TokenSearcher
+from megahour.features.frontend import FrontEnd, Rows
 from megahour.models.configuration import read_config
 from megahour.models.foreign import ForeignModel
 from megahour.models.inference import Model, Outputs, load, output_without_graph

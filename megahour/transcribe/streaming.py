@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from megahour.align.frontend import Rows
 from megahour.core.errors import ConfigError
+from megahour.features.frontend import Rows
 from megahour.models.conformer import STREAMED, AttentionContext
 from megahour.models.inference import Model
 from megahour.models.streaming import ModelStream, encoder_of, look_ahead

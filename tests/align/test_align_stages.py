@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from tones import RATE_HZ, sentences, speak, train_listener, write, write_recordings
 
-from megahour.align.frontend import FrontEnd, Source
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import listen
 from megahour.align.stage import Align
@@ -18,6 +17,7 @@ from megahour.core.store import Artifact
 from megahour.corpus.media.tar import ShardAudio
 from megahour.cut.params import CutParams
 from megahour.cut.stage import Cut
+from megahour.features.frontend import FrontEnd, Source
 from megahour.score.alignment_stage import ScoreAlignment
 from megahour.score.params import ScoreAlignmentParams
 from megahour.serve.local import serve_in_process

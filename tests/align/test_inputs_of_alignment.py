@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from megahour.align.choice import LEAST_LINKS, Evidence, choose, evidence
 from megahour.align.document import spell
-from megahour.align.frontend import FrontEnd, Source
 from megahour.align.posteriors import PIECE_FRAMES, Heard, PosteriorWriter, in_bursts, listen, open_posteriors, spans
 from megahour.align.shard import Recordings
 from megahour.align.tables import Clock
@@ -29,6 +28,7 @@ from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.cut.aligned import Tables
 from megahour.features.fbank import log_mel, with_mirrored_ends
+from megahour.features.frontend import FrontEnd, Source
 from megahour.serve.spec import bucket_frames
 
 TOKENS = ["<blank>", " ", *"abcdefghijklmnopqrstuvwxyz'"]

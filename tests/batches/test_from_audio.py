@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from made_audio import MELS, Spoken, audio_artifact, speech
 
+from megahour.batches.cache import Cache
 from megahour.batches.from_audio import FromAudio
 from megahour.batches.index import shelves
 from megahour.batches.loader import Batch, Loader
+from megahour.batches.near import Near
 from megahour.batches.token_labels import TokenLabels
 from megahour.batches.window import Front
-from megahour.core.cache import Cache
 from megahour.core.errors import ConfigError
-from megahour.core.near import Near
 from megahour.core.store import Artifact
 from megahour.features.clips import Clips
 from megahour.features.on_the_fly import OnTheFly

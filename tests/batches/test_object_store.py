@@ -13,12 +13,12 @@ import pytest
 from counting_proxy import Counts, counted_s3
 from made_artifacts import MELS, features_artifact, units_artifact, utterances
 
+from megahour.batches.cache import Cache
 from megahour.batches.index import shelves
 from megahour.batches.labels import SenoneLabels
 from megahour.batches.loader import Loader
+from megahour.batches.near import Near
 from megahour.batches.window import Front
-from megahour.core.cache import Cache
-from megahour.core.near import Near
 from megahour.core.store import Artifact
 from megahour.train.data import near
 from megahour.train.job import prepare

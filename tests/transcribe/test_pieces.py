@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from megahour.align.frontend import FrontEnd
 from megahour.core.errors import ConfigError
+from megahour.features.frontend import FrontEnd
 from megahour.features.normalise import CausalMean
 from megahour.transcribe.pieces import Cutter, EndRules, SpeechPiece
 

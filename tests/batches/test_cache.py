@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from megahour.core.cache import Cache
+from megahour.batches.cache import Cache
 from megahour.core.errors import StoreError
 
 KB = 1 << 10
@@ -42,7 +42,7 @@ def test_of_all_who_ask_for_a_file_one_makes_it_and_the_others_wait(tmp_path: Pa
 
 def test_processes_wait_for_each_other_and_one_that_is_killed_holds_nothing_up(tmp_path: Path) -> None:
     holds = (
-        "import sys, time; from pathlib import Path; from megahour.core.cache import Cache\n"
+        "import sys, time; from pathlib import Path; from megahour.batches.cache import Cache\n"
         "def make(path):\n    path.write_bytes(b'half'); print('making', flush=True); time.sleep(600)\n"
         "Cache(Path(sys.argv[1]), 1024).open('a', make)\n"
     )

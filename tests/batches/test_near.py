@@ -11,9 +11,9 @@ import pytest
 from counting_proxy import Counts, counted_s3
 from made_artifacts import features_artifact, utterances, write_artifact
 
-from megahour.core.cache import Cache
+from megahour.batches.cache import Cache
+from megahour.batches.near import FileLayout, Near
 from megahour.core.errors import StoreError
-from megahour.core.near import FileLayout, Near
 from megahour.core.ranges import merged, requests
 from megahour.core.store import Artifact
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.ipc
 from numpy.typing import NDArray
 
-from megahour.core.cache import Cache
+from megahour.batches.cache import Cache
 from megahour.core.errors import StoreError
 from megahour.core.ranges import Span, merged, requests
 from megahour.core.records import fingerprint
