@@ -26,6 +26,7 @@ BOUNDARY = "#"
 SILENCE = "SIL"
 MIN_FRAMES = 3  # shortest phone, in 10 ms frames
 NO_PATH = -1e30
+MOST_POINTERS = 2**24  # of states times frames, that `viterbi` keeps at a time
 PRIOR_FLOOR = 1e-5
 """Floor of the priors. Without it a rare senone would win wherever the model is unsure, since scores are divided by
 priors."""
@@ -189,7 +190,8 @@ class _Builder:
 def viterbi(scores: NDArray[np.float32], path: StatePath) -> tuple[NDArray[np.int32], float] | None:
     """The best state sequence, as the slot of each frame (T,), and its score. None if no path fits into T frames.
 
-    `scores` (T, columns) are log-likelihoods. The search is exact: there is no pruning.
+    `scores` (T, columns) are log-likelihoods. The search is exact: there is no pruning. Of long utterances it keeps
+    back-pointers for one block of frames at a time, 64 MB, and searches each block twice.
     """
     states, score = _viterbi(
         np.ascontiguousarray(scores, dtype=np.float32),
@@ -198,6 +200,7 @@ def viterbi(scores: NDArray[np.float32], path: StatePath) -> tuple[NDArray[np.in
         path.first,
         path.before,
         path.final,
+        max(1, MOST_POINTERS // path.emission.size),
     )
     return None if score <= NO_PATH / 2 else (path.slot[states], float(score))
 
@@ -210,13 +213,45 @@ def _viterbi(
     first: NDArray[np.int32],
     before: NDArray[np.int32],
     final: NDArray[np.int32],
+    block: int,
 ) -> tuple[NDArray[np.int32], float]:
     frames, states = scores.shape[0], emission.size
-    back = np.empty((frames, states), np.int32)
-    old = np.full(states, NO_PATH)
-    new = np.full(states, NO_PATH)
-    for t in range(frames):
-        for s in range(states):
+    blocks = (frames + block - 1) // block
+    back = np.empty((min(block, frames), states), np.int32)
+    entries = np.full((blocks + 1, states), NO_PATH)  # what a path scores before each block
+    for k in range(blocks):
+        _search_block(scores, emission, loops, first, before, k * block, entries[k], entries[k + 1], back)
+    answer = np.empty(frames, np.int32)
+    state, score = -1, NO_PATH
+    for s in final:
+        if entries[blocks, s] > score:
+            state, score = s, entries[blocks, s]
+    if state >= 0:
+        for k in range(blocks - 1, -1, -1):
+            if k < blocks - 1:
+                _search_block(scores, emission, loops, first, before, k * block, entries[k], entries[k + 1], back)
+            for t in range(min(frames, (k + 1) * block) - 1, k * block - 1, -1):
+                answer[t] = state
+                state = back[t - k * block, state]
+    return answer, score
+
+
+@compiled
+def _search_block(
+    scores: NDArray[np.float32],
+    emission: NDArray[np.int32],
+    loops: NDArray[np.bool_],
+    first: NDArray[np.int32],
+    before: NDArray[np.int32],
+    start: int,
+    entry: NDArray[np.float64],
+    leave: NDArray[np.float64],
+    back: NDArray[np.int32],
+) -> None:
+    """Search the frames from `start` that `back` has rows for. Writes `leave`, the scores after them, and `back`."""
+    old, new = entry.copy(), np.empty_like(entry)
+    for t in range(start, min(scores.shape[0], start + back.shape[0])):
+        for s in range(emission.size):
             best, source = NO_PATH, -1
             if t > 0 and loops[s]:
                 best, source = old[s], s
@@ -231,15 +266,6 @@ def _viterbi(
                 if value > best:
                     best, source = value, b
             new[s] = best + scores[t, emission[s]] if best > NO_PATH / 2 else NO_PATH
-            back[t, s] = source
+            back[t - start, s] = source
         old, new = new, old
-    answer = np.empty(frames, np.int32)
-    state, score = -1, NO_PATH
-    for s in final:
-        if old[s] > score:
-            state, score = s, old[s]
-    if state >= 0:
-        for t in range(frames - 1, -1, -1):
-            answer[t] = state
-            state = back[t, state]
-    return answer, score
+    leave[:] = old

@@ -58,6 +58,13 @@ def test_viterbi_is_the_best_of_all_state_sequences(
     assert found[1] == pytest.approx(total(scores, path, best), abs=1e-4)
     same = {tuple(path.slot[list(s)]) for s in sequences if abs(total(scores, path, s) - found[1]) < 1e-4}
     assert tuple(found[0]) in same
+    with pytest.MonkeyPatch.context() as patch:
+        for frames_of_a_block in (1, 2, 3):
+            patch.setattr("megahour.units.hmm.MOST_POINTERS", frames_of_a_block * path.emission.size)
+            in_blocks = viterbi(scores, path)
+            assert in_blocks is not None
+            assert in_blocks[0].tolist() == found[0].tolist()
+            assert in_blocks[1] == found[1]
 
 
 def test_a_phone_lasts_at_least_thirty_milliseconds() -> None:
