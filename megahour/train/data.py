@@ -55,7 +55,7 @@ def choose(
         seed=p.seed,
         batch_frames=p.batch_frames,
         window_shards=p.window_shards,
-        lanes=p.lanes,
+        lanes=p.lanes_in_use,
         open_windows=_open_windows(p),
     )
     dropped: Counter[str] = Counter()
@@ -154,19 +154,20 @@ def _warn(p: TrainParams, features: Artifact) -> None:
     """Warn if settings make workers read an object store more often than necessary."""
     if is_local(features.fs):
         return
-    if p.nodes > 1 and p.lanes % p.workers:
-        LOG.warning(
-            "each machine will read all of %s; to avoid that, set `lanes` to %d or a multiple", features.url, p.workers
-        )
+    lanes, in_step = p.lanes_in_use, p.synchroniser.in_step
+    if p.nodes > 1 and (lanes % p.workers or not in_step):
+        remedy = f"set `lanes` to {p.workers} or a multiple" if in_step else f"use another trainer than {p.trainer}"
+        LOG.warning("each machine will read all of %s; to avoid that, %s", features.url, remedy)
     largest = max((info.bytes for r in features.each_receipt() for info in r.files.values()), default=0)
-    in_use_gb = 2 * -(-p.lanes // p.nodes) * p.window_shards * largest / 1e9
+    in_use_gb = 2 * -(-lanes // p.nodes) * p.window_shards * largest / 1e9
     if in_use_gb > p.cache_gb:
         LOG.warning("shards will be fetched repeatedly: %.1f GB are in use at a time; raise `cache_gb`", in_use_gb)
 
 
 def _open_windows(p: TrainParams) -> int:
     """Windows that a worker has open at a time, including the next ones."""
-    return p.lanes // (math.gcd(p.lanes, p.workers) if p.synchroniser.in_step else 1) + 1
+    lanes = p.lanes_in_use
+    return lanes // (math.gcd(lanes, p.workers) if p.synchroniser.in_step else 1) + 1
 
 
 def _targets(p: TrainParams, features: Artifact, artifact: Artifact) -> TopK:

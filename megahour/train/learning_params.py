@@ -79,9 +79,10 @@ class LearningParams(Params):
     """Average batch size in stacked frames. Halve it when memory runs out."""
     window_shards: int = Field(8, ge=1)
     """Shards that are shuffled together. More shards mix better and keep more files open."""
-    lanes: int = Field(1, ge=1, le=4096, json_schema_extra=LATER)
-    """Groups of shards that batches are drawn from in turn. When several machines read from an object store, set it to
-    the number of `workers` or a multiple, so that each worker reads only its own shards."""
+    lanes: int = Field(0, ge=0, le=4096, json_schema_extra=LATER)
+    """Groups of shards that batches are drawn from in turn; part of the order of training. 0: one, or on several
+    machines (`nodes`) one per worker, so that each reads only its own shards. Set it when a training may move between
+    one machine and several: then to a multiple of `workers`."""
     prefetch: int = Field(4, ge=0, json_schema_extra=POLICY)
     """Batches prepared ahead of the training step, each held in memory. Raise it when the meters show waits for
     data."""

@@ -70,15 +70,23 @@ class TrainParams(MachineParams, LearningParams):
         """Whether the labels are a senone of `units` for each frame."""
         return self.criterion in ("ce", "mmi", "smbr")
 
+    @property
+    def lanes_in_use(self) -> int:
+        """`lanes`, or what 0 stands for. Workers that do not step together take any batch, whatever its lane."""
+        return self.lanes or (self.workers if self.nodes > 1 and self.synchroniser.in_step else 1)
+
     def identity(self) -> dict[str, Any]:
         """As for all parameters. Muon's orthogonal steps once included heads and embeddings: that was another model.
 
-        The digest of a recogniser's file has its errors counted again after a change.
+        The digest of a recogniser's file has its errors counted again after a change. Lanes are those in use, and one
+        is left out, as before there were lanes: `nodes` is no part of the identity, but chooses them.
         """
         now = self.optimiser == "muon" and bool(self.goal.heads or self.kind == "voice")
         recogniser = self.score_speech.recogniser
         digest = {"recogniser_sha256": code_digest(recogniser)} if recogniser else {}
-        return super().identity() | ({"muon": "inner matrices"} if now else {}) | digest
+        found = {name: value for name, value in super().identity().items() if name != "lanes"}
+        lanes = {"lanes": self.lanes_in_use} if self.lanes_in_use > 1 else {}
+        return found | lanes | ({"muon": "inner matrices"} if now else {}) | digest
 
     def check_roles(self, roles: Collection[str]) -> None:
         """Raises ConfigError unless the inputs `roles` fit the criterion."""

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -26,6 +26,7 @@ from megahour.train.params import TrainParams
 
 FRONT = Front(3, np.zeros(MELS, np.float32), np.ones(MELS, np.float32))
 SHARDS, EACH = 8, 120
+ON_TWO_MACHINES: dict[str, Any] = {"workers": 4, "nodes": 2, "rendezvous": "host:1"}
 GB = 10**9
 
 
@@ -104,8 +105,9 @@ def test_a_small_cache_stays_small_and_an_epoch_costs_the_corpus(corpus: Corpus,
     assert 1.3 * corpus.size < corpus.counts.fetched("big/shards/") <= 2.2 * corpus.size
 
 
-def test_machines_fetch_each_their_share_when_there_is_a_lane_for_each_worker(corpus: Corpus, tmp_path: Path) -> None:
-    loaders = [rank_of(corpus, tmp_path / f"machine{rank // 2}", lanes=4) for rank in range(4)]
+def test_machines_fetch_each_their_share_by_default(corpus: Corpus, tmp_path: Path) -> None:
+    lanes = TrainParams(**ON_TWO_MACHINES).lanes_in_use
+    loaders = [rank_of(corpus, tmp_path / f"machine{rank // 2}", lanes=lanes) for rank in range(4)]
     corpus.counts.clear()
     assert train(loaders) == list(range(SHARDS * EACH))
     assert corpus.counts.fetched("big/shards/") == corpus.size
@@ -124,17 +126,18 @@ def test_a_job_on_an_object_store_warns_of_what_it_would_fetch_twice(
     corpus: Corpus, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     inputs = {"features": Artifact(corpus.features), "units": Artifact(corpus.units)}
-    several = {"workers": 4, "nodes": 2, "rendezvous": "host:1"}
     for values, said in (
         ({}, ""),
         ({"cache_gb": 1e-3}, "0.0 GB are in use at a time"),
-        (several, "set `lanes` to 4"),
-        ({**several, "lanes": 8}, ""),
+        (ON_TWO_MACHINES, ""),
+        ({**ON_TWO_MACHINES, "lanes": 1}, "set `lanes` to 4"),
+        ({**ON_TWO_MACHINES, "lanes": 8}, ""),
+        ({**ON_TWO_MACHINES, "trainer": "gossip"}, "use another trainer than gossip"),
     ):
         caplog.clear()
         p = TrainParams(hidden=8, layers=1, **values)
         with near(p, inputs, tmp_path) as here:
-            assert prepare(p, here).loaders["labelled"].lanes == p.lanes
+            assert prepare(p, here).loaders["labelled"].lanes == p.lanes_in_use
         assert said in caplog.text
         assert bool(said) == bool(caplog.records)
     assert (tmp_path / "cache").is_dir()

@@ -116,6 +116,17 @@ def test_runs_from_before_a_parameter_was_there_stay_valid() -> None:
     assert TrainParams(device="cpu", recompute=True).identity() == TrainParams().identity()
 
 
+def test_on_several_machines_each_worker_has_a_lane_which_is_part_of_the_order() -> None:
+    """A training that is done with one lane stays valid where it says so; on one machine nothing changes."""
+    several = {"workers": 4, "nodes": 2, "rendezvous": "a:1"}
+    chosen, one = TrainParams(**several), TrainParams(workers=4)
+    assert (chosen.lanes_in_use, one.lanes_in_use) == (4, 1)
+    assert chosen.identity() == one.identity() | {"lanes": 4} == TrainParams(workers=4, lanes=4).identity()
+    assert TrainParams(**several, lanes=1).identity() == TrainParams(workers=4, lanes=1).identity() == one.identity()
+    assert TrainParams(**several, lanes=8).lanes_in_use == 8
+    assert TrainParams(**several, trainer="gossip").lanes_in_use == 1, "whose workers take any batch"
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -135,8 +146,8 @@ def test_how_a_run_is_watched_and_spread_does_not_change_what_it_is() -> None:
     watched = {"checkpoint_s": 1.0, "tensorboard": False, "mlflow": "m", "alarm": "tell", "stall_s": 5.0}
     spread = {"timeout_s": 5.0, "max_restarts": 1, "nodes": 2, "min_nodes": 2, "rendezvous": "a:1"}
     fed = {"prefetch": 0, "cache": "/fast/disk", "cache_gb": 1.0}
-    base = TrainParams(workers=2)
-    assert TrainParams(workers=2, **watched, **spread, **fed).identity() == base.identity()
+    base, stated = TrainParams(workers=2), {"workers": 2, "lanes": 1}  # which `nodes` would choose otherwise
+    assert TrainParams(**stated, **watched, **spread, **fed).identity() == base.identity()
     for name, value in {"seed": 2, "threads": 1, "workers": 4, "learning_rate": 1e-3}.items():
         assert TrainParams(**{"workers": 2, name: value}).identity() != base.identity()
 
