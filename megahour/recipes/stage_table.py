@@ -9,11 +9,11 @@ STAGES: dict[str, tuple[str, str]] = {
         "Fetch Asterisk's telephone prompts with apt.",
     ),
     "synthesise": (
-        "megahour.corpus.generate.synthesise_stage:Synthesise",
-        "Generate a corpus with espeak-ng.",
+        "megahour.tts.synthesise_stage:Synthesise",
+        "Generate a corpus with espeak-ng and our voices.",
     ),
     "sentences": (
-        "megahour.corpus.generate.synthesise_stage:Sentences",
+        "megahour.corpus.generate.sentences_stage:Sentences",
         "Generate sentences for language models.",
     ),
     "compose": (

@@ -35,12 +35,16 @@ _X_SAMPA = frozenset({"x-sampa", "xsampa", "sampa"})
 
 @dataclass(frozen=True)
 class SpokenPiece:
-    """Phones and pauses of a sentence or part of one, its speaking rate (1 is normal), and the silence after it."""
+    """Phones and pauses of a sentence or part of one, its speaking rate (1 is normal), and the silence after it.
+
+    places: the words of the text, each with its first symbol and the end of its symbols.
+    """
 
     symbols: list[str]
     text: str
     pace: float = 1.0
     after_s: float = 0.0
+    places: list[tuple[str, int, int]] = field(default_factory=list, compare=False)
 
 
 @dataclass
@@ -49,6 +53,7 @@ class _Draft:
 
     symbols: list[str] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
+    starts: list[int] = field(default_factory=list)  # the first symbol of each word
     pace: float = 1.0
     initials: bool = False  # only a full stop stood between the last two words, as in p.m
 
@@ -57,6 +62,7 @@ class _Draft:
             self.symbols.append(PAUSE)
 
     def add(self, word: str, phones: list[str]) -> None:
+        self.starts.append(len(self.symbols))
         self.symbols += phones
         self.words.append(word)
 
@@ -213,14 +219,25 @@ def _phones_of(element: ElementTree.Element) -> tuple[Alphabet, str]:
 
 
 def _ended(draft: _Draft, after_s: float) -> Iterator[SpokenPiece]:
+    places = _places(draft)
     for start in range(0, len(draft.symbols), MOST_SYMBOLS):  # several times only where one word has as many
         part = draft.symbols[start : start + MOST_SYMBOLS]
         if any(symbol != PAUSE for symbol in part):
             symbols = part if part[0] == PAUSE else [PAUSE, *part]
             symbols = symbols if symbols[-1] == PAUSE else [*symbols, PAUSE]
             last = all(symbol == PAUSE for symbol in draft.symbols[start + MOST_SYMBOLS :])
-            yield SpokenPiece(symbols, " ".join(draft.words), draft.pace, after_s if last else 0.0)
-    draft.symbols, draft.words = [], []
+            moved = (part[0] != PAUSE) - start
+            inside = [(word, at + moved, end + moved) for word, at, end in places if start <= at < start + len(part)]
+            yield SpokenPiece(symbols, " ".join(draft.words), draft.pace, after_s if last else 0.0, inside)
+    draft.symbols, draft.words, draft.starts = [], [], []
+
+
+def _places(draft: _Draft) -> list[tuple[str, int, int]]:
+    """Each word, its first symbol, and the end of its symbols without the pause after it."""
+    found = []
+    for word, start, end in zip(draft.words, draft.starts, [*draft.starts, len(draft.symbols)][1:], strict=True):
+        found.append((word, start, end - (end > start and draft.symbols[end - 1] == PAUSE)))
+    return found
 
 
 def _rate(written: str) -> float:

@@ -27,6 +27,8 @@ from megahour.core.errors import ConfigError, StoreError
 from megahour.core.schemas import SELECTION
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.corpus.generate.params import SynthesiseParams
+from megahour.corpus.generate.sentences import Sentence
 from megahour.export import voice_files
 from megahour.export.command import voice_address
 from megahour.export.lexicon import looked_up, written
@@ -40,6 +42,7 @@ from megahour.models.build import build
 from megahour.models.griffin_lim import GriffinLim
 from megahour.transcribe.bundle import Bundle
 from megahour.tts.exported import ExportedSpeaker
+from megahour.tts.own_voices import own_voices
 from megahour.tts.speaking import AnySpeaker, Manner, Speaker
 from megahour.tts.voice_bundle import Form, VoiceBundle
 from megahour.units.lexicon import read_lexicon
@@ -177,6 +180,25 @@ def test_tokens_of_spaces_and_marks(made: Path) -> None:
     ended, _ = exported.run([2, 3, 1, 2, 4, 0])
     assert np.array_equal(ended, np.concatenate((plain, np.zeros(2000, np.float32))))
     assert len(exported.run([1, 4, 0])[0]) == 0
+
+
+def test_a_bundle_narrates_generated_recordings_by_its_name_and_licence(made: Path) -> None:
+    """What it says depends on the recording alone, not on what it said before."""
+    p = SynthesiseParams(bundles=[str(made / "bundle")])
+    own = own_voices(p, {})
+    assert [(each.name, each.licence) for each in own] == [("x", "CC-BY-4.0"), ("y", "CC-BY-4.0")]
+    assert "Mel Piper, melodist" in own[0].attribution
+
+    def narrated() -> tuple[bytes, list[tuple[str, int, int]]]:
+        with own[1].speaking(np.random.default_rng(1)) as say:
+            spoken = say(Sentence("Ab ba.", "ab ba."), np.random.default_rng(2))
+        return spoken.samples.tobytes(), spoken.words
+
+    first = narrated()
+    assert narrated() == first
+    assert [word for word, _, _ in first[1]] == ["ab", "ba"]
+    with own[0].speaking(np.random.default_rng(1)) as say, pytest.raises(ConfigError, match="cannot say 'zebra"):
+        say(Sentence("Zebra.", "zebra."), np.random.default_rng(2))
 
 
 def test_what_a_bundle_says_of_itself(made: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -125,7 +126,7 @@ Split = Literal["train", "lm", "test", "prompts"]
 
 
 class SynthesiseParams(Params):
-    """Generate a corpus with espeak-ng.
+    """Generate a corpus with espeak-ng and our voices.
 
     It has raw recordings in rooms, flawed transcripts and the true word times.
     """
@@ -168,13 +169,32 @@ class SynthesiseParams(Params):
     shards: int = Field(8, ge=1)
     """Number of shards."""
     seed: int = Field(0, ge=0)
-    """Random seed of texts, pauses, rooms and transcript errors. The voices do not depend on it."""
+    """Random seed of texts, pauses, rooms and transcript errors. espeak-ng's voices do not depend on it."""
+    bundles: list[str] = Field([], json_schema_extra=LATER)
+    """Folders of exported English voices that speak beside espeak-ng's, as the input `voice` does. A bundle keeps its
+    pitch."""
+    own_share: Share = Field(0.5, json_schema_extra=LATER)
+    """Share of the recordings that the input `voice` and `bundles` speak. Test voices are always espeak-ng's."""
+    pace: tuple[float, float] = Field((0.85, 1.15), json_schema_extra=LATER)
+    """Range of our voices' speaking rate, drawn for each recording."""
+    semitones: tuple[float, float] = Field((-4.0, 4.0), json_schema_extra=LATER)
+    """Range of our voices' pitch shift in semitones, drawn for each recording."""
 
     @model_validator(mode="after")
     def _training_voices_are_left(self) -> SynthesiseParams:
         if self.test_voices >= self.voices:
             raise ValueError(f"test_voices {self.test_voices} must be fewer than voices {self.voices}")
+        for name, (low, high) in (("pace", (0.25, 4.0)), ("semitones", (-12.0, 12.0))):
+            first, last = getattr(self, name)
+            if not low <= first <= last <= high:
+                raise ValueError(f"{name} is {first} to {last}; give a range within {low:g} to {high:g}, lowest first")
         return self
+
+    def identity(self) -> dict[str, Any]:
+        """With digests of the bundles' manifests, which have those of all their files."""
+        if not self.bundles:
+            return super().identity()
+        return {**super().identity(), "digests": [_manifest_digest(each) for each in self.bundles]}
 
     def recordings(self) -> int:
         """Total number of recordings (or prompts)."""
@@ -187,6 +207,17 @@ class SynthesiseParams(Params):
         if self.hours * 60 >= (tests + min(self.test_voices, others)) * self.recording_minutes:
             return self.recording_minutes
         return self.hours * 60 / (tests + others)
+
+
+def _manifest_digest(bundle: str) -> str:
+    """The SHA-256 of a bundle's manifest; "" if there is none, which the stage reports."""
+    from megahour.core.store import Artifact
+
+    home = Artifact(bundle)
+    try:
+        return hashlib.sha256(home.fs.cat_file(home.path("bundle.json"))).hexdigest()
+    except OSError:
+        return ""
 
 
 class SentencesParams(Params):

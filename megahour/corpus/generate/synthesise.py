@@ -1,9 +1,15 @@
-"""Generates recordings: sentences of the grammar, spoken by espeak-ng in a simulated room, with a flawed transcript."""
+"""Generates recordings: sentences of the grammar, spoken in a simulated room, with a flawed transcript.
+
+espeak-ng's voices speak, or any `Narrator` beside them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import soxr
@@ -41,6 +47,48 @@ class SpokenAudio(NamedTuple):
     sentence: Sentence
     samples: NDArray[np.int16]
     words: list[tuple[str, int, int]]
+
+
+SaySentence = Callable[[Sentence, np.random.Generator], SpokenAudio]
+
+
+class Narrator(Protocol):
+    """Who speaks a recording. name: the speaker's. label: the same in names of files. licence: None draws one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def licence(self) -> str | None: ...
+    @property
+    def attribution(self) -> str: ...
+    def speaking(self, rng: np.random.Generator) -> AbstractContextManager[SaySentence]:
+        """Speaks the sentences of one recording, for which `rng` draws the manner."""
+        ...
+
+
+@dataclass(frozen=True)
+class EspeakNarrator:
+    """A voice of espeak-ng, whose recordings have made-up licences."""
+
+    voice: Voice
+    licence: str | None = None
+
+    @property
+    def name(self) -> str:
+        return self.voice.name
+
+    label = name
+
+    @property
+    def attribution(self) -> str:
+        return f"{self.voice.name}, spoken by espeak-ng ({self.voice.accent}+{self.voice.variant})"
+
+    @contextmanager
+    def speaking(self, rng: np.random.Generator) -> Iterator[SaySentence]:
+        with speaker(self.voice.accent, self.voice.variant) as say:
+            yield partial(speak_sentence, say, self.voice)
 
 
 def word_times(speech: Speech, said: str) -> list[tuple[str, int, int]]:
@@ -101,15 +149,15 @@ def speak_sentence(say: Say, who: Voice, sentence: Sentence, rng: np.random.Gene
 
 
 def speak_recording(
-    who: Voice, texts: Iterator[Sentence], seconds: float, rng: np.random.Generator
+    who: Narrator, texts: Iterator[Sentence], seconds: float, rng: np.random.Generator
 ) -> tuple[list[SpokenAudio], list[int]]:
     """Enough sentences to fill `seconds`, and the pauses before each and after the last, in samples at 22,050 Hz."""
     spoken: list[SpokenAudio] = []
     pauses = [int(rng.uniform(0.2, 1.0) * ESPEAK_HZ)]
     samples = pauses[0]
-    with speaker(who.accent, who.variant) as say:
+    with who.speaking(rng) as say:
         while samples < seconds * ESPEAK_HZ:
-            spoken.append(speak_sentence(say, who, next(texts), rng))
+            spoken.append(say(next(texts), rng))
             long = rng.random() < 0.03
             pauses.append(int((rng.uniform(2.0, 5.0) if long else rng.uniform(0.25, 0.9)) * ESPEAK_HZ))
             samples += len(spoken[-1].samples) + pauses[-1]
@@ -117,12 +165,12 @@ def speak_recording(
 
 
 def speak_prompt(
-    who: Voice, texts: Iterator[Sentence], rng: np.random.Generator
+    who: Narrator, texts: Iterator[Sentence], rng: np.random.Generator
 ) -> tuple[list[SpokenAudio], list[int]]:
     """One sentence of 2 to 6 seconds with short silences around it."""
-    with speaker(who.accent, who.variant) as say:
+    with who.speaking(rng) as say:
         while True:
-            spoken = speak_sentence(say, who, next(texts), rng)
+            spoken = say(next(texts), rng)
             if _PROMPT_S[0] <= len(spoken.samples) / ESPEAK_HZ <= _PROMPT_S[1]:
                 break
     return [spoken], [int(rng.uniform(0.15, 0.4) * ESPEAK_HZ) for _ in range(2)]
@@ -162,16 +210,23 @@ def synthesise(
     rate_hz: int = 16_000,
     seed: int = 0,
     split: str = "train",
+    own: Sequence[Narrator] = (),
+    own_share: float = 0.0,
 ) -> RawRecording:
     """Recording number `index` of a generated corpus. The result depends on the arguments only.
 
     Parameters
     ----------
     style: ``recordings`` of about `minutes`, or ``prompts``, one sentence of 2 to 6 s with a correct transcript.
+    own: narrators, of whom one is drawn for the share `own_share` of the recordings; not for test sentences.
     """
-    who = voice(first_voice + index % voices)
+    who: Narrator = EspeakNarrator(voice(first_voice + index % voices))
     turn = index // voices
-    name = f"{split}-{who.name}-{style}-{index:06d}"
+    if own and split != "test":
+        draws = np.random.Generator(np.random.PCG64(key_of("narrator", seed, split, style, index)))
+        if draws.random() < own_share:
+            who = own[int(draws.integers(len(own)))]
+    name = f"{split}-{who.label}-{style}-{index:06d}"
     rng = np.random.Generator(np.random.PCG64(key_of("synthesise", seed, name)))
     texts = sentences(split, key_of("texts", seed, name))
     prompt = style == "prompts"
@@ -206,15 +261,17 @@ def _sentence_truth(
     ]
 
 
-def _info(who: Voice, index: int, turn: int, condition: str, rng: np.random.Generator) -> dict[str, str | int]:
+def _info(who: Narrator, index: int, turn: int, condition: str, rng: np.random.Generator) -> dict[str, str | int]:
     """Side information. A speaker's recordings are dated days apart, in the order of their index."""
-    licence = RESERVED if rng.random() < _RESERVED_SHARE else LICENCES[int(rng.integers(len(LICENCES)))]
+    licence = who.licence
+    if licence is None:
+        licence = RESERVED if rng.random() < _RESERVED_SHARE else LICENCES[int(rng.integers(len(LICENCES)))]
     first_s = _FIRST_DAY_S + key_of("created", who.name) % (300 * 86_400)
     return {
         "speaker": who.name,
         "language": "en",
         "licence": licence,
-        "attribution": f"{who.name}, spoken by espeak-ng ({who.accent}+{who.variant})",
+        "attribution": who.attribution,
         "condition": condition,
         "created_s": first_s + turn * 3 * 86_400 + int(rng.integers(86_400)),
         "source": f"generated/{index:06d}",

@@ -15,11 +15,12 @@ import soundfile
 from megahour.core.store import Artifact
 from megahour.corpus.generate.espeak import RATE_HZ, speak
 from megahour.corpus.generate.params import SentencesParams, SynthesiseParams
+from megahour.corpus.generate.sentences_stage import Sentences, even_parts
 from megahour.corpus.generate.synthesise import synthesise, word_times
-from megahour.corpus.generate.synthesise_stage import Sentences, Synthesise, even_parts, recording
 from megahour.corpus.generate.transcript_errors import NONE, Line, Mistakes, make_cues, to_srt, to_text, to_vtt
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
+from megahour.tts.synthesise_stage import Synthesise, recording
 
 
 def made(engine: LocalEngine, tmp_path: Path, **values: object) -> Artifact:

@@ -19,7 +19,6 @@ from megahour.core.schemas import CUES, RECORDINGS
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
 from megahour.corpus.generate.params import SynthesiseParams
-from megahour.corpus.generate.synthesise_stage import Synthesise
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.sources import plan_files
 from megahour.corpus.ingest.stage import Ingest
@@ -27,6 +26,7 @@ from megahour.corpus.media.tar import ShardAudio, tar_writer
 from megahour.corpus.transcripts.pairing import group_files, split_suffix
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
+from megahour.tts.synthesise_stage import Synthesise
 
 SRT = """1
 00:00:00,500 --> 00:00:01,500

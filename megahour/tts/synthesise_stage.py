@@ -1,28 +1,38 @@
-"""Stages that make raw corpora: `synthesise` (generated speech) and `sentences` (text for language models)."""
+"""Stage `synthesise`: a corpus of generated speech, by espeak-ng's voices and our own."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context, Inputs, Receipt, ShardWriter, Stage, Task
-from megahour.corpus.generate.params import SentencesParams, SynthesiseParams
+from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, Stage, Task
+from megahour.corpus.generate.params import SynthesiseParams
+from megahour.corpus.generate.sentences_stage import even_parts
 
-
-def even_parts(count: int, parts: int) -> list[tuple[int, int]]:
-    """[0, count) in at most `parts` runs (first, stop) of nearly equal length, none empty."""
-    parts = max(1, min(parts, count))
-    return [(count * i // parts, count * (i + 1) // parts) for i in range(parts)]
+if TYPE_CHECKING:
+    from megahour.tts.own_voices import OwnVoice
 
 
 class Synthesise(Stage[SynthesiseParams]):
-    """Shard `i` holds a run of recordings; each is a pure function of its number and the parameters."""
+    """Shard `i` holds a run of recordings; each is a pure function of its number, the parameters and our voices."""
 
     name = "synthesise"
     version = 3
     params = SynthesiseParams
+    inputs = (
+        Input("voice", optional=True, kinds=("model",)),
+        Input("vocoder", optional=True, kinds=("model",)),
+        Input("lexicon", optional=True),
+    )
+
+    def check(self, p: SynthesiseParams, roles: Collection[str]) -> None:
+        if "vocoder" in roles and "voice" not in roles:
+            what = "the input `vocoder` applies only to the input `voice`"
+            raise ConfigError(what, where=self.name, remedy="leave it out; a bundle has its own vocoder")
+        if "lexicon" in roles and "voice" not in roles and not p.bundles:
+            what = "the input `lexicon` applies only to voices of ours"
+            raise ConfigError(what, where=self.name, remedy="give the input `voice` or `bundles`, too")
 
     def plan(self, p: SynthesiseParams, inputs: Inputs) -> list[Task]:
         return [Task({"first": first, "stop": stop}) for first, stop in even_parts(p.recordings(), p.shards)]
@@ -32,6 +42,14 @@ class Synthesise(Stage[SynthesiseParams]):
         from megahour.corpus.generate.synthesise import synthesise
         from megahour.corpus.generate.transcript_errors import Mistakes
 
+        own: list[OwnVoice] = []
+        if "voice" in inputs or p.bundles:
+            from megahour.tts.own_voices import own_voices
+
+            own = own_voices(p, inputs)
+            out.stats["own_voices"] = [
+                {"speaker": o.name, "licence": o.licence, "attribution": o.attribution} for o in own
+            ]
         mistakes = Mistakes(p.drift_s, p.jitter_s, p.missing, p.extra, p.misheard, p.markup)
         numbers = range(task["first"], task["stop"])
         made = (
@@ -42,6 +60,8 @@ class Synthesise(Stage[SynthesiseParams]):
                 forms=p.forms,
                 rate_hz=p.rate_hz,
                 seed=p.seed,
+                own=own,
+                own_share=p.own_share,
                 **recording(p, number),
             )
             for number in numbers
@@ -51,10 +71,12 @@ class Synthesise(Stage[SynthesiseParams]):
         out.kept(made_count)
 
     def finish(self, p: SynthesiseParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
+        own = next((receipt.stats["own_voices"] for receipt in receipts if "own_voices" in receipt.stats), None)
         return {
             "recordings": sum(receipt.counts.kept for receipt in receipts),
             "hours": round(sum(receipt.stats["audio_samples"] for receipt in receipts) / p.rate_hz / 3600, 4),
             "voices": min(p.voices, p.recordings()),
+            **({} if own is None else {"own_voices": own, "synthetic": True}),
         }
 
 
@@ -68,33 +90,3 @@ def recording(p: SynthesiseParams, number: int) -> dict[str, Any]:
     first, count = p.first_voice + p.test_voices, p.voices - p.test_voices
     speakers = {"index": number - tests, "voices": count, "first_voice": first}
     return {**speakers, "conditions": p.conditions, "split": p.split}
-
-
-class Sentences(Stage[SentencesParams]):
-    """Each shard draws from its own seed."""
-
-    name = "sentences"
-    version = 1
-    params = SentencesParams
-
-    def check(self, p: SentencesParams, roles: Collection[str]) -> None:
-        if p.count < p.shards:
-            raise ConfigError(
-                f"{p.count} sentences are too few for {p.shards} shards", where=self.name, remedy="shards=1"
-            )
-
-    def plan(self, p: SentencesParams, inputs: Inputs) -> list[Task]:
-        parts = even_parts(p.count, p.shards)
-        return [Task({"part": part, "count": stop - first}) for part, (first, stop) in enumerate(parts)]
-
-    def run(self, p: SentencesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.core.records import key_of
-        from megahour.corpus.generate.sentences import sentences
-
-        count = task["count"]
-        drawn = itertools.islice(sentences(p.split, key_of(p.seed, "shard", task["part"])), count)
-        lines = [sentence.spoken for sentence in drawn]
-        out.text("".join(line + "\n" for line in lines), ".txt")
-        out.came_in(count)
-        out.kept(count)
-        out.stat("words", sum(line.count(" ") + 1 for line in lines))
