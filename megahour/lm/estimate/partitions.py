@@ -22,7 +22,7 @@ from megahour.lm.estimate.history import (
     sort_histories,
     word_nodes,
 )
-from megahour.lm.estimate.kept_ngrams import Kept, keep
+from megahour.lm.estimate.kept_ngrams import Kept
 from megahour.lm.estimate.sweep import TALLIES, Words, open_contexts, store, sweep
 from megahour.lm.text.arrays import Bytes, Int32, Int64, Tokens
 
@@ -89,7 +89,7 @@ class Partitions:
         self.allowed, self.store_bytes, self.spelled = allowed, store_bytes, spelled
         self._own = threading.local()
         self._all: list[ThreadScratch] = []
-        self._kept: dict[int, Kept] = {}
+        self._kept: dict[int, tuple[int, Kept]] = {}  # numbers of rows and n-grams
         tokens, size = corpus.tokens, corpus.size
         self.counts = np.zeros(size, np.int64)
         history_counts(tokens, PADDING, len(tokens), self.counts)
@@ -146,51 +146,53 @@ class Partitions:
             sort_histories(s.windows, self.order, s.index[:m], s.positions, *s.seat, s.stack, top)
         windows = s.sorted[:m]
         permute(s.windows, positions, s.index[:m], windows, s.positions[:m])
-        positions[:] = s.positions[:m]
-        nodes, grams = self._sweep(s, windows, positions, tally)
-        if self.store_bytes > 0:
-            kept = self._keep(s, windows, nodes, grams)
+        room = Kept.room(self.order, m, s.kept) if self.store_bytes > 0 else None
+        nodes, grams, rows = self._sweep(s, windows, s.positions[:m], tally, room, compact=room is not None)
+        positions[:rows] = s.positions[:rows]
+        if room is not None:
+            kept = room.taken(grams, nodes)
             self.store_bytes -= kept.nbytes  # several threads may see room for the last one
-            self._kept[number] = kept
-            for shelf, rows in zip(s.kept, kept, strict=True):
-                shelf.take(len(rows))
+            self._kept[number] = rows, kept
+            for shelf, own in zip(s.kept, kept, strict=True):
+                shelf.take(len(own))
         return s, windows, nodes
 
     def kept(self, number: int) -> tuple[ThreadScratch, Int32, Int32, Kept]:
         """Scratch, windows, positions, and n-grams of a counted partition. May be called once per partition."""
-        kept = self._kept.pop(number, None)
+        rows, kept = self._kept.pop(number, (None, None))
+        s, windows, positions = self._sorted(number, rows)
         if kept is None:
-            s, windows, nodes, grams = self._again(number)
-            return s, windows, self._part(number), self._keep(s, windows, nodes, grams)
-        s, windows = self._sorted(number)
-        return s, windows, self._part(number), kept
+            room = Kept.room(self.order, len(windows), s.kept)
+            nodes, grams, _ = self._sweep(s, windows, positions, self._no_tally(), room)
+            kept = room.taken(grams, nodes)
+        return s, windows, positions, kept
 
     def swept(self, number: int) -> tuple[ThreadScratch, Int32, Int32, int]:
         """Scratch with the store, windows, positions, and number of nodes of a counted partition, dropped n-grams
         included."""
-        s, windows, nodes, _ = self._again(number)
-        return s, windows, self._part(number), nodes
+        s, windows, positions = self._sorted(number)
+        nodes, _, _ = self._sweep(s, windows, positions, self._no_tally())
+        return s, windows, positions, nodes
 
-    def _sorted(self, number: int) -> tuple[ThreadScratch, Int32]:
-        """Scratch and windows of a counted partition."""
-        positions = self._part(number)
+    def _sorted(self, number: int, rows: int | None = None) -> tuple[ThreadScratch, Int32, Int32]:
+        """Scratch, windows and positions of a counted partition, of which `rows` are kept."""
+        positions = self._part(number)[:rows]
         s = self._scratch()
         windows = s.sorted[: len(positions)]
         gather(self.corpus.tokens, positions, self.order, windows)
-        return s, windows
+        return s, windows, positions
 
-    def _again(self, number: int) -> tuple[ThreadScratch, Int32, int, int]:
-        s, windows = self._sorted(number)
-        tally = np.zeros((self.order + 1, TALLIES), np.int64)
-        return s, windows, *self._sweep(s, windows, self._part(number), tally)
+    def _no_tally(self) -> Int64:
+        return np.zeros((self.order + 1, TALLIES), np.int64)
 
-    def _keep(self, s: ThreadScratch, windows: Int32, nodes: int, grams: int) -> Kept:
-        room = Kept(s.kept[0].room(grams), s.kept[1].room(nodes))
-        return keep(s.store, nodes, grams, windows, self.cutoffs, self.allowed, room)
-
-    def _sweep(self, s: ThreadScratch, windows: Int32, positions: Int32, tally: Int64) -> tuple[int, int]:
+    def _sweep(
+        self, s: ThreadScratch, windows: Int32, positions: Int32, tally: Int64, kept: Kept | None = None,
+        compact: bool = False,
+    ) -> tuple[int, int, int]:  # fmt: skip
         words = self.allowed, self.lengths if self.spelled else None
-        return sweep(windows, positions, self.order, self.cutoffs, *words, s.contexts, s.store, s.unigrams, tally)
+        return sweep(
+            windows, positions, self.order, self.cutoffs, *words, s.contexts, s.store, s.unigrams, tally, kept, compact
+        )
 
     def _part(self, number: int) -> Int32:
         return self._positions[self._edges[number] : self._edges[number + 1]]

@@ -7,6 +7,9 @@ with several positions are open while the pass is inside them, and are stored wh
     raw(h w)  occurrences, from single positions and children of the node
     a(h w)    adjusted count (Heafield et al. 2013, equation 1): number of different words before h w, i.e. of children
               with w; number of occurrences if h has the greatest length or begins the sentence
+
+The second pass needs each n-gram once, where it occurs first, and two positions of a context, which show that it is
+stored. The pass can leave the other rows out: at order 3 of a large text, most of them.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import numpy.typing as npt
 
 from megahour.core.compiled import compiled
 from megahour.lm.estimate.history import ROWS, history_words
+from megahour.lm.estimate.kept_ngrams import Kept, most
 from megahour.lm.text.arrays import Int32, Int64
 from megahour.lm.text.machine import prefetch
 from megahour.lm.text.tokenise import BOUNDARY, END
@@ -55,7 +59,7 @@ class Open(NamedTuple):
 
 def store(order: int, positions: int) -> SweepStore:
     """Arrays for the sweep of `positions` positions. Untouched pages take no memory."""
-    grams, nodes = positions * (order - 1), positions * (order - 1) // 2 + 1  # a stored context has two or more
+    grams, nodes = most(order, positions)
     return SweepStore(
         np.empty((grams, 4), np.int32),
         np.empty((nodes, 4), np.int32),
@@ -85,15 +89,22 @@ def sweep(
     out: SweepStore,
     unigrams: Int64,
     tally: Int64,
-) -> tuple[int, int]:
-    """Sweep sorted windows (m, order) with their positions (m,); return the numbers of stored nodes and n-grams.
+    kept: Kept | None = None,
+    compact: bool = False,
+) -> tuple[int, int, int]:
+    """Sweep sorted windows (m, order) with their positions (m,); return the numbers of stored nodes, n-grams and rows.
+
+    kept: where the n-grams go that are not dropped, in place of out.grams with all. compact: move the rows that the
+    second pass needs to the front of windows and positions; indices are of these.
 
     cutoffs (order + 1,): k-grams with raw ≤ cutoffs[k] are dropped, and those with a word that is not `allowed`.
     lengths (V,): bytes of words; None: do not count CHARACTERS. Adds to unigrams (V,), the adjusted counts of words,
     and to tally (order + 1, TALLIES).
     """
-    result: tuple[int, int] = sweep_from(
-        0, windows, positions, order, cutoffs, allowed, lengths, *scratch, *out, unigrams, tally
+    arrays = out if kept is None else out._replace(grams=kept.grams)
+    nodes = None if kept is None else kept.nodes
+    result: tuple[int, int, int] = sweep_from(
+        0, windows, positions, order, cutoffs, allowed, lengths, *scratch, *arrays, nodes, unigrams, tally, compact
     )
     return result
 
@@ -116,18 +127,22 @@ def sweep_from(  # type: ignore[no-untyped-def]
     nodes,
     sums,
     first,
+    kept_nodes,
     unigrams,
     tally,
+    compact,
 ):
     """`sweep` of a part of the positions of one context, that of their last `floor` words (0: whole partitions).
 
-    The context stays open; its n-grams in these positions are in sets[floor, : sizes[floor]].
+    The context stays open; its n-grams in these positions are in sets[floor, : sizes[floor]]. kept_nodes: None, or
+    those of `Kept`, whose n-grams then are `grams`.
     """
     # unsigned: indexing needs no test for negative numbers
     windows, seats, sets = windows.view(np.uint32), seats.view(np.uint32), sets.view(np.uint32)
     grams, nodes, sums = grams.view(np.uint32), nodes.view(np.uint32), sums.view(np.uint32)
     m, width = len(positions), seats.shape[1]
-    held = n = 0
+    held = n = rows = 0
+    alone: np.bool_ = np.bool_(False)  # the row before is the only one so far of its history
     words, shared_words = np.empty(ROWS + 1, np.uint8), np.empty(ROWS + 1, np.uint8)
     for i in range(m):
         row = i & (ROWS - 1)
@@ -137,10 +152,11 @@ def sweep_from(  # type: ignore[no-untyped-def]
         prefetch(unigrams, np.int64(windows[ahead, 0]))
         prefetch(seats, width * np.int64(windows[ahead, 0]))
         if lengths is not None:  # decided at compile time
-            for j in range(order):
-                prefetch(lengths, np.int64(windows[ahead, j]))
+            prefetch(lengths, np.int64(windows[ahead, 0]))  # those of the history are its neighbours', too
         have, before, after = np.int64(words[row]), np.int64(shared_words[row]), np.int64(shared_words[row + 1])
         shared, word = max(before, after), windows[i, 0]
+        at_row = rows  # the row's index, if the second pass needs it
+        rows += 1
         if shared < have:  # else no n-gram occurs here alone
             characters = np.int64(0)
             if lengths is not None:
@@ -166,12 +182,19 @@ def sweep_from(  # type: ignore[no-untyped-def]
                 sets[shared, seat, 2] += 1
                 sets[shared, seat, 3] += 1
                 if positions[i] < positions[sets[shared, seat, 1]]:
-                    sets[shared, seat, 1] = i
+                    sets[shared, seat, 1] = at_row
+                elif compact and not alone and shared == have:
+                    rows -= 1
             else:
                 seats[word, shared - 1] = size
-                sets[shared, size, 0], sets[shared, size, 1] = word, i
+                sets[shared, size, 0], sets[shared, size, 1] = word, at_row
                 sets[shared, size, 2], sets[shared, size, 3] = 1, 1
                 sizes[shared] = size + 1
+        alone = before < have
+        if at_row < rows and at_row < i:
+            positions[at_row] = positions[i]
+            for j in range(order):
+                windows[at_row, j] = windows[i, j]
         for length in range(shared, after, -1):
             k, begin, up = length + 1, held, length - 1
             earliest = np.int64(1 << 62)
@@ -194,8 +217,12 @@ def sweep_from(  # type: ignore[no-untyped-def]
                         prefetch(seats, width * ahead)
                 word, at = sets[length, seat, 0], sets[length, seat, 1]
                 adjusted, raw = sets[length, seat, 2], sets[length, seat, 3]
-                grams[held, 0], grams[held, 1], grams[held, 2], grams[held, 3] = word, at, adjusted, raw
-                held += 1
+                if kept_nodes is None:
+                    grams[held, 0], grams[held, 1], grams[held, 2], grams[held, 3] = word, at, adjusted, raw
+                    held += 1
+                else:
+                    grams[held, 0] = ~np.int64(at) if raw > 1 else np.int64(at)  # overwritten by the next if dropped
+                    grams[held, 1] = adjusted
                 earliest = min(earliest, positions[at])
                 total += adjusted
                 if adjusted < 5:
@@ -205,6 +232,8 @@ def sweep_from(  # type: ignore[no-untyped-def]
                     kept = kept and allowed[word] != 0
                 if kept:
                     tally[k, KEPT] += 1
+                    if kept_nodes is not None:
+                        held += 1
                     if lengths is not None:
                         tally[k, CHARACTERS] += characters + lengths[END if word == BOUNDARY else word]
                     ones += adjusted == 1
@@ -226,8 +255,10 @@ def sweep_from(  # type: ignore[no-untyped-def]
                     sets[up, size, 0], sets[up, size, 1], sets[up, size, 2], sets[up, size, 3] = word, at, 1, raw
                     sizes[up] = size + 1
             sizes[length] = 0
-            nodes[n, 0], nodes[n, 1], nodes[n, 2], nodes[n, 3] = length, begin, held, i
+            nodes[n, 0], nodes[n, 1], nodes[n, 2], nodes[n, 3] = length, begin, held, rows - 1
+            if kept_nodes is not None:
+                kept_nodes[n, 0], kept_nodes[n, 1], kept_nodes[n, 2] = length, held, dropped
             first[n] = earliest - 1
             sums[n, 0], sums[n, 1], sums[n, 2], sums[n, 3], sums[n, 4] = total, ones, twos, more, dropped
             n += 1
-    return n, held
+    return n, held, rows

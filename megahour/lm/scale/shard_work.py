@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.lm.estimate.discounts import Smoothing
-from megahour.lm.estimate.kept_ngrams import Kept, keep
+from megahour.lm.estimate.kept_ngrams import Kept
 from megahour.lm.estimate.smooth import smooth
 from megahour.lm.estimate.sweep import CHARACTERS, KEPT, SUMS, TALLIES, open_contexts, store, sweep_from
 from megahour.lm.scale.shard_files import Swept, SweptFiles
@@ -56,7 +56,7 @@ class ShardWorker:
             targets.append(to)
             share = self._share(shard.floor, positions)
             if keeping is not None:
-                keeping.put_partition(Swept(windows, positions, self._keep(n, grams, windows), tally))
+                keeping.put_partition(Swept(windows, positions, self._kept.taken(grams, n), tally))
         if keeping is not None:
             keeping.close()
         unigrams = np.flatnonzero(self._unigrams).astype(np.int32)
@@ -126,11 +126,12 @@ class ShardWorker:
 
     def _sweep(self, floor: int, windows: Int32, positions: Int64 | Int32, tally: Int64) -> tuple[int, int]:
         text = self._text
-        n, grams = sweep_from(
-            floor, windows, positions, text.order, text.cutoffs, None, text.lengths, *self._open, *self._store,
-            self._unigrams, tally,
+        grams, nodes = self._kept
+        n, held, _ = sweep_from(
+            floor, windows, positions, text.order, text.cutoffs, None, text.lengths, *self._open,
+            *self._store._replace(grams=grams), nodes, self._unigrams, tally, False,
         )  # fmt: skip
-        return int(n), int(grams)
+        return int(n), int(held)
 
     def _swept_parts(self, shard: HistoryShard, rows: Rows) -> Iterator[Swept]:
         """The partitions that `count` kept, or computed again."""
@@ -144,10 +145,7 @@ class ShardWorker:
             tally = np.zeros((self._text.order + 1, TALLIES), np.int64)
             n, grams = self._sweep(shard.floor, windows, positions, tally)
             self._open.sizes[:] = 0
-            yield Swept(windows, positions, self._keep(n, grams, windows), tally)
-
-    def _keep(self, n: int, grams: int, windows: Int32) -> Kept:
-        return keep(self._store, n, grams, windows, self._text.cutoffs, None, self._kept)
+            yield Swept(windows, positions, self._kept.taken(grams, n), tally)
 
     def _room_of(self, m: int, kind: npt.DTypeLike) -> tuple[Int32, Int32 | Int64, Kept]:
         self._make_room(m)
@@ -193,7 +191,7 @@ class ShardWorker:
         self._open = open_contexts(order, size, room)
         self._chain = np.empty((order, min(size, room) + 1))
         self._store = store(order, room)
-        self._kept = Kept.room(len(self._store.grams), len(self._store.nodes))
+        self._kept = Kept.room(order, room)
         shape = (order + 1, room + 1)
         self._at, self._logp, self._backoff = (np.empty(shape, kind) for kind in (np.int32, np.float32, np.float32))
 

@@ -17,6 +17,11 @@ from scorer import Scorer
 
 from megahour.lm.arpa.model import read_arpa
 from megahour.lm.estimate.discounts import FALLBACK
+from megahour.lm.estimate.estimate import STORE_BYTES, thresholds
+from megahour.lm.estimate.partitions import Partitions
+from megahour.lm.estimate.reading import read_corpus
+from megahour.lm.estimate.sweep import TALLIES
+from megahour.lm.text.sources import line_blocks
 from megahour.lm.text.tokenise import BOUNDARY
 
 EXPECTED = Path(__file__).parents[1] / "lmplz"
@@ -83,6 +88,16 @@ def test_neither_threads_nor_memory_for_the_first_pass_change_anything(
     two = estimate_text(lines, order, cutoffs, listed=listed, threads=2, store_bytes=0)
     assert entries(one.model) == entries(two.model)
     assert (one.discounts, one.fallbacks) == (two.discounts, two.fallbacks)
+
+
+def test_positions_that_repeat_an_n_gram_are_not_read_again() -> None:
+    corpus = read_corpus(line_blocks(["a b c", "a b d"] * 50 + ["a e"], "lines")).corpus
+    parts = Partitions(corpus, 3, thresholds(3, []), 1, store_bytes=STORE_BYTES)
+    tally = np.zeros((4, TALLIES), np.int64)
+    for number in range(len(parts)):
+        parts.count(number, tally)
+    rows = [len(parts.kept(number)[2]) for number in range(len(parts))]
+    assert sum(rows) == 12, "of 405: after <s> 2, <s> a 3 (b, b, e), a b 2 (c, d), b c 2, b d 2, a e 1"
 
 
 def test_orders_that_cannot_be_estimated_fall_back_and_say_why() -> None:
