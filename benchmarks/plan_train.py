@@ -29,9 +29,10 @@ from page import machine, publish, python
 from megahour.clock.calibrate import LstmStep
 from megahour.clock.machines import Machines
 from megahour.clock.terms import step_time
+from megahour.core import freed_memory
 from megahour.sync.group.torch_group import TorchGroup
 
-RATE, DELAY_S, BLOCK, FIRST = 100e6, 0.001, 20, 20
+RATE, DELAY_S, BLOCK, FIRST = 100e6, 0.001, 20, 10
 TRAINERS: dict[str, tuple[str, dict[str, Any]]] = {
     "dense": ("dense", {}),
     "ddp": ("ddp", {}),
@@ -59,6 +60,7 @@ class Row(NamedTuple):
 def work(rank: int, given: argparse.Namespace) -> None:
     """Body of a worker: prints the seconds of a step."""
     torch.set_num_threads(1)
+    freed_memory.keep()  # as stage `train` does
     dist.init_process_group("gloo")
     group = TorchGroup(timeout_s=300)
     name, options = TRAINERS[given.trainer]

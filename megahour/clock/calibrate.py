@@ -10,6 +10,7 @@ Both time an LSTM of that many parameters. To time one's own step, call `calibra
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -24,12 +25,16 @@ import torch
 from torch import Tensor, nn
 
 from megahour.clock.machines import FLOAT_BYTES, GBIT, Machines
+from megahour.clock.terms import mean_largest
+from megahour.core import freed_memory
 from megahour.sync.build import build
 from megahour.sync.group.base import Group, Traffic
 from megahour.sync.group.torch_work import Ready
 
 STEPS = 50  # ten steps after a pause took 0.042 s each; fifty took 0.053 s each, as did the real training
-EXCHANGES = 3
+BLOCK, BLOCKS = 10, 8
+LONGEST_S, LEAST_STEPS = 8.0, 12  # of a trainer's steps, where they are long
+EXCHANGES, MEETINGS = 3, 20
 CODINGS, MESSAGES = 15, 16
 CHUNKS, FRAMES = 32, 32
 
@@ -60,20 +65,18 @@ def calibrate(
     """
     for _ in range(3):
         step()
-    first_of_node = group.rank % node_workers == 0
-    alone = _meanwhile(group, _times(step, STEPS) if first_of_node else [0.0] * STEPS)
-    together = _meanwhile(group, _times(step, STEPS))
-    firsts = [statistics.median(row.tolist()) for row in alone[::node_workers]]
-    step_s = statistics.median(firsts)
-    means = together.mean(1)
-    nodes = [list(range(at, min(at + node_workers, group.size))) for at in range(0, group.size, node_workers)]
+    steps = _rounds(group, step, STEPS, 1)
+    blocks = _rounds(group, step, BLOCKS, BLOCK)
+    together_s = float(blocks.mean())
+    step_s = _alone(group, step, node_workers) if node_workers > 1 else together_s
+    spread, jitter = waits(steps / together_s, blocks / together_s, BLOCK)
     figures: dict[str, float | int] = {
         "parameters": parameters,
         "step_s": step_s,
         "node_workers": node_workers,
-        "contention": max(0.0, float(means.mean()) / step_s - 1),
-        "spread": float(means.std(correction=0) / means.mean()),
-        "jitter": float((together.std(1, correction=0) / means).mean()),
+        "contention": max(0.0, together_s / step_s - 1),
+        "spread": spread,
+        "jitter": jitter,
         "density": density,
     }
     figures["encode_s"], figures["decode_s"] = _compression(parameters, group, density=density)
@@ -81,6 +84,7 @@ def calibrate(
     figures["update_encode_s"], figures["update_decode_s"] = _compression(parameters, group, **update)
     if group.size > 1:
         figures["meeting_s"] = _exchange_s(group, 1, gather=True)
+    nodes = [list(range(at, min(at + node_workers, group.size))) for at in range(0, group.size, node_workers)]
     _, figures["node_bandwidth_gbit"] = _network(group.split(nodes), parameters) or (0.0, 400.0)
     between = group.split([[node[0] for node in nodes]])
     if between is not None and (link := _network(between, parameters)) is not None:
@@ -89,6 +93,40 @@ def calibrate(
     if with_trainer is not None and group.size > 1:
         figures |= _ddp(with_trainer, parameters, group, step_s)
     return Machines.model_validate(figures) if group.rank == 0 else None
+
+
+def waits(steps: Tensor, blocks: Tensor, block: int) -> tuple[float, float]:
+    """(u, s): the lasting and the momentary spread of workers that explain how long they wait for the slowest.
+
+    steps, blocks (workers, rounds): what each worker took for a step, on average, before it waited for the others, in
+    rounds of one step and of `block` steps; their unit is the mean of `blocks`. Not the spread of the times: of workers
+    that share processors, one that is late goes on faster when the others wait.
+    """
+    workers = len(steps)
+    if workers == 1:
+        return 0.0, float(steps.std(correction=0))
+    single, long = (max(0.0, float(of.amax(0).mean()) - 1) / mean_largest(workers) for of in (steps, blocks))
+    if long * math.sqrt(block) <= single:
+        return 0.0, single
+    # u + s / √B = long and u² + s² = single²; where no solution is, as near as possible
+    share = 1 + 1 / block
+    jitter = (long / math.sqrt(block) + math.sqrt(max(0.0, single**2 * share - long**2))) / share
+    return max(0.0, long - jitter / math.sqrt(block)), jitter
+
+
+def _rounds(group: Group, step: Callable[[], None], rounds: int, block: int) -> Tensor:
+    """Seconds of a step in each round of `block` steps, (workers, rounds); all workers meet after a round."""
+    seconds = []
+    for _ in range(rounds):
+        _meanwhile(group, [0.0])
+        seconds.append(sum(_times(step, block)) / block)
+    return _meanwhile(group, seconds)
+
+
+def _alone(group: Group, step: Callable[[], None], node_workers: int) -> float:
+    """Seconds of a step of the first worker of a node, while the others wait; the mean over nodes."""
+    own = [] if group.rank % node_workers else _times(step, STEPS)
+    return float(_meanwhile(group, own or [0.0] * STEPS)[::node_workers].mean())
 
 
 def _times(step: Callable[[], object], steps: int) -> list[float]:
@@ -120,7 +158,7 @@ def _exchange_s(group: Group, elements: int, *, gather: bool = False) -> float:
     vector = torch.zeros(elements)
     call = group.all_gather if gather else group.all_reduce
     call(vector).wait()
-    return statistics.median(_times(lambda: call(vector).wait(), EXCHANGES))
+    return statistics.median(_times(lambda: call(vector).wait(), MEETINGS if elements == 1 else EXCHANGES))
 
 
 def _ring_gbit(group: Group, parameters: int, latency_s: float) -> float:
@@ -142,13 +180,13 @@ def _ddp(
     with_trainer: Callable[[str], Callable[[], None]], parameters: int, group: Group, step_s: float
 ) -> dict[str, float]:
     """The exchange time that DDP hides, and PowerSGD's share of the bytes and extra seconds, each compared to dense."""
-    seconds = {name: _in_step_s(with_trainer(name), group) for name in ("dense", "ddp")}
+    seconds = {name: _in_step_s(with_trainer(name), group)[0] for name in ("dense", "ddp")}
     low_rank = with_trainer("ddp_powersgd")
     _in_step_s(low_rank, group)  # the first steps send uncompressed gradients
     sent_bytes = group.traffic.sent_bytes
-    seconds["low_rank"] = _in_step_s(low_rank, group, warm=0)
+    seconds["low_rank"], steps = _in_step_s(low_rank, group, warm=0)
     dense_bytes = 2 * (group.size - 1) / group.size * parameters * FLOAT_BYTES
-    share = (group.traffic.sent_bytes - sent_bytes) / STEPS / dense_bytes
+    share = (group.traffic.sent_bytes - sent_bytes) / steps / dense_bytes
     small_s, all_s = _exchange_s(group, 1), _exchange_s(group, parameters)
     compute_s = seconds["dense"] - all_s
     work_s = seconds["low_rank"] - compute_s - 2 * small_s - share * (all_s - small_s)
@@ -159,14 +197,12 @@ def _ddp(
     }
 
 
-def _in_step_s(step: Callable[[], None], group: Group, warm: int = 3) -> float:
-    """Seconds per step when all workers run it together."""
-    for _ in range(warm):
-        step()
-    began_s = time.perf_counter()
-    for _ in range(STEPS):
-        step()
-    return float(_meanwhile(group, [(time.perf_counter() - began_s) / STEPS]).mean())
+def _in_step_s(step: Callable[[], None], group: Group, warm: int = 3) -> tuple[float, int]:
+    """(Seconds per step when all workers run it together, steps taken): some `STEPS`, fewer where these are long."""
+    _times(step, warm)
+    seconds = float(_meanwhile(group, _times(step, 1)).mean())
+    steps = min(STEPS, max(LEAST_STEPS, int(LONGEST_S / seconds)))
+    return float(_meanwhile(group, [sum(_times(step, steps)) / steps]).mean()), warm + 1 + steps
 
 
 class _Echo:
@@ -188,8 +224,7 @@ def _compression(parameters: int, group: Group, **options: Any) -> tuple[float, 
     """(Seconds of a GTC trainer's own work in a step, seconds per message), means of workers that do it together.
 
     From steps with two and with many messages, without the wire and beyond the optimiser's step. As in a training, each
-    comes after a gradient, which leaves little of the trainer's memory in the cores' caches; medians, as of `step_s`,
-    since the workers of a machine share its cores.
+    comes after a gradient, which leaves little of the trainer's memory in the cores' caches.
     """
     seconds = []
     for workers in (2, 2 + MESSAGES):
@@ -207,12 +242,12 @@ def _compression(parameters: int, group: Group, **options: Any) -> tuple[float, 
 
 
 def _after_gradients(plain: LstmStep, step: Callable[[], object]) -> float:
-    """Median seconds of `step`, each time after a new gradient."""
+    """Mean seconds of `step`, each time after a new gradient."""
     seconds = []
     for _ in range(CODINGS):
         plain.gradient()
         seconds += _times(step, 1)
-    return statistics.median(seconds)
+    return statistics.mean(seconds)
 
 
 class LstmStep:
@@ -263,6 +298,7 @@ def main() -> None:
 
     path, parameters = Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 5_000_000
     torch.set_num_threads(1)
+    freed_memory.keep()  # as stage `train` does
     dist.init_process_group("gloo")
     group = TorchGroup()
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.amp.grad_scaler import GradScaler
 
 from megahour.batches.loader import Batch
+from megahour.core import freed_memory
 from megahour.core.errors import StageError
 from megahour.core.records import key_of
 from megahour.models.encoders import Lstm
@@ -89,6 +90,8 @@ class Trainer:
         self._average: list[Tensor] = []
         self._averaged = 0
         torch.set_num_threads(1)
+        if device.type == "cpu" and p.parallel.shard == 1:
+            freed_memory.keep()
         self._pool = ThreadPoolExecutor(self._replicas, initializer=torch.set_num_threads, initargs=(1,))
 
     def regroup(self, synchronise: Callable[[nn.Module, torch.optim.Optimizer], Synchroniser]) -> None:

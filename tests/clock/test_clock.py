@@ -368,7 +368,7 @@ def measures(path: str) -> None:
     """A worker of the measurement, with few steps."""
     from megahour.clock import calibrate
 
-    calibrate.STEPS = 8
+    calibrate.STEPS, calibrate.BLOCK, calibrate.BLOCKS = 8, 2, 2
     sys.argv = ["calibrate", path, "50000"]
     calibrate.main()
 
@@ -391,7 +391,8 @@ def test_the_work_of_gtc_is_timed_after_gradients_as_in_a_training(monkeypatch: 
 
     noted(LstmStep, "gradient")
     noted(Compressed, "step")
-    monkeypatch.setattr("megahour.clock.calibrate.STEPS", 1)
+    for name in ("STEPS", "BLOCK", "BLOCKS"):
+        monkeypatch.setattr(f"megahour.clock.calibrate.{name}", 1)
     virtual.run(lambda group: calibrate(LstmStep(2_000), 2_000, group, node_workers=1), 1)
     steps = [before for before, after in pairwise(done) if after == "step"]
     assert len(steps) > 4
@@ -402,7 +403,8 @@ def test_the_work_of_gtc_is_timed_after_gradients_as_in_a_training(monkeypatch: 
 def test_constants_of_nodes_are_of_their_links(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     from megahour.clock.calibrate import LstmStep, calibrate
 
-    monkeypatch.setattr("megahour.clock.calibrate.STEPS", 4)
+    for name in ("STEPS", "BLOCK", "BLOCKS"):
+        monkeypatch.setattr(f"megahour.clock.calibrate.{name}", 2)
     found, *others = virtual.run(lambda group: calibrate(LstmStep(2_000), 2_000, group, node_workers=1), nodes)
     assert others == [None] * (nodes - 1)
     assert found is not None

@@ -14,9 +14,8 @@ workers that hold the same part.
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -26,6 +25,7 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
 
+from megahour.core import freed_memory
 from megahour.core.errors import ConfigError
 from megahour.models.in_parts import build_in_parts, only_copied
 from megahour.sync.group.base import Group, WorkerLostError
@@ -34,8 +34,6 @@ from megahour.sync.trainers.base import Synchroniser, reading
 from megahour.train import criteria
 from megahour.train.params import TrainParams
 from megahour.train.step import Gradients, Trainer
-
-M_MMAP_THRESHOLD = -3  # of glibc's mallopt
 
 
 class PartsTrainer(Trainer):
@@ -58,7 +56,7 @@ class PartsTrainer(Trainer):
         shard = p.parallel.shard
         self.p, self.config, self.device, self.replica = p, config, device, group.rank // shard
         if device.type == "cpu":
-            _give_memory_back()
+            freed_memory.give_back()
         self.mesh = _mesh(group, shard, p.timeout_s, device)
         self.shards = _split(group, [range(i, i + shard) for i in range(0, group.size, shard)])
         peers = _split(group, [range(i, group.size, shard) for i in range(shard)])
@@ -193,13 +191,6 @@ def _split(group: Group, parts: Sequence[range]) -> Group:
     found = group.split(parts)
     assert found is not None
     return found
-
-
-def _give_memory_back() -> None:
-    """Make glibc return freed blocks of a MB and more to the system. It keeps freed blocks of up to 32 MB, which for
-    weights gathered layer by layer doubles the memory."""
-    with suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 1 << 20)
 
 
 @contextmanager
