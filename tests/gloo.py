@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import multiprocessing.forkserver
 import os
@@ -182,6 +183,8 @@ class ForkedWorker:
 
 LASTS_UNTIL = "MEGAHOUR_TESTS_LAST_UNTIL"
 """In a forked worker's environment: a file before which its training does not end, for tests that disturb it."""
+CALLS_FIRST = "MEGAHOUR_TESTS_CALL_FIRST"
+"""In a forked worker's environment: MODULE:FUNCTION, which it calls before it trains; "" for none."""
 _LEFT_S = 60.0
 
 
@@ -222,4 +225,7 @@ def _train(spec: str, env: dict[str, str], log: str) -> None:
         _last_until(Path(env[LASTS_UNTIL]), worker, continues)
     with Path(log).open("w") as err:
         os.dup2(err.fileno(), 2)
+    module, _, name = env.get(CALLS_FIRST, "").partition(":")
+    if module:
+        getattr(importlib.import_module(module), name)()
     worker.main()

@@ -45,6 +45,7 @@ import megahour.train.parallel.pipeline
 import megahour.train.parallel.sharded
 import megahour.train.parallel.tensor_parallel
 import megahour.train.workers.loop_with_others
+import megahour.train.workers.replicas
 import megahour.train.workers.worker
 
 gc.freeze()  # what has been imported so far is no garbage

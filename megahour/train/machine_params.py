@@ -56,7 +56,9 @@ class MachineParams(Params):
     faults: Literal["restart", "continue"] = Field("restart", json_schema_extra=LATER)
     """What happens when a worker is lost. restart: all workers resume from the last checkpoint, and the result is the
     same as without the failure. continue: the other workers go on at once, and the lost one joins them when it is back;
-    for many workers or slow starts, on the CPUs of one machine, with trainer dense, gtc, bmuf, diloco or local_sgd."""
+    for many workers or slow starts, on the CPUs of one machine, with trainer dense, gtc, bmuf, diloco or local_sgd.
+    With `parallel.shard` a lost worker takes its group along; only with trainer dense, mode fsdp or zero, and two
+    groups or more."""
     nodes: int = Field(1, ge=1, json_schema_extra=POLICY)
     """Number of machines that share the workers."""
     min_nodes: int = Field(1, ge=1, json_schema_extra=POLICY)

@@ -283,6 +283,19 @@ class TrainParams(MachineParams, LearningParams):
             raise ValueError("average does not go with faults: continue; set faults: restart")
         return self
 
+    def _refused_with_continue(self) -> dict[str, bool]:
+        """What `faults: continue` does not go with among models in parts."""
+        continues, mode = self.faults == "continue", self.parallel.mode
+        return {
+            "faults continue in a single group of workers: without one of them a part of the model is missing; set "
+            "workers to two or more times `shard`, or faults: restart": continues
+            and self.workers == self.parallel.shard,
+            f"faults continue in mode {mode}: use mode fsdp or zero, or faults: restart": continues
+            and mode not in ("fsdp", "zero"),
+            f"faults continue and trainer {self.trainer}: use dense, or faults: restart": continues
+            and self.trainer != "dense",
+        }
+
     @model_validator(mode="after")
     def _shards_fit(self) -> TrainParams:
         shard = self.parallel.shard
@@ -302,9 +315,9 @@ class TrainParams(MachineParams, LearningParams):
             "optimiser muon: it needs whole matrices; use adamw or sgd": self.optimiser == "muon",
             "precision fp16: use bf16, which needs no scale of the loss": self.precision == "fp16",
             "compile: leave it out": self.compile,
-            "faults continue: without a worker its part is missing": self.faults == "continue",
         }
         mode = self.parallel.mode
+        refused |= self._refused_with_continue()
         refused[f"heads, which mode {mode} does not share out; use mode fsdp or zero"] = bool(
             self.goal.heads and mode in ("pipeline", "tensor")
         )

@@ -69,7 +69,7 @@ class Trainer:
         sequence: criteria.SequenceGoal | None = None,
     ) -> None:
         self.p, self.module, self.device = p, module, device
-        held = module if held is None else held
+        self._held = held = module if held is None else held
         self.names = [name for name, _ in module.named_parameters()]
         self.parameters = list(held.parameters())
         self.optimiser = optimisers.build(p, held)
@@ -99,7 +99,7 @@ class Trainer:
 
         An interrupted step may have unscaled its gradients, which a scaler allows once between two updates.
         """
-        self.synchroniser = synchronise(self.module, self.optimiser)
+        self.synchroniser = synchronise(self._held, self.optimiser)
         if self.scaler is not None:
             before, self.scaler = self.scaler.state_dict(), self._new_scaler()
             assert self.scaler is not None
@@ -286,11 +286,7 @@ class Trainer:
 
     def model_tensors(self) -> dict[str, Tensor]:
         """`tensors` without the synchroniser's."""
-        tensors = {f"weights.{name}": p.detach() for name, p in zip(self.names, self.parameters, strict=True)}
-        for name, parameter in zip(self.names, self.parameters, strict=True):
-            for part, tensor in self.optimiser.state.get(parameter, {}).items():
-                if isinstance(tensor, Tensor):
-                    tensors[f"{part}.{name}"] = tensor
+        tensors = named_tensors(self.names, self.parameters, self.optimiser)
         tensors |= {f"average.{name}": mean for name, mean in zip(self.names, self._average, strict=False)}
         if self._average:
             tensors["averaged"] = torch.tensor([self._averaged])
@@ -331,3 +327,15 @@ class Trainer:
         if self.scaler is not None and "scaler" in tensors:
             scale, tracker = tensors["scaler"].tolist()
             self.scaler.load_state_dict(self.scaler.state_dict() | {"scale": scale, "_growth_tracker": int(tracker)})
+
+
+def named_tensors(
+    names: Sequence[str], parameters: Sequence[nn.Parameter], optimiser: torch.optim.Optimizer
+) -> dict[str, Tensor]:
+    """Weights and the optimiser's state, by name, as they are and not as copies."""
+    tensors = {f"weights.{name}": parameter.detach() for name, parameter in zip(names, parameters, strict=True)}
+    for name, parameter in zip(names, parameters, strict=True):
+        for part, tensor in optimiser.state.get(parameter, {}).items():
+            if isinstance(tensor, Tensor):
+                tensors[f"{part}.{name}"] = tensor
+    return tensors

@@ -94,12 +94,15 @@ class StepTotals:
 
     def of_all(self, own: TrainedTotals) -> TrainedTotals:
         """The totals of all workers, added in the order of ranks. A collective call. Raises WorkerLostError."""
-        loss, *counts = own.sums
-        joining = self._group.rank == 0 and self._called()
-        numbers = torch.tensor([0, int(joining), own.audit.pieces, own.audit.keys, *counts])
-        numbers[0] = torch.tensor(loss, dtype=torch.float64).view(torch.int64)
-        rows = self._group.all_gather(numbers).wait()
+        rows = self._group.all_gather(self._message(own)).wait()
         audit = Audit.sum(row[2:4] for row in rows)
         losses = rows[:, 0].contiguous().view(torch.float64)
         weight, correct, lacking = rows[:, 4:].sum(0).tolist()
         return TrainedTotals(audit, (sum(losses.tolist()), weight, correct, lacking), bool(rows[0, 1]))
+
+    def _message(self, own: TrainedTotals) -> Tensor:
+        loss, *counts = own.sums
+        joining = self._group.rank == 0 and self._called()
+        numbers = torch.tensor([0, int(joining), own.audit.pieces, own.audit.keys, *counts])
+        numbers[0] = torch.tensor(loss, dtype=torch.float64).view(torch.int64)
+        return numbers

@@ -59,14 +59,14 @@ class PartsTrainer(Trainer):
             freed_memory.give_back()
         self.mesh = _mesh(group, shard, p.timeout_s, device)
         self.shards = _split(group, [range(i, i + shard) for i in range(0, group.size, shard)])
-        peers = _split(group, [range(i, group.size, shard) for i in range(shard)])
+        self.peers = _split(group, [range(i, group.size, shard) for i in range(shard)])
         module = self._made()
         self._sharded = list(module.parameters())
         held: nn.Module = module
         if any(isinstance(parameter, DTensor) for parameter in self._sharded):
             named = module.named_parameters()
             held = nn.ParameterList([nn.Parameter(self._shown(name, local(q.detach()))) for name, q in named])
-        super().__init__(p, module, synchronise(peers), device, held)
+        super().__init__(p, module, synchronise(self.peers), device, held)
         self._replicas = 1
         self._weight = 0  # frames of the group in the last step
         if device.type == "cpu":

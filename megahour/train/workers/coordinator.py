@@ -25,11 +25,11 @@ from megahour.train import result
 from megahour.train.params import TrainParams
 from megahour.train.workers.agent import STOP_S, environment, place_of
 from megahour.train.workers.membership import MEMBER, STORE, Place
+from megahour.train.workers.quorum import Asking, Quorum, quorum_of
 
 POLL_S = 0.02
 AFTER_S = 1.0  # before a restart, so that the others can meet first: starting a worker costs CPU time
 END_S = 10.0  # how long the other workers may take to end after the result
-NEW = [-1, -1]
 
 
 class StartedWorker(NamedTuple):
@@ -37,13 +37,6 @@ class StartedWorker(NamedTuple):
 
     slot: int
     process: subprocess.Popen[bytes]
-
-
-class Asking(NamedTuple):
-    """A worker that waits for its place: the number of its meeting, and its position."""
-
-    meeting: int
-    at: list[int]
 
 
 class Coordinator:
@@ -57,6 +50,7 @@ class Coordinator:
         self._living: dict[int, StartedWorker] = {}
         self._asking: dict[int, Asking] = {}
         self._present: set[int] = set()
+        self._through: list[int] = []  # slots of workers that have ended without an error
         self._next = self._lost = self._seen_asked = 0
         self._due: list[tuple[float, int]] = []  # (time, slot) of pending restarts
         self._epoch = -1
@@ -77,9 +71,12 @@ class Coordinator:
                     self._reap()
                     self._meet()
                     if not self._living:  # at the beginning, or all were lost, or worker 0 when the others had ended
-                        self._due = [(0.0, slot) for slot in range(self._p.workers)]
+                        self._due, self._through = [(0.0, slot) for slot in range(self._p.workers)], []
                     self._start_due()
                     time.sleep(POLL_S)
+                self._listen()
+                for number in self._asking:  # they wait for a place that no one will give them
+                    self._living[number].process.kill()
                 self._end(0.0 if result.failed(self._work) else END_S)
             finally:
                 self._end(0.0)
@@ -116,6 +113,7 @@ class Coordinator:
             if number in self._present:
                 self._store.set(f"lost/{self._epoch}", "")  # the others may still connect to it
             if code == 0 or result.ended(self._work):
+                self._through.append(worker.slot)
                 continue
             self._lost += 1
             if self._lost > self._p.max_restarts:
@@ -130,14 +128,18 @@ class Coordinator:
         self._due = [due for due in self._due if due[0] > now_s]
 
     def _meet(self) -> None:
-        """Open the next group once all required workers wait; call the others, or kill them after the timeout."""
+        """Open the next group once all required workers wait; call the others, or kill them after the timeout.
+
+        A worker left over by the last group, without a whole replica, waits without holding up anyone.
+        """
         self._listen()
         if not self._asking:
             self._first_came_s = None
             return
         trained = self._present & self._living.keys()
         if trained and not trained & self._asking.keys():
-            self._store.set(f"call/{self._epoch}", "")
+            if self._quorum() is not None:
+                self._store.set(f"call/{self._epoch}", "")
             return
         if self._first_came_s is None:
             self._first_came_s = time.monotonic()
@@ -160,18 +162,25 @@ class Coordinator:
                 self._asking[number] = Asking(**json.loads(self._store.get(f"here/{number}")))
                 self._store.delete_key(f"here/{number}")
 
+    def _quorum(self) -> Quorum | None:
+        shard = self._p.parallel.shard
+        return quorum_of(self._asking, {n: self._living[n].slot % shard for n in self._asking}, shard)
+
     def _open(self) -> None:
-        """Assign ranks: the furthest worker first, then those waiting longest."""
-        order = sorted(self._asking, key=lambda number: ([-n for n in self._asking[number].at], number))
-        first = self._asking[order[0]].at
-        behind = any(asking.at != first for asking in self._asking.values())
+        """Form the next group of the workers that wait, if there is a whole replica among them."""
+        quorum = self._quorum()
+        if quorum is None:  # those who wait may lack others that had ended already, when one of them was lost
+            self._due += [(0.0, slot) for slot in self._through]
+            self._through.clear()
+            return
         self._epoch += 1
-        for rank, number in enumerate(order):
-            place = Place(self._epoch, rank, len(order), first == NEW, behind, self._lost)
-            key = f"place/{number}/{self._asking[number].meeting}"
+        for rank, (number, part) in enumerate(zip(quorum.order, quorum.parts, strict=True)):
+            shown = (quorum.fresh, quorum.behind, self._lost, quorum.source, part)
+            place = Place(self._epoch, rank, len(quorum.order), *shown)
+            key = f"place/{number}/{self._asking.pop(number).meeting}"
             self._store.set(key, json.dumps(place._asdict()))
-        self._present, self._first_came_s = set(order), None
-        self._asking.clear()
+        self._present, self._first_came_s = set(quorum.order), None
+        self._asking = {number: asking.void() for number, asking in self._asking.items()}
 
     def _end(self, patience_s: float) -> None:
         """Wait for the workers, and kill those that do not end."""

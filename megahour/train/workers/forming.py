@@ -23,9 +23,18 @@ _BACKEND = "megahour_formed"
 
 
 def form(
-    name: str, stores: tuple[Store, Store], rank: int, size: int, lost: Callable[[], bool], timeout_s: float
+    name: str,
+    stores: tuple[Store, Store],
+    rank: int,
+    size: int,
+    lost: Callable[[], bool],
+    timeout_s: float,
+    shard: int = 1,
 ) -> None:
     """Make the default process group, of gloo, in which all workers are connected. A collective call.
+
+    With `shard` above 1, the first `dist.new_group` is to be that of the `shard` consecutive ranks around this one:
+    they are connected here, too.
 
     Parameters
     ----------
@@ -39,32 +48,44 @@ def form(
     ------
     WorkerLostError: a worker was lost. DistError, RuntimeError: as gloo.
     """
-    ended: queue.SimpleQueue[ProcessGroupGloo | Exception] = queue.SimpleQueue()
-    connecting = (PrefixStore(f"{name}/connect", stores[0]), rank, size, timeout_s, ended)
+    ended: queue.SimpleQueue[list[ProcessGroupGloo] | Exception] = queue.SimpleQueue()
+    connecting = (PrefixStore(f"{name}/connect", stores[0]), rank, size, shard, timeout_s, ended)
     threading.Thread(target=_connect, args=connecting, name="forming", daemon=True).start()
-    gloo: ProcessGroupGloo | Exception | None = None
-    while gloo is None:
+    formed: list[ProcessGroupGloo] | Exception | None = None
+    while formed is None:
         with contextlib.suppress(queue.Empty):
-            gloo = ended.get(timeout=_POLL_S)
-        if not isinstance(gloo, ProcessGroupGloo) and lost():
+            formed = ended.get(timeout=_POLL_S)
+        if not isinstance(formed, list) and lost():
             raise WorkerLostError("a worker was lost while the group formed", where=f"rank {rank} of {size}")
-    if isinstance(gloo, Exception):
-        raise gloo
-    formed = [gloo]  # emptied: what torch keeps of a backend would keep the connections
+    if isinstance(formed, Exception):
+        raise formed
+    # emptied, the default group first: what torch keeps of a backend would keep the connections
     dist.Backend.register_backend(_BACKEND, lambda *_: formed.pop(), devices="cpu")
     dist.init_process_group(_BACKEND, store=PrefixStore(name, stores[1]), rank=rank, world_size=size)
 
 
 def _connect(
-    store: Store, rank: int, size: int, timeout_s: float, ended: queue.SimpleQueue[ProcessGroupGloo | Exception]
+    store: Store,
+    rank: int,
+    size: int,
+    shard: int,
+    timeout_s: float,
+    ended: queue.SimpleQueue[list[ProcessGroupGloo] | Exception],
 ) -> None:
     """Connect to all, and wait until all have: otherwise one could be in the group, and wait for one that left it."""
     options = BarrierOptions()
     options.timeout = timedelta(seconds=timeout_s)
+    connect = timedelta(seconds=CONNECT_S)
     try:
-        gloo = ProcessGroupGloo(store, rank, size, timeout=timedelta(seconds=CONNECT_S))
-        gloo.barrier(options).wait()  # type: ignore[attr-defined]
+        formed = []
+        if shard > 1:
+            first = rank - rank % shard
+            replica = ProcessGroupGloo(PrefixStore(f"from {first}", store), rank - first, shard, timeout=connect)
+            replica._set_default_timeout(options.timeout)
+            formed.append(replica)
+        formed.append(ProcessGroupGloo(store, rank, size, timeout=connect))
+        formed[-1].barrier(options).wait()  # type: ignore[attr-defined]
     except Exception as error:
         ended.put(error)
     else:
-        ended.put(gloo)
+        ended.put(formed)

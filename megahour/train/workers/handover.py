@@ -46,7 +46,7 @@ class Undo(NamedTuple):
 class Round:
     """The current round: where it began, and this worker's part of it.
 
-    open: its steps are done, but the meeting at its end has not happened.
+    open: its steps are done, but the meeting at its end has not happened. prepared: of replicas (`replicas`).
     """
 
     first: int = 0
@@ -54,12 +54,13 @@ class Round:
     own: list[int] = field(default_factory=list)
     totals: TrainedTotals = field(default_factory=lambda: TrainedTotals(Audit()))
     open: bool = False
+    prepared: bool = False
     undo: Undo | None = None
 
     def begin(self, at: Position) -> None:
         """Begin the next round, at position `at`."""
         self.first, self.owed, self.own = at.done, list(at.owed), []
-        self.totals, self.open, self.undo = TrainedTotals(Audit()), False, None
+        self.totals, self.open, self.prepared, self.undo = TrainedTotals(Audit()), False, False, None
 
     def begun(self, at: Position) -> bool:
         """Whether any step of the round has been taken at position `at`."""
@@ -97,21 +98,27 @@ def agree(
     if group.rank == 0:
         assert at is not None
         _settle(trainer, here, kept)
-        _broadcast(_told(at, here), group)
-        _broadcast(_packed_state(trainer, kept), group)
+        broadcast(told(at, here), group)
+        broadcast(_packed_state(trainer, kept), group)
         return at
-    header, weights = _broadcast(b"", group), _broadcast(b"", group)
+    header, weights = broadcast(b"", group), broadcast(b"", group)
     state, tensors = json.loads(header), safetensors.torch.load(weights)
     if at is not None and far(at) == tuple(state["far"]):
         _settle(trainer, here, kept)
         return at
     _take(trainer, tensors, keep_optimiser=at is not None and trainer.p.synchroniser.own_optimiser)
     kept.peer = {name.removeprefix("sync."): tensors[name] for name in tensors if name.startswith("sync.")}
+    at = position_told(state)
+    here.begin(at)
+    here.first, here.owed, here.open = state["round"]
+    return at
+
+
+def position_told(state: Mapping[str, Any]) -> Position:
+    """The position in a worker's header (`told`), as JSON values."""
     at = Position.of(state["position"], same_workers=True)
     at.audit, at.row_due, at.owed = Audit(**state["audit"]), state["row_due"], state["owed"]
     at.rounds = state["far"][0]
-    here.begin(at)
-    here.first, here.owed, here.open = state["round"]
     return at
 
 
@@ -131,7 +138,8 @@ def _settle(trainer: Trainer, here: Round, kept: KeptStates) -> None:
         trainer.optimiser.state.update(undo.optimiser)
 
 
-def _told(at: Position, here: Round) -> bytes:
+def told(at: Position, here: Round) -> bytes:
+    """A worker's header: its position, and where its round began."""
     known = {"far": far(at), "position": at.state(at.done), "row_due": at.row_due, "owed": at.owed}
     return json.dumps(known | {"audit": at.audit.numbers(), "round": [here.first, here.owed, here.open]}).encode()
 
@@ -151,10 +159,10 @@ def _take(trainer: Trainer, tensors: Mapping[str, Tensor], *, keep_optimiser: bo
     trainer.restore_model(tensors)
 
 
-def _broadcast(data: bytes, group: Group) -> bytes:
-    """Worker 0's data, on all workers."""
+def broadcast(data: bytes, group: Group, source: int = 0) -> bytes:
+    """The data of rank `source`, on all workers."""
     length = torch.tensor([len(data)])
-    group.broadcast(length)
+    group.broadcast(length, source)
     vector = torch.frombuffer(bytearray(data or bytes(int(length))), dtype=torch.uint8)
-    group.broadcast(vector)
+    group.broadcast(vector, source)
     return vector.numpy().tobytes()

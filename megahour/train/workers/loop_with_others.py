@@ -22,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from torch import Tensor
+
 from megahour.batches.loader import Batch
 from megahour.sync.checkpoint import Checkpoints
 from megahour.sync.group.base import Group, WorkerFailedError, WorkerLostError
@@ -33,7 +35,6 @@ from megahour.train.batch_assignment import Claim, Marks
 from megahour.train.checkpoints import Position, checkpoints_of, clear_unfinished, newest, position_of
 from megahour.train.job import TrainingJob
 from megahour.train.loop import Run, alarm_of, synchronise
-from megahour.train.meters import Curves
 from megahour.train.step import Gradients, Trainer
 from megahour.train.step_totals import StepTotals, TrainedTotals
 from megahour.train.workers import handover
@@ -50,18 +51,18 @@ def execute_with_others(
 
     Raises StageError like `loop.execute`; DistError: the coordinator is gone.
     """
+    with Trainer(job.params, job.module, synchronise(job, TorchGroup()), sequence=job.sequence) as trainer:
+        return through_groups(WorkerWithOthers(job, trainer, member, work, progress, durable))
+
+
+def through_groups(worker: WorkerWithOthers) -> result.Result | None:
+    """Train through all groups of a worker; like `execute_with_others`."""
     gc.collect()
     gc.freeze()  # so that the collection in `meet`, while others wait, skips the objects that exist now
-    with Trainer(job.params, job.module, synchronise(job, TorchGroup()), sequence=job.sequence) as trainer:
-        worker = WorkerWithOthers(job, trainer, member, work, progress, durable)
-        while True:
-            place = member.meet(handover.far(worker.at))
-            LOG.info(
-                "group %d: rank %d of %d, from %s on", place.epoch, place.rank, place.size, handover.far(worker.at)
-            )
-            if (curves := worker.train(place)) is not None:
-                member.leave()
-                return result.of(job, curves, trainer.model()) if place.rank == 0 else None
+    while True:
+        place = worker.meet()
+        if (trained := worker.train(place)) is not None:
+            return trained if place.rank == 0 else None
 
 
 class WorkerWithOthers:
@@ -70,23 +71,37 @@ class WorkerWithOthers:
     def __init__(
         self,
         job: TrainingJob,
-        trainer: Trainer,
+        trainer: Trainer | None,
         member: GroupMember,
         work: Path,
         progress: Callable[..., None],
         durable: str,
     ) -> None:
-        self._job, self._trainer, self._member, self._work, self._progress = job, trainer, member, work, progress
+        self._job, self._member, self._work, self._progress = job, member, work, progress
         self._checkpoints = checkpoints_of(work, durable)
         self.at: Position | None = None
-        self._round, self._kept, self._trains = Round(), KeptStates(trainer.synchroniser.state()), False
+        self._round, self._kept, self._trains = Round(), KeptStates({}), False
+        if trainer is not None:
+            self._trainer, self._kept = trainer, KeptStates(trainer.synchroniser.state())
         self._stepped_s: float | None = None  # when this worker's last step ended
         self._first = False
 
-    def train(self, place: Place) -> Curves | None:
-        """Train to the end; None: the group broke, or another worker waits. The group is released then."""
+    def meet(self) -> Place:
+        """Wait for a place in the next group."""
+        far = handover.far(self.at)
+        place = self._member.meet(far, prepared=self._round.prepared)
+        LOG.info("group %d: rank %d of %d, from %s on", place.epoch, place.rank, place.size, far)
+        return place
+
+    def train(self, place: Place) -> result.Result | None:
+        """Train to the end; None: the group broke, or another worker waits. The group is released in either case.
+
+        Only the first worker's result has the model.
+        """
         try:
-            return self._train(self._member.group(place), place)
+            found = self._train(self._member.group(place), place)
+            self._member.leave()
+            return found
         except (Regroup, WorkerLostError, WorkerFailedError) as error:
             LOG.warning("group %d ends: %s", place.epoch, str(error).partition("\n")[0] or "a worker waits to join")
             traceback.clear_frames(error.__traceback__)
@@ -105,22 +120,31 @@ class WorkerWithOthers:
         self._member.leave()
         self._trainer.regroup(synchronise(self._job, TorchGroup()))
 
-    def _train(self, group: TorchGroup, place: Place) -> Curves:
-        job, p, trainer = self._job, self._job.params, self._trainer
+    def _train(self, group: TorchGroup, place: Place) -> result.Result:
+        job, p = self._job, self._job.params
         self.at = at = self._begin(group) if place.fresh else self._go_on(group, place)
-        self._trains = True
+        self._trains, trainer = True, self._trainer
         progress = partial(self._progress, **({"restarts": place.lost} if place.lost else {}))
         shown, self._first = partial(self._stepped, progress if group.rank == 0 else _unseen), True
         with (
             alarm_of(p, group.rank) as alarm,
             Checkpoints(self._checkpoints, rank=group.rank, size=group.size, patience_s=p.timeout_s) as saver,
         ):
-            run = RunWithOthers(job, trainer, group, saver, self._work, shown, alarm, at)
+            run = self._run(job, trainer, group, saver, self._work, shown, alarm, at)
             run.round, run.totals = self._round, StepTotals(group, self._member.called)
             try:
-                return run.to_the_end(self._member.store())
+                curves = run.to_the_end(self._member.store())
             finally:
                 run.meters.close()
+            return result.of(job, curves, self._model(group))
+
+    @property
+    def _run(self) -> type[RunWithOthers]:
+        return RunWithOthers
+
+    def _model(self, group: Group) -> dict[str, Tensor]:
+        """The trained model, on the first worker."""
+        return self._trainer.model() if group.rank == 0 else {}
 
     def _stepped(self, progress: Callable[..., None], *about: Any, **fields: Any) -> None:
         now_s = time.monotonic()

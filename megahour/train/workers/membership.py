@@ -4,7 +4,7 @@ A worker that has lost another, has no group yet, or is called because one waits
 its position. It gets its rank in the next group, in which the furthest worker comes first, and forms a process group
 with the others in the coordinator's store, which survives the loss of any worker.
 
-    here/<id>               a worker waits: {"meeting": number of its meeting, "at": its position}
+    here/<id>               a worker waits: {"meeting": number of its meeting, "at": its position, "prepared": …}
     asked                   how often workers have begun to wait, so that the coordinator need not poll each key
     place/<id>/<meeting>    the answer: `Place`
     call/<epoch>            a worker waits to join the group of that number
@@ -26,6 +26,7 @@ from megahour.sync.group.torch_group import TorchGroup
 from megahour.train.workers.forming import form
 
 STORE, MEMBER = "MEGAHOUR_STORE", "MEGAHOUR_MEMBER"  # of a worker's environment: HOST:PORT, its number
+KEPT, ENDED, TAKEN = "kept", "ended", "taken"  # a prepared step is ended, or another worker's part taken
 GRACE_S = 0.05  # short, since the coordinator knows which workers are lost
 
 
@@ -33,7 +34,8 @@ class Place(NamedTuple):
     """A worker's place in group number `epoch`.
 
     fresh: no worker has begun; all resume from a checkpoint. behind: some workers are new or behind, and take their
-    state from rank 0. lost: workers that the run has lost so far.
+    state from rank 0. lost: workers that the run has lost so far. Of replicas (`replicas`): the furthest worker has
+    rank `source`, and `part` says what becomes of this worker's part of the model.
     """
 
     epoch: int
@@ -42,23 +44,26 @@ class Place(NamedTuple):
     fresh: bool
     behind: bool
     lost: int
+    source: int = 0
+    part: str = KEPT
 
 
 class GroupMember:
-    """This worker's membership. timeout_s: how long its calls wait for other workers."""
+    """This worker's membership. timeout_s: how long its calls wait for other workers. shard: workers of a replica."""
 
-    def __init__(self, timeout_s: float) -> None:
-        self._store = _client(timeout_s)
+    def __init__(self, timeout_s: float, shard: int = 1) -> None:
+        self._store, self._shard = _client(timeout_s), shard
         self._id, self._timeout_s, self._meetings, self._epoch = os.environ[MEMBER], timeout_s, 0, -1
 
-    def meet(self, at: tuple[int, int]) -> Place:
+    def meet(self, at: tuple[int, int], *, prepared: bool = False) -> Place:
         """Wait for a place in the next group.
 
-        at: batches done and rows of the curves; (-1, -1): not begun.
+        at: finished rounds and rows of the curves; (-1, -1): not begun. prepared: this worker can end the next round
+        without the others.
         """
         gc.collect()  # references to the old group would keep its connections open, and its peers waiting
         self._meetings += 1
-        self._store.set(f"here/{self._id}", json.dumps({"meeting": self._meetings, "at": at}))
+        self._store.set(f"here/{self._id}", json.dumps({"meeting": self._meetings, "at": at, "prepared": prepared}))
         self._store.add("asked", 1)
         key = f"place/{self._id}/{self._meetings}"
         self._store.wait([key], timedelta(days=7))  # the process ends with the coordinator's
@@ -69,7 +74,7 @@ class GroupMember:
     def group(self, place: Place) -> TorchGroup:
         """The process group of that meeting. A collective call. Raises DistError, WorkerLostError."""
         stores = (_client(self._timeout_s), self._store)
-        form(self._name(), stores, place.rank, place.size, self._lost, self._timeout_s)
+        form(self._name(), stores, place.rank, place.size, self._lost, self._timeout_s, self._shard)
         return TorchGroup(timeout_s=self._timeout_s, grace_s=GRACE_S, helped=False)
 
     def leave(self) -> None:

@@ -156,7 +156,11 @@ def _run_with_others(job: TrainingJob, own: torch.device, work: Path, durable: s
     with _final(work):
         if own.type != "cpu":
             raise ConfigError("faults: continue trains on CPUs", where="train", remedy="set device: cpu, or restart")
-        trained = execute_with_others(job, GroupMember(job.params.timeout_s), work, _Progress(work / PROGRESS), durable)
+        member = GroupMember(job.params.timeout_s, job.params.parallel.shard)
+        train = execute_with_others
+        if job.params.parallel.shard > 1:
+            from megahour.train.workers.replicas import execute_of_replica as train  # FSDP takes a second to import
+        trained = train(job, member, work, _Progress(work / PROGRESS), durable)
         if trained is not None:
             result.write(work, trained)
 

@@ -5,12 +5,9 @@ Workers are real ones, in processes that are forked with torch loaded, so that o
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import re
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +19,8 @@ import psutil
 import pytest
 import torch
 import torch.distributed as dist
-from gloo import LASTS_UNTIL, ForkedWorker, run_workers
+from coordinated import SMALL, Forked
+from gloo import run_workers
 from made_artifacts import utterances
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, TCPStore
 from trainings import seen, trained, training_data, until
@@ -41,76 +39,8 @@ from megahour.train.schedule import Phase
 from megahour.train.step import Trainer
 from megahour.train.step_totals import Audit, StepTotals, TrainedTotals
 from megahour.train.workers import handover, membership, worker
-from megahour.train.workers.coordinator import Coordinator
 from megahour.train.workers.handover import KeptStates, Round
-from megahour.train.workers.launch import SPEC
 from megahour.train.workers.loop_with_others import RunWithOthers
-
-SMALL: dict[str, Any] = {
-    **{"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 6},
-    **{"workers": 4, "threads": 1, "whole_epochs": 0, "tensorboard": False, "timeout_s": 60.0, "checkpoint_s": 0.5},
-}
-
-
-class Forked(Coordinator):
-    """A coordinator of forked workers; `act` is called with it in a thread, and has returned when the training ends."""
-
-    error: BaseException | None
-
-    def __init__(self, folder: Path, inputs: dict[str, Artifact], act: Callable[[Forked], None], **values: Any) -> None:
-        self.folder = folder / "work"
-        self.folder.mkdir(parents=True)
-        p, spec = TrainParams(**{**SMALL, "faults": "continue", **values}), self.folder / SPEC
-        urls = {role: artifact.url for role, artifact in inputs.items()}
-        spec.write_text(
-            json.dumps({"params": p.model_dump(mode="json"), "inputs": urls, "work": str(self.folder), "durable": ""})
-        )
-        super().__init__(p, self.folder, spec)
-        self.workers: list[ForkedWorker] = []
-        self.lost: list[int] = []
-        self.holds_back = threading.Event()
-        self.acted, self.error = self.folder / "acted", None
-        acting = threading.Thread(target=self._act, args=(act,), daemon=True)
-        acting.start()
-        self.run()
-        acting.join()
-        if self.error is not None:
-            raise self.error
-        self.result = result.read(self.folder)
-
-    def _act(self, act: Callable[[Forked], None]) -> None:
-        try:
-            act(self)
-        except BaseException as error:
-            self.error = error
-        finally:
-            self.acted.touch()
-
-    def _spawn(self, env: dict[str, str], folder: Path) -> subprocess.Popen[bytes]:
-        env = {**env, LASTS_UNTIL: str(self.acted)}
-        self.workers.append(ForkedWorker(str(self.folder / SPEC), env, folder / "stderr.log"))
-        return cast("subprocess.Popen[bytes]", self.workers[-1])
-
-    def _start_due(self) -> None:
-        if not self.holds_back.is_set():
-            super()._start_due()
-
-    def logs(self) -> list[str]:
-        """What each worker has written, in the order of their starts."""
-        return [log.read_text() for log in sorted(self.folder.glob("workers/*/*/stderr.log"))]
-
-    def living(self) -> list[int]:
-        return [n for n in range(len(self.workers)) if n not in self.lost]
-
-    def together(self, workers: int = 4, after: str = "") -> str:
-        """The group of all living workers, if it has this number of them and is not `after`.
-
-        One that breaks or fails to form has another number: on a busy machine there may be several.
-        """
-        logs = [log for n, log in enumerate(self.logs()) if n not in self.lost]
-        newest = {(re.findall(r"group (\d+): rank \d of (\d)", log) or [("", "")])[-1] for log in logs}
-        group, size = newest.pop() if len(newest) == 1 else ("", "")
-        return group if size == str(workers) and len(logs) == workers and group != after else ""
 
 
 @pytest.fixture(scope="module")
@@ -366,7 +296,6 @@ def test_a_row_of_sequence_training_counts_utterances_without_a_path() -> None:
         ("node_size above 1", {"trainer": "gtc", "trainer_options": {"density": 0.1, "node_size": 2}}),
         ("inner: mean", {"trainer": "bmuf", "trainer_options": {"inner": "mean"}}),
         ("nodes above 1", {"nodes": 2, "rendezvous": "a:1"}),
-        ("without a worker its part is missing", {"parallel": {"shard": 2}}),
     ],
 )
 def test_what_needs_all_workers_is_refused_by_name(why: str, values: dict[str, Any]) -> None:
