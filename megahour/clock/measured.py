@@ -39,6 +39,7 @@ class Measured:
     inputs: tuple[str, ...]  # names of the steps it reads from
     shard_hours: float = 0.0  # most hours of a shard, on average over the sets; 0: unknown
     searches: bool = False
+    holds_all: bool = False  # one task does all the work, so that its memory grows with the size
 
 
 def measured(
@@ -193,7 +194,7 @@ def _laws(steps: Sequence[Measured], hours: Sequence[float], growing: bool, of_s
         found = {name: _of_one(steps[0], name, own[0]) for name in QUANTITIES}
         return replace(common, laws=found, own=Law(0.0, own[0] / hours[0]) if with_audio else Law(0.0, 1.0))
     found = {name: _line(own, [step.quantities[name] for step in steps]) for name in QUANTITIES}
-    if growing:  # a task holds one shard, and shard size does not depend on the number of shards
+    if growing and not largest.holds_all:  # a task holds one shard, whose size does not depend on their number
         found["peak_bytes"] = Law(max(step.quantities["peak_bytes"] for step in steps), 0.0)
     for name in ("beside_cpu_s", "beside_s") if largest.machine == "service" else ("beside_cpu_s",):
         # start-up, of processes and of models, does not grow with the corpus: differences are noise

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 # Numeric fields of `timings/`.
 NUMBERS = {"seconds", "cpu_seconds", "compile_seconds", "compile_cpu_seconds", "peak_bytes", "workers"}
 DEVICES = "timings/devices.json"  # {seconds}: how long the processes of a stage's model computed, over all sessions
+COUNTED = "timings/counted.json"  # of `lm-bounded`: what reading and counting took, in the units of a shard's timing
 UNREADABLE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 RESOLVED = "recipe.resolved.yaml"  # marks the folder of a run
 SCRATCH = ".scratch"  # files that a stage keeps beside its output until it is finished, such as checkpoints

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 from megahour.cli.main import app
+from megahour.clock.language_models import ONE_PROCESS
 from megahour.clock.measured import Measured, from_json, laws, to_json
 from megahour.clock.pipeline import LEAST_EXPONENT, QUANTITIES, Growth, StepLaws
 from megahour.core.errors import ConfigError
@@ -84,6 +86,28 @@ def test_the_command_plans_from_a_file_of_constants(tmp_path: Path) -> None:
     assert from_json((tmp_path / "again.json").read_text(), "") == from_json(path.read_text(), "")
 
 
+def test_runs_in_one_process_are_planned_for_their_threads_and_memory_grows_with_the_text(tmp_path: Path) -> None:
+    def own(words: float) -> list[Measured]:
+        counted, arpa = run(words)
+        idle = dict.fromkeys(QUANTITIES, 0.0)
+        memory = counted.quantities | {"peak_bytes": 1e8 + 2e7 * words, "shards": 1}
+        return [
+            replace(counted, stage=ONE_PROCESS, quantities=memory, holds_all=True),
+            replace(counted, name="vocabulary", stage="", quantities=idle, inputs=("words",)),
+            replace(arpa, stage=ONE_PROCESS, quantities=arpa.quantities | {"shards": 1, "peak_bytes": 0}),
+        ]
+
+    path = tmp_path / "laws.json"
+    path.write_text(to_json(laws([own(size) for size in (0.5, 1, 2)], "words", growing=True)))
+    made = json.loads(lm_plan("--words", "8e6", "--constants", path, "--json").output)
+    assert [step["name"] for step in made["steps"]] == ["words", "arpa"]
+    assert made["peak_bytes"] == pytest.approx(1e8 + 2e7 * 8)
+    assert made["wall_s"] == pytest.approx(8 + 6 * ngrams(8)), "however many cores: each step is one task"
+    assert made["reserved_s"] == pytest.approx(2 * made["wall_s"])
+    with pytest.raises(ConfigError, match="3 cores for one process: the runs had --workers 2"):
+        lm_plan("--words", "8e6", "--cores", 3, "--constants", path)
+
+
 def test_constants_of_earlier_versions_have_no_cpu_time(tmp_path: Path) -> None:
     rows = json.loads(to_json(found(1, 2)))
     for row in rows["steps"].values():
@@ -93,7 +117,7 @@ def test_constants_of_earlier_versions_have_no_cpu_time(tmp_path: Path) -> None:
 
 
 def test_runs_that_give_no_law_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="1 runs"):
+    with pytest.raises(ConfigError, match="one run gives no law"):
         lm_plan("--words", "8e6", "--from", tmp_path)
     with pytest.raises(ConfigError, match="no finished run of lm cluster"):
         lm_plan("--words", "8e6", "--from", tmp_path, "--from", tmp_path)

@@ -1,4 +1,4 @@
-"""`megahour lm plan --words N`: forecasts `lm cluster`, at any size and on any machines.
+"""`megahour lm plan --words N`: forecasts `lm cluster`, at any size, in one process or on any machines.
 
 The laws are those of `megahour plan` (`clock.measured`, `clock.pipeline`), in millions of running words. The size of a
 step (running words, distinct words or n-grams) is a function of the text's size, given by `clock.pipeline.Growth`.
@@ -37,7 +37,8 @@ def _command() -> click.Command:
         ),
         click.Option(
             ["--from", "runs"], multiple=True, metavar="DIR",
-            help="(repeatable) Finished runs of lm cluster --stages with the same options on texts of different sizes.",
+            help="(repeatable) Finished runs of lm cluster with the same options on texts of different sizes: with "
+            "--stages or on Spark to plan a cluster, without to plan one process.",
         ),
         click.Option(["--constants"], type=click.Path(), help="A file written by --save, instead of runs."),
         click.Option(["--save"], type=click.Path(), help="Write the constants to this file, to edit or to reuse."),
@@ -51,7 +52,8 @@ def _command() -> click.Command:
         callback=_run,
         help="Predict time, CPU, reserved CPU, disk, memory and shuffled bytes of `lm cluster` for N running words.\n\n"
         "Constants come from finished runs: give runs of at least two sizes, as far apart as you can. With three, the "
-        "growth of n-grams is fitted by a curve. Shuffled bytes are those that later steps read from earlier ones.\n\n"
+        "growth of n-grams is fitted by a curve. Shuffled bytes are those that later steps read from earlier ones. "
+        "Runs in one process are planned for their own --workers.\n\n"
         "megahour lm plan --words 1e9 --cores 500 --from runs/lm-1M --from runs/lm-4M --from runs/lm-16M",
     )
 
@@ -69,17 +71,25 @@ def _run(
     *, words: float, runs: tuple[str, ...], constants: str | None, save: str | None, prices: str | None, json: bool,
     **cluster: Any,
 ) -> None:  # fmt: skip
-    from megahour.clock.language_models import MILLION
+    from megahour.clock.language_models import MILLION, workers_of_one_process
 
-    where = parse(PlannedCluster, {key: value for key, value in cluster.items() if value is not None}, where="lm plan")
     laws = _laws(runs, constants)
+    if workers := workers_of_one_process(laws):
+        if cluster.get("cores") not in (None, workers):
+            why, remedy = f"the runs had --workers {workers}", "leave --cores out, or give runs with --stages"
+            raise ConfigError(f"{cluster['cores']} cores for one process: {why}", where="--cores", remedy=remedy)
+        cluster["cores"] = workers
+    where = parse(PlannedCluster, {key: value for key, value in cluster.items() if value is not None}, where="lm plan")
     if save:
         save_constants(save, laws)
     made = forecast(laws, words / MILLION, where, read_prices(prices))
     sizes = {step.name: step.own.at(words / MILLION) * MILLION for step in laws}
     text = PlannedText(words, sizes.get("vocabulary", 0.0), sizes.get("arpa", 0.0))
-    each = [replace(step, peak_bytes=step.peak_bytes + WORD_BYTES * text.types) for step in made.steps]
-    made = replace(made, steps=each)
+    if workers:
+        made = replace(made, steps=[step for step in made.steps if step.stage])
+    else:
+        each = [replace(step, peak_bytes=step.peak_bytes + WORD_BYTES * text.types) for step in made.steps]
+        made = replace(made, steps=each)
     if json:
         click.echo(as_json(made, text, where))
         return
@@ -97,8 +107,13 @@ def _laws(runs: Sequence[str], constants: str | None) -> list[StepLaws]:
     if constants:
         return read_constants(constants)
     if len(runs) < 2:
-        raise ConfigError(f"{len(runs)} runs", where="--from", remedy="give runs of two sizes or more, or --constants")
-    return laws([measured_run(run) for run in runs], SOURCE, growing=True)
+        given = "one run gives no law" if runs else "no runs"
+        raise ConfigError(given, where="--from", remedy="give runs of two sizes or more, or --constants")
+    made = [measured_run(run) for run in runs]
+    if len({steps[-1].stage for steps in made}) > 1:
+        remedy = "give runs that were all made with --stages, or none"
+        raise ConfigError("runs in stages and in one process", where="--from", remedy=remedy)
+    return laws(made, SOURCE, growing=True)
 
 
 def as_json(made: Forecast, text: PlannedText, cluster: PlannedCluster) -> str:

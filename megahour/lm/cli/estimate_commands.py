@@ -120,7 +120,7 @@ def count(**values: Any) -> None:
     "--stages",
     is_flag=True,
     help="On the local engine, too, run the stages lm-words … lm-arpa, in WORKERS processes. They take more CPU "
-    "time; lm plan needs them.",
+    "time; lm plan needs them to plan a cluster.",
 )
 @log.logged
 def cluster(out: str, engine: str, master: str, workers: int, stages: bool, **values: Any) -> None:

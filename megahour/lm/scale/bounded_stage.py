@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from megahour.core.compile_time import spent
 from megahour.core.errors import ConfigError
 from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, SingleShard, Task
+from megahour.core.store import COUNTED
+from megahour.core.transfer import publish_text
 from megahour.lm.params import BoundedParams
 
 if TYPE_CHECKING:
@@ -41,7 +45,10 @@ class EstimateBounded(SingleShard[BoundedParams]):
 
         finished, model, words = (ctx.work / f"finished.{suffix}" for suffix in ("json", "arpa", "vocab.txt"))
         if not finished.exists():
-            made = _estimated(p, inputs, ctx, model, words)
+            whole, counted = not (ctx.work / "scratch").exists(), _Clock()
+            made = _estimated(p, inputs, ctx, model, words, counted)
+            if whole:  # else this session counted a part at most
+                publish_text(out.artifact.fs, out.artifact.path(COUNTED), json.dumps(counted.took))
             finished.write_text(json.dumps(made), "utf-8")
         out.stats.update(json.loads(finished.read_text("utf-8")))
         out.came_in(out.stats["tokens"])
@@ -54,13 +61,34 @@ class EstimateBounded(SingleShard[BoundedParams]):
         return {name: receipts[0].stats[name] for name in SUMMARY}
 
 
-def _estimated(p: BoundedParams, inputs: Inputs, ctx: Context, model: Path, words: Path) -> dict[str, Any]:
+class _Clock:
+    """took: seconds, CPU seconds, and those of compilation among them, from the beginning to the last `stop`."""
+
+    def __init__(self) -> None:
+        self._began = time.monotonic(), time.process_time(), spent()
+        self.took: dict[str, float] = {}
+
+    def stop(self) -> None:
+        began, cpu_began, compiled = self._began
+        compiling = spent().since(compiled)
+        self.took = {"seconds": time.monotonic() - began, "cpu_seconds": time.process_time() - cpu_began}
+        self.took |= {f"compile_{key}": value for key, value in compiling._asdict().items()}
+
+
+def _estimated(
+    p: BoundedParams, inputs: Inputs, ctx: Context, model: Path, words: Path, counted: _Clock
+) -> dict[str, Any]:
     """Write the model and its words; return the statistics. A killed run goes on where it was."""
     from megahour.lm.estimate.reading import vocabulary_of
     from megahour.lm.scale.bounded import estimate_bounded
     from megahour.lm.scale.joined import write_words
     from megahour.lm.text.cut import WordCut
     from megahour.lm.text.sources import blocks
+
+    def progress(phase: str, done: int, total: int) -> None:
+        if phase == "count":
+            counted.stop()
+        ctx.progress(done, total or done, "shards" if phase in ("count", "write") else "tokens", phase=phase)
 
     made = estimate_bounded(
         lambda: _blocks(p, inputs),
@@ -74,9 +102,7 @@ def _estimated(p: BoundedParams, inputs: Inputs, ctx: Context, model: Path, word
         cut=WordCut(p.vocabulary, p.min_count),
         skip_symbols=p.skip_symbols,
         identity=_boot(),
-        progress=lambda phase, done, total: ctx.progress(
-            done, total or done, "shards" if phase in ("count", "write") else "tokens", phase=phase
-        ),
+        progress=progress,
     )
     with words.open("wb") as file:
         write_words(*made.vocabulary, file)
@@ -94,6 +120,7 @@ def _stats(order: int, made: Bounded) -> dict[str, Any]:
         "shard_rows": made.shard_rows,
         "tokens": made.tokens,
         "in_memory": made.in_memory,
+        "scratch_bytes": made.spilled_bytes,
     }
 
 

@@ -331,7 +331,17 @@ def test_the_cluster_command_makes_the_same_file_and_says_what_each_stage_took(t
     assert (tmp_path / "run/arpa/shards/00000.arpa").read_bytes() == (tmp_path / "held.arpa").read_bytes()
     assert "reserved CPU s" in said
     assert sorted(path.name for path in (tmp_path / "run").iterdir() if any(path.iterdir())) == ["arpa"]
-    with pytest.raises(MegahourError, match=r"not made in stages\nRemedy: megahour lm cluster --stages"):
+    steps = {step.name: step for step in measured_run(str(tmp_path / "run"))}
+    assert {name: round(1e6 * step.hours) for name, step in steps.items()} == {
+        "words": 201,
+        "vocabulary": 32,
+        "arpa": 243,
+    }
+    assert steps["words"].quantities["written_bytes"] > 4 * 201, "scratch files"
+    assert steps["arpa"].quantities["written_bytes"] > (tmp_path / "held.arpa").stat().st_size
+    assert all(steps[name].quantities["cpu_s"] > 0 for name in ("words", "arpa"))
+    (tmp_path / "run/arpa/timings/counted.json").unlink()
+    with pytest.raises(MegahourError, match="no timings of its parts: an interrupted run"):
         measured_run(str(tmp_path / "run"))
     assert "tally" in megahour(*given, "--stages").output
     assert (tmp_path / "run/arpa/shards/00000.arpa").read_bytes() == (tmp_path / "held.arpa").read_bytes()
