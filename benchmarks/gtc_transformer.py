@@ -7,7 +7,8 @@ TEXT is a text file, plain or .gz, of three million characters. A causal transfo
 tied embedding) predicts the next character of pieces of 32; a worker's batch is 8 pieces, clipping is at 1. All
 trainers get the same samples, a learning rate that rises over a tenth of the run and falls to zero as a cosine, and one
 tuned for each of them with `--tune`, on another seed than those published. Everything is the package's own trainers:
-on virtual workers, and PowerSGD, which is torch's, on N processes over gloo. One thread a process.
+on virtual workers, and PowerSGD, which is torch's, on N processes over gloo, or with `--one-process` on one with the
+batches of all (see `in_one_process`). One thread a process.
 
 Every cell's result is appended to gtc_transformer.jsonl and not computed again; `--write` makes the page of what is
 there and names what is missing.
@@ -206,8 +207,16 @@ def pieces(text: Tensor, seed: int, count: int = BATCH) -> tuple[Tensor, Tensor]
     return found[:, :-1], found[:, 1:]
 
 
-def play(group: sync.Group, one: Cell, text: Tensor) -> Row:
-    """One worker's run."""
+def batch(text: Tensor, one: Cell, step: int, ranks: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The pieces of these workers, one after the other."""
+    seeds = [step * one.workers + rank + one.seed * 10**6 for rank in ranks]
+    before, after = zip(*(pieces(text[:-HELD_OUT], seed) for seed in seeds), strict=True)
+    return torch.cat(before), torch.cat(after)
+
+
+def play(group: sync.Group, one: Cell, text: Tensor, ranks: Sequence[int] = ()) -> Row:
+    """One worker's run, with the batches of `ranks` (none: its own)."""
+    ranks = ranks or [group.rank]
     model = Transformer(one.seed)
     rate, decay = one.learning_rate, DECAY[one.optimiser]
     optimiser: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=decay)
@@ -218,11 +227,11 @@ def play(group: sync.Group, one: Cell, text: Tensor) -> Row:
     )
     trainer = {"dense": "dense", "PowerSGD": "ddp_powersgd"}.get(one.name, "gtc")
     worker = sync.build(trainer, model, optimiser, group=group, clip_norm=1.0, **one.options)
+    group.size = one.workers  # by which bytes are counted, also in one process
     elements = 0.0
     for step in range(one.steps):
         model.zero_grad()
-        seed = step * group.size + group.rank + one.seed * 10**6
-        model(*pieces(text[:-HELD_OUT], seed)).backward()
+        model(*batch(text, one, step, ranks)).backward()
         worker.step()
         elements += float(worker.metrics.get("density", 1.0)) / one.steps
         if step + 1 < one.steps:
@@ -242,15 +251,31 @@ def held_out_loss(model: nn.Module, text: Tensor) -> float:
     return float(torch.stack([model(*pieces(text[-HELD_OUT:], 10**8 + k, 16)) for k in range(60)]).mean())
 
 
-def run(one: Cell, text: Tensor) -> Row:
+def run(one: Cell, text: Tensor, *, one_process: bool) -> Row:
     """The cell with its result."""
     began_s = time.monotonic()
-    if one.name == "PowerSGD":
+    if one.name == "PowerSGD" and one_process:
+        found = in_one_process(one, text)
+    elif one.name == "PowerSGD":
         found = on_processes(one, text)
     else:
         found = virtual.run(partial(play, one=one, text=text), one.workers)[0]
     load = round(os.getloadavg()[0], 1)
     return asdict(one) | found | {"wall_s": round(time.monotonic() - began_s), "load": load}
+
+
+def in_one_process(one: Cell, text: Tensor) -> Row:
+    """PowerSGD's result with a worker that has the batches of all, for a fraction of the time.
+
+    What workers send is linear in their matrices, P = mean(M_i) Q and Q = mean(M_i)ᵀ P, and so is what they keep,
+    E_i = M_i - P Qᵀ: the mean of the errors is the error of the mean. So N workers take the steps of one with the mean
+    gradient, but for rounding.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=0, world_size=1)
+        found = play(sync.TorchGroup(), one, text, range(one.workers))
+        dist.destroy_process_group()
+    return found | {"one_process": True}
 
 
 def on_processes(one: Cell, text: Tensor) -> Row:
@@ -279,7 +304,9 @@ def work(rank: int, folder: str, one: Cell, text: Tensor, result: Any) -> None:
     dist.destroy_process_group()
 
 
-def results(wanted: Sequence[Cell], text: Callable[[], Tensor], minutes: float) -> list[Row]:
+def results(
+    wanted: Sequence[Cell], text: Callable[[], Tensor], minutes: float, *, one_process: bool = False
+) -> list[Row]:
     """All rows of the file, after those of `wanted` not there yet have been run. No cell is begun after `minutes`."""
     began_s = time.monotonic()
     missing = [one for one in wanted if one.key not in {key_of(row) for row in rows()}]
@@ -287,7 +314,7 @@ def results(wanted: Sequence[Cell], text: Callable[[], Tensor], minutes: float) 
     for one in missing:
         if symbols is None or time.monotonic() - began_s > 60 * minutes:
             break
-        row = run(one, symbols)
+        row = run(one, symbols, one_process=one_process)
         with RESULTS.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
@@ -313,13 +340,14 @@ def main() -> None:
     parser.add_argument("--optimisers", nargs="*", choices=RATES, default=list(RATES))
     parser.add_argument("--names", nargs="*", choices=NAMES, default=list(NAMES), help="cells of these trainers only")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="start no cell after this many minutes")
+    parser.add_argument("--one-process", action="store_true", help="PowerSGD's workers in one process")
     parser.add_argument("--write", action="store_true", help="write gtc_transformer.md beside this file")
     options = parser.parse_args()
     torch.set_num_threads(1)
     wanted = tuning_cells() if options.tune else cells()
     chosen = (options.workers, options.optimisers, options.names)
     wanted = [c for c in wanted if all(map(operator.contains, chosen, (c.workers, c.optimiser, c.name)))]
-    found = results(wanted, partial(symbols_of, options.text), options.minutes)
+    found = results(wanted, partial(symbols_of, options.text), options.minutes, one_process=options.one_process)
     done = {key_of(row): row for row in found}
     published, tuning = ([done.get(one.key, asdict(one)) for one in of] for of in (cells(), tuning_cells()))
     publish(__file__, gtc_transformer_page.page(published, tuning), write=options.write)
