@@ -58,7 +58,7 @@ def execute_with_others(
 def through_groups(worker: WorkerWithOthers) -> result.Result | None:
     """Train through all groups of a worker; like `execute_with_others`."""
     gc.collect()
-    gc.freeze()  # so that the collection in `meet`, while others wait, skips what exists now, with torch and the trainer
+    gc.freeze()  # so that the collection in `meet`, while others wait, skips what exists now: torch, the trainer
     while True:
         place = worker.meet()
         if (trained := worker.train(place)) is not None:
