@@ -40,6 +40,16 @@ BATCHES, OUTPUTS = 4, 900
 Row = tuple[str, int, dict[str, Any]]
 TDNN = {"kind": "tdnn", "layers": 8, "units": 512, "inputs": 120, "outputs": OUTPUTS}
 CONFORMER = {"kind": "conformer", "layers": 16, "units": 512, "inputs": 80, "outputs": OUTPUTS}
+CRITERIA = {"voice": "speech", "vocoder": "sound"}
+MELS = 40
+VOICE = {
+    **{"kind": "voice", "layers": 5, "units": 160, "inputs": MELS, "outputs": MELS, "decoder": "flow"},
+    **{"decoder_layers": 8, "symbols": [*"0123"], "voices": ["x", "y"], "languages": ["en"]},
+}
+VOCODER = {
+    **{"kind": "vocoder", "layers": 6, "units": 192, "inputs": MELS, "outputs": MELS, "rounds": 4, "judge_units": 16},
+    **{"stats": {"mean": [0.0] * MELS, "inv_std": [1.0] * MELS}, "spectrum": {"rate_hz": 8_000, "mels": MELS}},
+}
 
 
 def parts(workers: int, mode: str, **more: Any) -> Row:
@@ -67,14 +77,20 @@ LARGE: list[Row] = [
     parts(4, "fsdp", settings={"recompute": True, "precision": "bf16"}),
 ]
 
+VOICES: list[Row] = [("one process", 1, {}), *(parts(2, mode) for mode in ("fsdp", "zero", "pipeline", "tensor"))]
+
 
 def batch(number: int, model: dict[str, Any]) -> Batch:
     rng = np.random.default_rng(number)
-    count, longest = (1, 64) if model["kind"] == "conformer" else (10, 32)
+    count, longest = (1, 64) if model["kind"] == "conformer" else (10, 32) if model["kind"] == "tdnn" else (4, 200)
     lengths = rng.integers(longest * 2 // 3, longest + 1, count)
     features = rng.normal(size=(count, longest, model["inputs"])).astype(np.float32)
     if model["kind"] == "conformer":
         targets = {"tokens": rng.integers(1, OUTPUTS, (count, 5)), "token_lengths": np.full(count, 5)}
+    elif model["kind"] in CRITERIA:
+        from trained_in_parts import TARGETS
+
+        targets = TARGETS[CRITERIA[model["kind"]]](rng, lengths, longest)
     else:
         labels = rng.integers(0, OUTPUTS, (count, longest))
         targets = {"labels": np.where(np.arange(longest) < lengths[:, None], labels, -1)}
@@ -106,6 +122,9 @@ def work(model: dict[str, Any], settings: dict[str, Any], steps: int) -> dict[st
     group = TorchGroup()
     if model["kind"] == "conformer":
         settings = {"kind": "conformer", "criterion": "ctc", "stack": 1, "offsets": [0], **settings}
+    if model["kind"] in CRITERIA:
+        whole = {"stack": 1, "offsets": [0], "epochs": 0}
+        settings = {"kind": model["kind"], "criterion": CRITERIA[model["kind"]], **whole, **settings}
     common = {"threads": 1, "clip": 1e9, "workers": group.size, "accumulate": BATCHES // group.size}
     p = TrainParams(**common, layers=model["layers"], **settings)
     before = _resident_bytes(again=True)
@@ -191,6 +210,7 @@ def main() -> None:
     parser.add_argument("--write", type=Path)
     arguments = parser.parse_args()
     small, large = rows(TDNN, SMALL, 4), rows(CONFORMER, LARGE, 2)
+    voice, vocoder = rows(VOICE, VOICES, 4), rows(VOCODER, VOICES, 4)
     head = f"| workers | {' | '.join(COLUMNS.values())} |{NEWLINE}|---|{'---:|' * len(COLUMNS)}"
     page = f"""# Models in parts: what a worker holds
 
@@ -208,12 +228,24 @@ parameters, CTC, 2 steps, fp32 unless a row differs:
 {head}
 {NEWLINE.join(large)}
 
+A voice of {VOICE["units"]} units, {VOICE["layers"]} layers of its encoder and {VOICE["decoder_layers"]} of its decoder
+`flow`, {_size(VOICE) / 1e6:.1f} million parameters, fp32, 4 steps:
+
+{head}
+{NEWLINE.join(voice)}
+
+A vocoder of {VOCODER["units"]} units and {VOCODER["layers"]} layers with its discriminators, {_size(VOCODER) / 1e6:.1f}
+million parameters, fp32, 4 steps:
+
+{head}
+{NEWLINE.join(vocoder)}
+
 - *of one process*: weights, gradients and optimiser state to those of one process.
 - *weights that come together*: the most whole weights that are there at once when a layer has computed, forward or
   backward; they go again, with `fsdp` at once. In a pipeline and in tensor parallelism none do.
 - *process at start*, *process*: the most that was resident until the model was made, and in all, above what the process
   had before. Activations, and what is sent and received, are in it. Small tables of libraries are in it too, about
-  50 MB, which is why the rows of the TDNN say little.
+  50 MB, which is why the rows of the TDNN and of the small voices say little.
 - *losses apart*: the largest relative difference of a step's mean loss to one process with the same batches.
 
 Workers with parts give blocks of a MB and more back to the system at once, the others do as their C library does; one

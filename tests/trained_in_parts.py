@@ -36,6 +36,8 @@ def batch(number: int, criterion: str) -> Batch:
     lengths = rng.integers(8, frames + 1, rows)
     lengths[0] = frames
     features = rng.normal(size=(rows, frames, 6)).astype(np.float32)
+    if criterion in ("speech", "sound"):
+        return Batch(features, lengths, list(range(rows)), TARGETS[criterion](rng, lengths, frames))
     if criterion == "ctc":
         targets = {"tokens": rng.integers(1, OUTPUTS, (rows, 1)), "token_lengths": np.ones(rows, np.int64)}
     elif criterion == "soft":
@@ -46,6 +48,46 @@ def batch(number: int, criterion: str) -> Batch:
         labels = rng.integers(0, OUTPUTS, (rows, frames))
         targets = {"labels": np.where(np.arange(frames) < lengths[:, None], labels, -100)}
     return Batch(features, lengths, list(range(rows)), targets)
+
+
+def _of_speech(rng: np.random.Generator, lengths: np.ndarray[Any, Any], frames: int) -> dict[str, Any]:
+    """Phones with durations that add up to the lengths."""
+    most = int(lengths.min()) // 2
+    counts = rng.integers(1, most + 1, len(lengths))
+    there = np.arange(most) < counts[:, None]
+    durations = np.where(there, (lengths // counts)[:, None], 0)
+    durations[:, 0] += lengths - durations.sum(1)
+    numbers = {"voices": rng.integers(0, 2, len(lengths)), "languages": np.zeros(len(lengths), np.int64)}
+    values = {name: rng.normal(size=there.shape).astype(np.float32) * there for name in ("pitch", "energy")}
+    return {"phones": rng.integers(1, 4, there.shape) * there, "durations": durations, **values, **numbers}
+
+
+def _of_sound(rng: np.random.Generator, lengths: np.ndarray[Any, Any], frames: int) -> dict[str, Any]:
+    return {"sound": rng.normal(0, 0.1, (len(lengths), frames * 80)).astype(np.float32)}
+
+
+TARGETS = {"speech": _of_speech, "sound": _of_sound}
+SPECTRUM = {"rate_hz": 8_000, "mels": 6, "low_hz": 30.0, "high_hz": 0.0, "window_s": 0.04}
+
+
+_WHOLE = {"stack": 1, "offsets": [0], "epochs": 0, "layers": 2}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "voice": {"kind": "voice", "criterion": "speech", **_WHOLE},
+    "vocoder": {"kind": "vocoder", "criterion": "sound", **_WHOLE},
+}
+"""Parameters of `train` for `voice` and `vocoder`."""
+
+
+def voice(decoder: str, **settings: Any) -> dict[str, Any]:
+    """Two layers of the encoder and two of the decoder."""
+    own = {"symbols": ["", " ", "a", "b"], "voices": ["x", "y"], "languages": ["en"], "decoder": decoder}
+    return config("voice", **own, decoder_layers=2) | {"outputs": 6, "layers": 2} | settings
+
+
+def vocoder(**settings: Any) -> dict[str, Any]:
+    stats = {"mean": [0.0] * 6, "inv_std": [1.0] * 6}
+    own = {"spectrum": SPECTRUM, "stats": stats, "rounds": 1, "judge_units": 2}
+    return config("vocoder", **own) | {"outputs": 6, "layers": 2} | settings
 
 
 def config(kind: str, **settings: Any) -> dict[str, Any]:

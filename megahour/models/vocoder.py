@@ -12,6 +12,7 @@ each treats the other's weights as constants.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
@@ -19,11 +20,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional
 
 from megahour.features.mel_spectrum import FLOOR, MelSpectrum
 from megahour.models.griffin_lim import GriffinLim
+from megahour.models.joint_chain import JointChain
 from megahour.models.voice import VoiceBlock
 
 PERIODS = (2, 3, 5)
@@ -53,13 +54,14 @@ class Vocoder(nn.Module):
                 self.register_buffer(name, torch.tensor(stats[name], dtype=torch.float32), persistent=False)
         self.mean: Tensor
         self.inv_std: Tensor
-        self.bins = spectrum.size // 2 + 1
+        self.bins, self.units = spectrum.size // 2 + 1, units
         self.enter = nn.Linear(spectrum.mels + 5 * self.bins, units)
         self.blocks = nn.ModuleList(VoiceBlock(units, 7) for _ in range(layers))
         self.norm = nn.LayerNorm(units)
-        self.out = nn.Linear(units, 3 * self.bins)
-        nn.init.zeros_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
+        out = nn.Linear(units, 3 * self.bins)
+        nn.init.zeros_(out.weight)  # before registration: `build_in_parts` may free it then
+        nn.init.zeros_(out.bias)
+        self.out = out
 
     def forward(self, mel: Tensor) -> Tensor:
         with torch.no_grad():
@@ -68,6 +70,13 @@ class Vocoder(nn.Module):
 
     def refined(self, mel: Tensor, parts: Tensor) -> Tensor:
         """Samples from normalised `mel` (B, T, M) and the guessed spectrum (B, 2 · bins, T), real and imaginary."""
+        x = self.entered(mel, parts)
+        for i in range(len(self.blocks)):
+            x = self.layer(i, x)
+        return self.left(x, parts)
+
+    def entered(self, mel: Tensor, parts: Tensor) -> Tensor:
+        """The input (B, T, C) of the first block."""
         real, imaginary = parts.transpose(1, 2).chunk(2, dim=2)
         power = real * real + imaginary * imaginary
         size = (power + LEAST).sqrt()
@@ -76,10 +85,14 @@ class Vocoder(nn.Module):
         for before in ((0, 0, 1, -1), (1, -1)):  # how phases advance from frame to frame, and from bin to bin
             earlier = functional.pad(cosine, before), functional.pad(sine, before)
             known += _product(cosine, sine, earlier[0], -earlier[1])
-        mask = torch.ones_like(mel[:, :, :1])
-        x = self.enter(torch.cat(known, 2))
-        for block in self.blocks:
-            x = block(x, mask)
+        return self.enter(torch.cat(known, 2))  # type: ignore[no-any-return]
+
+    def layer(self, i: int, x: Tensor) -> Tensor:
+        return self.blocks[i](x, torch.ones_like(x[:, :, :1]))  # type: ignore[no-any-return]
+
+    def left(self, x: Tensor, parts: Tensor) -> Tensor:
+        """Samples from the last block's output (B, T, C)."""
+        real, imaginary = parts.transpose(1, 2).chunk(2, dim=2)
         gain, ahead, aside = self.out(self.norm(x)).chunk(3, dim=2)
         ahead = 1 + ahead
         turn = gain.clamp(-4, 2).exp() / (ahead * ahead + aside * aside + LEAST).sqrt()
@@ -138,48 +151,65 @@ def magnitudes(sound: Tensor, size: int) -> Tensor:
     return (parts.square().sum(-1) + LEAST**2).sqrt()
 
 
-class VocoderModel(nn.Module):
+class VocoderModel(JointChain):
     """A vocoder and the discriminators that train it."""
 
-    joint = True
-    """The model computes the loss itself, not the caller from logits."""
     draws = True
     """A generator draws the segment of each utterance and noise."""
     subsample = 1
     streams = recompute = False
+    judges_in_parts = False
+    """Whether workers hold the weights of the discriminators in parts and gather them (FSDP)."""
 
     def __init__(self, vocoder: Vocoder, judge_units: int) -> None:
         super().__init__()
-        self.vocoder, self.shift = vocoder, vocoder.first.shift
+        self.vocoder, self.shift, self.width = vocoder, vocoder.first.shift, vocoder.units
         self.judges = nn.ModuleList(
             [PeriodJudge(period, judge_units) for period in PERIODS]
             + [SpectrumJudge(size, judge_units) for size in SIZES[1:-1]]
         )
 
-    def forward(
+    def chain(self) -> list[list[nn.Module]]:
+        """The last link has the discriminators, too."""
+        head = [self.vocoder.norm, self.vocoder.out, *self.judges]
+        return [[self.vocoder.enter], *([block] for block in self.vocoder.blocks), head]
+
+    def rows(self, link: int, frames: int, targets: Mapping[str, Tensor]) -> int:
+        return SEGMENT
+
+    def through(
         self,
+        links: range,
+        x: Tensor | None,
         features: Tensor,
         lengths: Tensor,
-        generator: torch.Generator | None = None,
-        targets: Mapping[str, Tensor] | None = None,
-        keys: Sequence[object] | None = None,
+        generator: torch.Generator | None,
+        targets: Mapping[str, Tensor],
     ) -> Tensor:
-        """Loss (B,) of normalised mels `features` (B, T, M): the loss per frame, times `lengths` (B,).
+        """As `JointChain.through`: the loss per frame of a segment, times `lengths` (B,).
 
-        targets: `sound` (B, T · shift). Without a generator, the loss is the distance of the spectra alone.
+        features: normalised mels. targets: `sound` (B, T · shift). Without a generator, the loss is the distance of the
+        spectra alone. The first and the last link both find the guessed spectrum.
         """
-        assert targets is not None
-        mel, real = self._segments(features, lengths, targets["sound"], generator)
-        with torch.no_grad():
-            first = self.vocoder.first
-            parts = first.parts(first(mel / self.vocoder.inv_std + self.vocoder.mean))
-        if generator is not None:
-            mel = mel + NOISE * torch.randn(mel.shape, generator=generator, device=mel.device)
-        made = self.vocoder.refined(mel, parts).float()
+        last = 1 + len(self.vocoder.blocks)
+        if x is None or last in links:
+            mel, real = self._segments(features, lengths, targets["sound"], generator)
+            with torch.no_grad():
+                first = self.vocoder.first
+                parts = first.parts(first(mel / self.vocoder.inv_std + self.vocoder.mean))
+        if x is None:
+            if generator is not None:
+                mel = mel + NOISE * torch.randn(mel.shape, generator=generator, device=mel.device)
+            x = self.vocoder.entered(mel, parts)
+        for i in range(max(links.start, 1), min(links.stop, last)):
+            x = self.vocoder.layer(i - 1, x)
+        if links.stop <= last:
+            return x
+        made = self.vocoder.left(x, parts).float()
         each = SPECTRA * spectral_distance(made, real)
         if generator is not None:
             for judge in self.judges:
-                each = each + _learnt(judge, made, real)
+                each = each + _learnt(judge, made, real, self.judges_in_parts)
         return each * lengths
 
     def shortest(self) -> dict[str, Tensor]:
@@ -212,16 +242,31 @@ def spectral_distance(made: Tensor, real: Tensor) -> Tensor:
     return total / len(SIZES)
 
 
-def _learnt(judge: nn.Module, made: Tensor, real: Tensor) -> Tensor:
+def _learnt(judge: nn.Module, made: Tensor, real: Tensor, in_parts: bool) -> Tensor:
     """(B,): losses of the discriminator (least squares; Mao et al., 2017), and of the vocoder against it."""
-    constant = {name: weight.detach() for name, weight in judge.named_parameters()}
     of_real, of_made = judge(real), judge(made.detach())
-    of_own = functional_call(judge, constant, (made,))
-    learns = (1 - of_real[-1]).square() + of_made[-1].square()
-    fooled = (1 - of_own[-1]).square().mean((1, 2, 3))
-    near = [(one - other.detach()).abs().mean((1, 2, 3)) for one, other in zip(of_own[:-1], of_real[:-1], strict=True)]
-    loss: Tensor = learns.mean((1, 2, 3)) + FOOLED * fooled + FEATURES * torch.stack(near).mean(0)
+    learns = ((1 - of_real[-1]).square() + of_made[-1].square()).mean((1, 2, 3))
+    if in_parts:  # no constants can take the place of its weights: take their gradient off again
+        fooled, near = (
+            one - other + other.detach()
+            for one, other in zip(_fooled(judge(made), of_real), _fooled(of_made, of_real), strict=True)
+        )
+    else:
+        fooled, near = _fooled(_constant(judge)(made), of_real)
+    loss: Tensor = learns + FOOLED * fooled + FEATURES * near
     return loss
+
+
+def _constant(judge: nn.Module) -> nn.Module:
+    """The same discriminator with constant weights. A copy, since other threads train the original."""
+    return copy.deepcopy(judge, {id(weight): weight.detach() for weight in judge.parameters()})
+
+
+def _fooled(of_made: Sequence[Tensor], of_real: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Losses (B,) of the vocoder by a discriminator's decisions, and by its other layers' outputs."""
+    pairs = zip(of_made[:-1], of_real[:-1], strict=True)
+    near = [(one - other.detach()).abs().mean((1, 2, 3)) for one, other in pairs]
+    return (1 - of_made[-1]).square().mean((1, 2, 3)), torch.stack(near).mean(0)
 
 
 def build_vocoder(config: Mapping[str, Any], sizes: Mapping[str, int]) -> VocoderModel:

@@ -11,12 +11,14 @@ Sizes: B utterances, U phones, T frames, C units, M mels. Mels, pitch and energy
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from megahour.models.joint_chain import JointChain
 
 DECODERS = ("fast", "flow")
 SIGMA = 1e-4  # standard deviation of the noise at the end of a flow
@@ -74,11 +76,17 @@ class MelDecoder(nn.Module):
 
     def forward(self, known: Tensor, mask: Tensor, at: Tensor | None = None) -> Tensor:
         """known: (B, T, C), or (B, T, C + 2 · M) with the guess and the point of the flow. at: (B,) time, 0 to 1."""
-        x = self.enter(known) * mask
-        time = None if at is None else self.time(_waves(at))
-        for i, block in enumerate(self.blocks):
-            x = block(x, mask, None if time is None else self.shifts[i](time))
+        x, time = self.begin(known, mask, at)
+        for i in range(len(self.blocks)):
+            x = self.layer(i, x, mask, time)
         return self.out(x) * mask  # type: ignore[no-any-return]
+
+    def begin(self, known: Tensor, mask: Tensor, at: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """The input (B, T, C) of the first block, and the embedding (B, C) of the time."""
+        return self.enter(known) * mask, None if at is None else self.time(_waves(at))
+
+    def layer(self, i: int, x: Tensor, mask: Tensor, time: Tensor | None) -> Tensor:
+        return self.blocks[i](x, mask, None if time is None else self.shifts[i](time))  # type: ignore[no-any-return]
 
 
 def _waves(at: Tensor) -> Tensor:
@@ -96,11 +104,20 @@ class ReadPhones(NamedTuple):
     energy: Tensor
 
 
-class VoiceModel(nn.Module):
+class Drawn(NamedTuple):
+    """Random values of a batch: `keep` (B, T, C) of dropout; time `at` (B,) and `noise` (B, T, M) of the flow."""
+
+    keep: Tensor | None = None
+    at: Tensor | None = None
+    noise: Tensor | None = None
+
+
+ASIDE = 2  # rows that pass through a pipeline before those of phones or frames: losses so far, and the flow's time
+
+
+class VoiceModel(JointChain):
     """A voice. symbols, voices, languages: number of each. Symbol 0 is padding. decoder: fast or flow."""
 
-    joint = True
-    """The model computes the loss itself, not the caller from logits."""
     draws = True
     """A generator draws dropout and the points of the flow."""
     subsample = 1
@@ -120,7 +137,7 @@ class VoiceModel(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        self.mels, self.dropout, self.flow = mels, dropout, decoder == "flow"
+        self.mels, self.width, self.dropout, self.flow = mels, units, dropout, decoder == "flow"
         self.symbol = nn.Embedding(symbols, units)
         self.voice = nn.Embedding(voices, units) if voices > 1 else None
         self.language = nn.Embedding(languages, units) if languages > 1 else None
@@ -134,12 +151,19 @@ class VoiceModel(nn.Module):
 
     def read(self, phones: Tensor, mask: Tensor, voices: Tensor, languages: Tensor) -> ReadPhones:
         """Encode `phones` (B, U), with `mask` (B, U, 1), `voices` (B,) and `languages` (B,)."""
-        x = self.symbol(phones)
+        x = self._entered(phones, voices, languages)
+        for block in self.blocks:
+            x = block(x, mask)
+        return self._read(x, mask)
+
+    def _entered(self, phones: Tensor, voices: Tensor, languages: Tensor) -> Tensor:
+        x: Tensor = self.symbol(phones)
         for table, which in ((self.voice, voices), (self.language, languages)):
             if table is not None:
                 x = x + table(which)[:, None]
-        for block in self.blocks:
-            x = block(x, mask)
+        return x
+
+    def _read(self, x: Tensor, mask: Tensor) -> ReadPhones:
         aside = x.detach()  # durations are easy to memorise; their gradient would distort the encoder
         return ReadPhones(x, self.durations(aside, mask), self.pitch(x, mask), self.energy(x, mask))
 
@@ -156,29 +180,92 @@ class VoiceModel(nn.Module):
         at = torch.stack((since / length, (since + 1).log(), (length - since).clamp(min=1).log()), 2)
         return x + self.place(at)  # type: ignore[no-any-return]
 
-    def forward(
+    def chain(self) -> list[list[nn.Module]]:
+        """The first link of the decoder also reads durations, pitch and energy, and makes frames of phones."""
+        tables: list[nn.Module] = [table for table in (self.symbol, self.voice, self.language) if table is not None]
+        middle: list[nn.Module] = [self.durations, self.pitch, self.energy, self.sounding, self.place]
+        middle.append(self.decoder.enter)
+        layers: list[list[nn.Module]] = [[block] for block in self.decoder.blocks]
+        if self.flow:
+            middle += [self.guess, self.decoder.time]
+            layers = [[*layer, shift] for layer, shift in zip(layers, self.decoder.shifts, strict=True)]
+        layers[0] = [*middle, *layers[0]]
+        return [tables, *([block] for block in self.blocks), *layers, [self.decoder.out]]
+
+    def rows(self, link: int, frames: int, targets: Mapping[str, Tensor]) -> int:
+        return ASIDE + (targets["phones"].shape[1] if link <= 1 + len(self.blocks) else frames)
+
+    def through(
         self,
+        links: range,
+        x: Tensor | None,
         features: Tensor,
         lengths: Tensor,
-        generator: torch.Generator | None = None,
-        targets: Mapping[str, Tensor] | None = None,
-        keys: Sequence[object] | None = None,
+        generator: torch.Generator | None,
+        targets: Mapping[str, Tensor],
     ) -> Tensor:
-        """Loss (B,) of mels `features` (B, T, M), summed over each utterance's `lengths` (B,) frames.
+        """As `JointChain.through`.
 
-        targets: `phones`, `durations`, `pitch` and `energy` (B, U), `voices` and `languages` (B,). Without a generator
-        there is no dropout, and the points of the flow are the same in every call.
+        targets: `phones`, `durations`, `pitch` and `energy` (B, U), `voices` and `languages` (B,).
         """
-        assert targets is not None
-        phones, durations = targets["phones"], targets["durations"]
-        said = (phones > 0)[:, :, None].to(features.dtype)
+        said = (targets["phones"] > 0)[:, :, None].to(features.dtype)
+        loss, time = torch.zeros(len(features), device=features.device), None
+        if x is None:
+            x = self._entered(targets["phones"], targets["voices"], targets["languages"])
+        else:
+            loss, time, x = x[:, 0, 0], x[:, 1] if self.flow else None, x[:, ASIDE:]
+        middle, last = 1 + len(self.blocks), 1 + len(self.blocks) + len(self.decoder.blocks)
+        for i in range(max(links.start, 1), min(links.stop, middle)):
+            x = self.blocks[i - 1](x, said)
+        if links.stop <= middle:
+            return _passed(loss, time, x)
         mask = (torch.arange(features.shape[1], device=features.device) < lengths[:, None])[:, :, None].to(said)
-        read = self.read(phones, said, targets["voices"], targets["languages"])
+        drawn = self._drawn(features, generator)
+        of_guess = None
+        if middle in links:
+            of_phones, x = self._frames_of(x, said, targets, features.shape[1])
+            loss, (x, time, of_guess) = loss + of_phones, self._led(x, mask, features, drawn)
+        for i in range(max(links.start, middle), min(links.stop, last)):
+            x = self.decoder.layer(i - middle, x, mask, time)
+        if links.stop <= last:
+            return _passed(loss if of_guess is None else loss + _mean_of_mels(of_guess, mask), time, x)
+        return loss + _mean_of_mels(self._missed(self.decoder.out(x) * mask, features, drawn, of_guess), mask)
+
+    def _frames_of(self, x: Tensor, said: Tensor, targets: Mapping[str, Tensor], count: int) -> tuple[Tensor, Tensor]:
+        """Loss (B,) of what is read from phones `x` (B, U, C), and the frames (B, T, C) by their true values."""
+        read, durations = self._read(x, said), targets["durations"]
         sounding = torch.stack((targets["pitch"], targets["energy"]), dim=2).to(read.h)
-        x = self.frames(read.h, sounding, durations, features.shape[1])
         of_phones = (read.durations - durations.clamp(min=1).log()) ** 2
         of_phones = of_phones + (read.pitch - targets["pitch"]) ** 2 + (read.energy - targets["energy"]) ** 2
-        return (of_phones * said[:, :, 0]).float().sum(1) + self._mel_loss(x, mask, features, generator)
+        return (of_phones * said[:, :, 0]).float().sum(1), self.frames(read.h, sounding, durations, count)
+
+    def _drawn(self, mel: Tensor, generator: torch.Generator | None) -> Drawn:
+        keep = at = noise = None
+        if generator is not None and self.dropout:
+            keep = torch.rand((*mel.shape[:2], self.width), generator=generator, device=mel.device) >= self.dropout
+        if self.flow:
+            drawn = torch.Generator(mel.device).manual_seed(0) if generator is None else generator
+            at = torch.rand(len(mel), generator=drawn, device=mel.device)
+            noise = torch.randn(mel.shape, generator=drawn, device=mel.device)
+        return Drawn(keep, at, noise)
+
+    def _led(self, x: Tensor, mask: Tensor, mel: Tensor, drawn: Drawn) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Input of the decoder's first block, embedded time, and weighted squared error (B, T, M) of the guess."""
+        if drawn.keep is not None:
+            x = x * (drawn.keep / (1 - self.dropout)).to(x)
+        if drawn.at is None or drawn.noise is None:
+            return *self.decoder.begin(x, mask, None), None
+        guess, at = self.guess(x) * mask, drawn.at[:, None, None]
+        point = (1 - (1 - SIGMA) * at) * drawn.noise + at * mel
+        entered = self.decoder.begin(torch.cat((x, guess, point.to(x)), 2), mask, drawn.at)
+        return *entered, 0.5 * (guess - mel) ** 2
+
+    def _missed(self, made: Tensor, mel: Tensor, drawn: Drawn, of_guess: Tensor | None) -> Tensor:
+        """Error (B, T, M) of what the decoder made."""
+        if drawn.noise is None:
+            return (made - mel).abs()
+        squared = (made - (mel - (1 - SIGMA) * drawn.noise)) ** 2
+        return squared if of_guess is None else squared + of_guess
 
     def shortest(self) -> dict[str, Tensor]:
         """Targets of the shortest possible utterance: one phone of one frame."""
@@ -186,22 +273,6 @@ class VoiceModel(nn.Module):
         flat = torch.zeros((1, 1), device=one.device)
         none = torch.zeros(1, dtype=torch.int64, device=one.device)
         return {"phones": one, "durations": one, "pitch": flat, "energy": flat, "voices": none, "languages": none}
-
-    def _mel_loss(self, x: Tensor, mask: Tensor, mel: Tensor, generator: torch.Generator | None) -> Tensor:
-        """Loss (B,) of the mels, summed over frames."""
-        if generator is not None and self.dropout:
-            keep = torch.rand(x.shape, generator=generator, device=x.device) >= self.dropout
-            x = x * (keep / (1 - self.dropout)).to(x)
-        if not self.flow:
-            return _mean_of_mels((self.decoder(x, mask) - mel).abs(), mask)
-        guess = self.guess(x) * mask
-        drawn = torch.Generator(mel.device).manual_seed(0) if generator is None else generator
-        at = torch.rand(len(mel), generator=drawn, device=mel.device)
-        noise = torch.randn(mel.shape, generator=drawn, device=mel.device)
-        point = (1 - (1 - SIGMA) * at[:, None, None]) * noise + at[:, None, None] * mel
-        led = self.decoder(torch.cat((x, guess, point.to(x)), 2), mask, at)
-        towards = mel - (1 - SIGMA) * noise
-        return _mean_of_mels((led - towards) ** 2 + 0.5 * (guess - mel) ** 2, mask)
 
     @torch.no_grad()
     def speak(
@@ -246,6 +317,12 @@ class VoiceModel(nn.Module):
 def whole(frames: Tensor) -> Tensor:
     """Durations rounded to whole frames, from 1 to LONGEST."""
     return frames.round().clamp(1, LONGEST).long()
+
+
+def _passed(loss: Tensor, time: Tensor | None, x: Tensor) -> Tensor:
+    """What passes on in a pipeline, (B, ASIDE + N, C)."""
+    first = functional.pad(loss[:, None].to(x), (0, x.shape[2] - 1))
+    return torch.cat((first[:, None], (torch.zeros_like(first) if time is None else time.to(x))[:, None], x), 1)
 
 
 def _mean_of_mels(error: Tensor, mask: Tensor) -> Tensor:

@@ -229,7 +229,7 @@ class Parallel(Options):
     """How the model is split. fsdp: weights, gradients and optimiser state are sharded, and each layer's weights are
     gathered when it computes (FSDP2, ZeRO-3). zero: gathered weights stay until the backward pass ends (ZeRO-2): more
     memory, less traffic. pipeline: each worker holds some of the layers, and only activations travel. tensor: each
-    worker holds a part of every layer of a conformer; needs the fastest networks."""
+    worker holds a part of every layer of a conformer, voice or vocoder; needs the fastest networks."""
     microbatches: int = Field(1, ge=1)
     """With mode pipeline: parts of a worker's batch. More parts keep the workers busy but make smaller matrix
     products."""

@@ -200,15 +200,13 @@ class TrainParams(MachineParams, LearningParams):
             raise ValueError("score_speech needs held-out speech: set kind: voice or vocoder, and held_out above 0")
         if self.kind not in SOUNDING:
             return self
-        if self.kind == "vocoder" and self.parallel.shard > 1:
-            raise ValueError("a vocoder cannot be split over workers: leave out parallel.shard")
         changes = {"time_masks", "mel_masks", "warp", "tempo", "noise", "channel"}
         if changed := sorted(name for name in changes if getattr(self, name)):
             raise ValueError(f"{changed[0]} would change the speech that a {self.kind} learns: leave it out")
-        if self.epochs or self.stack != 1 or self.compile or self.parallel.mode in ("pipeline", "tensor"):
+        if self.epochs or self.stack != 1 or self.compile:
             raise ValueError(
                 f"a {self.kind} learns whole utterances, frame by frame: set epochs: 0 and some whole_epochs, stack: 1 "
-                "and offsets: [0], and leave out compile and parallel modes pipeline and tensor"
+                "and offsets: [0], and leave out compile"
             )
         return self
 
@@ -327,12 +325,13 @@ class TrainParams(MachineParams, LearningParams):
         if mode == "tensor":
             refused[
                 f"kind {self.kind}: torch shares out its layers no more than LSTMs; use conformer, or mode fsdp"
-            ] = self.kind != "conformer"
+            ] = self.kind not in ("conformer", *SOUNDING)
             refused[f"trainer {self.trainer}, under which copies of the norms would part; use dense"] = (
                 self.trainer != "dense"
             )
         if mode == "pipeline":
-            refused[f"layers {self.layers}: each worker of a pipeline has one at least"] = self.layers < shard
+            layers = self.layers + self.goal.model_dump().get("decoder_layers", 0) * (self.kind == "voice")
+            refused[f"layers {layers}: each worker of a pipeline has one at least"] = layers < shard
         if reasons := [what for what, is_so in refused.items() if is_so]:
             raise ValueError(f"parallel.shard {shard} does not go with {'; nor with '.join(reasons)}")
         return self

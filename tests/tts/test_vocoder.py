@@ -126,11 +126,12 @@ def test_the_samples_are_those_of_the_mels(made: Path) -> None:
         np.testing.assert_allclose(again, mels, atol=0.01)
 
 
-def test_judges_learn_from_both_and_the_vocoder_from_what_they_say() -> None:
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_judges_learn_from_both_and_the_vocoder_from_what_they_say(in_parts: bool) -> None:
     """One backward pass; neither side's gradient is of the other's loss."""
     real, made = tone(), (0.5 * tone()).requires_grad_()
     for judge in (PeriodJudge(3, 2), SpectrumJudge(128, 2)):
-        vocoder._learnt(judge, made, real).sum().backward()
+        vocoder._learnt(judge, made, real, in_parts).sum().backward()
         own = [weight.grad.clone() for weight in judge.parameters() if weight.grad is not None]
         towards = made.grad.clone() if made.grad is not None else None
         judge.zero_grad()
@@ -242,12 +243,26 @@ def test_what_is_no_vocoder_or_does_not_fit(made: Path, tmp_path: Path) -> None:
         ({"kind": "voice"}, "kind voice and criterion speech go together"),
         ({"tempo": 0.1}, "would change the speech that a vocoder learns"),
         ({"epochs": 1}, "a vocoder learns whole utterances"),
-        ({"workers": 2, "parallel": {"shard": 2}}, "a vocoder cannot be split over workers"),
     ],
 )
 def test_settings_that_are_not_for_vocoders(settings: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         TrainParams(**SOUND | settings)
+
+
+def test_judges_keep_their_weights_while_the_vocoder_learns_from_them() -> None:
+    """Other threads, with the rest of the batch, train them meanwhile."""
+    module, seen = small(), []
+    for judge in module.judges:
+
+        def look(called: torch.nn.Module, _: Any, judge: torch.nn.Module = judge) -> None:
+            if called is judge:
+                seen.append(all(weight.requires_grad for weight in judge.parameters()))
+
+        judge.register_forward_pre_hook(look)
+    lengths, targets = torch.tensor([60]), {"sound": tone(60 * 80)}
+    module(torch.zeros(1, 60, 20), lengths, torch.Generator().manual_seed(1), targets).sum().backward()
+    assert seen == [True] * 2 * len(module.judges)
 
 
 @pytest.mark.parametrize("wrong", [{"spectrum": {}}, {"stats": {"mean": [1.0], "inv_std": [1.0]}}, {"rounds": -1}])

@@ -82,7 +82,10 @@ class PartsTrainer(Trainer):
 
     def _filled(self, module: nn.Module) -> nn.Module:
         """Move a `module` of shapes to the device, filled with this worker's parts of the values that `build` draws."""
+        tables = {name: buffer for name, buffer in module.named_buffers() if not buffer.is_meta}
         module.to_empty(device=self.device)
+        for name, table in tables.items():  # of a vocoder's transforms, which have values already
+            module.get_buffer(name).copy_(table)
         targets = dict(module.named_parameters())
 
         def copy(name: str, values: Tensor) -> None:

@@ -8,13 +8,15 @@ connections need. Padding has no effect: the loss covers the original frames and
     worker 1      layers a … b              parts 0 1 2 3 …
     worker 2      layers b … L, head          parts 0 1 2 3 … losses
 
+A voice's activations are those of phones up to the first layer of its decoder, and those of frames from there on, since
+true durations are known in training; its loss so far passes with them.
+
 Dropout and a Conformer's contexts are those of one process with `threads` equal to `microbatches`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
@@ -22,32 +24,17 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-from megahour.batches.loader import Batch
 from megahour.core.errors import ConfigError
 from megahour.core.records import key_of
 from megahour.models.build import skeleton
 from megahour.models.encoders import Encoder
 from megahour.models.in_parts import build_in_parts, without
-from megahour.models.precision import autocast
-from megahour.train import criteria
+from megahour.models.joint_chain import JointChain
 from megahour.train.parallel.parts import lost_peers
+from megahour.train.parallel.pipeline_stages import ChainStage, EncoderStage, PipelinePart, PipelineStageOf
 from megahour.train.parallel.shared_batches import NumberedBatch, SharedBatchesTrainer
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-
-
-@dataclass(frozen=True)
-class PipelinePart:
-    """A part of a batch, in the common shape: `lengths` (b,), of which the first `rows` are utterances.
-
-    owner: the batch's index in the step. seed: for dropout; None in evaluation.
-    """
-
-    owner: int
-    rows: int
-    batch: Batch
-    lengths: Tensor
-    seed: int | None
 
 
 class PipelineTrainer(SharedBatchesTrainer):
@@ -58,7 +45,7 @@ class PipelineTrainer(SharedBatchesTrainer):
 
     def _made(self) -> nn.Module:
         whole = skeleton(self.config)
-        if not isinstance(whole, Encoder):
+        if not isinstance(whole, Encoder | JointChain):
             raise ConfigError(
                 f"parallel.mode pipeline: {type(whole).__name__} is not a chain of layers with one head for its loss",
                 remedy="use mode fsdp",
@@ -70,9 +57,9 @@ class PipelineTrainer(SharedBatchesTrainer):
         own = range(self._starts[self.shards.rank], self._starts[self.shards.rank + 1])
         dropped = [names[id(module)] for i, link in enumerate(chain) if i not in own for module in link]
         module = build_in_parts(self.config, self.p.seed, without(dropped)).to(self.device)
-        assert isinstance(module, Encoder)
-        self._stage = _Stage(module, own, len(chain), self.p.precision)
-        self._shape: tuple[bool, int, int, int] | None = None
+        made: type[EncoderStage | ChainStage] = EncoderStage if isinstance(whole, Encoder) else ChainStage
+        self._stage = made(module, whole, own, self.config["inputs"], self.p.precision)  # type: ignore[arg-type]
+        self._shape: tuple[bool, int, int, tuple[int, ...]] | None = None
         return module
 
     def _train(self, everyone: Sequence[NumberedBatch], weight: int) -> Tensor:
@@ -83,18 +70,17 @@ class PipelineTrainer(SharedBatchesTrainer):
 
     def _run_through(self, everyone: Sequence[NumberedBatch], weight: int, *, training: bool) -> Tensor:
         parts = list(self._parts(everyone, training))
-        losses = _Losses(parts, weight, self._whole.subsample, self.device)
-        frames = max(each.batch.features.shape[1] for each in everyone)
-        self._schedule_for(training, len(parts), len(parts[0].lengths), frames)
+        losses = _Losses(parts, weight, self._stage)
+        lengths = self._stage.lengths(parts)
+        self._schedule_for(training, len(parts), len(parts[0].lengths), lengths)
         self._stage.parts, self._losses = parts, losses
         step = self._schedule.step if training else self._schedule.eval
         numbers, ends = torch.arange(len(parts)), self._stage
-        features = (self._features(parts, frames),) if ends.is_first else ()
-        step(*features, number=numbers, target=numbers if ends.is_last else None, return_outputs=False)
+        given = (ends.entry(parts, lengths).to(self.device),) if ends.is_first else ()
+        step(*given, number=numbers, target=numbers if ends.is_last else None, return_outputs=False)
         self._pipe.clear_runtime_states()
         if training:
-            links = (not ends.is_first) + (not ends.is_last)  # each carries activations one way, gradients the other
-            self._count(links * self._sent, links * self._sent)
+            self._count(self._sent, self._sent)
         found = torch.stack(losses.found).cpu() if losses.found else torch.zeros(len(parts), 2, dtype=torch.float64)
         self.shards.broadcast(found, self.shards.size - 1)
         owners = torch.tensor([part.owner for part in parts])
@@ -111,37 +97,27 @@ class PipelineTrainer(SharedBatchesTrainer):
                 seed = key_of("dropout", self.p.seed, each.number, r) if training else None
                 yield PipelinePart(owner, len(batch.keys), batch, lengths.to(self.device), seed)
 
-    def _features(self, parts: Sequence[PipelinePart], frames: int) -> Tensor:
-        """Features (M · b, T, F) of all parts, padded."""
-        rows, values = len(parts[0].lengths), self.config["inputs"]
-        padded = torch.zeros(len(parts), rows, frames, values)
-        for target, part in zip(padded, parts, strict=True):
-            target[: part.rows, : part.batch.features.shape[1]] = torch.from_numpy(part.batch.features)
-        return padded.flatten(0, 1).to(self.device)
-
-    def _schedule_for(self, training: bool, count: int, rows: int, frames: int) -> None:
+    def _schedule_for(self, training: bool, count: int, rows: int, lengths: tuple[int, ...]) -> None:
         """Rebuild torch's schedule if the step's shape differs from the last one's: its connections fix the shape."""
-        shape = (training, count, rows, frames)
+        shape = (training, count, rows, lengths)
         if shape == self._shape:
             return
         self._shape = shape
-        stage, device = self.shards.rank, "meta"
-        features = torch.empty(rows, frames, self.config["inputs"], device=device)
-        inner = self._whole.enter(features, torch.empty(rows, dtype=torch.int64, device=device)).shape[1]
-        between = torch.empty(rows, inner, self._whole.head.in_features, device=device, requires_grad=training)
-        last = self._whole.leave(between, lambda x: x)
+        given, made = self._stage.shapes(rows, lengths, training)
         self._pipe = PipelineStage(
             self._stage,
-            stage,
+            self.shards.rank,
             self.shards.size,
             self.device,
-            input_args=features if self._stage.is_first else between,
-            output_args=last if self._stage.is_last else between,
+            input_args=given,
+            output_args=made,
             group=self.mesh.get_group(),
         )
         name = self.p.parallel.schedule if training and count >= self.shards.size else "gpipe"
         self._schedule = SCHEDULES[name](self._pipe, count, loss_fn=self._loss_of, scale_grads=False)
-        self._sent = between.numel() * between.element_size() * count
+        edges = [*([] if self._stage.is_first else [given]), *([] if self._stage.is_last else [made])]
+        # each carries activations one way, gradients the other
+        self._sent = count * sum(edge.numel() * edge.element_size() for edge in edges)
 
     def _loss_of(self, logits: Tensor, number: Tensor) -> Tensor:
         return self._losses.of(logits, int(number))
@@ -174,69 +150,20 @@ class PipelineTrainer(SharedBatchesTrainer):
         return {name: owner_of[id(tensor)] for name, tensor in self._whole.state_dict(keep_vars=True).items()}
 
 
-class _Stage(nn.Module):
-    """The links `own` of an encoder's chain of `links`, applied to one part at a time."""
-
-    def __init__(self, encoder: Encoder, own: range, links: int, precision: str) -> None:
-        super().__init__()
-        self.encoder, self.precision = encoder, precision
-        self.is_first, self.is_last = own.start == 0, own.stop == links
-        self._layers = range(max(own.start - 1, 0), own.stop - 1 - self.is_last)
-        self.parts: list[PipelinePart] = []
-
-    def forward(self, x: Tensor, *, number: Tensor) -> Tensor:
-        """Map features (b, T, F), or the previous worker's outputs (b, T', D), to (b, T', D) or logits."""
-        part, encoder = self.parts[int(number)], self.encoder
-        generator = None if part.seed is None else torch.Generator(x.device).manual_seed(part.seed)
-        with autocast(x.device, self.precision):
-            if self.is_first:
-                x = encoder.enter(x, part.lengths)
-            around = encoder.around(part.lengths, x.shape[1], generator)
-            drop = _Drop(encoder, part, generator, before=self._layers.start)
-            for i in self._layers:
-                x = encoder.layer(i, x, around, drop)
-            return encoder.leave(x, drop) if self.is_last else x.float().contiguous()
-
-
-class _Drop:
-    """Dropout equal to that of a single process: for real utterances only, after the draws of the layers `before`."""
-
-    def __init__(self, encoder: Encoder, part: PipelinePart, generator: torch.Generator | None, *, before: int) -> None:
-        self.share, self.part, self.generator, self.before = encoder.dropout, part, generator, before
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """`x`: (b, T, D) with one mask per utterance, or (b · T, 1, D) with one per frame, as an mlp has them."""
-        if self.generator is None or self.share == 0.0:
-            return x
-        rows, utterances = self.part.rows, len(self.part.lengths)
-        frames = 1 if len(x) == utterances else self.part.batch.features.shape[1]
-        for _ in range(self.before + 1):
-            drawn = torch.rand((rows * frames, 1, x.shape[2]), generator=self.generator, device=x.device)
-        self.before = 0
-        whole = x.view(utterances, -1, x.shape[2])
-        kept = (drawn >= self.share).to(x.dtype).view(rows, frames, -1)
-        padding = (0, 0, 0, whole.shape[1] - frames if frames > 1 else 0, 0, utterances - rows)
-        return (whole * (nn.functional.pad(kept, padding) / (1.0 - self.share))).view_as(x)
-
-
 class _Losses:
     """The last worker's losses: `found` has the summed loss and the correct frames of each part."""
 
-    def __init__(self, parts: Sequence[PipelinePart], weight: int, subsample: int, device: torch.device) -> None:
-        self._parts, self._weight, self._subsample, self._device = parts, weight, subsample, device
+    def __init__(self, parts: Sequence[PipelinePart], weight: int, stage: PipelineStageOf) -> None:
+        self._parts, self._weight, self._stage = parts, weight, stage
         self.found: list[Tensor] = []
 
-    def of(self, logits: Tensor, number: int) -> Tensor:
+    def of(self, output: Tensor, number: int) -> Tensor:
         """The part's share of the group's mean loss."""
         part = self._parts[number]
         if not part.rows:
-            self.found.append(torch.zeros(2, dtype=torch.float64, device=logits.device))
-            return logits.sum() * 0.0
-        batch = criteria.on_device(part.batch, self._device, self._subsample)
-        own = logits[: part.rows]
-        if batch.rows is not None:
-            own = own[:, : part.batch.features.shape[1]]
-        loss = criteria.loss(lambda *_: own, batch)
+            self.found.append(torch.zeros(2, dtype=torch.float64, device=output.device))
+            return output.sum() * 0.0
+        loss = self._stage.loss(output, part)
         self.found.append(torch.stack([loss.total.detach().double(), loss.correct.double()]))
         return loss.total / self._weight
 

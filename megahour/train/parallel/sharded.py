@@ -18,6 +18,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from megahour.batches.loader import Batch
 from megahour.models.build import skeleton
 from megahour.models.precision import autocast
+from megahour.models.vocoder import VocoderModel
 from megahour.train import criteria
 from megahour.train.parallel.parts import PartsTrainer, lost_peers
 from megahour.train.step import Gradients
@@ -30,6 +31,8 @@ class ShardedTrainer(PartsTrainer):
         # FSDP warns about in-place changes for each layer whose output is a view; the encoders make none.
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module", category=UserWarning)
         module = skeleton(self.config)
+        if isinstance(module, VocoderModel):
+            module.judges_in_parts = True
         self._bytes = sum(q.numel() * q.element_size() for q in module.parameters())
         for part in [*_units(module), module]:
             fully_shard(part, mesh=self.mesh, reshard_after_forward=self.p.parallel.mode == "fsdp")
@@ -49,7 +52,7 @@ class ShardedTrainer(PartsTrainer):
         with lost_peers(self.shards):
             losses = [self._accumulate(batch, n, weight) for batch, n in zip(batches, numbers, strict=True)]
             for _ in range(rounds - len(batches)):
-                torch.autograd.backward(self._idle())
+                torch.autograd.backward(self._idle(torch.Generator(self.device).manual_seed(0)))
         # weights are gathered before forward and (fsdp) backward, gradients are summed
         sweeps = 2 if self.p.parallel.mode == "zero" else 3
         sent = round(rounds * sweeps * self._bytes * (1 - 1 / self.shards.size))
@@ -69,15 +72,18 @@ class ShardedTrainer(PartsTrainer):
             outputs: Tensor = self.module(*inputs)
         return outputs
 
-    def _idle(self) -> Tensor:
-        """0, from a forward pass on one frame: the share of a worker without a batch."""
+    def _idle(self, generator: torch.Generator | None = None) -> Tensor:
+        """0, from a forward pass on one frame: the share of a worker without a batch.
+
+        generator: in training, where a vocoder's discriminators compute, too.
+        """
         frames = getattr(self.module, "subsample", 1)
         silence = torch.zeros(1, frames, self.config["inputs"], device=self.device)
         lengths = torch.full((1,), frames, device=self.device)
         if not getattr(self.module, "joint", False):
             return self._forward(silence, lengths, None).sum() * 0.0
         shortest = self.module.shortest()  # type: ignore[operator]
-        return self._forward(silence, lengths, None, shortest).sum() * 0.0
+        return self._forward(silence, lengths, generator, shortest).sum() * 0.0
 
     def evaluate(self, batches: Iterable[Batch]) -> tuple[float, int, int]:
         """Summed loss, weight and correct frames of this worker's batches. A collective call of the group."""

@@ -1,14 +1,17 @@
-"""Tensor parallelism of a Conformer, by torch's `parallelize_module` (Shoeybi et al., "Megatron-LM", 2019).
+"""Tensor parallelism of a Conformer, a voice or a vocoder, by torch's `parallelize_module` (Shoeybi et al.,
+"Megatron-LM", 2019).
 
 Each worker of a group has some heads of every attention and some units of every feed-forward; all compute the same
-batches, and their partial results are summed after each layer. In a block, for N workers:
+batches, and their partial results are summed after each layer. In a block of a Conformer, for N workers:
 
     feed-forward     units: columns of its first matrix, rows of its second           one sum of (B, T, D)
     attention        D / heads · N columns of query, key and value each, rows of its output   one sum
     convolution      columns of the gate and rows of the mixture; the layers between are replicated    two
     head             outputs, which are gathered for the loss
 
-Norms, the depthwise convolution and the subsampling are on every worker, with equal gradients.
+Norms, the depthwise convolution and the subsampling are on every worker, with equal gradients. Blocks of voices and
+vocoders have one feed-forward each, with one sum; the flow's time is shared out, too. Their other layers, a vocoder's
+discriminators among them, are on every worker.
 """
 
 from __future__ import annotations
@@ -20,9 +23,13 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Replicate
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
+from megahour.batches.loader import Batch
 from megahour.core.errors import ConfigError
 from megahour.models.build import skeleton
 from megahour.models.conformer import Conformer
+from megahour.models.joint_chain import JointChain
+from megahour.models.vocoder import VocoderModel
+from megahour.models.voice import VoiceBlock, VoiceModel
 from megahour.train import criteria
 from megahour.train.parallel.parts import dimension
 from megahour.train.parallel.shared_batches import NumberedBatch, SharedBatchesTrainer
@@ -32,16 +39,24 @@ JOINED = "attention.inputs."
 
 
 class TensorTrainer(SharedBatchesTrainer):
-    """One worker of a group that holds a Conformer by columns and rows.
+    """One worker of a group that holds a Conformer, a voice or a vocoder by columns and rows.
 
-    Raises ConfigError: not a Conformer, or heads that cannot be split evenly.
+    Raises ConfigError: another model, or heads or units that cannot be split evenly.
     """
 
     def _made(self) -> nn.Module:
         module, workers = skeleton(self.config), self.shards.size
+        if isinstance(module, VoiceModel | VocoderModel):
+            if module.width % workers:
+                raise ConfigError(
+                    f"parallel.mode tensor: {module.width} units for {workers} workers",
+                    remedy=f"make `hidden` a multiple of {workers}, or use mode fsdp",
+                )
+            parallelize_module(module, self.mesh, _plan_of_blocks(module), src_data_rank=None)
+            return self._filled(module)
         if not isinstance(module, Conformer):
             raise ConfigError(
-                f"parallel.mode tensor supports only a Conformer, not {type(module).__name__}",
+                f"parallel.mode tensor supports only a Conformer, a voice or a vocoder, not {type(module).__name__}",
                 remedy="use mode fsdp",
             )
         heads = module.heads
@@ -76,23 +91,28 @@ class TensorTrainer(SharedBatchesTrainer):
             loss = self._loss(each.batch, each.number)
             torch.autograd.backward(loss.total / weight)
             found.append(_numbers(loss))
-            self._count_sums(each.batch.features.shape)
+            self._count_sums(each.batch)
         return torch.stack(found).cpu()
 
     def _score_all(self, everyone: Sequence[NumberedBatch]) -> Tensor:
         return torch.stack([_numbers(self._score(each.batch, 0)) for each in everyone]).cpu()
 
-    def _count_sums(self, shape: tuple[int, ...]) -> None:
+    def _count_sums(self, batch: Batch) -> None:
         """Count the traffic of a batch in forward and backward.
 
-        Each block has four all-reduces of (B, T', D), which send every value twice, and gathers (B, T', 2 D). The
-        head's outputs are gathered too.
+        Each block of a Conformer has four all-reduces of (B, T', D), which send every value twice, and gathers
+        (B, T', 2 D); the head's outputs are gathered too. Each block of a voice or a vocoder has two all-reduces.
         """
-        module = self.module
-        assert isinstance(module, Conformer)
-        rows = shape[0] * (shape[1] // module.subsample)
-        values = 2 * len(module.blocks) * (4 * 2 + 2) * module.head.in_features + module.head.out_features
-        sent = round(4 * rows * values * (1 - 1 / self.shards.size))
+        module, shape = self.module, batch.features.shape
+        if isinstance(module, Conformer):
+            rows = shape[0] * (shape[1] // module.subsample)
+            values = rows * (2 * len(module.blocks) * (4 * 2 + 2) * module.head.in_features + module.head.out_features)
+        else:
+            assert isinstance(module, JointChain)
+            targets = {name: torch.from_numpy(array) for name, array in batch.targets.items()}
+            passed = sum(module.rows(link, shape[1], targets) for link in range(1, len(module.chain()) - 1))
+            values = shape[0] * passed * 2 * 2 * module.width
+        sent = round(4 * values * (1 - 1 / self.shards.size))
         self._count(sent, sent)
 
     def model(self) -> dict[str, Tensor]:
@@ -130,3 +150,15 @@ def _plan(module: Conformer) -> dict[str, ParallelStyle]:
     }
     plan = {f"blocks.{i}.{name}": style for i in range(len(module.blocks)) for name, style in block.items()}
     return plan | {"head": ColwiseParallel(output_layouts=Replicate())}
+
+
+def _plan_of_blocks(module: VoiceModel | VocoderModel) -> dict[str, ParallelStyle]:
+    """torch's parallel styles, by layer name: columns of each block's first matrix, rows of its second."""
+    names = [name for name, part in module.named_modules() if isinstance(part, VoiceBlock)]
+    plan: dict[str, ParallelStyle] = {f"{name}.up": ColwiseParallel() for name in names}
+    plan |= {f"{name}.down": RowwiseParallel() for name in names}
+    if isinstance(module, VoiceModel) and module.flow:
+        plan |= {"decoder.time.0": ColwiseParallel(), "decoder.time.2": RowwiseParallel()}
+        shifts = range(len(module.decoder.shifts))
+        plan |= {f"decoder.shifts.{i}": ColwiseParallel(output_layouts=Replicate()) for i in shifts}
+    return plan

@@ -10,7 +10,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from gloo import run_workers
 from torch import Tensor
-from trained_in_parts import config, made, steps
+from trained_in_parts import SETTINGS, config, made, steps, voice
 
 from megahour.models.build import build
 from megahour.sync.checkpoint import Checkpoints
@@ -23,6 +23,8 @@ CONFORMER = {"kind": "conformer", "criterion": "ctc", "stack": 1, "offsets": [0]
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "pipeline": (config("tdnn", dropout=0.1), {"layers": 4}, "ce"),
     "tensor": (config("conformer", units=128, layers=1), CONFORMER, "ctc"),
+    "pipeline of a voice": (voice("flow", dropout=0.1), SETTINGS["voice"], "speech"),
+    "tensor of a voice": (voice("fast"), SETTINGS["voice"], "speech"),
 }
 
 
@@ -30,7 +32,8 @@ def stopped(folder: Path) -> dict[str, tuple[Any, Any, dict[str, Tensor], dict[s
     """By mode: what a run does after its checkpoint, what one does that goes on from it, and both models."""
     group, found = TorchGroup(), {}
     for mode, (model, settings, criterion) in MODELS.items():
-        p = TrainParams(workers=2, threads=1, clip=0.5, parallel={"shard": 2, "mode": mode}, **settings)
+        split = {"shard": 2, "mode": mode.split()[0]}
+        p = TrainParams(workers=2, threads=1, clip=0.5, parallel=split, **settings)
         trainer = partial(trainer_of(p), p, model, partial(made, p), group)
         with trainer() as own:
             steps(own, group, criterion, (4,))

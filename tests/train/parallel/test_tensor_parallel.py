@@ -40,7 +40,7 @@ def refused(model: dict[str, Any]) -> str:
     ("model", "message"),
     [
         (config("conformer", units=192), "parallel.mode tensor: 3 heads of attention for 2 workers"),
-        (config("tdnn"), "parallel.mode tensor supports only a Conformer, not Tdnn"),
+        (config("tdnn"), "parallel.mode tensor supports only a Conformer, a voice or a vocoder, not Tdnn"),
     ],
 )
 def test_what_does_not_share_out_is_named(model: dict[str, Any], message: str) -> None:
