@@ -85,6 +85,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
             return (yield)
     finally:
         gc.freeze()
+        gc.set_threshold(20_000, 20, 20)  # numba spends a tenth of each compilation on looking for garbage
         gc.enable()
 
 

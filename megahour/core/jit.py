@@ -14,6 +14,7 @@ from typing import Any
 from numba import njit
 from numba.core.caching import IndexDataCacheFile
 from numba.core.compiler_lock import global_compiler_lock
+from numba.core.targetconfig import TargetConfig
 
 from megahour.core.compile_time import compiling
 from megahour.core.machine_code import Made, used
@@ -41,6 +42,21 @@ def dispatcher(function: Callable[..., Any], *, fastmath: bool | set[str] = Fals
     made._cache._cache_file = _Index(made._cache._cache_file, function)
     made.compile = partial(_compile_once, made.compile, Path(f"{made._cache._cache_file._index_path}.lock"))
     return made
+
+
+def _values(flags: Any) -> dict[str, Any]:
+    """All options of a compilation, as by numba's own `TargetConfig.values`, which calls a property for each.
+
+    They are part of the key of every function that numba looks up: an eighth of the time of a compilation.
+    """
+    kind = type(flags)
+    if kind not in _defaults:
+        _defaults[kind] = {name: option.default for name, option in kind.options.items()}
+    return {**_defaults[kind], **flags._values}
+
+
+_defaults: dict[type, dict[str, Any]] = {}
+TargetConfig.values = _values
 
 
 def _compile_once(compile_or_load: Callable[[Any], Any], lock: Path, signature: Any) -> Any:

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 from gloo import processes
+from numba.core.compiler import Flags
+from numba.core.targetconfig import TargetConfig
 
 from megahour.core import jit
 from megahour.core.compile_time import compiling, spent
@@ -38,6 +40,16 @@ def test_other_errors_of_numba_are_raised(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("megahour.core.jit.njit", njit)
     with pytest.raises(RuntimeError, match="no compiler"):
         dispatcher(len)
+
+
+def test_options_are_those_that_numba_would_read_one_by_one() -> None:
+    flags, others = Flags(), Flags()
+    flags.release_gil, flags.nrt = True, True
+    assert flags.values() == {name: getattr(flags, name) for name in Flags.options}
+    assert TargetConfig.values.__module__ == "megahour.core.jit"
+    assert flags == flags.copy() != others
+    del flags.release_gil, flags.nrt
+    assert (flags, hash(flags)) == (others, hash(others))
 
 
 LOWER = """
