@@ -72,6 +72,13 @@ class PartsTrainer(Trainer):
         if device.type == "cpu":
             torch.set_num_threads(p.threads)
 
+    def leave(self) -> None:
+        """Let go of the process group, as before its workers leave it; this trainer takes no more steps.
+
+        torch caches what it knows of sharded tensors with their mesh, and the mesh would keep the connections.
+        """
+        self.mesh._pg_registry.clear()
+
     def _made(self) -> nn.Module:
         """The module on the device, with this worker's part of the weights."""
         raise NotImplementedError

@@ -134,6 +134,7 @@ class WorkerOfReplica(WorkerWithOthers):
         self._trains = False
         if (trainer := self.__dict__.pop("_trainer", None)) is not None:
             trainer.__exit__()
+            trainer.leave()
         self._member.leave()
 
 

@@ -5,6 +5,7 @@ Each has a part of the model, so half a step is the danger: one part with it, an
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import random
@@ -12,9 +13,11 @@ import re
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -34,6 +37,7 @@ from megahour.train.step_totals import StepTotals
 from megahour.train.workers import worker
 from megahour.train.workers.membership import ENDED, KEPT, MEMBER, TAKEN
 from megahour.train.workers.quorum import NEW, Asking, quorum_of
+from megahour.train.workers.replicas import WorkerOfReplica
 
 HYBRID: dict[str, Any] = {"layers": 2, "parallel": {"shard": 2}}
 STEP = 8
@@ -160,6 +164,56 @@ def test_all_parts_have_a_step_or_none(tmp_path: Path, data: dict[str, Artifact]
     began = [re.findall(r"group 1: rank \d of 2, from \((\d+), ", log) for log in logs[:2]]
     assert began == [[str(STEP)], [str(STEP - 1)]], "worker 1 has ended the last step of the last run by itself"
     assert models[0] == models[1] == models[2]
+
+
+def is_lost_when_two_others_have_ended() -> None:
+    """Worker 3 has told 1 and 2 that the model is whole, and these end; 0 is left, with one part of it."""
+    me, folder, before = os.environ[MEMBER], Path(os.environ[LASTS_UNTIL]).parent, WorkerOfReplica._model
+
+    def model(self: Any, group: Any) -> Any:
+        if me == "3":
+            self._trainer.model()
+            (tag,) = group._mesh.tags(1)
+            for peer in (1, 2):
+                answer = group._mesh.begin(dist.irecv, torch.empty(1), peer, tag)
+                group._mesh.begin(dist.isend, torch.zeros(1), peer, tag).wait()
+                answer.wait()
+            until(lambda: (folder / "ended1").exists() and (folder / "ended2").exists())
+            os.kill(os.getpid(), signal.SIGKILL)
+        found = before(self, group)
+        (folder / f"ended{me}").touch()
+        return found
+
+    WorkerOfReplica._model = model  # type: ignore[method-assign]
+
+
+@pytest.mark.faults
+def test_who_is_left_when_others_have_ended_does_not_wait_for_ever(
+    tmp_path: Path, data: dict[str, Artifact], an_epoch: tuple[int, int]
+) -> None:
+    first = f"{__name__}:{is_lost_when_two_others_have_ended.__name__}"
+    run = Forked(tmp_path, data, lambda _: None, first, epochs=4, **HYBRID)
+    assert [worker.poll() for worker in run.workers[1:4]] == [0, 0, -signal.SIGKILL]
+    assert seen(run.result.curves.rows) == tuple(4 * n for n in an_epoch)
+
+
+def connections_after_a_group() -> int:
+    """Of a worker that has left the group in which it had a part of a model."""
+    group, p = TorchGroup(), TrainParams(workers=2, threads=1, parallel={"shard": 2})
+    config = {"kind": "tdnn", "inputs": 4, "outputs": 3, "layers": 2, "units": 8, "lookahead": 0, "dropout": 0.0}
+    trainer = ShardedTrainer(p, config, lambda peers: partial(p.synchroniser.make, group=peers), group)
+    trainer.model()
+    trainer.__exit__()
+    trainer.leave()
+    del trainer, group
+    dist.destroy_process_group()
+    gc.collect()
+    return sum(found.status == psutil.CONN_ESTABLISHED for found in psutil.Process().net_connections())
+
+
+def test_who_leaves_a_group_closes_its_connections() -> None:
+    """torch's caches kept them: the others of the replica could have waited for its answer until the time limit."""
+    assert run_workers(connections_after_a_group, 2) == [0, 0]
 
 
 def restarting(folder: str, urls: dict[str, str], epochs: int) -> result.Result:
