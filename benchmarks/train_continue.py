@@ -1,6 +1,6 @@
 """Workers are killed at random moments of a training that goes on without them: `faults: continue`.
 
-    python benchmarks/train_continue.py [--trainers dense,gtc,bmuf] [--kills 10] [--workers 4] [--write]
+    python benchmarks/train_continue.py [--trainers dense,gtc,bmuf,replicas] [--kills 10] [--workers 4] [--write]
 
 Processes train a small LSTM on made-up features. Again and again one of them gets SIGKILL at a random moment after all
 train together; the others go on with the mean of those left, and the coordinator starts that one again, which joins.
@@ -41,7 +41,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "gtc": {"density": 0.05, "form": "update"},
     "bmuf": {"block_steps": 10},
     "local_sgd": {"period_steps": 10},
+    "replicas": {},
 }
+REPLICAS: dict[str, Any] = {"parallel": {"shard": 2}}  # of two workers, with dense between them
 LINE = re.compile(r"^(\S+ \S+) .*?(?:group (\d+): rank \d+ of (\d+)|ended ([\d.]+) s after the last one)", re.MULTILINE)
 
 
@@ -112,7 +114,8 @@ def page(arguments: argparse.Namespace, rows: list[str]) -> Iterator[str]:
         "",
         f"{machine(python(), load=arguments.load)} Load {os.getloadavg()[0]:.1f} at the end.",
         f"{arguments.workers} workers, LSTM of 2 × 96, AdamW, seed 1; kills at seed 14. GTC is of form update at a",
-        "density of 0.05, blocks and periods are of 10 steps. A step is a worker's, in the median. One process started",
+        "density of 0.05, blocks and periods are of 10 steps; replicas are of two",
+        "workers each, with dense between. A step is a worker's, in the median. One process started",
         "again for each kill means that no other was. Pieces are compared with those of one worker, by number and key",
         "sum.",
         "",
@@ -150,7 +153,8 @@ def trainer_rows(
     killing = (folder, arguments.workers, arguments.kills, killed)
     threading.Thread(target=kill, args=killing, daemon=True).start()
     settings = {**SETTINGS, "workers": arguments.workers, "epochs": arguments.epochs, "faults": "continue"}
-    _, rows = trained(folder, data, {**settings, "trainer": trainer, "trainer_options": OPTIONS[trainer]})
+    kind = REPLICAS if trainer == "replicas" else {"trainer": trainer, "trainer_options": OPTIONS[trainer]}
+    _, rows = trained(folder, data, {**settings, **kind})
     again = len(logs(folder)) - arguments.workers
     pieces = f"{seen(rows)[0]:,}, as they should be" if seen(rows) == expected else "WRONG"
     return list(rows_of(folder, trainer, arguments.workers, f"{again} for {len(killed)} kills; {pieces}"))
