@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import carray
+from numba import boolean, carray, int64, uint8
+from numba.types import Bytes
 
 from megahour.core.compiled import compiled
 from megahour.lm.query.many_states import step_pairs
@@ -27,7 +30,7 @@ from megahour.lm.query.states import (
     unpack,
     vocabulary_of,
 )
-from megahour.lm.text.machine import address_of, pointer
+from megahour.lm.text.machine import address_of, pointer, room_for_64, room_for_128
 from megahour.lm.text.tokenise import BOUNDARY, END, PADDING, UNKNOWN, encode_block
 
 if TYPE_CHECKING:
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
     Numbers = npt.NDArray[np.int64] | Tensor
 
 REMEMBERED = 1 << 17  # words whose numbers are cached, about 15 MB
+SHORT = 250  # bytes of a sentence that is scored without an allocation
 _PADDING = "\0" * PADDING  # separates words, as a space does
 
 
@@ -113,10 +117,10 @@ class NgramScorer:
 
         `<s>` and `</s>` in the text are skipped, as everywhere in this package. Raises ValueError: a line break.
         """
-        found = _score_line(self._at, (sentence + _PADDING).encode("utf-8", "surrogateescape"), bos, eos)
+        found = _line_scorer()(self._at, (sentence + _PADDING).encode("utf-8", "surrogateescape"), bos, eos)
         if found != found:
             raise ValueError(f"the sentence contains a line break: {sentence[:60]!r}")
-        return float(found)
+        return found
 
     def full_scores(self, sentence: str, *, bos: bool = True, eos: bool = True) -> list[tuple[float, int, bool]]:
         """(log10 p, n-gram length, whether it is unknown) of each word and of `</s>`; see `score_sentence`."""
@@ -173,12 +177,26 @@ def _score_number(places, state, word):  # type: ignore[no-untyped-def]
     return step(lm, state, word)
 
 
+@cache
+def _line_scorer() -> Callable[[int, bytes, bool, bool], float]:
+    """The machine code of `_score_line`: numba's look-up of the arguments' types takes as long as three words."""
+    code = _score_line.compile((int64, Bytes(uint8, 1, "C", readonly=True), boolean, boolean))
+    return code  # type: ignore[no-any-return]
+
+
 @compiled
 def _score_line(places, data, bos, eos):  # type: ignore[no-untyped-def]
     """Σ log10 p, NaN if there is a line break."""
-    _, logp, _, breaks = _score_words(places, data, bos, eos)
+    size = len(data) - PADDING
+    if size <= SHORT:  # arrays on the stack
+        tokens, logp = carray(room_for_128(), (256,), np.int32), carray(room_for_128(), (256,), np.float32)
+        length = carray(room_for_64(), (256,), np.int8)
+    else:
+        tokens, logp = np.empty(size + 3, np.int32), np.empty(size + 2, np.float32)
+        length = np.empty(size + 2, np.int8)
+    count, breaks = _fill_scores(places, data, bos, eos, tokens, logp, length)
     total = np.nan if breaks else 0.0
-    for i in range(len(logp)):
+    for i in range(count):
         total += logp[i]
     return total
 
@@ -186,25 +204,32 @@ def _score_line(places, data, bos, eos):  # type: ignore[no-untyped-def]
 @compiled
 def _score_words(places, data, bos, eos):  # type: ignore[no-untyped-def]
     """Word numbers, with BOUNDARY for the end; log10 p; n-gram lengths; number of line breaks."""
+    size = len(data) - PADDING
+    tokens, logp, length = np.empty(size + 3, np.int32), np.empty(size + 2, np.float32), np.empty(size + 2, np.int8)
+    count, breaks = _fill_scores(places, data, bos, eos, tokens, logp, length)
+    return tokens[1 : count + 1], logp[:count], length[:count], breaks
+
+
+@compiled
+def _fill_scores(places, data, bos, eos, tokens, logp, length):  # type: ignore[no-untyped-def]
+    """Fill the arrays of `_score_words`, tokens from the second place on. Returns (words, line breaks)."""
     lm, size = opened(places), len(data) - PADDING
     table, arena, starts = vocabulary_of(lm)
     text = carray(pointer(address_of(data)), (len(data),), np.uint8)
     # Literals would compile the functions that take them once more.
     begin, first, closed, end = np.int64(0), np.int64(1), np.bool_(True), np.int64(END)
-    tokens = np.empty(size + 3, np.int32)
     tokens[0] = BOUNDARY
     _, count, _, _ = encode_block(text, begin, size, size, table, arena, starts, lm.words, tokens[1:], begin, first)
     breaks = (tokens[1 : count + 1] == BOUNDARY).sum()
     if eos:
         count += 1
         tokens[count] = BOUNDARY
-    logp, length = np.empty(count, np.float32), np.empty(count, np.int8)
     if bos:
         numbers, weights, segments, keys, values = arrays_of(lm)
         score(tokens, first, count + 1, lm.order, closed, numbers, weights, segments, keys, values, end, logp, length)
     else:
-        _walk(lm, tokens[1:], logp, length)
-    return tokens[1 : count + 1], logp, length, breaks
+        _walk(lm, tokens[1:], logp[:count], length)
+    return count, breaks
 
 
 @compiled

@@ -6,7 +6,7 @@ import numpy as np
 
 from megahour.core.compiled import compiled
 from megahour.lm.query.lookup import HALF, HIGH, LINE, home, matches
-from megahour.lm.text.machine import prefetch, trailing_zeros
+from megahour.lm.text.machine import carray, prefetch, room_for_128, room_for_512, trailing_zeros
 from megahour.lm.text.tokenise import BOUNDARY
 
 BLOCK = 128  # positions of a text that are looked up together
@@ -29,17 +29,22 @@ def score(  # type: ignore[no-untyped-def]
     first slot and slots. keys, values: all segments. logp, length: written at p - begin.
     """
     tokens = tokens.view(np.uint32)  # unsigned: indexing needs no test for negative numbers
-    wanted = np.empty(BLOCK, np.uint64)
-    line = np.empty(BLOCK, np.int64)  # where the key is looked for
-    bases, lines = np.empty(BLOCK, np.int64), np.empty(BLOCK, np.int64)  # of the position's segment
-    alive = np.empty(BLOCK, np.uint32)
-    best = np.empty(BLOCK, np.int32)
-    result = np.empty(BLOCK, np.float32)
+    # Arrays on the stack: to allocate them takes as long as a short sentence.
+    wanted = carray(room_for_128(), (BLOCK,), np.uint64)
+    line = carray(room_for_128(), (BLOCK,), np.int64)  # where the key is looked for
+    bases, lines = carray(room_for_128(), (BLOCK,), np.int64), carray(room_for_128(), (BLOCK,), np.int64)  # segments
+    alive = carray(room_for_128(), (BLOCK,), np.uint32)
+    best = carray(room_for_128(), (BLOCK,), np.int32)
+    result = carray(room_for_128(), (BLOCK,), np.float32)
     # backs[k, i + 1]: of the k-gram that ends in position i of the block, as history of the next
-    backs = np.zeros((order + 1, BLOCK + 1), np.float32)
+    small = 4 * (order + 1) * (BLOCK + 1) <= 8 * 512
+    shape = order + 1, BLOCK + 1
+    backs = carray(room_for_512(), shape, np.float32) if small else np.empty(shape, np.float32)
+    backs[:, 0] = 0.0
     backs[1, 0] = weights[4 * BOUNDARY + 1]
     # longest[i + 1]: length of the longest n-gram or blank that ends in position i; the order unless `closed`
-    longest = np.full(BLOCK + 1, 1 if closed else order, np.int32)
+    longest = carray(room_for_128(), (BLOCK + 1,), np.int32)
+    longest[0] = 1 if closed else order
     for start in range(begin, stop, BLOCK):
         size = min(BLOCK, stop - start)
         for i in range(min(AHEAD, size)):

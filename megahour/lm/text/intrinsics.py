@@ -161,12 +161,17 @@ def prefetch_at(typingctx, address):  # type: ignore[no-untyped-def]
     return types.void(types.int64), codegen
 
 
-@intrinsic
-def room_for_64(typingctx):  # type: ignore[no-untyped-def]
-    """A pointer to 64 numbers of eight bytes on the caller's stack, which needs no allocation."""
+def _room(numbers: int) -> Any:
+    @intrinsic
+    def room(typingctx):  # type: ignore[no-untyped-def]
+        def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
+            place = cgutils.alloca_once(builder, ir.IntType(64), size=ir.Constant(ir.IntType(32), numbers))
+            return builder.bitcast(place, ir.IntType(8).as_pointer())
 
-    def codegen(context, builder, signature, args):  # type: ignore[no-untyped-def]
-        place = cgutils.alloca_once(builder, ir.IntType(64), size=ir.Constant(ir.IntType(32), 64))
-        return builder.bitcast(place, ir.IntType(8).as_pointer())
+        return types.voidptr(), codegen
 
-    return types.voidptr(), codegen
+    return room
+
+
+room_for_64, room_for_128, room_for_512 = _room(64), _room(128), _room(512)
+"""A pointer to that many numbers of eight bytes on the caller's stack, which needs no allocation."""

@@ -7,6 +7,7 @@ from typing import Any
 from megahour.core.machine_code import Later
 
 _INTRINSICS = "megahour.lm.text.intrinsics"
+carray: Any = Later("numba", "carray")
 load8: Any = Later(_INTRINSICS, "load8")
 store8: Any = Later(_INTRINSICS, "store8")
 lines64: Any = Later(_INTRINSICS, "lines64")
@@ -22,3 +23,5 @@ uint64_at: Any = Later(_INTRINSICS, "uint64_at")
 float32_at: Any = Later(_INTRINSICS, "float32_at")
 prefetch_at: Any = Later(_INTRINSICS, "prefetch_at")
 room_for_64: Any = Later(_INTRINSICS, "room_for_64")
+room_for_128: Any = Later(_INTRINSICS, "room_for_128")
+room_for_512: Any = Later(_INTRINSICS, "room_for_512")

@@ -19,12 +19,21 @@ import numpy as np
 from megahour.core.compiled import compiled
 from megahour.lm.text.arrays import PADDING as PADDING
 from megahour.lm.text.arrays import Bytes, Int64, Tokens
-from megahour.lm.text.machine import lines64, load8, parts64, prefetch, store8, trailing_zeros
+from megahour.lm.text.machine import (
+    carray,
+    lines64,
+    load8,
+    parts64,
+    prefetch,
+    room_for_64,
+    store8,
+    trailing_zeros,
+)
 
 UNKNOWN, BOUNDARY, END = 0, 1, 2
 RESERVED = ("<unk>", "<s>", "</s>")
 BLOCK = 1 << 16  # bytes of text between two checks of the table's room
-BATCH = 64  # words hashed before the first of them is looked up
+BATCH = 62  # words hashed before the first of them is looked up; two more may follow, which make 64
 
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -280,9 +289,10 @@ def encode_block(text, begin, stop, end, table, arena, starts, n, out, tokens, f
     """
     reserved, start, scanned = 0, begin, begin
     mask = np.uint64(len(table) // 2 - 1)
-    begins, lengths = np.empty(BATCH + 2, np.int64), np.empty(BATCH + 2, np.int64)
-    heads, hashes = np.empty(BATCH + 2, np.uint64), np.empty(BATCH + 2, np.uint64)
-    result = np.empty(BATCH + 2, np.int64)
+    # on the stack: to allocate them takes as long as a short sentence
+    begins, lengths = carray(room_for_64(), (64,), np.int64), carray(room_for_64(), (64,), np.int64)
+    heads, hashes = carray(room_for_64(), (64,), np.uint64), carray(room_for_64(), (64,), np.uint64)
+    result = carray(room_for_64(), (64,), np.int64)
     parts = lines = np.uint64(0)
     base = begin
     while parts != 0 or scanned < stop:

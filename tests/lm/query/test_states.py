@@ -22,7 +22,7 @@ from megahour.lm.query.convert import convert
 from megahour.lm.query.mapped import HEADER, MappedModel, open_mapped
 from megahour.lm.query.mapped_import import build, from_model, load_arpa, to_arrays
 from megahour.lm.query.mapped_sink import estimate_mapped
-from megahour.lm.query.scorer import NgramScorer
+from megahour.lm.query.scorer import SHORT, NgramScorer
 from megahour.lm.query.states import Ngrams, step, word_number
 from megahour.lm.text.sources import line_blocks
 from megahour.lm.text.tokenise import BOUNDARY, END, PADDING, UNKNOWN
@@ -185,6 +185,15 @@ def test_a_line_break_in_a_sentence_is_an_error(lm: NgramScorer) -> None:
         with pytest.raises(ValueError, match="contains a line break: 'the\\\\nboat'"):
             call("the\nboat")
     assert lm.full_scores("the\tboat </s>") == lm.full_scores("the boat")
+
+
+@pytest.mark.parametrize("words", range(SHORT // 2 - 3, SHORT // 2 + 4))
+def test_sentences_that_just_fit_on_the_stack_have_the_sum_of_their_words(lm: NgramScorer, words: int) -> None:
+    dense = " ".join(["a"] * words)
+    assert lm.score_sentence(dense) == pytest.approx(sum(each[0] for each in lm.full_scores(dense)))
+    for breaks in (2 * words, 2 * words + 1):
+        with pytest.raises(ValueError, match="contains a line break"):
+            lm.score_sentence("\n" * breaks)
 
 
 def test_old_files_are_read_and_made_new(tmp_path: Path) -> None:
