@@ -90,8 +90,12 @@ def command(
     seconds = _write(speaker, speaker.say(content, manner, reader), out)
     for detail in reader.details[:5]:
         log.say("left-out", f"left out: {detail}", {"detail": detail})
+    unread = ""
+    if reader.unread:
+        unread = f"signs without words: {' '.join(list(reader.unread)[:20])}"
+        log.say("unread", f"not read, {unread}", {"count": reader.unread.total()})
     if not seconds:
-        remedy = "; ".join(reader.details[:3]) or "give it words"
+        remedy = "; ".join([*reader.details[:3], *([unread] if unread else [])]) or "give it words"
         raise ConfigError("nothing in the text can be spoken", where="say", remedy=remedy)
     used_s = time.process_time() - began_s
     left_out = f", {sum(reader.left_out.values())} words left out" if reader.left_out else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -68,11 +69,15 @@ class _Draft:
 
 
 class Reader:
-    """Turns texts in `language` (BCP 47) into pieces. `left_out` counts words that the voice cannot say, by reason."""
+    """Turns texts in `language` (BCP 47) into pieces.
+
+    `left_out` counts words that the voice cannot say, by reason; `unread` signs without words, such as ☃.
+    """
 
     def __init__(self, pronounce: Pronounce, language: str) -> None:
         self.pronounce, self.language = pronounce, language
         self.left_out: Counter[str] = Counter()
+        self.unread: Counter[str] = Counter()
         self.details: list[str] = []
 
     def pieces(self, text: str) -> Iterator[SpokenPiece]:
@@ -113,6 +118,7 @@ class Reader:
         A full stop inside p.m. or 1.2.3 does nothing; nor does one before a comma, as in "etc.,". after: the character
         behind the marks, "" at the end.
         """
+        self.unread.update(c for c in marks if unicodedata.category(c).startswith("S"))
         inside = marks == "." and bool(after)
         abbreviated = draft.initials and marks.rstrip() == "." and after.islower()
         draft.initials = inside

@@ -25,6 +25,14 @@ def shown(piece: SpokenPiece) -> str:
     return "".join("_" if symbol == PAUSE else symbol for symbol in piece.symbols)
 
 
+def test_signs_without_words_are_counted() -> None:
+    read = reader()
+    (piece,) = read.pieces("☃ hi → $5, 20 % «x» ☃")
+    assert shown(piece) == "_hi_fivedollars_twentypercent_x_".replace("hi_", "hi")
+    assert read.unread == {"☃": 2, "→": 1}
+    assert not read.left_out
+
+
 def test_marks_make_pauses_and_pieces() -> None:
     first, second, third = said("Hi, you (there)!  A cat.\n\nIt sat")
     assert [shown(piece) for piece in (first, second, third)] == ["_hi_you_there_", "_acat_", "_itsat_"]

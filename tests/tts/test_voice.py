@@ -385,6 +385,8 @@ def test_the_command(made: Path, tmp_path: Path) -> None:
         refused = CliRunner().invoke(app, ["say", nothing, *options])
         assert refused.exit_code
         assert "nothing in the text can be spoken" in str(refused.exception) + refused.output
+    signs = CliRunner().invoke(app, ["say", "☃", *options])
+    assert "signs without words: ☃" in str(signs.exception) + signs.output
     for option in ("--pace", "--semitones", "--spread"):
         refused = CliRunner().invoke(app, ["say", "ab", *options, option, "nan"])
         assert (refused.exit_code, "nan is not a finite number" in refused.output) == (2, True)
