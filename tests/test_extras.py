@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from statements import below
 from tones import sentences, speak, train_listener, write_recordings
 
 from megahour.core.extras import EXTRAS
@@ -139,7 +140,7 @@ def third_party(path: Path) -> set[str]:
         node = waiting.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue
-        waiting += ast.iter_child_nodes(node)
+        waiting += below(node)
         if isinstance(node, ast.Import):
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

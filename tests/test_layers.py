@@ -6,6 +6,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from statements import statements
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "megahour"
@@ -23,7 +24,7 @@ def layers(line: str = r"(core engine .*)") -> list[str]:
 def imports(path: Path) -> list[tuple[str, list[str]]]:
     """What a module imports anywhere, also inside functions: modules, and the names taken from each."""
     found: list[tuple[str, list[str]]] = []
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in statements(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: relative import"
             found.append((node.module or "", [alias.name for alias in node.names]))
