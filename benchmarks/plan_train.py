@@ -140,6 +140,12 @@ def page(rows: list[Row], machines: dict[int, Machines], given: argparse.Namespa
         "of dense, ddp and ddp_powersgd, for what DDP hides and PowerSGD computes.",
         f"{within} of {len(rows)} are within 10 %.",
         "",
+        "Calibration and training keep the memory that a step frees, as stage `train` does. Without that, glibc",
+        "returned it to the system or not, as a process's other allocations had it: the gradient took 35 ms of CPU",
+        "time with `gtc` and 47 ms with `gtc update`, by 6,000 page faults a step, and no calibration could tell.",
+        "How long workers wait for the slowest is measured in rounds of one and of ten steps. Four processes on two",
+        "cores do not wait for the spread of their times: the late one goes on faster once the others wait.",
+        "",
         "| trainer | processes | predicted, ms a step | measured | error |",
         "|---|---|---|---|---|",
         *(
