@@ -14,6 +14,7 @@ workers depends on the time of the loss, and so do the bytes of the model.
 from __future__ import annotations
 
 import gc
+import importlib
 import logging
 import time
 import traceback
@@ -57,6 +58,7 @@ def execute_with_others(
 
 def through_groups(worker: WorkerWithOthers) -> result.Result | None:
     """Train through all groups of a worker; like `execute_with_others`."""
+    importlib.import_module("torch._dynamo")  # as any optimiser does; models in parts make theirs in the first group
     gc.collect()
     gc.freeze()  # so that the collection in `meet`, while others wait, skips what exists now: torch, the trainer
     while True:

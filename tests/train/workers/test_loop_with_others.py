@@ -250,7 +250,7 @@ def behind_by_a_step(folder: str) -> tuple[list[list[float]], tuple[int, int], i
 def test_a_meeting_does_not_search_for_garbage_in_what_was_there_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trainer's optimiser brings torch's compiler, 340,000 objects: to look at them took 70 ms of CPU time, half a
+    """A trainer's optimiser brings torch's compiler, 120,000 objects: to look at them took 70 ms of CPU time, half a
     second and more on a busy machine, while the other workers waited."""
     left: list[int] = []
 
