@@ -252,6 +252,21 @@ def test_both_replicas_are_lost_and_go_on_from_the_checkpoint(
     assert seen(run.result.curves.rows) == tuple(30 * n for n in an_epoch)
 
 
+@pytest.mark.faults
+def test_a_worker_that_stands_still_is_ended_and_its_replica_comes_back(
+    tmp_path: Path, data: dict[str, Artifact], an_epoch: tuple[int, int]
+) -> None:
+    def stop(run: Forked) -> None:
+        group = until(run.together)
+        run.lost.append(2)
+        run.workers[2].send_signal(signal.SIGSTOP)
+        until(lambda: run.going_on(4, after=group))
+
+    run = Forked(tmp_path, data, stop, epochs=30, timeout_s=5.0, **HYBRID)
+    assert run.workers[2].poll() == -signal.SIGKILL
+    assert seen(run.result.curves.rows) == tuple(30 * n for n in an_epoch)
+
+
 def asking(*states: tuple[list[int], bool]) -> dict[int, Asking]:
     return {number: Asking(1, at, prepared) for number, (at, prepared) in enumerate(states)}
 
