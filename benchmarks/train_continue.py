@@ -62,11 +62,13 @@ def logs(folder: Path) -> list[str]:
 
 
 def groups(log: str) -> Iterator[Pause]:
-    began, group, size = datetime.min, -1, 0
+    """Pauses of a worker between two groups, without those for which it was left over by a group in between."""
+    began, group, size, before = datetime.min, -1, 0, -1
     for time, number, many, seconds in LINE.findall(log):
         if number:
-            began, group, size = datetime.strptime(time, "%Y-%m-%d %H:%M:%S,%f"), int(number), int(many)
-        else:
+            before, group, size = group, int(number), int(many)
+            began = datetime.strptime(time, "%Y-%m-%d %H:%M:%S,%f")
+        elif group == before + 1:
             yield Pause(began, group, size, float(seconds))
 
 
