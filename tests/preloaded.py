@@ -49,4 +49,3 @@ import megahour.train.workers.replicas
 import megahour.train.workers.worker
 
 gc.freeze()  # what has been imported so far is no garbage
-gc.set_threshold(20_000, 20, 20)  # as in conftest.py
