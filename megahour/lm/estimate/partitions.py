@@ -28,6 +28,7 @@ from megahour.lm.text.arrays import Bytes, Int32, Int64, Tokens
 
 R = TypeVar("R")
 PADDING = 8  # BOUNDARY tokens before a corpus, so that every position has a window
+MOST_COMPACT = 3  # largest order whose sweeps leave rows out: above, fewer repeat an n-gram than must be moved
 BUCKET = 1 << 15  # positions in a partition, which should fit into the cache
 
 
@@ -147,7 +148,8 @@ class Partitions:
         windows = s.sorted[:m]
         permute(s.windows, positions, s.index[:m], windows, s.positions[:m])
         room = Kept.room(self.order, m, s.kept) if self.store_bytes > 0 else None
-        nodes, grams, rows = self._sweep(s, windows, s.positions[:m], tally, room, compact=room is not None)
+        compact = room is not None and self.order <= MOST_COMPACT
+        nodes, grams, rows = self._sweep(s, windows, s.positions[:m], tally, room, compact)
         positions[:rows] = s.positions[:rows]
         if room is not None:
             kept = room.taken(grams, nodes)
