@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections.abc import Iterator
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 PIPE = "-"
 MOST_SEED = (1 << 63) - 1  # onnxruntime's
+_NOT_WORDS = re.compile(r"<[^<>]*>|\{[^{}]*\}")  # tags of SSML, and phones
 
 
 @click.command("say")
@@ -99,9 +101,22 @@ def command(
         raise ConfigError("nothing in the text can be spoken", where="say", remedy=remedy)
     used_s = time.process_time() - began_s
     left_out = f", {sum(reader.left_out.values())} words left out" if reader.left_out else ""
+    if other := _other_language(content, reader.language):
+        hint = f"the text seems to be in {other}, and was spoken by the rules of {reader.language}"
+        log.say("other-language", hint, {"language": other})
     where = "standard output" if out == PIPE else out
     summary = f"{seconds:.2f} s of synthetic speech to {where} in {used_s:.2f} s of CPU (real-time factor "
     log.say("said", f"{summary}{used_s / seconds:.3f}){left_out}", {"seconds": seconds, "cpu_s": used_s})
+
+
+def _other_language(text: str, language: str) -> str:
+    """The language of a text if it is surely not `language`, else ""; of short texts nothing is known."""
+    from megahour.corpus.text.language_id import UNDETERMINED, identify, same_language
+
+    if language in ("", UNDETERMINED):
+        return ""
+    found = identify(_NOT_WORDS.sub(" ", text)).language
+    return "" if not found or same_language(found, language) else found
 
 
 def _text(words: tuple[str, ...], path: str) -> str:

@@ -19,6 +19,7 @@ from megahour.corpus.generate import rooms
 from megahour.corpus.generate.voices import Voice
 from megahour.corpus.media.audio import FULL_SCALE, encode_flac, to_int16
 from megahour.corpus.media.tar import tar_writer
+from megahour.corpus.text.language_id import UNDETERMINED, same_language
 from megahour.corpus.text.normalise import normalise
 from megahour.cut.sound_quality import clipped_share, snr_db
 from megahour.features.codecs import resampled
@@ -50,9 +51,18 @@ class ByVoice:
         self.attribution = "; ".join([NOTICE, *self.speaker.config["attributions"]])
 
     def language_of(self, text: Row) -> str:
-        """The language to speak a text in: the one that was asked for, else its own, else the voice's first."""
-        own, known = text.get("language") or "", self.speaker.languages
-        return self.p.language or (own if own in known else known[0])
+        """The language to speak a text in: the one that was asked for, else its own, else the voice's first.
+
+        Raises BadRecord: the text is in a language that the voice does not speak.
+        """
+        own, known = text.get("language") or UNDETERMINED, self.speaker.languages
+        if self.p.language or own in known:
+            return self.p.language or own
+        alike = [each for each in known if same_language(own, each)]
+        if not alike and UNDETERMINED not in (own, *known):
+            detail = f"the text is in {own}, the voice speaks {', '.join(known)}; `language` has it spoken all the same"
+            raise BadRecord("other-language", detail)
+        return (alike or known)[0]
 
     def __call__(self, text: str, language: str, key: int, drawn: Drawn) -> tuple[Int16, int, str]:
         from megahour.tts.speaking import Manner

@@ -14,7 +14,7 @@ class Speak(Stage[SpeakParams]):
     """One task per shard of the texts. `recording` of a spoken utterance is the key of the utterance with its text."""
 
     name = "speak"
-    version = 4
+    version = 5
     params = SpeakParams
     inputs = (
         Input("texts", kinds=("selection", "utterances", "text")),

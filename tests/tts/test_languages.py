@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from exported import stored
 from made_utterances import utterance, write_utterances
 from made_voices import TINY, corpus, ran, voice_data
 
+from megahour.cli.main import app
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.corpus.generate.espeak import phonemes
@@ -53,7 +55,9 @@ def test_rules_go_with_the_data_into_the_model(tmp_path: Path) -> None:
     assert Speaker(model.url).pronounce.rules is not None
 
 
-def test_texts_are_spoken_in_their_own_language(texts: Artifact, tmp_path: Path) -> None:
+@pytest.fixture
+def model(tmp_path: Path) -> Artifact:
+    """A voice of English and Italian that has learnt nothing."""
     phones = {phone for word in (*WORDS.values(), "no") for name in ("it", "en-us") for phone in phonemes(word, name)}
     config: dict[str, Any] = {
         **{"kind": "voice", "inputs": 20, "outputs": 20, "layers": 1, "units": 8, "decoder": "fast"},
@@ -62,7 +66,10 @@ def test_texts_are_spoken_in_their_own_language(texts: Artifact, tmp_path: Path)
         **{"spectrum": asdict(MelSpectrum(8_000, 20)), "pitch": [5.0, 0.2]},
         "stats": {"mean": [0.0] * 20, "inv_std": [1.0] * 20},
     }
-    model = stored(tmp_path / "model", build(config, seed=1), config, "own")
+    return stored(tmp_path / "model", build(config, seed=1), config, "own")
+
+
+def test_texts_are_spoken_in_their_own_language(texts: Artifact, model: Artifact, tmp_path: Path) -> None:
     speaker = Speaker(model.url)
     for tag, name in (("it", "it"), ("en", "en-us"), ("", "en-us")):
         (piece,) = speaker.reader(tag).pieces("guida")
@@ -71,3 +78,21 @@ def test_texts_are_spoken_in_their_own_language(texts: Artifact, tmp_path: Path)
     assert [row["language"] for row in rows] == ["it", "en", "en"], "en-GB is not one of the voice's"
     rows = ran(Speak(), SpeakParams(language="it"), {"texts": texts, "voice": model}, tmp_path / "it").read_table(0)
     assert set(rows["language"].to_pylist()) == {"it"}
+
+
+def test_a_text_in_a_language_that_the_voice_does_not_speak_goes_to_quarantine(model: Artifact, tmp_path: Path) -> None:
+    rows = [utterance(tag, "someone", language=tag, text="no", raw="no") for tag in ("de", "en-GB", "und")]
+    inputs = {"texts": write_utterances(tmp_path / "texts", [rows]), "voice": model}
+    said = ran(Speak(), SpeakParams(), inputs, tmp_path / "said")
+    assert sorted(said.read_table(0)["language"].to_pylist()) == ["en", "en"]
+    (bad,) = said.bad_records()
+    assert (bad["reason"], "the text is in de, the voice speaks en, it" in bad["detail"]) == ("other-language", True)
+
+
+def test_say_names_the_language_of_a_text_that_is_surely_another(model: Artifact, tmp_path: Path) -> None:
+    german = "no no, die Wohnung ist noch nicht fertig, und wir werden bis zum Ende des Jahres warten müssen"
+    english = "no no, the flat is not finished yet, and we will have to wait until the end of the year for it"
+    for text, named in ((german, True), (english, False), ("no, noch nicht", False)):
+        done = CliRunner().invoke(app, ["say", text, "--voice", model.url, "--out", str(tmp_path / "said.wav")])
+        assert done.exit_code == 0, done.output
+        assert ("seems to be in de, and was spoken by the rules of en" in done.output) is named
