@@ -14,7 +14,6 @@ has stepped, all others in its group are prepared, and step in the next group, b
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -47,7 +46,6 @@ def execute_of_replica(
 ) -> Result | None:
     """`loop_with_others.execute_with_others` for a job whose model is in parts."""
     trainer_of(job.params)  # to import here what takes a second, rather than in a group, where others wait
-    importlib.import_module("torch._dynamo")  # which the first call of `fully_shard` imports
     return through_groups(WorkerOfReplica(job, None, member, work, progress, durable))
 
 
