@@ -48,7 +48,7 @@ STEPS = (600, 2400)
 DECAY = {"adamw": 0.1, "sgd": 0.0}
 DENSITY, WARMUP_SHARE = 0.01, 0.1
 NAMES = ("dense", "GTC, update", "PowerSGD", "GTC, gradient")
-RANKS = {2: 1, 4: 1, 8: 3}  # of PowerSGD, whose bytes are then nearest to those of GTC, or the fewest it has
+RANKS = {2: (1,), 4: (1,), 8: (1, 3)}  # of PowerSGD; rank 1 has the fewest bytes, of eight workers those of GTC
 RATES: dict[str, dict[str, dict[int, float]]] = {
     "adamw": {
         "dense": {600: 0.006, 2400: 0.006},
@@ -109,7 +109,15 @@ class Cell:
 
 
 def cell(
-    name: str, optimiser: str, workers: int, steps: int, seed: int, rate: float | None = None, *, masked: bool = False
+    name: str,
+    optimiser: str,
+    workers: int,
+    steps: int,
+    seed: int,
+    rate: float | None = None,
+    *,
+    masked: bool = False,
+    rank: int = 1,
 ) -> Cell:
     """The run of a trainer, at its tuned rate unless another is given."""
     options: dict[str, Any] = {}
@@ -118,7 +126,7 @@ def cell(
     if masked:
         options |= MASKED
     if name == "PowerSGD":
-        options = {"rank": RANKS[workers]}
+        options = {"rank": rank}
     tuned = RATES[optimiser][name][steps]
     if workers == 8:
         tuned = RATES_OF_EIGHT.get((optimiser, name, steps), tuned)
@@ -134,7 +142,9 @@ def cells() -> list[Cell]:
                 for steps in STEPS:
                     for name in NAMES:
                         masked = (name, optimiser, steps) == ("GTC, update", "adamw", 600)
-                        found.append(cell(name, optimiser, workers, steps, seed, masked=masked))
+                        ranks = RANKS[workers] if name == "PowerSGD" else (1,)
+                        given = (name, optimiser, workers, steps, seed)
+                        found += [cell(*given, masked=masked, rank=rank) for rank in ranks]
     pair = {"dense", "GTC, update"}
     return sorted(found, key=lambda one: (one.workers != 4, one.seed, one.workers, one.name not in pair))
 

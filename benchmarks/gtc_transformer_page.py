@@ -24,13 +24,14 @@ momentum of 0.9. All rows are of the package's trainers: virtual workers, but fo
 - **GTC, update**: `gtc` with `form=update, density=0.01, warmup_steps=steps/10`, and for 600 steps of AdamW
   `mask_momentum=True`.
 - **GTC, gradient**: Ström's form, `gtc` with `form=gradient`, the same density and warm-up.
-- **PowerSGD**: torch's hook at the rank whose bytes are nearest to those of GTC; rank 1 is the least there is. Its
-  first ten steps are dense: two fifths of its bytes in 600 steps. With two and four workers it ran on processes, with
-  eight in one that has the batches of all, but for seed 0 of AdamW after 600 steps: what its workers send and keep is
-  linear in their gradients, so that N take the steps of one with the mean gradient (`--one-process`). In float64 the
-  weights were the same to 1e-14 after three compressed steps of eight workers; rounding then moves a loss as another
-  seed does (600 steps, seed 0, on processes and in one: 2.338 and 2.353, 2.446 and 2.458 of two workers with AdamW and
-  SGD, 2.027 and 2.021 of eight with AdamW).
+- **PowerSGD**: torch's hook at rank 1, the least there is: with two and four workers its bytes are 1.5 to 3.6 times
+  those of GTC, with eight 0.7 to 1.0 times. There rank 3, with twice the bytes of GTC, stands beside it. Its first ten
+  steps are dense: two fifths of its bytes in 600 steps. With two and four workers it ran on processes, with
+  eight in one that has the batches of all, but for seed 0 of AdamW after 600 steps at rank 3: what its workers send
+  and keep is linear in their gradients, so that N take the steps of one with the mean gradient (`--one-process`). In
+  float64 the weights were the same to 1e-14 after three compressed steps of eight workers; rounding then moves a loss
+  as another seed does (600 steps, seed 0, on processes and in one: 2.338 and 2.353, 2.446 and 2.458 of two workers
+  with AdamW and SGD, 2.027 and 2.021 of eight with AdamW).
 
 Elements are those that a worker sends in a step, small parameters and warm-up among them, as a share of the weights.
 Bytes are what it sends to all others together. A bar is the loss above that of dense averaging with the same N,
@@ -75,17 +76,20 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
     for workers in sorted({row["workers"] for row in rows}):
         for steps in BARS:
             cells = [row for row in rows if (row["workers"], row["steps"]) == (workers, steps) and "loss" in row]
-            names = list(dict.fromkeys(row["name"] for row in rows))
+            names = list(dict.fromkeys(map(_name, rows)))
             dense = {row["seed"]: row["loss"] for row in cells if row["name"] == "dense"}
             for name in names:
-                found = [row for row in cells if row["name"] == name]
+                found = [row for row in cells if _name(row) == name]
                 if found:
                     yield _line(workers, steps, name, found, dense)
     yield ""
 
 
+def _name(row: Row) -> str:
+    return f"{row['name']}, rank {row['options']['rank']}" if row["name"] == "PowerSGD" else str(row["name"])
+
+
 def _line(workers: int, steps: int, name: str, found: Sequence[Row], dense: dict[int, float]) -> str:
-    rank = f", rank {found[0]['options']['rank']}" if name == "PowerSGD" else ""
     losses = [row["loss"] for row in found]
     both = [row for row in found if row["seed"] in dense]
     above, bar = "", ""
@@ -100,7 +104,7 @@ def _line(workers: int, steps: int, name: str, found: Sequence[Row], dense: dict
     shares = f"{mean(row['elements'] for row in found):.2%} | {mean(row['sent_bytes'] for row in found):,.0f}"
     rate = found[0]["learning_rate"]
     return (
-        f"| {workers} | {steps} | {name}{rank} | {rate:g} | {seeds} | {mean(losses):.3f} | {each} | {above} | {bar} "
+        f"| {workers} | {steps} | {name} | {rate:g} | {seeds} | {mean(losses):.3f} | {each} | {above} | {bar} "
         f"| {shares} |"
     )
 
@@ -130,7 +134,7 @@ def _missing(rows: Sequence[Row]) -> Iterator[str]:
         lacking: dict[str, list[str]] = {}
         for row in of:
             if "loss" not in row:
-                lacking.setdefault(row["name"], []).append(str(row["seed"]))
+                lacking.setdefault(_name(row), []).append(str(row["seed"]))
         if lacking:
             named = "; ".join(f"{name}, seeds {', '.join(seeds)}" for name, seeds in lacking.items())
             yield f"- Not run: {TITLES[optimiser]}, N = {workers}, {steps} steps: {named}."

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from megahour.clock.machines import FLOAT_BYTES, GBIT, Machines
-from megahour.clock.terms import mean_largest
+from megahour.clock.terms import mean_largest, step_time
 from megahour.core import freed_memory
 from megahour.sync.build import build
 from megahour.sync.group.base import Group, Traffic
@@ -91,7 +91,12 @@ def calibrate(
         figures["latency_s"], figures["bandwidth_gbit"] = link
         figures["exchange_gbit"] = _ring_gbit(between, parameters, figures["latency_s"])
     if with_trainer is not None and group.size > 1:
-        figures |= _ddp(with_trainer, parameters, group, step_s)
+        hidden, figures["low_rank_share"], took_s = _ddp(with_trainer, parameters, group)
+        figures["hidden"] = min(1.0, max(0.0, hidden / step_s))
+        # What is left of a step when the law has said the rest. From dense steps it would be the difference of two
+        # whole exchanges, each of which may be off by more.
+        rest_s = step_time("ddp_powersgd", group.size, Machines.model_validate(figures).terms(block=1)) * step_s
+        figures["low_rank_s"] = max(0.0, took_s - rest_s)
     return Machines.model_validate(figures) if group.rank == 0 else None
 
 
@@ -177,24 +182,17 @@ def _ring_gbit(group: Group, parameters: int, latency_s: float) -> float:
 
 
 def _ddp(
-    with_trainer: Callable[[str], Callable[[], None]], parameters: int, group: Group, step_s: float
-) -> dict[str, float]:
-    """The exchange time that DDP hides, and PowerSGD's share of the bytes and extra seconds, each compared to dense."""
+    with_trainer: Callable[[str], Callable[[], None]], parameters: int, group: Group
+) -> tuple[float, float, float]:
+    """Seconds of the exchange that DDP hides, PowerSGD's share of the bytes of dense, and the seconds of its step."""
     seconds = {name: _in_step_s(with_trainer(name), group)[0] for name in ("dense", "ddp")}
     low_rank = with_trainer("ddp_powersgd")
     _in_step_s(low_rank, group)  # the first steps send uncompressed gradients
     sent_bytes = group.traffic.sent_bytes
-    seconds["low_rank"], steps = _in_step_s(low_rank, group, warm=0)
+    took_s, steps = _in_step_s(low_rank, group, warm=0)
     dense_bytes = 2 * (group.size - 1) / group.size * parameters * FLOAT_BYTES
-    share = (group.traffic.sent_bytes - sent_bytes) / steps / dense_bytes
-    small_s, all_s = _exchange_s(group, 1), _exchange_s(group, parameters)
-    compute_s = seconds["dense"] - all_s
-    work_s = seconds["low_rank"] - compute_s - 2 * small_s - share * (all_s - small_s)
-    return {
-        "hidden": min(1.0, max(0.0, (seconds["dense"] - seconds["ddp"]) / step_s)),
-        "low_rank_share": min(1.0, share),
-        "low_rank_s": max(0.0, work_s),
-    }
+    share = min(1.0, (group.traffic.sent_bytes - sent_bytes) / steps / dense_bytes)
+    return seconds["dense"] - seconds["ddp"], share, took_s
 
 
 def _in_step_s(step: Callable[[], None], group: Group, warm: int = 3) -> tuple[float, int]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from numba import njit
 from numba.core.caching import IndexDataCacheFile
+from numba.core.compiler import Flags
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.targetconfig import TargetConfig
 
@@ -56,7 +57,9 @@ def _values(flags: Any) -> dict[str, Any]:
 
 
 _defaults: dict[type, dict[str, Any]] = {}
-TargetConfig.values = _values
+with suppress(AttributeError, TypeError):  # of a later numba that keeps its options in another way
+    if _values(Flags()) == Flags().values():
+        TargetConfig.values = _values
 
 
 def _compile_once(compile_or_load: Callable[[Any], Any], lock: Path, signature: Any) -> Any:

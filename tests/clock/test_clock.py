@@ -412,6 +412,21 @@ def test_constants_of_nodes_are_of_their_links(nodes: int, monkeypatch: pytest.M
     assert found.model_fields_set >= {"latency_s", "encode_s", "decode_s", "update_encode_s", "update_decode_s"}
 
 
+def test_a_step_of_powersgd_is_predicted_as_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    from megahour.clock import calibrate
+
+    for name in ("STEPS", "BLOCK", "BLOCKS"):
+        monkeypatch.setattr(calibrate, name, 2)
+    monkeypatch.setattr(calibrate, "_ddp", lambda *_: (0.0, 0.01, 10.0))
+
+    def measured(group: virtual.VirtualGroup) -> Machines | None:
+        return calibrate.calibrate(calibrate.LstmStep(2_000), 2_000, group, 1, with_trainer=lambda _: print)
+
+    found, _ = virtual.run(measured, 2)
+    assert found is not None
+    assert step_time("ddp_powersgd", 2, found.terms(block=1)) * found.step_s == pytest.approx(10)
+
+
 @pytest.mark.parametrize("as_users_do", [False, pytest.param(True, marks=pytest.mark.faults)])
 def test_constants_are_measured_by_real_workers(tmp_path: Path, as_users_do: bool) -> None:
     """Two processes; constants that one machine cannot measure are not in the file: they are defaults or given."""
