@@ -34,7 +34,7 @@ from megahour.sync.group.torch_work import Ready
 STEPS = 50  # ten steps after a pause took 0.042 s each; fifty took 0.053 s each, as did the real training
 BLOCK, BLOCKS = 10, 8
 LONGEST_S, LEAST_STEPS = 8.0, 12  # of a trainer's steps, where they are long
-EXCHANGES, MEETINGS = 3, 20
+EXCHANGES, MEETINGS = 7, 20  # of three, a swap on a ring of four was off by a quarter
 CODINGS, MESSAGES = 15, 16
 CHUNKS, FRAMES = 32, 32
 
