@@ -1,7 +1,7 @@
 """What glibc does with memory that a training frees: it keeps it for the next step, or returns it to the system.
 
 Left alone, glibc returns the freed end of its heap once that is twice the largest block it has mapped and freed. So
-whether the activations of a step are mapped anew in the next one, 2 µs a page, depends on what else the process has
+whether the activations of a step are mapped again in the next one, 2 µs a page, depends on what else the process has
 allocated: the same step of an LSTM of 1 M weights takes 35 ms of CPU time in one process and 50 ms in another.
 """
 

@@ -42,7 +42,7 @@ class PipelineStageOf(nn.Module):
 
     @abstractmethod
     def lengths(self, parts: Sequence[PipelinePart]) -> tuple[int, ...]:
-        """What the shapes of all edges depend on beside the rows, the same on every worker: all connect anew at once
+        """What the shapes of all edges depend on beside the rows, the same on every worker: all connect again at once
         when it changes."""
 
     @abstractmethod
@@ -132,7 +132,7 @@ class ChainStage(PipelineStageOf):
     """Some links of a voice or a vocoder.
 
     Every worker has the batch, so only activations pass between them. What is drawn (dropout, noise) each worker draws
-    anew from the part's seed.
+    again from the part's seed.
     """
 
     def __init__(self, model: JointChain, whole: JointChain, own: range, inputs: int, precision: str) -> None:
