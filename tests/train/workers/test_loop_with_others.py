@@ -22,9 +22,8 @@ import torch
 import torch.distributed as dist
 from coordinated import SMALL, Forked
 from gloo import run_workers
-from made_artifacts import utterances
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, TCPStore
-from trainings import seen, trained, training_data, until
+from trainings import seen, until
 
 from megahour.core.store import Artifact
 from megahour.sync.group.base import WorkerLostError
@@ -42,18 +41,6 @@ from megahour.train.step_totals import Audit, StepTotals, TrainedTotals
 from megahour.train.workers import handover, loop_with_others, membership, worker
 from megahour.train.workers.handover import KeptStates, Round
 from megahour.train.workers.loop_with_others import RunWithOthers
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
-    return training_data(tmp_path_factory.mktemp("data"), utterances(60, speakers=6), shards=2)
-
-
-@pytest.fixture(scope="module")
-def an_epoch(data: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> tuple[int, int]:
-    """Number and key sum of an epoch's pieces."""
-    _, rows = trained(tmp_path_factory.mktemp("alone"), data, {**SMALL, "workers": 1, "epochs": 1})
-    return seen(rows)
 
 
 def kill(kills: int, seed: int) -> Callable[[Forked], None]:

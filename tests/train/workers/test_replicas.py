@@ -23,8 +23,7 @@ import torch
 import torch.distributed as dist
 from coordinated import SMALL, Forked
 from gloo import LASTS_UNTIL, run_workers
-from made_artifacts import utterances
-from trainings import seen, trained, training_data, until
+from trainings import seen, until
 
 from megahour.core.store import Artifact
 from megahour.sync.group.torch_group import TorchGroup
@@ -41,18 +40,6 @@ from megahour.train.workers.replicas import WorkerOfReplica
 
 HYBRID: dict[str, Any] = {"layers": 2, "parallel": {"shard": 2}}
 STEP = 8
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Artifact]:
-    return training_data(tmp_path_factory.mktemp("data"), utterances(60, speakers=6), shards=2)
-
-
-@pytest.fixture(scope="module")
-def an_epoch(data: dict[str, Artifact], tmp_path_factory: pytest.TempPathFactory) -> tuple[int, int]:
-    """Number and key sum of an epoch's pieces."""
-    _, rows = trained(tmp_path_factory.mktemp("alone"), data, {**SMALL, "workers": 1, "epochs": 1})
-    return seen(rows)
 
 
 def kill(kills: int, seed: int) -> Callable[[Forked], None]:
