@@ -58,6 +58,7 @@ def main() -> None:
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="other parameters of all runs")
     parser.add_argument("--until", default="", metavar="STEP", help="run only what this step needs")
     parser.add_argument("--shared", nargs="*", default=[], metavar="STEP", help="steps that the runs share, not shown")
+    parser.add_argument("--decode-with", default="", metavar="RUN", help="a run in the folder, see `megahour plan`")
     parser.add_argument("--cpu", action="store_true", help="compare CPU seconds of tasks, not time on the clock")
     parser.add_argument("--write", action="store_true", help="write the page beside this script")
     parser.add_argument("--page", default="plan_hours", help="name of the page, _cpu is added by --cpu")
@@ -70,6 +71,8 @@ def main() -> None:
     sources = [word for run in small for word in ("--from", run)]
     large = str(given.folder / f"size-{given.size}")
     plan = ["plan", given.recipe, *given.set, "--hours", str(given.size), "--of", given.of, *sources, "--json"]
+    if given.decode_with:
+        plan += ["--decode-with", str(given.folder / given.decode_with)]
     planned = json.loads(megahour(*plan, "--cores", str(os.cpu_count())))
     megahour("run", given.recipe, f"{given.key}={given.size}", f"run={large}", *runs)
     rows = []
@@ -93,6 +96,7 @@ def net(timings: Mapping[int, Mapping[str, Any]], name: str) -> float:
 def page(given: argparse.Namespace, rows: list[Row], load: float) -> list[str]:
     flags = given.cpu * "--cpu " + (f"--page {given.page} " if given.page != "plan_hours" else "")
     flags += f"--until {given.until} " if given.until else ""
+    flags += f"--decode-with {given.decode_with} " if given.decode_with else ""
     flags += "".join(f"--{key} {' '.join(words)} " for key in ("set", "shared") if (words := getattr(given, key)))
     recipe = "" if given.recipe == "demo" else f"--recipe {given.recipe} "
     long = [row for row in rows if row.took >= LEAST_S]

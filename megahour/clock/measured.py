@@ -1,8 +1,7 @@
-"""Derives laws of a recipe's steps from the receipts and timings of finished runs, and saves them to a file."""
+"""Derives laws of a recipe's steps from the receipts and timings of finished runs."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +21,6 @@ _GROWING: Mapping[Machine, set[str]] = {  # proportional to hours if only one ru
     "train": {"task_s", "device_s", "cpu_s", "read_bytes"},
 }
 _SEARCHES = {"decode"}  # stages whose tasks take as long as their model is unsure
-_LATER = {"cpu_s", "beside_cpu_s", "peak_bytes"}  # missing from older files of constants
 
 
 @dataclass(frozen=True)
@@ -212,6 +210,29 @@ def _search(own: Sequence[float], hours: Sequence[float], steps: Sequence[Measur
     return Search(min(rates), max(rates), max(hours))
 
 
+def with_searches_of(steps: Sequence[StepLaws], run: Sequence[Measured]) -> list[StepLaws]:
+    """The same laws, but searches that `run` finished cost as much per hour of audio as there.
+
+    Raises
+    ------
+    ConfigError: `run` finished no search of `steps`.
+    """
+    rates = {each.name: each.quantities["cpu_s"] / each.hours for each in run if each.searches and each.hours > 0}
+    found = []
+    for step in steps:
+        if step.search and (rate := rates.get(step.name)) is not None:
+            model = step.laws["device_s"]
+            own = {"cpu_s": Law(0.0, rate), "task_s": Law(model.fixed, model.slope + rate)}
+            step = replace(step, laws={**step.laws, **own}, search=None)
+        found.append(step)
+    if found == list(steps):
+        searches = ", ".join(step.name for step in steps if step.search) or "none"
+        raise ConfigError(
+            "the run has none of the plan's searches", where="--decode-with", remedy=f"they are {searches}"
+        )
+    return found
+
+
 def _growth(sizes: Sequence[float], own: Sequence[float]) -> Growth:
     """Least squares on logarithms: a line for two sizes; for more, a parabola if it is concave, else a line."""
     import numpy as np
@@ -251,53 +272,5 @@ def _line(hours: Sequence[float], values: Sequence[float], *, below_nothing: boo
     return Law(fixed, slope) if fixed >= 0 or below_nothing else Law(0.0, xy / xx)
 
 
-def _check_numbers(step: StepLaws) -> None:
-    """Raise ValueError for numbers that are none, and TypeError for what is no number: people edit these files."""
-    given = {key: getattr(step, key) for key in ("workers", "longest", "residual", "shard_hours")}
-    given |= {f"search {key}": value for key, value in vars(step.search).items()} if step.search else {}
-    given |= {f"own {key}": value for key, value in vars(step.own).items()}
-    given |= {f"laws {name} {key}": value for name, law in step.laws.items() for key, value in vars(law).items()}
-    for name, value in given.items():
-        if not math.isfinite(value):
-            raise ValueError(f"{step.name}: {name} is {value}")
-
-
 def _dot(left: Sequence[float], right: Sequence[float]) -> float:
     return sum(a * b for a, b in zip(left, right, strict=True))
-
-
-def to_json(steps: Sequence[StepLaws]) -> str:
-    """Laws as JSON text, which users may edit."""
-    rows = {
-        step.name: {
-            **{key: value for key, value in vars(step).items() if key not in ("name", "laws", "own", "search")},
-            "own": list(vars(step.own).values()),
-            "search": step.search and list(vars(step.search).values()),
-            "laws": {name: [law.fixed, law.slope] for name, law in step.laws.items()},
-        }
-        for step in steps
-    }
-    return json.dumps({"steps": rows}, indent=1) + "\n"
-
-
-def from_json(text: str, where: str) -> list[StepLaws]:
-    """Read laws from `text`. Raises ConfigError naming what is wrong."""
-    try:
-        steps: dict[str, dict[str, Any]] = json.loads(text)["steps"]
-        found = []
-        for name, row in steps.items():
-            pairs = {key: Law(float(fixed), float(slope)) for key, (fixed, slope) in row["laws"].items()}
-            rest = {key: value for key, value in row.items() if key not in ("laws", "own", "search")}
-            search = Search(*map(float, row["search"])) if row.get("search") else None
-            own = (Growth if len(row["own"]) == 3 else Law)(*map(float, row["own"]))
-            pairs = dict.fromkeys(_LATER, Law(0.0, 0.0)) | pairs
-            found.append(
-                StepLaws(name=name, laws={key: pairs[key] for key in QUANTITIES}, own=own, search=search, **rest)
-            )
-            _check_numbers(found[-1])
-        if not found:
-            raise ValueError("it has no steps")
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        detail = f"{type(error).__name__} {error}"
-        raise ConfigError(f"not a file of constants: {detail}", where=where, remedy="write one with --save") from None
-    return found

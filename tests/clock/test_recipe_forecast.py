@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_artifacts import write_artifact
 
-from megahour.clock.measured import Measured, from_json, laws, measured, source_of_hours, to_json
+from megahour.clock.constants import from_json, to_json
+from megahour.clock.measured import Measured, laws, measured, source_of_hours, with_searches_of
 from megahour.clock.pipeline import (
     QUANTITIES,
     Forecast,
@@ -235,6 +236,19 @@ def test_a_search_has_a_range_in_place_of_a_law() -> None:
     assert from_json(to_json([sets]), "c.json") == [sets]
     _, alone = laws([selected(1.0, 60, searches=True)])
     assert plan(alone, hours=10, cores=1)[0].wall_range_s == pytest.approx((400 + 20, 400 + 200))
+
+
+def test_a_search_costs_what_it_costs_in_a_run_of_surer_models() -> None:
+    """20 s of CPU per hour and 40 s of the model in the small run; 5 s of CPU per hour where the model is sure."""
+    _, sets = laws([selected(1.0, 60, searches=True)])
+    sure = selected(4.0, 60, searches=True)
+    (ruled,) = with_searches_of([sets], sure)
+    made, _ = plan(ruled, hours=20, cores=1)
+    assert made.cpu_range_s == pytest.approx((20 * (5 + 40),) * 2)
+    assert made.wall_range_s == made.cpu_range_s, "no range any more, on one core"
+    assert from_json(to_json([ruled]), "c.json") == [ruled]
+    with pytest.raises(ConfigError, match="none of the plan's searches"):
+        with_searches_of([sets], run(2.0))
 
 
 def test_a_step_that_is_not_made_from_the_audio_does_not_grow() -> None:

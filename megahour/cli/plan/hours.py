@@ -47,6 +47,11 @@ def command() -> click.Command:
             metavar="KEY=V1,V2,…",
             help="First run the recipe with KEY at these values (raw.hours=0.5,1.5), beside the recipe's own run.",
         ),
+        click.Option(
+            ["--decode-with"],
+            metavar="RUN",
+            help="A run whose models are as sure as those that you plan: decoding costs as much per hour as there.",
+        ),
         click.Option(["--constants"], type=click.Path(), help="A file written by --save, instead of runs."),
         click.Option(["--save"], type=click.Path(), help="Write the constants to this file, to edit or to reuse."),
         click.Option(
@@ -70,7 +75,7 @@ def command() -> click.Command:
 
 def _run(
     *, recipe: str, overrides: tuple[str, ...], hours: float, source: str, runs: tuple[str, ...], calibrate: str | None,
-    constants: str | None, save: str | None, prices: str | None, json: bool, **cluster: Any,
+    decode_with: str | None, constants: str | None, save: str | None, prices: str | None, json: bool, **cluster: Any,
 ) -> None:  # fmt: skip
     from megahour.clock.pipeline import forecast
 
@@ -79,6 +84,11 @@ def _run(
     if calibrate:
         runs = (*runs, *_calibrated(recipe, overrides, calibrate))
     steps, sizes, missing = _constants(recipe, overrides, source, runs, constants)
+    if decode_with:
+        from megahour.clock.measured import with_searches_of
+        from megahour.recipes.recipe import load_recipe
+
+        steps = with_searches_of(steps, _measured(load_recipe(recipe, (*overrides, f"run={decode_with}"))))
     if save:
         save_constants(save, steps)
     made = forecast(steps, hours, where, costs)
@@ -167,14 +177,14 @@ def _machine(step: Step) -> Machine:
 
 def save_constants(path: str, steps: Sequence[StepLaws]) -> None:
     """Write a file for `--constants`."""
-    from megahour.clock.measured import to_json
+    from megahour.clock.constants import to_json
 
     write_output(path, to_json(steps))
 
 
 def read_constants(path: str) -> list[StepLaws]:
     """Read a file for `--constants`. Raises ConfigError: it cannot be read, or is not such a file."""
-    from megahour.clock.measured import from_json
+    from megahour.clock.constants import from_json
 
     try:
         return from_json(Path(path).read_text("utf-8"), path)
@@ -239,7 +249,8 @@ def _say(
     if searches := [step.name for step in steps if step.search]:
         click.echo(
             f"No law for {', '.join(searches)}: a search takes as long as its model is unsure. The range is from cost "
-            "that falls as the hours grow to the most per hour of the measured runs"
+            "that falls as the hours grow to the most per hour of the measured runs. --decode-with RUN takes the cost "
+            "of a run whose models are as sure as those that you plan"
         )
     if missing:
         click.echo(f"Left out, not finished in all runs: {', '.join(missing)}")
