@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from megahour.cli.main import app
-from megahour.clock.language_models import ONE_PROCESS
 from megahour.clock.constants import from_json, to_json
+from megahour.clock.language_models import ONE_PROCESS
 from megahour.clock.measured import Measured, laws
 from megahour.clock.pipeline import LEAST_EXPONENT, QUANTITIES, Growth, StepLaws
 from megahour.core.errors import ConfigError

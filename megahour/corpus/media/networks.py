@@ -17,6 +17,9 @@ from megahour.core.errors import ConfigError
 IP = ipaddress.IPv4Address | ipaddress.IPv6Address
 Networks = tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]
 NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052: the last four bytes are an IPv4 address
+# Public by number, but answered inside a cloud: the metadata of Oracle's first cloud (192.0.0.0/24 is reserved by
+# RFC 6890; Python knew a part of it until 3.11.10 and 3.12.4), and Azure's host.
+INSIDE = ipaddress.ip_network("192.0.0.0/24"), ipaddress.ip_network("168.63.129.16/32")
 CONNECT_S, SILENT_S, TOTAL_S = 20, 60, 300  # a silent server must not block a task
 
 
@@ -72,6 +75,7 @@ def _inner(address: IP) -> IP:
 
 def _is_public(address: IP) -> bool:
     special = address.is_multicast or address.is_reserved or getattr(address, "is_site_local", False)
+    special = special or any(address in network for network in INSIDE)
     return address.is_global and not special
 
 
