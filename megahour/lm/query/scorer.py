@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import boolean, carray, int64, uint8
-from numba.types import Bytes
 
-from megahour.core.compiled import compiled
+from megahour.lm.query.calls import score_after, score_word_after, score_words, sentence_score, word_number
 from megahour.lm.query.many_states import step_pairs
 from megahour.lm.query.mapped import MappedModel
 from megahour.lm.query.mapped_import import from_model, to_arrays
 from megahour.lm.query.model_files import open_model
-from megahour.lm.query.scoring import score
-from megahour.lm.query.states import (
-    MAX_ORDER,
-    Ngrams,
-    arrays_of,
-    first_state,
-    is_state,
-    number_in,
-    opened,
-    step,
-    unpack,
-    vocabulary_of,
-)
-from megahour.lm.text.machine import address_of, pointer, room_for_64, room_for_128
-from megahour.lm.text.tokenise import BOUNDARY, END, PADDING, UNKNOWN, encode_block
+from megahour.lm.query.states import MAX_ORDER, Ngrams, first_state, is_state, unpack
+from megahour.lm.text.tokenise import PADDING, UNKNOWN
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     Numbers = npt.NDArray[np.int64] | Tensor
 
-REMEMBERED = 1 << 17  # words whose numbers are cached, about 15 MB
-SHORT = 250  # bytes of a sentence that is scored without an allocation
 _PADDING = "\0" * PADDING  # separates words, as a space does
 
 
@@ -69,7 +50,11 @@ class NgramScorer:
         self.ngrams = Ngrams.of(self.model)
         self._places = self.ngrams.places()
         self._at = int(self._places.ctypes.data)
-        self._numbers: dict[str, int] = {}
+        self._sentence, self._number = sentence_score.bound(self._at), word_number.bound(self._at)
+        self._after, self._word_after = score_after.bound(self._at), score_word_after.bound(self._at)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NgramScorer, (self.model,)  # addresses are of this process
 
     @staticmethod
     def open(path: str | Path) -> NgramScorer:
@@ -81,7 +66,8 @@ class NgramScorer:
 
     def number(self, word: str) -> int:
         """The number of a word, UNKNOWN if the model lacks it; `<s>` and `</s>` have numbers, too."""
-        return int(_number(self._at, (word + _PADDING).encode("utf-8", "surrogateescape")))
+        found: int = self._number(word)
+        return found if found >= 0 else self.model.vocabulary.number(word.encode("utf-8", "surrogateescape"))
 
     def begin(self, *, bos: bool = True) -> int:
         """The state at the beginning of a sentence; without `bos` that of an unknown history."""
@@ -93,42 +79,40 @@ class NgramScorer:
         Words that the model lacks have the probability of `<unk>`; `</s>` is the end of the sentence. Raises
         ValueError: the model has no such state or number.
         """
-        if isinstance(word, str):
-            number = self._numbers.get(word)  # from Python a dictionary is three times as fast as the hash table
-            if number is None:
-                number = self._remembered(word)
-        elif isinstance(word, (int, np.integer)):
-            number = word
-        else:
+        found: tuple[float, int, int] = (self._word_after if isinstance(word, str) else self._after)(state, word)
+        return found if found[1] else self._after_other(state, word)
+
+    def _after_other(self, state: int, word: str | int) -> tuple[float, int, int]:
+        """`score` of long words, and of those that are not UTF-8."""
+        if not isinstance(word, (str, int, np.integer)):
             raise TypeError(f"a word is text or its number, not {word!r}")
-        found: tuple[float, int, int] = _score_number(self._at, state, number)
+        found: tuple[float, int, int] = self._after(state, self.number(word) if isinstance(word, str) else word)
         if not found[1]:
             raise ValueError(f"state {state}, word {word!r}: not of this model, which has {self.ngrams.words} words")
         return found
 
-    def _remembered(self, word: str) -> int:
-        if len(self._numbers) >= REMEMBERED:
-            self._numbers = {}
-        self._numbers[word] = number = self.number(word)
-        return number
-
-    def score_sentence(self, sentence: str, *, bos: bool = True, eos: bool = True) -> float:
+    def score_sentence(self, sentence: str, bos: bool = True, eos: bool = True) -> float:
         """Σ log10 p of the words of a sentence, separated by spaces. bos: begin after `<s>`; eos: include `</s>`.
 
         `<s>` and `</s>` in the text are skipped, as everywhere in this package. Raises ValueError: a line break.
         """
-        found = _line_scorer()(self._at, (sentence + _PADDING).encode("utf-8", "surrogateescape"), bos, eos)
-        if found != found:
-            raise ValueError(f"the sentence contains a line break: {sentence[:60]!r}")
-        return found
+        found: float = self._sentence(sentence, bos, eos)
+        if found == found:
+            return found
+        return float(np.sum(self._words(sentence, bos, eos)[1], dtype=np.float64))
 
     def full_scores(self, sentence: str, *, bos: bool = True, eos: bool = True) -> list[tuple[float, int, bool]]:
         """(log10 p, n-gram length, whether it is unknown) of each word and of `</s>`; see `score_sentence`."""
+        tokens, logp, length = self._words(sentence, bos, eos)
+        return list(zip(logp.tolist(), length.tolist(), (tokens == UNKNOWN).tolist(), strict=True))
+
+    def _words(self, sentence: str, bos: bool, eos: bool) -> tuple[Any, Any, Any]:
+        """Word numbers, with BOUNDARY for the end; log10 p; n-gram lengths. Raises ValueError: a line break."""
         data = (sentence + _PADDING).encode("utf-8", "surrogateescape")
-        tokens, logp, length, breaks = _score_words(self._at, data, bos, eos)
+        *found, breaks = score_words(self._at, data, bos, eos)
         if breaks:
             raise ValueError(f"the sentence contains a line break: {sentence[:60]!r}")
-        return list(zip(logp.tolist(), length.tolist(), (tokens == UNKNOWN).tolist(), strict=True))
+        return tuple(found)
 
     def score_states(self, states: Numbers, words: Numbers) -> StateScores:
         """Score words, given as numbers, after states: arrays or tensors of integers, which are broadcast. (N, 1) and
@@ -160,83 +144,3 @@ class NgramScorer:
         numbers = context[: unpack(self.ngrams, state, context, backs)].tolist()
         words = (self.model.vocabulary.spell(number) for number in reversed(numbers))
         return tuple(word.decode("utf-8", "surrogateescape") for word in words)
-
-
-@compiled
-def _number(places, data):  # type: ignore[no-untyped-def]
-    lm = opened(places)
-    return number_in(lm, carray(pointer(address_of(data)), (len(data),), np.uint8), len(data) - PADDING)
-
-
-@compiled
-def _score_number(places, state, word):  # type: ignore[no-untyped-def]
-    """Like `step`; the n-gram length is 0 if the model lacks the state or the word."""
-    lm = opened(places)
-    if not (is_state(lm, state) and 0 <= word < lm.words):
-        return 0.0, np.int64(0), np.int64(0)
-    return step(lm, state, word)
-
-
-@cache
-def _line_scorer() -> Callable[[int, bytes, bool, bool], float]:
-    """The machine code of `_score_line`: numba's look-up of the arguments' types takes as long as three words."""
-    code = _score_line.compile((int64, Bytes(uint8, 1, "C", readonly=True), boolean, boolean))
-    return code  # type: ignore[no-any-return]
-
-
-@compiled
-def _score_line(places, data, bos, eos):  # type: ignore[no-untyped-def]
-    """Σ log10 p, NaN if there is a line break."""
-    size = len(data) - PADDING
-    if size <= SHORT:  # arrays on the stack
-        tokens, logp = carray(room_for_128(), (256,), np.int32), carray(room_for_128(), (256,), np.float32)
-        length = carray(room_for_64(), (256,), np.int8)
-    else:
-        tokens, logp = np.empty(size + 3, np.int32), np.empty(size + 2, np.float32)
-        length = np.empty(size + 2, np.int8)
-    count, breaks = _fill_scores(places, data, bos, eos, tokens, logp, length)
-    total = np.nan if breaks else 0.0
-    for i in range(count):
-        total += logp[i]
-    return total
-
-
-@compiled
-def _score_words(places, data, bos, eos):  # type: ignore[no-untyped-def]
-    """Word numbers, with BOUNDARY for the end; log10 p; n-gram lengths; number of line breaks."""
-    size = len(data) - PADDING
-    tokens, logp, length = np.empty(size + 3, np.int32), np.empty(size + 2, np.float32), np.empty(size + 2, np.int8)
-    count, breaks = _fill_scores(places, data, bos, eos, tokens, logp, length)
-    return tokens[1 : count + 1], logp[:count], length[:count], breaks
-
-
-@compiled
-def _fill_scores(places, data, bos, eos, tokens, logp, length):  # type: ignore[no-untyped-def]
-    """Fill the arrays of `_score_words`, tokens from the second place on. Returns (words, line breaks)."""
-    lm, size = opened(places), len(data) - PADDING
-    table, arena, starts = vocabulary_of(lm)
-    text = carray(pointer(address_of(data)), (len(data),), np.uint8)
-    # Literals would compile the functions that take them once more.
-    begin, first, closed, end = np.int64(0), np.int64(1), np.bool_(True), np.int64(END)
-    tokens[0] = BOUNDARY
-    _, count, _, _ = encode_block(text, begin, size, size, table, arena, starts, lm.words, tokens[1:], begin, first)
-    breaks = (tokens[1 : count + 1] == BOUNDARY).sum()
-    if eos:
-        count += 1
-        tokens[count] = BOUNDARY
-    if bos:
-        numbers, weights, segments, keys, values = arrays_of(lm)
-        score(tokens, first, count + 1, lm.order, closed, numbers, weights, segments, keys, values, end, logp, length)
-    else:
-        _walk(lm, tokens[1:], logp[:count], length)
-    return count, breaks
-
-
-@compiled
-def _walk(lm, tokens, logp, length):  # type: ignore[no-untyped-def]
-    """Score each word after the state of the one before it, the first after an unknown history."""
-    state = np.int64(0)
-    for i in range(len(logp)):
-        word = np.int64(END) if tokens[i] == BOUNDARY else np.int64(tokens[i])
-        found, words, state = step(lm, state, word)
-        logp[i], length[i] = found, words

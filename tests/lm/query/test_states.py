@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,11 +21,12 @@ from megahour.lm.arpa.model import NgramModel
 from megahour.lm.arpa.read import read_arrays
 from megahour.lm.estimate.reading import read_corpus
 from megahour.lm.query.batch import score_sentences
+from megahour.lm.query.calls import SHORT
 from megahour.lm.query.convert import convert
 from megahour.lm.query.mapped import HEADER, MappedModel, open_mapped
 from megahour.lm.query.mapped_import import build, from_model, load_arpa, to_arrays
 from megahour.lm.query.mapped_sink import estimate_mapped
-from megahour.lm.query.scorer import SHORT, NgramScorer
+from megahour.lm.query.scorer import NgramScorer
 from megahour.lm.query.states import Ngrams, step, word_number
 from megahour.lm.text.sources import line_blocks
 from megahour.lm.text.tokenise import BOUNDARY, END, PADDING, UNKNOWN
@@ -194,6 +198,53 @@ def test_sentences_that_just_fit_on_the_stack_have_the_sum_of_their_words(lm: Ng
     for breaks in (2 * words, 2 * words + 1):
         with pytest.raises(ValueError, match="contains a line break"):
             lm.score_sentence("\n" * breaks)
+
+
+def test_sentences_at_any_place_in_memory_have_the_sum_of_their_words(lm: NgramScorer) -> None:
+    """One in four of these ends so near the end of a page that it is copied."""
+    text = ["x" * (SHORT - 20 - i % 7) + f" the old {i}" for i in range(300)]
+    assert {lm.score_sentence(each) for each in text} == {lm.score_sentence("zzz the old zzz")}
+
+
+def test_words_and_sentences_may_be_long_or_of_other_bytes_than_utf_8(lm: NgramScorer, tmp_path: Path) -> None:
+    begin = lm.begin()
+    assert lm.score_sentence("the\udce4 old boat") == lm.score_sentence("zzz old boat")
+    for word in ("\udce4", "x" * 2 * SHORT):
+        assert word not in lm
+        assert lm.score(begin, word) == lm.score(begin, "<unk>")
+    known, odd = "ä" * SHORT, "\udce4"
+    words = [b"<unk>", b"<s>", b"</s>", known.encode(), b"\xe4"]
+    lines = [b"-1\t" + word for word in words]
+    arpa = tmp_path / "long.arpa"
+    arpa.write_bytes(b"\\data\\\nngram 1=5\n\n\\1-grams:\n" + b"\n".join(lines) + b"\n\n\\end\\\n")
+    long = NgramScorer.open(arpa)
+    assert long.score(long.begin(), known) == long.score(long.begin(), long.number(known))
+    assert long.number(odd) not in (UNKNOWN, long.number(known))
+    with pytest.raises(TypeError):
+        lm.score_sentence(b"the old boat")  # type: ignore[arg-type]
+
+
+def test_threads_that_score_at_once_do_not_mix(lm: NgramScorer) -> None:
+    text = [f"{sentence} {word}" for sentence in SMALL for word in ("the", "whale", "zzz", "boat the")] * 20
+    expected = [(lm.score_sentence(each), lm.score(0, each.split()[-1])) for each in text]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = pool.map(
+                lambda part: [(lm.score_sentence(each), lm.score(0, each.split()[-1])) for each in part],
+                [text[i:] + text[:i] for i in range(4)],
+            )
+            assert [sorted(each) for each in found] == [sorted(expected)] * 4
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_a_copied_scorer_has_arrays_of_its_own(lm: NgramScorer) -> None:
+    """It had the addresses of the other one's, which another process does not have."""
+    copied = pickle.loads(pickle.dumps(lm))
+    assert copied.ngrams.entries_at == copied.model.entries.ctypes.data
+    assert copied.score_sentence(SMALL[0]) == lm.score_sentence(SMALL[0])
 
 
 def test_old_files_are_read_and_made_new(tmp_path: Path) -> None:
