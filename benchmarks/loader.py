@@ -41,7 +41,7 @@ from megahour.core.schemas import SENONE_ALIGNMENTS
 from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.features.extract import features_table
-from megahour.train.params import TrainParams
+from megahour.learn.params import TrainParams
 
 MELS, STACK, SENONES = 64, 3, 3000
 BATCH_S, STEP_S, DELAY_S = 40.0, 0.020, 0.020

@@ -38,10 +38,10 @@ def training(config: dict[str, Any], rounds: int) -> dict[str, Any]:
     """Seconds of a step, its parts of memory, and how many parameters there are."""
     from megahour import sync
     from megahour.batches.loader import Batch
+    from megahour.learn.params import TrainParams
+    from megahour.learn.step import Trainer
     from megahour.models.build import build
     from megahour.sync.group.torch_group import TorchGroup
-    from megahour.train.params import TrainParams
-    from megahour.train.step import Trainer
 
     def batch(seed: int) -> Batch:
         rng = np.random.default_rng(seed)

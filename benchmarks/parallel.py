@@ -26,12 +26,12 @@ from torch import Tensor, nn
 
 from megahour import sync
 from megahour.batches.loader import Batch
+from megahour.learn.params import TrainParams
+from megahour.learn.step import Trainer
 from megahour.models.build import build
 from megahour.models.in_parts import skeleton
 from megahour.sync.group.base import Group
 from megahour.sync.group.torch_group import TorchGroup
-from megahour.train.params import TrainParams
-from megahour.train.step import Trainer
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -167,7 +167,7 @@ def _bytes(tensor: Tensor) -> int:
 def _trainer(p: TrainParams, model: dict[str, Any], group: Group) -> Trainer:
     if p.parallel.shard == 1:
         return Trainer(p, build(model, seed=p.seed), made(p, group))
-    from megahour.train.parallel.modes import trainer_of
+    from megahour.parallel.modes import trainer_of
 
     return trainer_of(p)(p, model, partial(made, p), group)
 

@@ -22,6 +22,7 @@ import torch
 from page import machine, publish, python
 
 from megahour.decode.graph import build_graph
+from megahour.learn.denominator import senone_arcs
 from megahour.lm.arpa.model import NgramModel, read_arpa
 from megahour.lm.estimate.estimate import estimate
 from megahour.lm.estimate.reading import read_corpus
@@ -29,7 +30,6 @@ from megahour.lm.text.sources import line_blocks
 from megahour.losses import arcs
 from megahour.losses.arcs import ArcGraph
 from megahour.losses.sequence import Criterion, sequence_loss
-from megahour.train.denominator import senone_arcs
 
 BATCH, FRAMES, SENONES, WORDS, SCALE = 8, 100, 120, 190, 0.3
 SILENCE = 0

@@ -20,11 +20,11 @@ import torch
 
 from megahour import sync
 from megahour.batches.loader import Batch
+from megahour.learn import device
+from megahour.learn.params import TrainParams
+from megahour.learn.step import Trainer
 from megahour.models.build import build
 from megahour.sync.group.torch_group import TorchGroup
-from megahour.train import device
-from megahour.train.params import TrainParams
-from megahour.train.step import Trainer
 
 MODELS = {
     "lstm 3 × 256": {"kind": "lstm", "layers": 3, "units": 256},

@@ -13,8 +13,8 @@ from typing import Any, cast
 from gloo import CALLS_FIRST, LASTS_UNTIL, ForkedWorker
 
 from megahour.core.store import Artifact
+from megahour.learn.params import TrainParams
 from megahour.train import result
-from megahour.train.params import TrainParams
 from megahour.train.workers.coordinator import Coordinator
 from megahour.train.workers.launch import SPEC
 

@@ -25,6 +25,10 @@ import megahour.cli.session
 import megahour.cli.stage_command
 import megahour.corpus.transcripts.read
 import megahour.engine.local
+import megahour.learn.job
+import megahour.parallel.pipeline
+import megahour.parallel.sharded
+import megahour.parallel.tensor_parallel
 import megahour.recipes.run
 import megahour.recipes.status
 import megahour.runner.progress
@@ -39,11 +43,7 @@ import megahour.sync.trainers.gossip
 import megahour.sync.trainers.gtc
 import megahour.sync.trainers.local_sgd
 import megahour.sync.trainers.zero
-import megahour.train.job
 import megahour.train.loop
-import megahour.train.parallel.pipeline
-import megahour.train.parallel.sharded
-import megahour.train.parallel.tensor_parallel
 import megahour.train.workers.loop_with_others
 import megahour.train.workers.replicas
 import megahour.train.workers.worker

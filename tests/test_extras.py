@@ -32,7 +32,7 @@ FOLDERS = {
     "": "cli core engine lattices lm metrics recipes runner score serve",
     "audio": "align corpus cut features report select",
     "generate": "corpus",
-    "train": "batches clock losses models monitor sync teach train units",
+    "train": "batches clock learn losses models monitor parallel sync teach train units",
     "decode": "decode",
     "transcribe": "listen transcribe",
     "export": "export",

@@ -52,7 +52,7 @@ def test_imports_point_up() -> None:
     assert not wrong
 
 
-@pytest.mark.parametrize("wing", ["corpus", "lm"])
+@pytest.mark.parametrize("wing", ["corpus", "lm", "sync"])
 def test_imports_point_up_within_a_wing(wing: str) -> None:
     order = layers(f"{wing}: (.*)")
     for position, folder in enumerate(order):

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from megahour import sync
 from megahour.batches.loader import Batch
+from megahour.learn.params import TrainParams
+from megahour.learn.step import Trainer
 from megahour.models.build import build
+from megahour.parallel.modes import trainer_of
 from megahour.sync.group.base import Group
 from megahour.sync.group.torch_group import TorchGroup
-from megahour.train.parallel.modes import trainer_of
-from megahour.train.params import TrainParams
-from megahour.train.step import Trainer
 
 Case = tuple[dict[str, Any], dict[str, Any], str]
 """Arguments of `build`, other training parameters, and the criterion."""

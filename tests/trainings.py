@@ -16,7 +16,7 @@ from made_artifacts import Utterance, features_artifact, units_artifact, utteran
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.train.params import TrainParams
+from megahour.learn.params import TrainParams
 from megahour.train.session import train
 
 Trained = tuple[bytes, list[dict[str, Any]]]  # weights, rows of the curve

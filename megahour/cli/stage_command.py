@@ -189,9 +189,9 @@ def _table_of(model: type[BaseModel]) -> list[str]:
 
 def _trainers() -> list[str]:
     from megahour.features.params import WaveformParams
+    from megahour.learn.machine_params import CHOICES
+    from megahour.learn.options import CRITERIA, OPTIMISERS, Parallel, SpeechScoreOptions
     from megahour.sync.params import TRAINERS
-    from megahour.train.machine_params import CHOICES
-    from megahour.train.options import CRITERIA, OPTIMISERS, Parallel, SpeechScoreOptions
 
     lines = ["`parallel`:", "", _summary(Parallel), "", *_table_of(Parallel)]
     lines += ["`waveform`:", "", _summary(WaveformParams), "", *_table_of(WaveformParams)]

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from megahour.core.errors import StoreError
 from megahour.core.surroundings import is_of_a_store
+from megahour.learn.step_totals import Audit, TrainedTotals
 from megahour.monitor.alerts import Alarm
 from megahour.sync.checkpoint import Checkpoints, set_aside
 from megahour.sync.checkpoint_read import Checkpoint, load, newest_step
 from megahour.sync.group.base import Group
 from megahour.train.leave import REQUESTED
 from megahour.train.meters import Curves, Sums
-from megahour.train.step_totals import Audit, TrainedTotals
 
 LOG = logging.getLogger(__name__)
 

@@ -23,8 +23,8 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousError
 
 from megahour.core.errors import MegahourError, StageError
+from megahour.learn.params import TrainParams
 from megahour.train import result
-from megahour.train.params import TrainParams
 from megahour.train.workers.agent import run_agent
 from megahour.train.workers.launch import SPEC
 

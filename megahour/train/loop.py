@@ -28,21 +28,22 @@ from torch import nn
 from megahour.batches.ahead import Ahead, Request
 from megahour.batches.loader import Batch
 from megahour.core.errors import StageError
+from megahour.learn import criteria
+from megahour.learn.job import TrainingJob
+from megahour.learn.params import TrainParams
+from megahour.learn.schedule import Phase, learning_rate
+from megahour.learn.step import Gradients, Trainer
+from megahour.learn.step_totals import TrainedTotals
 from megahour.monitor.alerts import Alarm, command_hook
 from megahour.sync.checkpoint import Checkpoints
 from megahour.sync.group.base import Group, WorkerLostError
 from megahour.sync.trainers.base import Synchroniser
-from megahour.train import criteria, result
+from megahour.train import result
 from megahour.train.batch_assignment import Claim, Claims, FirstCome, InTurn, Marks, SharedStore
 from megahour.train.checkpoints import Position, Saving, checkpoints_of, newest, position_of
 from megahour.train.held_out.measure import HeldOut
-from megahour.train.job import TrainingJob
 from megahour.train.meters import Curves, RunMeters, Sums
-from megahour.train.params import TrainParams
 from megahour.train.readings import SparseCount, StepReadings
-from megahour.train.schedule import Phase, learning_rate
-from megahour.train.step import Gradients, Trainer
-from megahour.train.step_totals import TrainedTotals
 
 LOG = logging.getLogger(__name__)
 
@@ -88,7 +89,7 @@ def execute(
 def _trainer(job: TrainingJob, group: Group, device: torch.device) -> Trainer:
     if job.params.parallel.shard == 1:
         return Trainer(job.params, job.module.to(device), synchronise(job, group), device, sequence=job.sequence)
-    from megahour.train.parallel.modes import trainer_of  # FSDP takes a second to import
+    from megahour.parallel.modes import trainer_of  # FSDP takes a second to import
 
     return trainer_of(job.params)(job.params, job.config, partial(synchronise, job), group, device)
 

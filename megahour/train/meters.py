@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from megahour.learn.params import TrainParams
+from megahour.learn.schedule import Phase
 from megahour.monitor.alerts import Alarm
 from megahour.monitor.lines import JsonLines
 from megahour.monitor.meters import Board, Meter, MLflow, TensorBoard, add_row, cut
 from megahour.sync.group.base import Group
-from megahour.train.params import TrainParams
-from megahour.train.schedule import Phase
 
 LOG = logging.getLogger(__name__)
 METERS = "meters"  # folder of rows in a training's work folder, which stays after the training

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from megahour.batches.loader import Loader
 from megahour.core.errors import ConfigError, MegahourError, StageError
-from megahour.train.job import TrainingJob
+from megahour.learn.job import TrainingJob
 from megahour.train.meters import Curves
 
 FOLDER, WEIGHTS, CURVES, MODEL, ERROR = "result", "weights.safetensors", "curves.jsonl", "model.json", "error.json"

@@ -8,9 +8,9 @@ from pathlib import Path
 from megahour.core.errors import StageError
 from megahour.core.stage import Context, Inputs, ShardWriter
 from megahour.core.stopping import Terminated
+from megahour.learn.params import TrainParams
 from megahour.monitor.alerts import Teller, check_command, command_hook
 from megahour.train import result
-from megahour.train.params import TrainParams
 from megahour.train.result import Result
 
 LOG = logging.getLogger(__name__)
@@ -62,10 +62,10 @@ def unmeasured(p: TrainParams) -> str:
 
 
 def _alone(p: TrainParams, inputs: Inputs, ctx: Context) -> Result:
+    from megahour.learn import device
+    from megahour.learn.data import near
+    from megahour.learn.job import prepare
     from megahour.sync.group.torch_group import TorchGroup
-    from megahour.train import device
-    from megahour.train.data import near
-    from megahour.train.job import prepare
     from megahour.train.loop import execute
 
     own = device.choose(p.device)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, Stage, Task
-from megahour.train.params import TrainParams
+from megahour.learn.params import TrainParams
 
 
 class Train(Stage[TrainParams]):

@@ -20,9 +20,9 @@ from megahour.batches.loader import Loader
 from megahour.batches.near import Near
 from megahour.batches.window import Front
 from megahour.core.store import Artifact
-from megahour.train.data import near
-from megahour.train.job import prepare
-from megahour.train.params import TrainParams
+from megahour.learn.data import near
+from megahour.learn.job import prepare
+from megahour.learn.params import TrainParams
 
 FRONT = Front(3, np.zeros(MELS, np.float32), np.ones(MELS, np.float32))
 SHARDS, EACH = 8, 120

@@ -20,9 +20,9 @@ from megahour.clock.machines import Machines
 from megahour.clock.published import ACCURACY, Cell
 from megahour.clock.terms import TRAINERS, Terms, mean_largest, speedup, step_time
 from megahour.core.errors import ConfigError
+from megahour.learn.params import TrainParams
 from megahour.sync.compress.largest_sum import BlockLayout, pieces_of
 from megahour.sync.group import virtual
-from megahour.train.params import TrainParams
 
 GIVEN = {"gtc": {"density": 0.001}, "gtc in nodes": {"density": 0.001}}  # what a trainer must be given
 MACHINES = Machines(parameters=24_000_000, step_s=0.2, node_workers=8, bandwidth_gbit=10)

@@ -50,6 +50,7 @@ from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.lattices.n_best import best_paths
 from megahour.lattices.table import LatticeRow, read_rows
+from megahour.learn.criteria import on_device
 from megahour.lm.params import LanguageModelParams
 from megahour.lm.query.rescore import read_jsonl
 from megahour.lm.stage import LanguageModel
@@ -57,7 +58,6 @@ from megahour.losses.lattices import lattice_sums
 from megahour.models.build import build
 from megahour.models.inference import load
 from megahour.runner.runner import run_stage
-from megahour.train.criteria import on_device
 from megahour.units.hmm import Units
 from megahour.units.lexicon_stage import MakeLexicon
 from megahour.units.params import LexiconParams, TokensParams

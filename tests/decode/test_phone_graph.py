@@ -9,8 +9,8 @@ from hypothesis import given, settings
 
 from megahour.core.errors import StageError
 from megahour.decode.build import History, phone_graph
+from megahour.learn.denominator import senone_arcs
 from megahour.losses.arcs import ArcGraph, sums
-from megahour.train.denominator import senone_arcs
 
 
 def log_probability(graph: ArcGraph, senones: list[int], of: int) -> float:

@@ -14,11 +14,11 @@ from trainings import training_data
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.learn.params import TrainParams
 from megahour.metrics.names import METRICS
 from megahour.metrics.training import CHECKPOINT, METERS, Training, last_row
 from megahour.sync.checkpoint import MARK
 from megahour.train import meters
-from megahour.train.params import TrainParams
 from megahour.train.session import train
 
 Values = dict[tuple[str, ...], float]

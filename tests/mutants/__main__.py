@@ -28,7 +28,7 @@ from hits import instrumented
 from mutations import Mutant, mutants
 from trees import HERE, ROOT, TOO_LONG, Tree, tracked
 
-FOLDERS = ("core", "engine", "serve", "runner", "align", "cut", "features", "train", "decode", "score")
+FOLDERS = ("core", "engine", "serve", "runner", "align", "cut", "features", "learn", "train", "decode", "score")
 # Folders of tests beside a folder's own, where functions of it are tested too.
 NEIGHBOURS: dict[str, tuple[str, ...]] = {
     "core": ("cli", "runner", "corpus/ingest"),
@@ -37,6 +37,7 @@ NEIGHBOURS: dict[str, tuple[str, ...]] = {
     "runner": ("cli",),
     "align": ("cut",),
     "cut": ("align",),
+    "learn": ("train",),
 }
 BUILD = ROOT / "build" / "mutants"
 LONGEST_TEST_S = 120  # longer tests are not used

@@ -18,12 +18,12 @@ from megahour.core.store import Artifact
 from megahour.decode.params import DecodeParams
 from megahour.decode.stage import Decode
 from megahour.engine.local import LocalEngine
+from megahour.learn import criteria
+from megahour.learn.job import prepare
+from megahour.learn.params import TrainParams
 from megahour.runner.runner import run_stage
 from megahour.teach.params import PseudoLabelParams
 from megahour.teach.pseudo_stage import PseudoLabel
-from megahour.train import criteria
-from megahour.train.job import prepare
-from megahour.train.params import TrainParams
 from megahour.train.stage import Train
 
 MADE = utterances(12)

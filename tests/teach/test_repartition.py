@@ -21,11 +21,11 @@ from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.engine.local import LocalEngine
 from megahour.features.stack import stacked_frames
+from megahour.learn.params import TrainParams
 from megahour.runner.runner import run_stage
 from megahour.teach.params import RepartitionParams
 from megahour.teach.repartition import dealt
 from megahour.teach.repartition_stage import Repartition
-from megahour.train.params import TrainParams
 from megahour.train.stage import Train
 
 OFFSETS, K, LACKING = (0, 2), 2, 47

@@ -11,10 +11,10 @@ from made_artifacts import utterances
 from trainings import page_me, trained, training_data, until
 
 from megahour.core.errors import ConfigError, StageError
+from megahour.learn.params import TrainParams
 from megahour.monitor.alerts import Alarm
 from megahour.train import loop
 from megahour.train.loop import alarm_of
-from megahour.train.params import TrainParams
 
 SMALL = {"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4}
 

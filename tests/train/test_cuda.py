@@ -8,10 +8,10 @@ import pytest
 import torch
 from test_step import SIZES, batch, synchronise
 
+from megahour.learn.params import TrainParams
+from megahour.learn.step import Trainer
 from megahour.models.build import build
-from megahour.train.params import TrainParams
 from megahour.train.readings import StepReadings
-from megahour.train.step import Trainer
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 GPU = torch.device("cuda", 0)

@@ -13,10 +13,10 @@ from trainings import training_data
 
 from megahour.core.store import SCRATCH, Artifact
 from megahour.engine.local import LocalEngine
+from megahour.learn.params import TrainParams
 from megahour.runner.monitor import Monitor
 from megahour.runner.runner import run_stage
 from megahour.sync.checkpoint import set_aside
-from megahour.train.params import TrainParams
 from megahour.train.stage import Train
 
 PARAMS = TrainParams(

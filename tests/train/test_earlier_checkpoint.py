@@ -10,10 +10,10 @@ import pytest
 from made_artifacts import utterances
 from trainings import training_data, until
 
+from megahour.learn.job import prepare
+from megahour.learn.params import TrainParams
 from megahour.sync.group.torch_group import TorchGroup
-from megahour.train.job import prepare
 from megahour.train.loop import execute
-from megahour.train.params import TrainParams
 
 P = TrainParams(
     hidden=8, layers=1, batch_frames=120, rows=4, threads=1, epochs=3, tensorboard=False, checkpoint_s=0.0

@@ -12,9 +12,9 @@ from gloo import run_workers
 from trained_in_parts import made
 
 from megahour.batches.loader import Batch
+from megahour.learn.params import TrainParams
+from megahour.parallel.sharded import ShardedTrainer
 from megahour.sync.group.torch_group import TorchGroup
-from megahour.train.parallel.sharded import ShardedTrainer
-from megahour.train.params import TrainParams
 
 MODEL = {"kind": "conformer", "inputs": 80, "outputs": 500, "units": 512, "dropout": 0.1}
 

@@ -21,8 +21,8 @@ from megahour.core.store import Artifact
 from megahour.features.stack import subsample
 from megahour.lattices.lattice import Lattice
 from megahour.lattices.table import SUFFIX, LatticeRow, to_table
-from megahour.train.job import prepare
-from megahour.train.params import TrainParams
+from megahour.learn.job import prepare
+from megahour.learn.params import TrainParams
 
 MADE = utterances(30)
 SMALL: dict[str, Any] = {

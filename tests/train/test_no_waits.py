@@ -14,12 +14,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from megahour.batches.lattice_labels import ARCS, SENONES, WEIGHTS
 from megahour.batches.loader import Batch
+from megahour.learn.criteria import SequenceGoal
+from megahour.learn.options import SmbrOptions
+from megahour.learn.params import TrainParams
+from megahour.learn.step import Trainer
 from megahour.losses.arcs import ArcGraph
 from megahour.models.build import build
-from megahour.train.criteria import SequenceGoal
-from megahour.train.options import SmbrOptions
-from megahour.train.params import TrainParams
-from megahour.train.step import Trainer
 
 LENGTHS = np.array([24, 20, 16])
 FEATURES = np.random.default_rng(0).normal(size=(3, 24, 6)).astype(np.float32)

@@ -15,14 +15,14 @@ import torch
 
 from megahour.core.errors import ConfigError, MegahourError, StageError
 from megahour.core.receipts import Counts, Receipt
+from megahour.learn.params import TrainParams
+from megahour.learn.schedule import Phase
+from megahour.learn.step_totals import MODULUS, Audit
 from megahour.sync.group.base import Traffic
 from megahour.train import result
 from megahour.train.meters import Curves, Log, RunMeters, Sums, boards_of
-from megahour.train.params import TrainParams
 from megahour.train.result import Result
-from megahour.train.schedule import Phase
 from megahour.train.stage import Train
-from megahour.train.step_totals import MODULUS, Audit
 from megahour.train.workers import worker as repeats
 
 

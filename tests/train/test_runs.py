@@ -14,11 +14,11 @@ from trainings import Trained, seen, training_data, until
 
 from megahour.core.errors import StageError
 from megahour.core.store import Artifact
+from megahour.learn.job import prepare
+from megahour.learn.params import TrainParams
+from megahour.learn.step import Gradients, Trainer
 from megahour.sync.group.torch_group import TorchGroup
-from megahour.train.job import prepare
 from megahour.train.loop import execute
-from megahour.train.params import TrainParams
-from megahour.train.step import Gradients, Trainer
 from megahour.train.workers.worker import _new_store
 
 SMALL: dict[str, Any] = {

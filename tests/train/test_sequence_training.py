@@ -17,8 +17,8 @@ from megahour.core.store import Artifact
 from megahour.decode.params import GraphParams
 from megahour.decode.stage import MakeGraph
 from megahour.engine.local import LocalEngine
+from megahour.learn.step import Trainer
 from megahour.runner.runner import run_stage
-from megahour.train.step import Trainer
 from megahour.units.fst import from_columns, to_bytes
 
 SMALL: dict[str, Any] = {

@@ -19,9 +19,9 @@ from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.decode.params import DecodeParams
 from megahour.decode.stage import Decode
+from megahour.learn.job import prepare
+from megahour.learn.params import TrainParams
 from megahour.models.build import build
-from megahour.train.job import prepare
-from megahour.train.params import TrainParams
 from megahour.train.session import train
 from megahour.transcribe.formats import as_dict
 from megahour.transcribe.session import Transcription, _tagged

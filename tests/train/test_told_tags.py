@@ -18,14 +18,14 @@ from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.decode.params import DecodeParams
 from megahour.decode.stage import Decode
+from megahour.learn.job import prepare
+from megahour.learn.params import TrainParams
 from megahour.models.build import build
 from megahour.models.configuration import tag_number
 from megahour.models.inference import Model, load, restore
 from megahour.models.streaming import encoder_of
 from megahour.score.references import read_references
 from megahour.score.tags import tag_scores
-from megahour.train.job import prepare
-from megahour.train.params import TrainParams
 from megahour.train.session import train
 
 LETTERS = {"de": "aß", "ru": "дж"}

@@ -20,11 +20,11 @@ from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.decode.params import DecodeParams
 from megahour.decode.token_search import TokenSearcher
+from megahour.learn.data import held_out_speakers
+from megahour.learn.params import TrainParams
 from megahour.models.inference import load
 from megahour.recipes.recipe import load_stage
 from megahour.recipes.stage_table import STAGES
-from megahour.train.data import held_out_speakers
-from megahour.train.params import TrainParams
 from megahour.train.session import train
 
 SMALL = {"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4}

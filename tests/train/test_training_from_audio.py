@@ -14,8 +14,8 @@ from trainings import trained
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.features.sets import tasks_of_sets
-from megahour.train.job import prepare
-from megahour.train.params import TrainParams
+from megahour.learn.job import prepare
+from megahour.learn.params import TrainParams
 
 SMALL = {
     **{"criterion": "ctc", "hidden": 8, "layers": 1, "batch_frames": 80, "epochs": 0, "whole_epochs": 2, "stack": 3},

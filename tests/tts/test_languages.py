@@ -17,9 +17,9 @@ from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.corpus.generate.espeak import phonemes
 from megahour.features.mel_spectrum import MelSpectrum
+from megahour.learn.params import TrainParams
 from megahour.models.build import build
 from megahour.models.configuration import read_config
-from megahour.train.params import TrainParams
 from megahour.train.stage import Train
 from megahour.tts.params import SpeakParams
 from megahour.tts.speak_stage import Speak

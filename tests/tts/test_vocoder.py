@@ -28,11 +28,11 @@ from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
 from megahour.export.voice import write_voice_bundle
 from megahour.features.mel_spectrum import MelSpectrum
+from megahour.learn.params import TrainParams
 from megahour.models import vocoder
 from megahour.models.build import build
 from megahour.models.griffin_lim import GriffinLim
 from megahour.models.vocoder import PeriodJudge, SpectrumJudge, VocoderModel, spectral_distance
-from megahour.train.params import TrainParams
 from megahour.train.session import SPOKEN, train
 from megahour.train.stage import Train
 from megahour.tts.params import SpeakParams

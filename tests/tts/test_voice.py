@@ -26,11 +26,11 @@ from megahour.core.records import key_of
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.learn.params import TrainParams
 from megahour.models.build import build
 from megahour.models.inference import load
 from megahour.models.voice import VoiceModel
 from megahour.train.held_out.speech import HeldOutSpeech
-from megahour.train.params import TrainParams
 from megahour.train.session import train
 from megahour.train.stage import Train
 from megahour.tts.data_shard import background_db, confidences, forbids_derivatives

@@ -14,10 +14,10 @@ from made_voices import TINY, corpus, voice_data
 from torch.distributed import PrefixStore
 
 from megahour.core.store import Artifact
+from megahour.learn.job import prepare
+from megahour.learn.params import TrainParams
 from megahour.sync.group.torch_group import TorchGroup
-from megahour.train.job import prepare
 from megahour.train.loop import execute
-from megahour.train.params import TrainParams
 from megahour.train.result import Result
 
 pytest.importorskip("pyworld", reason="needs the extra tts")

@@ -14,9 +14,9 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.store import Artifact
 from megahour.engine.local import LocalEngine
+from megahour.learn.job import prepare
+from megahour.learn.params import TrainParams
 from megahour.runner.runner import run_stage
-from megahour.train.job import prepare
-from megahour.train.params import TrainParams
 from megahour.units.hugging_face import HuggingFaceTokens
 from megahour.units.params import TokensParams
 from megahour.units.pieces import Pieces

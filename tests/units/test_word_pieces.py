@@ -12,9 +12,9 @@ from made_artifacts import features_artifact, utterances
 from megahour.core.errors import ConfigError, StageError, StoreError
 from megahour.core.store import Artifact
 from megahour.engine.local import LocalEngine
+from megahour.learn.job import prepare
+from megahour.learn.params import TrainParams
 from megahour.runner.runner import run_stage
-from megahour.train.job import prepare
-from megahour.train.params import TrainParams
 from megahour.units.params import TokensParams
 from megahour.units.pieces import Pieces, learn
 from megahour.units.tokens import BLANK, MARK, spelled_words

@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from megahour.batches.ahead import Ahead, Request
 from megahour.batches.loader import Batch, Loader
 from megahour.corpus.text.edit_distance import align
+from megahour.learn.job import TrainingJob
+from megahour.learn.step import Trainer
 from megahour.models.build import build
 from megahour.models.end_to_end import EndToEnd
 from megahour.models.paths import TokenPath, best_path
 from megahour.models.token_search import TransducerSearcher
 from megahour.train.held_out.scores import SpeechScorer, columns_of, texts_of
 from megahour.train.held_out.speech import DISTANCES, HeldOutSpeech
-from megahour.train.job import TrainingJob
 from megahour.train.meters import RunMeters, Sums
-from megahour.train.step import Trainer
 from megahour.units.tokens import MARK, spelled_words
 
 LOG = logging.getLogger(__name__)

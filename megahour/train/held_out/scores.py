@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from megahour.batches.loader import Loader
 from megahour.core.errors import BadRecord
 from megahour.core.extras import needing
-from megahour.train.options import SpeechScoreOptions
+from megahour.learn.options import SpeechScoreOptions
 
 LOG = logging.getLogger(__name__)
 SCORES = ("pesq", "stoi", "mos")

@@ -22,7 +22,7 @@ from torch.distributed.elastic.rendezvous.utils import parse_rendezvous_endpoint
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from megahour.core.errors import ConfigError
-from megahour.train.params import TrainParams
+from megahour.learn.params import TrainParams
 
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 AGENT = "MEGAHOUR_AGENT"  # process number of the agent: its workers end with it

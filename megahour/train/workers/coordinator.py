@@ -21,8 +21,8 @@ from torch._C._distributed_c10d import TCPStore
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
+from megahour.learn.params import TrainParams
 from megahour.train import result
-from megahour.train.params import TrainParams
 from megahour.train.workers.agent import STOP_S, environment, place_of
 from megahour.train.workers.membership import MEMBER, STORE, Place
 from megahour.train.workers.quorum import Asking, Quorum, quorum_of

@@ -19,10 +19,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from megahour.learn.step import Trainer
+from megahour.learn.step_totals import Audit, TrainedTotals
 from megahour.sync.group.base import Group
 from megahour.train.checkpoints import Position
-from megahour.train.step import Trainer
-from megahour.train.step_totals import Audit, TrainedTotals
 
 
 class Undo(NamedTuple):

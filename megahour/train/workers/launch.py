@@ -21,8 +21,8 @@ from torch.distributed.elastic.rendezvous.api import RendezvousError
 
 from megahour.core.errors import StageError
 from megahour.core.stopping import Terminated
+from megahour.learn.params import TrainParams
 from megahour.train import result
-from megahour.train.params import TrainParams
 from megahour.train.workers.agent import run_agent
 from megahour.train.workers.coordinator import Coordinator
 

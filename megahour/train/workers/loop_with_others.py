@@ -26,6 +26,9 @@ from typing import Any, cast
 from torch import Tensor
 
 from megahour.batches.loader import Batch
+from megahour.learn.job import TrainingJob
+from megahour.learn.step import Gradients, Trainer
+from megahour.learn.step_totals import StepTotals, TrainedTotals
 from megahour.sync.checkpoint import Checkpoints
 from megahour.sync.group.base import Group, WorkerFailedError, WorkerLostError
 from megahour.sync.group.mesh import of_transport
@@ -34,10 +37,7 @@ from megahour.sync.trainers.regrouping import InBlocks, Regrouping
 from megahour.train import result
 from megahour.train.batch_assignment import Claim, Marks
 from megahour.train.checkpoints import Position, checkpoints_of, clear_unfinished, newest, position_of
-from megahour.train.job import TrainingJob
 from megahour.train.loop import Run, alarm_of, synchronise
-from megahour.train.step import Gradients, Trainer
-from megahour.train.step_totals import StepTotals, TrainedTotals
 from megahour.train.workers import handover
 from megahour.train.workers.handover import KeptStates, Round, Undo
 from megahour.train.workers.membership import GroupMember, Place

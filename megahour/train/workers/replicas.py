@@ -26,16 +26,16 @@ import torch
 from torch import Tensor, nn
 
 from megahour.batches.loader import Batch
+from megahour.learn.job import TrainingJob
+from megahour.learn.step import Gradients, named_tensors
+from megahour.learn.step_totals import TrainedTotals
+from megahour.parallel.modes import trainer_of
+from megahour.parallel.parts import PartsTrainer
 from megahour.sync.group.base import Group
 from megahour.train.batch_assignment import Claim
 from megahour.train.checkpoints import Position, clear_unfinished, newest, position_of
-from megahour.train.job import TrainingJob
 from megahour.train.loop import synchronise
-from megahour.train.parallel.modes import trainer_of
-from megahour.train.parallel.parts import PartsTrainer
 from megahour.train.result import Result
-from megahour.train.step import Gradients, named_tensors
-from megahour.train.step_totals import TrainedTotals
 from megahour.train.workers import handover
 from megahour.train.workers.loop_with_others import RunWithOthers, WorkerWithOthers, through_groups
 from megahour.train.workers.membership import ENDED, TAKEN, GroupMember, Place

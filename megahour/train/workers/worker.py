@@ -29,15 +29,16 @@ from torch._C._distributed_c10d import PrefixStore
 from megahour.core.errors import ConfigError, MegahourError, StageError
 from megahour.core.stage import Context, Inputs
 from megahour.core.store import Artifact
+from megahour.learn import device
+from megahour.learn.data import near
+from megahour.learn.job import TrainingJob, prepare
+from megahour.learn.params import TrainParams
 from megahour.sync.group.base import WorkerFailedError, WorkerLostError
 from megahour.sync.group.mesh import of_transport
 from megahour.sync.group.torch_group import TorchGroup
-from megahour.train import device, result
+from megahour.train import result
 from megahour.train.checkpoints import checkpoints_of
-from megahour.train.data import near
-from megahour.train.job import TrainingJob, prepare
 from megahour.train.loop import execute
-from megahour.train.params import TrainParams
 from megahour.train.workers.agent import AGENT, OWN_STORE
 from megahour.train.workers.launch import PROGRESS
 from megahour.train.workers.loop_with_others import execute_with_others

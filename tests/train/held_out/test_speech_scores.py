@@ -25,11 +25,11 @@ from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.features.perceived import pesq_and_stoi
+from megahour.learn.options import SpeechScoreOptions
+from megahour.learn.params import TrainParams
 from megahour.report.page import build
 from megahour.report.params import ReportParams
 from megahour.train.held_out.scores import SpeechScorer, columns_of
-from megahour.train.options import SpeechScoreOptions
-from megahour.train.params import TrainParams
 from megahour.train.session import SPOKEN, train
 from megahour.train.stage import Train
 

@@ -14,9 +14,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousConnectionError
 
 from megahour.core.errors import ConfigError, StageError
+from megahour.learn.params import TrainParams
 from megahour.train import result
 from megahour.train.join import join
-from megahour.train.params import TrainParams
 from megahour.train.workers import agent
 from megahour.train.workers.agent import AGENT, OWN_STORE, AgentPlace, environment, place_of, run_agent
 

@@ -15,15 +15,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from megahour.learn.params import TrainParams
+from megahour.learn.step import Gradients, Trainer
+from megahour.learn.step_totals import StepTotals, TrainedTotals
 from megahour.sync.group import virtual
 from megahour.sync.group.base import WorkerLostError
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.sync.group.virtual import VirtualGroup
 from megahour.train.batch_assignment import Claim, InTurn
 from megahour.train.loop import synchronise
-from megahour.train.params import TrainParams
-from megahour.train.step import Gradients, Trainer
-from megahour.train.step_totals import StepTotals, TrainedTotals
 from megahour.train.workers.handover import far
 from megahour.train.workers.loop_with_others import RunWithOthers, WorkerWithOthers
 from megahour.train.workers.membership import Place

@@ -16,8 +16,8 @@ from trainings import until
 
 from megahour.core.errors import StageError
 from megahour.core.stopping import Terminated
+from megahour.learn.params import TrainParams
 from megahour.train import result
-from megahour.train.params import TrainParams
 from megahour.train.workers.launch import _cause, _own_handlers, _relayed, launch
 
 

@@ -26,18 +26,18 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, TCPStore
 from trainings import seen, until
 
 from megahour.core.store import Artifact
+from megahour.learn.job import TrainingJob, prepare
+from megahour.learn.params import TrainParams
+from megahour.learn.schedule import Phase
+from megahour.learn.step import Trainer
+from megahour.learn.step_totals import Audit, StepTotals, TrainedTotals
 from megahour.sync.group.base import WorkerLostError
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.train import result
 from megahour.train.checkpoints import Position
-from megahour.train.job import TrainingJob, prepare
 from megahour.train.loop import execute
 from megahour.train.meters import Sums
-from megahour.train.params import TrainParams
 from megahour.train.readings import StepReadings
-from megahour.train.schedule import Phase
-from megahour.train.step import Trainer
-from megahour.train.step_totals import Audit, StepTotals, TrainedTotals
 from megahour.train.workers import handover, loop_with_others, membership, worker
 from megahour.train.workers.handover import KeptStates, Round
 from megahour.train.workers.loop_with_others import RunWithOthers

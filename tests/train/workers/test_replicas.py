@@ -26,13 +26,13 @@ from gloo import LASTS_UNTIL, run_workers
 from trainings import seen, until
 
 from megahour.core.store import Artifact
+from megahour.learn.job import prepare
+from megahour.learn.params import TrainParams
+from megahour.learn.step_totals import StepTotals
+from megahour.parallel.sharded import ShardedTrainer
 from megahour.sync.group.torch_group import TorchGroup
 from megahour.train import result
-from megahour.train.job import prepare
 from megahour.train.loop import execute
-from megahour.train.parallel.sharded import ShardedTrainer
-from megahour.train.params import TrainParams
-from megahour.train.step_totals import StepTotals
 from megahour.train.workers import worker
 from megahour.train.workers.membership import ENDED, KEPT, MEMBER, TAKEN
 from megahour.train.workers.quorum import NEW, Asking, quorum_of
