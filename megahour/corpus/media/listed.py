@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import re
 import stat
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from urllib.parse import urlsplit
 
 from megahour.core.errors import BadRecord, MegahourError
 from megahour.core.filesystems import file_system
 from megahour.corpus.media.addresses import Blob, Remote, in_short, masked
 from megahour.corpus.media.networks import Networks, PrivateAddress, check_host, parse_networks, web_files
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 WEB = ("http", "https")
 DISK = ("file", "local")
@@ -49,7 +53,8 @@ class Listing:
         Raises
         ------
         BadRecord: ``foreign-protocol``, ``local-address``, ``malformed-address``. Opening it raises
-        ``private-address``, ``missing-file`` (absent or access denied), ``unreachable-file`` (no answer).
+        ``private-address``, ``missing-file`` (absent or access denied), ``unreachable-file`` (no answer), and reading
+        it ``unreadable-file`` (its disk fails).
         """
         absolute = self._absolute(address)
         hint = "" if absolute == address else "; relative addresses start from the table's folder, or from `root`"
@@ -121,12 +126,30 @@ def _open_disk(address: str, hint: str) -> BinaryIO:
 
     try:
         path = Path(LocalFileSystem._strip_protocol(address))
-        if not stat.S_ISREG(path.stat().st_mode):  # reading a pipe would block
+        found = path.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe would block
             raise BadRecord("missing-file", f"{in_short(address)} is not a file")
-        return path.open("rb")
+        # So may some of the kernel's, which have no size: /proc/kmsg.
+        return cast(BinaryIO, io.BufferedReader(_OnDisk(path))) if found.st_size else io.BytesIO()
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else None
         raise BadRecord("missing-file", f"{in_short(address)}: {why or error}{hint}") from error
+
+
+class _OnDisk(io.FileIO):
+    """A file whose failure is that of its row, not of the output's disk."""
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        try:
+            return super().readinto(buffer)
+        except OSError as error:
+            raise BadRecord("unreadable-file", f"{in_short(str(self.name))}: {error.strerror}") from error
+
+    def readall(self) -> bytes:
+        try:
+            return super().readall()
+        except OSError as error:
+            raise BadRecord("unreadable-file", f"{in_short(str(self.name))}: {error.strerror}") from error
 
 
 def _store(address: str) -> tuple[Any, str]:

@@ -122,6 +122,16 @@ def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     assert reason("pipe.wav", str(tmp_path / "t.csv")) == "missing-file"
 
 
+@pytest.mark.parametrize("size", [-1, 10])
+def test_a_disk_that_fails_is_a_failure_of_the_row(tmp_path: Path, size: int) -> None:
+    file = Listing(str(tmp_path / "t.csv")).blob(str(put(tmp_path, "a.wav", b"RIFF"))).open()
+    fails = os.open(tmp_path / "a.wav", os.O_WRONLY)
+    os.dup2(fails, file.fileno())  # the next read fails, as on a broken disk
+    os.close(fails)
+    with file, pytest.raises(BadRecord, match="unreadable-file"):
+        file.read(size)
+
+
 def test_names_that_look_like_chains_are_files(tmp_path: Path) -> None:
     put(tmp_path, "Part 2 :: the end.wav", encode(murmur(1)))
     assert reason("Part 2 :: the end.wav", str(tmp_path / "t.csv")) == ""
@@ -289,6 +299,7 @@ def test_a_silent_server_does_not_hold_a_task(monkeypatch: pytest.MonkeyPatch) -
 def test_a_shard_goes_on_past_all_of_them(tmp_path: Path, inside: _Server) -> None:
     put(tmp_path, "good.wav", encode(murmur(1)))
     addresses = ["http://[::1", "s3://", "ftp://h/a.wav", f"{inside.url}/a.wav", "good.wav", "\u2100://x", "nul\0.wav"]
+    addresses.append("/proc/self/mem")  # a regular file that reads as EIO
     rows = [{"audio": address, "text": "Hello."} for address in addresses]
     rows.append({"audio": "other.wav", "transcript": "zip://a::http://b"})
     source = put(tmp_path, "t.jsonl", "\n".join(map(json.dumps, rows)))
@@ -298,6 +309,8 @@ def test_a_shard_goes_on_past_all_of_them(tmp_path: Path, inside: _Server) -> No
         counts = out.commit().counts
     assert counts.kept == 1
     expected = {"malformed-address": 2, "foreign-protocol": 2, "private-address": 1, "missing-file": 2}
+    device = "zero-length-audio" if Path("/proc/self/mem").exists() else "missing-file"
+    expected[device] = expected.get(device, 0) + 1
     assert counts.dropped == expected
 
 
