@@ -6,6 +6,7 @@ A stage's options are built from its pydantic model only when its command is use
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -303,6 +304,8 @@ def _for_users(error: Exception) -> MegahourError | None:
 def main() -> None:
     """Entry point: prints errors that a user can fix without a traceback, and handles SIGTERM like Ctrl-C."""
     end_by_sigterm()
+    if sys.stdin is None:  # closed by who started this process: read as empty
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115
     try:
         app()
     except Exception as error:

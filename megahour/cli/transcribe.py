@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
+import os
 import shutil
 import sys
 import tempfile
@@ -72,6 +74,8 @@ def command(audio: tuple[str, ...], live: bool, **values: Any) -> None:
     megahour transcribe interviews/ --model runs/demo --format srt --out subtitles
     arecord -f S16_LE -r 16000 -t raw | megahour transcribe - --model demo --rate-hz 16000 --stream
     """
+    if audio.count(PIPE) > 1:
+        raise ConfigError("standard input twice", where="transcribe", remedy=f"give {PIPE} once")
     which, chunks, ends = taken(values)
     asked = Asked(ends=ends, chunks=chunks if live or chunks.ms else None, **values)
     inputs = list(_inputs(audio))
@@ -82,6 +86,8 @@ def command(audio: tuple[str, ...], live: bool, **values: Any) -> None:
         raise ConfigError(f"--stream with {len(inputs)} inputs", where="transcribe", remedy="give one, without --out")
     targets = _targets(inputs, asked)
     recogniser = recogniser_of(**which)
+    if asked.out:
+        _make_folder(asked.out)  # now, and not once the first hours of audio are recognised
     if live:
         _stream(recogniser, inputs[0], asked)
     elif failed := _transcribe_all(recogniser, inputs, targets, asked):
@@ -96,7 +102,8 @@ def _inputs(audio: tuple[str, ...]) -> Iterator[tuple[str, str]]:
 
     for each in audio:
         if each != PIPE and Path(each).is_dir():
-            names = {path: str(Path(path).relative_to(each)) for path in sorted(files_below(each).entries)}
+            below = files_below(each)  # a broken link, as to a disk that is not there, fails like a damaged file
+            names = {path: str(Path(path).relative_to(each)) for path in sorted([*below.entries, *below.broken])}
             found = [(path, name) for path, name in names.items() if name.lower().endswith(MEDIA)]
             shown = [(path, name) for path, name in found if not HIDDEN.search(name)]  # macOS leaves ._talk.mp3
             if not shown:
@@ -161,6 +168,9 @@ def _targets(inputs: list[tuple[str, str]], asked: Asked) -> Sequence[Path | Non
             what = "--resume or --overwrite without --out"
             raise ConfigError(what, where="transcribe", remedy="name a folder with --out")
         return [None] * len(inputs)
+    if "://" in asked.out:
+        remedy = "name a local folder, and copy it there afterwards"
+        raise ConfigError("--out cannot be a store", where=asked.out, remedy=remedy)
     plain = [Path(asked.out) / Path(name).with_suffix(f".{asked.form}") for _, name in inputs]
     whole = [Path(asked.out) / f"{name}.{asked.form}" for _, name in inputs]
     shared = Counter(plain)
@@ -174,34 +184,53 @@ def _targets(inputs: list[tuple[str, str]], asked: Asked) -> Sequence[Path | Non
     return targets
 
 
-def _write(target: Path, text: str) -> None:
+def _make_folder(path: str | Path) -> None:
+    """Raises StoreError: nothing can be written there."""
     from megahour.core.surroundings import explaining
 
-    with explaining(target, target.parent):
-        target.parent.mkdir(parents=True, exist_ok=True)
+    with explaining(path, Path(path).parent, resumes=False):
+        Path(path).mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
+def _write(target: Path, text: str) -> None:
+    _make_folder(target.parent)
     write_output(target, text)
 
 
 def _transcribe(recogniser: Recogniser, path: str, asked: Asked) -> Transcription:
+    from megahour.transcribe.live import UNSENT
     from megahour.transcribe.session import transcribe
 
     how: dict[str, Any] = {"ends": asked.ends, "whole": asked.whole, "chunks": asked.chunks}
     if path != PIPE:
-        with Path(path).open("rb") as file:
+        try:
+            file = Path(path).open("rb")  # noqa: SIM115
+        except OSError as error:
+            raise BadRecord("unreadable-file", f"{error.strerror or error}") from None
+        with file:
             return transcribe(file, recogniser, name=path, **how)
     if asked.rate_hz:
-        return transcribe(sys.stdin.buffer, recogniser, name="stdin", rate_hz=asked.rate_hz, **how)
+        transcript = transcribe(sys.stdin.buffer, recogniser, name="stdin", rate_hz=asked.rate_hz, **how)
+        if not transcript.seconds:
+            raise BadRecord("zero-length-audio", f"no audio arrived; {UNSENT}")
+        return transcript
     with tempfile.TemporaryFile() as kept:  # containers must be seekable
         shutil.copyfileobj(sys.stdin.buffer, kept)
         kept.seek(0)
-        return transcribe(kept, recogniser, name="stdin", **how)
+        try:
+            return transcribe(kept, recogniser, name="stdin", **how)
+        except BadRecord as bad:
+            hint = "; of raw 16-bit samples give their sampling rate with --rate-hz"
+            raise BadRecord(bad.reason, f"{bad.detail}{hint * (bad.reason == 'unreadable-audio')}") from bad
 
 
 def _stream(recogniser: Recogniser, source: tuple[str, str], asked: Asked) -> None:
     """Print words while the audio arrives: a terminal's line is updated; elsewhere each segment becomes a line."""
     from megahour.transcribe.formats import word_dict
     from megahour.transcribe.latency import StreamMeter
-    from megahour.transcribe.live import live_blocks
+    from megahour.transcribe.live import UNSENT, live_blocks
     from megahour.transcribe.session import stream
 
     if asked.form not in ("txt", "json"):
@@ -222,4 +251,6 @@ def _stream(recogniser: Recogniser, source: tuple[str, str], asked: Asked) -> No
             elif update.final and text:
                 click.echo(text)
             sys.stdout.flush()
+    if not meter.heard_s:
+        raise ConfigError("no audio arrived", where=where, remedy=UNSENT)
     log.say("streamed", meter.text(), meter.facts())

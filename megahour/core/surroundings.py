@@ -57,7 +57,7 @@ def explained(error: BaseException, *, resumes: bool = True) -> MegahourError | 
     remedy = REMEDIES.get(number, _OTHER)
     if remedy in (_FULL, _OTHER):
         remedy += f"; the same command {'resumes where it stopped' if resumes else 'starts again'}"
-    return StoreError(str(error.strerror or error), where=str(error.filename or ""), remedy=remedy)
+    return StoreError(str(error.strerror or error), where=str(error.filename2 or error.filename or ""), remedy=remedy)
 
 
 def _number(error: OSError) -> int:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from megahour.core.errors import ConfigError
 
 BLOCK_S = 0.1
+UNSENT = "see what the program that should send it says"
 MOST_HEADER_BYTES = 1 << 20
 PCM, EXTENSIBLE = 1, 0xFFFE
 FILES = (b"RIFF", b"RF64", b"fLaC", b"OggS")
@@ -59,7 +60,9 @@ def live_blocks(
 
 def _wave_header(pipe: BinaryIO, where: str) -> tuple[int, int]:
     """(rate, channels) of a WAV of 16-bit samples, read up to its first sample. The data length is ignored."""
-    if _read(pipe, 4) != b"RIFF" or len(_read(pipe, 4)) < 4 or _read(pipe, 4) != b"WAVE":
+    if not (first := _read(pipe, 4)):
+        raise ConfigError("no audio arrived", where=where, remedy=UNSENT)
+    if first != b"RIFF" or len(_read(pipe, 4)) < 4 or _read(pipe, 4) != b"WAVE":
         raise _no_wave("not a WAV file", where)
     rate_hz = channels = 0
     while True:

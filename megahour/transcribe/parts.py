@@ -77,8 +77,12 @@ def parts_of(address: str, step: str = "") -> RecogniserParts:
         raise ConfigError(
             what, where=home.url, remedy=f"name one of {', '.join(fit)} with --step" if fit else "run a recipe first"
         )
+    if missing := _missing(home, name, steps[name]):
+        ready = [each for each in fit if not _missing(home, each, steps[each])]
+        remedy = f"; or name a step whose parts are there with --step: {', '.join(ready)}" if ready else ""
+        raise ConfigError("not made yet", where=missing[0], remedy=f"finish the run first: megahour run{remedy}")
     if _reads(steps[name]):
-        return RecogniserParts(_made(f"{home.url}/{name}"), model_name=name)
+        return RecogniserParts(f"{home.url}/{name}", model_name=name)
     return _of_decode(steps[name], {f"{home.url}/{other}": each for other, each in steps.items()}, name)
 
 
@@ -114,24 +118,26 @@ def _of_decode(step: Mapping[str, Any], made: Mapping[str, Mapping[str, Any]], n
         {key: value for key, value in step.items() if key in DecodeParams.model_fields}
     )
     if "tuned" in inputs:
-        scale = Artifact(_made(inputs["tuned"])).summary["best_scale"]
+        scale = Artifact(inputs["tuned"]).summary["best_scale"]
         search = search.model_copy(update={"acoustic_scale": float(scale)})
     graph = made.get(inputs.get("graph", ""), {}).get("inputs", {})
     lexicon, units = graph.get("lexicon", ""), graph.get("units", "")
     return RecogniserParts(
-        _made(inputs["model"]),
-        _made(inputs["graph"]) if "graph" in inputs else "",
+        inputs["model"],
+        inputs.get("graph", ""),
         units if units and Artifact(units).complete else "",
         lexicon if lexicon and Artifact(lexicon).complete else "",
         search.model_name or name,
         search,
-        lm=_made(inputs["lm"]) if "lm" in inputs else "",
-        low_order_lm=_made(inputs["low_order_lm"]) if "low_order_lm" in inputs else "",
+        lm=inputs.get("lm", ""),
+        low_order_lm=inputs.get("low_order_lm", ""),
     )
 
 
-def _made(address: str) -> str:
-    """`address`. Raises ConfigError if this step of the run is not complete."""
-    if not Artifact(address).complete:
-        raise ConfigError("not made yet", where=address, remedy="finish the run first: megahour run")
-    return address
+def _missing(home: Artifact, name: str, step: Mapping[str, Any]) -> list[str]:
+    """Addresses that a step's recogniser needs and that are not complete."""
+    roles = ("tuned", "model", "graph", "lm", "low_order_lm")
+    needed = (
+        [f"{home.url}/{name}"] if _reads(step) else [step["inputs"][role] for role in roles if role in step["inputs"]]
+    )
+    return [address for address in needed if not Artifact(address).complete]

@@ -112,7 +112,8 @@ class Recogniser:
             raise ConfigError(
                 f"the model outputs {'phones' if self.phones else 'senones'}, which need a graph to give words",
                 where=parts.model,
-                remedy="give the run instead, or --graph (and --units and --lexicon for word times)",
+                remedy="of a run, name its step `decode` with --step, or leave --step out; or give --graph (and "
+                "--units and --lexicon for word times)",
             )
         try:
             self.front = FrontEnd.of(config, tokens=False)

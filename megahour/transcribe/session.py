@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from megahour.core.errors import BadRecord
-from megahour.corpus.media.audio import FULL_SCALE, AudioLimits, Decoder
+from megahour.corpus.media.audio import FULL_SCALE, AudioLimits, AudioStats, Decoder
 from megahour.transcribe.latency import StreamMeter
 from megahour.transcribe.live import live_blocks
 from megahour.transcribe.parts import parts_of
@@ -262,7 +262,16 @@ def _decoded(file: BinaryIO, recogniser: Recogniser, remarks: list[str]) -> Iter
     decoder = Decoder(file, recogniser.front.rate_hz, limits=LIMITS)
     for block in decoder.blocks():
         yield block[:, 0].astype(np.float32)
-    remarks += decoder.stats.remarks
+    remarks += [*decoder.stats.remarks, *_too_loud(decoder.stats)]
+
+
+def _too_loud(stats: AudioStats) -> list[str]:
+    """What clipped samples mean: recognised all the same, but as a distorted sound."""
+    if stats.peak > MOST_FLOAT:  # only floats reach beyond 1
+        return [f"the peak is {stats.peak:g} where full scale is 1, so most of it is clipped: divide the samples"]
+    if stats.clipped_share > AudioLimits().max_clipped:
+        return [f"{stats.clipped_share:.0%} of the samples are at full scale (clipped), so expect more errors"]
+    return []
 
 
 def _samples(samples: NDArray[Any], rate_hz: int, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:

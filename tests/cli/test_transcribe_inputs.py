@@ -69,3 +69,20 @@ def test_a_rate_is_of_raw_samples_on_standard_input(tmp_path: Path) -> None:
 
 def test_an_address_is_not_read_from_elsewhere() -> None:
     assert "copy it to this machine" in refused("s3://bucket/talk.wav", "--model", "demo").remedy
+
+
+def test_standard_input_is_read_once() -> None:
+    assert "standard input twice" in str(refused("-", "-", "--model", "demo"))
+
+
+def test_a_store_does_not_become_a_local_folder(tmp_path: Path) -> None:
+    """`s3://bucket/x` used to make the folders `s3:/bucket/x` here."""
+    (tmp_path / "talk.wav").write_bytes(b"")
+    assert "local folder" in refused("talk.wav", "--model", "demo", "--out", "s3://bucket/x", cwd=tmp_path).remedy
+    assert [path.name for path in tmp_path.iterdir()] == ["talk.wav"]
+
+
+def test_a_broken_link_to_audio_is_an_input(tmp_path: Path) -> None:
+    """It used to be passed over: "no audio files in this folder"."""
+    (tmp_path / "talk.wav").symlink_to("/disk/that/is/not/there.wav")
+    assert "demo was not run" in str(refused(str(tmp_path), "--model", "demo", cwd=tmp_path))

@@ -111,3 +111,11 @@ def test_an_error_without_a_path_gets_one(tmp_path: Path) -> None:
     assert where(errno.ENOSPC, "/proc/not/there", below) == "/proc/not/there"
     assert where(errno.EDQUOT, below, "/proc") == "/proc"
     assert where(errno.ENOSPC, "/proc", below, filename="/data/x") == "/data/x"
+
+
+def test_of_a_rename_the_path_is_the_one_asked_for(tmp_path: Path) -> None:
+    """Not that of the temporary file, which nobody knows."""
+    (tmp_path / "out.txt").mkdir()
+    (tmp_path / ".tmp").touch()
+    with pytest.raises(StoreError, match=r"out\.txt: Is a directory"), explaining("here"):
+        (tmp_path / ".tmp").replace(tmp_path / "out.txt")

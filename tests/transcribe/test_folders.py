@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import cProfile
 from pathlib import Path
+from unittest.mock import patch
 
 import soundfile
 from click.testing import CliRunner
 from exported import model, voice
 
 from megahour.cli.transcribe import command
+from megahour.core.errors import StoreError
 
 
 def test_resume_makes_what_is_missing_and_overwrite_all(tmp_path: Path) -> None:
@@ -49,3 +51,36 @@ def test_the_names_of_outputs_take_a_time_that_grows_with_the_files_and_not_with
     calls_for(tmp_path / "first", 1)  # imports
     few, more, most = (calls_for(tmp_path / f"{files}", files) for files in (50, 150, 250))
     assert most - more < 1.2 * (more - few)
+
+
+def test_what_cannot_be_opened_is_reported_and_the_others_are_transcribed(tmp_path: Path) -> None:
+    (tmp_path / "talks").mkdir()
+    (tmp_path / "talks" / "a.wav").symlink_to("nowhere.wav")
+    soundfile.write(tmp_path / "talks" / "b.wav", voice(1.5, 1), 8000)
+    asked = [str(tmp_path / "talks"), "--model", model(tmp_path / "model", "tdnn").url, "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(command, asked)
+    assert done.exit_code == 1
+    assert "a.wav: unreadable-file: No such file or directory" in done.output
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["b.txt"]
+
+
+def test_a_place_that_cannot_be_written_is_found_before_anything_is_recognised(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", voice(1.5, 1), 8000)
+    (tmp_path / "file").touch()
+    asked = [str(tmp_path / "a.wav"), "--model", model(tmp_path / "model", "tdnn").url, "--out"]
+    with patch("megahour.cli.transcribe._transcribe") as transcribed:
+        done = CliRunner().invoke(command, [*asked, str(tmp_path / "file" / "out")])
+    assert isinstance(done.exception, StoreError)
+    transcribed.assert_not_called()
+
+
+def test_a_pipe_without_samples_or_header_says_what_to_do(tmp_path: Path) -> None:
+    asked = ["-", "--model", model(tmp_path / "model", "tdnn").url]
+    raw = voice(1.5, 1).tobytes()
+    assert "give their sampling rate with --rate-hz" in CliRunner().invoke(command, asked, input=raw).output
+    none = CliRunner().invoke(command, [*asked, "--rate-hz", "8000"], input=b"")
+    assert none.exit_code == 1
+    assert "no audio arrived" in none.output
+    live = CliRunner().invoke(command, [*asked, "--rate-hz", "8000", "--stream"], input=b"")
+    assert "no audio arrived" in str(live.exception)
+    assert CliRunner().invoke(command, [*asked, "--rate-hz", "8000"], input=raw).exit_code == 0

@@ -66,7 +66,7 @@ def test_a_wave_from_a_pipe_has_the_samples_of_the_file() -> None:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "talk.mp3: not a WAV file"),
+        (b"", "talk.mp3: no audio arrived"),
         (b"ID3" + bytes(100), "talk.mp3: not a WAV file"),
         (b"RIFF\0\0\0\0WAVEdata\0\0\0\0", "damaged"),
         (b"RIFF\0\0\0\0WAVEjunk\xff\xff\xff\x7f", "damaged"),

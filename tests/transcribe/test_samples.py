@@ -98,3 +98,17 @@ def test_a_rate_in_kilohertz_none_or_two_axes_are_refused(recogniser: Recogniser
 
 def test_no_samples_are_no_words(recogniser: Recogniser) -> None:
     assert transcribe(np.zeros(0), recogniser, rate_hz=8000).text == ""
+
+
+@pytest.mark.parametrize(
+    ("gain", "remark"),
+    [(1, []), (4, ["% of the samples are at full scale (clipped)"]), (32768, ["where full scale is 1"])],
+)
+def test_clipped_files_are_recognised_with_a_remark(
+    gain: float, remark: list[str], recogniser: Recogniser, tmp_path: Path
+) -> None:
+    """Floats in the scale of int16 used to be clipped to a square wave without a word."""
+    soundfile.write(tmp_path / "a.wav", FLOATS / np.abs(FLOATS).max() * 0.9 * gain, 8000, subtype="FLOAT")
+    remarks = transcribe(tmp_path / "a.wav", recogniser).remarks
+    assert len(remarks) == len(remark)
+    assert all(words in given for words, given in zip(remark, remarks, strict=True))
