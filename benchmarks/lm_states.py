@@ -1,10 +1,12 @@
 """Words scored one after another, as decoders do, compared with KenLM's Python module.
 
-python benchmarks/lm_states.py MODEL.arpa TEXT [--sentences 20000] [--rounds 5] [--write]
+python benchmarks/lm_states.py MODEL.arpa TEXT [--small MODEL.arpa] [--sentences 20000] [--rounds 5] [--write]
 
 The same ARPA file for both, ours in the mapped form; TEXT: sentences that the model was not made of. In turns, rounds
 times, CPU seconds of the process: sentences one call each; one word a call, with the state after it; and pairs of a
 state and a word, which are one call of ours for all of them. States meet where theirs do, or the script stops.
+Sentences of 3, 10 and 25 words of the text, also with a small model, are timed a hundred at a time, in turns: an
+interruption spoils one hundred of one round, and no branch predictor remembers a sentence until the next round.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -122,10 +124,35 @@ def calls(ours: NgramScorer, theirs: Any, lines: list[str]) -> dict[str, tuple[i
     }  # fmt: skip
 
 
+def sentence_rows(name: str, ours: NgramScorer, theirs: Any, words: list[str], rounds: int) -> Iterator[str]:
+    """Microseconds a sentence by its length: the least and the median of the rounds of each hundred sentences."""
+    for length in (3, 10, 25):
+        lines = [" ".join(words[i : i + length]) for i in range(0, min(len(words), 8000 * length) - length, length)]
+        hundreds = [lines[i : i + 100] for i in range(0, len(lines), 100)]
+        assert all(abs(ours.score_sentence(each) - theirs.score(each)) < 1e-3 for each in lines)
+        found = np.array(
+            [
+                [[_us_each(call, each) for each in hundreds] for call in (ours.score_sentence, theirs.score)]
+                for _ in range(rounds)
+            ]
+        )
+        least, middle = found.min(axis=0).mean(axis=1), np.median(found, axis=0).mean(axis=1)
+        cells = [f"{each[0]:.2f} | {each[1]:.2f} | {each[1] / each[0]:.2f}×" for each in (least, middle)]
+        yield f"| {name} | {length} | {' | '.join(cells)} |"
+
+
+def _us_each(call: Callable[[str], object], lines: list[str]) -> float:
+    began = time.perf_counter_ns()
+    for line in lines:
+        call(line)
+    return (time.perf_counter_ns() - began) / 1e3 / len(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("text")
+    parser.add_argument("--small", help="another model, for sentences of one call")
     parser.add_argument("--sentences", type=int, default=20_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--write", action="store_true", help="write lm_states.md beside this file")
@@ -143,6 +170,12 @@ def main() -> None:
             mine, other = (1e6 * median(round_[i] for round_ in found) / count for i in (0, 1))
             ratio = median(theirs_s / ours_s for ours_s, theirs_s in found)
             rows.append(f"| {name} | {mine:.3f} | {other:.3f} | {ratio:.2f}× |")
+        lengths = []
+        for name in [options.model, *([options.small] if options.small else [])]:
+            counts = convert(name, Path(folder) / "each.mlm")
+            pair = NgramScorer.open(Path(folder) / "each.mlm"), kenlm.Model(name)
+            shown = f"order {len(counts)}, {sum(counts):,} n-grams"
+            lengths += sentence_rows(shown, *pair, " ".join(lines).split(), 4 * options.rounds)
         largest = max(abs(ours.score_sentence(each) / theirs.score(each) - 1) for each in lines)
     words = sum(len(line.split()) for line in lines) / len(lines)
     publish(
@@ -157,6 +190,13 @@ def main() -> None:
             "| | ours | KenLM's module | ratio |",
             "| --- | ---: | ---: | ---: |",
             *rows,
+            "",
+            f"A sentence a call by its words, microseconds: least and median of {4 * options.rounds} rounds of each "
+            "hundred sentences, wall time.",
+            "",
+            "| model | words | ours, least | KenLM's, least | ratio | ours, median | KenLM's, median | ratio |",
+            "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+            *lengths,
             "",
             f"Largest relative difference of a sentence's score: {largest:.1e} (theirs adds up in single precision).",
             "States meet where KenLM's do. Pairs are one call of ours, with numbers for words; its module takes",
