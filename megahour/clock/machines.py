@@ -58,6 +58,8 @@ class Machines(Options):
     """Seconds to decode and add the message of one worker (GTC, form update)."""
     update_density: float = Field(0.016, ge=1e-9, le=1)
     """Share of the update that GTC sends in form update."""
+    update_message_bytes: float | None = Field(None, gt=0)
+    """Bytes of one worker's message in form update. None: by `update_density`, without parameters sent whole."""
     knee_flows: float | None = Field(None, ge=1)
     """Number of flows into one link above which it congests. None: never."""
     worker_mtbf_hours: float | None = Field(None, gt=0)
@@ -82,7 +84,9 @@ class Machines(Options):
 
     @property
     def update_bytes(self) -> float:
-        """Bytes of one worker's message in the update form, without the few parameters that are sent uncompressed."""
+        """Bytes of one worker's message in the update form."""
+        if self.update_message_bytes is not None:
+            return self.update_message_bytes
         return self.parameters * (self.update_density * PLACE_BYTES + FLOAT_BYTES / BLOCK)
 
     def terms(self, *, block: int) -> Terms:

@@ -9,10 +9,10 @@ standard normals, B mini-batches per block, and
 where v and w are the times to send a dense gradient between nodes and within a node, and a is the latency of a message,
 the step times are
 
-    dense      1 + c f + √(u² + s²) E[N] + R(N)
+    dense      1 + c f + √(u² + s²) E[N] + b + R(N)
     ddp        1 + c f + √(u² + s²) E[N] + max(0, R(N) - h)
     ddp_powersgd  as dense, with R for its share of the bytes and twice the messages, plus its arithmetic p
-    local_sgd, bmuf    1 + c f + u E[N] + s E[N] / √B + R(N) / B
+    local_sgd, bmuf    1 + c f + u E[N] + s E[N] / √B + (b + R(N)) / B
     gtc        1 + c f + √(u² + s²) E[N] + e + d N + g (N - m) (1 + (F / F₀)²) + 2 b,   F = (N - m) m
     gtc update as gtc, with the e, d and g of the update form
     gtc in nodes  1 + c f + √(u² + s²) E[N] + e + R_node(m) + d n + g k (n - 1) + 2 b
@@ -21,8 +21,8 @@ the step times are
 
 c: slowdown of a full node; u, s: lasting and momentary spread of worker speeds; h: exchange time that DDP hides behind
 the backward pass (`dense` in a training stage sends after the backward pass); e, d: encoding with all that the trainer
-does besides, and decoding one message; b: an all-gather of a few bytes, of which gtc makes two, one to agree on weights
-and one of the messages; x: sending a dense gradient to a neighbour, while only these two wait;
+does besides, and decoding one message; b: an all-gather of a few bytes, by which our trainers agree on weights before
+they exchange; of gtc the messages are another; x: sending a dense gradient to a neighbour, while only these two wait;
 g: sending one worker's message through a node's link to all m workers of that node; F₀: number of flows at which
 a link congests (none: never); k: density of a node's sum relative to one worker's gradient; r: neighbours of a node, 2
 (1 with two nodes, where one node asks and waits and the other only serves); o: time that gossip in the order cta does
@@ -125,8 +125,12 @@ def _lock_step(n: int, t: Terms) -> float:
     return _alone(n, t) + math.hypot(t.spread, t.jitter) * mean_largest(n)
 
 
+def _meeting(n: int, t: Terms) -> float:
+    return t.meeting if n > 1 else 0.0
+
+
 def _dense(n: int, t: Terms) -> float:
-    return _lock_step(n, t) + _reduce(n, t)
+    return _lock_step(n, t) + _meeting(n, t) + _reduce(n, t)
 
 
 def _ddp(n: int, t: Terms) -> float:
@@ -142,7 +146,7 @@ def _low_rank(n: int, t: Terms) -> float:
 
 def _blocks(n: int, t: Terms) -> float:
     waits = (t.spread + t.jitter / math.sqrt(t.block)) * mean_largest(n)
-    return _alone(n, t) + waits + _reduce(n, t) / t.block
+    return _alone(n, t) + waits + (_meeting(n, t) + _reduce(n, t)) / t.block
 
 
 def _gtc(n: int, t: Terms) -> float:

@@ -180,6 +180,18 @@ def test_workers_of_gtc_meet_twice_in_a_step(trainer: str) -> None:
     assert MACHINES.model_copy(update={"meeting_s": 0.01}).terms(block=1).meeting * MACHINES.step_s == 0.01
 
 
+def test_workers_of_dense_and_of_blocks_meet_once_before_they_exchange() -> None:
+    terms = Terms(node_workers=1, meeting=0.1, block=5)
+    assert [step_time(name, 4, terms) for name in ("dense", "bmuf", "ddp")] == pytest.approx([1.1, 1.02, 1.0])
+    assert [step_time(name, 1, terms) for name in ("dense", "bmuf", "ddp")] == [1, 1, 1]
+
+
+def test_a_message_of_the_update_form_holds_what_is_sent_whole() -> None:
+    """Of an LSTM of 1 M weights, the biases are a third of it."""
+    sent = [MACHINES.model_copy(update={"update_message_bytes": b}).update_bytes for b in (None, 48_000.0)]
+    assert sent == [pytest.approx(24e6 * (0.016 * 2 + 4 / 2**15)), 48_000]
+
+
 def test_only_ddp_hides_a_part_of_its_exchange() -> None:
     terms = Terms(node_workers=1, dense_link=2.0, hidden=0.5)
     assert step_time("dense", 2, terms) - step_time("ddp", 2, terms) == 0.5
@@ -410,6 +422,7 @@ def test_constants_of_nodes_are_of_their_links(nodes: int, monkeypatch: pytest.M
     assert found is not None
     assert min(found.exchange_gbit or 0, found.bandwidth_gbit, found.meeting_s or 0) > 0
     assert found.model_fields_set >= {"latency_s", "encode_s", "decode_s", "update_encode_s", "update_decode_s"}
+    assert found.update_bytes > found.model_copy(update={"update_message_bytes": None}).update_bytes, "biases too"
 
 
 def test_a_step_of_powersgd_is_predicted_as_it_was_measured(monkeypatch: pytest.MonkeyPatch) -> None:
