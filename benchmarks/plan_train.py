@@ -150,7 +150,7 @@ def page(rows: list[Row], machines: dict[int, Machines], given: argparse.Namespa
         "- **A meeting** is what a second one adds to a round of one step. Among idle workers it takes the wire's",
         "  delay; after a step, messages wait for a processor, too.",
         "- **Sums and swaps** are means of many, in turns: of four workers a sum takes 0.54 to 0.89 s, as messages",
-        "  that arrive together overflow the wire's queue. The median of seven, measured before, was off by up to 10 %.",
+        "  that arrive together overflow the wire's queue. The median of seven was off by up to 10 %.",
         "- **Swaps** on the two edges of a worker do not wait for each other, as in gossip; in lock step all wait for",
         "  the slowest edge, 4 % more (four workers, by turns in a run apart: 768, 737 and, of gossip itself, 744 ms).",
         "- **A message of `gtc update`** has the biases whole: of 1 M weights, 48 kB instead of 32.",
