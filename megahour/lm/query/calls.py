@@ -10,7 +10,7 @@ from megahour.core.compiled import compiled
 from megahour.core.direct import Direct, int_of, is_true, new_float, new_int, new_triple, text_of
 from megahour.lm.query.scoring import score
 from megahour.lm.query.states import arrays_of, is_state, number_in, opened, step, vocabulary_of
-from megahour.lm.text.machine import address_of, int64_at, pointer, room_for_128, room_for_512
+from megahour.lm.text.machine import address_of, int32_at, int64_at, pointer, prefetch_at, room_for_128, room_for_512
 from megahour.lm.text.tokenise import BOUNDARY, END, PADDING, encode_block
 
 SHORT = 1000  # bytes of a text that is read without an allocation
@@ -112,6 +112,7 @@ def _stepped(places, state, word):  # type: ignore[no-untyped-def]
     logp, length, after = 0.0, np.int64(0), np.int64(0)
     if is_state(lm, state) and 0 <= word < lm.words:
         logp, length, after = step(lm, state, word)
+        prefetch_at(lm.segments_at + 16 * int32_at(lm.words_at + 16 * word + 8))  # where the next step will begin
     return new_triple(new_float(logp), new_int(length), new_int(after))
 
 

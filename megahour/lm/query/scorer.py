@@ -51,6 +51,7 @@ class NgramScorer:
         self._places = self.ngrams.places()
         self._at = int(self._places.ctypes.data)
         self._sentence, self._number = sentence_score.bound(self._at), word_number.bound(self._at)
+        self._first = int(first_state(self.ngrams, True))
         self._after, self._word_after = score_after.bound(self._at), score_word_after.bound(self._at)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -71,7 +72,7 @@ class NgramScorer:
 
     def begin(self, *, bos: bool = True) -> int:
         """The state at the beginning of a sentence; without `bos` that of an unknown history."""
-        return int(first_state(self.ngrams, bos))
+        return self._first if bos else 0
 
     def score(self, state: int, word: str | int) -> tuple[float, int, int]:
         """(log10 p, length of the n-gram that gave it, next state) of a word, given as text or number.
