@@ -23,6 +23,7 @@ BLOCK_BYTES = 1 << 23
 LINE_BYTES = 1 << 20  # longest line
 SHORT_BYTES = 1 << 10  # of most lines
 FOREWORD = 10_000  # lines before the header
+BYTE_ORDER_MARK = "\ufeff".encode()  # some editors put it before the first line
 MAX_ORDER = 32
 UNSEEN = -100.0  # log10 p of `<unk>` if the file lacks it, as in KenLM (build_binary -u)
 ITEM_BYTES = 6  # shortest line: limits the n-grams of a block
@@ -167,7 +168,7 @@ def shown(line: bytes) -> str:
 
 
 def _counts(reader: _Reader) -> list[int]:
-    while (line := reader.next()) != b"\\data\\":
+    while (line := reader.next()).removeprefix(BYTE_ORDER_MARK) != b"\\data\\":
         if reader.line > FOREWORD:
             reader.fail(rf"not an ARPA file: it has no line '\data\' among the first {FOREWORD:,}")
         if line.startswith(TOKENIZER):

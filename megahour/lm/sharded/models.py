@@ -13,7 +13,7 @@ from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.kinds import kind_of
 from megahour.core.stage import Inputs
 from megahour.lm.arpa import parse
-from megahour.lm.arpa.read import shown
+from megahour.lm.arpa.read import BYTE_ORDER_MARK, shown
 from megahour.lm.text.arrays import Float64, Int32
 from megahour.lm.text.compression import unpacked
 from megahour.lm.text.pieces import MAGIC, ByteRange, Piece
@@ -108,7 +108,7 @@ def sections(file: BinaryIO, name: str) -> Iterator[tuple[int, int, bytes]]:
         text = carry + data if data else carry + b"\n"
         cut = text.rfind(b"\n") + 1
         whole, carry = text[:cut], text[cut:]
-        place = 0
+        place = len(BYTE_ORDER_MARK) if not at and whole.startswith(BYTE_ORDER_MARK) else 0
         while place < len(whole):
             if whole[place : place + 1] != b"\\":
                 stop = whole.find(b"\n\\", place) + 1 or len(whole)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import io
+from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,6 +22,7 @@ from megahour.lm.arpa.model import NEVER, NgramModel, read_arpa, write_arpa
 from megahour.lm.query.batch import TextScore
 from megahour.lm.query.model_files import pack
 from megahour.lm.query.scorer import NgramScorer
+from megahour.lm.sharded.models import sections
 from megahour.lm.text.vocabulary import SPECIALS, Vocabulary
 
 QUESTIONS = ["the captain saw the old house", "a whale sang", "dawn", "the the the", "he left the boat by the river"]
@@ -252,6 +254,13 @@ def test_hostile_files_are_refused_with_line_and_reason(text: str, message: str,
     with pytest.raises(MegahourError, match=message) as caught:
         read_text(text, tmp_path)
     assert str(caught.value).startswith(f"{tmp_path}/model.arpa:")
+
+
+def test_a_byte_order_mark_before_the_header_is_no_text(tmp_path: Path) -> None:
+    text = arpa_of("-1\ta b", "-1\tb a")
+    assert read_text(f"\ufeff{text}", tmp_path) == read_text(text, tmp_path)
+    marked = [(order, lines) for order, _, lines in sections(BytesIO(f"\ufeff{text}".encode()), "lm.arpa")]
+    assert marked == [(order, lines) for order, _, lines in sections(BytesIO(text.encode()), "lm.arpa")]
 
 
 @pytest.mark.parametrize(
