@@ -99,7 +99,9 @@ def test_few_workers_predict_many_only_as_a_range() -> None:
     found = {e.cell[:2]: e.errors for e in extrapolated(most=16)}
     assert set(found) == {("gtc", 32), ("gtc", 64), ("bmuf", 32), ("bmuf", 64), ("bmuf", 128)}
     assert all(low < 0 < high for low, high in found.values())
-    assert found["gtc", 64][1] > 0.3, "no fall of GTC is seen before 64 workers"
+    assert found["gtc", 64][1] > 1, (
+        "no fall of GTC is seen before 64 workers: twice the speed-up, as long-trainings.md says"
+    )
 
 
 def test_the_knee_is_needed_for_the_fall_of_gtc() -> None:
