@@ -35,11 +35,13 @@ Form = Literal["arpa", "mapped", "kenlm"]
 
 
 def form_of(path: str | Path) -> Form:
-    """The format of a model's file, by its first bytes.
+    """The format of a model's file, by its first bytes; a pipe, which can be read only once, is ARPA.
 
     Raises ConfigError: there is no such file.
     """
     path = Path(path)
+    if path.is_fifo():
+        return "arpa"
     if not path.is_file():
         what = "a directory" if path.is_dir() else "no such file"
         raise ConfigError(f"{what}", where=str(path), remedy=f"give a model: .arpa, .arpa.gz, {SUFFIX} or KenLM's")

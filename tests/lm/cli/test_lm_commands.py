@@ -111,6 +111,7 @@ def test_quiet_leaves_the_last_line_and_the_file_has_the_phases(tmp_path: Path) 
     trained, made, converted, _ = map(json.loads, log.read_text().splitlines())
     assert (trained["event"], made["event"], converted["event"]) == ("phases", "finished", "phases")
     assert trained["phases"]["count"] >= 0
+    assert trained["cpu_s"].keys() == trained["phases"].keys()
     assert (made["path"], made["bytes"]) == (str(out), out.stat().st_size)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from pathlib import Path
 
@@ -22,6 +24,7 @@ from megahour.lm.query.lookup import checksum
 from megahour.lm.query.mapped import HEADER, VERSION, MappedModel, open_mapped
 from megahour.lm.query.mapped_import import build, from_model, load_arpa, to_arrays
 from megahour.lm.query.mapped_sink import estimate_mapped
+from megahour.lm.query.model_files import open_model
 from megahour.lm.text.sources import line_blocks
 from megahour.lm.text.vocabulary import SPECIALS, Vocabulary
 
@@ -48,6 +51,13 @@ def test_an_arpa_file_comes_out_as_it_went_in(name: str) -> None:
     mapped, model = load_arpa(path), read_arpa(path)
     assert mapped.sizes == model.sizes
     assert rounded(to_arrays(mapped)) == rounded(model)
+
+
+def test_an_arpa_file_may_come_through_a_pipe(tmp_path: Path) -> None:
+    """As in `megahour lm score <(zcat lm.arpa.gz) TEXT`: it is opened once, also to find out what it is."""
+    os.mkfifo(pipe := tmp_path / "63")
+    threading.Thread(target=pipe.write_bytes, args=((EXPECTED / "order3.arpa").read_bytes(),), daemon=True).start()
+    assert open_model(pipe).sizes == load_arpa(EXPECTED / "order3.arpa").sizes
 
 
 words = st.sampled_from(["a", "b", "c", "d"])
