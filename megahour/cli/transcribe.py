@@ -62,7 +62,9 @@ class Asked:
 @click.option("--rate-hz", default=0, help="Standard input is raw 16-bit mono audio at this sampling rate.")
 @end_options
 @click.option(
-    "--whole", is_flag=True, help="Treat each input as one utterance with all its pauses, as the stage `decode` does."
+    "--whole",
+    is_flag=True,
+    help="Treat each input as one utterance with all its pauses, as the stage `decode` does. For up to ten minutes.",
 )
 @log.logged
 @needing("audio", "train", install_as="transcribe")

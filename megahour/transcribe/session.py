@@ -22,6 +22,7 @@ from megahour.transcribe.streaming import USUAL, ChunkLengths, PieceStream, Stre
 
 MOST_FLOAT = 4.0  # peak allowed for float samples, nominally in ±1: resampling may overshoot
 BLOCK_S = 10  # of samples from Python that are processed at a time
+MOST_WHOLE_S = 600.0  # as `longest`; the memory of attention grows with the square of the length: an hour takes 16 GB
 UPDATE_S = 0.5  # audio between two partial results of a stream
 LIMITS = AudioLimits(silent_head_s=24 * 3600.0, max_clipped=1.0, silent_peak=0.0, cut_short=True)
 """Silent, clipped and unfinished audio is accepted here; audio that cannot be decoded is still refused."""
@@ -83,7 +84,7 @@ def transcribe(
         for files with a header.
     model: a recogniser, or the address of a model or run from which to make one.
     ends: rules for where pieces of speech end.
-    whole: treat the audio as one utterance, pauses included, as stage `decode` does.
+    whole: treat the audio as one utterance, pauses included, as stage `decode` does. For at most ten minutes.
     chunks: limit the model's context to these chunks, as in a stream; None: it sees a whole piece.
     settled: start the running mean from the mean of the first piece, as if the speaker had said it before; False: from
         the prior, as in streams. Always False with `whole`, with `chunks`, and for models trained on utterances that
@@ -107,7 +108,7 @@ def transcribe(
     counted = _counted(_blocks(audio, rate_hz, recogniser, result.remarks), result, recogniser, watch)
     heard: list[TagsOfPiece] = []
     if whole:
-        if rows := list(recogniser.front.rows_of(counted, [])):
+        if rows := list(recogniser.front.rows_of(_short(counted, result), [])):
             _recognise(recogniser, SpeechPiece(np.concatenate(rows), 0.0), plan, result, heard)
         return _tagged(recogniser, result, heard)
     # A model trained with the running means of speakers has hardly seen speech without one.
@@ -294,6 +295,15 @@ def _in_int16_scale(samples: NDArray[Any]) -> NDArray[np.float32]:
         what = f"samples of {samples.dtype} with a peak of {peak:g}"
         raise BadRecord("sample-scale", f"{what}; give int16, or floats from -1 to 1")
     return samples.astype(np.float32) * np.float32(FULL_SCALE / full_scale)
+
+
+def _short(blocks: Iterator[NDArray[np.float32]], result: Transcription) -> Iterator[NDArray[np.float32]]:
+    """`blocks`, unless they become too many for one utterance."""
+    for block in blocks:
+        if result.seconds > MOST_WHOLE_S:
+            what = f"more than {MOST_WHOLE_S:g} s, the limit of one utterance; without --whole any length will do"
+            raise BadRecord("too-long", what)
+        yield block
 
 
 def _counted(

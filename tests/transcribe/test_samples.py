@@ -100,6 +100,13 @@ def test_no_samples_are_no_words(recogniser: Recogniser) -> None:
     assert transcribe(np.zeros(0), recogniser, rate_hz=8000).text == ""
 
 
+def test_an_hour_is_not_one_utterance(recogniser: Recogniser) -> None:
+    """Attention over an hour used to take 16 GB, until the machine had no more."""
+    hour = np.broadcast_to(np.int16(0), 3600 * 8000)
+    with pytest.raises(BadRecord, match="more than 600 s, the limit of one utterance; without --whole any length"):
+        transcribe(hour, recogniser, rate_hz=8000, whole=True)
+
+
 @pytest.mark.parametrize(
     ("gain", "remark"),
     [(1, []), (4, ["% of the samples are at full scale (clipped)"]), (32768, ["where full scale is 1"])],
