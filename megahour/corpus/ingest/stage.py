@@ -25,7 +25,7 @@ class Ingest(Stage[IngestParams]):
     """One task per shard of the raw input, or per archive, `shard_mb` of files and rows of the source."""
 
     name = "ingest"
-    version = 14
+    version = 15
     params = IngestParams
     inputs = (Input("raw", optional=True, kinds=("raw", "clips")),)
 

@@ -219,9 +219,13 @@ def _timed_cues(text: str, rate_hz: int, *, is_vtt: bool) -> Iterator[Cue]:
 
 
 def _vtt_body(lines: list[str]) -> list[str]:
-    """A WebVTT cue ends at the first blank line; the next cue's identifier and NOTE blocks follow it."""
-    end = next((position for position, line in enumerate(lines) if not line.strip()), len(lines))
-    return lines[:end]
+    """A WebVTT cue ends at the first blank line; the next cue's identifier and NOTE blocks follow it.
+
+    A line of spaces before the text is part of it: YouTube shows an empty line above the first caption.
+    """
+    start = next((position for position, line in enumerate(lines) if line.strip() or not line), len(lines))
+    end = next((position for position in range(start, len(lines)) if not lines[position].strip()), len(lines))
+    return lines[start:end]
 
 
 def _srt_body(lines: list[str], last: bool) -> list[str]:

@@ -25,8 +25,9 @@ _TABLE_ROW = re.compile(r"\s*(\d{1,12}(?:\.\d+)?)\t(\d{1,12}(?:\.\d+)?)\t(.*)")
 _CLOCK = re.compile(r"(\d{1,4}):(\d\d):(\d\d)(\.\d+|:\d+(?:\.\d+)?)?")
 _OFFSET = re.compile(r"(\d{1,15}(?:\.\d+)?)(h|ms|m|s|f|t)")
 _DRAWING = re.compile(r"\{[^}]*\\p[1-9]")
-_LEADING_CLOCK = re.compile(
-    r"\s*[\[(]?(?:(\d{1,2}):)?(\d{1,3}):([0-5]\d)(?:[.,](\d{1,3}))?[\])]?:?(?:\s+[-–—]\s+|\s+|$)(.*)"
+_PLACE = r"(?:(\d{1,2}):)?(\d{1,3}):([0-5]\d)(?:[.,](\d{1,3}))?"
+_LEADING_CLOCK = re.compile(  # a start and an end in brackets are what Whisper prints
+    rf"\s*(?:[\[(]{_PLACE}\s*[-–—]+>?\s*{_PLACE}[\])]|[\[(]?{_PLACE}[\])]?):?(?:\s+[-–—]\s+|\s+|$)(.*)"
 )
 CLOCKED_SHARE = 0.5  # of a file's lines, above which its clocks are times and no part of its sentences
 FEWEST_CLOCKS = 3
@@ -153,7 +154,8 @@ def table_said(text: str) -> list[Said]:
 
 
 def clocked_said(text: str) -> list[Said]:
-    """Cues of lines that begin with a clock ("0:05 Hello", "[00:00:05.2] Hello", or the clock on a line of its own).
+    """Cues of lines that begin with a clock ("0:05 Hello", "[00:00:05.2] Hello", or the clock on a line of its own) or
+    two ("[00:05.200 --> 00:07.100] Hello").
 
     None, as the clocks are then spoken, unless they are on most lines, counting a bare clock and the line below it as
     one, begin in the first minutes and never fall. Lines without a clock belong to the cue before them.
@@ -163,8 +165,8 @@ def clocked_said(text: str) -> list[Said]:
     """
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     found = [_LEADING_CLOCK.fullmatch(line) for line in lines]
-    starts = [_seconds(match) for match in found if match]
-    bare = sum(bool(match and not match[5]) for match in found)
+    starts = [_seconds(match)[0] for match in found if match]
+    bare = sum(bool(match and not match[13]) for match in found)
     heading = next((n for n, match in enumerate(found) if match), len(found))
     if len(starts) < FEWEST_CLOCKS or len(starts) <= CLOCKED_SHARE * (len(lines) - bare) or heading > MOST_UNCLOCKED:
         return []
@@ -173,12 +175,19 @@ def clocked_said(text: str) -> list[Said]:
     said = [Said(math.nan, math.nan, "\n".join(lines[:heading]))] if heading else []
     for line, match in zip(lines[heading:], found[heading:], strict=True):
         if match:
-            said.append(Said(_seconds(match), math.nan, match[5]))
+            said.append(Said(*_seconds(match), match[13]))
         else:
             said[-1] = said[-1]._replace(text=f"{said[-1].text}\n{line}".strip())
     return said
 
 
-def _seconds(match: re.Match[str]) -> float:
-    hours, minutes, seconds, fraction, _ = match.groups()
+def _seconds(match: re.Match[str]) -> tuple[float, float]:
+    """Start and end of a line's clocks; NaN if it has only one."""
+    groups = match.groups()
+    return _place(*(groups[:4] if groups[1] else groups[8:12])), _place(*groups[4:8])
+
+
+def _place(hours: str | None, minutes: str | None, seconds: str | None, fraction: str | None) -> float:
+    if minutes is None or seconds is None:
+        return math.nan
     return int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + float(f"0.{fraction or 0}")

@@ -131,6 +131,20 @@ def test_clocks_before_most_lines_of_a_text_are_times(text: str) -> None:
     assert cues(text, ".txt") == [Cue(start, -1, line) for start, line in said]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[00:01.0 --> 00:03.2]  Hello there.\n[00:03.5 --> 00:04.0]  How are you?\n[01:00:04.0 --> 01:00:05.0]  Bye.",
+        "(0:01 - 0:03.2) Hello there.\n(0:03.5–0:04) How are you?\n(1:00:04 - 1:00:05) Bye.",
+    ],
+    ids=["as Whisper prints it", "with dashes"],
+)
+def test_a_start_and_an_end_in_brackets_are_times(text: str) -> None:
+    """They were spoken, "zero oh three two hundred hello there"."""
+    said = [(1000, 3200, "Hello there."), (3500, 4000, "How are you?"), (3_604_000, 3_605_000, "Bye.")]
+    assert cues(text, ".txt") == [Cue(*each) for each in said]
+
+
 def test_lines_without_a_clock_belong_to_the_one_before_and_a_heading_is_text() -> None:
     text = "The interview\n0:01 ANN: Hello.\nCome in.\n0:03 BOB: Yes.\n0:05 ANN: Sit down."
     read = [(cue.start_samples, cue.speaker, cue.raw.removeprefix(f"{cue.speaker}: ")) for cue in cues(text, ".txt")]

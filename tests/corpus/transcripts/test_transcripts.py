@@ -68,6 +68,22 @@ def test_srt_times_with_any_number_of_decimals_and_files_joined() -> None:
     ]
 
 
+def test_youtubes_first_caption_has_its_time() -> None:
+    """A line of one space stands above it; it had the time of the copy that stays on the screen below the next one."""
+    text = "WEBVTT\n\n" + "".join(
+        f"00:00:0{start}.000 --> 00:00:0{end} align:start position:0%\n{shown}\n\n"
+        for start, end, shown in [
+            (1, "2.990", " \nOne<00:00:01.500><c> two</c><00:00:02.000><c> three</c>"),
+            (3, "3.010", "One two three\n "),
+            (4, "5.990", "One two three\nfour<00:00:04.500><c> five</c><00:00:05.000><c> six</c>"),
+            (6, "6.010", "four five six\n "),
+            (7, "8.990", "four five six\nseven<00:00:07.500><c> eight</c>"),
+        ]
+    )
+    found = [(cue.start_samples // 16, spoken_text(cue.raw).split()) for cue in cues(text, ".vtt")]
+    assert found == [(1000, ["One", "two", "three"]), (4000, ["four", "five", "six"]), (7000, ["seven", "eight"])]
+
+
 def test_vtt_with_everything_in_it() -> None:
     text = """WEBVTT - a title
 Kind: captions
