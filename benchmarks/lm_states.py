@@ -178,12 +178,14 @@ def main() -> None:
             lengths += sentence_rows(shown, *pair, " ".join(lines).split(), 4 * options.rounds)
         largest = max(abs(ours.score_sentence(each) / theirs.score(each) - 1) for each in lines)
     words = sum(len(line.split()) for line in lines) / len(lines)
+    small = " --small SMALL.arpa" if options.small else ""
     publish(
         __file__,
         [
             "# Words asked for one after another, beside KenLM's Python module",
             "",
-            f"`python benchmarks/lm_states.py MODEL.arpa TEXT --write`: order {len(sizes)}, {sum(sizes) / 1e6:.1f} M",
+            f"`python benchmarks/lm_states.py MODEL.arpa TEXT{small} --write`: order {len(sizes)}, "
+            f"{sum(sizes) / 1e6:.1f} M",
             f"n-grams, KenLM's probing form; {len(lines):,} other sentences of {words:.1f} words. Microseconds of CPU,",
             f"medians of {options.rounds} rounds in turns; {machine(python(), load=load)}",
             "",
