@@ -33,26 +33,35 @@ TINY: dict[str, Any] = {
 """A training of a second."""
 
 
-def spoken(text: str, seed: int) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
-    """Samples, and the senone of each frame of 10 ms, of a text with silence around it."""
+def spoken(text: str, seed: int, tract: float = 1.0) -> tuple[NDArray[np.int16], NDArray[np.int16]]:
+    """Samples, and the senone of each frame of 10 ms, of a text with silence around it. tract: raises the formants."""
     rng = np.random.default_rng(seed)
     phones = ["SIL", *(phone for word in text.split() for phone in word), "SIL"]
     frames = [int(rng.integers(6, 14)) for _ in phones]
     parts = []
     for phone, n in zip(phones, frames, strict=True):
         time_s = np.arange(n * RATE_HZ // 100) / RATE_HZ
-        parts.append(sum((np.sin(2 * np.pi * hz * time_s) for hz in HERTZ[phone]), np.zeros(len(time_s))))
+        tones = [hz if hz < 200 else hz * tract for hz in HERTZ[phone]]
+        parts.append(sum((np.sin(2 * np.pi * hz * time_s) for hz in tones), np.zeros(len(time_s))))
     samples = 3000 * np.concatenate(parts) + rng.normal(0, 20, sum(map(len, parts)))
     senones = np.repeat([UNITS.senones.index(phone) for phone in phones], frames)
     return samples.astype(np.int16), senones[:-2].astype(np.int16)  # whole windows only
 
 
 def corpus(
-    folder: Path, speakers: int = 1, texts: Sequence[str] = TEXTS, said: Sequence[str] = ()
+    folder: Path,
+    speakers: int = 1,
+    texts: Sequence[str] = TEXTS,
+    said: Sequence[str] = (),
+    heard: Mapping[int, NDArray[np.int16]] | None = None,
 ) -> dict[str, Artifact]:
-    """Inputs of `tts-data`, a shard per speaker. said: texts spoken in place of the transcripts, phone for phone."""
+    """Inputs of `tts-data`, a shard per speaker.
+
+    said: texts spoken in place of the transcripts, phone for phone. heard: sounds in place of these utterances'.
+    """
     made = [spoken(text, seed) for seed, text in enumerate(texts)]
     sounds = [spoken(text, seed)[0] for seed, text in enumerate(said or texts)]
+    sounds = [(heard or {}).get(n, sound) for n, sound in enumerate(sounds)]
     utterances = audio_artifact(folder / "utterances", [sounds], RATE_HZ)
     columns = {"key": range(len(made)), "frames": [len(s) for _, s in made], "senones": [s for _, s in made]}
     arrays = [pa.array(columns[field.name], field.type) for field in SENONE_ALIGNMENTS]

@@ -26,7 +26,8 @@ from megahour.features.mel_spectrum import MelSpectrum
 from megahour.features.normalise import Moments
 from megahour.features.open_shards import OpenShards
 from megahour.features.sets import set_of
-from megahour.tts.durations import PAUSE, Timing, means_of, spoken_phones, timing
+from megahour.tts.durations import PAUSE, means_of, spoken_phones, timing
+from megahour.tts.other_sound import backgrounds, loudest_db, others, quiet_db
 from megahour.tts.params import TtsDataParams
 from megahour.tts.phones import scripts_of
 from megahour.units.hmm import SILENCE, Units, read_units
@@ -116,8 +117,6 @@ UNDETERMINED = "und"
 QUIET = 1e-3  # of full scale; an utterance whose peak is not above it counts as silent
 CLIPPED = 0.01  # a larger share of samples at full scale would teach the voice to clip
 LN_SEMITONE = float(np.log(2) / 12)
-GUARD = 2  # frames of 10 ms at either end of a pause that `background_db` ignores
-LEAST_SILENCE = 5
 BY_POLICY = ("no-derivatives", "not-aligned", "too-long", "loud-background")  # dropped, not quarantined
 Row = dict[str, Any]
 
@@ -169,10 +168,7 @@ class DataShard:
         times = timing(spoken, len(mel), pause=pause, edge=edge, longest=longest)
         hz = pitch(signal, rate_hz, *p.pitch_hz)
         own = slice(times.first, times.end)
-        behind = background_db(signal, spectrum.shift, times)
-        if behind is not None and behind < p.silence_db:
-            what = f"silence is only {behind:.0f} dB below the speech, silence_db is {p.silence_db:g}"
-            raise BadRecord("loud-background", f"{what}: music, noise, another voice, or a wrong alignment")
+        quiet, voiced = quiet_db(signal, spectrum.shift, times), np.resize(hz, len(mel))[own] > 0
         mel, logs = mel[own], filled(np.resize(hz, len(mel)))[own]
         return {
             **{name: row[name] for name in ("key", "speaker", "text", "set")},
@@ -183,6 +179,8 @@ class DataShard:
             "durations": times.frames,
             "pitch": means_of(logs, times.frames),
             "energy": means_of(mel.mean(axis=1), times.frames),
+            "quiet": quiet,
+            "voiced": voiced,
         }
 
 
@@ -200,30 +198,14 @@ def _signal(samples: NDArray[np.int16]) -> NDArray[np.float32]:
     return signal
 
 
-def background_db(signal: NDArray[np.float32], shift: int, times: Timing) -> float | None:
-    """Level of the phones over that of the pauses, in dB, of `signal` (samples,); None if there is too little silence.
-
-    The frames of a pause next to a phone do not count: they hold the end of the phone or its reverberation.
-    """
-    frames = (signal[: len(signal) // shift * shift].reshape(-1, shift).astype(np.float64) ** 2).mean(axis=1)
-    silent, ends = np.zeros(len(frames), bool), times.first + np.cumsum(times.frames)
-    said = np.zeros(len(frames), bool)
-    for phone, first, end in zip(times.phones, ends - times.frames, ends, strict=True):
-        if phone == PAUSE:
-            silent[first + GUARD : max(first + GUARD, end - GUARD)] = True
-        else:
-            said[first:end] = True
-    if silent.sum() < LEAST_SILENCE or not said.any():
-        return None
-    return float(10 * np.log10((frames[said].mean() + 1e-12) / (frames[silent].mean() + 1e-12)))
-
-
 def make_shard(p: TtsDataParams, inputs: Inputs, shard: int, out: ShardWriter) -> None:
     """Write the voice data and statistics of shard `shard` of the selection."""
     selection = inputs["selection"]
     table = selection.read_table(shard, columns=COLUMNS)
     made = list(_rows(DataShard(p, inputs), table.to_pylist(), inputs["utterances"], out))
-    rows = list(_confident(p, made, inputs["utterances"].url, out))
+    rows = list(
+        _of_the_voice(p, list(_confident(p, made, inputs["utterances"].url, out)), inputs["utterances"].url, out)
+    )
     moments = Moments.zero(p.mels)
     for row in rows:
         moments.add(row["features"])
@@ -283,5 +265,32 @@ def _confident(p: TtsDataParams, rows: Sequence[Row], source: str, out: ShardWri
             what = f"confidence {confidence:.1f}, least_confidence is {p.least_confidence:g}: {row['text'][:80]!r}"
             out.quarantine(row["key"], "doubtful-text", what, source=source)
             continue
-        out.kept()
         yield row
+
+
+def _of_the_voice(p: TtsDataParams, rows: Sequence[Row], source: str, out: ShardWriter) -> Iterator[Row]:
+    """Yield the rows in which the voice is heard, and nothing else; count for each voice what was found."""
+    unlike: dict[str, list[int]] = {}
+    bad: dict[int, tuple[str, str]] = {}
+    for voice in sorted({row["speaker"] for row in rows}):
+        own = [n for n, row in enumerate(rows) if row["speaker"] == voice]
+        under = backgrounds(*([rows[n][name] for n in own] for name in ("quiet", "phones", "durations", "voiced")))
+        for n in np.flatnonzero(under > loudest_db(under, p.silence_db)).tolist():
+            what = f"something sounds {-under[n]:.0f} dB below the speech, silence_db is {p.silence_db:g}"
+            bad[own[n]] = ("loud-background", what)
+        rest = [n for n in own if n not in bad]
+        features, phones, frames = ([rows[n][name] for n in rest] for name in ("features", "phones", "durations"))
+        odds = others(features, phones, frames, p.voice_distance)
+        for n in np.flatnonzero(odds > 0).tolist():
+            bad[rest[n]] = ("another-voice", f"the odds are {min(odds[n], 999):.0f} nats that another speaker is heard")
+        unlike[voice] = [len(own), int((under > -p.silence_db).sum()), int((odds > 0).sum())]
+    out.stats["unlike"] = unlike
+    for n, row in enumerate(rows):
+        reason, what = bad.get(n, ("", ""))
+        if reason in BY_POLICY:
+            out.drop(reason)
+        elif reason:
+            out.quarantine(row["key"], reason, f"{what}: {row['text'][:80]!r}", source=source)
+        else:
+            out.kept()
+            yield row

@@ -21,7 +21,7 @@ class TtsData(Stage[TtsDataParams]):
     """One task per shard of the selection. Utterances whose text is in `test` are left out, to keep the test unseen."""
 
     name = "tts-data"
-    version = 4
+    version = 5
     params = TtsDataParams
     inputs = (
         Input("selection"),
@@ -45,6 +45,7 @@ class TtsData(Stage[TtsDataParams]):
             "not-aligned": "give `units` whose `sets` have these utterances",
             "no-derivatives": "set no_derivatives if the speaker agrees to a voice",
             "loud-background": "lower silence_db to keep them",
+            "another-voice": "listen to some in `megahour report`; raise voice_distance to keep them",
             "doubtful-text": "compare their texts with their sound; lower least_confidence to keep them",
             "badly-aligned": "look at some in `megahour report`; raise phone_s to keep them",
         }
@@ -73,6 +74,13 @@ class TtsData(Stage[TtsDataParams]):
                 "tts-data: %.0f %% of the utterances of %r have another pitch: does the name stand for two speakers?",
                 *(100 * share, voice),
             )
+        unlike = unlike_voices([receipt.stats["unlike"] for receipt in receipts])
+        for voice, shares in unlike.items():
+            LOG.warning(
+                "tts-data: of the utterances of %r %.0f %% have music, noise or a voice under the speech, and in %.0f "
+                "%% another speaker is heard: listen to some",
+                *(voice, 100 * shares["background"], 100 * shares["another-voice"]),
+            )
         named = {name: sorted({each for r in receipts for each in r.stats[name]}) for name in NAMED}
         rules = {tag: rules_for(tag, p.languages, p.language) for tag in named["languages"]} if p.languages else {}
         spectrum = {name: getattr(p, name) for name in ("mels", "low_hz", "high_hz", "window_s")}
@@ -84,6 +92,7 @@ class TtsData(Stage[TtsDataParams]):
             **({"rules": rules} if rules else {}),
             "voices": dict(sorted(seconds.items())),
             "mixed_voices": mixed,
+            **({"unlike_voices": unlike} if unlike else {}),
             **named,
             **{name: _mean_and_deviation([r.stats[name] for r in receipts]) for name in ("pitch", "energy")},
             **global_statistics(receipts, []),
@@ -107,6 +116,23 @@ def mixed_voices(heights: Sequence[Mapping[str, Sequence[tuple[int, int]]]]) -> 
         median = every[len(every) // 2]
         shares[voice] = round(sum(abs(each - median) >= APART for each in every) / len(every), 4)
     return {voice: share for voice, share in shares.items() if share >= MIXED and found[voice].total() >= FEWEST}
+
+
+def unlike_voices(found: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, dict[str, float]]:
+    """Find voices whose data have at least `MIXED` of utterances with other sound.
+
+    found: for each shard, by voice, the number of utterances, of those with loud backgrounds, and of another speaker's.
+    Returns the shares by voice.
+    """
+    sums: dict[str, list[int]] = {}
+    for shard in found:
+        for voice, counts in shard.items():
+            sums[voice] = [a + b for a, b in zip(sums.get(voice, (0, 0, 0)), counts, strict=True)]
+    return {
+        voice: {"background": round(loud / count, 4), "another-voice": round(other / count, 4)}
+        for voice, (count, loud, other) in sorted(sums.items())
+        if loud + other >= MIXED * count and count >= FEWEST
+    }
 
 
 def _mean_and_deviation(moments: list[list[float]]) -> list[float]:

@@ -46,9 +46,14 @@ class TtsDataParams(Params):
     least_confidence: float = Field(-3.0, le=0)
     """Leave out utterances whose sound fits their phones worse, in nats a frame: the text is wrong, or music plays. It
     is judged where a shard has 50 utterances or more. -100 keeps all."""
-    silence_db: float = Field(10.0, ge=0)
-    """Smallest level difference between an utterance's speech and its silences, in dB. Less means music, noise or
-    another voice, which the voice would learn. Raise it for studio speech; 0 keeps all."""
+    silence_db: float = Field(18.0, ge=0)
+    """Smallest level difference between an utterance's speech and its quietest moments, in dB, less where frames are
+    voiced and the phones are not. Less means music, noise or a voice under the speech. A voice of 20 utterances or more
+    that is noisy throughout keeps what is at most 8 dB noisier than its median. 0 keeps all."""
+    voice_distance: float = Field(5.5, ge=0, json_schema_extra=LATER)
+    """Least distance of another speaker from the voice, in standard deviations of a dozen phones. What such a speaker
+    says is left out, also a part of an utterance; five utterances or more are found, in a shard with 200 of the voice.
+    100 keeps all."""
     sound: bool = Field(False, json_schema_extra=LATER)
     """Also write the samples, from which a vocoder learns (`train` with kind vocoder)."""
     no_derivatives: bool = False

@@ -33,9 +33,8 @@ from megahour.models.voice import VoiceModel
 from megahour.train.held_out.speech import HeldOutSpeech
 from megahour.train.session import train
 from megahour.train.stage import Train
-from megahour.tts.data_shard import background_db, confidences, forbids_derivatives
+from megahour.tts.data_shard import confidences, forbids_derivatives
 from megahour.tts.data_stage import mixed_voices
-from megahour.tts.durations import Timing
 from megahour.tts.params import ScoreSpeechParams, SpeakParams
 from megahour.tts.score_stage import ScoreSpeech
 from megahour.tts.speak_stage import Speak
@@ -156,19 +155,6 @@ def test_files_that_name_no_speaker_do_not_become_many_voices_in_silence(
     voice_data(tmp_path / "more", corpus(tmp_path / "b", speakers=16, texts=["ab ba"] * 16))
     assert "16 of 16 voices have less than a minute of speech" in caplog.text
     assert "--speaker NAME" in caplog.text
-
-
-def test_what_sounds_in_silence_is_measured_away_from_the_phones() -> None:
-    times = Timing([" ", "a", " ", "b", " "], np.array([12, 10, 3, 10, 2], np.int32), first=4)
-    level = np.full(50, 0.5)
-    level[:4] = 9.0  # before the utterance
-    level[16:26] = level[29:39] = 0.5
-    level[6:14] = 0.005
-    level[[4, 5, 14, 15, *range(26, 29), 39, 40]] = 0.4  # the ends of phones
-    signal = np.repeat(level, 80).astype(np.float32)
-    assert background_db(signal, 80, times) == pytest.approx(40)
-    short = Timing(times.phones, np.array([8, 10, 3, 10, 2], np.int32), first=8)
-    assert background_db(signal, 80, short) is None, "four frames of silence say nothing"
 
 
 def test_two_voices_under_one_name_are_detected_by_pitch() -> None:
