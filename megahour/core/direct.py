@@ -75,6 +75,8 @@ _forget_error = types.ExternalFunction("PyErr_Clear", types.void())
 _new_tuple = types.ExternalFunction("PyTuple_New", int64(int64))
 _put = types.ExternalFunction("PyTuple_SetItem", int32(int64, int64, int64))  # takes over the reference
 _address = ir.IntType(64)
+CONTENT = bytes.__basicsize__ - 1
+"""Where the bytes of a `bytes` object begin, from its address on."""
 
 
 @compiled

@@ -1,5 +1,5 @@
-"""The machine code behind `scorer`: Python objects in, Python objects out. A model is given by the address of
-`Ngrams.places`."""
+"""The machine code behind `scorer`: Python objects in, Python objects out. The functions are bound to the bytes of
+`Ngrams.places`, others get their address."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from numba import carray
 
 from megahour.core.compiled import compiled
-from megahour.core.direct import Direct, int_of, is_true, new_float, new_int, new_triple, text_of
+from megahour.core.direct import CONTENT, Direct, int_of, is_true, new_float, new_int, new_triple, text_of
 from megahour.lm.query.scoring import score
 from megahour.lm.query.states import arrays_of, is_state, number_in, opened, step, vocabulary_of
 from megahour.lm.text.machine import address_of, int32_at, int64_at, pointer, prefetch_at, room_for_128, room_for_512
@@ -24,14 +24,16 @@ compile."""
 
 @Direct
 def sentence_score(own, arguments, count):  # type: ignore[no-untyped-def]
-    """(text, bos, eos) → Σ log10 p of a short sentence; NaN if it is none, or has a line break."""
+    """(text) or (text, bos, eos) → Σ log10 p of a short sentence; NaN if it is none, or has a line break."""
     text, size = _text(int64_at(arguments), room_for_512())
     if size < 0:
         return new_float(np.nan)
-    bos, eos = is_true(int64_at(arguments + 8)) > 0, is_true(int64_at(arguments + 16)) > 0
+    bos = eos = True
+    if count > 1:
+        bos, eos = is_true(int64_at(arguments + 8)) > 0, is_true(int64_at(arguments + 16)) > 0
     tokens, logp = carray(room_for_512(), (1024,), np.int32), carray(room_for_512(), (1024,), np.float32)
     length = carray(room_for_128(), (1024,), np.int8)
-    lm = opened(int_of(own))
+    lm = opened(own + CONTENT)
     words, breaks = _encoded(lm, text, size, eos, tokens)
     if bos:
         begin, closed, end = np.int64(1), np.bool_(True), np.int64(END)
@@ -50,20 +52,20 @@ def sentence_score(own, arguments, count):  # type: ignore[no-untyped-def]
 @Direct
 def score_after(own, arguments, count):  # type: ignore[no-untyped-def]
     """(state, number) → (log10 p, n-gram length, next state); the length is 0 if the model lacks one of them."""
-    return _stepped(int_of(own), int_of(int64_at(arguments)), int_of(int64_at(arguments + 8)))
+    return _stepped(own + CONTENT, int_of(int64_at(arguments)), int_of(int64_at(arguments + 8)))
 
 
 @Direct
 def score_word_after(own, arguments, count):  # type: ignore[no-untyped-def]
     """The same for (state, short word)."""
-    places = int_of(own)
+    places = own + CONTENT
     return _stepped(places, int_of(int64_at(arguments)), _number(places, int64_at(arguments + 8)))
 
 
 @Direct
 def word_number(own, arguments, count):  # type: ignore[no-untyped-def]
     """(short word) → its number, UNKNOWN if the model lacks it; -1 if it is no such word."""
-    return new_int(_number(int_of(own), int64_at(arguments)))
+    return new_int(_number(own + CONTENT, int64_at(arguments)))
 
 
 @compiled

@@ -50,9 +50,10 @@ class NgramScorer:
         self.ngrams = Ngrams.of(self.model)
         self._places = self.ngrams.places()
         self._at = int(self._places.ctypes.data)
-        self._sentence, self._number = sentence_score.bound(self._at), word_number.bound(self._at)
+        own = self._places.tobytes()
+        self._sentence, self._number = sentence_score.bound(own), word_number.bound(own)
         self._first = int(first_state(self.ngrams, True))
-        self._after, self._word_after = score_after.bound(self._at), score_word_after.bound(self._at)
+        self._after, self._word_after = score_after.bound(own), score_word_after.bound(own)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return NgramScorer, (self.model,)  # addresses are of this process
@@ -97,7 +98,7 @@ class NgramScorer:
 
         `<s>` and `</s>` in the text are skipped, as everywhere in this package. Raises ValueError: a line break.
         """
-        found: float = self._sentence(sentence, bos, eos)
+        found: float = self._sentence(sentence) if bos and eos else self._sentence(sentence, bos, eos)
         if found == found:
             return found
         return float(np.sum(self._words(sentence, bos, eos)[1], dtype=np.float64))
