@@ -124,6 +124,7 @@ def measured_s(wire: EmulatedWire, workers: int, trainer: str, given: argparse.N
 def page(rows: list[Row], machines: dict[int, Machines], given: argparse.Namespace, load: float) -> list[str]:
     within = sum(abs(row.error) <= 0.10 for row in rows)
     constants = []
+    first = [f"nice {os.nice(0)}"] if os.nice(0) else []  # priority over the load of others
     for n, found in machines.items():
         figures = (f"{name} {value:.4g}" for name, value in found.model_dump(exclude_unset=True).items())
         constants.append(f"- {n} processes: {', '.join(figures)}")
@@ -133,7 +134,8 @@ def page(rows: list[Row], machines: dict[int, Machines], given: argparse.Namespa
         f"Command: `python benchmarks/plan_train.py --parameters {given.parameters} --workers {given.workers} "
         f"--seconds {given.seconds:g} --write`",
         "",
-        f"{machine(python(), load=load)} Load {os.getloadavg()[0]:.1f} at the end. An LSTM of {given.parameters:,}",
+        f"{machine(python(), *first, load=load)} Load {os.getloadavg()[0]:.1f} at the end.",
+        f"An LSTM of {given.parameters:,}",
         "weights, 32 chunks of 32 frames, SGD, one thread each; wires of "
         f"{RATE / 1e6:g} Mbit/s and {DELAY_S * 1e3:g} ms",
         "(`emulated_wire.py`), each process a node of its own. Blocks of 20, GTC at a density of 0.001, PowerSGD of",
