@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from megahour.core.errors import ConfigError, NothingKept
+from megahour.core.output import prepare_output, write_output
 from megahour.core.store import Artifact
 from megahour.runner import log
 
@@ -65,6 +66,8 @@ def command(audio: str, text: str, aligner: str, language: str, form: str, out: 
     for path in (audio, text):
         if not Path(path).is_file():
             raise ConfigError("no such file", where=path, remedy="check the path")
+    if out:
+        prepare_output(out)
     with tempfile.TemporaryDirectory(prefix="megahour-") as folder:
         aligned = _aligned(Path(folder), audio, text, aligner, language)
     for number, line in enumerate(aligned.lines, 1):
@@ -72,8 +75,6 @@ def command(audio: str, text: str, aligner: str, language: str, form: str, out: 
             log.say("line-not-found", f"line {number} not found ({line['reason']}): {line['text']}", line)
     made = written(aligned, form)
     if out:
-        from megahour.core.output import write_output
-
         write_output(out, made)
     else:
         sys.stdout.write(made)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
-import os
 import shutil
 import sys
 import tempfile
@@ -21,7 +19,7 @@ import click
 from megahour.cli.recogniser_options import chunk_options, end_options, recogniser_of, recogniser_options, taken
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.extras import needing
-from megahour.core.output import write_output
+from megahour.core.output import make_folder, write_output
 from megahour.runner import log
 
 if TYPE_CHECKING:
@@ -89,7 +87,7 @@ def command(audio: tuple[str, ...], live: bool, **values: Any) -> None:
     targets = _targets(inputs, asked)
     recogniser = recogniser_of(**which)
     if asked.out:
-        _make_folder(asked.out)  # now, and not once the first hours of audio are recognised
+        make_folder(asked.out)  # now, and not once the first hours of audio are recognised
     if live:
         _stream(recogniser, inputs[0], asked)
     elif failed := _transcribe_all(recogniser, inputs, targets, asked):
@@ -186,18 +184,8 @@ def _targets(inputs: list[tuple[str, str]], asked: Asked) -> Sequence[Path | Non
     return targets
 
 
-def _make_folder(path: str | Path) -> None:
-    """Raises StoreError: nothing can be written there."""
-    from megahour.core.surroundings import explaining
-
-    with explaining(path, Path(path).parent, resumes=False):
-        Path(path).mkdir(parents=True, exist_ok=True)
-        if not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
-
-
 def _write(target: Path, text: str) -> None:
-    _make_folder(target.parent)
+    make_folder(target.parent)
     write_output(target, text)
 
 

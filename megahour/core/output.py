@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +12,7 @@ from typing import BinaryIO
 
 from megahour.core.filesystems import file_system
 from megahour.core.surroundings import explaining
-from megahour.core.transfer import publish_bytes
+from megahour.core.transfer import is_local, publish_bytes
 
 STDOUTS = ("-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1")
 OPENED = {**dict.fromkeys(STDOUTS, 1), "/dev/stderr": 2, "/dev/fd/2": 2, "/proc/self/fd/2": 2}
@@ -36,6 +38,27 @@ def open_sink(path: str | Path) -> Iterator[BinaryIO]:
     held = OPENED.get(str(path))
     with Path(path).open("wb") if held is None else open(held, "wb", closefd=False) as file:
         yield file
+
+
+def make_folder(path: str | Path) -> None:
+    """Make a local folder for outputs before the work that they take. Raises StoreError: none can be written there."""
+    with explaining(path, Path(path).absolute().parent, resumes=False):
+        Path(path).mkdir(parents=True, exist_ok=True)
+        if not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+
+def prepare_output(path: str | Path) -> None:
+    """Check an output of `write_output` before the work that it takes; a store or a pipe is not checked.
+
+    Raises StoreError: its folder cannot be written to, or it is a folder itself.
+    """
+    if is_sink(path) or not is_local(file_system(str(path))[0]):
+        return
+    make_folder(Path(path).absolute().parent)
+    with explaining(path):
+        if Path(path).is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
 
 
 def write_output(path: str | Path, content: str | bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -11,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 
 from megahour.cli.main import app
-from megahour.core.output import is_sink, write_output
+from megahour.core.errors import StoreError
+from megahour.core.output import is_sink, prepare_output, write_output
 
 
 def piped(pipe: Path, *command: str | Path) -> bytes:
@@ -59,3 +61,17 @@ def test_what_is_written_to_as_it_stands(tmp_path: Path) -> None:
     assert [path for path in sinks if not is_sink(path)] == []
     files = ["a", "s3://bucket/-", "/dev/shm/a", "/dev/shm", tmp_path, tmp_path / "file", tmp_path / "none"]
     assert [path for path in files if is_sink(path)] == []
+
+
+def test_an_output_that_cannot_be_written_is_found_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    for path, words in [(tmp_path / "file" / "a.srt", "file"), (tmp_path / "folder", "folder: Is a directory")]:
+        with pytest.raises(StoreError, match=words):
+            prepare_output(path)
+    for good in (str(tmp_path / "new" / "a.srt"), str(tmp_path / "file"), "-", "/dev/null", "s3://bucket/a.srt"):
+        prepare_output(good)
+    assert (tmp_path / "new").is_dir()
+    aligned = ["align-file", "file", "file", "--aligner", "none", "--out", "folder"]
+    with contextlib.chdir(tmp_path):
+        assert isinstance(CliRunner().invoke(app, aligned).exception, StoreError)

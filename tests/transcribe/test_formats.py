@@ -33,6 +33,8 @@ def test_a_pause_ends_a_subtitle() -> None:
     assert vtt(made) == ("WEBVTT\n\n00:00:00.000 --> 00:00:01.000\na &lt;b&gt;\n\n01:01:01.500 --> 01:01:02.000\nc\n\n")
     assert ctm(made).splitlines()[1:] == ["my_talk.wav 1 0.300 0.700 <b> 0.5", "my_talk.wav 1 3661.500 0.500 c 1.0"]
     assert json.loads(as_json(made))["words"][0] == {"word": "a", "start": 0.0, "end": 0.25, "confidence": 0.9}
+    made.remarks.append("the file ends early")
+    assert json.loads(as_json(made))["remarks"] == ["the file ends early"], "for programs that see no standard error"
 
 
 def test_a_subtitle_ends_when_it_is_full() -> None:

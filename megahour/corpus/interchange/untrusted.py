@@ -210,7 +210,7 @@ def duration(value: Any, name: str) -> float:
     """A non-negative number of seconds. Raises BadRecord ``bad-time``."""
     good = isinstance(value, int | float) and not isinstance(value, bool)
     if not good or not 0 <= value < 1e9:  # false for NaN
-        raise BadRecord("bad-time", f"{name} = {str(value)[:40]} is not a non-negative number of seconds")
+        raise BadRecord("bad-time", f"{name} = {repr(value)[:40]} is not a non-negative number of seconds")
     return float(value)
 
 
