@@ -27,6 +27,7 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from megahour.core.compiled import compiled
+from megahour.core.jit import dispatcher
 
 _FASTCALL = 0x80  # METH_FASTCALL
 _SIGNATURE = int64(int64, int64, int64)
@@ -37,7 +38,7 @@ class Direct:
     of its arguments' addresses, and their number. It returns the address of a new object."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._code, self._name = compiled(function), function.__name__
+        self._code, self._name = dispatcher(function, for_c=True), function.__name__
 
     def bound(self, own: object) -> Callable[..., Any]:
         """The Python function, bound to an object."""

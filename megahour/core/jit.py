@@ -24,22 +24,26 @@ PATIENCE_S = 120.0
 """How long a process waits for another one that compiles the same function, before it compiles the function too."""
 
 
-def dispatcher(function: Callable[..., Any], *, fastmath: bool | set[str] = False, inline: bool = False) -> Any:
+def dispatcher(
+    function: Callable[..., Any], *, fastmath: bool | set[str] = False, inline: bool = False, for_c: bool = False
+) -> Any:
     """A numba dispatcher that compiles `function` on its first call and caches the result on disk: beside the module,
     in the user's cache folder or in NUMBA_CACHE_DIR.
 
     If none of these is writable, numba's `cache=True` raises an error. The function is then compiled without a cache,
     in every process, which takes a few seconds. Of several processes that need a function at the same time, as
-    the workers of an engine do, one compiles it and the others load the result.
+    the workers of an engine do, one compiles it and the others load the result. for_c: numba's wrapper for callers in
+    C too, which takes a twentieth of a compilation.
     """
+    options = {"nogil": True, "fastmath": fastmath, "no_cfunc_wrapper": not for_c}
     if inline:
         return njit(nogil=True, inline="always")(function)
     try:
-        made = njit(cache=True, nogil=True, fastmath=fastmath)(function)
+        made = njit(cache=True, **options)(function)
     except RuntimeError as error:
         if "no locator available" not in str(error):
             raise
-        return njit(nogil=True, fastmath=fastmath)(function)
+        return njit(**options)(function)
     made._cache._cache_file = _Index(made._cache._cache_file, function)
     made.compile = partial(_compile_once, made.compile, Path(f"{made._cache._cache_file._index_path}.lock"))
     return made

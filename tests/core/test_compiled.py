@@ -42,6 +42,16 @@ def test_other_errors_of_numba_are_raised(monkeypatch: pytest.MonkeyPatch) -> No
         dispatcher(len)
 
 
+@pytest.mark.parametrize("for_c", [False, True])
+def test_only_what_c_calls_has_a_wrapper_for_it(for_c: bool) -> None:
+    names: dict[str, Any] = {}
+    exec("def double(x):\n    return 2 * x", names)  # from disk its code would have no text
+    double = dispatcher(names["double"], for_c=for_c)
+    assert double(3) == 6
+    (result,) = double.overloads.values()
+    assert (result.fndesc.llvm_cfunc_wrapper_name in result.library.get_llvm_str()) == for_c
+
+
 def test_options_are_those_that_numba_would_read_one_by_one() -> None:
     flags, others = Flags(), Flags()
     flags.release_gil, flags.nrt = True, True
