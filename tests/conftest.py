@@ -42,20 +42,8 @@ COMPILED = tuple(
 )
 """Files whose kernels take a minute to compile, once: later files find them, where two at a time would both wait."""
 LONGEST = (
-    *(
-        "train",
-        "parallel",
-        "end_to_end",
-        "engine",
-        "runner",
-        "export",
-        "test_examples.py",
-        "test_extras.py",
-        "cli",
-        "lm",
-        "align",
-    ),
-    *("sync", "serve", "corpus"),
+    *("train", "parallel", "end_to_end", "engine", "runner", "export", "test_examples.py", "test_extras.py", "cli"),
+    *("lm", "align", "sync", "serve", "corpus"),
 )
 
 
