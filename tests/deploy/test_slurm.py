@@ -155,7 +155,8 @@ def test_a_training_on_two_nodes_that_is_killed_and_requeued_ends_with_the_same_
     cluster: Cluster, tmp_path: Path
 ) -> None:
     inputs = training_data(tmp_path, utterances(60, speakers=6), shards=2)
-    expected, _ = trained(tmp_path / "undisturbed", inputs, {**SETTINGS, "workers": 2})
+    together = {"workers": 2, "lanes": 2}  # two nodes have a lane for each worker
+    expected, _ = trained(tmp_path / "undisturbed", inputs, {**SETTINGS, **together})
     run, log = tmp_path / "run", tmp_path / "log"
     recipe = recipe_of(tmp_path, inputs, workers=2, min_nodes=2)
     job = cluster.submit("train.sbatch", log, "student", str(recipe), f"run={run}")
