@@ -4,11 +4,12 @@ python benchmarks/lm_large.py TEXT [TEXT …] [--words 105000000] [--orders 5 3]
     --folder F [--write]
 
 The corpus is sampled from the text as in `lm.py`. In turns, for each order: lmplz with one of the sizes of --memory,
-then `lm train` with one thread and with two; Spark at the end. So lmplz runs once with each size, and ours as often.
-Commands as a user gives them, start-up included; CPU is user and system time of all their processes. lmplz counts with
-the size that takes the least CPU, ours with the median. All files of ours have one SHA-256, and as many n-grams as
-lmplz's, or the script stops. Each run's figures stay in the folder: a later call measures what is missing. Models are
-removed; the folder needs 40 bytes an n-gram for a program at a time, Spark three times that (20 GB at order 5).
+then `lm train` with one thread and with two, then Spark with its own and with larger shards. So lmplz runs once with
+each size, and ours as often. Commands as a user gives them, start-up included; CPU is user and system time of all their
+processes. lmplz counts with the size that takes the least CPU, ours with the median. All files of ours have one
+SHA-256, and as many n-grams as lmplz's, or the script stops. Each run's figures stay in the folder: a later call
+measures what is missing. Models are removed; the folder needs 40 bytes an n-gram for a program at a time, Spark three
+times that (20 GB at order 5).
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from lm import helper, sampled, timed
 from lm_scale import sha256
 from page import machine, publish, python
 
-SPARK = "Spark"
+SPARK, LARGE = "Spark", "Spark, larger shards"
+ROWS = 4_000_000  # positions in a larger shard: 1.6 GB a task, as much as lmplz takes; the default is about a million
 
 
 @dataclass
@@ -80,9 +82,17 @@ class Plan:
     def _command(self, order: int, program: str, made: Path) -> tuple[list[str], Path]:
         ours = [sys.executable, "-m", "megahour", "lm"]
         shared = [str(self.text), "--order", str(order), "--quiet", "--out"]
-        if program == SPARK:
+        if program in (SPARK, LARGE):
             engine = ["--engine", "spark", "--workers", str(self.workers)]
-            return [*ours, "cluster", *shared, str(made / "cluster"), *engine], made / "cluster/arpa/shards/00000.arpa"
+            shards = ["--shard-rows", str(ROWS)] if program == LARGE else []
+            return [
+                *ours,
+                "cluster",
+                *shared,
+                str(made / "cluster"),
+                *engine,
+                *shards,
+            ], made / "cluster/arpa/shards/00000.arpa"
         arpa = made / "model.arpa"
         if program.startswith("lmplz"):
             where = ["-T", f"{made}/", "--text", str(self.text), "--arpa", str(arpa)]
@@ -94,9 +104,8 @@ def cells(plan: Plan, order: int, memory: list[str]) -> dict[str, list[Cell]]:
     """All runs of an order by program, in turns. Raises SystemExit: models differ."""
     found: dict[str, list[Cell]] = {}
     for turn, size in enumerate(memory):
-        for program in ([f"lmplz -S {size}"] if plan.lmplz else []) + ["1 thread", "2 threads"]:
+        for program in ([f"lmplz -S {size}"] if plan.lmplz else []) + ["1 thread", "2 threads", SPARK, LARGE]:
             found.setdefault(program, []).append(plan.cell(order, program, turn))
-    found[SPARK] = [plan.cell(order, SPARK, 0)]
     every = [cell for each in found.values() for cell in each]
     if len({tuple(cell.sizes) for cell in every}) > 1 or len({cell.digest for cell in every} - {""}) > 1:
         raise SystemExit(f"order {order}: models differ, see {plan.folder}")
@@ -110,8 +119,8 @@ def table(order: int, found: dict[str, list[Cell]], workers: int) -> Iterator[st
         cpu, wall, rss = (median(getattr(cell, what) for cell in each) for what in ("cpu_s", "wall_s", "rss"))
         ratio = f"{min(theirs) / cpu:.2f}" if theirs and not program.startswith("lmplz") else ""
         all_cpu = ", ".join(f"{cell.cpu_s:.1f}" for cell in each)
-        memory = "" if program == SPARK else f"{rss / 1e6:,.0f}"
-        shown = f"Spark, {workers} workers" if program == SPARK else program
+        memory = "" if program in (SPARK, LARGE) else f"{rss / 1e6:,.0f}"
+        shown = program.replace(SPARK, f"Spark, {workers} workers")
         load = f"{min(cell.load for cell in each):.1f} to {max(cell.load for cell in each):.1f}"
         yield f"| {order} | {shown} | {cpu:.1f} | {all_cpu} | {wall:.1f} | {memory} | {ratio} | {load} |"
 
@@ -146,13 +155,14 @@ def main() -> None:
             f"# {given.words:,} words, lmplz and Spark",
             "",
             f"`python benchmarks/lm_large.py TEXT … --words {given.words} --memory {' '.join(given.memory)} --write`:",
-            "sampled words; lmplz once with each size of memory, ours as often in turns, Spark once. CPU seconds of",
+            "sampled words; lmplz once with each size of memory, ours and Spark as often in turns. CPU seconds of",
             f"all processes, start-up included; ratio: the least of lmplz's to the median. {machine(python())}",
             "",
             "| order | program | CPU s, median | of each run | wall s | RSS, MB | lmplz's CPU to it | load before |",
             "| ---: | --- | ---: | --- | ---: | ---: | ---: | --- |",
             *rows,
             "",
+            f"Larger shards: `--shard-rows {ROWS}`, 1.6 GB a task, as lmplz may choose its memory, too.",
             "The models of `lm train` and Spark have one SHA-256, and as many n-grams of each order as lmplz's.",
         ],
         write=given.write,
