@@ -19,7 +19,7 @@ from megahour.sync.trainers.gossip_ring import Forking
 TURNS, EXCHANGES_S, LEAST, MOST = 3, 18.0, 4, 15
 
 
-class Link(NamedTuple):
+class LinkSpeed(NamedTuple):
     """`latency_s` of a message; Gbit/s of a sum of all workers, and of a swap with all neighbours on the ring."""
 
     latency_s: float
@@ -27,7 +27,7 @@ class Link(NamedTuple):
     ring_gbit: float
 
 
-def network(group: Group | None, parameters: int) -> Link | None:
+def network(group: Group | None, parameters: int) -> LinkSpeed | None:
     """The link of a worker of `group`; None for a single worker, and on workers outside the group.
 
     Sums and swaps take turns for `EXCHANGES_S`, so that a link that changes its speed does so for both.
@@ -50,7 +50,7 @@ def network(group: Group | None, parameters: int) -> Link | None:
     own = torch.tensor([[sums(count), swaps(count)] for _ in range(TURNS)], dtype=torch.float64)
     sum_s, swap_s = meanwhile(group, own.mean((0, 2)).tolist()).mean(0).tolist()
     vector_gbit = parameters * FLOAT_BYTES / GBIT
-    return Link(
+    return LinkSpeed(
         latency_s,
         hops / group.size * vector_gbit / max(sum_s - hops * latency_s, 1e-9),
         len(peers) * vector_gbit / max(swap_s - latency_s, 1e-9),

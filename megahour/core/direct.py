@@ -10,8 +10,8 @@ result by Python's stable C API:
 
     times.bound(5)(21)                # 105
 
-It holds the lock, so it has to be short, and must not raise: exceptions of such code are lost. It has to be called with
-all its arguments.
+It holds the lock, so it has to be short, and must not raise: exceptions of such code are lost. Nothing checks that a
+caller gives as many arguments as it reads.
 """
 
 from __future__ import annotations

@@ -33,11 +33,11 @@ def dispatcher(
     If none of these is writable, numba's `cache=True` raises an error. The function is then compiled without a cache,
     in every process, which takes a few seconds. Of several processes that need a function at the same time, as
     the workers of an engine do, one compiles it and the others load the result. for_c: numba's wrapper for callers in
-    C too, which takes a twentieth of a compilation.
+    C too, which takes up to a twentieth of a compilation.
     """
-    options = {"nogil": True, "fastmath": fastmath, "no_cfunc_wrapper": not for_c}
     if inline:
         return njit(nogil=True, inline="always")(function)
+    options = {"nogil": True, "fastmath": fastmath, "no_cfunc_wrapper": not for_c}
     try:
         made = njit(cache=True, **options)(function)
     except RuntimeError as error:

@@ -58,8 +58,8 @@ def vtt(transcript: Transcription) -> str:
 
 def as_json(transcript: Transcription) -> str:
     """One object: file, model, seconds, text, words with times and confidence, what was lost, and remarks on the audio
-    (cut short, clipped); also the tag that the model
-    predicts, such as `language` with `language_probability`, and the tag that it was `told`."""
+    (cut short, clipped); also the tag that the model predicts, such as `language` with
+    `language_probability`, and the tag that it was `told`."""
     return json.dumps(as_dict(transcript), ensure_ascii=False, indent=1) + "\n"
 
 

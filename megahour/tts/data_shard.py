@@ -202,10 +202,10 @@ def make_shard(p: TtsDataParams, inputs: Inputs, shard: int, out: ShardWriter) -
     """Write the voice data and statistics of shard `shard` of the selection."""
     selection = inputs["selection"]
     table = selection.read_table(shard, columns=COLUMNS)
+    source = inputs["utterances"].url
     made = list(_rows(DataShard(p, inputs), table.to_pylist(), inputs["utterances"], out))
-    rows = list(
-        _of_the_voice(p, list(_confident(p, made, inputs["utterances"].url, out)), inputs["utterances"].url, out)
-    )
+    confident = list(_confident(p, made, source, out))
+    rows = list(_of_the_voice(p, confident, source, out))
     moments = Moments.zero(p.mels)
     for row in rows:
         moments.add(row["features"])
@@ -283,6 +283,7 @@ def _of_the_voice(p: TtsDataParams, rows: Sequence[Row], source: str, out: Shard
         odds = others(features, phones, frames, p.voice_distance)
         for n in np.flatnonzero(odds > 0).tolist():
             bad[rest[n]] = ("another-voice", f"the odds are {min(odds[n], 999):.0f} nats that another speaker is heard")
+        # Without the allowance of `loudest_db`: a voice that is noisy throughout is kept, and warned of.
         unlike[voice] = [len(own), int((under > -p.silence_db).sum()), int((odds > 0).sum())]
     out.stats["unlike"] = unlike
     for n, row in enumerate(rows):

@@ -17,12 +17,12 @@ Phones = Sequence[NDArray[np.int16]]
 Durations = Sequence[NDArray[np.int32]]
 
 LEAST_PHONES = 5  # of an utterance that is judged
-LEAST_UTTERANCES = 200  # of a voice that others are told from
+LEAST_UTTERANCES = 200  # of a voice; with fewer, other speakers are not looked for
 GUARD = 2  # frames of 10 ms beside the first and the last phone that belong to the utterance
 EDGES_DB = 4.0  # the quietest frames of an utterance with its edges lie this much lower than those within it
 VOICED_DB = 60.0  # for the share of frames that are voiced where the phone is not
 MOST_VOICED = 0.07  # of that share that counts
-SPREAD_DB, LEAST_USUAL = 8.0, 20  # right utterances exceed the median of so many by this at most
+SPREAD_DB, LEAST_USUAL = 8.0, 20  # of 20 utterances or more, right ones exceed the median by at most 8 dB
 SILENT = 1  # the number of `PAUSE`
 CEPSTRA = 16
 WINDOW = 12  # phones

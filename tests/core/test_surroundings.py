@@ -114,7 +114,7 @@ def test_an_error_without_a_path_gets_one(tmp_path: Path) -> None:
 
 
 def test_of_a_rename_the_path_is_the_one_asked_for(tmp_path: Path) -> None:
-    """Not that of the temporary file, which nobody knows."""
+    """Not that of the temporary file, of which the user never heard."""
     (tmp_path / "out.txt").mkdir()
     (tmp_path / ".tmp").touch()
     with pytest.raises(StoreError, match=r"out\.txt: Is a directory"), explaining("here"):

@@ -1,4 +1,4 @@
-"""Music and voices under the speech, and other speakers, are told from the voice by its other utterances."""
+"""The other utterances of a voice show where music, other voices or other speakers are heard."""
 
 from __future__ import annotations
 
