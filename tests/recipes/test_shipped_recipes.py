@@ -29,6 +29,7 @@ def test_they_are_listed_with_what_they_are_about() -> None:
             "demo-end-to-end",
             "fsdd",
             "fsdd-end-to-end",
+            "fsdd-takes",
             "fsdd-voices",
             "language-model",
             "noisy-student",
