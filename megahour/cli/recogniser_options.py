@@ -78,7 +78,7 @@ _OF_THE_STAGE = {
     ),
 }
 """Parameters of `decode` that have no effect on one recording's transcript, with remedies."""
-_OF_GRAPHS = ("acoustic_scale", "prior_scale", "beam", "max_active")
+_OF_GRAPHS = ("acoustic_scale", "prior_scale", "beam", "max_active", "min_active")
 _WITHOUT_GRAPH = (
     *("beams", "ctc_search", "lm_scale", "word_bonus", "unknown_word", "low_order_scale"),
     *("hot_words", "hot_word_bonus", "attention_weight"),

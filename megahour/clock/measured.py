@@ -20,7 +20,6 @@ _GROWING: Mapping[Machine, set[str]] = {  # proportional to hours if only one ru
     **dict.fromkeys(("cores", "service"), set(QUANTITIES) - {"beside_s", "beside_cpu_s", "peak_bytes"}),
     "train": {"task_s", "device_s", "cpu_s", "read_bytes"},
 }
-_SEARCHES = {"decode"}  # stages whose tasks take as long as their model is unsure
 
 
 @dataclass(frozen=True)
@@ -97,8 +96,13 @@ def measured(
         longest=longest / mean if mean else 1.0,
         inputs=parents,
         shard_hours=shard_hours if own.in_sets else 0.0,
-        searches=output.manifest.stage in _SEARCHES,
+        searches=output.manifest.stage == "decode" and not _is_steady(output.manifest.params),
     )
+
+
+def _is_steady(decode: Mapping[str, Any]) -> bool:
+    """Whether a search with these parameters keeps as many paths a frame for any model, sure or not."""
+    return bool(decode.get("min_active", 0) >= decode["max_active"]) and not decode.get("nbest")
 
 
 def _net(timings: Iterable[Mapping[str, Any]], name: str) -> list[float]:

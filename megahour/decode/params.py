@@ -46,6 +46,9 @@ class DecodeParams(Params):
     """Drop paths that score this many nats below the best. A wider beam is more accurate and slower."""
     max_active: int = Field(7000, ge=1)
     """Largest number of active paths per frame. Lower it to bound time on noisy audio."""
+    min_active: int = Field(20, ge=0, json_schema_extra=LATER)
+    """With a graph: smallest number of active paths per frame, also outside `beam`; never more than `max_active`. Set
+    both alike (1000), and a frame costs the same however unsure the model is, so that `megahour plan` has a law."""
     scales: list[float] = Field([])
     """Acoustic scales to try on `sets`, which must not be the test set. The summary names the best one."""
     beams: int = Field(4, ge=1, le=256, json_schema_extra=LATER)

@@ -204,8 +204,9 @@ def _searchers(p: DecodeParams, inputs: Mapping[str, Artifact]) -> dict[float, S
             raise ConfigError(what, where=inputs["tuned"].url, remedy="run that step with `scales`")
         chosen = float(inputs["tuned"].summary["best_scale"])
     prior_scale = p.prior_scale if about["priors"] is not None else 0.0
+    options = SearchOptions(p.beam, p.max_active, chosen, prior_scale, p.min_active)
     searchers = {
-        scale: Searcher(graph, about["priors"], SearchOptions(p.beam, p.max_active, scale, prior_scale), fst)
+        scale: Searcher(graph, about["priors"], replace(options, acoustic_scale=scale), fst)
         for scale in (chosen, *(scale for scale in p.scales if scale != chosen))
     }
     if "lm" in inputs:

@@ -32,12 +32,14 @@ class SearchOptions:
     """Pruning and scales. Narrower pruning is faster, wider is closer to exact search.
 
     beam: paths that are worse than the best by more nats are dropped. max_active: most active paths per frame.
+    min_active: fewest, also outside the beam; at most max_active - 1 are asked of kaldi-decoder.
     """
 
     beam: float
     max_active: int
     acoustic_scale: float
     prior_scale: float
+    min_active: int = 20  # kaldi-decoder's own
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class Searcher:
         self.options, self.words = options, graph.words
         self.labels = int(graph.fst.arcs["ilabel"].max(initial=0))
         self._fst = to_kaldifst(graph.fst) if fst is None else fst
-        fewest = min(20, options.max_active - 1)  # 20 is kaldi-decoder's own, which refuses a smaller max_active
+        fewest = min(options.min_active, options.max_active - 1)  # kaldi-decoder refuses a min_active that is not below
         self._config = kaldi_decoder.FasterDecoderOptions(
             beam=options.beam, max_active=options.max_active, min_active=fewest
         )

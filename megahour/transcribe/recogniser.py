@@ -235,7 +235,7 @@ class Recogniser:
         graph, about = read_graph(inputs["graph"])
         p = self.parts.search
         prior_scale = p.prior_scale if about["priors"] is not None else 0.0
-        options = SearchOptions(p.beam, p.max_active, p.acoustic_scale, prior_scale)
+        options = SearchOptions(p.beam, p.max_active, p.acoustic_scale, prior_scale, p.min_active)
         return Searcher(graph, about["priors"], options), int(about.get("silence") or 0)
 
     def _spoken(self) -> dict[str, list[list[int]]]:

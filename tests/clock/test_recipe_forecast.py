@@ -251,6 +251,26 @@ def test_a_search_costs_what_it_costs_in_a_run_of_surer_models() -> None:
         with_searches_of([sets], run(2.0))
 
 
+@pytest.mark.parametrize(
+    ("params", "searches"),
+    [
+        ({"max_active": 700}, True),
+        ({"max_active": 700, "min_active": 699}, True),
+        ({"max_active": 700, "min_active": 700}, False),
+        ({"max_active": 700, "min_active": 700, "nbest": 5}, True),
+    ],
+)
+def test_a_search_with_as_many_paths_in_each_frame_has_a_law(
+    tmp_path: Path, params: dict[str, int], searches: bool
+) -> None:
+    """Its n-best list comes from another search, without such a number."""
+    artifact = write_artifact(tmp_path, [({}, {".json": b"x"})], {}, params=params)
+    about = json.loads((tmp_path / "manifest.json").read_text("utf-8"))
+    (tmp_path / "manifest.json").write_text(json.dumps(about | {"stage": "decode"}))
+    (tmp_path / "timings/total.json").write_text('{"seconds": 9.0, "workers": 2}')
+    assert measured("it", artifact, "service", 1, {}, ()).searches == searches
+
+
 def test_a_step_that_is_not_made_from_the_audio_does_not_grow() -> None:
     """Texts and their model are the same for any audio: 5 and 6 s are noise. What reads both may grow."""
 

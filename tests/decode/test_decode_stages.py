@@ -458,6 +458,17 @@ def test_mismatched_inputs_are_refused_before_anything_runs(
             run_stage(Decode(), params, {**good, **change}, output, engine, work=tmp_path / "work")
 
 
+def test_the_fewest_active_paths_are_refused_where_the_search_has_no_such_number(made: dict[str, Artifact]) -> None:
+    Decode().check(DecodeParams(min_active=1000), {"features", "model", "graph"})
+    for roles_, more in [
+        ({"features", "model"}, {}),
+        ({"features", "model", "graph"}, {"lattice": 6.0}),
+        ({"features", "model", "graph", "lm", "graph_lm"}, {}),
+    ]:
+        with pytest.raises(ConfigError, match="`min_active` applies only to a search of `graph`"):
+            Decode().check(DecodeParams(min_active=1000, **more), roles_)
+
+
 def test_an_utterance_that_cannot_be_searched_goes_to_quarantine_and_the_next_is_decoded(
     made: dict[str, Artifact], tmp_path: Path
 ) -> None:

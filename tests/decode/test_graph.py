@@ -133,6 +133,15 @@ def test_a_search_in_parts_finds_what_it_finds_in_the_whole(seed: int, split: li
         assert stream.best == searcher(frames[:seen])
 
 
+@pytest.mark.parametrize("seed", [0, 1, 4])
+def test_the_fewest_active_paths_are_kept_outside_the_beam_too(seed: int) -> None:
+    graph, frames = build_graph(language_model(), LEXICON, 4, silence=0), random_posteriors(seed, 8, 4)
+    narrow = replace(WIDE, beam=0.01, max_active=50)
+    lost, kept = (Searcher(graph, None, replace(narrow, min_active=fewest))(frames) for fewest in (0, 50))
+    assert kept == Searcher(graph, None, WIDE)(frames)
+    assert (lost.words, lost.final) != (kept.words, kept.final)
+
+
 def test_priors_and_scale_change_the_likelihoods_as_written() -> None:
     graph = build_graph(language_model(), LEXICON, 4, silence=0)
     frames, priors = random_posteriors(0, 3, 4), [0.7, 0.1, 0.1, 0.1]
