@@ -113,8 +113,8 @@ def page(given: argparse.Namespace, rows: list[Row], load: float) -> list[str]:
         f"`{given.key}` {given.sizes.replace(',', ' and ')}, that of {given.size} "
         "was planned from their books (`megahour plan --hours --from --from`), and then made.",
         "",
-        f"Within 20 %: {near} of {len(ruled)} steps that take {LEAST_S:.0f} s or more and have a law. "
-        f"Within the planned range: {inside} of {len(searches)} that search.",
+        f"Within 20 %: {near} of {len(ruled)} steps that take {LEAST_S:.0f} s or more and have a law."
+        + f" Within the planned range: {inside} of {len(searches)} that search." * bool(searches),
         "",
         "| step | planned, {0} | took, {0} | difference |".format("CPU s of tasks and models" if given.cpu else "s"),
         "| --- | ---: | ---: | ---: |",
