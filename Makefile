@@ -7,7 +7,10 @@ BIN := $(VENV)/bin
 # Where it is set, each of the processes that the suite starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test suite faults mutants check style types site docs bench sbom hashes clean
+# The newest Python that every package of [all] has wheels for.
+NEWEST ?= python3.13
+
+.PHONY: demo test newest smoke suite faults mutants check style types site docs bench sbom hashes clean
 
 demo: $(VENV)/installed
 	$(BIN)/megahour run demo
@@ -15,6 +18,17 @@ demo: $(VENV)/installed
 # Beside each other: mypy works for half a minute on one core, and some tests wait for others' processes.
 test: $(VENV)/installed-dev
 	$(MAKE) --no-print-directory --jobs 4 style types site suite
+
+# With the newest Python, where there is one: every module, and the first steps of a recipe. The whole suite with it is
+# make test PYTHON=python3.13.
+newest:
+	@if $(NEWEST) -c '' 2>/dev/null; then $(MAKE) --no-print-directory smoke PYTHON=$(NEWEST); \
+	else echo "no $(NEWEST) on the PATH: nothing was tried with it"; fi
+
+smoke: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[all]'
+	$(BIN)/python -W error::SyntaxWarning tests/import_all.py
+	rm -rf $(VENV)/smoke && $(BIN)/megahour run demo run=$(VENV)/smoke --until recordings
 
 suite: $(VENV)/installed-dev
 	$(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
