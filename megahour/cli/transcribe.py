@@ -44,6 +44,7 @@ class Asked:
     whole: bool
     rate_hz: int
     chunks: ChunkLengths | None
+    channel: int
 
 
 @click.command("transcribe")
@@ -58,6 +59,12 @@ class Asked:
 @click.option("--stream", "live", is_flag=True, help="Show words while the audio arrives, for a single input.")
 @chunk_options
 @click.option("--rate-hz", default=0, help="Standard input is raw 16-bit mono audio at this sampling rate.")
+@click.option(
+    "--channel",
+    type=click.IntRange(0),
+    default=0,
+    help="Transcribe this channel of each file, such as one of the two people on a call. 0: their mix.",
+)
 @end_options
 @click.option(
     "--whole",
@@ -82,6 +89,9 @@ def command(audio: tuple[str, ...], live: bool, **values: Any) -> None:
     if asked.rate_hz and any(path != PIPE for path, _ in inputs):
         remedy = f"send it to standard input: megahour transcribe {PIPE} --rate-hz {asked.rate_hz} < FILE"
         raise ConfigError("--rate-hz describes raw samples, not a file", where="transcribe", remedy=remedy)
+    if asked.channel and (live or asked.rate_hz):
+        what = "--channel applies to files, not to streams or raw samples"
+        raise ConfigError(what, where="transcribe", remedy="leave it out, or --stream and --rate-hz")
     if live and (len(inputs) != 1 or asked.out):
         raise ConfigError(f"--stream with {len(inputs)} inputs", where="transcribe", remedy="give one, without --out")
     targets = _targets(inputs, asked)
@@ -193,7 +203,7 @@ def _transcribe(recogniser: Recogniser, path: str, asked: Asked) -> Transcriptio
     from megahour.transcribe.live import UNSENT
     from megahour.transcribe.session import transcribe
 
-    how: dict[str, Any] = {"ends": asked.ends, "whole": asked.whole, "chunks": asked.chunks}
+    how: dict[str, Any] = {"ends": asked.ends, "whole": asked.whole, "chunks": asked.chunks, "channel": asked.channel}
     if path != PIPE:
         try:
             file = Path(path).open("rb")  # noqa: SIM115

@@ -73,6 +73,7 @@ def transcribe(
     whole: bool = False,
     chunks: ChunkLengths | None = None,
     settled: bool = True,
+    channel: int = 0,
     watch: Callable[[float], None] | None = None,
 ) -> Transcription:
     """Transcribe a recording of any length, in bounded memory.
@@ -89,11 +90,13 @@ def transcribe(
     settled: start the running mean from the mean of the first piece, as if the speaker had said it before; False: from
         the prior, as in streams. Always False with `whole`, with `chunks`, and for models trained on utterances that
         start from the prior (`restarts` of stage `features`).
+    channel: of a file, the number of the channel to transcribe, from 1; 0: the mix of all.
     watch: called with the seconds of audio read so far; an exception that it raises stops the transcription.
 
     Raises
     ------
-    BadRecord: the audio cannot be decoded (with the reason), or samples have several channels or an unknown scale.
+    BadRecord: the audio cannot be decoded (with the reason) or has no such `channel`, or samples have several channels
+    or an unknown scale.
     ConfigError: see `parts_of` and `Recogniser`; or the model cannot use `chunks` of that many milliseconds.
 
     Example: `transcribe("talk.mp3", "runs/demo").text`. For many recordings make a `Recogniser` once and pass it.
@@ -102,10 +105,11 @@ def transcribe(
     if isinstance(audio, str | os.PathLike):
         with Path(audio).open("rb") as file:
             how: dict[str, Any] = {"ends": ends, "rate_hz": rate_hz, "whole": whole, "chunks": chunks}
+            how["channel"] = channel
             return transcribe(file, recogniser, name=name or str(audio), settled=settled, watch=watch, **how)
     plan = None if chunks is None else plan_of(recogniser, chunks)
     result = Transcription(name, recogniser.parts.model_name, told=recogniser.told)
-    counted = _counted(_blocks(audio, rate_hz, recogniser, result.remarks), result, recogniser, watch)
+    counted = _counted(_blocks(audio, rate_hz, recogniser, result.remarks, channel), result, recogniser, watch)
     heard: list[TagsOfPiece] = []
     if whole:
         if rows := list(recogniser.front.rows_of(_short(counted, result), [])):
@@ -251,18 +255,22 @@ def _tagged(recogniser: Recogniser, result: Transcription, heard: Sequence[TagsO
 
 
 def _blocks(
-    audio: BinaryIO | ArrayLike, rate_hz: int, recogniser: Recogniser, remarks: list[str]
+    audio: BinaryIO | ArrayLike, rate_hz: int, recogniser: Recogniser, remarks: list[str], channel: int
 ) -> Iterator[NDArray[np.float32]]:
     if not hasattr(audio, "read"):
         return _samples(np.asarray(audio), rate_hz, recogniser)
     file = cast(BinaryIO, audio)
-    return live_blocks(file, recogniser.front.rate_hz, rate_hz) if rate_hz else _decoded(file, recogniser, remarks)
+    if rate_hz:
+        return live_blocks(file, recogniser.front.rate_hz, rate_hz)
+    return _decoded(file, recogniser, remarks, channel)
 
 
-def _decoded(file: BinaryIO, recogniser: Recogniser, remarks: list[str]) -> Iterator[NDArray[np.float32]]:
-    decoder = Decoder(file, recogniser.front.rate_hz, limits=LIMITS)
+def _decoded(file: BinaryIO, recogniser: Recogniser, remarks: list[str], channel: int) -> Iterator[NDArray[np.float32]]:
+    decoder = Decoder(file, recogniser.front.rate_hz, limits=LIMITS, channels="split" if channel else "mix")
+    if channel > decoder.channels_out:
+        raise BadRecord("no-such-channel", f"channel {channel} of {decoder.channels_out}")
     for block in decoder.blocks():
-        yield block[:, 0].astype(np.float32)
+        yield block[:, max(0, channel - 1)].astype(np.float32)
     remarks += [*decoder.stats.remarks, *_too_loud(decoder.stats)]
 
 

@@ -6,6 +6,7 @@ import cProfile
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import soundfile
 from click.testing import CliRunner
 from exported import model, voice
@@ -84,3 +85,17 @@ def test_a_pipe_without_samples_or_header_says_what_to_do(tmp_path: Path) -> Non
     live = CliRunner().invoke(command, [*asked, "--rate-hz", "8000", "--stream"], input=b"")
     assert "no audio arrived" in str(live.exception)
     assert CliRunner().invoke(command, [*asked, "--rate-hz", "8000"], input=raw).exit_code == 0
+
+
+def test_one_channel_of_two(tmp_path: Path) -> None:
+    one, other = voice(1.5, 1), voice(1.5, 2)
+    soundfile.write(tmp_path / "call.wav", np.stack([one, other], axis=1), 8000)
+    soundfile.write(tmp_path / "other.wav", other, 8000)
+    asked = ["--model", model(tmp_path / "model", "tdnn").url]
+    heard = CliRunner().invoke(command, [str(tmp_path / "call.wav"), *asked, "--channel", "2"]).output
+    assert heard.strip()
+    assert heard == CliRunner().invoke(command, [str(tmp_path / "other.wav"), *asked]).output
+    none = CliRunner().invoke(command, [str(tmp_path / "call.wav"), *asked, "--channel", "3"])
+    assert "no-such-channel: channel 3 of 2" in none.output
+    live = CliRunner().invoke(command, ["-", *asked, "--channel", "1", "--rate-hz", "8000"], input=b"")
+    assert "--channel applies to files" in str(live.exception)

@@ -217,6 +217,7 @@ class _Shard:
             self.tally.example("odd-audio", item.name, remark)
         self.out.stat("unfinished_files", int(bool(decoder.stats.unfinished)))
         self.out.stat("files_with_opposite_channels", int(decoder.stats.opposite_samples > 0))
+        self.out.stat("files_with_separate_channels", int(decoder.stats.separate))
         return _Encoded(decoder.stats, flacs, [digest.hexdigest() for digest in digests], peaks)
 
     def _write(self, item: Item, info: SideInfo, candidates: Candidates, encoded: _Encoded) -> None:

@@ -17,6 +17,7 @@ from megahour.corpus.text.language_id import check_language
 ODD_AUDIO = {
     "unfinished_files": "files that end early or declare no samples, read to their end",
     "files_with_opposite_channels": "files whose channels cancel each other, of which one was taken",
+    "files_with_separate_channels": "files whose two channels hold different voices, which were mixed",
 }
 """By statistic: what is odd about files that were kept, named in the shards' `examples` under `odd-audio`."""
 
@@ -25,7 +26,7 @@ class Ingest(Stage[IngestParams]):
     """One task per shard of the raw input, or per archive, `shard_mb` of files and rows of the source."""
 
     name = "ingest"
-    version = 15
+    version = 16
     params = IngestParams
     inputs = (Input("raw", optional=True, kinds=("raw", "clips")),)
 
@@ -87,7 +88,7 @@ class Ingest(Stage[IngestParams]):
             **licence_remedies(name for name, numbers in licences.items() if numbers.get("dropped")),
             "no-transcript": _find_transcripts(p, receipts),
             **dict.fromkeys(("language-mismatch", "script-mismatch", "audio-language-mismatch"), spoken),
-            "truncated-audio": "keep what there is of WAV files with --on-cut-short keep",
+            "truncated-audio": "keep what there is with --on-cut-short keep",
             "silent-channel": "lower --silent-peak if they are not silent",
         }
 

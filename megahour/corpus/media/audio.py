@@ -19,11 +19,22 @@ import soxr
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.media.complaints import Complaints
-from megahour.corpus.media.containers import Sniffed, byte_size, check_container, counts_frames, sniff
+from megahour.corpus.media.containers import (
+    Sniffed,
+    byte_size,
+    check_container,
+    counts_frames,
+    sniff,
+    zeros_before_mpeg,
+)
 from megahour.corpus.media.soundfiles import DecodeError, Float32, SoundFileReader, SoundReader, Watched
 
 FULL_SCALE = 32768.0
 LEAST_LEFT = 0.01  # of the channels' energy in their mix; of independent sound in 16 channels a sixteenth is left
+LONE_LEVEL = 100.0  # ratio of energies: 20 dB above the other channel, where only one is heard
+HEARD_LEVEL = 1e-5  # mean square, 50 dB below full scale
+LONE_SHARE = 0.1  # of the time in which something is heard: of two people in turns, each has more
+LONE_SAMPLES = 1024
 CLIPPED_LEVEL = 0.9999  # 32767/32768 counts as clipped, 32766/32768 does not
 # Unread bytes allowed at the end of a file: MP3 and FLAC files may end with tags.
 MAX_TAIL_BYTES = {"FLAC": 1 << 16, "MP3": 1 << 20}
@@ -37,7 +48,7 @@ Int16 = npt.NDArray[np.int16]
 class AudioLimits:
     """Limits on a recording. Decoding stops if the first `silent_head_s` seconds are silent.
 
-    cut_short: read WAV files that end before the length in their header.
+    cut_short: read files that end before the length in their header as far as they go.
     """
 
     max_bytes: int = 8 << 30
@@ -66,6 +77,8 @@ class AudioStats:
     peak: float = 0.0
     unfinished: str = ""  # how the file ends early
     opposite_samples: int = 0  # where the channels cancel each other, and one was taken
+    heard_samples: int = 0  # where one of two channels or both are heard
+    lone_samples: tuple[int, int] = (0, 0)  # where only the first is heard, and only the second
 
     @property
     def seconds_in(self) -> float:
@@ -78,7 +91,19 @@ class AudioStats:
             f"in {self.opposite_samples / self.rate_hz_in:.1f} of {self.seconds_in:.1f} s the channels cancel each "
         )
         opposite += "other (opposite phase): one of them was taken there"
-        return [self.unfinished] * bool(self.unfinished) + [opposite] * bool(self.opposite_samples)
+        first, second = (samples / self.rate_hz_in for samples in self.lone_samples)
+        separate = f"the two channels hold different voices (only the first is heard for {first:.1f} s, only the second"
+        separate += f" for {second:.1f} s) and were mixed: take each channel by itself"
+        return [
+            *[self.unfinished] * bool(self.unfinished),
+            *[opposite] * bool(self.opposite_samples),
+            *[separate] * self.separate,
+        ]
+
+    @property
+    def separate(self) -> bool:
+        """Whether two channels that were mixed hold different voices, as recorders of calls write them."""
+        return 0 < LONE_SHARE * self.heard_samples <= min(self.lone_samples)
 
     @property
     def clipped_share(self) -> float:
@@ -114,12 +139,14 @@ class Decoder:
             raise BadRecord("too-large", f"{self._size} bytes, the limit max_bytes is {self.limits.max_bytes}")
         unfinished = check_container(file, self._size, cut_short=self.limits.cut_short)
         kind = sniff(file)
-        self._file = Watched(file, unfinished)
+        self._file, self._ended = Watched(file, unfinished, zeros_before_mpeg(file)), False
+        self._file.seek(0)
         try:
             self._sound = _reader(self._file, kind)
         except DecodeError as error:
             self._file.raise_error()
-            raise BadRecord("unreadable-audio", f"{error} ({self._size} bytes)") from error
+            what, reason = f"{error} ({self._size} bytes)", "truncated-audio" if unfinished else "unreadable-audio"
+            raise BadRecord(reason, f"{unfinished.remark}; {what}" if unfinished else what) from error
         self._file.raise_error()
         sound = self._sound
         self.stats = AudioStats(sound.format, sound.subtype, sound.rate_hz, sound.channels)
@@ -164,6 +191,8 @@ class Decoder:
     def _mixed(self, block: Float32) -> Float32:
         """float32 [T, C] → [T, 1]: the mean, or the first loud channel if the channels cancel each other."""
         mean = _mean_channel(block)
+        if block.shape[1] == 2:
+            self._count_lone(block)
         energies = np.array([np.dot(each, each) for each in block.T.astype(np.float64)])
         if np.dot(mean[:, 0], mean[:, 0]) >= LEAST_LEFT * energies.mean():
             return mean
@@ -171,15 +200,22 @@ class Decoder:
         loud = int(np.argmax(energies >= energies.max() / 2))
         return np.ascontiguousarray(block[:, loud : loud + 1])
 
+    def _count_lone(self, block: Float32) -> None:
+        """Count where only one of two channels is heard; the last part of a block that is too short is left out."""
+        whole = block[: len(block) // LONE_SAMPLES * LONE_SAMPLES].reshape(-1, LONE_SAMPLES, 2)
+        levels = np.einsum("wtc,wtc->cw", whole, whole) / LONE_SAMPLES
+        heard = levels.max(axis=0) > HEARD_LEVEL
+        stats = self.stats
+        stats.heard_samples += LONE_SAMPLES * int(heard.sum())
+        first, second = (int((heard & (one > LONE_LEVEL * other)).sum()) for one, other in (levels, levels[::-1]))
+        before = stats.lone_samples
+        stats.lone_samples = before[0] + LONE_SAMPLES * first, before[1] + LONE_SAMPLES * second
+
     def _decoded(self) -> Iterator[Float32]:
         """Yield float32 [T, channels_in] blocks; checks and counts their samples."""
         stats, limit = self.stats, self.limits.max_seconds * self.stats.rate_hz_in
         while True:
-            try:
-                block = self._sound.read()
-            except DecodeError as error:
-                self._file.raise_error()
-                raise self._broken(str(error)) from error
+            block = self._next_block()
             self._file.raise_error()
             if not len(block):
                 return
@@ -194,6 +230,19 @@ class Decoder:
             if level >= CLIPPED_LEVEL:
                 stats.clipped += int(np.count_nonzero(np.abs(block) >= CLIPPED_LEVEL))
             yield block
+
+    def _next_block(self) -> Float32:
+        if self._ended:
+            return np.zeros((0, self.stats.channels_in), np.float32)
+        try:
+            return self._sound.read()
+        except DecodeError as error:
+            self._file.raise_error()
+            broken = self._broken(str(error))
+            self._ended = self.limits.cut_short and broken.reason == "truncated-audio"
+            if not self._ended:
+                raise broken from error
+            return error.before
 
     def _emit(self, signal: Float32) -> Int16:
         stats = self.stats
@@ -228,10 +277,13 @@ class Decoder:
 
     def _check_whole(self) -> None:
         limits, stats, declared = self.limits, self.stats, self._sound.declared
+        if self._ended or (declared is not None and stats.samples_in < declared - self._sound.slack):
+            if not limits.cut_short or not stats.samples_in:
+                raise BadRecord("truncated-audio", self._counted("the data ends early"))
+            of = "" if declared is None else f" of {declared / stats.rate_hz_in:.1f}"
+            stats.unfinished = stats.unfinished or f"the file ends early, after {stats.seconds_in:.1f}{of} s"
         if declared is None:
             self._check_length(stats.samples_in)
-        elif stats.samples_in < declared - self._sound.slack:
-            raise BadRecord("truncated-audio", self._counted("the data ends early"))
         elif stats.samples_in > declared + self._sound.slack:
             raise BadRecord("header-lies", self._counted("the data continues after the declared end"))
         unread = self._size - self._file.read_to

@@ -20,6 +20,7 @@ from megahour.core.errors import BadRecord
 UNKNOWN_SIZE = 0xFFFFFFFF  # written by programs that cannot seek back, such as ffmpeg into a pipe
 UNKNOWN_SIZES = range(0x7FFFF000 - 256, 0x80000001)  # the same for SoX, which rounds down to whole frames, and arecord
 OGG_TAIL = 1 << 17  # room for two pages of the maximum size (65,307 bytes)
+MAX_ZEROS = 1 << 20  # that some recorders and damaged copies leave before an MP3's first frame
 MAX_TRAILER = 4096  # padding and tags that some programs leave after the last chunk
 END_OF_STREAM = 0x04
 
@@ -32,12 +33,12 @@ def byte_size(file: BinaryIO) -> int:
 
 
 class Unfinished(NamedTuple):
-    """A WAV file whose recorder or copy was interrupted: what is wrong with it, and where its header is to be read as
-    having other bytes."""
+    """A file whose recorder or copy was interrupted: what is wrong with it, and where the header of a WAV is to be read
+    as having other bytes."""
 
     remark: str
-    offset: int
-    length: bytes
+    offset: int = 0
+    length: bytes = b""
 
     def mended(self, data: bytes, position: int) -> bytes:
         """`data`, read at `position`, with the right length where it has the header's."""
@@ -55,7 +56,7 @@ def check_container(file: BinaryIO, size: int, *, cut_short: bool = False) -> Un
 
     Returns how to read a WAV file to its end whose header declares no samples although it has some: the recorder was
     interrupted. With `cut_short`, also one whose header declares more than there is, or fewer, as of a recorder that
-    mends it from time to time. None: as it is.
+    mends it from time to time, and an Ogg file without its last page. None: as it is.
     """
     unfinished = None
     if size == 0:
@@ -65,7 +66,7 @@ def check_container(file: BinaryIO, size: int, *, cut_short: bool = False) -> Un
     if magic[:4] in (b"RIFF", b"RF64") and magic[8:12] == b"WAVE":
         unfinished = _check_wave(file, size, magic, cut_short)
     elif magic[:4] == b"OggS":
-        _check_ogg(file, size)
+        unfinished = _check_ogg(file, size, cut_short)
     elif magic[:7] == b"NIST_1A":
         _check_sphere(file, size)
     elif magic[:4] == b"RIFF" and magic[8:12] == b"AVI ":
@@ -152,6 +153,25 @@ def counts_frames(file: Seekable) -> bool:
     return bool(found and found[1][0] & 1)
 
 
+def zeros_before_mpeg(file: Seekable) -> int:
+    """Offset of an MP3's first frame if zeros precede it, behind a tag or without one; 0 for every other file. Moves
+    the position to the start."""
+    start = _behind_tag(file)
+    file.seek(start)
+    if (zeros := file.read(4)) == bytes(4):
+        zeros += file.read(MAX_ZEROS)
+    frame = zeros.lstrip(b"\0")
+    file.seek(0)
+    return start + len(zeros) - len(frame) if len(zeros) > 4 and _is_mpeg(frame[:4]) else 0
+
+
+def _is_mpeg(head: bytes) -> bool:
+    """Whether this is the header of an MP3 frame: eleven ones, and no value that is reserved (ISO 11172-3, 2.4.1.3)."""
+    if len(head) < 4 or head[0] != 0xFF or head[1] & 0xE0 != 0xE0:
+        return False
+    return head[1] & 0x18 != 0x08 and head[1] & 0x06 == 0x02 and head[2] >> 4 < 15 and head[2] & 0x0C != 0x0C
+
+
 def _is_adts(head: bytes) -> bool:
     """Whether this is an AAC frame header: twelve ones and layer 0, unused by MPEG audio (ISO 13818-7, 6.2)."""
     return len(head) > 1 and head[0] == 0xFF and head[1] & 0xF6 == 0xF0
@@ -229,7 +249,7 @@ def _check_sphere(file: BinaryIO, size: int) -> None:
         raise BadRecord("truncated-audio", f"{declared} bytes declared, but the file has {size}")
 
 
-def _check_ogg(file: BinaryIO, size: int) -> None:
+def _check_ogg(file: BinaryIO, size: int, cut_short: bool) -> Unfinished | None:
     """The last page must be complete and have the end-of-stream flag (RFC 3533, section 6, header type 0x04)."""
     start = max(0, size - OGG_TAIL)
     file.seek(start)
@@ -237,14 +257,20 @@ def _check_ogg(file: BinaryIO, size: int) -> None:
     at = tail.rfind(b"OggS")
     if at < 0:
         raise BadRecord("header-lies", f"no Ogg page in the last {len(tail)} of {size} bytes")
-    page = tail[at:]
+    missing = _missing_of_page(tail[at:])
+    if missing and not cut_short:
+        raise BadRecord("truncated-audio", missing)
+    return Unfinished(f"the file ends early: {missing}") if missing else None
+
+
+def _missing_of_page(page: bytes) -> str:
+    """What an Ogg file lacks whose last page this is; "" if nothing."""
     if len(page) < 27 or len(page) < 27 + page[26]:
-        raise BadRecord("truncated-audio", "the last Ogg page ends inside its header")
+        return "the last Ogg page ends inside its header"
     length = 27 + page[26] + sum(page[27 : 27 + page[26]])
     if len(page) < length:
-        raise BadRecord("truncated-audio", f"the last Ogg page has only {len(page)} of {length} bytes")
-    if not page[5] & END_OF_STREAM:
-        raise BadRecord("truncated-audio", "the last Ogg page does not end its stream")
+        return f"the last Ogg page has only {len(page)} of {length} bytes"
+    return "" if page[5] & END_OF_STREAM else "the last Ogg page does not end its stream"
 
 
 BOX_TYPES = frozenset({b"ftyp", b"styp", b"moov", b"mdat", b"wide", b"free", b"skip", b"pnot"})

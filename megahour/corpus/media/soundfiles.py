@@ -27,7 +27,14 @@ Float32 = npt.NDArray[np.float32]
 
 
 class DecodeError(Exception):
-    """A decoder failed; `Decoder` determines whether the file is truncated or corrupt."""
+    """A decoder failed; `Decoder` determines whether the file is truncated or corrupt.
+
+    before: float32 [T, channels], what it had decoded of the block.
+    """
+
+    def __init__(self, message: str, before: Float32 | None = None) -> None:
+        super().__init__(message)
+        self.before = np.zeros((0, 1), np.float32) if before is None else before
 
 
 class SoundReader(Protocol):
@@ -54,24 +61,24 @@ class Watched:
 
     Callbacks of libsndfile and FFmpeg cannot raise: without it, a network failure would look like the end of the file.
 
-    unfinished: its header is read with the length that it should have.
+    unfinished: its header is read with the length that it should have. start: where the decoder's file begins.
     """
 
-    def __init__(self, file: BinaryIO, unfinished: Unfinished | None = None) -> None:
-        self._inner, self._unfinished = file, unfinished
+    def __init__(self, file: BinaryIO, unfinished: Unfinished | None = None, start: int = 0) -> None:
+        self._inner, self._unfinished, self._start = file, unfinished, start
         self.read_to = 0
         self.error: Exception | None = None
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         try:
-            return self._inner.seek(offset, whence)
+            return self._inner.seek(offset + self._start * (whence == io.SEEK_SET), whence) - self._start
         except Exception as error:
             if not isinstance(error, ValueError) and getattr(error, "errno", None) != errno.EINVAL:
                 self.error = error
             return -1  # broken headers may ask for a position before the start of the file
 
     def tell(self) -> int:
-        return self._inner.tell()
+        return self._inner.tell() - self._start
 
     def read(self, size: int = -1) -> bytes:
         try:
@@ -121,9 +128,14 @@ class SoundFileReader:
 
     def read(self) -> Float32:
         """See `SoundReader`; the block is valid until the next call."""
+        if self.format == "FLAC":  # after an error libsndfile does not say how many samples it has written
+            self._buffer.fill(np.nan)
         try:
             with self.complaints.caught() if self.format == "MP3" else nullcontext():
                 block: Float32 = self._sound.read(out=self._buffer, always_2d=True)
         except soundfile.LibsndfileError as error:
-            raise DecodeError(str(error.error_string or error)) from error
+            message, decoded = str(error.error_string or error), 0
+            if self.format == "FLAC":
+                decoded = int(np.isnan(np.append(self._buffer[:, -1], np.nan)).argmax())
+            raise DecodeError(message, self._buffer[:decoded]) from error
         return block

@@ -169,6 +169,61 @@ def test_a_wav_longer_than_its_header_says_is_read_if_asked() -> None:
     assert np.array_equal(np.concatenate(list(decoder.blocks()))[:, 0], samples), "chunks are no samples"
 
 
+@pytest.mark.parametrize("kind", [("FLAC", "PCM_16"), ("OGG", "VORBIS"), ("OGG", "OPUS"), ("MP3", "MPEG_LAYER_III")])
+@pytest.mark.parametrize("share", [0.4, 0.9])
+def test_a_compressed_file_that_was_cut_is_read_as_far_as_it_goes_if_asked(kind: tuple[str, str], share: float) -> None:
+    data = encode(murmur(10), kind=kind[0], subtype=kind[1])
+    whole = decode(io.BytesIO(data), 16_000)[:, 0].astype(int)
+    decoder = Decoder(io.BytesIO(data[: int(share * len(data))]), 16_000, limits=AudioLimits(cut_short=True))
+    read = np.concatenate(list(decoder.blocks()))[:, 0]
+    assert (share - 0.15) * len(whole) < len(read) < len(whole), "as far as it goes, not to the last whole block"
+    end = len(read) - 4096  # an MP3's last frame lacks bits
+    assert np.abs(read[:end] - whole[:end]).max() <= 1
+    (remark,) = decoder.stats.remarks
+    assert remark.startswith("the file ends early")
+
+
+@pytest.mark.parametrize("kind", ["FLAC", "OGG", "MP3"])
+def test_a_file_of_which_no_sample_is_left_is_truncated_also_if_asked(kind: str) -> None:
+    data = encode(murmur(5), kind=kind, subtype=dict(FORMATS)[kind])
+    assert reason_of(data[:150], cut_short=True) in ("truncated-audio", "unreadable-audio")
+
+
+def test_damage_within_a_flac_is_no_early_end() -> None:
+    data = bytearray(encode(murmur(20), kind="FLAC"))
+    data[len(data) // 2 : len(data) // 2 + 4000] = bytes(4000)
+    assert reason_of(bytes(data), cut_short=True) == "corrupt-audio"
+
+
+@pytest.mark.parametrize("before", [bytes(4), bytes(5000), b"ID3\x04\0\0\0\0\0\x0a" + bytes(10) + bytes(3000)])
+def test_zeros_before_the_first_frame_of_an_mp3(before: bytes) -> None:
+    data = encode(murmur(5), kind="MP3", subtype="MPEG_LAYER_III")
+    assert np.array_equal(decode(io.BytesIO(before + data), 16_000), decode(io.BytesIO(data), 16_000))
+
+
+def turns(first: float, second: float, crosstalk: float) -> np.ndarray:
+    """Two channels: someone speaks on each for so many seconds, in turns, and is heard on the other one, too."""
+    one, other = murmur(first), murmur(second, seed=1)
+    said = np.concatenate([np.stack([one, one * crosstalk]), np.stack([other * crosstalk, other])], axis=1)
+    return np.rint(said.T).astype(np.int16)
+
+
+def test_two_voices_on_two_channels_get_a_remark() -> None:
+    decoder = Decoder(io.BytesIO(encode(turns(4, 2, 0.03))), 16_000)
+    list(decoder.blocks())
+    (remark,) = decoder.stats.remarks
+    assert re.search(
+        r"only the first is heard for (3.9|4.0) s, only the second for (1.9|2.0) s\) and were mixed", remark
+    )
+
+
+@pytest.mark.parametrize(("first", "second", "crosstalk"), [(4, 2, 0.3), (6, 0.3, 0.03), (3, 3, 1)])
+def test_one_room_on_two_channels_gets_none(first: float, second: float, crosstalk: float) -> None:
+    decoder = Decoder(io.BytesIO(encode(turns(first, second, crosstalk))), 16_000)
+    list(decoder.blocks())
+    assert decoder.stats.remarks == []
+
+
 @pytest.mark.parametrize("channels", [[1, -1], [0, 0, 1, -0.9], [0.95, -1]])
 def test_channels_in_opposite_phase_are_not_mixed_to_silence(channels: list[float]) -> None:
     voice = murmur(5)
