@@ -181,11 +181,12 @@ def _parts(model: str, step: str, given: dict[str, Any]) -> RecogniserParts:
     from megahour.recipes.shipped import names
     from megahour.transcribe.parts import parts_of
 
+    recipe = ""
     if not Path(model).is_dir() and (model in names() or model.endswith((".yaml", ".yml"))):
         run = load_recipe(model).run
         if not (home := Artifact(run)).fs.exists(home.root):
             remedy = f"`megahour run {model}` makes it; or give a run's folder, a *model* artifact or a bundle"
             raise ConfigError(f"the recipe {model} was not run here", where=run, remedy=remedy)
-        model = run
-    parts = parts_of(model, step)
+        recipe, model = model, run
+    parts = parts_of(model, step, recipe=recipe)
     return replace(parts, **{name: value for name, value in given.items() if value})

@@ -171,7 +171,8 @@ def _transcribe_all(
 def _targets(inputs: list[tuple[str, str]], asked: Asked) -> Sequence[Path | None]:
     """The file of each transcript: talk.srt, or talk.mp3.srt if talk.wav is an input too. None: standard output.
 
-    Raises ConfigError: files exist, which people may have written, and neither --resume nor --overwrite is given.
+    Raises ConfigError: a folder has the name of a transcript, or files exist, which people may have written, and
+    neither --resume nor --overwrite is given.
     """
     if not asked.out:
         if asked.resume or asked.overwrite:
@@ -187,6 +188,8 @@ def _targets(inputs: list[tuple[str, str]], asked: Asked) -> Sequence[Path | Non
     targets = [one if shared[one] == 1 else other for one, other in zip(plain, whole, strict=True)]
     if twice := sorted(str(target) for target, count in Counter(targets).items() if count > 1):
         raise ConfigError(f"two inputs would become {twice[0]}", where=asked.out, remedy="transcribe them one by one")
+    if folder := next((target for target in targets if target.is_dir()), None):
+        raise ConfigError("a folder where a transcript would be", where=str(folder), remedy="choose another --out")
     if not (asked.resume or asked.overwrite) and (there := [target for target in targets if target.exists()]):
         what = f"{len(there)} of {len(targets)} outputs already exist, such as {there[0].name}"
         remedy = "choose another --out; or --resume to make only the missing ones, or --overwrite to replace them"

@@ -24,6 +24,10 @@ from megahour.engine.base import Call, EngineBase, EngineError, Failure, Outcome
 from megahour.engine.pool import Attempt, PoolWorker, WorkerDied
 
 LOG = logging.getLogger(__name__)
+AS_SCRIPT = (
+    "keep a script in a file, not on standard input, and what it does under `if __name__ == '__main__':`, since each "
+    "worker imports it"
+)
 MEMORY_CHECK_S = 0.5
 
 
@@ -181,6 +185,11 @@ class _Flow:
             try:
                 outcome = worker.receive()
             except WorkerDied as death:
+                if worker.never_began:
+                    what, where = "its worker cannot begin; Python's message above says why", shown(attempt.item)
+                    raise TaskFailed(
+                        what, where=f"{attempt.task} ({where})", remedy=AS_SCRIPT, item=attempt.item
+                    ) from None
                 self._lost(worker, str(death))
                 continue
             if outcome is None:

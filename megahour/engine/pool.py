@@ -56,6 +56,7 @@ class PoolWorker:
         theirs.close()
         lifeline.close()
         self.attempt: Attempt | None = None
+        self._began = False
         self.deadline_s: float  # of the attempt
         self._time_limit_s = float("inf") if time_limit_s is None else time_limit_s
         self._call = b""
@@ -77,6 +78,7 @@ class PoolWorker:
             while self.connection.poll():
                 message = self.connection.recv_bytes()
                 if message == STARTED:
+                    self._began = True
                     self.deadline_s = time.monotonic() + self._time_limit_s
                     continue
                 outcome: Outcome = pickle.loads(message)
@@ -100,6 +102,11 @@ class PoolWorker:
             return f"its worker ended with exit code {code}"
         hint = " (often by the kernel, out of memory)" if -code == KILL else ""
         return f"its worker was killed by {signal.Signals(-code).name}{hint}"
+
+    @property
+    def never_began(self) -> bool:
+        """Whether the process, which has died, could not even import the user's script, as Python has said."""
+        return not self._began and self.process.exitcode == 1
 
     def kill(self) -> None:
         self.process.kill()

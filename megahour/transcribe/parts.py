@@ -40,11 +40,12 @@ class RecogniserParts:
         return {role: Artifact(address) for role, address in given.items() if address}
 
 
-def parts_of(address: str, step: str = "") -> RecogniserParts:
+def parts_of(address: str, step: str = "", *, recipe: str = "") -> RecogniserParts:
     """The parts at an address: a bundle, a *model* artifact, or a run's folder.
 
     step: of a run, the name of a `decode` step, or of a `train` step with criterion ctc or transducer; "": the last
     `decode` step without `scales` or, if there is none, the last token model. Of a bundle: a precision; "": fp32.
+    recipe: that made the run, if known, for remedies.
 
     Raises
     ------
@@ -80,10 +81,15 @@ def parts_of(address: str, step: str = "") -> RecogniserParts:
     if missing := _missing(home, name, steps[name]):
         ready = [each for each in fit if not _missing(home, each, steps[each])]
         remedy = f"; or name a step whose parts are there with --step: {', '.join(ready)}" if ready else ""
-        raise ConfigError("not made yet", where=missing[0], remedy=f"finish the run first: megahour run{remedy}")
+        raise ConfigError("not made yet", where=missing[0], remedy=f"{finish(home.url, recipe)}{remedy}")
     if _reads(steps[name]):
         return RecogniserParts(f"{home.url}/{name}", model_name=name)
     return _of_decode(steps[name], {f"{home.url}/{other}": each for other, each in steps.items()}, name)
+
+
+def finish(run: str, recipe: str = "") -> str:
+    """The remedy for a run that is not finished."""
+    return f"finish the run first: megahour run {recipe or f'RECIPE run={run}'}"
 
 
 def steps_of_run(home: Artifact) -> dict[str, dict[str, Any]]:

@@ -50,6 +50,13 @@ def test_the_environment_of_the_driver_is_as_before(monkeypatch: pytest.MonkeyPa
     assert "MKL_NUM_THREADS" not in os.environ
 
 
+def test_a_script_on_standard_input_is_told_to_be_a_file() -> None:
+    script = "from megahour.engine.local import LocalEngine\nwith LocalEngine(workers=1) as e: list(e.map(abs, [1]))"
+    done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, timeout=600, check=False)
+    assert "keep a script in a file" in done.stderr
+    assert "retrying" not in done.stderr
+
+
 def test_ctrl_c_that_reaches_a_worker_is_left_to_the_driver() -> None:
     """A terminal sends it to the whole process group, but the driver decides when its workers end."""
     with LocalEngine(workers=1, retries=0) as engine:

@@ -34,6 +34,15 @@ def test_resume_makes_what_is_missing_and_overwrite_all(tmp_path: Path) -> None:
     assert (out / "a.txt").read_text("utf-8") == text
 
 
+def test_a_folder_in_place_of_a_transcript_is_not_one(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "a.wav", voice(0.2, 1), 8000)
+    (tmp_path / "out" / "a.txt").mkdir(parents=True)
+    done = CliRunner().invoke(
+        command, [str(tmp_path / "a.wav"), "--model", "none", "--out", str(tmp_path / "out"), "--resume"]
+    )
+    assert "a.txt: a folder where a transcript would be" in str(done.exception)
+
+
 def calls_for(folder: Path, files: int) -> int:
     """Function calls until the command refuses to replace the outputs of a folder of `files` files."""
     for place in ("talks", "out"):

@@ -22,7 +22,10 @@ def test_of_a_run_under_way_the_steps_that_are_there_are_named(tmp_path: Path) -
     write_artifact(tmp_path / "graph", [], {})
     with pytest.raises(ConfigError, match="last-model: not made yet") as early:
         parts_of(run)
-    assert early.value.remedy == "finish the run first: megahour run"
+    assert early.value.remedy == f"finish the run first: megahour run RECIPE run={run}"
+    with pytest.raises(ConfigError) as named:
+        parts_of(run, recipe="demo")
+    assert named.value.remedy == "finish the run first: megahour run demo"
     write_artifact(tmp_path / "first-model", [], {})
     with pytest.raises(ConfigError, match="last-model: not made yet") as later:
         parts_of(run)
