@@ -165,6 +165,8 @@ class Decoder:
             )
         if samples is None:
             return
+        if samples == 0 and stats.unfinished:
+            raise BadRecord("truncated-audio", f"{stats.unfinished}, and no whole one is before it")
         if samples == 0:
             raise BadRecord("zero-length-audio", f"the {stats.format} header declares 0 samples")
         self._check_length(samples)

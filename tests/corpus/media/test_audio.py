@@ -189,6 +189,11 @@ def test_a_file_of_which_no_sample_is_left_is_truncated_also_if_asked(kind: str)
     assert reason_of(data[:150], cut_short=True) in ("truncated-audio", "unreadable-audio")
 
 
+def test_an_ogg_cut_in_its_only_page_of_samples_is_truncated() -> None:
+    data = encode(murmur(1), kind="OGG", subtype="VORBIS")
+    assert reason_of(data[: len(data) * 2 // 3], cut_short=True) == "truncated-audio"
+
+
 def test_damage_within_a_flac_is_no_early_end() -> None:
     data = bytearray(encode(murmur(20), kind="FLAC"))
     data[len(data) // 2 : len(data) // 2 + 4000] = bytes(4000)
