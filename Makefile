@@ -7,8 +7,8 @@ BIN := $(VENV)/bin
 # Where it is set, each of the processes that the suite starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-# The newest Python that every package of [all] has wheels for.
-NEWEST ?= python3.13
+# Python 3.13 on the PATH or, since pyenv's command for it works only where that version is chosen, pyenv's own.
+NEWEST ?= $(lastword python3.13 $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.13*/bin/python3.13))
 
 .PHONY: demo test newest smoke suite faults mutants check style types site docs bench sbom hashes clean
 
@@ -25,8 +25,7 @@ newest:
 	@if $(NEWEST) -c '' 2>/dev/null; then $(MAKE) --no-print-directory smoke PYTHON=$(NEWEST); \
 	else echo "no $(NEWEST) on the PATH: nothing was tried with it"; fi
 
-smoke: | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[all]'
+smoke: $(VENV)/installed
 	$(BIN)/python -W error::SyntaxWarning tests/import_all.py
 	rm -rf $(VENV)/smoke && $(BIN)/megahour run demo run=$(VENV)/smoke --until recordings
 
@@ -95,11 +94,11 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "no venv: on Debian, apt install python3-venv" >&2; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade -c constraints.txt pip
 
+# Bytecode of three gigabytes would take a minute; what is imported has it from then on.
 $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all]'
+	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[all]'
 	touch $@
 
-# Bytecode of three gigabytes would take a minute; what is imported has it from then on.
 $(VENV)/installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --no-compile --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@ $(VENV)/installed

@@ -67,6 +67,10 @@ class Params(Options):
     max_bad: Share = Field(0.1, json_schema_extra={"policy": True})
     """Fail the stage if a larger share of its records goes to quarantine."""
 
+    def differs(self, name: str) -> bool:
+        """Whether a field has another value than its default."""
+        return bool(getattr(self, name) != type(self).model_fields[name].default)
+
     def identity(self) -> dict[str, Any]:
         """The values that shape a stage's output, for fingerprints.
 
@@ -75,7 +79,7 @@ class Params(Options):
         """
         fields = type(self).model_fields.items()
         without = {name for name, info in fields if is_policy(info)}
-        without |= {name for name, info in fields if _marked(info, "later") and getattr(self, name) == info.default}
+        without |= {name for name, info in fields if _marked(info, "later") and not self.differs(name)}
         return self.model_dump(mode="json", exclude=without)
 
 

@@ -81,9 +81,7 @@ class Decode(Stage[DecodeParams]):
         if p.lattice and "graph" not in roles:
             what = "`lattice` applies only to decoding with a graph"
             raise ConfigError(what, where=self.name, remedy=makers_of(("graph",)))
-        if p.min_active != type(p).model_fields["min_active"].default and (
-            "graph" not in roles or "lm" in roles or p.lattice
-        ):
+        if p.differs("min_active") and ("graph" not in roles or "lm" in roles or p.lattice):
             what = "`min_active` applies only to a search of `graph` that neither writes lattices nor takes `lm`"
             raise ConfigError(what, where=self.name, remedy="leave it out")
         alone = {"low_order_lm"} & set(roles) | {

@@ -94,7 +94,7 @@ def try_on_noise(model: ForeignModel, p: ImportAlignerParams, tokens: int) -> in
     shift = p.frame_shift_samples
     if abs(added - more_s * p.rate_hz / shift) > 2:
         shift = likely_shift(more_s * p.rate_hz, added, p.rate_hz)
-    if shift != p.frame_shift_samples and _given(p, "frame_shift_samples"):
+    if shift != p.frame_shift_samples and p.differs("frame_shift_samples"):
         raise ConfigError(
             f"frame_shift_samples = {p.frame_shift_samples}, but {more_s} more seconds add {added} frames",
             where=p.model,
@@ -135,7 +135,7 @@ def _with_checkpoint(p: ImportAlignerParams, values: Mapping[str, Any]) -> Impor
     """The parameters with the values that the checkpoint fixes. Raises ConfigError: the user set another value."""
     fixed = {**values, "input": "waveform", "scale": "unit", "normalise": False, "output": "logits"}
     for name, value in fixed.items():
-        if _given(p, name) and getattr(p, name) != value:
+        if p.differs(name) and getattr(p, name) != value:
             what = f"{name} = {getattr(p, name)!r}, but the checkpoint has {value!r}"
             raise ConfigError(what, where=p.model, remedy=f"leave {name} out: the checkpoint defines it")
     return p.model_copy(update=fixed)
@@ -158,12 +158,7 @@ def _with_graph(p: ImportAlignerParams, graph: GraphFacts) -> ImportAlignerParam
         seen["length_name"] = graph.lengths[0]
     if graph.notes.get("model_author") == "k2-fsa":
         seen["high_hz"] = -400.0
-    return p.model_copy(update={name: value for name, value in seen.items() if not _given(p, name)})
-
-
-def _given(p: ImportAlignerParams, name: str) -> bool:
-    """Whether the user set a parameter to another value than its default."""
-    return bool(getattr(p, name) != type(p).model_fields[name].default)
+    return p.model_copy(update={name: value for name, value in seen.items() if not p.differs(name)})
 
 
 def _noise(p: ImportAlignerParams, seconds: int) -> Any:

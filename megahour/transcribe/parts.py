@@ -81,13 +81,13 @@ def parts_of(address: str, step: str = "", *, recipe: str = "") -> RecogniserPar
     if missing := _missing(home, name, steps[name]):
         ready = [each for each in fit if not _missing(home, each, steps[each])]
         remedy = f"; or name a step whose parts are there with --step: {', '.join(ready)}" if ready else ""
-        raise ConfigError("not made yet", where=missing[0], remedy=f"{finish(home.url, recipe)}{remedy}")
+        raise ConfigError("not made yet", where=missing[0], remedy=f"{how_to_finish(home.url, recipe)}{remedy}")
     if _reads(steps[name]):
         return RecogniserParts(f"{home.url}/{name}", model_name=name)
     return _of_decode(steps[name], {f"{home.url}/{other}": each for other, each in steps.items()}, name)
 
 
-def finish(run: str, recipe: str = "") -> str:
+def how_to_finish(run: str, recipe: str = "") -> str:
     """The remedy for a run that is not finished."""
     return f"finish the run first: megahour run {recipe or f'RECIPE run={run}'}"
 

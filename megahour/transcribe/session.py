@@ -104,9 +104,18 @@ def transcribe(
     recogniser = model if isinstance(model, Recogniser) else Recogniser(parts_of(model))
     if isinstance(audio, str | os.PathLike):
         with Path(audio).open("rb") as file:
-            how: dict[str, Any] = {"ends": ends, "rate_hz": rate_hz, "whole": whole, "chunks": chunks}
-            how["channel"] = channel
-            return transcribe(file, recogniser, name=name or str(audio), settled=settled, watch=watch, **how)
+            return transcribe(
+                file,
+                recogniser,
+                rate_hz=rate_hz,
+                name=name or str(audio),
+                ends=ends,
+                whole=whole,
+                chunks=chunks,
+                settled=settled,
+                channel=channel,
+                watch=watch,
+            )
     plan = None if chunks is None else plan_of(recogniser, chunks)
     result = Transcription(name, recogniser.parts.model_name, told=recogniser.told)
     counted = _counted(_blocks(audio, rate_hz, recogniser, result.remarks, channel), result, recogniser, watch)

@@ -9,7 +9,7 @@ from megahour.core.errors import ConfigError
 from megahour.core.kinds import kind_of
 from megahour.core.store import RESOLVED, Artifact
 from megahour.transcribe.bundle_files import BundleFolder
-from megahour.transcribe.parts import finish, steps_of_run
+from megahour.transcribe.parts import how_to_finish, steps_of_run
 from megahour.units.lexicon import Lexicon, lexicon_of, parse_dictionary
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def voice_of(address: str) -> str:
     voices = [name for name, step in steps_of_run(home).items() if step.get("criterion") == "speech"]
     if not voices or not Artifact(f"{home.url}/{voices[-1]}").complete:
         what = "the run has not finished its voice" if voices else "no step of this run trains a voice"
-        raise ConfigError(what, where=home.url, remedy=finish(home.url) if voices else GIVE)
+        raise ConfigError(what, where=home.url, remedy=how_to_finish(home.url) if voices else GIVE)
     return f"{home.url}/{voices[-1]}"
 
 

@@ -139,8 +139,9 @@ class Decoder:
             raise BadRecord("too-large", f"{self._size} bytes, the limit max_bytes is {self.limits.max_bytes}")
         unfinished = check_container(file, self._size, cut_short=self.limits.cut_short)
         kind = sniff(file)
-        self._file, self._ended = Watched(file, unfinished, zeros_before_mpeg(file)), False
+        self._file = Watched(file, unfinished, zeros_before_mpeg(file))
         self._file.seek(0)
+        self._ended = False  # the decoder failed where the file was cut
         try:
             self._sound = _reader(self._file, kind)
         except DecodeError as error:

@@ -207,7 +207,7 @@ def test_zeros_before_the_first_frame_of_an_mp3(before: bytes) -> None:
 
 
 def turns(first: float, second: float, crosstalk: float) -> np.ndarray:
-    """Two channels: someone speaks on each for so many seconds, in turns, and is heard on the other one, too."""
+    """A voice on one channel for `first` seconds, then another on the other; `crosstalk` is heard across."""
     one, other = murmur(first), murmur(second, seed=1)
     said = np.concatenate([np.stack([one, one * crosstalk]), np.stack([other * crosstalk, other])], axis=1)
     return np.rint(said.T).astype(np.int16)
