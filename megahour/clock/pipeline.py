@@ -15,7 +15,9 @@ seconds on average, the longest taking λ times that,
     train    device / (v K e)                      e: share of the ideal speed-up; without devices, the measured time
 
 A shard of a selected set holds H hours, so S is at least o / H, and what tasks cost at 0 hours is multiplied by S over
-the number of shards that the line gives. A search (`Search`) costs between least and most per hour of audio.
+the number of shards that the line gives. What a model computes at 0 hours is in its unfinished batches: tasks side by
+side fill each other's, until they end, so that it is paid ⌈S / C⌉ times. A search (`Search`) costs between least and
+most per hour of audio.
 
 No wall time is below bytes / bandwidth of the store. On spot machines that are interrupted λ times per hour, a task
 of T hours that restarts from scratch takes (1/λ + r)(exp(λ T) - 1) on average, where a restart takes r hours. For
@@ -41,6 +43,7 @@ QUANTITIES = (
 """cpu_s: CPU time of tasks; beside_cpu_s: CPU time outside tasks, mostly process starts, if measured; peak_bytes:
 largest memory of any task's process."""
 _OF_TASKS = "task_s", "device_s", "cpu_s", "requests"
+_OF_MODELS = "task_s", "device_s"
 LEAST_EXPONENT = 0.5
 """Least exponent of `Growth`: the number of distinct words grows at least this fast with the text (Heaps' law)."""
 
@@ -248,13 +251,17 @@ def _in_range(step: StepLaws, hours: float, cluster: PlannedCluster) -> StepFore
     return replace(made, wall_range_s=(least.wall_s, most.wall_s), cpu_range_s=(least.cpu_s, most.cpu_s))
 
 
-def _quantities(step: StepLaws, hours: float, search: float | None) -> dict[str, float]:
+def _quantities(step: StepLaws, hours: float, cores: int, search: float | None) -> dict[str, float]:
     """The step's quantities at `hours` of the corpus. search: CPU seconds of its tasks per hour of audio, or None."""
     own = max(0.0, step.own.at(hours))
     q = {name: max(0.0, step.laws[name].at(own)) for name in QUANTITIES}
     if step.shard_hours and (shards := round(own / step.shard_hours)) > q["shards"]:
+        begun = {name: max(0.0, step.laws[name].fixed) for name in _OF_TASKS}
+        tasks = shards / max(1.0, q["shards"])
+        ends = max(1.0, math.ceil(shards / cores) / max(1, math.ceil(q["shards"] / step.workers)))
         for name in _OF_TASKS:
-            q[name] += max(0.0, step.laws[name].fixed) * (shards / max(1.0, q["shards"]) - 1)
+            of_model = min(begun[name], begun["device_s"]) if name in _OF_MODELS else 0.0
+            q[name] += begun[name] * (tasks - 1) - of_model * (tasks - ends)
         q["shards"] = shards
     if search is not None:
         q["cpu_s"] = search * own
@@ -263,7 +270,7 @@ def _quantities(step: StepLaws, hours: float, search: float | None) -> dict[str,
 
 
 def _step(step: StepLaws, hours: float, cluster: PlannedCluster, search: float | None = None) -> StepForecast:
-    q = _quantities(step, hours, search)
+    q = _quantities(step, hours, cluster.cores, search)
     shards = max(1, round(q["shards"]))
     waited = q["requests"] * cluster.request_s
     begin = step.laws["beside_s"].fixed

@@ -223,6 +223,15 @@ def test_the_shards_of_a_selection_hold_no_more_than_it_allows() -> None:
     assert plan(many, hours=4, cores=1)[0].shards == 10, "shards are given in number, or as small as their speakers"
 
 
+@pytest.mark.parametrize(("cores", "ends"), [(1, 50), (10, 5), (49, 2), (100, 1)])
+def test_tasks_side_by_side_finish_each_others_batches(cores: int, ends: int) -> None:
+    """Of the 6 s that do not grow, 2 s are each task's own; 4 s of the model are batches that nobody filled."""
+    _, sets = laws([selected(0.5, 6 + 30 * 0.5), selected(1.0, 6 + 30 * 1.0)])
+    made, _ = plan(sets, hours=100, cores=cores)
+    assert made.cpu_s == pytest.approx(50 * 2 + ends * 4 + 100 * 30, rel=1e-5)
+    assert made.core_hours * 3600 == pytest.approx(made.cpu_s)
+
+
 def test_a_search_has_a_range_in_place_of_a_law() -> None:
     """20 and 10 s of CPU per hour of audio, and 40 s of the model for each shard."""
     _, sets = laws([selected(1.0, 60, searches=True), selected(2.0, 60, searches=True)])
