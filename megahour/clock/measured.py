@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +38,7 @@ class Measured:
     shard_hours: float = 0.0  # most hours of a shard, on average over the sets; 0: unknown
     searches: bool = False
     holds_all: bool = False  # one task does all the work, so that its memory grows with the size
+    searched_with: str = ""  # parameters, and digests of all inputs but the features; "": unknown
 
 
 def measured(
@@ -73,11 +75,11 @@ def measured(
         counted = output.figures(DEVICES).get("seconds")
         device_s = device_s * workers / min(workers, len(seconds)) if counted is None else float(counted)
         task_s = cpu_s + device_s
-    own = _books(output.url, output.manifest.digest)
+    own, made = _books(output.url, output.manifest.digest), output.manifest
     read = [_books(each.url, each.manifest.digest) for each in inputs.values()]
     return Measured(
         name=name,
-        stage=output.manifest.stage,
+        stage=made.stage,
         machine=machine,
         quantities={
             "shards": len(seconds),
@@ -96,7 +98,8 @@ def measured(
         longest=longest / mean if mean else 1.0,
         inputs=parents,
         shard_hours=shard_hours if own.in_sets else 0.0,
-        searches=output.manifest.stage == "decode" and not _is_steady(output.manifest.params),
+        searches=made.stage == "decode" and not _is_steady(made.params),
+        searched_with=json.dumps([made.params, {**made.inputs, "features": ""}], sort_keys=True),
     )
 
 
@@ -168,6 +171,7 @@ def laws(runs: Sequence[Sequence[Measured]], step: str = "", *, growing: bool = 
     With one run, the quantities of steps that process audio are proportional to the hours; all others are fixed, and so
     is the time beside tasks. With several runs, a step's quantities are linear in its own hours, and these in
     the corpus's hours (`_line`); without audio, they are linear in the corpus's hours if the step is made from it.
+    A search that had the same model in all of several runs is linear, too: the model does not grow with the corpus.
     """
     source = source_of_hours(runs[0], step)
     tables = [{each.name: each for each in run} for run in runs]
@@ -187,7 +191,8 @@ def _laws(steps: Sequence[Measured], hours: Sequence[float], growing: bool, of_s
     longest = max(step.longest for step in steps)
     with_audio = all(step.hours > 0 for step in steps)
     own = [step.hours for step in steps] if with_audio else list(hours) if of_source else [hours[0]] * len(hours)
-    search = _search(own, hours, steps) if with_audio and largest.searches else None
+    model_grows = len(steps) == 1 or not steps[0].searched_with or len({step.searched_with for step in steps}) > 1
+    search = _search(own, hours, steps) if with_audio and largest.searches and model_grows else None
     common = StepLaws(
         largest.name, largest.stage, largest.machine, {}, largest.workers, longest,
         shard_hours=max(step.shard_hours for step in steps), search=search,

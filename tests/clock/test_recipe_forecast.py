@@ -7,6 +7,7 @@ import json
 import math
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -258,6 +259,37 @@ def test_a_search_costs_what_it_costs_in_a_run_of_surer_models() -> None:
     assert from_json(to_json([ruled]), "c.json") == [ruled]
     with pytest.raises(ConfigError, match="none of the plan's searches"):
         with_searches_of([sets], run(2.0))
+
+
+@pytest.mark.parametrize(
+    ("with_models", "ranges"), [(("a", "a"), False), (("a", "b"), True), (("", ""), True), (("a",), True)]
+)
+def test_a_search_with_the_same_model_in_all_runs_has_a_law(with_models: tuple[str, ...], ranges: bool) -> None:
+    """10 s of CPU per hour and 2 s of start; one run does not say whether its model would grow."""
+    runs = []
+    for hours, searched_with in zip((1.0, 2.0), with_models, strict=False):
+        raw, sets = selected(hours, 3 * (2 + 10 * hours), searches=True)
+        runs.append([raw, replace(sets, searched_with=searched_with)])
+    _, law = laws(runs)
+    made, _ = plan(law, hours=2, cores=1)
+    assert (law.search is not None, made.cpu_range_s[0] < made.cpu_range_s[1]) == (ranges, ranges)
+    if not ranges:
+        assert law.laws["cpu_s"] == Law(pytest.approx(2), pytest.approx(10))
+
+
+def test_what_a_search_was_made_with_is_known_from_its_books(tmp_path: Path) -> None:
+    def of(name: str, model: str, features: str, **params: int) -> str:
+        artifact = write_artifact(tmp_path / name, [({}, {".json": b"x"})], {}, params={"max_active": 700} | params)
+        path = tmp_path / name / "manifest.json"
+        about = json.loads(path.read_text("utf-8")) | {"inputs": {"features": features, "model": model}}
+        path.write_text(json.dumps(about))
+        (tmp_path / name / "timings/total.json").write_text('{"seconds": 9.0, "workers": 2}')
+        return measured("it", artifact, "service", 1, {}, ()).searched_with
+
+    first = of("first", "m", "f")
+    assert first == of("more-audio", "m", "g")
+    assert first != of("other-model", "n", "f")
+    assert first != of("other-beam", "m", "f", beam=9)
 
 
 @pytest.mark.parametrize(

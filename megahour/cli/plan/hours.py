@@ -251,7 +251,7 @@ def _say(
             f"No law for {', '.join(searches)}: a search takes as long as its model is unsure. The range is from cost "
             "that falls as the hours grow to the most per hour of the measured runs. --decode-with RUN takes the cost "
             "of a run whose models are as sure as those that you plan; a search with min_active equal to max_active "
-            "has a law"
+            "has a law, and so has one that had the same model in all of several runs"
         )
     if missing:
         click.echo(f"Left out, not finished in all runs: {', '.join(missing)}")
