@@ -29,6 +29,7 @@ from megahour.export import play
 from megahour.export.command import export_model
 from megahour.export.model import TrainedModel, greedy, text_of
 from megahour.export.params import ExportModelParams
+from megahour.score.wer import Bootstrap, interval
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.recogniser import Recogniser
@@ -91,6 +92,15 @@ def wer(spoken: Sequence[Spoken], texts: Sequence[str]) -> float:
     return 100 * wrong / sum(len(said.split()) for _, said in spoken)
 
 
+def difference(spoken: Sequence[Spoken], texts: Sequence[str], exact: Sequence[str]) -> str:
+    """WER of `texts` minus that of `exact`, with the 95 % interval of a paired bootstrap over strings."""
+    said = [words.split() for _, words in spoken]
+    wrong = [[distance(one, text.split()) for one, text in zip(said, each, strict=True)] for each in (texts, exact)]
+    totals = Bootstrap(len(said), None, 2000, 0).totals(np.array([*wrong, [len(one) for one in said]]).T)
+    low, high = interval(100 * (totals[:, 0] - totals[:, 1]) / totals[:, 2])
+    return f"{wer(spoken, texts) - wer(spoken, exact):+.2f} ({low:+.2f} to {high:+.2f})"
+
+
 def players(bundle: Bundle, model: TrainedModel, precision: str) -> dict[str, Callable[[Int16], str]]:
     """What gives the text of a clip, by (where, how)."""
     own, stream = Recogniser(greedy(parts_of(bundle.url, precision))), play.PlayedStream(bundle, precision)
@@ -138,9 +148,10 @@ def lines(asked: argparse.Namespace) -> list[str]:
         f"{machine(python(), 'torch ' + torch.__version__)} One thread.",
         f"Conformers of {' and '.join(f'{size:.2f}' for size in sizes)} M parameters.",
         f"{asked.clips} strings of {sum(len(said.split()) for _, said in spoken)} digits by {asked.held_out},",
-        "who is not in the training data.", "",
-        "| model | graphs | played by | size of fp32 | texts as the model's | WER, % | the model's |",
-        "| --- | --- | --- | ---: | ---: | ---: | ---: |",
+        "who is not in the training data.",
+        "Differences of the WER have 95 % intervals (paired bootstrap over strings).", "",
+        "| model | graphs | played by | size of fp32 | texts as the model's | WER, % | the model's | difference |",
+        "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: |",
         *(row for criterion, model in models.items() for row in rows(asked, criterion, model, spoken)),
     ]  # fmt: skip
 
@@ -168,7 +179,8 @@ def rows(asked: argparse.Namespace, criterion: str, model: TrainedModel, spoken:
                 same = sum(one == other for one, other in zip(texts, exact[form], strict=True))
                 size = bundle.manifest.quantisation[f"{form} {precision}"].get("share_of_fp32", 1)
                 label = f"int8 {how}" if precision == "int8" else precision
-                rates = f"{wer(spoken, texts):.2f} | {wer(spoken, exact[form]):.2f}"
+                rates = f"{wer(spoken, texts):.2f} | {wer(spoken, exact[form]):.2f} | "
+                rates += difference(spoken, texts, exact[form])
                 found.append(f"| {criterion} | {label} | {name} | {size:.3f} | {same} of {len(texts)} | {rates} |")
     return found
 

@@ -99,8 +99,10 @@ def _recogniser(
     for form, precision in found.graphs:
         figures = found.figures(form, precision)
         wer = f", {figures['wer']:.2f} % WER" if "wer" in figures else ""
-        size = bundle.manifest.files[bundle.manifest.graphs[form][precision]].bytes / 1e6
-        line = f"{form} {precision}: {size:.2f} MB, {figures['same_texts']} of {figures['clips']} texts as fp32{wer}"
+        size, whole = (_bytes(bundle, form, each) for each in (precision, "fp32"))
+        share = "" if precision == "fp32" else f" ({size / whole:.3f} of fp32)"
+        same = f"{figures['same_texts']} of {figures['clips']} texts as fp32{wer}"
+        line = f"{form} {precision}: {size / 1e6:.2f} MB{share}, {same}"
         log.say("graph", line, {"form": form, "precision": precision, **figures})
     forms = bundle.manifest.sherpa_onnx
     played = [form for form in ("offline", "streaming") if forms[form]]
@@ -113,6 +115,13 @@ def _recogniser(
         log.say("not-played", f"sherpa-onnx cannot run all of it: {forms['reason']}", forms)
     last = f"{out}: {len(bundle.manifest.files)} files, {len(found.clips)} golden clips agree, digest {bundle.digest}"
     _say_bundle(bundle, last, out, f"megahour transcribe AUDIO --model {out}")
+
+
+def _bytes(bundle: Bundle, form: str, precision: str) -> int:
+    """Size of the graphs that a runtime loads: of a transducer, its decoder and joiner too."""
+    graphs = bundle.manifest.graphs
+    names = [graphs[part][precision] for part in (form, "decoder", "joiner") if part in graphs]
+    return sum(bundle.manifest.files[name].bytes for name in names)
 
 
 def _say_bundle(bundle: Bundle | VoiceBundle, text: str, out: str, trial: str) -> None:

@@ -15,7 +15,7 @@ from megahour.export.compare import GraphComparison
 from megahour.export.lexicon import lines_of, texts_of_run
 from megahour.export.model import TrainedModel
 from megahour.export.origin import ModelOrigin, origin_of
-from megahour.export.params import ExportModelParams
+from megahour.export.params import CALIBRATED, ExportModelParams
 from megahour.export.voice import VoiceComparison, write_voice_bundle
 from megahour.export.write import write_bundle
 from megahour.models.configuration import read_config
@@ -61,7 +61,7 @@ def golden_clips(origin: ModelOrigin, params: ExportModelParams, rate_hz: int) -
 def _calibration(
     origin: ModelOrigin, params: ExportModelParams, files: Sequence[str], rate_hz: int
 ) -> list[SpokenClip]:
-    if "int8" not in params.precisions or params.int8 == "dynamic":
+    if "int8" not in params.precisions or params.int8 not in CALIBRATED:
         return []
     if files:
         return clips_of_files(files, rate_hz)

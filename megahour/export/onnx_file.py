@@ -96,3 +96,23 @@ def set_metadata(path: Path, values: Mapping[str, Any]) -> None:
     model = onnx.load(str(path))
     onnx.helper.set_model_props(model, {name: str(value) for name, value in values.items()})
     onnx.save(model, str(path))
+
+
+def shorten(path: Path) -> None:
+    """Remove what no runtime needs: names of nodes, long names of inner tensors, and shapes that follow from others.
+
+    In an int8 graph of 0.3 M parameters they are a quarter of the file.
+    """
+    import onnx
+
+    model = onnx.load(str(path))
+    graph, names = model.graph, {"": ""}
+    del graph.value_info[:]
+    names.update((each.name, each.name) for each in (*graph.input, *graph.output))
+    for weight in graph.initializer:
+        weight.name = names.setdefault(weight.name, f"_{len(names):x}")
+    for node in graph.node:
+        node.name = ""
+        for tensors in (node.input, node.output):
+            tensors[:] = [names.setdefault(name, f"_{len(names):x}") for name in tensors]
+    onnx.save(model, str(path))

@@ -8,17 +8,21 @@ from pydantic import Field
 
 from megahour.core.config import Options
 
+CALIBRATED = ("static", "mixed")
+"""Kinds of int8 that need calibration clips."""
+
 
 class ExportModelParams(Options):
     """Export a model as a bundle for `transcribe` or `say`, onnxruntime and sherpa-onnx."""
 
     precisions: list[Literal["fp32", "fp16", "int8"]] = Field(["fp32"])
-    """Precisions of the exported graphs, besides fp32, which is always included. fp16 halves the size, int8 takes a
-    third or less."""
-    int8: Literal["dynamic", "static", "mixed"] = "dynamic"
-    """How int8 activations are scaled. dynamic: measured at run time. static: measured beforehand on calibration clips,
-    which is faster on some devices. mixed: dynamic, but layers that change the texts of the calibration clips stay in
-    fp32."""
+    """Precisions of the exported graphs, besides fp32, which is always included. fp16 halves the size, int8 takes
+    less than a third."""
+    int8: Literal["dynamic", "weights", "static", "mixed"] = "dynamic"
+    """How int8 graphs compute; weights are stored in int8 by all. dynamic: large layers in int8, with activations
+    scaled at run time, all others in fp32. weights: everything in fp32, the nearest to fp32 but no faster. static:
+    all matrices in int8, with scales measured beforehand on calibration clips, which some devices need. mixed: as
+    dynamic, but layers that change the texts of the calibration clips also keep fp32 weights."""
     tell: str = ""
     """Language or other tag for a model trained with `tag_told`, built into the bundle. Of a voice: the language that
     it speaks; by default its first one."""

@@ -1,4 +1,4 @@
-"""Make smaller graphs: weights in fp16, or int8 with activations scaled dynamically or by calibration."""
+"""Make smaller graphs: weights in fp16 or int8. Large layers, or by calibration all, are also computed in int8."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from typing import Any
 
 import numpy as np
 
-KINDS = ("MatMul", "Gemm", "Conv", "LSTM")
+MATRICES = ["MatMul", "Gemm"]
+KINDS = (*MATRICES, "Conv", "LSTM")
 """Operators to quantise. All others, and nodes of the front end and the vocoder (`FP32`), stay in fp32."""
 FP32 = ("/front/", "/vocoder/")
 LEAST_VALUES = 256  # smaller tensors stay fp32: they are not worth a Cast node
+LEAST_COMPUTED = 1 << 17
+"""Weights of a layer from which int8 arithmetic is at least twice as fast as fp32. In smaller layers it costs accuracy
+and gains little, and convolutions are slower in int8: both only store int8."""
 Feed = Mapping[str, Any]
 
 
@@ -48,30 +52,91 @@ def to_fp16(source: Path, target: Path) -> None:
     onnx.save(model, str(target))
 
 
-def to_int8(source: Path, target: Path, *, leave: Sequence[str] = (), feeds: Iterable[Feed] | None = None) -> None:
-    """Quantise weights to int8 with a scale per channel.
+def to_int8(
+    source: Path,
+    target: Path,
+    *,
+    leave: Sequence[str] = (),
+    feeds: Iterable[Feed] | None = None,
+    least: float = LEAST_COMPUTED,
+) -> None:
+    """Store weights in int8 with a scale per channel, and compute some layers in int8.
 
-    feeds: calibration inputs for static activation scales; None for dynamic ones. leave: nodes that stay fp32.
+    feeds: calibration inputs for static activation scales: all matrices are computed in int8. None for dynamic scales,
+    which matrices and LSTMs of at least `least` weights have; the graph turns the weights of all other layers into fp32
+    when it is loaded. leave: nodes whose weights stay fp32.
     """
     import onnx
-    from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 
-    nodes = [name for name in layers(source) if name not in leave]
     model = onnx.load(str(source))
     metadata = {each.key: each.value for each in model.metadata_props}
-    onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})  # by `write_onnx`
+    chosen = [name for name in layers(source) if name not in leave]
+    computed = _computed(model.graph, chosen, least if feeds is None else 0)
+    if computed:  # an empty list would mean all nodes
+        onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})  # by `write_onnx`
+        _compute(model, target, computed, feeds)
+        model = onnx.load(str(target))
+    _store(model.graph, chosen)
+    onnx.helper.set_model_props(model, metadata)
+    onnx.save(model, str(target))
+
+
+def _computed(graph: Any, names: Sequence[str], least: float) -> list[str]:
+    """Those of the nodes `names` that are no convolution and have `least` weights or more."""
+    size = {each.name: int(np.prod(each.dims)) for each in graph.initializer}
+    found = {node.name for node in graph.node if node.op_type != "Conv"}
+    most = {node.name: max((size.get(name, 0) for name in node.input), default=0) for node in graph.node}
+    return [name for name in names if name in found and most[name] >= least]
+
+
+def _compute(model: Any, target: Path, nodes: list[str], feeds: Iterable[Feed] | None) -> None:
+    """Write `model` with `nodes` computed in int8."""
+    from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
+
     shared = {"per_channel": True, "weight_type": QuantType.QInt8, "nodes_to_quantize": nodes}
     if feeds is None:
-        quantize_dynamic(model, str(target), op_types_to_quantize=list(KINDS), **shared)
+        quantize_dynamic(model, str(target), op_types_to_quantize=[*MATRICES, "LSTM"], **shared)
     else:
         quantize_static(
             model, str(target), _Reader(feeds), quant_format=QuantFormat.QDQ,
-            activation_type=QuantType.QUInt8, op_types_to_quantize=["MatMul", "Gemm", "Conv"],
-            extra_options={"MatMulConstBOnly": True}, **shared,
+            activation_type=QuantType.QUInt8, op_types_to_quantize=MATRICES,
+            extra_options={"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": MATRICES}, **shared,
         )  # fmt: skip
-    quantised = onnx.load(str(target))
-    onnx.helper.set_model_props(quantised, metadata)
-    onnx.save(quantised, str(target))
+
+
+def _store(graph: Any, names: Sequence[str]) -> None:
+    """Store the fp32 weights of the nodes `names`, and embeddings, in int8. Runtimes fold the casts when they load."""
+    from onnx import TensorProto, helper, numpy_helper
+
+    weights = {each.name: each for each in graph.initializer}
+    chosen, made = set(names), []
+    for node in graph.node:
+        if node.name not in chosen and (node.op_type != "Gather" or node.name.startswith(FP32)):
+            continue
+        for place in (0,) if node.op_type == "Gather" else (1, 2) if node.op_type == "LSTM" else (1,):
+            weight = weights.pop(node.input[place], None)
+            values = None if weight is None else numpy_helper.to_array(weight)
+            if values is None or values.dtype != np.float32 or values.ndim < 2 or values.size < LEAST_VALUES:
+                continue
+            scale = np.abs(values).max(axis=_summed(node, values.ndim), keepdims=True) / np.float32(127)
+            scale[scale == 0] = 1
+            name, small = node.input[place], [f"{node.input[place]}.{part}" for part in ("int8", "scale", "whole")]
+            weight.CopyFrom(numpy_helper.from_array(np.rint(values / scale).astype(np.int8), small[0]))
+            graph.initializer.append(numpy_helper.from_array(scale, small[1]))
+            made.append(helper.make_node("Cast", [small[0]], [small[2]], f"{name}.cast", to=TensorProto.FLOAT))
+            made.append(helper.make_node("Mul", small[1:], [name], f"{name}.mul"))
+    for node in reversed(made):
+        graph.node.insert(0, node)
+
+
+def _summed(node: Any, axes: int) -> tuple[int, ...]:
+    """The axes of a node's weights that share a scale: those that are summed over, or an embedding's columns."""
+    if node.op_type == "Conv":
+        return tuple(range(1, axes))
+    rows = node.op_type == "MatMul" or (
+        node.op_type == "Gemm" and not any(each.name == "transB" and each.i for each in node.attribute)
+    )
+    return (axes - 2 if rows else axes - 1,)
 
 
 class _Reader:

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from megahour.export import quantise
-from megahour.export.onnx_file import set_metadata, write_onnx
+from megahour.export.onnx_file import set_metadata, shorten, write_onnx
 from megahour.export.origin import ModelOrigin
 from megahour.models.voice import STEPS, VoiceModel, whole
 from megahour.tts.script import SENTENCE_S
@@ -207,6 +207,7 @@ def write_graphs(
             files[precision] = f"{name}.{precision}.onnx"
             smaller = quantise.to_fp16 if precision == "fp16" else quantise.to_int8
             smaller(path, folder / files[precision])
+            shorten(folder / files[precision])
     if form == "matcha":
         vocoder = VocoderGraph(speaker)
         write_onnx(vocoder, vocoder.example(), vocoder.free, folder / VOCODER)

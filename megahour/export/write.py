@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,9 +27,9 @@ from megahour.export.graphs import (
     StreamingEncoder,
 )
 from megahour.export.model import TrainedModel
-from megahour.export.onnx_file import set_metadata, write_onnx
+from megahour.export.onnx_file import set_metadata, shorten, write_onnx
 from megahour.export.origin import ModelOrigin
-from megahour.export.params import ExportModelParams
+from megahour.export.params import CALIBRATED, ExportModelParams
 from megahour.export.play import PlayedStream, padded, stream_rows
 from megahour.transcribe.bundle import Bundle, GoldenClip
 from megahour.transcribe.bundle_files import MANIFEST
@@ -103,7 +104,7 @@ def write_bundle(
     ConfigError: `out` exists, static or mixed int8 lacks calibration clips, an LSTM cannot be a program, or a graph's
         texts of the clips differ from the model's. Nothing is left at `out`.
     """
-    if "int8" in params.precisions and params.int8 != "dynamic" and not calibration:
+    if "int8" in params.precisions and params.int8 in CALIBRATED and not calibration:
         raise ConfigError(
             f"int8 {params.int8} without calibration clips",
             where="export-model",
@@ -192,11 +193,12 @@ def _streaming(draft: Draft) -> None:
 
 
 def _smaller(draft: Draft, precision: str) -> None:
-    """Write each graph in fp16 or int8 too. In int8, decoder and joiner always quantise activations dynamically."""
+    """Write each graph in fp16 or int8 too. In int8, decoder and joiner are never calibrated."""
     leave: list[str] = []
     about: dict[str, Any] = {}
     how = draft.params.int8
-    if precision == "int8" and how != "dynamic":
+    least = math.inf if how == "weights" else quantise.LEAST_COMPUTED
+    if precision == "int8" and how in CALIBRATED:
         about = {"calibration": {"clips": len(draft.calibration), "sha256": digest(draft.calibration)}}
     if precision == "int8" and how == "mixed":
         leave, sensitivity = _sensitive(draft)
@@ -209,13 +211,15 @@ def _smaller(draft: Draft, precision: str) -> None:
         elif encodes:
             order = dict(zip(quantise.layers(draft.folder / "model.onnx"), quantise.layers(source), strict=True))
             feeds = _feeds(draft, form) if how == "static" else None
-            quantise.to_int8(source, target, leave=[order[name] for name in leave], feeds=feeds)
+            quantise.to_int8(source, target, leave=[order[name] for name in leave], feeds=feeds, least=least)
         else:
-            quantise.to_int8(source, target)
+            quantise.to_int8(source, target, least=least)
         graphs[precision] = target.name
+        ranges = quantise.ranges(target)
+        shorten(target)
         share = round(target.stat().st_size / source.stat().st_size, 4)
         found = {"how": how if precision == "int8" else "weights", "share_of_fp32": share, **(about if encodes else {})}
-        if ranges := quantise.ranges(target):
+        if ranges:
             found["ranges"] = ranges
         draft.quantisation[f"{form} {precision}"] = found
 
