@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import safetensors.torch
@@ -92,6 +92,19 @@ class Model:
         return logits, {"tags": tags[:, None].expand(-1, encoded.shape[1], -1).cpu().numpy()}
 
 
+class Ensemble(nn.Module):
+    """Models of the same outputs whose mean posteriors are the result, as log probabilities (B, T, V)."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.subsample = getattr(members[0], "subsample", 1)
+
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        every = torch.stack([member(x, lengths).float().log_softmax(2) for member in self.members])
+        return every.logsumexp(0) - math.log(len(self.members))
+
+
 def load(
     url: str,
     threads: int = 1,
@@ -104,12 +117,14 @@ def load(
     tell: str = "",
     chunk: int = 0,
     left: int = 4,
+    others: Sequence[str] = (),
 ) -> Model | ForeignModel:
     """Load a *model* artifact. The model service uses it as loader ``megahour.models.inference:load``.
 
     threads: torch's threads for the whole process; 0 does not change them. k: number of outputs for top_k, at most V.
     tell: a tag, as in `restore`. An imported model (`import-aligner`) has outputs log_probs and costs only.
     chunk, left: context of a conformer's attention in output frames and earlier chunks, as in a stream; 0: everything.
+    others: models with the same inputs and outputs, whose posteriors are averaged with this one's.
 
     Raises
     ------
@@ -145,6 +160,9 @@ def load(
             what = f"chunks of attention: a model of kind {config.get('kind')} has none"
             raise ConfigError(what, where=url, remedy="leave them out, or train a conformer")
         encoder.context = AttentionContext(chunk, left)
+    if others:
+        rest = [load(other, threads, device, outputs=outputs, shard=shard, precision=precision) for other in others]
+        module = Ensemble([module, *(cast(Model, model).module for model in rest)])
     return Model(config, module.to(device).eval(), device, outputs, min(k, int(config["outputs"])), precision)
 
 

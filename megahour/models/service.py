@@ -10,13 +10,21 @@ from megahour.serve.client import Session, client
 from megahour.serve.spec import ModelSpec, ServiceAddress, ServicePool
 
 
-def model_spec(model: Artifact, batch_frames: int, **arguments: Any) -> ModelSpec:
+def model_spec(model: Artifact, batch_frames: int, *others: Artifact, **arguments: Any) -> ModelSpec:
     """Specify a *model* artifact for the model service, with batches of `batch_frames` stacked frames.
 
+    others: models whose posteriors are averaged with its own.
     arguments: those of `models.inference.load`, such as ``outputs="top_k", k=20``.
     """
-    url = model.root if is_local(model.fs) else model.url  # the service may have another working directory
-    return ModelSpec("megahour.models.inference:load", {"url": url, **arguments}, max_batch_frames=batch_frames)
+    if others:
+        arguments["others"] = [_address(other) for other in others]
+    arguments["url"] = _address(model)
+    return ModelSpec("megahour.models.inference:load", arguments, max_batch_frames=batch_frames)
+
+
+def _address(model: Artifact) -> str:
+    """Its path or URL: the service may have another working directory."""
+    return model.root if is_local(model.fs) else model.url
 
 
 def open_session(service: ServiceAddress | ServicePool | None, spec: ModelSpec) -> Session:

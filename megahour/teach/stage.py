@@ -9,12 +9,14 @@ from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, St
 from megahour.teach.params import TargetsParams
 
 if TYPE_CHECKING:
+    from megahour.core.store import Artifact
     from megahour.serve.spec import ModelSpec
 
 
 class Targets(Stage[TargetsParams]):
     """Runs one task per features shard of the sets: stack frames, run the teacher, keep the top k logits.
 
+    `second_teacher` and `third_teacher` make an ensemble: the mean of the teachers' posteriors.
     With `pseudo_labels`, only utterances that have one get targets: those whose text another decoding is sure of.
     """
 
@@ -24,6 +26,8 @@ class Targets(Stage[TargetsParams]):
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("features"),
         Input("teacher", kinds=("model",)),
+        Input("second_teacher", optional=True, kinds=("model",)),
+        Input("third_teacher", optional=True, kinds=("model",)),
         Input("pseudo_labels", optional=True),
     )
 
@@ -35,7 +39,8 @@ class Targets(Stage[TargetsParams]):
     def accelerator(self, p: TargetsParams, inputs: Inputs) -> ModelSpec:
         from megahour.models.service import model_spec
 
-        return model_spec(inputs["teacher"], p.batch_frames, outputs="top_k", k=p.top_k, precision=p.precision)
+        teachers = _teachers(inputs)
+        return model_spec(teachers[0], p.batch_frames, *teachers[1:], outputs="top_k", k=p.top_k, precision=p.precision)
 
     def run(self, p: TargetsParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.teach.targets import keys_of, write_targets
@@ -44,7 +49,7 @@ class Targets(Stage[TargetsParams]):
         if "pseudo_labels" in inputs:
             chosen = keys_of(inputs["pseudo_labels"], task["beside"])
         spec = self.accelerator(p, inputs)
-        write_targets(p, inputs["features"], inputs["teacher"], task["shard"], spec, out, ctx, chosen)
+        write_targets(p, inputs["features"], _teachers(inputs), task["shard"], spec, out, ctx, chosen)
 
     def remedies(self, p: TargetsParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         return {
@@ -64,3 +69,7 @@ class Targets(Stage[TargetsParams]):
             "sets": sorted(p.sets),
             "mean_top1": round(top1 / max(1, frames), 6),
         }
+
+
+def _teachers(inputs: Inputs) -> list[Artifact]:
+    return [inputs[role] for role in ("teacher", "second_teacher", "third_teacher") if role in inputs]

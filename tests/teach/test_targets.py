@@ -131,6 +131,28 @@ def test_only_utterances_with_pseudo_labels_get_targets(tmp_path, features, teac
     assert chosen.manifest.counts.dropped == {"too-short": 1, "no-pseudo-label": 20}
 
 
+def test_several_teachers_give_the_mean_of_their_posteriors(tmp_path, made, features, units, teacher, engine):
+    values = {**SMALL, "kind": "mlp", "epochs": 0, "whole_epochs": 1}
+    second = make(Train(), values, {"features": features, "units": units}, tmp_path / "second", engine)
+    inputs = {"features": features, "teacher": teacher, "second_teacher": second}
+    both = make(Targets(), {"top_k": 5, "offsets": [1]}, inputs, tmp_path / "both", engine)
+    models = [load(each.url) for each in (teacher, second)]
+    stats = models[0].config["stats"]
+    mean, inv_std = np.float32(stats["mean"]), np.float32(stats["inv_std"])
+    sounds = {row["key"]: row["features"] for row in features.read_table(1, ".arrow").to_pylist()}
+    for row in both.read_table(0, ".arrow").to_pylist()[:4]:
+        x = np.reshape(sounds[row["key"]], (-1, len(mean))).astype(np.float16)
+        stacked = stack(x, row["offset"], mean, inv_std)[None]
+        each = [np.exp(model(stacked, np.array([stacked.shape[1]]))[0]["log_probs"][0]) for model in models]
+        indices, logits = (np.reshape(row[name], (-1, 5)) for name in ("indices", "logits"))
+        expected = np.take_along_axis((each[0] + each[1]) / 2, indices, 1)
+        np.testing.assert_allclose(np.exp(logits.astype(float)), expected, rtol=5e-3, atol=1e-5)
+    other = units_artifact(tmp_path / "units", made[:30])
+    third = make(Train(), values, {"features": features, "units": other}, tmp_path / "third", engine)
+    with pytest.raises(MegahourError, match=r"its units_digest differs from that of .*teacher"):
+        make(Targets(), {"offsets": [1]}, {**inputs, "third_teacher": third}, tmp_path / "x", engine)
+
+
 def test_the_bytes_are_those_without_a_service(tmp_path, features, teacher, targets, monkeypatch):
     """And a task reads no receipts but its own: with all of them in each the work would be quadratic in shards."""
     from megahour.core.writer import ShardWriter
@@ -140,7 +162,7 @@ def test_the_bytes_are_those_without_a_service(tmp_path, features, teacher, targ
     spec = Targets().accelerator(p, {"features": features, "teacher": teacher})
     monkeypatch.setattr(Artifact, "each_receipt", lambda artifact: pytest.fail("all receipts are read"))
     with ShardWriter(Artifact(tmp_path / "again"), 0, "made") as out:
-        write_targets(p, features, teacher, 1, spec, out, Context(work=tmp_path))
+        write_targets(p, features, [teacher], 1, spec, out, Context(work=tmp_path))
         receipt = out.commit()
     monkeypatch.undo()
     assert receipt.files == targets.receipts()[0].files
