@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +20,7 @@ from megahour.cli.export_model import command
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.decode.params import DecodeParams
-from megahour.export import play
+from megahour.export import play, quantise
 from megahour.export.clips import SpokenClip, digest
 from megahour.export.command import export_model, golden_clips
 from megahour.export.model import TrainedModel, greedy
@@ -287,7 +288,8 @@ def test_int8_static_without_clips_says_where_to_get_some(conformer: Artifact, t
         write_bundle(TrainedModel(parts_of(conformer.url)), params, ORIGIN, CLIPS, (), str(tmp_path / "bundle"))
 
 
-def test_from_the_command_line(conformer: Artifact, tmp_path: Path) -> None:
+def test_from_the_command_line(conformer: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantise, "LEAST_COMPUTED", 1)
     clips = tmp_path / "clips"
     clips.mkdir()
     soundfile.write(clips / "a.wav", voice(1.5, 4, 16_000), 16_000)  # of another rate
@@ -295,10 +297,14 @@ def test_from_the_command_line(conformer: Artifact, tmp_path: Path) -> None:
     (clips / "b.txt").write_text("abc fed\n")
     out = str(tmp_path / "bundle")
     asked = [conformer.url, "--out", out, "--golden", str(clips), "--left", "2"]
+    asked += ["--precisions", "[int8]", "--int8", "weights"]
     done = CliRunner().invoke(command, asked)
     assert done.exit_code == 0, done.output
     assert "2 golden clips agree" in done.output
     assert "train on `features --restarts 0.5`" in done.output
+    assert re.search(r"offline int8: 0\.\d\d MB \(0\.[23]\d\d of fp32\), [012] of 2 texts", done.output)
+    small = onnx.load(f"{out}/model.int8.onnx").graph
+    assert "MatMulInteger" not in {node.op_type for node in small.node}, "computed in fp32"
     manifest = Bundle.open(out).manifest
     assert manifest.provenance["model"]["digest"] == conformer.manifest.digest
     assert [clip.said for clip in manifest.golden] == ["", "abc fed"]
