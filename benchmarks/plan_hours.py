@@ -73,7 +73,9 @@ def main() -> None:
     plan = ["plan", given.recipe, *given.set, "--hours", str(given.size), "--of", given.of, *sources, "--json"]
     if given.decode_with:
         plan += ["--decode-with", str(given.folder / given.decode_with)]
-    planned = json.loads(megahour(*plan, "--cores", str(os.cpu_count())))
+    text = megahour(*plan, "--cores", str(os.cpu_count()))
+    (given.folder / f"planned-{given.size}.json").write_text(text, "utf-8")  # before the large run begins
+    planned = json.loads(text)
     megahour("run", given.recipe, f"{given.key}={given.size}", f"run={large}", *runs)
     rows = []
     for step in planned["steps"]:
@@ -90,7 +92,7 @@ def main() -> None:
 
 def net(timings: Mapping[int, Mapping[str, Any]], name: str) -> float:
     """What tasks took, without the functions that a machine compiles once."""
-    return sum(each[name] - each.get(f"compile_{name}", 0.0) for each in timings.values())
+    return float(sum(each[name] - each.get(f"compile_{name}", 0.0) for each in timings.values()))
 
 
 def page(given: argparse.Namespace, rows: list[Row], load: float) -> list[str]:
