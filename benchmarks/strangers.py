@@ -80,15 +80,21 @@ def steps_of(speaker: str, a: argparse.Namespace, compose: Step) -> Iterator[tup
     rate = {"rate_hz": a.rate_hz}
     if not a.aligner:
         yield from _training(speaker, a, {**compose, "leave_out": {"speaker": own}})
-    timed = {**compose, **FLAWED, "only": {"speaker": own}, "recording_minutes": a.minutes, "name": speaker}
-    for kind, forms in (("timed", ["srt"]), ("untimed", ["lines"])):
-        yield f"raw-{kind}-{speaker}", {**timed, "forms": forms}
+    flawed = {**compose, **FLAWED, "only": {"speaker": own}, "recording_minutes": a.minutes, "name": speaker}
+    for kind, draw in kinds(a):
+        forms = ["srt"] if kind.startswith("timed") else ["lines"]
+        yield f"raw-{kind}-{speaker}", {**flawed, "forms": forms, "seed": a.seed + draw}
         yield f"recordings-{kind}-{speaker}", _step("ingest", raw=f"raw-{kind}-{speaker}", **rate)
         for name in a.names:
             made = {"recordings": f"recordings-{kind}-{speaker}", "aligner": _aligner(a, name, speaker)}
             yield f"alignment-{kind}-{speaker}-{name}", {"stage": "align", "inputs": made}
             aligned = {"recordings": made["recordings"], "alignment": f"alignment-{kind}-{speaker}-{name}"}
             yield f"score-{kind}-{speaker}-{name}", _step("score-alignment", raw=f"raw-{kind}-{speaker}", **aligned)
+
+
+def kinds(a: argparse.Namespace) -> list[tuple[str, int]]:
+    """Names of the recordings' kinds, each with the number of its draw."""
+    return [(f"{kind}{draw or ''}", draw) for draw in range(a.draws) for kind in ("timed", "untimed")]
 
 
 def _training(speaker: str, a: argparse.Namespace, compose: Step) -> Iterator[tuple[str, Step]]:
@@ -155,31 +161,39 @@ def run(recipe: Path, steps: dict[str, Step], a: argparse.Namespace) -> Path:
     return recipe.with_suffix("")
 
 
-def utterances(made: Path, speaker: str, name: str) -> tuple[int, int]:
-    """The number of utterances of allowed length that `cut` made from the timed recordings, and how many it kept."""
-    out = made / f"utterances-{speaker}-{name}"
-    inputs = {"recordings": f"recordings-timed-{speaker}", "alignment": f"alignment-timed-{speaker}-{name}"}
+def utterances(made: Path, timed: str, name: str) -> tuple[int, int, int, int]:
+    """Of the utterances of allowed length that `cut` made from timed recordings: characters read, those read wrong, the
+    number of utterances, and how many it kept."""
+    out = made / f"utterances-{timed}-{name}"
+    inputs = {"recordings": f"recordings-{timed}", "alignment": f"alignment-{timed}-{name}"}
     words = [word for role, step in inputs.items() for word in (f"--{role}", str(made / step))]
     command = [sys.executable, "-m", "megahour", "cut", *words, "--min-s", "0.5", "--out", str(out)]
-    if subprocess.run(
-        command, stdout=subprocess.DEVNULL
-    ).returncode:  # of an aligner that hears nothing, nothing is kept
-        return 0, 0
-    counts = Artifact(out).manifest.counts
-    return counts.kept + sum(counts.dropped.get(reason, 0) for reason in REASONS), counts.kept
+    if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:  # of an aligner that hears nothing
+        return 0, 0, 0, 0
+    manifest = Artifact(out).manifest
+    read, counts = manifest.summary, manifest.counts
+    came_in = counts.kept + sum(counts.dropped.get(reason, 0) for reason in REASONS)
+    return read.get("characters_read", 0), read.get("characters_misread", 0), came_in, counts.kept
 
 
-def counted(made: Path, wrong: Path | None, speaker: str, name: str) -> Found:
-    """The figures of one speaker and aligner, from the artifacts."""
+def counted(made: Path, wrong: Path | None, speaker: str, name: str, a: argparse.Namespace) -> Found:
+    """The figures of one speaker and aligner over all draws, from the artifacts."""
+    found = sum((_of_draw(made, f"{draw or ''}-{speaker}", name) for draw in range(a.draws)), Found())
+    for kind, _ in kinds(a) if wrong else ():
+        tried = Artifact(wrong / f"recordings-{kind}-{speaker}").manifest.counts.came_in  # it may refuse some itself
+        placed = Artifact(wrong / f"alignment-{kind}-{speaker}-{name}").manifest.counts.kept
+        found += Found(wrong=tried, wrong_placed=placed)
+    return found
+
+
+def _of_draw(made: Path, of: str, name: str) -> Found:
     timed, untimed = (
-        Artifact(made / f"score-{kind}-{speaker}-{name}").read_json(0, ".json")["table"][-1]
-        for kind in ("timed", "untimed")
+        Artifact(made / f"score-{kind}{of}-{name}").read_json(0, ".json")["table"][-1] for kind in ("timed", "untimed")
     )
-    came_in, kept = utterances(made, speaker, name)
-    read = Artifact(made / f"utterances-{speaker}-{name}").manifest.summary if kept else {}
-    found = Found(
-        read.get("characters_read", 0),
-        read.get("characters_misread", 0),
+    read, misread, came_in, kept = utterances(made, f"timed{of}", name)
+    return Found(
+        read,
+        misread,
         timed["spoken_lines"],
         timed["spoken_lines_dropped"],
         untimed["spoken_lines_dropped"],
@@ -191,11 +205,6 @@ def counted(made: Path, wrong: Path | None, speaker: str, name: str) -> Found:
         came_in,
         kept,
     )
-    for kind in ("timed", "untimed") if wrong else ():
-        tried = Artifact(wrong / f"recordings-{kind}-{speaker}").manifest.counts.came_in  # it may refuse some itself
-        placed = Artifact(wrong / f"alignment-{kind}-{speaker}-{name}").manifest.counts.kept
-        found += Found(wrong=tried, wrong_placed=placed)
-    return found
 
 
 def _starts(row: dict[str, Any]) -> tuple[int, int, int]:
@@ -264,6 +273,7 @@ def main() -> None:
     parser.add_argument("--rate-hz", type=int, default=8000)
     parser.add_argument("--hours", type=float, default=0.3, help="of strings that an aligner learns from")
     parser.add_argument("--minutes", type=float, default=2.0, help="of a recording")
+    parser.add_argument("--draws", type=int, default=1, help="of recordings and flaws, from the same clips")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--write", action="store_true")
@@ -296,7 +306,7 @@ def measured(a: argparse.Namespace, compose: Step) -> tuple[list[str], dict[tupl
         made = run(a.out / f"{speaker}.yaml", dict(steps_of(speaker, a, compose)), a)
         wrong = run_swapped(speaker, made, a)
         for name in a.names:
-            seen[speaker, name] = counted(made, wrong, speaker, name)
+            seen[speaker, name] = counted(made, wrong, speaker, name, a)
             table.append(row_of(speaker, name, seen[speaker, name]))
             print(table[-1], file=sys.stderr, flush=True)
     return table, seen
@@ -305,7 +315,7 @@ def measured(a: argparse.Namespace, compose: Step) -> tuple[list[str], dict[tupl
 def run_swapped(speaker: str, made: Path, a: argparse.Namespace) -> Path | None:
     """Align each recording with the transcript of the next one; None where there is only one recording."""
     steps: dict[str, Step] = {}
-    for kind in ("timed", "untimed"):
+    for kind, _ in kinds(a):
         folder = swapped(Artifact(made / f"raw-{kind}-{speaker}"), a.out / f"swapped-{kind}-{speaker}")
         if not folder.name:
             return None
