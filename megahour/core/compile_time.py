@@ -23,7 +23,7 @@ class Spent(NamedTuple):
         return Spent(self.seconds - before.seconds, self.cpu_seconds - before.cpu_seconds)
 
 
-class _Clock:
+class _CompileClock:
     """The time in which at least one thread compiles: a function compiles those that it calls within its own time."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class _Clock:
                 self.total = Spent(self.total.seconds + own.seconds, self.total.cpu_seconds + own.cpu_seconds)
 
 
-_clock = _Clock()
+_clock = _CompileClock()
 
 
 def spent() -> Spent:

@@ -77,7 +77,7 @@ class ReadAhead(RangeFile):
 
     def __init__(self, file: Any, size: int, *, block_bytes: int = BLOCK_BYTES, keep: BinaryIO | None = None) -> None:
         self.size, self._file, self._block_bytes = size, file, block_bytes
-        self._held: _Held | _Kept = _Held() if keep is None else _Kept(keep)
+        self._held: _Held | _Fetched = _Held() if keep is None else _Fetched(keep)
         self._ahead = block_bytes
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
@@ -152,7 +152,7 @@ class _Held:
         self._pieces.clear()
 
 
-class _Kept:
+class _Fetched:
     """All fetched bytes, at their offsets in a sparse file."""
 
     def __init__(self, file: BinaryIO) -> None:

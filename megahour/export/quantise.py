@@ -98,7 +98,7 @@ def _compute(model: Any, target: Path, nodes: list[str], feeds: Iterable[Feed] |
         quantize_dynamic(model, str(target), op_types_to_quantize=[*MATRICES, "LSTM"], **shared)
     else:
         quantize_static(
-            model, str(target), _Reader(feeds), quant_format=QuantFormat.QDQ,
+            model, str(target), _FeedReader(feeds), quant_format=QuantFormat.QDQ,
             activation_type=QuantType.QUInt8, op_types_to_quantize=MATRICES,
             extra_options={"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": MATRICES}, **shared,
         )  # fmt: skip
@@ -139,7 +139,7 @@ def _summed(node: Any, axes: int) -> tuple[int, ...]:
     return (axes - 2 if rows else axes - 1,)
 
 
-class _Reader:
+class _FeedReader:
     """Calibration data reader in onnxruntime's interface."""
 
     def __init__(self, feeds: Iterable[Feed]) -> None:

@@ -53,7 +53,7 @@ class VoiceComparison:
 
 
 @dataclass
-class _Draft:
+class _VoiceDraft:
     """A bundle under construction, in a scratch folder beside its destination."""
 
     folder: Path
@@ -127,7 +127,7 @@ def write_voice_bundle(
             raise ConfigError(what, where=speaker.url, remedy="train on speech of people who agreed to it")
     language = speaker.languages[speaker.number_of("languages", params.tell)]
     with published(out) as folder:
-        draft = _Draft(folder, speaker, params, origin, language)
+        draft = _VoiceDraft(folder, speaker, params, origin, language)
         reader = speaker.reader(language)
         _golden(draft, texts, reader)
         _lexicon(draft, words, reader)
@@ -140,7 +140,7 @@ def write_voice_bundle(
     return VoiceBundle.open(out), draft.found
 
 
-def _golden(draft: _Draft, texts: Sequence[str], reader: Reader) -> None:
+def _golden(draft: _VoiceDraft, texts: Sequence[str], reader: Reader) -> None:
     """Speak the sentences of the texts with the model without noise, the voices taking turns, and store them."""
     speaker, pieces = draft.speaker, [piece for text in texts for piece in reader.pieces(text)]
     for number, piece in enumerate(piece for piece in pieces if piece.symbols):
@@ -161,7 +161,7 @@ def _golden(draft: _Draft, texts: Sequence[str], reader: Reader) -> None:
     draft.found.sentences = len(draft.golden)
 
 
-def _lexicon(draft: _Draft, words: Sequence[str], reader: Reader) -> None:
+def _lexicon(draft: _VoiceDraft, words: Sequence[str], reader: Reader) -> None:
     """Write the lexicon and tokens of each form."""
     own = [word for _, piece, _ in draft.golden for word in piece.text.split()]
     run = words_and_phones.words_of_run(draft.origin, draft.language)
@@ -171,7 +171,7 @@ def _lexicon(draft: _Draft, words: Sequence[str], reader: Reader) -> None:
         write_words(draft.folder, form, phones, draft.speaker.config["symbols"])
 
 
-def _graphs(draft: _Draft) -> None:
+def _graphs(draft: _VoiceDraft) -> None:
     """Write the graphs of each form in all precisions."""
     for form in draft.forms:
         files = write_graphs(draft.folder, form, draft.speaker, draft.language, draft.params.precisions)
@@ -190,7 +190,7 @@ def _key(form: Form, precision: Precision) -> str:
     return precision if form == "vits" else f"{form} {precision}"
 
 
-def _compare(draft: _Draft, bundle: VoiceBundle) -> None:
+def _compare(draft: _VoiceDraft, bundle: VoiceBundle) -> None:
     """Compare onnxruntime's fp32 samples with the model's. Raises ConfigError: they differ."""
     for form in draft.forms:
         exported = ExportedSpeaker(bundle.url, form=form)
@@ -203,7 +203,7 @@ def _runtime(name: str, form: Form) -> str:
     return name if form == "vits" else f"{name} ({form})"
 
 
-def _check(draft: _Draft, runtime: str, golden: GoldenSpeech, mine: Float32, other: Float32) -> None:
+def _check(draft: _VoiceDraft, runtime: str, golden: GoldenSpeech, mine: Float32, other: Float32) -> None:
     """Record the largest difference of a sample. Raises ConfigError: it is above CLOSE."""
     apart = float(np.abs(mine - other).max(initial=0.0)) if len(mine) == len(other) else float("inf")
     draft.found.largest[runtime] = max(apart, draft.found.largest.get(runtime, 0.0))
@@ -216,7 +216,7 @@ def _check(draft: _Draft, runtime: str, golden: GoldenSpeech, mine: Float32, oth
         )
 
 
-def _smaller_ones(draft: _Draft, bundle: VoiceBundle) -> None:
+def _smaller_ones(draft: _VoiceDraft, bundle: VoiceBundle) -> None:
     """Measure the distortion of fp16 and int8 graphs. Raises ConfigError: it is above `most_mcd_db`."""
     for form, precision in [(f, p) for f in draft.forms for p in draft.graphs[f] if p != "fp32"]:
         exported, key = ExportedSpeaker(bundle.url, precision=precision, form=form), _key(form, precision)
@@ -236,7 +236,7 @@ def _smaller_ones(draft: _Draft, bundle: VoiceBundle) -> None:
             )
 
 
-def _play(draft: _Draft, bundle: VoiceBundle) -> None:
+def _play(draft: _VoiceDraft, bundle: VoiceBundle) -> None:
     """Compare sherpa-onnx, if it is installed, with the model. Raises ConfigError: the samples differ."""
     found, reader = draft.found, draft.speaker.reader(draft.language)
     for form in draft.forms:

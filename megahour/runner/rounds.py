@@ -28,7 +28,7 @@ MOST = 1024  # partial sums in a round
 FOLDER = f"{SCRATCH}/rounds"
 
 
-class _Kept:
+class _RoundFiles:
     """The files of an output's rounds: the latest model, and the partial sum of the round after it."""
 
     def __init__(self, output: Artifact) -> None:
@@ -66,7 +66,7 @@ def learn_in_rounds(
 ) -> Job:
     """Run the rounds that are missing; returns `job` with the final model."""
     stage, p, inputs = origin.stage, origin.params, origin.inputs
-    kept = _Kept(Artifact(job.output))
+    kept = _RoundFiles(Artifact(job.output))
     number = kept.last()
     if number < 0:
         number = 0
@@ -89,7 +89,7 @@ def _report(progress: Callable[..., None], number: int, left: int, share: float)
 def _sum_up(
     add: Callable[[bytes, bytes], bytes],
     job: Job,
-    kept: _Kept,
+    kept: _RoundFiles,
     number: int,
     engine: Engine,
     specs: Sequence[dict[str, Any]],
@@ -113,6 +113,6 @@ def _sum_up(
 def _learn(job: Job, name: str) -> bytes:
     """Worker side: the next model, from the sum in the file `name`."""
     stage, p, inputs = job.load()
-    _, _, statistics = _Kept(Artifact(job.output)).read(name).partition(b"\n")
+    _, _, statistics = _RoundFiles(Artifact(job.output)).read(name).partition(b"\n")
     with blame(job, "the statistics of all tasks"):
         return stage.learn(p, inputs, statistics, job.context())

@@ -105,7 +105,7 @@ class SpreadSession:
         return known
 
 
-class _Lane:
+class _ServiceCall:
     """A call to one service, and the frames of the sequences sent to it, by key."""
 
     def __init__(self, call: Call) -> None:
@@ -122,7 +122,7 @@ class _Spread:
 
     def __init__(self, session: SpreadSession) -> None:
         self._session = session
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, _ServiceCall] = {}
         self._unanswered: dict[int, wire.Keyed] = {}
         self._waiting: deque[int] = deque()  # keys not sent to any service
         self._window_frames = 0
@@ -201,7 +201,7 @@ class _Spread:
             self._checked_s = now_s
             for address, session in self._session.present().items():
                 if address not in self._lanes:
-                    self._lanes[address] = _Lane(session.call(self._news.set))
+                    self._lanes[address] = _ServiceCall(session.call(self._news.set))
         while self._waiting and self._lanes:
             address = min(self._lanes, key=lambda name: self._lanes[name].frames)
             if self._give(address, self._waiting[0]):

@@ -49,7 +49,7 @@ class SpokenPiece:
 
 
 @dataclass
-class _Draft:
+class _Piece:
     """The piece under construction."""
 
     symbols: list[str] = field(default_factory=list)
@@ -91,14 +91,14 @@ class Reader:
             raise ConfigError(
                 f"the text has {len(text):,} characters", remedy=f"give at most {MOST_CHARACTERS:,} at a time"
             )
-        draft = _Draft()
+        draft = _Piece()
         if _MARKUP.match(text):
             yield from self._element(_parsed(text), draft)
         else:
             yield from self._plain(text, draft)
         yield from _ended(draft, 0.0)
 
-    def _plain(self, text: str, draft: _Draft) -> Iterator[SpokenPiece]:
+    def _plain(self, text: str, draft: _Piece) -> Iterator[SpokenPiece]:
         """Add words to the draft, and yield the pieces that end among them."""
         for part, braced in _parts(text):
             if braced:
@@ -112,7 +112,7 @@ class Reader:
                 yield from self._say(draft, partial(self.pronounce.word, word), word)
             yield from self._between(draft, part[before:], "")
 
-    def _between(self, draft: _Draft, marks: str, after: str) -> Iterator[SpokenPiece]:
+    def _between(self, draft: _Piece, marks: str, after: str) -> Iterator[SpokenPiece]:
         """Apply the punctuation between two words: end the piece, add a pause, or neither.
 
         A full stop inside p.m. or 1.2.3 does nothing; nor does one before a comma, as in "etc.,". after: the character
@@ -132,7 +132,7 @@ class Reader:
         elif _BREAKS.search(marks):
             draft.pause()
 
-    def _say(self, draft: _Draft, pronounce: Callable[[], list[str]], word: str) -> Iterator[SpokenPiece]:
+    def _say(self, draft: _Piece, pronounce: Callable[[], list[str]], word: str) -> Iterator[SpokenPiece]:
         """Yield the draft if it is full, and add a word to it."""
         if len(draft.words) >= MOST_WORDS or len(draft.symbols) >= MOST_SYMBOLS:
             yield from _ended(draft, 0.0)
@@ -143,7 +143,7 @@ class Reader:
             if bad.detail not in self.details:
                 self.details.append(bad.detail)
 
-    def _element(self, element: ElementTree.Element, draft: _Draft, level: int = 1) -> Iterator[SpokenPiece]:
+    def _element(self, element: ElementTree.Element, draft: _Piece, level: int = 1) -> Iterator[SpokenPiece]:
         """Add an element to the draft. Words go on in the same piece, unless a break, a paragraph or a rate ends it."""
         if level > MOST_LEVELS:
             what = f"SSML of more than {MOST_LEVELS} elements within each other"
@@ -161,7 +161,7 @@ class Reader:
         else:
             yield from self._inside(element, draft, tag, level)
 
-    def _inside(self, element: ElementTree.Element, draft: _Draft, tag: str, level: int) -> Iterator[SpokenPiece]:
+    def _inside(self, element: ElementTree.Element, draft: _Piece, tag: str, level: int) -> Iterator[SpokenPiece]:
         pace = draft.pace
         changed = pace * _rate(element.get("rate", "")) if tag == "prosody" else pace
         if not SLOWEST <= changed <= FASTEST:
@@ -224,7 +224,7 @@ def _phones_of(element: ElementTree.Element) -> tuple[Alphabet, str]:
     raise ConfigError(f"alphabet {alphabet!r}", where="phoneme", remedy='use alphabet="ipa" or "x-sampa"')
 
 
-def _ended(draft: _Draft, after_s: float) -> Iterator[SpokenPiece]:
+def _ended(draft: _Piece, after_s: float) -> Iterator[SpokenPiece]:
     places = _places(draft)
     for start in range(0, len(draft.symbols), MOST_SYMBOLS):  # several times only where one word has as many
         part = draft.symbols[start : start + MOST_SYMBOLS]
@@ -238,7 +238,7 @@ def _ended(draft: _Draft, after_s: float) -> Iterator[SpokenPiece]:
     draft.symbols, draft.words, draft.starts = [], [], []
 
 
-def _places(draft: _Draft) -> list[tuple[str, int, int]]:
+def _places(draft: _Piece) -> list[tuple[str, int, int]]:
     """Each word, its first symbol, and the end of its symbols without the pause after it."""
     found = []
     for word, start, end in zip(draft.words, draft.starts, [*draft.starts, len(draft.symbols)][1:], strict=True):

@@ -93,7 +93,7 @@ class _Encoded:
     peaks: list[int]
 
 
-class _Kept(NamedTuple):
+class _Recording(NamedTuple):
     """A recording of the shard: its name, its rows of the index (one a channel), and the rank of its transcript."""
 
     name: str
@@ -113,7 +113,7 @@ class _Shard:
     tally: IngestCounts = field(default_factory=IngestCounts)
     left_out: LeftOut = field(default_factory=LeftOut)
     names: set[str] = field(default_factory=set)
-    by_samples: dict[str, _Kept] = field(default_factory=dict)  # by the digests of all channels
+    by_samples: dict[str, _Recording] = field(default_factory=dict)  # by the digests of all channels
 
     def add(self, item: Item) -> None:
         """Ingest one recording, cheapest checks first. Raises BadRecord, before anything is written."""
@@ -135,7 +135,7 @@ class _Shard:
                     self._same_audio(whole, language, candidates)
                 first = len(self.index)
                 self._write(item, replace(info, language=language), candidates, encoded)
-                self.by_samples[whole] = _Kept(item.name, self.index[first:], transcript_rank(candidates))
+                self.by_samples[whole] = _Recording(item.name, self.index[first:], transcript_rank(candidates))
         finally:
             for name, n in candidates.counts.items():
                 self.out.stat(name, n)

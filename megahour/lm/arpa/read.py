@@ -56,7 +56,7 @@ def read_arrays(path: str | Path, progress: Progress = lambda phase, done, total
     n-gram occurs twice or has a word that is no unigram; a number is invalid (NaN); a probability is above one.
     """
     with opened(path) as file:
-        reader = _Reader(file, str(path))
+        reader = _LineBuffer(file, str(path))
         sizes = _counts(reader)
         total = sum(sizes)
         arrays, listed = _unigrams(reader, sizes[0])
@@ -74,13 +74,13 @@ def read_arrays(path: str | Path, progress: Progress = lambda phase, done, total
 def read_sizes(path: str | Path) -> list[int]:
     """Read the numbers of n-grams by order from the header. Raises MegahourError as `read_arrays`."""
     with opened(path) as file:
-        return _counts(_Reader(file, str(path)))
+        return _counts(_LineBuffer(file, str(path)))
 
 
 def read_tokenizer(path: str | Path) -> str:
     """Read `ArpaArrays.tokenizer` from the header. Raises MegahourError as `read_arrays`."""
     with opened(path) as file:
-        _counts(reader := _Reader(file, str(path)))
+        _counts(reader := _LineBuffer(file, str(path)))
         return reader.tokenizer
 
 
@@ -91,7 +91,7 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
         yield file
 
 
-class _Reader:
+class _LineBuffer:
     """Whole lines of a file in a buffer: text[at:end]. line: number of the line at `at`."""
 
     def __init__(self, file: BinaryIO, name: str) -> None:
@@ -167,7 +167,7 @@ def shown(line: bytes) -> str:
     return repr(line[:60].decode("utf-8", "replace"))
 
 
-def _counts(reader: _Reader) -> list[int]:
+def _counts(reader: _LineBuffer) -> list[int]:
     while (line := reader.next()).removeprefix(BYTE_ORDER_MARK) != b"\\data\\":
         if reader.line > FOREWORD:
             reader.fail(rf"not an ARPA file: it has no line '\data\' among the first {FOREWORD:,}")
@@ -189,7 +189,7 @@ def _counts(reader: _Reader) -> list[int]:
     return sizes
 
 
-def _unigrams(reader: _Reader, size: int) -> tuple[ArpaArrays, bool]:
+def _unigrams(reader: _LineBuffer, size: int) -> tuple[ArpaArrays, bool]:
     """The unigrams, and whether `<unk>` is one of them."""
     table = WordTable()
     room = 1 << 10
@@ -227,7 +227,7 @@ def _without_capital_unknown(arrays: ArpaArrays, number: int) -> ArpaArrays:
     return ArpaArrays(table, grams, arrays.logp, arrays.backoff)
 
 
-def _ngrams(reader: _Reader, arrays: ArpaArrays, k: int, size: int) -> None:
+def _ngrams(reader: _LineBuffer, arrays: ArpaArrays, k: int, size: int) -> None:
     """Append the n-grams of order k. Arrays grow as lines are read, so a wrong header costs no memory."""
     reader.expect(b"\\%d-grams:" % k)
     table = arrays.vocabulary
@@ -261,7 +261,7 @@ def _grown(array: npt.NDArray[Any], rows: int) -> npt.NDArray[Any]:
     return grown
 
 
-def _go_on(reader: _Reader, code: int, k: int, size: int, row: int, which: int) -> None:
+def _go_on(reader: _LineBuffer, code: int, k: int, size: int, row: int, which: int) -> None:
     """Continue with the next block after MORE. Raises MegahourError: another code than MORE and DONE."""
     if code == parse.DONE:
         return
