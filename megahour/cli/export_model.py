@@ -10,7 +10,7 @@ import click
 
 from megahour.export.params import ExportModelParams
 from megahour.runner import log
-from megahour.runner.options import OptionCommand, options
+from megahour.runner.options import OptionCommand, options, repeatable
 
 if TYPE_CHECKING:
     from megahour.export.voice import VoiceComparison
@@ -27,24 +27,13 @@ if TYPE_CHECKING:
 @click.argument("model")
 @click.option("--out", required=True, metavar="FOLDER", help="Folder of the bundle, which must not exist yet.")
 @click.option("--step", default="", help="With a run: the step `train` whose model is exported.")
-@click.option(
+@repeatable(
     "--golden",
-    multiple=True,
     metavar="PATH",
-    help="(repeatable) Files or folders of clips to check the bundle on and include in it. With a voice: texts.",
+    text="Files or folders of clips to check the bundle on and include in it. With a voice: texts.",
 )
-@click.option(
-    "--calibration",
-    multiple=True,
-    metavar="PATH",
-    help="(repeatable) Files or folders of clips for int8 static and mixed.",
-)
-@click.option(
-    "--words",
-    multiple=True,
-    metavar="PATH",
-    help="(repeatable) Text files whose words the voice must be able to pronounce.",
-)
+@repeatable("--calibration", metavar="PATH", text="Files or folders of clips for int8 static and mixed.")
+@repeatable("--words", metavar="PATH", text="Text files whose words the voice must be able to pronounce.")
 @click.option(
     "--lexicon", default="", metavar="PATH", help="With a voice: pronunciations that take precedence, as in `say`."
 )

@@ -18,7 +18,7 @@ from megahour.cli.recogniser_options import chunk_options, end_options, recognis
 from megahour.core.errors import ConfigError
 from megahour.core.extras import needing
 from megahour.runner import log
-from megahour.runner.options import FiniteRange
+from megahour.runner.options import FiniteRange, repeatable
 
 if TYPE_CHECKING:
     from megahour.listen.server import ListenServer
@@ -39,19 +39,9 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 @click.option(
     "--token-file", default="", help="File with the access token. Without it a new one is generated and printed."
 )
-@click.option(
-    "--origin",
-    "origins",
-    multiple=True,
-    help="Further origins of web pages that may connect, such as https://a.example.",
-)
-@click.option(
-    "--sessions",
-    type=click.IntRange(1, 256),
-    default=4,
-    show_default=True,
-    help="Largest number of streams and files at a time.",
-)
+@repeatable("--origin", "origins", text="Further origins of web pages that may connect, such as https://a.example.")
+@click.option("--sessions", type=click.IntRange(1, 256), default=4, show_default=True,
+              help="Largest number of streams and files at a time.")  # fmt: skip
 @click.option("--idle-s", type=FiniteRange(1), default=300.0, show_default=True,
               help="End a stream after this many seconds without audio, or of audio without a word.")  # fmt: skip
 @click.option("--message-kb", type=click.IntRange(1, 1 << 16), default=256, show_default=True,

@@ -7,16 +7,12 @@ import threading
 import click
 
 from megahour.runner import log
+from megahour.runner.options import repeatable
 
 
 @click.command("serve")
 @click.argument("registry", metavar="FOLDER|ADDRESS")
-@click.option(
-    "--device",
-    "devices",
-    multiple=True,
-    help="(repeatable) Devices: auto, cuda, cpu, or cuda:0 …, as in engine.devices.",
-)
+@repeatable("--device", "devices", text="Devices: auto, cuda, cpu, or cuda:0 …, as in engine.devices.")
 @click.option(
     "--host", default="", help="Address at which tasks reach this machine. Default: that of ADDRESS, or 127.0.0.1."
 )
@@ -25,12 +21,7 @@ from megahour.runner import log
     "--tls", default="", metavar="FOLDER", help="Folder with tls.crt, tls.key and ca.crt. Without it, no TLS."
 )
 @click.option("--mutual", is_flag=True, help="Require clients to present a certificate signed by ca.crt.")
-@click.option(
-    "--trust",
-    multiple=True,
-    metavar="PREFIX",
-    help="(repeatable) Further modules that may be loaded, besides megahour's.",
-)
+@repeatable("--trust", metavar="PREFIX", text="Further modules that may be loaded, besides megahour's.")
 @log.logged
 def command(
     registry: str, devices: tuple[str, ...], host: str, port: int, tls: str, mutual: bool, trust: tuple[str, ...]

@@ -30,6 +30,11 @@ class Input:
     optional: bool = False
     kinds: tuple[str, ...] = ()
 
+    @staticmethod
+    def if_given(*roles: str, kinds: tuple[str, ...] = ()) -> tuple[Input, ...]:
+        """An optional input for each of `roles`."""
+        return tuple(Input(role, True, kinds) for role in roles)
+
 
 @dataclass(frozen=True)
 class Task:

@@ -100,6 +100,11 @@ class ShardWriter:
     def kept(self, n: int = 1) -> None:
         self.counts.kept += n
 
+    def kept_all(self, n: int = 1) -> None:
+        """Count `n` records that came in and were all kept."""
+        self.came_in(n)
+        self.kept(n)
+
     def drop(self, reason: str, n: int = 1) -> None:
         """A good record left out by policy."""
         if n:

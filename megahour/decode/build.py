@@ -104,8 +104,7 @@ def write_graph(p: GraphParams, inputs: Inputs, out: ShardWriter) -> None:
         units = read_units(inputs["units"])
         graph = phone_graph(runs_of(inputs["units"]), units.size, p.order, p.min_count, p.self_loop)
         about = _about_units(units, inputs)
-        out.came_in(units.size)
-        out.kept(units.size)
+        out.kept_all(units.size)
     else:
         model = read_lm(inputs["lm"])
         lexicon = lexicon_of(inputs["lexicon"])

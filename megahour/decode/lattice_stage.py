@@ -31,10 +31,7 @@ class Lattices(Stage[LatticesParams]):
         Input("lattices", kinds=("hypotheses",)),
         Input("lm", optional=True),
         Input("graph_lm", optional=True, kinds=("lm",)),
-        Input("features", optional=True),
-        Input("lexicon", optional=True),
-        Input("units", optional=True),
-        Input("selection", optional=True),
+        *Input.if_given("features", "lexicon", "units", "selection"),
     )
 
     def check(self, p: LatticesParams, roles: Collection[str]) -> None:

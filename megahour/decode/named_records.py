@@ -96,8 +96,7 @@ class NamesOfUtterances(Stage[NamesParams]):
                 inputs["features"], task["shard"], ".arrow", inputs.get("selection"), task.spec.get("beside")
             )
             hashes |= {hash_of(name) for name in found}
-        out.came_in(len(hashes))
-        out.kept(len(hashes))
+        out.kept_all(len(hashes))
         out.table(pa.table({"key": np.sort(np.array(list(hashes), np.int64))}))
 
 
@@ -147,8 +146,7 @@ class ReadRecords(Stage[P]):
         import pyarrow as pa
 
         table = pa.Table.from_batches(list(batches), self._schema())
-        out.came_in(table.num_rows)
-        out.kept(table.num_rows)
+        out.kept_all(table.num_rows)
         out.table(table)
 
     def _schema(self) -> pa.Schema:

@@ -26,13 +26,7 @@ class MakeGraph(SingleShard[GraphParams]):
 
     name = "graph"
     params = GraphParams
-    inputs = (
-        Input("lm", optional=True),
-        Input("lexicon", optional=True),
-        Input("units", optional=True),
-        Input("model", optional=True),
-        Input("tokens", optional=True),
-    )
+    inputs = Input.if_given("lm", "lexicon", "units", "model", "tokens")
 
     def check(self, p: GraphParams, roles: Collection[str]) -> None:
         needed = {"hmm": ("lm", "lexicon", "units"), "ctc": ("lm", "lexicon", "model"), "phones": ("units",)}[
@@ -66,12 +60,10 @@ class Decode(Stage[DecodeParams]):
     inputs = (
         Input("features"),
         Input("model"),
-        Input("graph", optional=True),
-        Input("units", optional=True),
+        *Input.if_given("graph", "units"),
         Input("tuned", optional=True, kinds=("hypotheses",)),
         Input("lm", optional=True),
-        Input("graph_lm", optional=True, kinds=("lm",)),
-        Input("low_order_lm", optional=True, kinds=("lm",)),
+        *Input.if_given("graph_lm", "low_order_lm", kinds=("lm",)),
     )
 
     def check(self, p: DecodeParams, roles: Collection[str]) -> None:

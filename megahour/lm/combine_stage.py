@@ -97,8 +97,7 @@ class Perplexity(SingleShard[PerplexityParams]):
         result = {name: {"ngrams": model.sizes, **perplexity(model, sentences)} for name, model in models}
         out.json(result)
         out.stats.update(result)
-        out.came_in(len(sentences))
-        out.kept(len(sentences))
+        out.kept_all(len(sentences))
 
 
 class Convert(SingleShard[ConvertParams]):
@@ -153,5 +152,4 @@ def _write(model: NgramModel, out: ShardWriter) -> None:
 
 def _count(sizes: list[int], out: ShardWriter) -> None:
     out.stats["ngrams"] = sizes
-    out.came_in(sum(sizes))
-    out.kept(sum(sizes))
+    out.kept_all(sum(sizes))

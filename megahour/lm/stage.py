@@ -27,9 +27,7 @@ class LanguageModel(SingleShard[LanguageModelParams]):
     version = 2
     params = LanguageModelParams
     inputs = (
-        Input("text", optional=True),
-        Input("selection", optional=True),
-        Input("features", optional=True),
+        *Input.if_given("text", "selection", "features"),
         Input("tokens", optional=True, kinds=("tokens", "model")),
     )
 

@@ -56,8 +56,7 @@ def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:
     with out.open(SUFFIX[kind]) as file:
         file.write(data)
     out.json({**own, **_audio(p)}, ".model.json")
-    out.came_in()
-    out.kept()
+    out.kept_all()
     out.stats.update({"outputs": len(tokens), "bytes": len(data)})
 
 

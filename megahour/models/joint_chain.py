@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+
+class ChainBatch(NamedTuple):
+    """What each link may need of a batch, besides the output of the link before it.
+
+    features: (B, T, F), with `lengths` (B,) frames. generator: of dropout and all else that is drawn.
+    """
+
+    features: Tensor
+    lengths: Tensor
+    generator: torch.Generator | None
+    targets: Mapping[str, Tensor]
 
 
 class JointChain(nn.Module):
@@ -27,7 +40,7 @@ class JointChain(nn.Module):
     ) -> Tensor:
         """Loss (B,) of `features` (B, T, F) with `lengths` (B,) frames, as `through` all links."""
         assert targets is not None
-        return self.through(range(len(self.chain())), None, features, lengths, generator, targets)
+        return self.through(range(len(self.chain())), None, ChainBatch(features, lengths, generator, targets))
 
     @abstractmethod
     def chain(self) -> list[list[nn.Module]]:
@@ -38,15 +51,7 @@ class JointChain(nn.Module):
         """N of the tensor (B, N, width) that `link` takes from the one before, for features of T = `frames`."""
 
     @abstractmethod
-    def through(
-        self,
-        links: range,
-        x: Tensor | None,
-        features: Tensor,
-        lengths: Tensor,
-        generator: torch.Generator | None,
-        targets: Mapping[str, Tensor],
-    ) -> Tensor:
+    def through(self, links: range, x: Tensor | None, batch: ChainBatch) -> Tensor:
         """Run `links` on the output `x` (B, N, width) of the one before them, None for the first.
 
         Returns the input of the next link, or after the last one the loss (B,), summed over the frames of each

@@ -24,7 +24,7 @@ from torch.nn import functional
 
 from megahour.features.mel_spectrum import FLOOR, MelSpectrum
 from megahour.models.griffin_lim import GriffinLim
-from megahour.models.joint_chain import JointChain
+from megahour.models.joint_chain import ChainBatch, JointChain
 from megahour.models.voice import VoiceBlock
 
 PERIODS = (2, 3, 5)
@@ -177,20 +177,13 @@ class VocoderModel(JointChain):
     def rows(self, link: int, frames: int, targets: Mapping[str, Tensor]) -> int:
         return SEGMENT
 
-    def through(
-        self,
-        links: range,
-        x: Tensor | None,
-        features: Tensor,
-        lengths: Tensor,
-        generator: torch.Generator | None,
-        targets: Mapping[str, Tensor],
-    ) -> Tensor:
+    def through(self, links: range, x: Tensor | None, batch: ChainBatch) -> Tensor:
         """As `JointChain.through`: the loss per frame of a segment, times `lengths` (B,).
 
         features: normalised mels. targets: `sound` (B, T · shift). Without a generator, the loss is the distance of the
         spectra alone. The first and the last link both find the guessed spectrum.
         """
+        features, lengths, generator, targets = batch
         last = 1 + len(self.vocoder.blocks)
         if x is None or last in links:
             mel, real = self._segments(features, lengths, targets["sound"], generator)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from megahour.models.joint_chain import JointChain
+from megahour.models.joint_chain import ChainBatch, JointChain
 
 DECODERS = ("fast", "flow")
 SIGMA = 1e-4  # standard deviation of the noise at the end of a flow
@@ -195,19 +195,12 @@ class VoiceModel(JointChain):
     def rows(self, link: int, frames: int, targets: Mapping[str, Tensor]) -> int:
         return ASIDE + (targets["phones"].shape[1] if link <= 1 + len(self.blocks) else frames)
 
-    def through(
-        self,
-        links: range,
-        x: Tensor | None,
-        features: Tensor,
-        lengths: Tensor,
-        generator: torch.Generator | None,
-        targets: Mapping[str, Tensor],
-    ) -> Tensor:
+    def through(self, links: range, x: Tensor | None, batch: ChainBatch) -> Tensor:
         """As `JointChain.through`.
 
         targets: `phones`, `durations`, `pitch` and `energy` (B, U), `voices` and `languages` (B,).
         """
+        features, lengths, generator, targets = batch
         said = (targets["phones"] > 0)[:, :, None].to(features.dtype)
         loss, time = torch.zeros(len(features), device=features.device), None
         if x is None:

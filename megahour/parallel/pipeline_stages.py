@@ -13,7 +13,7 @@ from torch.nn import functional
 from megahour.batches.loader import Batch
 from megahour.learn import criteria
 from megahour.models.encoders import Encoder
-from megahour.models.joint_chain import JointChain
+from megahour.models.joint_chain import ChainBatch, JointChain
 from megahour.models.precision import autocast
 
 
@@ -167,8 +167,9 @@ class ChainStage(PipelineStageOf):
         frames = batch.features.shape[1]
         given = None if self.is_first else x[: part.rows, : self.model.rows(self.own.start, frames, batch.targets)]
         generator = None if part.seed is None else torch.Generator(x.device).manual_seed(part.seed)
+        shared = ChainBatch(batch.features, batch.lengths, generator, batch.targets)
         with autocast(x.device, self.precision):
-            found = self.model.through(self.own, given, batch.features, batch.lengths, generator, batch.targets).float()
+            found = self.model.through(self.own, given, shared).float()
         padding = [0, utterances - part.rows]
         return functional.pad(found, padding if self.is_last else [0, 0, 0, after - found.shape[1], *padding])
 

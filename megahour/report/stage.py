@@ -53,8 +53,7 @@ class Report(Stage[ReportParams]):
         if page.more_hypotheses:
             with out.open(SIDECAR) as file:
                 write_all(inputs["score"], file)
-        out.came_in(len(inputs))
-        out.kept(len(inputs))
+        out.kept_all(len(inputs))
         out.stats.update(page.figures)
 
     def finish(self, p: ReportParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:

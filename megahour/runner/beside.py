@@ -134,8 +134,7 @@ def by_place(table: pa.Table, places: NDArray[np.int64]) -> Iterator[tuple[int, 
 
 
 def _write_sorted(table: pa.Table, out: ShardWriter) -> None:
-    out.came_in(table.num_rows)
-    out.kept(table.num_rows)
+    out.kept_all(table.num_rows)
     out.table(table.sort_by([(OWNER, "ascending"), ("key", "ascending")]))
 
 

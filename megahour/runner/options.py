@@ -7,7 +7,7 @@ import math
 import re
 import types
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import click
 from pydantic import BaseModel
@@ -17,6 +17,7 @@ from pydantic_core import PydanticUndefined
 from megahour.core.config import descriptions, is_policy
 from megahour.core.errors import ConfigError
 
+F = TypeVar("F", bound=Callable[..., Any])
 SCALARS: dict[Any, Any] = {int: click.INT, float: click.FLOAT, str: click.STRING}
 WORDS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 PLAIN_FLOAT = re.compile(r"-?\d+\.\d+")
@@ -59,6 +60,11 @@ def _plain_flags(args: list[str], pairs: dict[str, str]) -> Iterator[str]:
         if value.lower() not in WORDS:
             raise click.BadParameter(f"{value!r} is not true or false", param_hint=flag)
         yield flag if WORDS[value.lower()] else pairs[flag]
+
+
+def repeatable(*names: str, metavar: str | None = None, text: str) -> Callable[[F], F]:
+    """Decorator: gives a command an option that may be repeated. Its help is `text`, marked as such."""
+    return click.option(*names, multiple=True, metavar=metavar, help=f"(repeatable) {text}")
 
 
 def options(*models: type[BaseModel], but: tuple[str, ...] = ()) -> Callable[[click.Command], click.Command]:

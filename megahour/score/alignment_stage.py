@@ -21,6 +21,5 @@ class ScoreAlignment(SingleShard[ScoreAlignmentParams]):
         out.json({"table": scores.table, "histogram": scores.histogram}, ".json")
         out.table(recordings_table(scores.recordings))
         out.text(to_markdown(scores.table), ".md")
-        out.came_in(scores.table[-1]["recordings"])
-        out.kept(scores.table[-1]["recordings"])
+        out.kept_all(scores.table[-1]["recordings"])
         out.stats["table"] = scores.table

@@ -32,8 +32,7 @@ class Score(SingleShard[ScoreParams]):
         Input("baseline", optional=True, kinds=("hypotheses",)),
         Input("student", kinds=("hypotheses",)),
         Input("teacher", optional=True, kinds=("hypotheses",)),
-        Input("features", optional=True),
-        Input("selection", optional=True),
+        *Input.if_given("features", "selection"),
         *(Input(role, optional=True) for role in TRUTH),
     )
 
@@ -82,8 +81,7 @@ class Score(SingleShard[ScoreParams]):
             columns[system] = scored.texts[system]
             columns[f"errors_{system}"] = pa.array([e.errors for e in edits], pa.int32())
         out.table(pa.table(columns))
-        out.came_in(len(references))
-        out.kept(len(references))
+        out.kept_all(len(references))
         out.stats.update(about)
 
 

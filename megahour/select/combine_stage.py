@@ -51,8 +51,7 @@ class Combine(Stage[CombineParams]):
                 continue
             with artifact.open(shard, suffix) as source, out.open(suffix) as file:
                 shutil.copyfileobj(source, file, 1 << 20)
-        out.came_in(receipt.counts.kept)
-        out.kept(receipt.counts.kept)
+        out.kept_all(receipt.counts.kept)
         out.stats.update(receipt.stats)
         out.tags["input"] = role
 

@@ -34,8 +34,7 @@ def merge_group(batches: Batches, out: ShardWriter, schema: pa.Schema) -> None:
     """Write the rows of a group in the order of arrival, `TOGETHER_BYTES` at a time."""
     with pyarrow.parquet.ParquetWriter(out.path(".parquet"), schema, compression="zstd") as writer:
         for table in together(pa.Table.from_batches([batch], schema) for batch in batches):
-            out.came_in(table.num_rows)
-            out.kept(table.num_rows)
+            out.kept_all(table.num_rows)
             writer.write_table(table)
 
 

@@ -86,8 +86,7 @@ def print_shard(p: DuplicatesParams, utterances: Artifact, shard: int, out: Shar
     rows = utterances.read_table(shard, columns=COLUMNS).to_pylist()
     with ShardAudio(utterances, shard) if p.audio and rows else nullcontext() as audio:
         printed = [_printed(p, row, audio) for row in rows]
-    out.came_in(len(rows))
-    out.kept(len(rows))
+    out.kept_all(len(rows))
     out.table(pa.Table.from_pylist(printed, SENT))
 
 

@@ -191,8 +191,7 @@ class LayOutSets(SingleShard[SelectParams]):
     params = SelectParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("utterances"),
-        Input("listed", optional=True),
-        Input("counted", optional=True),
+        *Input.if_given("listed", "counted"),
     )
     local = True  # so that the driver reports errors in the rules
 

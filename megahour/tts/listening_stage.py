@@ -39,12 +39,10 @@ class MakeListeningTest(SingleShard[ListeningTestParams]):
             given = [inputs[role] for role in ROLES if role in inputs]
             systems = dict(zip(p.names or [role for role in ROLES if role in inputs], given, strict=True))
             out.text(make_samples(p.title, systems, utterances=p.utterances, seed=p.seed), ".html")
-            out.came_in(len(systems))
-            out.kept(len(systems))
+            out.kept_all(len(systems))
             return
         made = make_test(p.kind, p.title, dict(inputs), utterances=p.utterances, seed=p.seed)
         out.text(made.page, ".html")
         out.json(made.key, ".key.json")
-        out.came_in(len(made.key["clips"]))
-        out.kept(len(made.key["clips"]))
+        out.kept_all(len(made.key["clips"]))
         out.stats.update(kind=p.kind, clips=len(made.key["clips"]), test=made.key["test"])

@@ -24,8 +24,7 @@ class ScoreSpeech(Stage[ScoreSpeechParams]):
     params = ScoreSpeechParams
     inputs = (
         Input("speech", kinds=("utterances",)),
-        Input("reference", optional=True, kinds=("utterances",)),
-        Input("training", optional=True, kinds=("utterances",)),
+        *Input.if_given("reference", "training", kinds=("utterances",)),
     )
 
     def check(self, p: ScoreSpeechParams, roles: Collection[str]) -> None:

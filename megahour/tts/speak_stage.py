@@ -18,8 +18,7 @@ class Speak(Stage[SpeakParams]):
     params = SpeakParams
     inputs = (
         Input("texts", kinds=("selection", "utterances", "text")),
-        Input("voice", optional=True, kinds=("model",)),
-        Input("vocoder", optional=True, kinds=("model",)),
+        *Input.if_given("voice", "vocoder", kinds=("model",)),
         Input("lexicon", optional=True),
     )
 

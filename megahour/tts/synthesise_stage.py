@@ -21,8 +21,7 @@ class Synthesise(Stage[SynthesiseParams]):
     version = 3
     params = SynthesiseParams
     inputs = (
-        Input("voice", optional=True, kinds=("model",)),
-        Input("vocoder", optional=True, kinds=("model",)),
+        *Input.if_given("voice", "vocoder", kinds=("model",)),
         Input("lexicon", optional=True),
     )
 
@@ -67,8 +66,7 @@ class Synthesise(Stage[SynthesiseParams]):
             for number in numbers
         )
         made_count = write_raw(made, out)
-        out.came_in(made_count)
-        out.kept(made_count)
+        out.kept_all(made_count)
 
     def finish(self, p: SynthesiseParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         own = next((receipt.stats["own_voices"] for receipt in receipts if "own_voices" in receipt.stats), None)

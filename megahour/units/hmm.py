@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,32 +195,35 @@ def viterbi(scores: NDArray[np.float32], path: StatePath) -> tuple[NDArray[np.in
     """
     states, score = _viterbi(
         np.ascontiguousarray(scores, dtype=np.float32),
-        path.emission,
-        path.loops,
-        path.first,
-        path.before,
+        _Arcs(path.emission, path.loops, path.first, path.before),
         path.final,
         max(1, MOST_POINTERS // path.emission.size),
     )
     return None if score <= NO_PATH / 2 else (path.slot[states], float(score))
 
 
+class _Arcs(NamedTuple):
+    """The fields of a `StatePath` that its search follows."""
+
+    emission: NDArray[np.int32]
+    loops: NDArray[np.bool_]
+    first: NDArray[np.int32]
+    before: NDArray[np.int32]
+
+
 @compiled
 def _viterbi(
     scores: NDArray[np.float32],
-    emission: NDArray[np.int32],
-    loops: NDArray[np.bool_],
-    first: NDArray[np.int32],
-    before: NDArray[np.int32],
+    arcs: _Arcs,
     final: NDArray[np.int32],
     block: int,
 ) -> tuple[NDArray[np.int32], float]:
-    frames, states = scores.shape[0], emission.size
+    frames, states = scores.shape[0], arcs.emission.size
     blocks = (frames + block - 1) // block
     back = np.empty((min(block, frames), states), np.int32)
     entries = np.full((blocks + 1, states), NO_PATH)  # what a path scores before each block
     for k in range(blocks):
-        _search_block(scores, emission, loops, first, before, k * block, entries[k], entries[k + 1], back)
+        _search_block(scores, arcs, k * block, entries[k], entries[k + 1], back)
     answer = np.empty(frames, np.int32)
     state, score = -1, NO_PATH
     for s in final:
@@ -229,7 +232,7 @@ def _viterbi(
     if state >= 0:
         for k in range(blocks - 1, -1, -1):
             if k < blocks - 1:
-                _search_block(scores, emission, loops, first, before, k * block, entries[k], entries[k + 1], back)
+                _search_block(scores, arcs, k * block, entries[k], entries[k + 1], back)
             for t in range(min(frames, (k + 1) * block) - 1, k * block - 1, -1):
                 answer[t] = state
                 state = back[t - k * block, state]
@@ -239,16 +242,14 @@ def _viterbi(
 @compiled
 def _search_block(
     scores: NDArray[np.float32],
-    emission: NDArray[np.int32],
-    loops: NDArray[np.bool_],
-    first: NDArray[np.int32],
-    before: NDArray[np.int32],
+    arcs: _Arcs,
     start: int,
     entry: NDArray[np.float64],
     leave: NDArray[np.float64],
     back: NDArray[np.int32],
 ) -> None:
     """Search the frames from `start` that `back` has rows for. Writes `leave`, the scores after them, and `back`."""
+    emission, loops, first, before = arcs
     old, new = entry.copy(), np.empty_like(entry)
     for t in range(start, min(scores.shape[0], start + back.shape[0])):
         for s in range(emission.size):

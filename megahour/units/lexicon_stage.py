@@ -20,12 +20,7 @@ class MakeLexicon(SingleShard[LexiconParams]):
 
     name = "lexicon"
     params = LexiconParams
-    inputs = (
-        Input("lm", optional=True),
-        Input("text", optional=True),
-        Input("selection", optional=True),
-        Input("features", optional=True),
-    )
+    inputs = Input.if_given("lm", "text", "selection", "features")
 
     def check(self, p: LexiconParams, roles: Collection[str]) -> None:
         if p.source == "dictionary" and not p.dictionary:

@@ -32,8 +32,7 @@ class WeighPronunciations(SingleShard[PronunciationsParams]):
         out.text(text, ".lexicon.txt")
         out.text(write_probabilities(entries, probabilities), ".lexiconp.txt")
         several = [word for word, ways in entries.items() if len(ways) > 1]
-        out.came_in(len(entries))
-        out.kept(len(entries))
+        out.kept_all(len(entries))
         out.stats.update(
             words=len(entries),
             pronunciations=sum(map(len, entries.values())),

@@ -15,7 +15,7 @@ class MakeTokens(SingleShard[TokensParams]):
 
     name = "tokens"
     params = TokensParams
-    inputs = (Input("text", optional=True), Input("selection", optional=True), Input("features", optional=True))
+    inputs = Input.if_given("text", "selection", "features")
 
     def check(self, p: TokensParams, roles: Collection[str]) -> None:
         if not roles and not p.file:

@@ -140,7 +140,6 @@ class FetchPrompts(Stage[FetchPromptsParams]):
             for name, data in prompts(language, ctx.work / f"prompts-{language}"):
                 tar.add(name, data)
                 if name.endswith(".wav"):
-                    out.came_in()
-                    out.kept()
+                    out.kept_all()
         licence, voice = CREDITS[language]
         out.tags.update(language=language, licence=licence, attribution=voice)

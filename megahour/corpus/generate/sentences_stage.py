@@ -41,6 +41,5 @@ class Sentences(Stage[SentencesParams]):
         drawn = itertools.islice(sentences(p.split, key_of(p.seed, "shard", task["part"])), count)
         lines = [sentence.spoken for sentence in drawn]
         out.text("".join(line + "\n" for line in lines), ".txt")
-        out.came_in(count)
-        out.kept(count)
+        out.kept_all(count)
         out.stat("words", sum(line.count(" ") + 1 for line in lines))

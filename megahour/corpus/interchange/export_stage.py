@@ -20,8 +20,7 @@ class Export(Stage[ExportParams]):
     params = ExportParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("utterances"),
-        Input("selection", optional=True),
-        Input("duplicates", optional=True),
+        *Input.if_given("selection", "duplicates"),
     )
 
     def layouts(self, p: ExportParams, inputs: Inputs) -> Mapping[str, LaidOut]:

@@ -11,7 +11,7 @@ from megahour.lm.cli.command_parts import parsed, say_model, stoppable
 from megahour.lm.cli.on_engine import OPTIONS, engine_options, interpolate_on, prune_on_engine
 from megahour.lm.params import InterpolateParams, PruneParams
 from megahour.runner import log
-from megahour.runner.options import OptionCommand, options
+from megahour.runner.options import OptionCommand, options, repeatable
 
 if TYPE_CHECKING:
     from megahour.lm.combine.mixture import Fit
@@ -27,12 +27,7 @@ _out = click.option("--out", required=True, type=click.Path(), help="Output file
 @click.argument("models", nargs=-1, required=True, type=STEPS, metavar="MODEL…")
 @_out
 @engine_options
-@click.option(
-    "--heldout",
-    multiple=True,
-    metavar="FILE",
-    help="(repeatable) Text to tune the weights on, or to evaluate given ones.",
-)
+@repeatable("--heldout", metavar="FILE", text="Text to tune the weights on, or to evaluate given ones.")
 @log.logged
 def interpolate(models: tuple[str, ...], out: str, **values: Any) -> None:
     """Merge models into one back-off model: p = Σ λ p for the n-grams of all models, with given or tuned weights.
@@ -106,15 +101,8 @@ def loglinear(models: tuple[str, ...], weights: str, text: tuple[str, ...], norm
 @_out
 @engine_options
 @click.option("--history", type=MODEL, default=None, help="Another model for the probabilities of contexts.")
-@click.option(
-    "--history-text",
-    multiple=True,
-    metavar="FILE",
-    help="(repeatable) Alternatively, text to count contexts in, best the training text.",
-)
-@click.option(
-    "--heldout", multiple=True, metavar="FILE", help="(repeatable) Text to compute perplexities on, before and after."
-)
+@repeatable("--history-text", metavar="FILE", text="Alternatively, text to count contexts in, best the training text.")
+@repeatable("--heldout", metavar="FILE", text="Text to compute perplexities on, before and after.")
 @log.logged
 def prune(model: str, out: str, history: str | None, heldout: tuple[str, ...], **values: Any) -> None:
     """Prune the n-grams that change the model least (Stolcke 1998), to a threshold or a size.

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import click
+
 from megahour.core.stopping import exit_code, said, signal_name
 from megahour.runner import log
 
@@ -19,6 +21,13 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
 M = TypeVar("M", bound="BaseModel")
+threads = click.option(
+    "--threads",
+    type=click.IntRange(1, 256),
+    default=2,
+    show_default=True,
+    help="Number of threads. The result does not depend on it.",
+)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from megahour.core.errors import ConfigError
-from megahour.lm.cli.command_parts import fast_numba_import, stoppable
+from megahour.lm.cli.command_parts import fast_numba_import, stoppable, threads
 from megahour.runner import log
 
 SIZES = "bKMGTPEZY"
@@ -113,13 +113,7 @@ class Numbers(click.ParamType):  # type: ignore[type-arg]
 @click.option("--vocab_pad", type=click.IntRange(0), default=0, help="Assume a vocabulary of at least this many words.")
 @click.option("--skip_symbols", is_flag=True, help="Skip <s>, </s> and <unk> in the text. Without it they are errors.")
 @click.option("--verbose_header", is_flag=True, help="Name text, tokens and smoothing at the head of the file.")
-@click.option(
-    "--threads",
-    type=click.IntRange(1, 256),
-    default=2,
-    show_default=True,
-    help="Number of threads. The model does not depend on it.",
-)
+@threads
 @click.option("--minimum_block", "--sort_block", "--block_count", "--vocab_estimate", "idle", help=IDLE)
 @click.option(
     "--renumber", is_flag=True, help="Accepted for compatibility: the order of lines in an ARPA file has no meaning."

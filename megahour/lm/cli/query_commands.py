@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from megahour.core.errors import ConfigError, MegahourError
-from megahour.lm.cli.command_parts import orders_table, say_model, stoppable
+from megahour.lm.cli.command_parts import orders_table, say_model, stoppable, threads
 from megahour.runner import log
-from megahour.runner.options import FiniteRange
+from megahour.runner.options import FiniteRange, repeatable
 
 if TYPE_CHECKING:
     from megahour.lm.kenlm.write import KenlmForm
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 Check = Callable[["MappedModel", str], None]
 """Checks a model, given its file's name."""
 SHOWN = ("print_sentences", "print_words", "print_srilm")  # of `score_output`, by option
-_threads = click.option("--threads", type=click.IntRange(1, 256), default=2, show_default=True)
 
 
 @click.command("info")
@@ -68,7 +67,7 @@ def info(model: str, verify: bool) -> None:
     help="Write KenLM's binary format, for programs built on KenLM: probing is faster, the trie "
     "takes a third of the memory. Default: the format of OUT's suffix.",
 )
-@_threads
+@threads
 @log.logged
 def convert(model: str, out: str, to: KenlmForm | None, threads: int) -> None:
     """Convert MODEL to the format of OUT's suffix: .mlm (mapped), .arpa, .arpa.gz .xz .zst.
@@ -94,9 +93,7 @@ def convert(model: str, out: str, to: KenlmForm | None, threads: int) -> None:
     "--words", is_flag=True, help="Print each word with its number, n-gram length and log10 p, as KenLM's query."
 )
 @click.option("--srilm", is_flag=True, help="Print as SRILM's ngram -ppl -debug 2, without unknown words.")
-@click.option(
-    "--mix", multiple=True, metavar="MODEL", help="(repeatable) Another model: p is the weighted sum over all models."
-)
+@repeatable("--mix", metavar="MODEL", text="Another model: p is the weighted sum over all models.")
 @click.option(
     "--weights", metavar="W,W,…", help="Weights of MODEL and the models of --mix, summing to 1. Default: equal weights."
 )
@@ -107,7 +104,7 @@ def convert(model: str, out: str, to: KenlmForm | None, threads: int) -> None:
     "--tokenizer", metavar="FILE", help="With a model of tokens: spell the text in the tokens of FILE, as in lm train."
 )
 @click.option("--token-form", type=click.Choice(["pieces", "ids", "nemo"]), default="pieces", show_default=True)
-@_threads
+@threads
 @log.logged
 def score(
     model: str, texts: tuple[str, ...], sentences: bool, words: bool, srilm: bool, mix: tuple[str, ...],
@@ -239,7 +236,7 @@ def _scorer(model: str, threads: int, check: Check = lambda model, where: None) 
 )
 @click.option("--penalty", type=FiniteRange(), default=0.0, show_default=True, help="Score added per word, in nats.")
 @click.option("--best", is_flag=True, help="Write only the best hypothesis: lines UTTERANCE word …")
-@_threads
+@threads
 @log.logged
 def rescore(
     model: str, nbest: str, out: str, form: str, costs: str, weight: float, penalty: float, best: bool, threads: int

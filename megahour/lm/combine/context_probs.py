@@ -74,6 +74,17 @@ def _shares(trie: Trie, counts: Int64) -> Float64:
 
 
 @compiled
+def _after(word, first, fail, state, asked):  # type: ignore[no-untyped-def]
+    """The longest context that ends in the word `asked`, from the context `state` before it."""
+    while state:
+        result, there = child(word, first, state, asked)
+        if there:
+            return result
+        state = fail[state]
+    return asked + 1
+
+
+@compiled
 def _count_contexts(tokens, word, parent, first, fail, counts):  # type: ignore[no-untyped-def]
     """Add one to the longest context before each token."""
     state = BOS + 1
@@ -83,13 +94,7 @@ def _count_contexts(tokens, word, parent, first, fail, counts):  # type: ignore[
         if asked == EOS:
             state = BOS + 1
             continue
-        result = 0
-        while state:
-            result, there = child(word, first, state, asked)
-            if there:
-                break
-            state = fail[state]
-        state = result if state else asked + 1
+        state = _after(word, first, fail, state, asked)
 
 
 @compiled
@@ -112,10 +117,5 @@ def _count_histories(keys, often, word, parent, first, fail, words, counts):  # 
             if asked >= words:
                 state = 0
                 continue
-            while state:
-                result, there = child(word, first, state, asked)
-                if there:
-                    break
-                state = fail[state]
-            state = result if state else asked + 1
+            state = _after(word, first, fail, state, asked)
         counts[state] += often[i]

@@ -45,14 +45,13 @@ class EstimateBounded(SingleShard[BoundedParams]):
 
         finished, model, words = (ctx.work / f"finished.{suffix}" for suffix in ("json", "arpa", "vocab.txt"))
         if not finished.exists():
-            whole, counted = not (ctx.work / "scratch").exists(), _Clock()
+            whole, counted = not (ctx.work / "scratch").exists(), _Stopwatch()
             made = _estimated(p, inputs, ctx, model, words, counted)
             if whole:  # else this session counted a part at most
                 publish_text(out.artifact.fs, out.artifact.path(COUNTED), json.dumps(counted.took))
             finished.write_text(json.dumps(made), "utf-8")
         out.stats.update(json.loads(finished.read_text("utf-8")))
-        out.came_in(out.stats["tokens"])
-        out.kept(out.stats["tokens"])
+        out.kept_all(out.stats["tokens"])
         out.hashed(".arpa", digest_of(model))
         for suffix, path in ((".arpa", model), (".vocab.txt", words)):
             shutil.move(path, out.path(suffix))
@@ -61,7 +60,7 @@ class EstimateBounded(SingleShard[BoundedParams]):
         return {name: receipts[0].stats[name] for name in SUMMARY}
 
 
-class _Clock:
+class _Stopwatch:
     """took: seconds, CPU seconds, and those of compilation among them, from the beginning to the last `stop`."""
 
     def __init__(self) -> None:
@@ -76,7 +75,7 @@ class _Clock:
 
 
 def _estimated(
-    p: BoundedParams, inputs: Inputs, ctx: Context, model: Path, words: Path, counted: _Clock
+    p: BoundedParams, inputs: Inputs, ctx: Context, model: Path, words: Path, counted: _Stopwatch
 ) -> dict[str, Any]:
     """Write the model and its words; return the statistics. A killed run goes on where it was."""
     from megahour.lm.estimate.reading import vocabulary_of

@@ -181,8 +181,7 @@ def merge_rows(cluster: Cluster, slot: int, batches: Batches, out: ShardWriter) 
     else:
         total = leave_rows(cluster, split, rows, out)
     out.stats["rows"] = total
-    out.came_in(total)
-    out.kept(total)
+    out.kept_all(total)
 
 
 def sort_rows(cluster: Cluster, shards: list[HistoryShard], rows: Iterator[Int32], out: ShardWriter) -> int:

@@ -207,8 +207,7 @@ class Estimating:
                 if piece.k not in files:
                     files[piece.k] = stack.enter_context(shard_stream(out, f".{piece.k}.txt"))
                 files[piece.k].put(piece.text)
-                out.came_in(piece.lines)
-                out.kept(piece.lines)
+                out.kept_all(piece.lines)
 
     def write_arpa(self, lines: Artifact, out: ShardWriter) -> None:
         """Write `.arpa` from the lines of all shards, and `.vocab.txt`."""

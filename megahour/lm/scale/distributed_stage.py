@@ -73,8 +73,7 @@ class CountWords(Stage[WordsParams]):
         out.table(words, ".arrow")
         if partition == 0:
             out.stats["pieces"] = pieces
-        out.came_in(len(words))
-        out.kept(len(words))
+        out.kept_all(len(words))
 
 
 class MakeVocabulary(Stage[VocabularyParams]):

@@ -78,8 +78,7 @@ def write_counts(union: Union, batches: Batches, out: ShardWriter) -> None:
     save_array(out, ".keys.npy", keys)
     save_array(out, ".counts.npy", counts)
     out.stats["occurrences"] = int(counts.sum())
-    out.came_in(len(keys))
-    out.kept(len(keys))
+    out.kept_all(len(keys))
 
 
 def _of(batch: pa.RecordBatch) -> tuple[Int32, Int64]:

@@ -39,8 +39,7 @@ def write_lines(union: Union, highest: int, batches: Batches, out: ShardWriter) 
                 used = format_lines(grams, begin, end, logp, weight, k == highest, arena, starts, text)
                 file.write(text[:used].data)
     out.stats["sizes"] = sizes
-    out.came_in(sum(sizes))
-    out.kept(sum(sizes))
+    out.kept_all(sum(sizes))
 
 
 def join_lines(lines: Artifact, union: Union, out: ShardWriter) -> None:
@@ -50,5 +49,4 @@ def join_lines(lines: Artifact, union: Union, out: ShardWriter) -> None:
     with out.open(".vocab.txt") as file:
         joined.write_words(*union.spelled(), file)
     out.stats["ngrams"] = sizes
-    out.came_in(sum(sizes))
-    out.kept(sum(sizes))
+    out.kept_all(sum(sizes))

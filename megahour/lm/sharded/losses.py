@@ -59,8 +59,7 @@ def write_sorted(union: Union, prefix: Ranges, partition: int, batches: Batches,
             found["spare"] = prefix.places(np.ascontiguousarray(found["words"])) != partition
             file.write(found.tobytes())
             written_rows += int((found["spare"] == 0).sum())
-    out.came_in(written_rows)
-    out.kept(written_rows)
+    out.kept_all(written_rows)
 
 
 def _check_contexts(words: LocalWords, rows: Records, sizes: list[int]) -> None:
@@ -136,8 +135,7 @@ def write_bounds(
     shared = np.unique(first[more != partition])
     seams += [(rows[at]["words"], bounds[at], int(rows[at]["length"]), int(place[at])) for at in shared if own[at]]
     out.json([[gram[:k].tolist(), float(bound), k, at] for gram, bound, k, at in seams], ".seams.json")
-    out.came_in(int(own.sum()))
-    out.kept(int(own.sum()))
+    out.kept_all(int(own.sum()))
 
 
 def kept_rows(union: Union, sorted_rows: Artifact, losses: Artifact, chosen: dict[str, Any], shard: int) -> Records:

@@ -121,8 +121,7 @@ class TuneWeights(Stage[WeightsParams]):
         fitted = asdict(fit(probs, p.weights or None))
         out.json(fitted)
         out.stats.update(fitted, models=union.models)
-        out.came_in(probs.shape[1])
-        out.kept(probs.shape[1])
+        out.kept_all(probs.shape[1])
 
     def finish(self, p: WeightsParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         return dict(receipts[0].stats)

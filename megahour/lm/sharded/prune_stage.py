@@ -56,9 +56,7 @@ class Gather(Stage[GatherParams]):
     inputs = (
         Input("union"),
         Input("ranges"),
-        Input("sorted_ngrams", optional=True),
-        Input("losses", optional=True),
-        Input("threshold", optional=True),
+        *Input.if_given("sorted_ngrams", "losses", "threshold"),
         *MODELS,
     )
     exchange = True

@@ -103,8 +103,7 @@ def write_ranges(batches: Batches, width: int, shard_rows: int, out: ShardWriter
     ranges = cut_ranges(samples, min(SAMPLES, shard_rows))
     save_array(out, ".npy", ranges.bounds)
     out.stats["partitions"] = len(ranges)
-    out.came_in(len(samples))
-    out.kept(len(samples))
+    out.kept_all(len(samples))
 
 
 def history_keys(rows: Records) -> Int32:

@@ -70,8 +70,7 @@ def write_rows(batches: Batches, out: ShardWriter) -> int:
             begin = column.offset * size
             file.write(memoryview(column.buffers()[1])[begin : begin + size * len(column)])
             count += len(column)
-    out.came_in(count)
-    out.kept(count)
+    out.kept_all(count)
     return count
 
 

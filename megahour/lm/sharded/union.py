@@ -55,8 +55,7 @@ def write_union(names: Sequence[str], inputs: Inputs, piece_bytes: int, out: Sha
     out.table(pa.table({"word": pa.array(table.words(), pa.binary())}), ".arrow")
     out.json(pieces, PIECES)
     out.stats.update(models=list(names), words=len(table), orders=orders, capital_unknown=capitals)
-    out.came_in(len(table))
-    out.kept(len(table))
+    out.kept_all(len(table))
 
 
 def _orders(pieces: Sequence[Piece], model: int, inputs: Inputs) -> list[int]:
@@ -116,8 +115,7 @@ def write_sizes(union: Union, batches: Batches, out: ShardWriter) -> None:
     found = [own[1 : order + 1].tolist() for own, order in zip(sizes, union.orders, strict=True)]
     out.json(dict(zip(union.models, found, strict=True)))
     out.stats["ngrams"] = found
-    out.came_in(int(sizes.sum()))
-    out.kept(int(sizes.sum()))
+    out.kept_all(int(sizes.sum()))
 
 
 class Union:
