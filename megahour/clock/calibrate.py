@@ -89,7 +89,7 @@ def calibrate(
         figures |= {"latency_s": link.latency_s, "bandwidth_gbit": link.gbit, "exchange_gbit": link.ring_gbit}
     if with_trainer is not None and group.size > 1:
         ddp_s, figures["low_rank_share"], low_rank_s = _ddp(with_trainer, parameters, group)
-        # What is left of a step when the law has said the rest. From dense steps it would be the difference of two
+        # The part of a step that the law does not explain. From dense steps it would be the difference of two
         # whole exchanges, each of which may be off by more.
         terms = Machines.model_validate(figures).terms(block=1)
         rest_s = {name: step_time(name, group.size, terms) * step_s for name in ("ddp", "ddp_powersgd")}

@@ -91,8 +91,8 @@ def table_one() -> tuple[Terms, list[Residual]]:
         held_out, span = None, None
         if cell[:2] != ("gtc", 64):
             others = [other for other in published.TABLE_I if other != cell]
-            said = [speedup(cell.trainer, cell.workers, terms) for terms in equal_fits(others, base)]
-            held_out, span = speedup(cell.trainer, cell.workers, fit(others, base)), (min(said), max(said))
+            predicted = [speedup(cell.trainer, cell.workers, terms) for terms in equal_fits(others, base)]
+            held_out, span = speedup(cell.trainer, cell.workers, fit(others, base)), (min(predicted), max(predicted))
         residuals.append(Residual(cell, speedup(cell.trainer, cell.workers, best), held_out, span))
     return best, residuals
 
@@ -115,8 +115,8 @@ def extrapolated(most: int = 16) -> list[Extrapolation]:
     base = Terms(node_workers=published.TABLE_I_NODE_WORKERS, block=published.TABLE_I_BLOCK)
     fits = equal_fits([cell for cell in published.TABLE_I if cell.workers <= most], base)
     beyond = [cell for cell in published.TABLE_I if cell.workers > most]
-    said = [[speedup(cell.trainer, cell.workers, terms) for terms in fits] for cell in beyond]
-    return [Extrapolation(cell, (min(of), max(of))) for cell, of in zip(beyond, said, strict=True)]
+    predicted = [[speedup(cell.trainer, cell.workers, terms) for terms in fits] for cell in beyond]
+    return [Extrapolation(cell, (min(of), max(of))) for cell, of in zip(beyond, predicted, strict=True)]
 
 
 class Hours(NamedTuple):

@@ -372,6 +372,6 @@ def _options(url: str) -> dict[str, Any]:
     import fsspec
 
     # Listings change while other processes commit shards: a cached listing would hide them. aiobotocore opens ten
-    # connections at most, unless it is told otherwise here or in fsspec's own configuration.
+    # connections at most, unless this or fsspec's own configuration sets another limit.
     own = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
     return {"use_listings_cache": False, "config_kwargs": {"max_pool_connections": REQUESTS, **own}}

@@ -88,9 +88,9 @@ def check_features(inputs: Inputs) -> None:
         raise ConfigError(what, where=features.url, remedy=remedy)
     heard, own = (_front_end(each.get("audio") or {}) for each in (config, features.summary))
     if heard and own and (other := [name for name in heard if heard[name] != own[name]]):
-        told, given = (", ".join(f"{name}: {each[name]}" for name in other) for each in (heard, own))
+        trained, given = (", ".join(f"{name}: {each[name]}" for name in other) for each in (heard, own))
         raise ConfigError(
-            f"the model was trained on features of {told}, but these are of {given}",
+            f"the model was trained on features of {trained}, but these are of {given}",
             where=features.url,
             remedy="make features with the parameters and the sampling rate of those that the model was trained on",
         )

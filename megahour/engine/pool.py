@@ -105,7 +105,7 @@ class PoolWorker:
 
     @property
     def never_began(self) -> bool:
-        """Whether the process, which has died, could not even import the user's script, as Python has said."""
+        """Whether the process died before it had imported the user's script; Python has printed why."""
         return not self._began and self.process.exitcode == 1
 
     def kill(self) -> None:

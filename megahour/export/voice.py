@@ -175,9 +175,9 @@ def _graphs(draft: _VoiceDraft) -> None:
     """Write the graphs of each form in all precisions."""
     for form in draft.forms:
         files = write_graphs(draft.folder, form, draft.speaker, draft.language, draft.params.precisions)
-        told = sherpa_metadata(draft.speaker, draft.origin, draft.language, form)
+        metadata = sherpa_metadata(draft.speaker, draft.origin, draft.language, form)
         for precision, name in files.items():
-            set_metadata(draft.folder / name, told)
+            set_metadata(draft.folder / name, metadata)
             if precision != "fp32":
                 size, whole = ((draft.folder / each).stat().st_size for each in (name, files["fp32"]))
                 how = "weights" if precision == "fp16" else "dynamic"

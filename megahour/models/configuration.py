@@ -61,7 +61,7 @@ def tag_number(config: Mapping[str, Any], tell: str, *, where: str) -> int | Non
 
     Raises
     ------
-    ConfigError: the model was trained without told tags, or without this one.
+    ConfigError: the model was trained without `tag_told`, or without this tag.
 
     >>> tag_number({"tags": ["de", "en"], "tag_told": 0.5}, "en", where="model")
     1

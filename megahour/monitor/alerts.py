@@ -226,8 +226,8 @@ class Alarm:
         now_s = time.monotonic()
         self._durations_s.append(now_s - self._last_s)
         self._last_s, self._step, self._stalled = now_s, step, False
-        if loss is not None and (said := self._losses[kind].step(loss)):
-            self.call(f"step {step}{f' ({kind})' if kind else ''}: {said}")
+        if loss is not None and (alarm := self._losses[kind].step(loss)):
+            self.call(f"step {step}{f' ({kind})' if kind else ''}: {alarm}")
 
     def alive(self) -> None:
         """Report that a long operation within the step, such as an evaluation, is making progress."""

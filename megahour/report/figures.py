@@ -133,8 +133,8 @@ def shares(parts: Sequence[tuple[str, float, str]]) -> Markup:
         if value
     ]
     words = ", ".join(f"{name} {number(value)}" for name, value, _ in parts if name)
-    told = {"role": "img", "aria_label": words} if words else {"aria_hidden": "true"}
-    return tag("div", pieces, class_="shares", **told)
+    accessible = {"role": "img", "aria_label": words} if words else {"aria_hidden": "true"}
+    return tag("div", pieces, class_="shares", **accessible)
 
 
 def number(value: float) -> str:

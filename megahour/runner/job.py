@@ -93,8 +93,8 @@ def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -
 
 def _place(shard: int, spec: dict[str, Any]) -> str:
     """The shard, and the numbers and names of its task; omits lists, such as a source's files, as too long."""
-    told = {key: value for key, value in spec.items() if not isinstance(value, list | dict)}
-    return f"shard {shard}" + ("" if told in ({}, {"shard": shard}) else f" {shown(told)}")
+    scalars = {key: value for key, value in spec.items() if not isinstance(value, list | dict)}
+    return f"shard {shard}" + ("" if scalars in ({}, {"shard": shard}) else f" {shown(scalars)}")
 
 
 def measure_tasks(job: Job, specs: Sequence[dict[str, Any]]) -> bytes:

@@ -195,7 +195,7 @@ def _steps(fs: Any, root: str, group: Group | None) -> Iterator[int]:
 
 
 def _of_all(group: Group | None, own: int) -> list[int]:
-    """What each worker has found."""
+    """The `own` number of each worker."""
     return [own] if group is None else [int(each) for each in group.all_gather(torch.tensor([own])).wait().flatten()]
 
 

@@ -62,7 +62,7 @@ def read_members(file: BinaryIO, *, max_bytes: int) -> Iterator[Member | BadReco
     """
     size, position = byte_size(file), 0
     seen: set[str] = set()
-    said = _Said()
+    extended = _Extended()
     while (position := _behind_zeros(file, position)) < size:
         file.seek(position)
         try:
@@ -70,8 +70,8 @@ def read_members(file: BinaryIO, *, max_bytes: int) -> Iterator[Member | BadReco
         except tarfile.HeaderError as error:
             yield BadRecord("tar-corrupt", f"at byte {position} of {size}: {error}")
             return
-        if said.size >= 0 and info.type in REGULAR:
-            info.size = said.size
+        if extended.size >= 0 and info.type in REGULAR:
+            info.size = extended.size
         data = position + BLOCK if info.type != tarfile.GNUTYPE_SPARSE else _behind_map(file, position)
         position = data + -(-info.size // BLOCK) * BLOCK
         if info.size < 0 or data + info.size > size:
@@ -82,9 +82,9 @@ def read_members(file: BinaryIO, *, max_bytes: int) -> Iterator[Member | BadReco
             if info.size > MAX_HEADER_BYTES:
                 yield BadRecord("tar-corrupt", f"a header of {info.size} bytes, the limit is {MAX_HEADER_BYTES}")
                 return
-            said = _said(info.type, file.read(info.size), said)
+            extended = _extended(info.type, file.read(info.size), extended)
             continue
-        name, is_sparse, said = said.name or info.name, said.is_sparse, _Said()
+        name, is_sparse, extended = extended.name or info.name, extended.is_sparse, _Extended()
         if info.type == tarfile.DIRTYPE:
             continue
         if len(seen) >= MAX_MEMBERS:
@@ -117,7 +117,7 @@ def _behind_map(file: BinaryIO, position: int) -> int:
     return position
 
 
-class _Said(NamedTuple):
+class _Extended(NamedTuple):
     """What headers before a member say of it: its name, its size (-1: nothing), and that it is sparse."""
 
     name: str = ""
@@ -125,7 +125,7 @@ class _Said(NamedTuple):
     is_sparse: bool = False
 
 
-def _said(kind: bytes, payload: bytes, so_far: _Said) -> _Said:
+def _extended(kind: bytes, payload: bytes, so_far: _Extended) -> _Extended:
     """The next member's name, from a GNU long-name block or a pax header, and its size, from a pax header.
 
     A pax header has the sizes from 8 GiB on, for which the member's own field is too small.
@@ -135,7 +135,7 @@ def _said(kind: bytes, payload: bytes, so_far: _Said) -> _Said:
     fields = dict(_records(payload)) if kind == tarfile.XHDTYPE else {}
     name = fields.get(b"GNU.sparse.name", fields.get(b"path", b"")).decode("utf-8", "surrogateescape")
     size = fields.get(b"size", b"")
-    return _Said(
+    return _Extended(
         name or so_far.name,
         int(size) if re.fullmatch(rb"\d{1,19}", size) else so_far.size,
         so_far.is_sparse or any(key.startswith(b"GNU.sparse.") for key in fields),

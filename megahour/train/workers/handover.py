@@ -98,7 +98,7 @@ def agree(
     if group.rank == 0:
         assert at is not None
         _settle(trainer, here, kept)
-        broadcast(told(at, here), group)
+        broadcast(header_of(at, here), group)
         broadcast(_packed_state(trainer, kept), group)
         return at
     header, weights = broadcast(b"", group), broadcast(b"", group)
@@ -108,14 +108,14 @@ def agree(
         return at
     _take(trainer, tensors, keep_optimiser=at is not None and trainer.p.synchroniser.own_optimiser)
     kept.peer = {name.removeprefix("sync."): tensors[name] for name in tensors if name.startswith("sync.")}
-    at = position_told(state)
+    at = position_of_header(state)
     here.begin(at)
     here.first, here.owed, here.open = state["round"]
     return at
 
 
-def position_told(state: Mapping[str, Any]) -> Position:
-    """The position in a worker's header (`told`), as JSON values."""
+def position_of_header(state: Mapping[str, Any]) -> Position:
+    """The position in a worker's header (`header_of`), as JSON values."""
     at = Position.of(state["position"], same_workers=True)
     at.audit, at.row_due, at.owed = Audit(**state["audit"]), state["row_due"], state["owed"]
     at.rounds = state["far"][0]
@@ -138,7 +138,7 @@ def _settle(trainer: Trainer, here: Round, kept: KeptStates) -> None:
         trainer.optimiser.state.update(undo.optimiser)
 
 
-def told(at: Position, here: Round) -> bytes:
+def header_of(at: Position, here: Round) -> bytes:
     """A worker's header: its position, and where its round began."""
     known = {"far": far(at), "position": at.state(at.done), "row_due": at.row_due, "owed": at.owed}
     return json.dumps(known | {"audit": at.audit.numbers(), "round": [here.first, here.owed, here.open]}).encode()

@@ -91,7 +91,7 @@ class WorkerOfReplica(WorkerWithOthers):
 
     def _go_on(self, group: Group, place: Place) -> Position:
         clear_unfinished(self._checkpoints, group)
-        told = self._settle(group, place)
+        agreed = self._settle(group, place)
         trainer = self._wrapped(group)
         tensors = {} if self._held is None else self._held.tensors()
         if place.behind:
@@ -100,24 +100,24 @@ class WorkerOfReplica(WorkerWithOthers):
         trainer.regroup(synchronise(self._job, trainer.peers))
         self._held = HeldPart(trainer.names, trainer.parameters, trainer.optimiser)
         if self.at is None:
-            assert told is not None
-            self.at = told
-            self._round.begin(told)
+            assert agreed is not None
+            self.at = agreed
+            self._round.begin(agreed)
         return self.at
 
     def _settle(self, group: Group, place: Place) -> Position | None:
         """End a prepared step if it counts. The furthest worker's position, unless all have the same."""
         if not place.behind:
             return None
-        mine = handover.told(self.at, self._round) if group.rank == place.source and self.at is not None else b""
-        told = handover.position_told(json.loads(handover.broadcast(mine, group, place.source)))
+        mine = handover.header_of(self.at, self._round) if group.rank == place.source and self.at is not None else b""
+        agreed = handover.position_of_header(json.loads(handover.broadcast(mine, group, place.source)))
         if place.part == ENDED:
             assert self._held is not None
             self._held.optimiser.step()
-        if self.at is not None and handover.far(self.at) != handover.far(told):
-            self.at = told
-            self._round.begin(told)
-        return told
+        if self.at is not None and handover.far(self.at) != handover.far(agreed):
+            self.at = agreed
+            self._round.begin(agreed)
+        return agreed
 
     def _wrapped(self, group: Group) -> PartsTrainer:
         """A trainer in `group`, with the values that a training begins with."""
