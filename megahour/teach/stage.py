@@ -26,8 +26,7 @@ class Targets(Stage[TargetsParams]):
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("features"),
         Input("teacher", kinds=("model",)),
-        Input("second_teacher", optional=True, kinds=("model",)),
-        Input("third_teacher", optional=True, kinds=("model",)),
+        *Input.if_given("second_teacher", "third_teacher", kinds=("model",)),
         Input("pseudo_labels", optional=True),
     )
 
