@@ -70,7 +70,7 @@ class TargetsHere(Targets):
         from megahour.teach.targets import write_targets
 
         spec = super().accelerator(p, inputs)
-        write_targets(p, inputs["features"], [inputs["teacher"]], task["shard"], spec, out, ctx)
+        write_targets(p, inputs["features"], inputs["teacher"], task["shard"], spec, out, ctx)
 
 
 class Corpus:

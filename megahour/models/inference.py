@@ -162,7 +162,11 @@ def load(
         encoder.context = AttentionContext(chunk, left)
     if others:
         rest = [load(other, threads, device, outputs=outputs, shard=shard, precision=precision) for other in others]
-        module = Ensemble([module, *(cast(Model, model).module for model in rest)])
+        members = [module, *(cast(Model, model).module for model in rest)]
+        if len({getattr(member, "subsample", 1) for member in members}) > 1:
+            what = "models that join frames differently have no mean: a conformer joins four, others none"
+            raise ConfigError(what, where=url, remedy="give teachers of one kind, or without conformers")
+        module = Ensemble(members)
     return Model(config, module.to(device).eval(), device, outputs, min(k, int(config["outputs"])), precision)
 
 

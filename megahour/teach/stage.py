@@ -33,6 +33,10 @@ class Targets(Stage[TargetsParams]):
     def plan(self, p: TargetsParams, inputs: Inputs) -> list[Task]:
         from megahour.features.sets import tasks_of_sets
 
+        if len(teachers := _teachers(inputs)) > 1:
+            from megahour.teach.targets import check_ensemble
+
+            check_ensemble(inputs["features"], teachers)
         return tasks_of_sets(inputs["features"], p.sets, where=self.name, beside=inputs.get("pseudo_labels"))
 
     def accelerator(self, p: TargetsParams, inputs: Inputs) -> ModelSpec:
@@ -48,7 +52,7 @@ class Targets(Stage[TargetsParams]):
         if "pseudo_labels" in inputs:
             chosen = keys_of(inputs["pseudo_labels"], task["beside"])
         spec = self.accelerator(p, inputs)
-        write_targets(p, inputs["features"], _teachers(inputs), task["shard"], spec, out, ctx, chosen)
+        write_targets(p, inputs["features"], inputs["teacher"], task["shard"], spec, out, ctx, chosen)
 
     def remedies(self, p: TargetsParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         return {

@@ -33,7 +33,7 @@ Outputs = Mapping[str, NDArray[Any]]
 def write_targets(
     p: TargetsParams,
     features: Artifact,
-    teachers: Sequence[Artifact],
+    teacher: Artifact,
     shard: int,
     spec: ModelSpec,
     out: ShardWriter,
@@ -44,10 +44,9 @@ def write_targets(
 
     Utterances of fewer than 2 · stack − 1 frames are dropped, since they have no stacked frame at the last offset.
     With `chosen`, other keys are dropped before the teacher hears them.
-    Features are normalised by the statistics that the teachers were trained with, which must equal their own.
+    Features are normalised by the statistics that the teacher was trained with, which must equal their own.
     """
-    mean, inv_std, size = trained_statistics(features, teachers[0])
-    _check_ensemble(features, teachers)
+    mean, inv_std, size = trained_statistics(features, teacher)
     if not set(p.offsets) <= set(range(size)):
         raise ConfigError(
             f"offsets {p.offsets} do not fit a teacher that stacks {size} frames", remedy=f"use 0 … {size - 1}"
@@ -129,15 +128,15 @@ def trained_statistics(features: Artifact, teacher: Artifact) -> tuple[NDArray[n
     return mean, inv_std, size
 
 
-def _check_ensemble(features: Artifact, teachers: Sequence[Artifact]) -> None:
+def check_ensemble(features: Artifact, teachers: Sequence[Artifact]) -> None:
     """Raises ConfigError if the teachers hear other frames than the first one, or have other outputs."""
     first, *others = (read_config(teacher) for teacher in teachers)
     for config, other in zip(others, teachers[1:], strict=True):
         trained_statistics(features, other)
-        for name in ("stack", "outputs", "units_digest", "tokens", "subsample"):
+        for name in ("stack", "outputs", "units_digest", "tokens"):
             if config.get(name) != first.get(name):
                 what = f"its {name} differs from that of {teachers[0].url}, so their posteriors have no mean"
-                raise ConfigError(what, where=other.url, remedy="train both teachers on the same units or tokens")
+                raise ConfigError(what, where=other.url, remedy="train all teachers on the same units or tokens")
 
 
 def _table(keys: NDArray[np.int64], offsets: NDArray[np.int8], found: list[Outputs]) -> pa.Table:

@@ -226,7 +226,7 @@ def test_the_shards_of_a_selection_hold_no_more_than_it_allows() -> None:
 
 @pytest.mark.parametrize(("cores", "ends"), [(1, 50), (10, 5), (49, 2), (100, 1)])
 def test_tasks_side_by_side_finish_each_others_batches(cores: int, ends: int) -> None:
-    """Of the 6 s that do not grow, 2 s are each task's own; 4 s of the model are batches that nobody filled."""
+    """Of the 6 s that do not grow with the audio, each task needs 2 s; 4 s are empty rows in the model's batches."""
     _, sets = laws([selected(0.5, 6 + 30 * 0.5), selected(1.0, 6 + 30 * 1.0)])
     made, _ = plan(sets, hours=100, cores=cores)
     assert made.cpu_s == pytest.approx(50 * 2 + ends * 4 + 100 * 30, rel=1e-5)

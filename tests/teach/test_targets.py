@@ -162,7 +162,7 @@ def test_the_bytes_are_those_without_a_service(tmp_path, features, teacher, targ
     spec = Targets().accelerator(p, {"features": features, "teacher": teacher})
     monkeypatch.setattr(Artifact, "each_receipt", lambda artifact: pytest.fail("all receipts are read"))
     with ShardWriter(Artifact(tmp_path / "again"), 0, "made") as out:
-        write_targets(p, features, [teacher], 1, spec, out, Context(work=tmp_path))
+        write_targets(p, features, teacher, 1, spec, out, Context(work=tmp_path))
         receipt = out.commit()
     monkeypatch.undo()
     assert receipt.files == targets.receipts()[0].files
