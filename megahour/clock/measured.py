@@ -39,6 +39,7 @@ class Measured:
     searches: bool = False
     holds_all: bool = False  # one task does all the work, so that its memory grows with the size
     searched_with: str = ""  # parameters, and digests of all inputs but the features; "": unknown
+    drawn_hours: float = 0.0  # hours of all sets that are drawn; 0: unknown, or the step reads other audio, too
 
 
 def measured(
@@ -49,10 +50,12 @@ def measured(
     inputs: Mapping[str, Artifact],
     parents: tuple[str, ...],
     shard_hours: float = 0.0,
+    drawn_hours: float = 0.0,
 ) -> Measured:
     """Measurements of a finished step.
 
     shard_hours: of the selection from which the step's audio comes.
+    drawn_hours: of the sets that this selection draws, if the step reads no other.
 
     Raises
     ------
@@ -98,6 +101,7 @@ def measured(
         longest=longest / mean if mean else 1.0,
         inputs=parents,
         shard_hours=shard_hours if own.in_sets else 0.0,
+        drawn_hours=drawn_hours,
         searches=made.stage == "decode" and not _is_steady(made.params),
         searched_with=json.dumps([made.params, {**made.inputs, "features": ""}], sort_keys=True),
     )
@@ -171,6 +175,8 @@ def laws(runs: Sequence[Sequence[Measured]], step: str = "", *, growing: bool = 
     With one run, the quantities of steps that process audio are proportional to the hours; all others are fixed, and so
     is the time beside tasks. With several runs, a step's quantities are linear in its own hours, and these in
     the corpus's hours (`_line`); without audio, they are linear in the corpus's hours if the step is made from it.
+    A step of drawn sets has the share of all drawn hours that it had in the runs together: small runs have few
+    speakers, and a line through their sets would extrapolate which of them were drawn.
     A search that had the same model in all of several runs is linear, too: the model does not grow with the corpus.
     """
     source = source_of_hours(runs[0], step)
@@ -209,7 +215,10 @@ def _laws(steps: Sequence[Measured], hours: Sequence[float], growing: bool, of_s
     seconds = [(found["task_s"].at(h), step.quantities["task_s"]) for h, step in zip(own, steps, strict=True)]
     residual = 0.0 if search else max([abs(fit / took - 1) for fit, took in seconds if took > 0], default=0.0)
     share: Law | Growth = Law(0.0, 1.0)
-    if with_audio:
+    if with_audio and all(drawn := [step.drawn_hours for step in steps]) and not growing:
+        every, part = _line(hours, drawn, below_nothing=True), sum(own) / sum(drawn)
+        share = Law(part * every.fixed, part * every.slope)
+    elif with_audio:
         share = _growth(hours, own) if growing else _line(hours, own, below_nothing=True)
     return replace(common, laws=found, residual=residual, own=share)
 

@@ -6,7 +6,11 @@ import json
 from pathlib import Path
 
 from command_line import ran
+from made_artifacts import write_artifact
 from toy_stages import write_recipe
+
+from megahour.cli.plan.hours import _selections
+from megahour.recipes.recipe import load_recipe
 
 
 def test_a_plan_from_runs_of_two_sizes(tmp_path: Path) -> None:
@@ -25,6 +29,22 @@ def test_a_plan_from_runs_of_two_sizes(tmp_path: Path) -> None:
     one, two = (json.loads(ran(*plan, "--prices", str(prices), "--cores", n, "--json").stdout) for n in ("1", "2"))
     assert one["steps"][0]["wall_s"] > two["steps"][0]["wall_s"] > 0
     assert one["spot_money"] > one["money"] / 4 > 0
+
+
+def test_audio_comes_from_the_nearest_selection(tmp_path: Path) -> None:
+    """Utterances of the demo come from an aligner, too, which learned from a selection of its own."""
+    of = {"test": 3600.0, "tune": 360.0, "labelled": 720.0, "unlabelled": 6120.0}
+    shards = [({"set": name}, {".json": b"x"}) for name in of]
+    write_artifact(tmp_path / "selection", shards, {}, audio_s=list(of.values()))
+    write_artifact(tmp_path / "prompts", [({"set": "prompts"}, {".json": b"x"})], {}, audio_s=[1800.0])
+    recipe = load_recipe("demo", (f"run={tmp_path}",))
+    found, steps = _selections(recipe), {step.name: step for step in recipe.steps}
+    shard_hours = {name: found[name].shard_hours for name in ("prompts-features", "features", "targets", "alignment")}
+    assert shard_hours == {"prompts-features": 0.5, "features": 0.35, "targets": 0.35, "alignment": 0.5}
+    drawn = {name: found[name].of_drawn(steps[name]) for name in ("aligner", "baseline", "student", "student-tune")}
+    assert drawn == {"aligner": 0.5, "baseline": 2.0, "student": 2.0, "student-tune": 2.0}
+    assert found["student-hypotheses"].of_drawn(steps["student-hypotheses"]) == 0.0, "its set is named"
+    assert found["features"].of_drawn(steps["features"]) == 0.0, "it reads the named set, too"
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:

@@ -224,6 +224,27 @@ def test_the_shards_of_a_selection_hold_no_more_than_it_allows() -> None:
     assert plan(many, hours=4, cores=1)[0].shards == 10, "shards are given in number, or as small as their speakers"
 
 
+def test_drawn_sets_keep_their_share_of_what_is_drawn() -> None:
+    """A test set of half an hour is named. Of the rest, a set drew 4 % in the small run and 12 % in the larger one: it
+    keeps the 11 % of both together, where a line through its hours would give 13 % of a hundred hours.
+    """
+
+    def of(hours: float, share: float, drawn: float) -> list[Measured]:
+        raw = Measured("raw", "raw", "cores", dict.fromkeys(QUANTITIES, 1.0), hours, 1, 1.0, ())
+        own = share * (hours - 0.5)
+        values = dict.fromkeys(QUANTITIES, 0.0) | {"task_s": 10 * own}
+        return [raw, Measured("tune", "tune", "cores", values, own, 1, 1.0, ("raw",), drawn_hours=drawn)]
+
+    _, tune = laws([of(1.0, 0.04, 0.5), of(4.0, 0.12, 3.5)])
+    share = (0.04 * 0.5 + 0.12 * 3.5) / 4.0
+    assert share == pytest.approx(0.11)
+    assert tune.own.at(100) == pytest.approx(share * 99.5)
+    assert plan(tune)[0].core_hours * 3600 == pytest.approx(10 * share * 99.5)
+    for unknown in (0.0, 3.5):
+        _, tune = laws([of(1.0, 0.04, 0.0), of(4.0, 0.12, unknown)])
+        assert tune.own.at(100) == pytest.approx(0.02 + 99 * 0.4 / 3), "a line, where a run does not tell"
+
+
 @pytest.mark.parametrize(("cores", "ends"), [(1, 50), (10, 5), (49, 2), (100, 1)])
 def test_tasks_side_by_side_finish_each_others_batches(cores: int, ends: int) -> None:
     """Of the 6 s that do not grow with the audio, each task needs 2 s; 4 s are empty rows in the model's batches."""

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -16,6 +16,7 @@ from megahour.core.errors import ConfigError
 from megahour.core.output import write_output
 from megahour.runner.console import count, duration
 from megahour.runner.options import FiniteRange, options_of
+from megahour.select.params import SelectParams
 
 if TYPE_CHECKING:
     from megahour.clock.measured import Measured
@@ -154,16 +155,46 @@ def _measured(recipe: Recipe) -> list[Measured]:
     from megahour.clock.measured import measured
     from megahour.core.store import Artifact
 
-    made = []
-    shard_hours: dict[str, float] = {}
+    made, selections = [], _selections(recipe)
     for step in recipe.steps:
-        above = max((shard_hours[parent] for parent in step.parents), default=0.0)
-        shard_hours[step.name] = getattr(step.params, "shard_hours", above)
-        if not (output := Artifact(step.output)).complete:
-            continue
-        inputs = {role: Artifact(url) for role, url in step.inputs.items()}
-        machine, hours = _machine(step), shard_hours[step.name]
-        made.append(measured(step.name, output, machine, recipe.threads, inputs, step.parents, hours))
+        if (output := Artifact(step.output)).complete:
+            inputs = {role: Artifact(url) for role, url in step.inputs.items()}
+            hours = selections[step.name].shard_hours, selections[step.name].of_drawn(step)
+            made.append(measured(step.name, output, _machine(step), recipe.threads, inputs, step.parents, *hours))
+    return made
+
+
+class _Selection(NamedTuple):
+    """The nearest selection above a step, `steps` away: hours of a shard at most, sets that it draws, their hours."""
+
+    steps: float = math.inf
+    shard_hours: float = 0.0
+    drawn: frozenset[str] = frozenset()
+    drawn_hours: float = 0.0
+
+    def of_drawn(self, step: Step) -> float:
+        """The drawn hours, if the step reads these sets alone; else 0."""
+        if not self.drawn or isinstance(step.params, SelectParams):
+            return 0.0
+        unlabelled = "unlabelled_sets" if {"targets", "pseudo_labels"} & step.inputs.keys() else "sets"
+        sets = {*getattr(step.params, "sets", ()), *getattr(step.params, unlabelled, ())}
+        return self.drawn_hours if sets and sets <= self.drawn else 0.0
+
+
+def _selections(recipe: Recipe) -> dict[str, _Selection]:
+    """The selection from which each step's audio comes."""
+    from megahour.core.store import Artifact
+
+    made: dict[str, _Selection] = {}
+    for step in recipe.steps:
+        above = min((made[parent] for parent in step.parents), key=lambda each: each.steps, default=_Selection())
+        hours = getattr(step.params, "shard_hours", above.shard_hours)
+        made[step.name] = above._replace(steps=above.steps + 1, shard_hours=hours)
+        if isinstance(step.params, SelectParams) and (output := Artifact(step.output)).complete:
+            drawn = frozenset(rule.name for rule in step.params.sets if rule.named is None and rule.hours is None)
+            of_drawn = (each.stats for each in output.each_receipt() if each.tags.get("set") in drawn)
+            drawn_hours = sum(float(stats.get("audio_s", 0.0)) for stats in of_drawn) / 3600
+            made[step.name] = _Selection(0, step.params.shard_hours, drawn, drawn_hours)
     return made
 
 
