@@ -10,22 +10,34 @@ import made_artifacts
 import numpy.ctypeslib
 import numpy.ma
 import pytest
+import rich.console
+import rich.progress
 import rich.table
 import s3fs
 import scipy.signal
+import soundfile
 import torch
 import torch._dynamo
+import torch._dynamo.testing
 import torch.distributed.fsdp
 import torch.distributed.optim
 import toy_stages
 import trainings
+from numba.core.registry import cpu_target
 
+import megahour.align.stage
 import megahour.cli.main
 import megahour.cli.session
 import megahour.cli.stage_command
+import megahour.core.output
+import megahour.corpus.ingest.shard
+import megahour.corpus.ingest.stage
 import megahour.corpus.transcripts.read
+import megahour.cut.stage
 import megahour.engine.local
+import megahour.engine.spills
 import megahour.learn.job
+import megahour.lm.stage
 import megahour.parallel.pipeline
 import megahour.parallel.sharded
 import megahour.parallel.tensor_parallel
@@ -42,10 +54,14 @@ import megahour.sync.trainers.dense
 import megahour.sync.trainers.gossip
 import megahour.sync.trainers.gtc
 import megahour.sync.trainers.local_sgd
+import megahour.sync.trainers.same_start
+import megahour.sync.trainers.wrapped
 import megahour.sync.trainers.zero
 import megahour.train.loop
 import megahour.train.workers.loop_with_others
 import megahour.train.workers.replicas
 import megahour.train.workers.worker
 
+cpu_target.typing_context.refresh()  # numba imports most of itself for its first function
+cpu_target.target_context.refresh()
 gc.freeze()  # what has been imported so far is no garbage
