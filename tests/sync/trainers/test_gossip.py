@@ -71,7 +71,7 @@ def test_a_distance_to_what_is_not_finite_is_not_finite(value: float) -> None:
 
 
 @pytest.mark.parametrize("order", ["atc", "cta"])
-@pytest.mark.parametrize("workers", range(2, 10))
+@pytest.mark.parametrize("workers", [2, 3, 4, 5, 8])
 def test_rings_even_and_odd_agree_on_the_mean_without_deadlock(workers: int, order: str) -> None:
     def play(group: VirtualGroup) -> tuple[Tensor, Gossip]:
         model, worker = start(group, [float(group.rank), -8.0 * group.rank**2, 1.0], lr=0.0, order=order)
