@@ -17,10 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from exported import model
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from statements import below
-from tones import sentences, speak, train_listener, write_recordings
+from tones import RATE_HZ, sentences, speak, write_recordings
 
 from megahour.core.extras import EXTRAS
 
@@ -211,7 +212,7 @@ def test_align_without_torch_names_the_extra_in_one_line(tmp_path: Path) -> None
     spoken = sentences(2, rng)
     samples, words, _ = speak(spoken, rng)
     write_recordings(tmp_path, [("a", samples, spoken, words)])
-    train_listener(tmp_path / "aligner")
+    model(tmp_path / "aligner", "tdnn", rate_hz=RATE_HZ)
     given = ["--recordings", f"{tmp_path}/recordings", "--aligner", f"{tmp_path}/aligner", "--out", f"{tmp_path}/out"]
     assert re.fullmatch(
         r'.*\w+ is not installed: pip install "megahour\[train\]"\n', command("align", *given, extra="audio")
