@@ -159,6 +159,12 @@ def source_of_hours(run: Sequence[Measured], step: str = "") -> str:
     return max(first, key=lambda each: each.hours).name
 
 
+def measured_alone(runs: Sequence[Sequence[Measured]]) -> list[str]:
+    """Steps with a model that had fewer tasks than workers in a run, too few to fill the model's batches."""
+    each_step = (each for run in runs for each in run if each.machine == "service")
+    return sorted({each.name for each in each_step if each.quantities["shards"] < each.workers})
+
+
 def _above(run: Sequence[Measured]) -> dict[str, set[str]]:
     """Names of the steps from which each step is made, in the order of the run."""
     above: dict[str, set[str]] = {}

@@ -9,7 +9,7 @@ from command_line import ran
 from made_artifacts import write_artifact
 from toy_stages import write_recipe
 
-from megahour.cli.plan.hours import _selections
+from megahour.cli.plan.finished import selections
 from megahour.recipes.recipe import load_recipe
 
 
@@ -38,7 +38,7 @@ def test_audio_comes_from_the_nearest_selection(tmp_path: Path) -> None:
     write_artifact(tmp_path / "selection", shards, {}, audio_s=list(of.values()))
     write_artifact(tmp_path / "prompts", [({"set": "prompts"}, {".json": b"x"})], {}, audio_s=[1800.0])
     recipe = load_recipe("demo", (f"run={tmp_path}",))
-    found, steps = _selections(recipe), {step.name: step for step in recipe.steps}
+    found, steps = selections(recipe), {step.name: step for step in recipe.steps}
     shard_hours = {name: found[name].shard_hours for name in ("prompts-features", "features", "targets", "alignment")}
     assert shard_hours == {"prompts-features": 0.5, "features": 0.35, "targets": 0.35, "alignment": 0.5}
     drawn = {name: found[name].of_drawn(steps[name]) for name in ("aligner", "baseline", "student", "student-tune")}

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from made_artifacts import write_artifact
 
 from megahour.clock.constants import from_json, to_json
-from megahour.clock.measured import Measured, laws, measured, source_of_hours, with_searches_of
+from megahour.clock.measured import Measured, laws, measured, measured_alone, source_of_hours, with_searches_of
 from megahour.clock.pipeline import (
     QUANTITIES,
     Forecast,
@@ -243,6 +243,14 @@ def test_drawn_sets_keep_their_share_of_what_is_drawn() -> None:
     for unknown in (0.0, 3.5):
         _, tune = laws([of(1.0, 0.04, 0.0), of(4.0, 0.12, unknown)])
         assert tune.own.at(100) == pytest.approx(0.02 + 99 * 0.4 / 3), "a line, where a run does not tell"
+
+
+def test_steps_whose_tasks_were_too_few_for_the_batches_of_their_model_are_named() -> None:
+    def of(workers: int) -> list[list[Measured]]:
+        return [[replace(each, workers=workers) for each in selected(1.0, 60, shards=shards)] for shards in (1.0, 3.0)]
+
+    assert measured_alone(of(workers=1)) == []
+    assert measured_alone(of(workers=2)) == ["sets"], "the source has no model"
 
 
 @pytest.mark.parametrize(("cores", "ends"), [(1, 50), (10, 5), (49, 2), (100, 1)])

@@ -6,21 +6,16 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import click
 
-from megahour.clock.pipeline import Forecast, Machine, PlannedCluster, Prices, StepForecast, StepLaws
+from megahour.clock.pipeline import Forecast, PlannedCluster, Prices, StepForecast, StepLaws
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError
 from megahour.core.output import write_output
 from megahour.runner.console import count, duration
 from megahour.runner.options import FiniteRange, options_of
-from megahour.select.params import SelectParams
-
-if TYPE_CHECKING:
-    from megahour.clock.measured import Measured
-    from megahour.recipes.recipe import Recipe, Step
 
 SHOWN = "step", "shards", "wall", "core hours", "device hours", "written", "read", "requests", "money", "bound by"
 UNITS = ("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12), ("PB", 1e15)
@@ -84,20 +79,22 @@ def _run(
     costs = read_prices(prices)
     if calibrate:
         runs = (*runs, *_calibrated(recipe, overrides, calibrate))
-    steps, sizes, missing = _constants(recipe, overrides, source, runs, constants)
+    known = _constants(recipe, overrides, source, runs, constants)
     if decode_with:
+        from megahour.cli.plan.finished import measurements
         from megahour.clock.measured import with_searches_of
         from megahour.recipes.recipe import load_recipe
 
-        steps = with_searches_of(steps, _measured(load_recipe(recipe, (*overrides, f"run={decode_with}"))))
+        decoded = measurements(load_recipe(recipe, (*overrides, f"run={decode_with}")))
+        known = known._replace(steps=with_searches_of(known.steps, decoded))
     if save:
-        save_constants(save, steps)
-    made = forecast(steps, hours, where, costs)
+        save_constants(save, known.steps)
+    made = forecast(known.steps, hours, where, costs)
     if json:
         click.echo(_as_json(made))
         return
     _show(made, where)
-    _say(made, steps, sizes, missing, priced=prices is not None)
+    _say(made, known, priced=prices is not None)
 
 
 def read_prices(path: str | None) -> Prices:
@@ -127,18 +124,26 @@ def _calibrated(path: str, overrides: Sequence[str], calibrate: str) -> list[str
     return runs
 
 
-def _constants(
-    path: str, overrides: Sequence[str], source: str, runs: Sequence[str], constants: str | None
-) -> tuple[list[StepLaws], list[float], list[str]]:
-    """(laws of the steps, hours of the measured runs, names of steps that not all runs have finished)."""
-    from megahour.clock.measured import laws, source_of_hours
+class _Known(NamedTuple):
+    """Laws of the steps, and from what: hours of the measured runs, steps that not all runs have finished, and steps
+    that a run measured with too few tasks (`measured_alone`)."""
+
+    steps: list[StepLaws]
+    sizes: Sequence[float] = ()
+    missing: Sequence[str] = ()
+    alone: Sequence[str] = ()
+
+
+def _constants(path: str, overrides: Sequence[str], source: str, runs: Sequence[str], constants: str | None) -> _Known:
+    from megahour.cli.plan.finished import measurements
+    from megahour.clock.measured import laws, measured_alone, source_of_hours
 
     if constants:
-        return read_constants(constants), [], []
+        return _Known(read_constants(constants))
     from megahour.recipes.recipe import load_recipe
 
     recipes = [load_recipe(path, (*overrides, f"run={run}")) for run in runs] or [load_recipe(path, overrides)]
-    tables = [_measured(recipe) for recipe in recipes]
+    tables = [measurements(recipe) for recipe in recipes]
     for recipe, table in zip(recipes, tables, strict=True):
         if not table:
             remedy = f"megahour run {path} first, or --calibrate KEY=V1,V2, or --constants FILE"
@@ -147,63 +152,8 @@ def _constants(
     name = source_of_hours(tables[0], source)
     sizes = [next(each.hours for each in table if each.name == name) for table in tables]
     names = {step.name for step in known}
-    return known, sizes, [step.name for step in recipes[0].steps if step.name not in names]
-
-
-def _measured(recipe: Recipe) -> list[Measured]:
-    """Measurements of the finished steps."""
-    from megahour.clock.measured import measured
-    from megahour.core.store import Artifact
-
-    made, selections = [], _selections(recipe)
-    for step in recipe.steps:
-        if (output := Artifact(step.output)).complete:
-            inputs = {role: Artifact(url) for role, url in step.inputs.items()}
-            hours = selections[step.name].shard_hours, selections[step.name].of_drawn(step)
-            made.append(measured(step.name, output, _machine(step), recipe.threads, inputs, step.parents, *hours))
-    return made
-
-
-class _Selection(NamedTuple):
-    """The nearest selection above a step, `steps` away: hours of a shard at most, sets that it draws, their hours."""
-
-    steps: float = math.inf
-    shard_hours: float = 0.0
-    drawn: frozenset[str] = frozenset()
-    drawn_hours: float = 0.0
-
-    def of_drawn(self, step: Step) -> float:
-        """The drawn hours, if the step reads these sets alone; else 0."""
-        if not self.drawn or isinstance(step.params, SelectParams):
-            return 0.0
-        unlabelled = "unlabelled_sets" if {"targets", "pseudo_labels"} & step.inputs.keys() else "sets"
-        sets = {*getattr(step.params, "sets", ()), *getattr(step.params, unlabelled, ())}
-        return self.drawn_hours if sets and sets <= self.drawn else 0.0
-
-
-def _selections(recipe: Recipe) -> dict[str, _Selection]:
-    """The selection from which each step's audio comes."""
-    from megahour.core.store import Artifact
-
-    made: dict[str, _Selection] = {}
-    for step in recipe.steps:
-        above = min((made[parent] for parent in step.parents), key=lambda each: each.steps, default=_Selection())
-        hours = getattr(step.params, "shard_hours", above.shard_hours)
-        made[step.name] = above._replace(steps=above.steps + 1, shard_hours=hours)
-        if isinstance(step.params, SelectParams) and (output := Artifact(step.output)).complete:
-            drawn = frozenset(rule.name for rule in step.params.sets if rule.named is None and rule.hours is None)
-            of_drawn = (each.stats for each in output.each_receipt() if each.tags.get("set") in drawn)
-            drawn_hours = sum(float(stats.get("audio_s", 0.0)) for stats in of_drawn) / 3600
-            made[step.name] = _Selection(0, step.params.shard_hours, drawn, drawn_hours)
-    return made
-
-
-def _machine(step: Step) -> Machine:
-    from megahour.core.stage import Stage
-
-    if step.stage.name == "train":
-        return "train"
-    return "cores" if type(step.stage).accelerator is Stage.accelerator else "service"
+    missing = [step.name for step in recipes[0].steps if step.name not in names]
+    return _Known(known, sizes, missing, measured_alone(tables))
 
 
 def save_constants(path: str, steps: Sequence[StepLaws]) -> None:
@@ -258,9 +208,8 @@ def size_text(size: float) -> str:
     return f"{size / unit:.3g} {name}"
 
 
-def _say(
-    made: Forecast, steps: Sequence[StepLaws], sizes: Sequence[float], missing: Sequence[str], *, priced: bool
-) -> None:
+def _say(made: Forecast, known: _Known, *, priced: bool) -> None:
+    steps, sizes = known.steps, known.sizes
     slow = made.bottleneck
     share = slow.wall_s / made.wall_s if made.wall_s else 0.0
     click.echo(f"Bottleneck: {slow.name}, {share:.0%} of the time, bound by {slow.bound}")
@@ -284,8 +233,13 @@ def _say(
             "of a run whose models are as sure as those that you plan; a search with min_active equal to max_active "
             "has a law, and so has one that had the same model in all of several runs"
         )
-    if missing:
-        click.echo(f"Left out, not finished in all runs: {', '.join(missing)}")
+    if known.alone:
+        click.echo(
+            f"Measured with fewer tasks than workers: {', '.join(known.alone)}. They did not fill the batches of their "
+            "model, and cost more per hour: plan from larger runs, or from runs with smaller shards"
+        )
+    if known.missing:
+        click.echo(f"Left out, not finished in all runs: {', '.join(known.missing)}")
 
 
 def _as_json(made: Forecast) -> str:
