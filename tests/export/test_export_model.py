@@ -74,7 +74,9 @@ def test_streams_carry_their_state_through_the_graph(conformer: Artifact, bundle
     got = stream.outputs(rows)
     assert got.shape == expected.shape
     assert len(got) > 150
-    np.testing.assert_allclose(got, expected, atol=1e-3)
+    np.testing.assert_allclose(got, expected, atol=1e-3, rtol=1e-3)  # on some CPUs 1.6e-3 of -4.4 differs
+    less = trained.streamed(samples, 8, 1)
+    assert not np.allclose(less, expected, atol=1e-3, rtol=1e-3), "a state with one chunk less is noticed"
 
 
 def test_texts_are_compared_without_what_a_run_searches_with(conformer: Artifact) -> None:
