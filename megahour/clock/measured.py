@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from megahour.clock.pipeline import QUANTITIES, Growth, Law, Machine, Search, StepLaws
@@ -15,6 +15,7 @@ from megahour.core.store import DEVICES, Artifact
 
 BLOCK_BYTES = 4 << 20  # bytes per read request to the store
 ALIKE = 0.05
+NOISE = 0.1  # spread of the same work's time from run to run, which a line would extrapolate
 BOOKS = 3  # requests per shard besides its files: receipt, timing, existence check
 
 _GROWING: Mapping[Machine, set[str]] = {  # proportional to hours if only one run is known; a model's size is fixed
@@ -212,7 +213,8 @@ def _laws(steps: Sequence[Measured], hours: Sequence[float], growing: bool, of_s
     if len(steps) == 1:
         found = {name: _of_one(steps[0], name, own[0]) for name in QUANTITIES}
         return replace(common, laws=found, own=Law(0.0, own[0] / hours[0]) if with_audio else Law(0.0, 1.0))
-    found = {name: _line(own, [step.quantities[name] for step in steps]) for name in QUANTITIES}
+    fit = _line if growing else partial(_simplest, with_audio=with_audio)
+    found = {name: fit(own, [step.quantities[name] for step in steps]) for name in QUANTITIES}
     if growing and not largest.holds_all:  # a task holds one shard, whose size does not depend on their number
         found["peak_bytes"] = Law(max(step.quantities["peak_bytes"] for step in steps), 0.0)
     for name in ("beside_cpu_s", "beside_s") if largest.machine == "service" else ("beside_cpu_s",):
@@ -273,6 +275,14 @@ def _of_one(step: Measured, name: str, own: float) -> Law:
     value = step.quantities[name]
     grows = step.hours > 0 and name in _GROWING[step.machine]
     return Law(0.0, value / own) if grows else Law(value, 0.0)
+
+
+def _simplest(hours: Sequence[float], values: Sequence[float], with_audio: bool) -> Law:
+    """Proportional to hours of audio, or constant without audio, where the values are so but for `NOISE`; else a line."""
+    each = [value / hour for hour, value in zip(hours, values, strict=True)] if with_audio else values
+    if max(each) > (1 + NOISE) * min(each) or max(hours) < (1 + ALIKE) * min(hours):
+        return _line(hours, values)
+    return Law(0.0, sum(values) / sum(hours)) if with_audio else Law(sum(values) / len(values), 0.0)
 
 
 def _line(hours: Sequence[float], values: Sequence[float], *, below_nothing: bool = False) -> Law:
