@@ -278,7 +278,7 @@ def _of_one(step: Measured, name: str, own: float) -> Law:
 
 
 def _simplest(hours: Sequence[float], values: Sequence[float], with_audio: bool) -> Law:
-    """Proportional to hours of audio, or constant without audio, where the values are so but for `NOISE`; else a line."""
+    """Proportional to audio, or constant without audio, where the values are so but for `NOISE`; else a line."""
     each = [value / hour for hour, value in zip(hours, values, strict=True)] if with_audio else values
     if max(each) > (1 + NOISE) * min(each) or max(hours) < (1 + ALIKE) * min(hours):
         return _line(hours, values)
