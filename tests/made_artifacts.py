@@ -26,18 +26,18 @@ def write_artifact(
     summary: Mapping[str, Any],
     inputs: Mapping[str, str] | None = None,
     params: Mapping[str, Any] | None = None,
-    audio_s: Sequence[float] = (),
+    stats: Sequence[Mapping[str, float]] = (),
 ) -> Artifact:
     """An artifact of shards given as (tags, {suffix: table, bytes or JSON value}), from inputs given by digest.
 
-    audio_s: of each shard, for its receipt.
+    stats: of each shard, for its receipt.
     """
     artifact = Artifact(folder)
     receipts = []
     for shard, (tags, files) in enumerate(shards):
         with ShardWriter(artifact, shard, "made") as out:
             out.tags.update(tags)
-            out.stats.update({"audio_s": audio_s[shard]} if audio_s else {})
+            out.stats.update(stats[shard] if stats else {})
             for suffix, content in files.items():
                 if isinstance(content, bytes):
                     out.path(suffix).write_bytes(content)

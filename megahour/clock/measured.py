@@ -40,7 +40,7 @@ class Measured:
     searches: bool = False
     holds_all: bool = False  # one task does all the work, so that its memory grows with the size
     searched_with: str = ""  # parameters, and digests of all inputs but the features; "": unknown
-    drawn_hours: float = 0.0  # hours of all sets that are drawn; 0: unknown, or the step reads other audio, too
+    drawn_hours: float = 0.0  # hours with which the step's sets grow; 0: unknown, or it reads other audio, too
 
 
 def measured(
@@ -56,7 +56,8 @@ def measured(
     """Measurements of a finished step.
 
     shard_hours: of the selection from which the step's audio comes.
-    drawn_hours: of the sets that this selection draws, if the step reads no other.
+    drawn_hours: of all sets that this selection draws, or of one of their speakers where the step's sets are numbers of
+        speakers; 0 if the step reads other sets, too.
 
     Raises
     ------
@@ -182,8 +183,8 @@ def laws(runs: Sequence[Sequence[Measured]], step: str = "", *, growing: bool = 
     With one run, the quantities of steps that process audio are proportional to the hours; all others are fixed, and so
     is the time beside tasks. With several runs, a step's quantities are linear in its own hours, and these in
     the corpus's hours (`_line`); without audio, they are linear in the corpus's hours if the step is made from it.
-    A step of drawn sets has the share of all drawn hours that it had in the runs together: small runs have few
-    speakers, and a line through their sets would extrapolate which of them were drawn.
+    A step of drawn sets has the share of all drawn hours that it had in the runs together, or that number of average
+    speakers: small runs have few, and a line through their sets would extrapolate which of them were drawn.
     A search that had the same model in all of several runs is linear, too: the model does not grow with the corpus.
     """
     source = source_of_hours(runs[0], step)

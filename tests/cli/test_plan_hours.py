@@ -33,18 +33,23 @@ def test_a_plan_from_runs_of_two_sizes(tmp_path: Path) -> None:
 
 def test_audio_comes_from_the_nearest_selection(tmp_path: Path) -> None:
     """Utterances of the demo come from an aligner, too, which learned from a selection of its own."""
-    of = {"test": 3600.0, "tune": 360.0, "labelled": 720.0, "unlabelled": 6120.0}
-    shards = [({"set": name}, {".json": b"x"}) for name in of]
-    write_artifact(tmp_path / "selection", shards, {}, audio_s=list(of.values()))
-    write_artifact(tmp_path / "prompts", [({"set": "prompts"}, {".json": b"x"})], {}, audio_s=[1800.0])
+    of = {"test": (3600.0, 8), "tune": (360.0, 3), "labelled": (720.0, 5), "unlabelled": (6120.0, 42)}
+    shards, stats = (
+        [({"set": name}, {".json": b"x"}) for name in of],
+        [{"audio_s": s, "speakers": n} for s, n in of.values()],
+    )
+    write_artifact(tmp_path / "selection", shards, {}, stats=stats)
+    write_artifact(tmp_path / "prompts", [({"set": "prompts"}, {".json": b"x"})], {}, stats=[{"audio_s": 1800.0}])
     recipe = load_recipe("demo", (f"run={tmp_path}",))
     found, steps = selections(recipe), {step.name: step for step in recipe.steps}
     shard_hours = {name: found[name].shard_hours for name in ("prompts-features", "features", "targets", "alignment")}
     assert shard_hours == {"prompts-features": 0.5, "features": 0.35, "targets": 0.35, "alignment": 0.5}
-    drawn = {name: found[name].of_drawn(steps[name]) for name in ("aligner", "baseline", "student", "student-tune")}
-    assert drawn == {"aligner": 0.5, "baseline": 2.0, "student": 2.0, "student-tune": 2.0}
-    assert found["student-hypotheses"].of_drawn(steps["student-hypotheses"]) == 0.0, "its set is named"
-    assert found["features"].of_drawn(steps["features"]) == 0.0, "it reads the named set, too"
+    drawn = {name: found[name].drawn_from(steps[name]) for name in ("aligner", "baseline", "student", "student-tune")}
+    assert drawn == {"aligner": 0.5, "baseline": 2.0, "student": 2.0, "student-tune": 2.0 / 50}, (
+        "tune has three speakers"
+    )
+    assert found["student-hypotheses"].drawn_from(steps["student-hypotheses"]) == 0.0, "its set is named"
+    assert found["features"].drawn_from(steps["features"]) == 0.0, "it reads the named set, too"
 
 
 def test_mistakes_are_named(tmp_path: Path) -> None:

@@ -259,6 +259,8 @@ def test_drawn_sets_keep_their_share_of_what_is_drawn() -> None:
     for unknown in (0.0, 3.5):
         _, tune = laws([of(1.0, 0.04, 0.0), of(4.0, 0.12, unknown)])
         assert tune.own.at(100) == pytest.approx(0.02 + 99 * 0.4 / 3), "a line, where a run does not tell"
+    _, tune = laws([of(1.0, 0.12, 0.02), of(4.0, 0.02, 0.02)])
+    assert tune.own.at(100) == pytest.approx(0.065), "three speakers, of whom a larger corpus has more, not longer ones"
 
 
 def test_steps_whose_tasks_were_too_few_for_the_batches_of_their_model_are_named() -> None:

@@ -19,26 +19,31 @@ def measurements(recipe: Recipe) -> list[Measured]:
     for step in recipe.steps:
         if (output := Artifact(step.output)).complete:
             inputs = {role: Artifact(url) for role, url in step.inputs.items()}
-            hours = above[step.name].shard_hours, above[step.name].of_drawn(step)
+            hours = above[step.name].shard_hours, above[step.name].drawn_from(step)
             made.append(measured(step.name, output, _machine(step), recipe.threads, inputs, step.parents, *hours))
     return made
 
 
 class Selection(NamedTuple):
-    """The nearest selection above a step, `steps` away: hours of a shard at most, sets that it draws, their hours."""
+    """The nearest selection above a step, `steps` away: hours of a shard at most, the sets that it draws by hours and
+    those that it draws as a number of speakers, hours of all of these sets, and of one of their speakers on average."""
 
     steps: float = math.inf
     shard_hours: float = 0.0
     drawn: frozenset[str] = frozenset()
+    of_speakers: frozenset[str] = frozenset()
     drawn_hours: float = 0.0
+    speaker_hours: float = 0.0
 
-    def of_drawn(self, step: Step) -> float:
-        """The drawn hours, if the step reads these sets alone; else 0."""
-        if not self.drawn or isinstance(step.params, SelectParams):
+    def drawn_from(self, step: Step) -> float:
+        """Hours with which the step's sets grow: of all drawn sets, or of a speaker. 0: it reads other sets, too."""
+        if isinstance(step.params, SelectParams):
             return 0.0
         unlabelled = "unlabelled_sets" if {"targets", "pseudo_labels"} & step.inputs.keys() else "sets"
         sets = {*getattr(step.params, "sets", ()), *getattr(step.params, unlabelled, ())}
-        return self.drawn_hours if sets and sets <= self.drawn else 0.0
+        if not sets or not sets <= (self.drawn if sets & self.drawn else self.of_speakers):
+            return 0.0
+        return self.drawn_hours if sets & self.drawn else self.speaker_hours
 
 
 def selections(recipe: Recipe) -> dict[str, Selection]:
@@ -49,11 +54,17 @@ def selections(recipe: Recipe) -> dict[str, Selection]:
         hours = getattr(step.params, "shard_hours", above.shard_hours)
         made[step.name] = above._replace(steps=above.steps + 1, shard_hours=hours)
         if isinstance(step.params, SelectParams) and (output := Artifact(step.output)).complete:
-            drawn = frozenset(rule.name for rule in step.params.sets if rule.named is None and rule.hours is None)
-            of_drawn = (each.stats for each in output.each_receipt() if each.tags.get("set") in drawn)
-            drawn_hours = sum(float(stats.get("audio_s", 0.0)) for stats in of_drawn) / 3600
-            made[step.name] = Selection(0, step.params.shard_hours, drawn, drawn_hours)
+            made[step.name] = _selection(step.params, output)
     return made
+
+
+def _selection(p: SelectParams, made: Artifact) -> Selection:
+    of_speakers = frozenset(rule.name for rule in p.sets if rule.speakers)
+    drawn = frozenset(rule.name for rule in p.sets if not (rule.named or rule.hours or rule.speakers))
+    stats = [each.stats for each in made.each_receipt() if each.tags.get("set") in drawn | of_speakers]
+    hours, speakers = (sum(float(each.get(name, 0.0)) for each in stats) for name in ("audio_s", "speakers"))
+    hours /= 3600
+    return Selection(0, p.shard_hours, drawn, of_speakers, hours, hours / speakers if speakers else 0.0)
 
 
 def _machine(step: Step) -> Machine:
