@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from page import machine, publish, python
 
+from megahour.clock.measured import books
 from megahour.core.store import DEVICES, Artifact
 
 LEAST_S = 2.0  # shorter steps are added up: half a second of a start is none of their law
@@ -70,7 +71,7 @@ def main() -> None:
         megahour("run", given.recipe, f"{given.key}={size}", f"run={run}", *runs)
     sources = [word for run in small for word in ("--from", run)]
     large = str(given.folder / f"size-{given.size}")
-    made = audio_hours(Artifact(f"{small[-1]}/{given.of}")) / float(given.sizes.split(",")[-1])
+    made = books(Artifact(f"{small[-1]}/{given.of}")).audio_s / 3600 / float(given.sizes.split(",")[-1])
     hours = f"{given.size * made:.4f}"  # a recipe makes a little more or less than it is asked for
     plan = ["plan", given.recipe, *given.set, "--hours", hours, "--of", given.of, *sources, "--json"]
     if given.decode_with:
@@ -90,10 +91,6 @@ def main() -> None:
         rows.append(Row(step["name"], step[f"{unit}_s"], step[f"{unit}_range_s"], took))
     target = Path(__file__).with_name(f"{given.page}{'_cpu' * given.cpu}.py")
     publish(str(target), page(given, rows, load), write=given.write)
-
-
-def audio_hours(made: Artifact) -> float:
-    return sum(float(receipt.stats.get("audio_s", 0.0)) for receipt in made.each_receipt()) / 3600
 
 
 def net(timings: Mapping[int, Mapping[str, Any]], name: str) -> float:

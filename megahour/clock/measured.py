@@ -80,8 +80,7 @@ def measured(
         counted = output.figures(DEVICES).get("seconds")
         device_s = device_s * workers / min(workers, len(seconds)) if counted is None else float(counted)
         task_s = cpu_s + device_s
-    own, made = _books(output.url, output.manifest.digest), output.manifest
-    read = [_books(each.url, each.manifest.digest) for each in inputs.values()]
+    own, made, read = books(output), output.manifest, [books(each) for each in inputs.values()]
     return Measured(
         name=name,
         stage=made.stage,
@@ -102,7 +101,7 @@ def measured(
         workers=threads if machine == "train" else workers,
         longest=longest / mean if mean else 1.0,
         inputs=parents,
-        shard_hours=shard_hours if own.in_sets else 0.0,
+        shard_hours=shard_hours if "" not in own.of_sets else 0.0,
         drawn_hours=drawn_hours,
         searches=made.stage == "decode" and not _is_steady(made.params),
         searched_with=json.dumps([made.params, {**made.inputs, "features": ""}], sort_keys=True),
@@ -119,27 +118,35 @@ def _net(timings: Iterable[Mapping[str, Any]], name: str) -> list[float]:
     return [max(0.0, float(each.get(name, 0.0)) - float(each.get(f"compile_{name}", 0.0))) for each in timings]
 
 
-class _Books(NamedTuple):
-    """Totals of an artifact's receipts. blocks: reads of `BLOCK_BYTES` needed for its files; in_sets: whether each of
-    its shards belongs to a set."""
+class Books(NamedTuple):
+    """Totals of an artifact's receipts. blocks: reads of `BLOCK_BYTES` needed for its files; of_sets: seconds of audio
+    and speakers of each set, "" for shards that belong to none."""
 
     bytes: int
     files: int
     blocks: int
     audio_s: float
-    in_sets: bool
+    of_sets: Mapping[str, tuple[float, float]]
+
+
+def books(artifact: Artifact) -> Books:
+    """Totals of the artifact, whose receipts are read once, since several steps may ask."""
+    return _books(artifact.url, artifact.manifest.digest)
 
 
 @lru_cache(maxsize=256)
-def _books(url: str, digest: str) -> _Books:
-    """Totals of the artifact at `url`, cached since several steps may read it; `digest` tells its versions apart."""
-    written, files, blocks, audio_s, in_sets = 0, 0, 0, 0.0, True
+def _books(url: str, digest: str) -> Books:
+    """`digest` tells versions of the artifact at `url` apart."""
+    written, files, blocks = 0, 0, 0
+    of_sets: dict[str, tuple[float, float]] = {}
     for receipt in Artifact(url).each_receipt():
         for info in receipt.files.values():
             written, files, blocks = written + info.bytes, files + 1, blocks + math.ceil(info.bytes / BLOCK_BYTES)
-        audio_s += float(receipt.stats.get("audio_s", 0.0) or 0.0)
-        in_sets = in_sets and "set" in receipt.tags
-    return _Books(written, files, blocks, audio_s, in_sets)
+        name = receipt.tags.get("set", "")
+        audio_s, speakers = (float(receipt.stats.get(each, 0.0) or 0.0) for each in ("audio_s", "speakers"))
+        before = of_sets.get(name, (0.0, 0.0))
+        of_sets[name] = before[0] + audio_s, before[1] + speakers
+    return Books(written, files, blocks, sum(seconds for seconds, _ in of_sets.values()), of_sets)
 
 
 def source_of_hours(run: Sequence[Measured], step: str = "") -> str:

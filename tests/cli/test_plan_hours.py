@@ -34,10 +34,8 @@ def test_a_plan_from_runs_of_two_sizes(tmp_path: Path) -> None:
 def test_audio_comes_from_the_nearest_selection(tmp_path: Path) -> None:
     """Utterances of the demo come from an aligner, too, which learned from a selection of its own."""
     of = {"test": (3600.0, 8), "tune": (360.0, 3), "labelled": (720.0, 5), "unlabelled": (6120.0, 42)}
-    shards, stats = (
-        [({"set": name}, {".json": b"x"}) for name in of],
-        [{"audio_s": s, "speakers": n} for s, n in of.values()],
-    )
+    shards = [({"set": name}, {".json": b"x"}) for name in of]
+    stats = [{"audio_s": seconds, "speakers": speakers} for seconds, speakers in of.values()]
     write_artifact(tmp_path / "selection", shards, {}, stats=stats)
     write_artifact(tmp_path / "prompts", [({"set": "prompts"}, {".json": b"x"})], {}, stats=[{"audio_s": 1800.0}])
     recipe = load_recipe("demo", (f"run={tmp_path}",))
@@ -45,9 +43,7 @@ def test_audio_comes_from_the_nearest_selection(tmp_path: Path) -> None:
     shard_hours = {name: found[name].shard_hours for name in ("prompts-features", "features", "targets", "alignment")}
     assert shard_hours == {"prompts-features": 0.5, "features": 0.35, "targets": 0.35, "alignment": 0.5}
     drawn = {name: found[name].drawn_from(steps[name]) for name in ("aligner", "baseline", "student", "student-tune")}
-    assert drawn == {"aligner": 0.5, "baseline": 2.0, "student": 2.0, "student-tune": 2.0 / 50}, (
-        "tune has three speakers"
-    )
+    assert drawn == {"aligner": 0.5, "baseline": 2.0, "student": 2.0, "student-tune": 2.0 / 50}, "of a speaker"
     assert found["student-hypotheses"].drawn_from(steps["student-hypotheses"]) == 0.0, "its set is named"
     assert found["features"].drawn_from(steps["features"]) == 0.0, "it reads the named set, too"
 

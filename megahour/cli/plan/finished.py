@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from megahour.clock.measured import Measured, measured
+from megahour.clock.measured import Measured, books, measured
 from megahour.clock.pipeline import Machine
 from megahour.core.stage import Stage
 from megahour.core.store import Artifact
@@ -41,9 +41,9 @@ class Selection(NamedTuple):
             return 0.0
         unlabelled = "unlabelled_sets" if {"targets", "pseudo_labels"} & step.inputs.keys() else "sets"
         sets = {*getattr(step.params, "sets", ()), *getattr(step.params, unlabelled, ())}
-        if not sets or not sets <= (self.drawn if sets & self.drawn else self.of_speakers):
-            return 0.0
-        return self.drawn_hours if sets & self.drawn else self.speaker_hours
+        if sets & self.drawn:
+            return self.drawn_hours if sets <= self.drawn else 0.0
+        return self.speaker_hours if sets and sets <= self.of_speakers else 0.0
 
 
 def selections(recipe: Recipe) -> dict[str, Selection]:
@@ -61,9 +61,8 @@ def selections(recipe: Recipe) -> dict[str, Selection]:
 def _selection(p: SelectParams, made: Artifact) -> Selection:
     of_speakers = frozenset(rule.name for rule in p.sets if rule.speakers)
     drawn = frozenset(rule.name for rule in p.sets if not (rule.named or rule.hours or rule.speakers))
-    stats = [each.stats for each in made.each_receipt() if each.tags.get("set") in drawn | of_speakers]
-    hours, speakers = (sum(float(each.get(name, 0.0)) for each in stats) for name in ("audio_s", "speakers"))
-    hours /= 3600
+    totals = [of_set for name, of_set in books(made).of_sets.items() if name in drawn | of_speakers]
+    hours, speakers = sum(seconds for seconds, _ in totals) / 3600, sum(number for _, number in totals)
     return Selection(0, p.shard_hours, drawn, of_speakers, hours, hours / speakers if speakers else 0.0)
 
 
