@@ -110,9 +110,11 @@ class TrainParams(MachineParams, LearningParams):
             )
         if (bool(self.tag) and self.tag not in IN_FEATURES) != ("selection" in roles):
             what = "the input `selection` is used only for a tag, and no tag is set"
+            remedy = "give the `selection` of the features, and criterion_options: {tag: language}, or neither"
             if "selection" not in roles:
                 what = f"tag {self.tag} needs the input `selection`, which has the tags of utterances"
-            remedy = "give the `selection` of the features, and criterion_options: {tag: language}, or neither"
+            elif self.tag:
+                what, remedy = f"tag {self.tag} is taken from the features, so `selection` is not used", "leave it out"
             raise ConfigError(what, where="train", remedy=remedy)
         if "initial" in roles and self.parallel.shard > 1:
             what = "`initial` does not go with parallel.shard above 1, since no worker holds the whole model"

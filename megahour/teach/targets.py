@@ -136,7 +136,8 @@ def check_ensemble(features: Artifact, teachers: Sequence[Artifact]) -> None:
         for name in ("stack", "outputs", "units_digest", "tokens"):
             if config.get(name) != first.get(name):
                 what = f"its {name} differs from that of {teachers[0].url}, so their posteriors have no mean"
-                raise ConfigError(what, where=other.url, remedy="train all teachers on the same units or tokens")
+                same = "with the same `stack`" if name == "stack" else "on the same units or tokens"
+                raise ConfigError(what, where=other.url, remedy=f"train all teachers {same}")
 
 
 def _table(keys: NDArray[np.int64], offsets: NDArray[np.int8], found: list[Outputs]) -> pa.Table:

@@ -148,9 +148,11 @@ def test_several_teachers_give_the_mean_of_their_posteriors(tmp_path, made, feat
         expected = np.take_along_axis((each[0] + each[1]) / 2, indices, 1)
         np.testing.assert_allclose(np.exp(logits.astype(float)), expected, rtol=5e-3, atol=1e-5)
     other = units_artifact(tmp_path / "units", made[:30])
-    third = make(Train(), values, {"features": features, "units": other}, tmp_path / "third", engine)
-    with pytest.raises(MegahourError, match=r"its units_digest differs from that of .*teacher"):
-        make(Targets(), {"offsets": [1]}, {**inputs, "third_teacher": third}, tmp_path / "x", engine)
+    for name, change, data in (("units_digest", {}, {"units": other}), ("stack", {"stack": 2, "offsets": [0]}, {})):
+        given = {"features": features, "units": units, **data}
+        third = make(Train(), {**values, **change}, given, tmp_path / name, engine)
+        with pytest.raises(MegahourError, match=rf"its {name} differs from that of .*teacher"):
+            make(Targets(), {"offsets": [1]}, {**inputs, "third_teacher": third}, tmp_path / "x", engine)
 
 
 def test_the_bytes_are_those_without_a_service(tmp_path, features, teacher, targets, monkeypatch):

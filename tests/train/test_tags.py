@@ -170,6 +170,7 @@ def test_a_tag_of_the_features_needs_no_selection(inputs: dict[str, Artifact]) -
     [
         (TAG, "selection", "tag language needs the input `selection`"),
         ({}, "", "`selection` is used only for a tag"),
+        ({"tag": "speaker"}, "", "tag speaker is taken from the features"),
         ({"tag": "condition"}, "selection", "1 values of condition, of 2 to 1000"),
     ],
 )
