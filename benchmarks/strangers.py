@@ -8,7 +8,8 @@ Each speaker's clips, each once, become recordings of some minutes whose subtitl
 missing, a tenth was never spoken, times drift by up to 3 s, or there are none. Aligners learn from all other speakers'
 clips, with as many passes as `--passes` says; one that has learnt longer goes on where the one before it ended. `align`
 and `cut` run with their defaults but for the lengths of utterances. Then each recording gets the transcript of the next
-one, and must be refused. A row per speaker and aligner; the last ones have Wilson's 95 % intervals.
+one, and must be refused: it counts as placed if a line of it is kept where other words are spoken. A row per speaker
+and aligner; the last ones have Wilson's 95 % intervals.
 """
 
 from __future__ import annotations
@@ -181,9 +182,38 @@ def counted(made: Path, wrong: Path | None, speaker: str, name: str, a: argparse
     found = sum((_of_draw(made, f"{draw or ''}-{speaker}", name) for draw in range(a.draws)), Found())
     for kind, _ in kinds(a) if wrong else ():
         tried = Artifact(wrong / f"recordings-{kind}-{speaker}").manifest.counts.came_in  # it may refuse some itself
-        placed = Artifact(wrong / f"alignment-{kind}-{speaker}-{name}").manifest.counts.kept
+        raw, recordings = made / f"raw-{kind}-{speaker}", wrong / f"recordings-{kind}-{speaker}"
+        placed = misplaced(*map(Artifact, (raw, recordings, wrong / f"alignment-{kind}-{speaker}-{name}")))
         found += Found(wrong=tried, wrong_placed=placed)
     return found
+
+
+def misplaced(raw: Artifact, recordings: Artifact, alignment: Artifact) -> int:
+    """The number of recordings with a line that is kept where other words are spoken, by the truth of `raw`.
+
+    A line of a wrong transcript may be spoken all the same: of two digits, most pairs are.
+    """
+    names = {row["key"]: row["name"] for row in rows_of(recordings)}
+    spoken: dict[str, list[Step]] = {}
+    for row in rows_of(raw, ".truth.parquet"):
+        spoken.setdefault(row["name"], []).append(row)
+    wrong = {
+        row["key"]
+        for row in rows_of(alignment)
+        if not any(
+            word["text"] == row["text"]
+            and word["start_samples"] < row["end_samples"]
+            and row["start_samples"] < word["end_samples"]
+            for word in spoken[names[row["key"]]]
+        )
+    }
+    return len(wrong)
+
+
+def rows_of(artifact: Artifact, suffix: str = ".parquet") -> Iterator[Step]:
+    """Rows of all shards' tables."""
+    for receipt in artifact.receipts():
+        yield from artifact.read_table(receipt.shard, suffix).to_pylist()
 
 
 def _of_draw(made: Path, of: str, name: str) -> Found:
