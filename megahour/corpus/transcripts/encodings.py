@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 import unicodedata
 
 from megahour.core.errors import BadRecord
@@ -30,23 +31,26 @@ CODE_PAGES = {
 }
 MAX_CONTROL_SHARE = 0.01
 MIN_HIGH_SHARE = 0.7  # in UTF-16 without a mark, least share of high bytes that are zero or the most common other value
+_STRAY = re.compile("[\udc80-\udcff]")  # a byte, as `surrogateescape` shows it
 MAX_ACCENTED_SHARE = 0.4  # non-ASCII share of letters in cp1252 text; French: about 0.05, Cyrillic mojibake: nearly 1
 
 
 def decode_text(data: bytes, language: str = "en") -> str:
     """Decode a transcript by its byte-order mark, else as UTF-16 if its zeros suggest it, else UTF-8 or the code page.
 
-    A stray NUL becomes U+FFFD, as in WebVTT and HTML.
+    Of a text whose characters are mostly UTF-8, the code page reads only the bytes that are not. What a cut left of the
+    last character becomes U+FFFD, and so does a stray NUL, as in WebVTT and HTML.
 
     Raises
     ------
     BadRecord: ``unreadable-encoding`` if no encoding gives plausible text (binary data, wrong code page).
     """
     encoding = marked_encoding(data)
-    candidates = [encoding] if encoding else ["utf-8", CODE_PAGES.get(language.lower()[:2], "cp1252")]
+    page = CODE_PAGES.get(language.lower()[:2], "cp1252")
+    candidates = [encoding] if encoding else ["utf-8", page]
     for candidate in candidates:
         try:
-            text = _decoded(data, candidate)
+            text = _decoded(data, candidate, page)
         except UnicodeDecodeError:
             continue
         if _plausible(text, candidate):
@@ -60,14 +64,32 @@ def marked_encoding(data: bytes) -> str | None:
     return next((name for mark, name in BOMS if data.startswith(mark)), None) or _by_zeros(data)
 
 
-def _decoded(data: bytes, encoding: str) -> str:
+def _decoded(data: bytes, encoding: str, page: str) -> str:
     """Decode, with U+FFFD for lone surrogates, which some programs write as if they were characters."""
     try:
         return data.decode(encoding)
     except UnicodeDecodeError:
         if not encoding.startswith("utf"):
             raise
-        return mended(data.decode(encoding, "surrogatepass"))
+        strays = 0
+        try:
+            text, rest = _up_to_cut(data, encoding, "surrogatepass")
+        except UnicodeDecodeError:
+            if not encoding.startswith("utf-8"):
+                raise
+            text, rest = _up_to_cut(data, encoding, "surrogateescape")
+            strays = len(_STRAY.findall(text))
+            text = _STRAY.sub(lambda byte: byte[0].encode("utf-8", "surrogateescape").decode(page, "replace"), text)
+        # A text of the code page has next to no characters that are also UTF-8.
+        if encoding == "utf-8" and 2 * (strays + bool(rest)) > sum(char > "\x7f" for char in text):
+            raise
+    return mended(text) + REPLACEMENT * bool(rest)
+
+
+def _up_to_cut(data: bytes, encoding: str, errors: str) -> tuple[str, bytes]:
+    """The text, and the bytes of an incomplete last character."""
+    decoder = codecs.getincrementaldecoder(encoding)(errors)
+    return decoder.decode(data), decoder.getstate()[0]
 
 
 def _by_zeros(data: bytes) -> str | None:

@@ -169,6 +169,22 @@ def test_encodings_of_western_text(encoding: str) -> None:
     assert decode_text(text.encode(encoding), "fr") == text
 
 
+def test_a_byte_that_is_not_utf_8_does_not_turn_the_other_letters_into_those_of_a_code_page() -> None:
+    text = "Où est le café naïf? Il coûte cher, là-bas.\n"
+    mixed = text.encode() + "à côté".encode("cp1252") + b" x\n"
+    assert decode_text(mixed, "fr") == f"{text}à côté x\n"
+    assert decode_text(text.encode("utf-8-sig") + b"caf\xe9 \x81.", "fr") == f"{text}café \ufffd."
+    assert decode_text("caf\xe9, na\xefve, caf\xe9".encode("cp1252"), "fr") == "café, naïve, café"  # a cut é is no proof
+    assert decode_text("Ü”, très café".encode("cp1252"), "fr") == "Ü”, très café"  # its first two letters are UTF-8, too
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_a_text_that_ends_within_a_character_keeps_the_others(encoding: str) -> None:
+    text = "Où est le café naïf? Là-bas. Voilà"
+    assert decode_text(text.encode(encoding)[:-1], "fr") == f"{text[:-1]}\ufffd"
+    assert decode_text((text + "\ud83d").encode(encoding, "surrogatepass")[:-1], "fr") == f"{text}\ufffd"
+
+
 def test_a_stray_nul_is_replaced_and_is_no_sign_of_utf_16() -> None:
     for data in (b"x\0y hello\n", b"hello there\0 and so on\n", b'{"text": "x\\u0000y hello"}'):
         (cue,) = read_transcript(data, ".json" if data[:1] == b"{" else ".txt", RATE).cues
