@@ -23,9 +23,10 @@ _MARKUP = re.compile(
     r"|(?P<ruby><r[tp]>[^<>]*(?:</r[tp]>|(?=<)))"
     r"|(?P<line><br\s?/?>|\\[Nn])|(?P<hard>\\h)"
     r"|(?P<tag></?[a-zA-Z][^<>\n]*>|<\d[\d:.]*>|<>|\{\\[^{}]*\}|\{[a-zA-Z]:[^{}]*\}"
-    r"|&lt;/?[a-zA-Z][^&<>\n]{0,100}&gt;|[\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff])"
-    r"|(?P<entity>&(?:\#\d{1,7}|\#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});)"
+    r"|&(?:amp;)*lt;/?[a-zA-Z][^&<>\n]{0,100}&(?:amp;)*gt;|[\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff])"
+    r"|(?P<entity>&(?:amp;)*(?:\#\d{1,7}|\#[xX][0-9a-fA-F]{1,6}|[a-zA-Z][a-zA-Z0-9]{1,31});)"
 )
+_AGAIN = re.compile(r"^&(?:amp;)+(?=.)")  # of an entity that a second program took for text: "&amp;#39;"
 _NOTES = "♪♫♬"
 _SOUNDS = re.compile(
     rf"(?P<lyrics>[{_NOTES}][^{_NOTES}\n]*(?:\n(?!\s)[^{_NOTES}\n]*)?[{_NOTES}]|[{_NOTES}][^{_NOTES}\n]*"
@@ -101,7 +102,7 @@ def _markup_edits(text: str) -> Iterator[_Edit]:
     for match in _MARKUP.finditer(text):
         kind, start, end = match.lastgroup, match.start(), match.end()
         if kind == "entity":
-            instead = html.unescape(match[0])
+            instead = html.unescape(_AGAIN.sub("&", match[0]))
             if instead != match[0]:
                 yield _Edit(start, end, instead, "entity")
         elif kind == "voice":

@@ -34,6 +34,10 @@ def said(cues: list[Cue]) -> list[str]:
         ("<ruby>漢字<rt>かんじ</rt></ruby>です", "漢字です"),
         ("{\\an8\\pos(1,2)}<font color='#fff'>Top</font>\\Nline", "top line"),
         ("Q&amp;A &#65; &lt;i&gt;slanted&lt;/i&gt; &nbsp;x &bogus; y", "q and a a slanted x and bogus y"),
+        (
+            "don&amp;#39;t AT&amp;amp;T &amp;lt;i&amp;gt;slanted&amp;lt;/i&amp;gt;&amp;nbsp;R&amp;D",
+            "don't at and t slanted r and d",
+        ),
         ("Line<br/>break and a < b > c", "line break and a b c"),
         ("zero\u200bwidth \u202aleft\u202c", "zerowidth left"),
         # sounds

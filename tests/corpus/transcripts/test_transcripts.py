@@ -174,8 +174,12 @@ def test_a_byte_that_is_not_utf_8_does_not_turn_the_other_letters_into_those_of_
     mixed = text.encode() + "à côté".encode("cp1252") + b" x\n"
     assert decode_text(mixed, "fr") == f"{text}à côté x\n"
     assert decode_text(text.encode("utf-8-sig") + b"caf\xe9 \x81.", "fr") == f"{text}café \ufffd."
-    assert decode_text("caf\xe9, na\xefve, caf\xe9".encode("cp1252"), "fr") == "café, naïve, café"  # a cut é is no proof
-    assert decode_text("Ü”, très café".encode("cp1252"), "fr") == "Ü”, très café"  # its first two letters are UTF-8, too
+    assert (
+        decode_text("caf\xe9, na\xefve, caf\xe9".encode("cp1252"), "fr") == "café, naïve, café"
+    )  # a cut é is no proof
+    assert (
+        decode_text("Ü”, très café".encode("cp1252"), "fr") == "Ü”, très café"
+    )  # its first two letters are UTF-8, too
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
