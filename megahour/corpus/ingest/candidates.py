@@ -8,17 +8,18 @@ from 0; `align` decides between them by the audio.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.ingest.params import IngestParams
+from megahour.corpus.media.addresses import Blob
 from megahour.corpus.text import language_id
 from megahour.corpus.text.language_id import UNDETERMINED, UNSURE, TextLanguage
 from megahour.corpus.text.normalise import Normalised, normalise
 from megahour.corpus.transcripts.cues import Cue, fit_to_length, untimed, without_hours
-from megahour.corpus.transcripts.pairing import language_tag
-from megahour.corpus.transcripts.read import Transcript, read_recognised, read_transcript
+from megahour.corpus.transcripts.pairing import language_tag, split_suffix
+from megahour.corpus.transcripts.read import MAX_BYTES, Transcript, read_recognised, read_transcript
 
 MAX_WORD = 1000  # characters; the longest words of any language with spaces have below 200
 MIN_SCRIPT_SHARE = 0.5  # of the letters; names and quotations in another script are far below
@@ -29,11 +30,15 @@ MAX_CUES = 4000  # more than `language_id.MAX_CHARACTERS` of text in any languag
 
 @dataclass(frozen=True)
 class RawTranscript:
-    """A transcript before parsing: bytes, suffix (".srt" …), and the language tag of its name ("" if none)."""
+    """A transcript before parsing: bytes, suffix (".srt" …), and the language tag of its name ("" if none).
+
+    others: its other forms, to read if this one cannot be used.
+    """
 
     data: bytes
     suffix: str
     tag: str = ""
+    others: tuple[Blob, ...] = ()
 
 
 @dataclass
@@ -57,6 +62,7 @@ class Candidates:
     recognised: Candidate | None = None
     counts: Counter[str] = field(default_factory=Counter)
     first_problem: BadRecord | None = None  # of the first rejected candidate
+    instead: list[str] = field(default_factory=list)  # paths of other forms that were read
 
     @property
     def best(self) -> Candidate | None:
@@ -102,13 +108,15 @@ def read_candidates(
     """
     candidates = Candidates()
     for each in raw:
-        try:
-            candidate, repairs = _read(each, declared, p)
-        except BadRecord as bad:
-            candidates.reject(bad)
-        else:
-            candidates.kept.append(candidate)
-            candidates.counts.update(repairs)
+        for form in _forms(each, candidates.instead):
+            try:
+                candidate, repairs = _read(form, declared, p)
+            except BadRecord as bad:
+                candidates.reject(bad)
+            else:
+                candidates.kept.append(candidate)
+                candidates.counts.update(repairs)
+                break
     if recognised is not None:
         try:
             candidates.recognised, _ = _read(recognised, declared, p, read_recognised)
@@ -117,6 +125,14 @@ def read_candidates(
             candidates.first_problem = candidates.first_problem or (bad if p.require_transcript else None)
     candidates.require_one()
     return candidates
+
+
+def _forms(raw: RawTranscript, instead: list[str]) -> Iterator[RawTranscript]:
+    """A transcript, and then its other forms, which are read only now and whose paths are added to `instead`."""
+    yield raw
+    for other in raw.others:
+        instead.append(other.path)
+        yield replace(raw, data=other.read(MAX_BYTES), suffix=split_suffix(other.path)[1])
 
 
 def _read(

@@ -46,7 +46,7 @@ class IngestCounts:
         self._formats[f"{container} {codec}"] += 1
 
     def not_read(self, counts: dict[str, int]) -> None:
-        """Count files that belong to no recording, by suffix."""
+        """Count files that belong to no recording, by suffix; less than 0 if they were counted but read after all."""
         self._not_read.update(counts)
 
     def example(self, reason: str, name: str, detail: str) -> None:

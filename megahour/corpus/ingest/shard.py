@@ -37,6 +37,7 @@ from megahour.corpus.ingest.transcript_sources import TranscriptSources, no_tran
 from megahour.corpus.media.audio import AudioLimits, AudioStats, Decoder, FlacEncoder
 from megahour.corpus.media.tar import TarWriter, tar_writer
 from megahour.corpus.text.language_id import UNDETERMINED, UNSURE, same_language
+from megahour.corpus.transcripts.pairing import split_suffix
 
 SPOOL_BYTES = 16 << 20  # a recording's FLAC stays in memory up to this size
 # Reasons for which a good record is dropped; all others quarantine it.
@@ -171,6 +172,9 @@ class _Shard:
         if not raw and recognised is None and self.p.require_transcript:
             raise no_transcript(item, self.p.transcripts)
         candidates = read_candidates(raw, info.language, self.p, recognised)
+        for path in candidates.instead:
+            if not item.info or path != item.info.path:  # these are read in any case
+                self.tally.not_read({split_suffix(path)[1]: -1})
         candidates.counts["not_recognised"] += int(bool(self.p.recognised) and recognised is None)
         return candidates
 

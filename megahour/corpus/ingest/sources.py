@@ -49,6 +49,7 @@ class Item:
     fields: dict[str, Any] = field(default_factory=dict)
     text: str = ""
     is_far: bool = False
+    others: tuple[Blob, ...] = ()  # further forms of the transcripts, see `FileGroup`
 
 
 @dataclass(frozen=True)
@@ -229,7 +230,7 @@ def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name", transcr
 
 
 def _files(run: list[FileGroup]) -> dict[str, Any]:
-    return {"files": [[media, list(texts), info] for media, texts, info in run]}
+    return {"files": [[media, list(texts), info, list(others)] for media, texts, info, others in run]}
 
 
 def _below(root: str, source: str) -> list[str]:
@@ -246,11 +247,14 @@ def _not_read(paths: Iterable[str], groups: Iterable[FileGroup], hidden: int = 0
     return dict(sorted(counts.items()))
 
 
-def file_items(source: str, root: str, groups: Iterable[tuple[str, list[str], str]]) -> Iterator[Item | None]:
+def file_items(
+    source: str, root: str, groups: Iterable[tuple[str, list[str], str, list[str]]]
+) -> Iterator[Item | None]:
     """Items of one task; None for a transcript without a medium."""
     listing = SourceListing(file_system(source)[0], root, {}, {})
-    for media, transcripts, info in groups:
-        yield _item(FileGroup(media, tuple(transcripts), info), listing.blob, media) if media else None
+    for media, transcripts, info, others in groups:
+        group = FileGroup(media, tuple(transcripts), info, tuple(others))
+        yield _item(group, listing.blob, media) if media else None
 
 
 def archive_items(
@@ -299,4 +303,5 @@ def _item(group: FileGroup, blob: Callable[[str], Blob], source: str) -> Item:
         media=blob(group.media),
         transcripts=tuple(blob(path) for path in group.transcripts),
         info=blob(group.info) if group.info else None,
+        others=tuple(blob(path) for path in group.others),
     )

@@ -26,7 +26,7 @@ class Ingest(Stage[IngestParams]):
     """One task per shard of the raw input, or per archive, `shard_mb` of files and rows of the source."""
 
     name = "ingest"
-    version = 16
+    version = 17
     params = IngestParams
     inputs = (Input("raw", optional=True, kinds=("raw", "clips")),)
 
@@ -100,7 +100,7 @@ class Ingest(Stage[IngestParams]):
             "cues": sum(receipt.stats.get("cues", 0) for receipt in receipts),
             "words": sum(receipt.stats.get("words", 0) for receipt in receipts),
             "rate_hz": p.rate_hz,
-            "not_read": dict(sum((_not_read(receipt) for receipt in receipts), Counter[str]())),
+            "not_read": dict(_not_read(receipts)),
             "licences": _added_up(receipt.stats.get("licences", {}) for receipt in receipts),
             "languages": _added_up(receipt.stats.get("languages", {}) for receipt in receipts),
             **_remarks(receipts),
@@ -123,16 +123,19 @@ def _find_transcripts(p: IngestParams, receipts: Sequence[Receipt]) -> str:
         lists = (receipt.stats.get("examples", {}).get("no-transcript", []) for receipt in receipts)
         example = next((first["detail"] for first, *_ in filter(None, lists)), "")
         return f"for example {example}; {remedy}" if example else remedy
-    unread = sum((_not_read(receipt) for receipt in receipts), Counter[str]())
+    unread = _not_read(receipts)
     beside = [suffix for suffix in (".txt", ".csv", ".tsv") if unread[suffix]]
     here = f", such as '{p.source.rstrip('/')}/**/*{beside[0]}' if these hold the texts" if beside else ""
     return f"--transcripts FILE takes a file of all texts{here}; --pairing folder, one of another name; {remedy}"
 
 
-def _not_read(receipt: Receipt) -> Counter[str]:
-    """Files of a shard's source that belong to no recording, by kind, with transcripts whose medium is missing."""
-    orphans = receipt.stats.get("transcripts_without_audio", 0)
-    return Counter(receipt.stats.get("not_read", {})) + Counter({"transcript without audio": orphans})
+def _not_read(receipts: Iterable[Receipt]) -> Counter[str]:
+    """Files of a source that belong to no recording, by kind, with transcripts whose medium is missing."""
+    counts: Counter[str] = Counter()
+    for receipt in receipts:
+        counts.update(receipt.stats.get("not_read", {}))
+        counts["transcript without audio"] += receipt.stats.get("transcripts_without_audio", 0)
+    return +counts
 
 
 def _added_up(parts: Iterable[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:

@@ -43,9 +43,10 @@ class TranscriptSources:
         for number in choose_by_tag([blob.path for blob in item.transcripts], language):
             blob = item.transcripts[number]
             data = blob.read(MAX_BYTES)
-            suffix = split_suffix(blob.path)[1]
+            stem, suffix = split_suffix(blob.path)
             if suffix != INFO or _is_transcript(data):
-                raw.append(RawTranscript(data, suffix, language_tag(blob.path)))
+                others = tuple(other for other in item.others if split_suffix(other.path)[0] == stem)
+                raw.append(RawTranscript(data, suffix, language_tag(blob.path), others))
         line = item.text or next(filter(None, map(self.table.get, _names(item))), "")
         return raw or ([RawTranscript(line.encode(), ".txt")] if line else [])
 

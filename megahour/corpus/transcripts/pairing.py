@@ -29,11 +29,15 @@ _FOLDER_INFO = re.compile(r"(?:^|/)(?:metadata|[^/]*_meta)\.json$")
 
 
 class FileGroup(NamedTuple):
-    """Paths of a media file, its candidate transcripts and its metadata; empty if missing."""
+    """Paths of a media file, its candidate transcripts and its metadata; empty if missing.
+
+    others: further forms of the candidates, which differ from them only in the suffix, the preferred ones first.
+    """
 
     media: str
     transcripts: tuple[str, ...]
     info: str
+    others: tuple[str, ...] = ()
 
 
 def split_suffix(path: str) -> tuple[str, str]:
@@ -85,8 +89,11 @@ def group_files(paths: Iterable[str], pairing: Pairing = "name") -> list[FileGro
         own = claimed.get(stem, {})
         info = own.get("", {}).get(INFO, "")
         shared, shared_info = folders.get(stem.rpartition("/")[0], ([], ""))
-        candidates = [best for tag in sorted(own) if (best := _preferred(own[tag]))] + shared
-        groups += [FileGroup(path, tuple(candidates[:MAX_CANDIDATES]), info or shared_info) for path in files]
+        forms = [by_preference for tag in sorted(own) if (by_preference := _by_preference(own[tag]))]
+        candidates = [best for best, *_ in forms] + shared
+        others = tuple(path for _, *rest in forms[:MAX_CANDIDATES] for path in rest)
+        chosen = tuple(candidates[:MAX_CANDIDATES])
+        groups += [FileGroup(path, chosen, info or shared_info, others) for path in files]
     orphans = (beside[suffix] for beside in texts.values() for suffix in TIMED_SUFFIXES if suffix in beside)
     return groups + [FileGroup("", (path,), "") for path in orphans]
 
@@ -114,9 +121,9 @@ def _owner(stem: str, media: dict[str, list[str]]) -> tuple[str, str] | None:
     return None
 
 
-def _preferred(forms: dict[str, str]) -> str:
-    """The path of the preferred format of a transcript, by the order of `SUFFIXES`."""
-    return next((forms[suffix] for suffix in TRANSCRIPTS if suffix in forms), "")
+def _by_preference(forms: dict[str, str]) -> list[str]:
+    """The paths of a transcript's forms, in the order of `SUFFIXES`."""
+    return [forms[suffix] for suffix in TRANSCRIPTS if suffix in forms]
 
 
 def _by_folder(texts: dict[str, dict[str, str]], media: dict[str, list[str]]) -> dict[str, tuple[list[str], str]]:
@@ -126,7 +133,7 @@ def _by_folder(texts: dict[str, dict[str, str]], media: dict[str, list[str]]) ->
         folder = stem.rpartition("/")[0]
         if folder not in folders:
             continue
-        best = _preferred(texts.pop(stem))
+        best = _by_preference(texts.pop(stem))[0]
         candidates, _ = folders[folder]
         if _FOLDER_INFO.search(best):
             folders[folder] = (candidates, best)

@@ -71,7 +71,8 @@ def reason_of(*texts: str, declared: str = "en", **params: Any) -> str:
     ],
 )  # fmt: skip
 def test_which_files_belong_together(paths: list[str], pairing: Any, groups: list[tuple[str, list[str], str]]) -> None:
-    assert group_files(paths, pairing) == [FileGroup(media, tuple(texts), info) for media, texts, info in groups]
+    found = [group._replace(others=()) for group in group_files(paths, pairing)]
+    assert found == [FileGroup(media, tuple(texts), info) for media, texts, info in groups]
 
 
 @given(st.lists(st.from_regex(r"[ab]/[a-d](\.(en|fr))?\.(wav|srt|txt|vtt)", fullmatch=True), max_size=25, unique=True))

@@ -285,14 +285,14 @@ def test_an_output_among_its_sources_is_none_of_them(folder: Path, engine: Local
 
 def test_globs_choose_files(folder: Path) -> None:
     (spec,) = plan_files(f"{folder}/talks/*", 10**9)
-    assert spec["files"] == [["one.flac", ["one.srt"], "one.json"], ["two.WAV", ["two.en.vtt"], ""]]
+    assert spec["files"] == [["one.flac", ["one.srt"], "one.json", ["one.json"]], ["two.WAV", ["two.en.vtt"], "", []]]
     (alone,) = plan_files(f"{folder}/bob_3.mp3", 10**9)
-    assert alone["files"] == [["bob_3.mp3", ["bob_3.txt"], ""]]
+    assert alone["files"] == [["bob_3.mp3", ["bob_3.txt"], "", []]]
 
 
 def test_what_lies_beside_chosen_media_comes_along(folder: Path) -> None:
     (spec,) = plan_files(f"{folder}/talks/*.flac", 10**9)
-    assert spec == {"files": [["one.flac", ["one.srt"], "one.json"]]}
+    assert spec == {"files": [["one.flac", ["one.srt"], "one.json", ["one.json"]]]}
     before = IngestParams(source=f"{folder}/talks/*.flac").identity()
     put(folder, "talks/one.srt", "1\n00:00:00,100 --> 00:00:00,900\nAnother text.\n")
     assert IngestParams(source=f"{folder}/talks/*.flac").identity() != before
@@ -302,7 +302,7 @@ def test_a_folder_whose_name_looks_like_a_glob(tmp_path: Path) -> None:
     put(tmp_path, "Talks [2019]/what now?.wav", encode(murmur(1)))
     put(tmp_path, "Talks [2019]/what now?.srt", SRT)
     for source in ("Talks [2019]", "Talks [2019]/what now?.wav"):
-        assert plan_files(f"{tmp_path}/{source}", 10**9) == [{"files": [["what now?.wav", ["what now?.srt"], ""]]}]
+        assert plan_files(f"{tmp_path}/{source}", 10**9) == [{"files": [["what now?.wav", ["what now?.srt"], "", []]]}]
 
 
 def test_files_that_nothing_is_made_of_are_counted(tmp_path: Path, engine: LocalEngine) -> None:
@@ -347,7 +347,7 @@ def test_tasks_are_about_equal_and_cover_all_files(
     for i, size in enumerate(sizes):
         put(root, f"{i:03d}.wav", bytes(size))
     tasks = [
-        [int(split_suffix(media)[0]) for media, _, _ in spec["files"]] for spec in plan_files(str(root), shard_bytes)
+        [int(split_suffix(media)[0]) for media, *_ in spec["files"]] for spec in plan_files(str(root), shard_bytes)
     ]
     assert [i for task in tasks for i in task] == list(range(len(sizes)))
     for task in tasks[:-1]:
@@ -366,3 +366,24 @@ def test_real_telephone_quality_digits(shared_data: Path, tmp_path: Path, engine
     assert words == ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
     with ShardAudio(out, 0) as audio:
         assert all(np.abs(audio.read(row["offset"], row["size"])).max() > 1000 for row in found)
+
+
+def test_an_unusable_transcript_leaves_its_place_to_its_next_form(tmp_path: Path, engine: LocalEngine) -> None:
+    root = tmp_path / "media"
+    french = "Veuillez rester en ligne, le prochain opérateur vous répondra bientôt."
+    texts = {
+        "empty.srt": b"", "empty.vtt": b"<html>404</html>", "empty.txt": b"Hello there.", "empty.lab": b"Never read.",
+        "french.srt": SRT.replace("paid $40.", french).encode(),
+        "french.json": b'{"segments": [{"start": 0, "end": 1, "text": "Hello from Whisper."}], "licence": "CC0"}',
+        "broken.srt": b"", "broken.txt": bytes(range(256)), "broken.json": b'{"licence": "CC0"}',
+    }  # fmt: skip
+    for seed, name in enumerate(("empty", "french", "broken")):
+        put(root, f"{name}.wav", encode(murmur(1, seed=seed)))
+    for name, data in texts.items():
+        put(root, name, data)
+    out = ingest(tmp_path / "out", engine, source=str(root), licence="CC0", max_bad=1)
+    lines = rows(out, ".cues.parquet")
+    said = {row["name"]: [cue["text"] for cue in lines if cue["key"] == row["key"]] for row in rows(out)}
+    assert said == {"empty": ["hello there"], "french": ["hello from whisper"]}
+    assert [(bad["id"], bad["reason"]) for bad in out.bad_records()] == [("broken", "empty-transcript")]
+    assert out.summary["not_read"] == {".lab": 1, ".txt": 1}  # broken.txt: looked at in vain
