@@ -171,6 +171,17 @@ def test_duplicate_ids_are_found_by_name_and_by_samples(tmp_path: Path, engine: 
     assert out.manifest.counts.dropped == {"duplicate-id": 1, "same-audio": 1}
 
 
+def test_a_whole_recording_takes_the_name_of_a_bad_one(tmp_path: Path, engine: LocalEngine) -> None:
+    root = tmp_path / "in"
+    add(root, "a")
+    for name, data in (("a.flac", b"fLaC"), ("a.aiff", b""), ("a.mp3", encode(murmur(1, seed=7)))):
+        put(root, name, data)
+    out = ingest(tmp_path, engine)
+    reasons = [(bad["source"], bad["reason"]) for bad in out.bad_records()]
+    assert reasons == [("a.aiff", "zero-length-audio"), ("a.flac", "unreadable-audio"), ("a.wav", "duplicate-id")]
+    assert names(out) == ["a"]
+
+
 def test_of_equal_sound_the_better_transcript_stays(tmp_path: Path, engine: LocalEngine) -> None:
     root = tmp_path / "in"
     timed = "1\n00:00:00,100 --> 00:00:00,900\nHello there.\n"
