@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from megahour.core.errors import StoreError
-from megahour.core.records import canonical_json
+from megahour.core.records import canonical_json, fingerprint
 from megahour.core.stage import Context, Inputs
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
@@ -24,6 +24,8 @@ from megahour.corpus.interchange.subtitles import ctm_lines, srt_text, textgrid
 from megahour.corpus.interchange.webdataset import Add, write_webdataset
 from megahour.corpus.media.tar import TarWriter, tar_writer
 from megahour.runner.beside import rows_beside
+
+MAX_STEM = 240  # characters; with a suffix below the 255 bytes that most disks take
 
 
 def plan_parts(utterances: Artifact, max_bytes: float) -> list[dict[str, Any]]:
@@ -150,6 +152,11 @@ def _add(tar: TarWriter, name: str, text: str) -> None:
     tar.add(name, text.encode())
 
 
+def _stem(recording: str) -> str:
+    """The name of a recording's files: its id or, if no disk takes that many characters, its beginning and a digest."""
+    return recording if len(recording) <= MAX_STEM else f"{recording[: MAX_STEM - 33]}-{fingerprint(recording)}"
+
+
 def _write_texts(p: ExportParams, records: list[Row], out: ShardWriter) -> None:
     """Write `.ctm` and `.srt.tar` of an input shard's recordings, from its tables alone."""
     records.sort(key=lambda record: (recording_id(record), record["channel"], record["start_samples"], record["key"]))
@@ -159,9 +166,9 @@ def _write_texts(p: ExportParams, records: list[Row], out: ShardWriter) -> None:
     if "srt" in p.formats:
         with out.open(".srt.tar") as file, tar_writer(file) as tar:
             for name, group in groupby(records, key=recording_id):
-                cues = list(group)
-                _add(tar, f"{name}.srt", srt_text(cues))
-                _add(tar, f"{name}.jsonl", "".join(f"{record_json(record)}\n" for record in cues))
+                cues, stem = list(group), _stem(name)
+                _add(tar, f"{stem}.srt", srt_text(cues))
+                _add(tar, f"{stem}.jsonl", "".join(f"{record_json(record)}\n" for record in cues))
 
 
 @contextmanager

@@ -16,7 +16,7 @@ class Export(Stage[ExportParams]):
     """
 
     name = "export"
-    version = 2
+    version = 3
     params = ExportParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("utterances"),

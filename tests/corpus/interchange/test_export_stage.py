@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,20 @@ def test_kaldi_text_has_plain_spaces_only(tmp_path: Path) -> None:
     run(Export(), ExportParams(formats=["kaldi"]), inputs, tmp_path / "out")
     text = (tmp_path / "out/shards/00001.kaldi/text").read_text("utf-8").splitlines()
     assert sorted(line.partition(" ")[2] for line in text) == ["", "non breaking space"]
+
+
+def test_subtitles_of_long_names_can_be_unpacked(tmp_path: Path) -> None:
+    """A title of 80 Japanese characters is a name of 240 bytes, and of 720 when it is percent-encoded."""
+    rows = made_rows(2)
+    for row, last in zip(rows, "一二", strict=True):
+        row.update(name=79 * "語" + last, channel=0, recording=ord(last))
+    inputs = {"utterances": write_corpus(tmp_path / "utterances", [rows])}
+    run(Export(), ExportParams(formats=["srt"]), inputs, tmp_path / "out")
+    with tarfile.open(tmp_path / "out/shards/00000.srt.tar") as tar:
+        tar.extractall(tmp_path / "unpacked", filter="data")
+    records = [json.loads(path.read_text("utf-8")) for path in (tmp_path / "unpacked").glob("*.jsonl")]
+    assert {record["name"] for record in records} == {row["name"] for row in rows}
+    assert len(list((tmp_path / "unpacked").glob("*.srt"))) == 2
 
 
 def test_parameters_that_contradict_each_other() -> None:
