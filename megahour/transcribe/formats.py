@@ -57,9 +57,9 @@ def vtt(transcript: Transcription) -> str:
 
 
 def as_json(transcript: Transcription) -> str:
-    """One object: file, model, seconds, text, words with times and confidence, what was lost, and remarks on the audio
-    (cut short, clipped); also the tag that the model predicts, such as `language` with
-    `language_probability`, and the tag that it was `told`."""
+    """One object: file, model, the `channel` if one was asked for, seconds, text, words with times and confidence, what
+    was lost, and remarks on the audio (cut short, clipped); also the tag that the model predicts, such as `language`
+    with `language_probability`, and the tag that it was `told`."""
     return json.dumps(as_dict(transcript), ensure_ascii=False, indent=1) + "\n"
 
 
@@ -68,6 +68,7 @@ def as_dict(transcript: Transcription) -> dict[str, Any]:
     return {
         "file": transcript.name,
         "model": transcript.model,
+        **({"channel": transcript.channel} if transcript.channel else {}),
         "seconds": transcript.seconds,
         **({tag: value, f"{tag}_probability": probability} if tag else {}),
         **({"told": transcript.told} if transcript.told else {}),
@@ -91,7 +92,8 @@ def ctm(transcript: Transcription) -> str:
     for word in transcript.words:
         if word.start_s is not None and word.end_s is not None:
             lines.append(
-                f"{recording} 1 {word.start_s:.3f} {word.end_s - word.start_s:.3f} {word.text} {word.confidence}\n"
+                f"{recording} {transcript.channel or 1} {word.start_s:.3f} {word.end_s - word.start_s:.3f} "
+                f"{word.text} {word.confidence}\n"
             )
     return "".join(lines)
 

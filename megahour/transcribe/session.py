@@ -39,6 +39,7 @@ class Transcription:
 
     tag: the most likely tag, such as the `language`: its kind, its value, and its probability averaged over pieces,
     weighted by length. None if the model predicts no tags or hears in chunks. told: the tag given to the model.
+    channel: of the file, the one that was heard, from 1; 0: the mix of all.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Transcription:
     tag: tuple[str, str, float] | None = None
     told: str = ""
     remarks: list[str] = field(default_factory=list)
+    channel: int = 0
 
     @property
     def text(self) -> str:
@@ -117,7 +119,7 @@ def transcribe(
                 watch=watch,
             )
     plan = None if chunks is None else plan_of(recogniser, chunks)
-    result = Transcription(name, recogniser.parts.model_name, told=recogniser.told)
+    result = Transcription(name, recogniser.parts.model_name, told=recogniser.told, channel=channel)
     counted = _counted(_blocks(audio, rate_hz, recogniser, result.remarks, channel), result, recogniser, watch)
     heard: list[TagsOfPiece] = []
     if whole:

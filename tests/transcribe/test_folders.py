@@ -104,6 +104,10 @@ def test_one_channel_of_two(tmp_path: Path) -> None:
     heard = CliRunner().invoke(command, [str(tmp_path / "call.wav"), *asked, "--channel", "2"]).output
     assert heard.strip()
     assert heard == CliRunner().invoke(command, [str(tmp_path / "other.wav"), *asked]).output
+    sides = (
+        CliRunner().invoke(command, [str(tmp_path / "call.wav"), *asked, "--channel", "2", "--format", "ctm"]).output
+    )
+    assert {line.split()[1] for line in sides.splitlines()} == {"2"}
     none = CliRunner().invoke(command, [str(tmp_path / "call.wav"), *asked, "--channel", "3"])
     assert "no-such-channel: channel 3 of 2" in none.output
     live = CliRunner().invoke(command, ["-", *asked, "--channel", "1", "--rate-hz", "8000"], input=b"")

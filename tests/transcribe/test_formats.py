@@ -52,6 +52,16 @@ def test_words_without_times_have_a_line_for_the_whole_recording() -> None:
     assert json.loads(as_json(made))["words"] == [{"word": "a"}, {"word": "b"}]
 
 
+def test_the_channel_that_was_heard_is_named() -> None:
+    """The two people of a call, with the same file name, are two sides for sclite."""
+    made = transcript(WORDS[:1])
+    assert ctm(made) == "my_talk.wav 1 0.000 0.250 a 0.9\n"
+    assert "channel" not in json.loads(as_json(made))
+    made.channel = 2
+    assert ctm(made) == "my_talk.wav 2 0.000 0.250 a 0.9\n"
+    assert json.loads(as_json(made))["channel"] == 2
+
+
 def test_a_wave_from_a_pipe_has_the_samples_of_the_file() -> None:
     samples = np.arange(-4000, 4000, dtype=np.int16)
     file = io.BytesIO()
