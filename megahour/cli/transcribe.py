@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from megahour.transcribe.streaming import ChunkLengths
 
 FORMATS = ("txt", "srt", "vtt", "json", "ctm")
+SUBTITLES = ("srt", "vtt")
 PIPE = "-"
 
 
@@ -86,14 +87,7 @@ def command(audio: tuple[str, ...], live: bool, **values: Any) -> None:
     which, chunks, ends = taken(values)
     asked = Asked(ends=ends, chunks=chunks if live or chunks.ms else None, **values)
     inputs = list(_inputs(audio))
-    if asked.rate_hz and any(path != PIPE for path, _ in inputs):
-        remedy = f"send it to standard input: megahour transcribe {PIPE} --rate-hz {asked.rate_hz} < FILE"
-        raise ConfigError("--rate-hz describes raw samples, not a file", where="transcribe", remedy=remedy)
-    if asked.channel and (live or asked.rate_hz):
-        what = "--channel applies to files, not to streams or raw samples"
-        raise ConfigError(what, where="transcribe", remedy="leave it out, or --stream and --rate-hz")
-    if live and (len(inputs) != 1 or asked.out):
-        raise ConfigError(f"--stream with {len(inputs)} inputs", where="transcribe", remedy="give one, without --out")
+    _check_agreement(inputs, live, asked)
     targets = _targets(inputs, asked)
     recogniser = recogniser_of(**which)
     if asked.out:
@@ -126,6 +120,24 @@ def _inputs(audio: tuple[str, ...]) -> Iterator[tuple[str, str]]:
             raise ConfigError("no such file or folder", where=each, remedy=remedy)
         else:
             yield each, "stdin" if each == PIPE else Path(each).name
+
+
+def _check_agreement(inputs: list[tuple[str, str]], live: bool, asked: Asked) -> None:
+    """Raises ConfigError: an option would have no effect on these inputs, or would spoil the output."""
+    if asked.rate_hz and any(path != PIPE for path, _ in inputs):
+        remedy = f"send it to standard input: megahour transcribe {PIPE} --rate-hz {asked.rate_hz} < FILE"
+        raise ConfigError("--rate-hz describes raw samples, not a file", where="transcribe", remedy=remedy)
+    if asked.channel and (live or asked.rate_hz):
+        what = "--channel applies to files, not to streams or raw samples"
+        raise ConfigError(what, where="transcribe", remedy="leave it out, or --stream and --rate-hz")
+    if live and asked.whole:
+        remedy = "leave one of them out: a stream ends its segments at pauses"
+        raise ConfigError("--whole with --stream", where="transcribe", remedy=remedy)
+    if len(inputs) > 1 and asked.form in SUBTITLES and not asked.out:
+        what = f"{asked.form} of {len(inputs)} inputs on standard output, where players would take only the first"
+        raise ConfigError(what, where="transcribe", remedy="name a folder with --out")
+    if live and (len(inputs) != 1 or asked.out):
+        raise ConfigError(f"--stream with {len(inputs)} inputs", where="transcribe", remedy="give one, without --out")
 
 
 def _transcribe_all(

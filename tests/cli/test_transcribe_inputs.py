@@ -86,3 +86,21 @@ def test_a_broken_link_to_audio_is_an_input(tmp_path: Path) -> None:
     """It used to be passed over: "no audio files in this folder"."""
     (tmp_path / "talk.wav").symlink_to("/disk/that/is/not/there.wav")
     assert "demo was not run" in str(refused(str(tmp_path), "--model", "demo", cwd=tmp_path))
+
+
+def test_a_stream_has_no_whole(tmp_path: Path) -> None:
+    """--whole used to be ignored."""
+    (tmp_path / "talk.wav").write_bytes(b"")
+    assert "--whole with --stream" in str(refused(str(tmp_path), "--model", "demo", "--whole", "--stream"))
+
+
+@pytest.mark.parametrize("form", ["srt", "vtt"])
+def test_subtitles_of_two_files_need_a_folder(tmp_path: Path, form: str) -> None:
+    """One after the other, with times and numbers from the start, they are not a file of subtitles."""
+    for name in ("a.wav", "b.wav"):
+        (tmp_path / name).write_bytes(b"")
+    error = refused(str(tmp_path), "--model", "demo", "--format", form)
+    assert f"{form} of 2 inputs on standard output" in str(error)
+    assert "--out" in error.remedy
+    for others in (["--format", form, "--out", "subtitles"], ["--format", "json"]):
+        assert "demo was not run" in str(refused(str(tmp_path), "--model", "demo", *others, cwd=tmp_path))
