@@ -37,6 +37,9 @@ def export_model(
     ------
     ConfigError: not a model of tokens, no clips, `out` exists, or the bundle does not match the model.
     """
+    if Bundle.at(address):
+        remedy = "give the run or the model that it was made from, such as a run's folder with --step"
+        raise ConfigError("a bundle, which is exported already", where=address, remedy=remedy)
     model = TrainedModel(parts_of(address, step), tell=params.tell)
     origin, rate_hz = origin_of(model.artifact), model.front_end.rate_hz
     clips = clips_of_files(golden, rate_hz) if golden else golden_clips(origin, params, rate_hz)

@@ -239,6 +239,14 @@ def test_what_the_bundle_does_not_have_is_named(sound: Path) -> None:
     assert "streaming" not in Bundle.open(str(sound)).manifest.graphs
 
 
+def test_a_bundle_is_not_exported_again(sound: Path, tmp_path: Path) -> None:
+    """It used to be "shard 0 has no file *.model.json: megahour verify", which found nothing wrong."""
+    done = CliRunner().invoke(app, ["export-model", str(sound), "--out", str(tmp_path / "again")])
+    assert isinstance(done.exception, ConfigError)
+    assert f"{sound}: a bundle, which is exported already" in str(done.exception)
+    assert not (tmp_path / "again").exists()
+
+
 def test_transcribe_takes_a_bundle(sound: Path) -> None:
     clip = Bundle.open(str(sound)).manifest.golden[0]
     done = CliRunner().invoke(command, [str(sound / clip.file), "--model", str(sound), "--whole"])
