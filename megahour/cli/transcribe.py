@@ -159,10 +159,7 @@ def _transcribe_all(
             failed += 1
             log.say("bad-audio", f"{path}: {bad.reason}: {bad.detail}", {"path": path}, level=logging.ERROR)
             continue
-        for remark in transcript.remarks:
-            log.say("odd-audio", f"{path}: {remark}", {"path": path}, level=logging.WARNING)
-        for lost in transcript.lost:
-            log.say("lost-piece", f"{path}: nothing recognised from {lost}", {"path": path}, level=logging.WARNING)
+        _say_oddities(path, transcript, asked.form)
         written = WRITERS[asked.form](transcript)
         if target is None:
             click.echo(written, nl=False)
@@ -178,6 +175,20 @@ def _transcribe_all(
         before = f", {skipped} of them from before" if skipped else ""
         log.say_last(f"{len(inputs) - failed} of {len(inputs)} transcripts in {asked.out}{before}: {took}")
     return failed
+
+
+def _say_oddities(path: str, transcript: Transcription, form: str) -> None:
+    """Warn of what the transcript is missing, and why."""
+    timeless = sum(word.start_s is None for word in transcript.words) if form == "ctm" else 0
+    remedy = "give --units and --lexicon, or take --format txt"
+    for kind, warnings in (
+        ("odd-audio", transcript.remarks),
+        ("lost-piece", [f"nothing recognised from {lost}" for lost in transcript.lost]),
+        ("no-words", ["no words recognised"] if not (transcript.words or transcript.lost) else []),
+        ("no-times", [f"{timeless} words have no times and are not in the CTM: {remedy}"] if timeless else []),
+    ):
+        for warning in warnings:
+            log.say(kind, f"{path}: {warning}", {"path": path}, level=logging.WARNING)
 
 
 def _targets(inputs: list[tuple[str, str]], asked: Asked) -> Sequence[Path | None]:

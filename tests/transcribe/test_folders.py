@@ -13,6 +13,8 @@ from exported import model, voice
 
 from megahour.cli.transcribe import command
 from megahour.core.errors import StoreError
+from megahour.transcribe.recogniser import TimedWord
+from megahour.transcribe.session import Transcription
 
 
 def test_resume_makes_what_is_missing_and_overwrite_all(tmp_path: Path) -> None:
@@ -112,3 +114,27 @@ def test_one_channel_of_two(tmp_path: Path) -> None:
     assert "no-such-channel: channel 3 of 2" in none.output
     live = CliRunner().invoke(command, ["-", *asked, "--channel", "1", "--rate-hz", "8000"], input=b"")
     assert "--channel applies to files" in str(live.exception)
+
+
+def test_a_transcript_without_words_is_named(tmp_path: Path) -> None:
+    """Of silence, or of a channel that nobody speaks on, nothing was printed at all."""
+    soundfile.write(tmp_path / "still.wav", np.zeros(24_000), 8000)
+    soundfile.write(tmp_path / "voice.wav", voice(1.5, 1), 8000)
+    asked = [str(tmp_path), "--model", model(tmp_path / "model", "tdnn").url, "--out", str(tmp_path / "out")]
+    done = CliRunner().invoke(command, asked)
+    assert done.exit_code == 0
+    assert [line for line in done.output.splitlines() if "no words" in line] == [
+        f"{tmp_path / 'still.wav'}: no words recognised"
+    ]
+
+
+def test_words_without_times_are_not_left_out_of_a_ctm_unsaid(tmp_path: Path) -> None:
+    """As of senones with a graph but no lexicon: the CTM was empty."""
+    soundfile.write(tmp_path / "a.wav", voice(0.2, 1), 8000)
+    asked = [str(tmp_path / "a.wav"), "--model", model(tmp_path / "model", "tdnn").url, "--format"]
+    made = Transcription("a.wav", "", 0.2, [TimedWord("one"), TimedWord("two", 0.0, 0.1, 0.5)])
+    with patch("megahour.transcribe.session.transcribe", return_value=made):
+        assert (
+            "a.wav: 1 words have no times and are not in the CTM" in CliRunner().invoke(command, [*asked, "ctm"]).output
+        )
+        assert CliRunner().invoke(command, [*asked, "txt"]).output == "one two\n"
