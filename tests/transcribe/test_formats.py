@@ -75,6 +75,20 @@ def test_a_wave_from_a_pipe_has_the_samples_of_the_file() -> None:
     assert len(slower) == 4000
 
 
+def test_what_follows_the_samples_of_a_wave_is_not_heard() -> None:
+    """A title or cover: it was noise at the end of a stream, with words."""
+    samples = np.arange(-4000, 4000, dtype=np.int16)
+    file = io.BytesIO()
+    soundfile.write(file, samples, 8000, format="WAV", subtype="PCM_16")
+    data = bytearray(file.getvalue()) + b"id3 " + (3000).to_bytes(4, "little") + bytes(range(1, 251)) * 12
+    assert np.array_equal(np.concatenate(list(live_blocks(io.BytesIO(data), 8000))), samples)
+    for unknown in (0, 0x7FFFFFFF - 36, 0x80000000, 0xFFFFFFFF):  # of recorders, which go on
+        data[40:44] = unknown.to_bytes(4, "little")
+        heard = np.concatenate(list(live_blocks(io.BytesIO(data), 8000)))
+        assert len(heard) == len(samples) + 1504
+        assert np.array_equal(heard[: len(samples)], samples)
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
