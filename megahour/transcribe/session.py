@@ -120,7 +120,7 @@ def transcribe(
             )
     plan = None if chunks is None else plan_of(recogniser, chunks)
     result = Transcription(name, recogniser.parts.model_name, told=recogniser.told, channel=channel)
-    counted = _counted(_blocks(audio, rate_hz, recogniser, result.remarks, channel), result, recogniser, watch)
+    counted = _counted(_blocks(audio, rate_hz, recogniser, result), result, recogniser, watch)
     heard: list[TagsOfPiece] = []
     if whole:
         if rows := list(recogniser.front.rows_of(_short(counted, result), [])):
@@ -266,19 +266,19 @@ def _tagged(recogniser: Recogniser, result: Transcription, heard: Sequence[TagsO
 
 
 def _blocks(
-    audio: BinaryIO | ArrayLike, rate_hz: int, recogniser: Recogniser, remarks: list[str], channel: int
+    audio: BinaryIO | ArrayLike, rate_hz: int, recogniser: Recogniser, into: Transcription
 ) -> Iterator[NDArray[np.float32]]:
     if not hasattr(audio, "read"):
         return _samples(np.asarray(audio), rate_hz, recogniser)
     file = cast(BinaryIO, audio)
     if rate_hz:
-        return live_blocks(file, recogniser.front.rate_hz, rate_hz)
-    return _decoded(file, recogniser, remarks, channel)
+        return live_blocks(file, recogniser.front.rate_hz, rate_hz, into.name or "samples")
+    return _decoded(file, recogniser, into.remarks, into.channel)
 
 
 def _decoded(file: BinaryIO, recogniser: Recogniser, remarks: list[str], channel: int) -> Iterator[NDArray[np.float32]]:
     decoder = Decoder(file, recogniser.front.rate_hz, limits=LIMITS, channels="split" if channel else "mix")
-    if channel > decoder.channels_out:
+    if not 0 <= channel <= decoder.channels_out:
         raise BadRecord("no-such-channel", f"channel {channel} of {decoder.channels_out}")
     for block in decoder.blocks():
         yield block[:, max(0, channel - 1)].astype(np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import soundfile
 import torch
 from exported import model, voice
 
-from megahour.core.errors import BadRecord
+from megahour.core.errors import BadRecord, ConfigError
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import transcribe
@@ -41,6 +42,20 @@ def test_a_path_is_a_path(recogniser: Recogniser, tmp_path: Path) -> None:
     soundfile.write(tmp_path / "a.wav", SAMPLES, 8000)
     heard = transcribe(tmp_path / "a.wav", recogniser)
     assert (heard.text, heard.name) == (transcribe(SAMPLES, recogniser, rate_hz=8000).text, str(tmp_path / "a.wav"))
+
+
+def test_a_file_in_place_of_raw_samples_is_named(recogniser: Recogniser, tmp_path: Path) -> None:
+    """It was "standard input", of which a program has none."""
+    soundfile.write(tmp_path / "a.wav", SAMPLES, 8000)
+    with pytest.raises(ConfigError, match=re.escape(f"{tmp_path / 'a.wav'}: an audio file")):
+        transcribe(tmp_path / "a.wav", recogniser, rate_hz=8000)
+
+
+def test_channels_have_numbers_from_1(recogniser: Recogniser, tmp_path: Path) -> None:
+    """-1 was the first one."""
+    soundfile.write(tmp_path / "a.wav", np.stack([SAMPLES, SAMPLES], axis=1), 8000)
+    with pytest.raises(BadRecord, match="channel -1 of 2"):
+        transcribe(tmp_path / "a.wav", recogniser, channel=-1)
 
 
 def test_a_recording_that_was_interrupted_is_read_with_a_remark(recogniser: Recogniser, tmp_path: Path) -> None:
