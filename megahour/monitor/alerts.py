@@ -21,6 +21,10 @@ from types import TracebackType
 
 from megahour.core.errors import ConfigError
 
+LEAST_RISE = 0.05
+"""Share of the loss at the start by which it must rise to diverge: what has been learnt by heart has losses near zero,
+and one hard batch makes them many times as large."""
+
 
 class Divergence:
     """Tracks the losses of one kind of step.
@@ -32,7 +36,7 @@ class Divergence:
     Parameters
     ----------
     factor: the loss diverges when that median exceeds `factor` times the usual loss u or, if u is negative (log
-        likelihoods), u + (`factor` - 1) |u|.
+        likelihoods), u + (`factor` - 1) |u|; and when it exceeds u by `LEAST_RISE` of the first usual loss.
     window: number of losses for the usual loss; with fewer than `patience` so far, it is undefined.
     patience: number of losses for the current median, so about how many steps a jump must last to count.
     """
@@ -42,6 +46,7 @@ class Divergence:
         self._usual: deque[float] = deque(maxlen=window)
         self._now: deque[float] = deque(maxlen=patience)
         self._diverged = False
+        self._first: float | None = None  # the usual loss at the start
 
     def step(self, loss: float) -> str:
         """Add a loss; returns the message to send, empty if none or if the last problem persists."""
@@ -57,7 +62,10 @@ class Divergence:
         usual = self._median()
         if usual is None or len(self._now) < self.patience:
             return False
-        return statistics.median_low(self._now) > usual + (self.factor - 1) * abs(usual)
+        if self._first is None:
+            self._first = usual
+        rise = max((self.factor - 1) * abs(usual), LEAST_RISE * abs(self._first))
+        return statistics.median_low(self._now) > usual + rise
 
     def _median(self) -> float | None:
         return statistics.median(self._usual) if len(self._usual) >= self.patience else None

@@ -60,6 +60,14 @@ def test_a_learning_rate_that_falls_or_rises_again_is_no_divergence() -> None:
     assert told([("", loss) for loss in losses]) == []
 
 
+def test_losses_near_zero_may_be_many_times_the_usual_one() -> None:
+    """As seen with minutes of speech learnt by heart: 0.02 for ten steps where 0.005 was usual, after a start at 2."""
+    learnt = [*[2.0] * 50, *falling(200, 3, 0.1, 2.0, 0.005), *[0.005] * 200]
+    assert told([("", loss) for loss in [*learnt, *[0.02] * 20, *[0.005] * 50]]) == []
+    (said,) = told([("", loss) for loss in [*learnt, *[0.2] * 20]])
+    assert "the loss diverges: 0.2 over" in said
+
+
 def test_a_jump_that_stays_is_reported_once_with_the_usual_loss_and_a_remedy() -> None:
     before = [("labelled", loss) for loss in falling(200, 1, 0.2, 1.0, 1.0)]
     (said,) = told([*before, *(("labelled", 10 * loss) for loss in falling(300, 2, 0.2, 1.0, 1.0))])
