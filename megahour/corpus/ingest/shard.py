@@ -1,9 +1,9 @@
 """One shard of `ingest`: check, decode, resample and encode each recording, read its cues, and index them.
 
 A key is `key_of("recording", corpus, path, channel)`, where `path` is relative to the source (``archive!member`` for
-archives), so recordings of different shards have different keys. Within a shard, a repeated name is quarantined as
-``duplicate-id`` unless the earlier ones were bad, and of recordings with equal samples the first stays, with the best
-of their transcripts.
+archives), so recordings of different shards have different keys. Within a shard, of recordings with one name
+(talk.flac, talk.mp3) the first that is not bad stays, and of those with equal samples the first, with the best of their
+transcripts.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ from megahour.corpus.text.language_id import UNDETERMINED, UNSURE, same_language
 from megahour.corpus.transcripts.pairing import split_suffix
 
 SPOOL_BYTES = 16 << 20  # a recording's FLAC stays in memory up to this size
-DUPLICATE = "duplicate-id"
 # Reasons for which a good record is dropped; all others quarantine it.
-POLICY = ("licence-", "no-transcript", "language-mismatch", "script-mismatch", "audio-language-mismatch", "same-audio")
+POLICY = (
+    *("licence-", "no-transcript", "language-mismatch", "script-mismatch", "audio-language-mismatch"),
+    *("same-name", "same-audio"),
+)
 
 
 def ingest_shard(
@@ -79,8 +81,7 @@ def ingest_shard(
                     shard.tally.example(bad.reason, name, bad.detail)
                 else:
                     out.quarantine(name, bad.reason, bad.detail, source)
-                    if bad.reason != DUPLICATE:
-                        shard.names.discard(name)  # talk.mp4 is cut, talk.mp3 is whole
+                    shard.names.discard(name)  # talk.mp4 is cut, talk.mp3 is whole
     shard.tally.write(out)
     out.table(pa.Table.from_pylist(shard.index, schema=RECORDINGS))
     cues = [cue for rows in shard.cues.values() for cue in rows]
@@ -124,7 +125,7 @@ class _Shard:
         """Ingest one recording, cheapest checks first. Raises BadRecord, before anything is written."""
         p = self.p
         if item.name in self.names:
-            raise BadRecord(DUPLICATE, f"another file of this shard is named {item.name}")
+            raise BadRecord("same-name", f"another file of this shard is named {item.name}")
         self.names.add(item.name)
         info = side_info(item, p)
         candidates = self._candidates(item, info)
