@@ -22,6 +22,7 @@ MEDIA = (
     ".mp4", ".m4v", ".mov", ".aac", ".webm", ".mkv", ".mka", ".avi", ".wma", ".wmv", ".asf", ".amr", ".ac3", ".3gp",
     ".ts", ".mpg", ".mpeg", ".flv", ".ogv",
 )  # fmt: skip
+LOSSLESS = (".wav", ".flac", ".aif", ".aiff", ".au", ".w64", ".caf", ".sph")
 INFO = ".json"
 MAX_CANDIDATES = 16  # maximum per media file; aligning each costs time
 _LANGUAGE = re.compile(r"\.([a-z]{2,3}(?:-(?:[A-Za-z]{2,4}|\d{3})){0,2})$")
@@ -66,7 +67,7 @@ def language_tag(path: str) -> str:
 def group_files(paths: Iterable[str], pairing: Pairing = "name") -> list[FileGroup]:
     """Group files by media file, in input order. Timed transcripts without one follow, with an empty `media`.
 
-    Two media files with the same stem make two groups; the second will be quarantined as a duplicate.
+    Media files with the same stem make a group each, the lossless ones first: `ingest` takes the first that is not bad.
     """
     media: dict[str, list[str]] = {}
     texts: dict[str, dict[str, str]] = {}
@@ -93,6 +94,7 @@ def group_files(paths: Iterable[str], pairing: Pairing = "name") -> list[FileGro
         candidates = [best for best, *_ in forms] + shared
         others = tuple(path for _, *rest in forms[:MAX_CANDIDATES] for path in rest)
         chosen = tuple(candidates[:MAX_CANDIDATES])
+        files.sort(key=lambda path: split_suffix(path)[1] not in LOSSLESS)
         groups += [FileGroup(path, chosen, info or shared_info, others) for path in files]
     orphans = (beside[suffix] for beside in texts.values() for suffix in TIMED_SUFFIXES if suffix in beside)
     return groups + [FileGroup("", (path,), "") for path in orphans]

@@ -171,6 +171,16 @@ def test_copies_are_found_by_name_and_by_samples_and_are_not_bad(tmp_path: Path,
     assert out.manifest.counts.dropped == {"same-name": 1, "same-audio": 1}
 
 
+def test_of_one_name_the_lossless_file_stays(tmp_path: Path, engine: LocalEngine) -> None:
+    """Where none is bad; by name, talk.mp3 would come before talk.wav."""
+    root = tmp_path / "in"
+    add(root, "a")
+    put(root, "a.mp3", encode(murmur(1, seed=7)))
+    out = ingest(tmp_path, engine)
+    assert [row["source"] for row in out.read_table(0).to_pylist()] == ["a.wav"]
+    assert out.manifest.counts.dropped == {"same-name": 1}
+
+
 def test_a_whole_recording_takes_the_name_of_a_bad_one(tmp_path: Path, engine: LocalEngine) -> None:
     root = tmp_path / "in"
     add(root, "a")
@@ -179,7 +189,7 @@ def test_a_whole_recording_takes_the_name_of_a_bad_one(tmp_path: Path, engine: L
     out = ingest(tmp_path, engine)
     reasons = [(bad["source"], bad["reason"]) for bad in out.bad_records()]
     assert reasons == [("a.aiff", "zero-length-audio"), ("a.flac", "unreadable-audio")]
-    assert out.manifest.counts.dropped["same-name"] == 1  # a.wav, after a.mp3
+    assert out.manifest.counts.dropped["same-name"] == 1  # a.mp3, after a.wav
     assert names(out) == ["a"]
 
 
