@@ -13,19 +13,35 @@ from megahour.sync.trainers.base import Synchroniser
 _OWN, _PLACE = "worker", "rank and size"
 
 
+def _wrapped(name: str) -> Any:
+    """The wrapped optimiser's attribute, which its `load_state_dict` replaces; torch's constructor sets another first.
+
+    A property, since Lightning looks for the name in the class on Python 3.12 and newer.
+    """
+
+    def get(self: WorkerOptimiser) -> Any:
+        inner = getattr(self, "optimiser", None)
+        return self.__dict__[name] if inner is None else getattr(inner, name)
+
+    def put(self: WorkerOptimiser, value: Any) -> None:
+        inner = getattr(self, "optimiser", None)
+        if inner is None:
+            self.__dict__[name] = value
+        else:
+            setattr(inner, name, value)
+
+    return property(get, put)
+
+
 class WorkerOptimiser(torch.optim.Optimizer):
     """`optimiser`, with the step of `worker`, which was built from it; see `as_optimiser`."""
 
+    param_groups, state = _wrapped("param_groups"), _wrapped("state")
+
     def __init__(self, worker: Synchroniser, optimiser: torch.optim.Optimizer) -> None:
         super().__init__(optimiser.param_groups, optimiser.defaults)
+        del self.__dict__["param_groups"], self.__dict__["state"]
         self.worker, self.optimiser = worker, optimiser
-        del self.param_groups, self.state
-
-    def __getattr__(self, name: str) -> Any:
-        """The optimiser's own groups and state, which its `load_state_dict` replaces."""
-        if name in ("param_groups", "state"):
-            return getattr(self.optimiser, name)
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """`worker.step()`; a closure is called first, and its result is returned."""

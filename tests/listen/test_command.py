@@ -50,7 +50,7 @@ def send_nonsense(port: int, token: str) -> None:
         ("\0" * 100, "400 Bad Request"),
         (f"GET /about HTTP/1.1\r\n{good}X: {'a' * 10_000}\r\n\r\n", "400 Bad Request"),
         (f"POST /transcribe HTTP/1.1\r\n{good}{packed}", "400 Bad Request"),
-        (f"POST /transcribe HTTP/1.1\r\n{good}Content-Length: {1 << 40}\r\n\r\n", "413 Request Entity Too Large"),
+        (f"POST /transcribe HTTP/1.1\r\n{good}Content-Length: {1 << 40}\r\n\r\n", "413 "),
         (f"GET /stream HTTP/1.1\r\n{good}{socketed}{key}\r\n\x82\xfe", ""),
     ]:
         with socket.create_connection(("127.0.0.1", port), timeout=240) as client:

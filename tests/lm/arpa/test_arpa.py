@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kenlm_package import kenlm_or_skip
 from models import SMALL, entries, estimate_text
 from scorer import Scorer
 
@@ -51,7 +52,7 @@ def test_reading_gives_what_was_written_and_gzip_is_the_same(arpa: Path, tmp_pat
 
 
 def test_kenlm_loads_the_file_and_gives_the_same_scores(arpa: Path) -> None:
-    kenlm = pytest.importorskip("kenlm", reason="pip install kenlm to compare scores with it")
+    kenlm = kenlm_or_skip()
     theirs, ours = kenlm.Model(str(arpa)), Scorer(read_arpa(arpa))
     assert theirs.order == 3
     for line in [*QUESTIONS, *SMALL]:
@@ -106,7 +107,7 @@ def test_unknown_words_in_capitals_are_unknown_words_as_in_kenlm(tmp_path: Path)
     path.write_text(CAPITALS, "utf-8")
     ours = Scorer(read_arpa(path))
     assert ours.sentence(["zzz", "a"]).log10_prob == pytest.approx((-0.7 - 0.3) - 0.1 + (-0.1 - 0.2))
-    kenlm = pytest.importorskip("kenlm", reason="pip install kenlm to compare scores with it")
+    kenlm = kenlm_or_skip()
     assert kenlm.Model(str(path)).score("zzz a") == pytest.approx(-1.4)
     found = NgramScorer.open(path).full_scores("<UNK> a a <UNK>")
     for own, theirs in zip(found, kenlm.Model(str(path)).full_scores("<UNK> a a <UNK>"), strict=True):

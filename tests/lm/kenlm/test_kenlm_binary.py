@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from kenlm_package import kenlm_or_skip
 from scorer import Scorer
 
 from megahour.cli.main import app
@@ -61,7 +62,7 @@ def gaps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @FORMS
 def test_scores_of_models_with_gaps_are_those_of_their_arpa_file(form: str, gaps: Path, tmp_path: Path) -> None:
-    kenlm = pytest.importorskip("kenlm", reason="pip install kenlm to read its files")
+    kenlm = kenlm_or_skip()
     theirs, ours = kenlm.Model(str(convert(gaps, tmp_path / "lm", form))), Scorer(read_arpa(gaps))
     mapped = NgramScorer(load_arpa(gaps))
     words = list(ours.vocabulary.words[3:])
@@ -77,14 +78,14 @@ def test_scores_of_models_with_gaps_are_those_of_their_arpa_file(form: str, gaps
 def test_an_unknown_word_of_a_model_without_one_has_kenlms_probability(gaps: Path, tmp_path: Path) -> None:
     """build_binary -u: log10 p = -100."""
     assert read_arpa(gaps).log10_prob[0][0] == -100.0
-    kenlm = pytest.importorskip("kenlm", reason="pip install kenlm to read its files")
+    kenlm = kenlm_or_skip()
     for form in ("kenlm-probing", "kenlm-trie"):
         theirs = kenlm.Model(str(convert(gaps, tmp_path / form, form)))
         assert theirs.score("nobody", bos=False, eos=False) == -100.0
 
 
 def test_mapped_models_become_kenlms_too(tmp_path: Path) -> None:
-    kenlm = pytest.importorskip("kenlm", reason="pip install kenlm to read its files")
+    kenlm = kenlm_or_skip()
     arpa, mapped = LMPLZ / "order3.arpa", tmp_path / "a.mlm"
     assert CliRunner().invoke(app, ["lm", "convert", str(arpa), str(mapped)]).exit_code == 0
     for form in ("kenlm-probing", "kenlm-trie"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from kenlm_package import kenlm_or_skip
 from models import SMALL
 from scorer import Scorer
 from test_mapped import models
@@ -46,7 +47,7 @@ def test_scores_are_those_of_the_reference(model: NgramModel, text: list[str]) -
 
 
 def test_kenlm_gives_the_same_for_every_word(arpa: Path) -> None:
-    kenlm = pytest.importorskip("kenlm", reason="pip install kenlm to compare scores with it")
+    kenlm = kenlm_or_skip()
     if "order1" in arpa.name:
         pytest.skip("KenLM does not read unigram models")
     theirs, ours = kenlm.Model(str(arpa)), load_arpa(arpa)
@@ -63,7 +64,7 @@ def test_kenlm_gives_the_same_for_every_word(arpa: Path) -> None:
 
 
 def test_kenlm_models_are_scored_through_its_package(arpa: Path) -> None:
-    pytest.importorskip("kenlm", reason="pip install kenlm to score its models")
+    kenlm_or_skip()
     if "order1" in arpa.name:
         pytest.skip("KenLM does not read unigram models")
     lines = (
@@ -80,7 +81,7 @@ def test_kenlm_models_are_scored_through_its_package(arpa: Path) -> None:
 
 
 def test_words_that_only_a_model_of_kenlm_knows_are_known_in_a_mixture(arpa: Path, tmp_path: Path) -> None:
-    pytest.importorskip("kenlm", reason="pip install kenlm to score its models")
+    kenlm_or_skip()
     if "order1" in arpa.name:
         pytest.skip("KenLM does not read unigram models")
     text = "\\data\\\nngram 1=4\n\n\\1-grams:\n-1\t<unk>\n-99\t<s>\n-1\t</s>\n-1\tzzz\n\n\\end\\\n"
@@ -91,7 +92,7 @@ def test_words_that_only_a_model_of_kenlm_knows_are_known_in_a_mixture(arpa: Pat
 
 
 def test_what_is_no_model_is_refused_by_name(tmp_path: Path) -> None:
-    pytest.importorskip("kenlm", reason="pip install kenlm to score its models")
+    kenlm_or_skip()
     path = tmp_path / "model.bin"
     path.write_bytes(b"mmap lm http://kheafield.com/code format version 5\n" + bytes(100))
     with pytest.raises(MegahourError, match=r"(?s)model\.bin: KenLM cannot read it.*Remedy: copy it whole"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from kenlm_package import kenlm_or_skip
 from models import SMALL
 from test_batch import EXPECTED
 
@@ -52,7 +53,7 @@ def test_words_and_ends_have_the_scores_that_pyctcdecode_wants(lm: NgramScorer) 
 
 def test_pyctcdecode_finds_the_texts_that_it_finds_with_kenlm(lm: NgramScorer) -> None:
     pyctcdecode = pytest.importorskip("pyctcdecode", reason="pip install pyctcdecode to decode with it")
-    kenlm = pytest.importorskip("kenlm", reason="pip install kenlm to compare with it")
+    kenlm = kenlm_or_skip()
     alphabet, words = pyctcdecode.Alphabet.build_alphabet(LABELS), lm.model.spelled()[3:]
     theirs = pyctcdecode.BeamSearchDecoderCTC(alphabet, pyctcdecode.LanguageModel(kenlm.Model(str(ARPA)), words))
     ours = pyctcdecode.BeamSearchDecoderCTC(alphabet, PyctcdecodeModel(lm))

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from kenlm_package import kenlm_or_skip
 from models import SMALL
 from scorer import Scorer
 from test_batch import EXPECTED, sentences
@@ -111,7 +112,7 @@ def test_a_state_is_the_longest_history_that_any_ngram_has(lm: NgramScorer, tmp_
 
 
 def test_sentences_meet_in_one_state_where_kenlms_do(lm: NgramScorer) -> None:
-    kenlm = pytest.importorskip("kenlm", reason="pip install kenlm to compare states with it")
+    kenlm = kenlm_or_skip()
     theirs = kenlm.Model(str(EXPECTED / "order5.arpa"))
     ours, others = {}, {}
     for sentence in [*SMALL, "zzz the old", "the zzz the old boat", "saw the old boat"]:
