@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -14,7 +15,7 @@ from megahour.core.errors import ConfigError
 BLOCK_S = 0.1
 UNSENT = "see what the program that should send it says"
 MOST_HEADER_BYTES = 1 << 20
-UNENDING_BYTES = 1 << 30
+UNKNOWN_BYTES = 1 << 30
 PCM, EXTENSIBLE = 1, 0xFFFE
 FILES = (b"RIFF", b"RF64", b"fLaC", b"OggS")
 """The first bytes of files that people send as raw samples: they would be heard as noise."""
@@ -35,7 +36,7 @@ def live_blocks(
     """
     import soxr
 
-    channels, raw, left = 1, bool(rate_hz), UNENDING_BYTES
+    channels, raw, left = 1, bool(rate_hz), sys.maxsize
     if not raw:
         rate_hz, channels, left = _wave_header(pipe, where)
     if not 4000 <= rate_hz <= 384_000:
@@ -43,7 +44,7 @@ def live_blocks(
     resample = None if rate_hz == model_rate_hz else soxr.ResampleStream(rate_hz, model_rate_hz, 1, dtype="float32")
     frame, rest, begun = 2 * channels, b"", not raw
     while data := pipe.read(min(round(rate_hz * BLOCK_S) * frame, left)):
-        left -= len(data) if left < UNENDING_BYTES else 0
+        left -= len(data)
         if not begun and data.startswith(FILES):
             raise ConfigError(
                 f"an audio file ({data[:4].decode()} …) in place of raw 16-bit samples",
@@ -62,7 +63,7 @@ def live_blocks(
 
 def _wave_header(pipe: BinaryIO, where: str) -> tuple[int, int, int]:
     """(rate, channels, bytes of samples) of a WAV of 16-bit samples, read up to its first sample. Title and cover may
-    follow the samples. A recorder that does not know the length writes 0, or a gigabyte or more: UNENDING_BYTES.
+    follow the samples. A recorder that does not know the length writes 0, or a gigabyte or more: sys.maxsize.
     """
     if not (first := _read(pipe, 4)):
         raise ConfigError("no audio arrived", where=where, remedy=UNSENT)
@@ -72,7 +73,7 @@ def _wave_header(pipe: BinaryIO, where: str) -> tuple[int, int, int]:
     while True:
         name, (size,) = _read(pipe, 4), struct.unpack("<I", _read(pipe, 4).ljust(4, b"\0"))
         if name == b"data" and rate_hz:
-            return rate_hz, channels, size if 0 < size < UNENDING_BYTES else UNENDING_BYTES
+            return rate_hz, channels, size if 0 < size < UNKNOWN_BYTES else sys.maxsize
         if name == b"data" or not name or size > MOST_HEADER_BYTES:
             raise _no_wave("the WAV header is damaged", where)
         body = _read(pipe, size + size % 2)

@@ -117,7 +117,7 @@ def test_one_channel_of_two(tmp_path: Path) -> None:
 
 
 def test_a_transcript_without_words_is_named(tmp_path: Path) -> None:
-    """Of silence, or of a channel that nobody speaks on, nothing was printed at all."""
+    """For silence, or a channel on which nobody speaks, the command printed nothing."""
     soundfile.write(tmp_path / "still.wav", np.zeros(24_000), 8000)
     soundfile.write(tmp_path / "voice.wav", voice(1.5, 1), 8000)
     asked = [str(tmp_path), "--model", model(tmp_path / "model", "tdnn").url, "--out", str(tmp_path / "out")]
@@ -128,7 +128,7 @@ def test_a_transcript_without_words_is_named(tmp_path: Path) -> None:
     ]
 
 
-def test_words_without_times_are_not_left_out_of_a_ctm_unsaid(tmp_path: Path) -> None:
+def test_a_warning_counts_the_words_that_a_ctm_leaves_out(tmp_path: Path) -> None:
     """As of senones with a graph but no lexicon: the CTM was empty."""
     soundfile.write(tmp_path / "a.wav", voice(0.2, 1), 8000)
     asked = [str(tmp_path / "a.wav"), "--model", model(tmp_path / "model", "tdnn").url, "--format"]
