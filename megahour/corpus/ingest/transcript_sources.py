@@ -14,7 +14,7 @@ from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.sources import Item, SourceListing
 from megahour.corpus.ingest.transcript_table import TranscriptsByName, read_transcripts
 from megahour.corpus.transcripts.json_cues import find
-from megahour.corpus.transcripts.pairing import INFO, MEDIA, language_tag, split_suffix
+from megahour.corpus.transcripts.pairing import INFO, MEDIA, composed, language_tag, split_suffix
 from megahour.corpus.transcripts.read import MAX_BYTES
 from megahour.corpus.transcripts.read import SUFFIXES as TRANSCRIPTS
 
@@ -70,7 +70,8 @@ class TranscriptSources:
 def _names(item: Item) -> list[str]:
     """The names by which a table of transcripts may call an item: with or without its folder and its suffix."""
     suffix = split_suffix(item.media.path)[1]
-    whole = (item.name, *([f"{item.name}{suffix}"] if suffix in MEDIA else []))
+    stem = composed(item.name)
+    whole = (stem, *([f"{stem}{suffix}"] if suffix in MEDIA else []))
     return list(dict.fromkeys((*whole, *(name.rpartition("/")[2] for name in whole))))
 
 

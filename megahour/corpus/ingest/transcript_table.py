@@ -30,7 +30,7 @@ from megahour.corpus.ingest.tables import (
     first_of,
 )
 from megahour.corpus.transcripts.encodings import decode_text
-from megahour.corpus.transcripts.pairing import split_suffix
+from megahour.corpus.transcripts.pairing import composed, split_suffix
 from megahour.corpus.transcripts.read import read_table
 
 BLOCK_ROWS = 256
@@ -45,7 +45,7 @@ class LayOutTranscripts(SingleShard[TranscriptTableParams]):
     name = "lay-out-transcripts"
     params = TranscriptTableParams
     inputs = ()
-    version = 3
+    version = 4
     local = True  # the driver reports errors of the file
 
     def run(self, p: TranscriptTableParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
@@ -91,7 +91,7 @@ def read_transcripts(url: str, language: str) -> dict[str, str]:
         except BadRecord as bad:
             raise ConfigError(bad.detail, where=f"{listing.root}/{path}") from None
         for name, text in more:
-            if texts.setdefault(name, text) != text:
+            if texts.setdefault(composed(name), text) != text:
                 remedy = "give one text for each recording; if two have one name, name them with their folders, or"
                 remedy += " ingest the folders one by one, each with its file"
                 message = f"{path} has another text for {name} than an earlier line or file"

@@ -9,6 +9,7 @@ in `ingest` (corpus.candidates) and by the audio in `align`.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
@@ -72,7 +73,7 @@ def group_files(paths: Iterable[str], pairing: Pairing = "name") -> list[FileGro
     media: dict[str, list[str]] = {}
     texts: dict[str, dict[str, str]] = {}
     for path in paths:
-        stem, suffix = split_suffix(path)
+        stem, suffix = _key(path)
         if suffix in MEDIA:
             media.setdefault(stem, []).append(path)
         elif suffix in TRANSCRIPTS:
@@ -104,11 +105,20 @@ def side_files(paths: Iterable[str], chosen: Iterable[str], pairing: Pairing = "
     """Select from `paths`, all files of a folder, the transcripts and metadata of the media files `chosen` in it."""
     media: dict[str, list[str]] = {}
     for path in chosen:
-        stem, suffix = split_suffix(path)
+        stem, suffix = _key(path)
         if suffix in MEDIA:
             media.setdefault(stem, []).append(path)
     texts = [path for path in paths if split_suffix(path)[1] in TRANSCRIPTS]
-    return [path for path in texts if pairing == "folder" or _owner(split_suffix(path)[0], media)]
+    return [path for path in texts if pairing == "folder" or _owner(_key(path)[0], media)]
+
+
+def composed(name: str) -> str:
+    """A name with composed accents: some file systems and archives store "é" as "e" and an accent."""
+    return unicodedata.normalize("NFC", name)
+
+
+def _key(path: str) -> tuple[str, str]:
+    return split_suffix(composed(path))
 
 
 def _owner(stem: str, media: dict[str, list[str]]) -> tuple[str, str] | None:

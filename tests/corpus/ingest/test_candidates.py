@@ -65,6 +65,7 @@ def reason_of(*texts: str, declared: str = "en", **params: Any) -> str:
         (["t.mp3", "other.srt"], "name", [("t.mp3", [], ""), ("", ["other.srt"], "")]),
         (["i/t.mp3", "i/captions.srt", "i/captions.txt"], "folder", [("i/t.mp3", ["i/captions.srt"], "")]),
         (["i/t.mp3", "i/t.srt", "i/x.srt"], "folder", [("i/t.mp3", ["i/t.srt", "i/x.srt"], "")]),
+        (["cafe\u0301.mp3", "caf\u00e9.en.srt"], "name", [("cafe\u0301.mp3", ["caf\u00e9.en.srt"], "")]),
         (["i/t.mp3", "j/x.srt"], "folder", [("i/t.mp3", [], ""), ("", ["j/x.srt"], "")]),
         (["i/a.mp3", "i/b.mp3", "i/i_meta.json", "i/x.srt"], "folder",
          [("i/a.mp3", ["i/x.srt"], "i/i_meta.json"), ("i/b.mp3", ["i/x.srt"], "i/i_meta.json")]),

@@ -208,9 +208,9 @@ def test_one_file_can_hold_all_transcripts(tmp_path: Path, engine: LocalEngine) 
 
 
 def test_that_file_may_name_media_with_their_suffix(tmp_path: Path, engine: LocalEngine) -> None:
-    for seed, name in enumerate(["one.wav", "clips/two.wav", "three.wav"]):
+    for seed, name in enumerate(["u\u0301no.wav", "clips/two.wav", "three.wav"]):  # its accent as macOS may store it
         put(tmp_path / "in", name, encode(murmur(1, seed=seed)))
-    table = put(tmp_path, "validated.tsv", "path\tsentence\tvotes\none.wav\tOne.\t2\ntwo.wav\tTwo.\t3\n")
+    table = put(tmp_path, "validated.tsv", "path\tsentence\tvotes\n\u00fano.wav\tOne.\t2\ntwo.wav\tTwo.\t3\n")
     out = ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), licence="CC0", transcripts=str(table))
     assert sorted(row["raw"] for row in rows(out, ".cues.parquet")) == ["One.", "Two."]
     (left_out,) = rows(out, ".left_out.parquet")
