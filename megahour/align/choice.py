@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -245,7 +246,9 @@ def trusted(
     if not p.false_accept:
         return aligned, np.zeros(len(lengths), bool)
     z = deviations(heard.posteriors, aligned.problem, aligned.path, round(AROUND_S / frame_s))
-    if is_of_another(z, lengths, p.min_spoken, lambda: order_deviation(heard.posteriors, without_ends(problem))):
+    inner = without_ends(problem)
+    orders = [partial(order_deviation, heard.posteriors, inner, words=words) for words in (True, False)]
+    if is_of_another(z, lengths, p.min_spoken, *orders):
         raise Refused("wrong-transcript")
     path = aligned.path
 

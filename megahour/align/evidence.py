@@ -16,10 +16,11 @@ and z > SURE. s is the speech around the cue (`speech_around`): a text that is n
 without a text, seldom of the same length, and leaves some of it over. A spoken one is between pauses or its neighbours.
 w is the quantile `false_reject` of the weights -z / sqrt(length) of the document's cues.
 
-A transcript is another recording's or not by two figures, each 0 +- 1 for a wrong one: how far the share of `SURE` cues
-on the path is beyond `CHANCE`, and how far its cost is below those of its cues in other orders (`wrong_transcript`). A
-weak model is sure of few cues even of a right transcript, but their order still tells. Of few cues the order tells
-little, but most of them must be sure. So the two are added. Of many cues it is enough that most are sure.
+A transcript is another recording's or not by two figures: how far the share of `SURE` cues on the path is beyond
+`CHANCE`, and how far its cost is below those of its words, or its cues, in other orders (`wrong_transcript`). The
+second is 0 +- 1 for a wrong one. A weak model is sure of few cues even of a right transcript, but their order still
+tells. Where all lines resemble each other, as strings of digits do, a model may be sure of many cues of a wrong one,
+but they are not in order. So the two are added. Of many cues it is enough that most are sure.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ CHANCE = 0.1
 MOSTLY = 0.5  # share of sure cues that is enough by itself, if it is `BEYOND_CHANCE` deviations above chance,
 BEYOND_CHANCE = 3.0
 MANY = 20  # and the cues are as many: of fewer the order is asked, too
-TOGETHER = 3.5  # deviations of both figures
-LEAST_ORDER = 1.0  # deviations of the order, if too few are sure
+SEVERAL = 12  # cues whose order tells enough to be asked beside that of the words
+TOGETHER, TOGETHER_BY_WORDS = 3.5, 4.0  # deviations of both figures, for several cues and for fewer
+LEAST_ORDER = 1.0  # deviations of the cues' order, if too few are sure
+LEAST_WORDS, LEAST_WORDS_OF_SEVERAL = 2.0, 4.0  # deviations of the words' order
 LEAST_SURE = 0.15  # share of sure cues
 MOST_SPEECH = 1.2  # times the usual amount of speech around a cue that leaves nothing over
 PER_FOLD = 4.0  # deviations by which a cue must be surer, with e times that amount
@@ -195,12 +198,17 @@ def usual_quantile(values: Floats, share: float) -> float:
 
 
 def is_of_another(
-    z: Floats, lengths: NDArray[np.integer[Any]], least: float, order: Callable[[], float | None] = lambda: None
+    z: Floats,
+    lengths: NDArray[np.integer[Any]],
+    least: float,
+    words: Callable[[], float | None] = lambda: None,
+    cues: Callable[[], float | None] = lambda: None,
 ) -> bool:
     """Whether the cues on the path, by `lengths`, are sure and in order no more than by chance.
 
-    least: share of all tokens in sure cues, for these to be enough. order: deviations by which the cues cost less in
-    this order than in others, None if that cannot be told. False if there is too little to compare with.
+    least: share of all tokens in sure cues, for these to be enough. words, cues: deviations by which the words and the
+    cues cost less in this order than in others, None if that cannot be told. False if there is too little to compare
+    with.
     """
     judged = np.isfinite(z)
     sure = float(lengths[judged & (np.nan_to_num(z) <= SURE)].sum())
@@ -211,7 +219,12 @@ def is_of_another(
     enough = sure >= max(MOSTLY * placed, least * float(lengths.sum())) and beyond >= BEYOND_CHANCE - ROUNDING
     if (enough and count >= MANY) or sure < LEAST_SURE * placed:
         return not enough
-    deviation = order()
-    if deviation is None:
+    by_words, several = words(), len(lengths) >= SEVERAL
+    if by_words is not None and not several:
+        return by_words < LEAST_WORDS or (beyond + by_words) / math.sqrt(2) < TOGETHER_BY_WORDS
+    if by_words is not None and by_words < LEAST_WORDS_OF_SEVERAL:
+        return True
+    by_cues = cues()
+    if by_cues is None:
         return not enough
-    return (beyond + deviation) / math.sqrt(2) < TOGETHER or (not enough and deviation < LEAST_ORDER)
+    return (beyond + by_cues) / math.sqrt(2) < TOGETHER or (not enough and by_cues < LEAST_ORDER)

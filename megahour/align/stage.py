@@ -25,7 +25,7 @@ class Align(Stage[AlignParams]):
     """
 
     name = "align"
-    version = 16
+    version = 17
     params = AlignParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("recordings"),

@@ -9,9 +9,10 @@ holds, with a margin of 0.2, for the right text even if two of three letters are
 costs as much as its decoy, and so does any text with a model that recognises nothing. If cues are single letters or
 palindromes, the letters of the whole text are reversed instead; a text of a few letters is not tested.
 
-`order_deviation` is a sharper test: the same cues in random orders cost as much as a text of another recording,
-whatever the model and the language, since its order means nothing here. A right text of many cues costs less by many
-standard deviations, even if two thirds of its cues are misread. What few cues tell counts with the rest (`evidence`).
+`order_deviation` is a sharper test: the same words in random orders cost as much as a text of another recording,
+whatever the model and the language, since its order means nothing here. A right text of a few lines costs less by many
+standard deviations. A sentence that both recordings share has many words in order, too, but is one cue of many: so long
+texts must also cost less than their cues in random orders.
 
 `foreign_cues` finds stretches that belong to other recordings, such as the second half of a file of two texts. Where
 such lines meet speech without a text, many fit as well as a badly read right line does, and few are left out. So each
@@ -26,7 +27,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import permutations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,13 +35,13 @@ from numpy.typing import NDArray
 from megahour.align.anchors import Anchoring, NoAnchorsError, align_pieces, anchors_of, part
 from megahour.align.ctc import Problem, align, scale_of
 from megahour.align.edges import runs
-from megahour.align.evidence import MOSTLY, SURE
+from megahour.align.evidence import MOSTLY, SEVERAL, SURE
 
 FEWEST_TOKENS = 8
 LEAST_OTHER = 0.5  # share of the places at which a decoy must have another letter
-FEWEST_CUES = 3  # of a text whose order is tested
+FEWEST_CUES, FEWEST_WORDS = 3, 5  # of a text whose order is tested
 ORDERS = 20
-ENDS, SEVERAL = 2, 12
+ENDS = 2  # cues that recordings of a series may share, on either end
 BELOW_OTHERS = 5.0  # standard deviations; texts of other recordings of 12 cues and more had up to 3.4
 MOST_CELLS = 4e9  # frames x tokens, for the order to be tested
 
@@ -66,15 +67,19 @@ def _cost(posteriors: NDArray[Any], problem: Problem, anchoring: Anchoring) -> f
     return -align_pieces(posteriors, problem, anchors_of(posteriors, problem, anchoring), anchoring)[0].score
 
 
-def order_deviation(posteriors: NDArray[Any], problem: Problem) -> float | None:
-    """Standard deviations by which the cues of `problem` cost less in posteriors (T, V) than in other orders.
+def order_deviation(posteriors: NDArray[Any], problem: Problem, *, words: bool = False) -> float | None:
+    """Standard deviations by which the cues of `problem`, or its words, cost less in posteriors (T, V) than reordered.
 
-    None if that cannot be told: they are few, all alike, or too many to be aligned in several orders.
+    None if that cannot be told: they are few, all alike, too many to be aligned in several orders, or no word has a
+    space beside it.
     """
-    cues = len(problem.skip_nats)
-    if cues < FEWEST_CUES or len(posteriors) * len(problem.tokens) > MOST_CELLS:
+    spaced = words and problem.free >= 0 and bool(np.any(problem.tokens == problem.free))
+    if (words and not spaced) or len(posteriors) * len(problem.tokens) > MOST_CELLS:
         return None
-    others = np.array([align(posteriors, _reordered(problem, order)).score for order in _orders(cues)])
+    pieces = _Pieces.of(problem, words)
+    if len(pieces.tokens) < (FEWEST_WORDS if words else FEWEST_CUES):
+        return None
+    others = np.array([align(posteriors, pieces.reordered(order)).score for order in _orders(len(pieces.tokens))])
     spread = float(others.std(ddof=1))
     if not spread:
         return None
@@ -88,20 +93,41 @@ def without_ends(problem: Problem) -> Problem:
     return part(problem, int(problem.boundaries[ends]), int(problem.boundaries[cues - ends]))
 
 
-def _orders(cues: int) -> list[NDArray[np.intp]]:
-    """Other orders of cues: `ORDERS` drawn by chance, or all of up to four cues."""
-    if cues > 4:
-        random = np.random.default_rng(cues)
-        return [random.permutation(cues) for _ in range(ORDERS)]
-    return [np.array(order) for order in list(permutations(range(cues)))[1:]]
+def _orders(count: int) -> list[NDArray[np.intp]]:
+    """Other orders of cues or words: `ORDERS` drawn by chance, or all of up to four."""
+    if count > 4:
+        random = np.random.default_rng(count)
+        return [random.permutation(count) for _ in range(ORDERS)]
+    return [np.array(order) for order in list(permutations(range(count)))[1:]]
 
 
-def _reordered(problem: Problem, order: NDArray[np.intp]) -> Problem:
-    """The same cues in another order."""
-    cues = np.split(problem.tokens, problem.boundaries[1:-1])
-    bounds = np.concatenate([[0], np.cumsum(np.diff(problem.boundaries)[order])]).astype(np.int32)
-    tokens = np.concatenate([cues[cue] for cue in order.tolist()])
-    return replace(problem, tokens=tokens, boundaries=bounds, skip_nats=problem.skip_nats[order])
+class _Pieces(NamedTuple):
+    """The cues of a problem, or its words: the tokens of each, and whether it ends its cue."""
+
+    problem: Problem
+    tokens: list[NDArray[np.int32]]
+    last: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, problem: Problem, words: bool) -> _Pieces:
+        spaces = np.flatnonzero(problem.tokens == problem.free) if words else np.zeros(0, np.intp)
+        ends = np.union1d(spaces, problem.boundaries[1:])
+        starts = np.insert(ends[:-1] + np.isin(ends[:-1], spaces), 0, 0)
+        tokens = [problem.tokens[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+        return cls(problem, tokens, np.isin(ends, problem.boundaries))
+
+    def reordered(self, order: NDArray[np.intp]) -> Problem:
+        """The same pieces in another order, as many in each cue."""
+        before, space = self.problem, np.array([self.problem.free], np.int32)
+        tokens: list[NDArray[np.int32]] = []
+        for piece, is_last in zip(order.tolist(), self.last.tolist(), strict=True):
+            tokens += [self.tokens[piece]] if is_last else [self.tokens[piece], space]
+        ends = np.cumsum([len(self.tokens[piece]) for piece in order.tolist()] + ~self.last)[self.last]
+        bounds = np.insert(ends, 0, 0).astype(np.int32)
+        longer = (np.diff(bounds) / np.diff(before.boundaries)).astype(np.float32)
+        whole_cues = len(order) == len(before.skip_nats)
+        skip_nats = before.skip_nats[order] if whole_cues else before.skip_nats * longer
+        return replace(before, tokens=np.concatenate(tokens), boundaries=bounds, skip_nats=skip_nats)
 
 
 def decoy_of(problem: Problem) -> Problem | None:

@@ -178,6 +178,25 @@ def test_the_right_text_fits_in_its_order_alone(errors: float) -> None:
     assert deviation(right, without_ends) > BELOW_OTHERS
 
 
+@pytest.mark.parametrize("errors", [0.3, 0.65])
+def test_the_words_of_a_few_lines_fit_in_their_order_alone(errors: float) -> None:
+    rng = np.random.default_rng(1)
+    right, wrong = english(4, rng), english(4, rng)
+    posteriors = quantised(say(right, rng, errors).log_probs)
+
+    def deviation(texts: list[str], words: bool = True) -> float:
+        document = spell([(i, np.nan, text) for i, text in enumerate(texts)], UNITS)
+        found = order_deviation(posteriors, first_problem(document, Costs()), words=words)
+        return np.nan if found is None else found
+
+    assert deviation(right) > 2 * deviation(right, words=False), "there are few orders of four lines"
+    assert deviation(right) > 8
+    assert deviation([" ".join(right)]) > 8, "all on one line"
+    assert abs(deviation(wrong)) < 3.5
+    assert np.isnan(deviation([" ".join(right[0].split()[:4])])), "four words have few other orders"
+    assert np.isnan(deviation([line.replace(" ", "") for line in right])), "no spaces"
+
+
 def test_decoys_of_short_and_uniform_texts() -> None:
     def decoy(*texts: str) -> str | None:
         problem = first_problem(spell([(i, np.nan, text) for i, text in enumerate(texts)], UNITS), Costs())

@@ -162,18 +162,34 @@ def test_a_transcript_is_anothers_by_what_is_placed_and_by_the_whole() -> None:
 
 
 def test_what_is_sure_and_the_order_of_the_cues_count_together() -> None:
-    def other(sure: int, count: int, order: float | None) -> bool:
+    """Of a text without word spaces, or of several cues whose words are in order."""
+
+    def other(sure: int, count: int, order: float | None, words: float | None = None) -> bool:
         z = np.array([SURE] * sure + [SURE + 0.1] * (count - sure))
-        return is_of_another(z, np.full(count, 8), 0.3, lambda: order)
+        return is_of_another(z, np.full(count, 8), 0.3, lambda: words, lambda: order)
 
     assert not other(4, 10, 2.0), "the order decides where a model is sure of few"
     assert other(4, 10, 1.0)
     assert other(5, 10, 0.0), "chance, where lines resemble each other"
     assert not other(5, 10, None), "where there is no order, half are enough"
     assert not other(9, 10, 0.5), "nearly all are sure"
-    assert other(4, 40, 0.9), "of many sure cues the order alone tells whose they are"
-    assert other(4, 40, 20.0), "lines that recordings of a series share"
-    assert not other(20, 40, -9.0), "of many, half are enough"
+    assert other(4, 40, 0.9, 20.0), "a sentence that recordings share has many words in order, but is one cue"
+    assert other(4, 40, 20.0, 20.0), "lines that recordings of a series share"
+    assert other(9, 19, 3.0, 3.9)
+    assert not other(9, 19, 3.0, 4.0), "several lines must have their words in order, too"
+    assert not other(20, 40, -9.0, -9.0), "of many, half are enough"
+
+
+def test_the_words_of_few_cues_must_be_in_order() -> None:
+    def other(sure: int, words: float) -> bool:
+        z = np.array([SURE] * sure + [SURE + 0.1] * (8 - sure))
+        return is_of_another(z, np.full(8, 8), 0.3, lambda: words, lambda: 9.0)
+
+    assert other(6, 0.7), "strings of the same digits: most lines are sure, whatever their order"
+    assert not other(6, 2.0)
+    assert other(8, 1.9)
+    assert other(2, 4.2)
+    assert not other(2, 4.3)
 
 
 def test_few_cues_must_nearly_all_be_sure_and_of_many_half() -> None:
