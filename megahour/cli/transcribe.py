@@ -159,6 +159,11 @@ def _transcribe_all(
             failed += 1
             log.say("bad-audio", f"{path}: {bad.reason}: {bad.detail}", {"path": path}, level=logging.ERROR)
             continue
+        except KeyboardInterrupt:
+            if asked.out:
+                made = f"{number - 1 - failed} of {len(inputs)} transcripts are in {asked.out}"
+                log.say("kept", f"{made}. To make the others: the same command with --resume", level=logging.WARNING)
+            raise
         _say_oddities(path, transcript, asked.form)
         written = WRITERS[asked.form](transcript)
         if target is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 import soundfile
 from click.testing import CliRunner
 from exported import model, voice
@@ -34,6 +35,21 @@ def test_resume_makes_what_is_missing_and_overwrite_all(tmp_path: Path) -> None:
     assert [(out / f"{name}.txt").read_text("utf-8") for name in ("a", "b")] == ["mine", text]
     assert CliRunner().invoke(command, [*asked, "--overwrite"]).exit_code == 0
     assert (out / "a.txt").read_text("utf-8") == text
+
+
+def test_a_command_that_is_stopped_says_what_is_made_and_how_to_go_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b"):
+        soundfile.write(tmp_path / f"{name}.wav", voice(0.5, 1), 8000)
+    out, trained = tmp_path / "out", model(tmp_path / "model", "tdnn").url
+    asked = [*(str(tmp_path / f"{name}.wav") for name in ("a", "b")), "--model", trained, "--out", str(out)]
+    one = Transcription("a", "model", 0.5)
+    with patch("megahour.cli.transcribe._transcribe", side_effect=[one, KeyboardInterrupt]):
+        CliRunner().invoke(command, asked)
+    assert f"1 of 2 transcripts are in {out}" in caplog.text
+    assert "--resume" in caplog.text
+    assert [path.name for path in out.iterdir()] == ["a.txt"]
 
 
 def test_a_folder_in_place_of_a_transcript_is_not_one(tmp_path: Path) -> None:
