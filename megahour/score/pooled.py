@@ -1,7 +1,8 @@
-"""Pools several scores into one table: the folds of a corpus, each with its own test speakers."""
+"""Pools several scores into one table: the folds of a corpus, each with its own test speakers, or several seeds."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from megahour.core.errors import ConfigError
@@ -12,15 +13,16 @@ from megahour.score.table import Scored
 ABOUT = ["key", "condition", "speaker", "reference"]
 
 
-def pooled(scores: Sequence[Artifact]) -> Scored:
+def pooled(scores: Sequence[Artifact], seeds: int = 1) -> Scored:
     """The utterances of all *scores* in one table, so that the bootstrap draws among all their speakers.
 
-    Speakers without a name, of whom the folds may share some, are drawn as one.
+    Speakers without a name, of whom the folds may share some, are drawn as one. seeds: times that each utterance is
+    tested; the bootstrap draws a speaker with all of them, and error rates are means over the seeds.
 
     Raises
     ------
-    ConfigError: an artifact is not of stage `score` or has other systems than the first, or two of them share an
-        utterance or a speaker.
+    ConfigError: an artifact is not of stage `score` or has other systems than the first, two of them share an utterance
+        or a speaker, or, of several seeds, an utterance is not tested as often.
     """
     references: list[Reference] = []
     texts: dict[str, dict[int, str]] = {}
@@ -35,7 +37,7 @@ def pooled(scores: Sequence[Artifact]) -> Scored:
         own = [
             Reference(r["key"], r["reference"], r["condition"], r["speaker"]) for r in table.select(ABOUT).to_pylist()
         ]
-        for one in own:
+        for one in own if seeds == 1 else ():
             for name in (one.key, one.speaker):
                 if name != "" and (other := tested.setdefault(name, number)) != number:
                     what = f"utterance {name}" if name == one.key else f"speaker {name!r}"
@@ -44,7 +46,12 @@ def pooled(scores: Sequence[Artifact]) -> Scored:
                         where=score.url,
                         remedy="pool folds that share no speaker and no utterance",
                     )
-        references += own
+        rows = range(len(references), len(references) + len(own))  # a key may come again with another seed
         for system in systems:
-            texts.setdefault(system, {}).update(zip((one.key for one in own), table[system].to_pylist(), strict=True))
-    return Scored(references, texts)
+            texts.setdefault(system, {}).update(zip(rows, table[system].to_pylist(), strict=True))
+        references += own
+    times = Counter(one.key for one in references)
+    if odd := sum(n != seeds for n in times.values()):
+        what = f"{odd:,} of {len(times):,} utterances are not tested {seeds} times"
+        raise ConfigError(what, where=scores[0].url, remedy="give all folds of each seed, or another number of seeds")
+    return Scored([one._replace(key=row) for row, one in enumerate(references)], texts)

@@ -50,6 +50,23 @@ def test_errors_are_added_up_and_speakers_stand_side_by_side(tmp_path: Path, eng
         pooled([one, one])
 
 
+def test_several_seeds_give_means_over_the_same_speakers(tmp_path: Path, engine: LocalEngine) -> None:
+    said = {"1": "a b c", "2": "a b c d", "3": "a b"}
+    ann = [fold(tmp_path / f"ann-{seed}", engine, 1, "ann", baseline="a", student=said[seed]) for seed in "123"]
+    bob = [fold(tmp_path / f"bob-{seed}", engine, 2, "bob", baseline="a", student="a b c d") for seed in "123"]
+    scored = pooled([*ann, *bob], seeds=3)
+    (_, row) = scored.table(100, 0)
+    assert (row["speakers"], row["utterances"], row["words"]) == (2, 6, 24)
+    assert (row["wer_baseline"], row["wer_student"]) == (3 / 4, (1 + 0 + 2) / 24)
+    assert row["wer_student_interval"] == [0.0, 0.25], "one speaker or the other, each with all seeds"
+    assert [speaker["wer_student"] for speaker in scored.speakers()] == [0.25, 0.0]
+    assert "| all | 6 | 24 | 75.00 | 12.50 |" in megahour(
+        "pool-scores", *(one.url for one in ann + bob), "--seeds", "3"
+    )
+    with pytest.raises(ConfigError, match="1 of 2 utterances are not tested 3 times"):
+        pooled([*ann, *bob[:2]], seeds=3)
+
+
 def test_speakers_without_a_name_are_not_taken_for_one_who_is_in_two_folds(tmp_path: Path, engine: LocalEngine) -> None:
     one, other = (fold(tmp_path / str(key), engine, key, "", baseline="a b", student="a b c") for key in (1, 2))
     (_, row) = pooled([one, other]).table(100, 0)
