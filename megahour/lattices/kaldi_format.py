@@ -155,8 +155,8 @@ def _binary(file: BinaryIO) -> Read:
             f"an FST of type {names}, not a compact lattice: convert with lattice-copy --write-compact=true"
         )
     _, flags, _, start, states, _ = _unpack(file, "iiQqqq")
-    if start != 0 or flags:
-        raise ValueError(f"an FST that starts in state {start} or has symbol tables (flags {flags}) is not supported")
+    if flags:
+        raise ValueError(f"an FST with symbol tables (flags {flags}) is not supported")
     links, finals = [], {}
     for state in range(_bounded(states)):
         weight = _read_weight(file)
@@ -166,7 +166,20 @@ def _binary(file: BinaryIO) -> Read:
             _, word = _unpack(file, "ii")
             weight = _read_weight(file)
             links.append(WeightedLink(state, _unpack(file, "i")[0], word, *weight))
-    return links, finals
+    return _from_start(links, finals, start)
+
+
+def _from_start(links: list[WeightedLink], finals: dict[int, WeightedLink], start: int) -> Read:
+    """States `start` and 0 trade numbers, because lattices begin in state 0; an FST without a start has no path."""
+    if start <= 0:
+        return ([], {}) if start else (links, finals)
+    number = {start: 0, 0: start}
+
+    def renumbered(link: WeightedLink) -> WeightedLink:
+        source, target = (number.get(state, state) for state in (link.source, link.target))
+        return link._replace(source=source, target=target)
+
+    return [*map(renumbered, links)], {number.get(state, state): renumbered(link) for state, link in finals.items()}
 
 
 def _read_weight(file: BinaryIO) -> tuple[float, float, tuple[int, ...]]:
@@ -188,17 +201,19 @@ def _bounded(number: int, most: int = MOST) -> int:
 
 
 def _text(lines: Iterable[bytes]) -> Read:
-    links, finals = [], {}
+    """Links and final weights of a text entry, which begins in the state of its first line."""
+    links, finals, start = [], {}, None
     for line in lines:
         fields = line.decode("utf-8", "replace").split()
         try:
             graph, acoustic, string = fields[-1].split(",") if len(fields) in (2, 4) else ("0", "0", "")
             weight = float(graph), float(acoustic), tuple(map(int, string.split("_"))) if string else ()
             state = int(fields[0])
+            start = state if start is None else start
             if len(fields) < 3:
                 finals[state] = WeightedLink(state, -1, 0, *weight)
             else:
                 links.append(WeightedLink(state, int(fields[1]), int(fields[2]), *weight))
         except (ValueError, IndexError):
             raise ValueError(f"{line[:60]!r} is not a line of a compact lattice") from None
-    return links, finals
+    return _from_start(links, finals, start or 0)

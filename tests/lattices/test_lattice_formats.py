@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import struct
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,6 +79,31 @@ def test_the_bytes_are_those_that_kaldi_documents() -> None:
         + np.array([2, 2, 3, 1], "<i4").tobytes()
     )
     assert state[20 : 20 + len(arc)] == arc
+
+
+def test_a_lattice_begins_where_kaldi_says_binary_and_text() -> None:
+    """In the header's start state, and in the state of the first line: states 0 and 2 trade numbers here."""
+    text = b"u1 \n2 1 1 1,2,7\n1 0 2 1,2,8\n0 0.5,0.25,9\n\n"
+    names = b"".join(struct.pack("<i", len(name)) + name for name in (b"vector", b"compactlattice44"))
+    binary = b"u2 " + struct.pack("<i", 2125659606) + names + struct.pack("<iiQqqq", 2, 0, 3, 2, 3, 2)
+    for final, arcs in (((0.5, 0.25, 9), ()), ((np.inf, np.inf), ((2, 8, 0),)), ((np.inf, np.inf), ((1, 7, 1),))):
+        binary += struct.pack("<ffi", *final[:2], len(final) - 2) + struct.pack(f"<{len(final) - 2}i", *final[2:])
+        binary += struct.pack("<q", len(arcs))
+        for word, label, target in arcs:
+            binary += struct.pack("<iiffiii", word, word, 1, 2, 1, label, target)
+    for found in archive(text, binary).values():
+        assert isinstance(found, Lattice)
+        (path,) = best_paths(found, 1.0)
+        assert (path.words, path.cost, found.labels.tolist()) == (("boat", "red"), 6.75, [6, 7, 8])
+
+
+def test_an_empty_lattice_costs_no_more_than_itself() -> None:
+    """Kaldi writes one, with start state -1, where a decoding failed."""
+    names = b"".join(struct.pack("<i", len(name)) + name for name in (b"vector", b"compactlattice44"))
+    empty = struct.pack("<i", 2125659606) + names + struct.pack("<iiQqqq", 2, 0, 3, -1, 0, 0)
+    found = archive(b"u1 ", empty, b"u2 ", compact_bytes(lattice(), NUMBERS))
+    assert str(found["u1"]) == "no path leads to a final state"
+    assert isinstance(found["u2"], Lattice)
 
 
 def test_kaldifst_reads_a_plain_lattice_with_the_same_paths(tmp_path: Path) -> None:
