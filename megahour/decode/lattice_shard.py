@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from megahour.decode.lattice_search import scorers as lm_scorers
 from megahour.decode.params import LatticesParams
 from megahour.lattices.edits import confidences, oracle_errors
 from megahour.lattices.lattice import Lattice, pruned
-from megahour.lattices.n_best import BestPath, best_paths
+from megahour.lattices.n_best import BestPath, best_texts
 from megahour.lattices.rescore import UnknownWordError, rescored
 from megahour.lattices.table import SUFFIX, LatticeRow, density, read_rows, to_table
 from megahour.runner.beside import rows_beside
@@ -117,7 +116,7 @@ def lattices_shard(p: LatticesParams, inputs: Inputs, shard: int, out: ShardWrit
             reason = "not-in-graph-lm" if isinstance(error, UnknownWordError) else "no-path"
             out.quarantine(row.key, reason, str(error), inputs["lattices"].url)
             continue
-        found = list(islice(best_paths(lattice, scale), max(1, p.nbest)))
+        found = best_texts(lattice, scale, max(1, p.nbest))
         best = found[0]
         sure = confidences(lattice, best.arcs, scale)
         mean = sum(sure) / len(sure) if sure else None

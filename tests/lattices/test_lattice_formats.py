@@ -11,9 +11,10 @@ import kaldifst
 import numpy as np
 import pytest
 
+from megahour.lattices import n_best
 from megahour.lattices.kaldi_format import compact_bytes, compact_text, plain_bytes, read_archive
 from megahour.lattices.lattice import Lattice
-from megahour.lattices.n_best import best_paths
+from megahour.lattices.n_best import best_paths, best_texts
 from megahour.lattices.slf import from_slf, to_slf
 
 WORDS = ["<eps>", "red", "boat", "l'eau"]
@@ -95,6 +96,19 @@ def test_a_lattice_begins_where_kaldi_says_binary_and_text() -> None:
         assert isinstance(found, Lattice)
         (path,) = best_paths(found, 1.0)
         assert (path.words, path.cost, found.labels.tolist()) == (("boat", "red"), 6.75, [6, 7, 8])
+
+
+def test_an_n_best_list_has_a_text_once_though_a_lattice_has_it_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a lattice with silence words, or one that was not determinised."""
+    text = b"u1 \n0 1 1 1,2,1_1\n0 1 1 1,1.5,1_2\n1 2 0 0.5,0,3\n1 2 2 1,1,3\n2 3 3 1,1,4\n3\n\n"
+    one = archive(text)["u1"]
+    assert isinstance(one, Lattice)
+    best = [(("boat", "l'eau"), 5.0), (("boat", "red", "l'eau"), 6.5)]
+    assert len(list(best_paths(one, 1.0))) == 4
+    assert [(path.words, path.cost) for path in best_texts(one, 1.0, 9)] == best
+    assert [(path.words, path.cost) for path in best_texts(one, 1.0, 1)] == best[:1]
+    monkeypatch.setattr(n_best, "TRIED", 1)
+    assert len(best_texts(one, 1.0, 2)) == 1, "it looks at some paths, not at all of a huge lattice"
 
 
 def test_an_empty_lattice_costs_no_more_than_itself() -> None:
