@@ -87,6 +87,14 @@ def check_features(inputs: Inputs) -> None:
         remedy = f"make features with mels: {mels}"
         raise ConfigError(what, where=features.url, remedy=remedy)
     heard, own = (_front_end(each.get("audio") or {}) for each in (config, features.summary))
+    if (heard and features.manifest.stage == "import-features") or (own and not config.get("audio")):
+        sound, cepstra = "features of audio", "imported cepstra"
+        trained, given = (sound, cepstra) if heard else (cepstra, sound)
+        raise ConfigError(
+            f"the model was trained on {trained}, but these are {given}, which have other values",
+            where=features.url,
+            remedy="make features in the way of those that the model was trained on",
+        )
     if heard and own and (other := [name for name in heard if heard[name] != own[name]]):
         trained, given = (", ".join(f"{name}: {each[name]}" for name in other) for each in (heard, own))
         raise ConfigError(

@@ -166,6 +166,27 @@ def test_features_of_another_front_end_are_refused_before_the_model_is_loaded(
         Decode().plan(DecodeParams(), {"features": other, "model": models["ctc"]})
 
 
+def test_imported_cepstra_and_features_of_audio_are_not_taken_for_each_other(
+    models: dict[str, Artifact], tmp_path: Path
+) -> None:
+    """They may have as many values a frame, where cepstra were made mels."""
+    imported = features(tmp_path / "imported", [heard(40)])
+    rewritten(tmp_path / "imported" / "manifest.json", stage="import-features")
+    with pytest.raises(ConfigError, match="trained on features of audio, but these are imported cepstra"):
+        Decode().plan(DecodeParams(), {"features": imported, "model": models["ctc"]})
+    of_cepstra = model(tmp_path / "model", "tdnn", layers=1)
+    rewritten(tmp_path / "model" / "shards" / "00000.model.json", audio={})
+    Decode().plan(DecodeParams(), {"features": imported, "model": of_cepstra})
+    audio = {"rate_hz": 8000, "low_hz": 20.0, "high_hz": 3600.0, "scale": "unit", "prior": 1.0}
+    heard_here = features(tmp_path / "audio", [heard(40)], audio=audio)
+    with pytest.raises(ConfigError, match="trained on imported cepstra, but these are features of audio"):
+        Decode().plan(DecodeParams(), {"features": heard_here, "model": of_cepstra})
+
+
+def rewritten(path: Path, **values: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+
 def set_to(name: str, value: Any) -> Callable[[dict[str, Any]], str]:
     return lambda config: json.dumps({**config, name: value})
 
