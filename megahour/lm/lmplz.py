@@ -21,7 +21,7 @@ from megahour.core.surroundings import explaining
 from megahour.lm.arpa.read import Progress
 from megahour.lm.estimate.discounts import FALLBACK, Discount, KneserNey
 from megahour.lm.estimate.estimate import estimate
-from megahour.lm.estimate.reading import CountedCorpus, allowed_words, read_corpus, vocabulary_of
+from megahour.lm.estimate.reading import CountedCorpus, allowed_words, read_corpus, word_list
 from megahour.lm.query.model_files import PACKED, replacing
 from megahour.lm.text.sources import STDIN, blocks, is_stream, text_bytes
 from megahour.lm.train import BYTES_PER_WORD, PACKED_FACTOR, TEXT_BYTES_PER_WORD, check_memory, free_memory
@@ -150,7 +150,7 @@ def _allowed(options: LmplzOptions, reading: CountedCorpus) -> Bytes | None:
     corpus = reading.corpus
     allowed = None
     if options.limit_vocab_file:
-        allowed = allowed_words(corpus, vocabulary_of(blocks([options.limit_vocab_file])))
+        allowed = allowed_words(corpus, word_list(options.limit_vocab_file))
     if options.prune[:1] > (0,):
         frequent = np.bincount(corpus.tokens, minlength=corpus.size) > options.prune[0]
         allowed = frequent.astype(np.uint8) if allowed is None else allowed * frequent

@@ -17,7 +17,7 @@ from megahour.lm.arpa.write import comment
 from megahour.lm.estimate.estimate import Estimated, estimate
 from megahour.lm.estimate.katz_model import estimate_katz
 from megahour.lm.estimate.partitions import Corpus
-from megahour.lm.estimate.reading import CountedCorpus, allowed_words, lines_of, read_corpus, vocabulary_of
+from megahour.lm.estimate.reading import CountedCorpus, allowed_words, lines_of, read_corpus, word_list
 from megahour.lm.estimate.sweep import Words
 from megahour.lm.query.mapped_import import TOKENS as TOKENS
 from megahour.lm.query.mapped_sink import estimate_mapped
@@ -133,10 +133,17 @@ def _prepend(text: bytes, path: Path) -> None:
 
 
 def read(options: ModelOptions, text: Iterable[Block], **limits: Any) -> CountedCorpus:
-    """Number the words of a text with these options; `limits` are passed to `read_corpus`."""
-    listed = vocabulary_of(blocks([options.vocabulary_file])) if options.vocabulary_file else None
+    """Number the words of a text with these options; `limits` are passed to `read_corpus`.
+
+    Raises MegahourError: the options keep no word of the text, or as `read_corpus`.
+    """
+    listed = word_list(options.vocabulary_file) if options.vocabulary_file else None
     cut = WordCut(options.vocabulary, options.min_count)
-    return read_corpus(text, vocabulary=listed, cut=cut, skip_symbols=options.skip_symbols, **limits)
+    reading = read_corpus(text, vocabulary=listed, cut=cut, skip_symbols=options.skip_symbols, **limits)
+    if reading.words and reading.unknown == reading.words:
+        remedy = "write its words as the text does" if listed else "lower min_count"
+        raise MegahourError("every word of the text is unknown", where=options.vocabulary_file, remedy=remedy)
+    return reading
 
 
 def fit(options: ModelOptions, reading: CountedCorpus, path: Path, threads: int, progress: Progress) -> Estimated:
@@ -180,7 +187,7 @@ def counts_of(options: TrainOptions | CountOptions, progress: Progress) -> Ngram
     from megahour.lm.counts.files import read_counts
     from megahour.lm.counts.table import count_corpus
 
-    listed = vocabulary_of(blocks([options.vocabulary_file])) if options.vocabulary_file else None
+    listed = word_list(options.vocabulary_file) if options.vocabulary_file else None
     cut = WordCut(options.vocabulary, options.min_count)
     progress("read", 0, 1)
     if options.counts:
@@ -196,7 +203,7 @@ def counts_of(options: TrainOptions | CountOptions, progress: Progress) -> Ngram
 def allowed_of(options: ModelOptions, corpus: Corpus) -> Words:
     """(V,) 1 for the words that n-grams may contain; None: all words."""
     listed = options.limit_vocabulary
-    return allowed_words(corpus, vocabulary_of(blocks([listed]))) if listed else None
+    return allowed_words(corpus, word_list(listed)) if listed else None
 
 
 def check_memory(size: int, free: int) -> None:
@@ -260,7 +267,7 @@ def _bounded(
         memory_bytes=memory_bytes,
         cutoffs=options.prune,
         threads=options.threads,
-        vocabulary=vocabulary_of(blocks([listed])) if listed else None,
+        vocabulary=word_list(listed) if listed else None,
         cut=WordCut(options.vocabulary, options.min_count),
         skip_symbols=options.skip_symbols,
         identity=identity,

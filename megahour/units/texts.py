@@ -81,7 +81,7 @@ def _lines(file: BinaryIO, *, packed: bool, where: str) -> Iterator[str]:
     raw = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
     read = 0
     try:
-        for line in io.TextIOWrapper(raw, encoding="utf-8", newline="\n"):
+        for line in io.TextIOWrapper(raw, encoding="utf-8-sig", newline="\n"):
             yield line
             read += 1
     except UnicodeDecodeError as error:

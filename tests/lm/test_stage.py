@@ -9,7 +9,7 @@ import pytest
 from made_artifacts import write_artifact
 from models import SMALL, entries, estimate_text
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.store import Artifact
 from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
@@ -126,6 +126,9 @@ def test_vocabularies_given_cut_and_limited(tmp_path: Path, engine: LocalEngine)
     assert unigrams(limit_vocabulary=f"{tmp_path}/words.txt") == {"the", "boat"}
     assert unigrams(vocabulary=2) == {"the", "boat"}
     assert unigrams(min_count=12) == {"the"}
+    (tmp_path / "words.txt").write_text("THE\nBOAT\n", "utf-8")
+    with pytest.raises(MegahourError, match="every word of the text is unknown"):
+        unigrams(vocabulary_file=f"{tmp_path}/words.txt", order=1)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_the_stage_takes_the_words_of_a_language_model_and_says_what_is_missing(
     tmp_path: Path, engine: LocalEngine
 ) -> None:
     (tmp_path / "text.txt").write_text("the red boat\n", "utf-8")
-    (tmp_path / "my.dic").write_text("RED  R E D\nBOAT  B O T\nBOAT(2)  B O U T\n", "utf-8")
+    (tmp_path / "my.dic").write_text("\ufeffRED  R E D\nBOAT  B O T\nBOAT(2)  B O U T\n", "utf-8")
     lm = Artifact(tmp_path / "lm")
     params = LanguageModelParams(source=[str(tmp_path / "text.txt")])
     run_stage(LanguageModel(), params, {}, lm, engine, work=tmp_path / "work")

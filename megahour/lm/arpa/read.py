@@ -16,14 +16,13 @@ from megahour.lm.arpa import parse
 from megahour.lm.arpa.rows import repeated
 from megahour.lm.arpa.write import TOKENIZER
 from megahour.lm.text.arrays import Bytes, Float64, Int32
-from megahour.lm.text.compression import unpacked
+from megahour.lm.text.compression import BYTE_ORDER_MARK, unpacked
 from megahour.lm.text.tokenise import PADDING, RESERVED, UNKNOWN, WordTable
 
 BLOCK_BYTES = 1 << 23
 LINE_BYTES = 1 << 20  # longest line
 SHORT_BYTES = 1 << 10  # of most lines
 FOREWORD = 10_000  # lines before the header
-BYTE_ORDER_MARK = "\ufeff".encode()  # some editors put it before the first line
 MAX_ORDER = 32
 UNSEEN = -100.0  # log10 p of `<unk>` if the file lacks it, as in KenLM (build_binary -u)
 ITEM_BYTES = 6  # shortest line: limits the n-grams of a block

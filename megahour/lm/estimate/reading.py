@@ -11,11 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from megahour.core.compiled import compiled
-from megahour.core.errors import MegahourError
+from megahour.core.errors import ConfigError, MegahourError
 from megahour.lm.estimate.partitions import PADDING, Corpus
 from megahour.lm.text.arrays import Bytes, Tokens
 from megahour.lm.text.cut import ALL_WORDS, WordCut, cut_words, renumber
-from megahour.lm.text.sources import Block
+from megahour.lm.text.sources import Block, blocks
 from megahour.lm.text.tokenise import BOUNDARY, RESERVED, UNKNOWN, WordTable, encode, padded
 
 MOST_EXPECTED = 1 << 23  # words for which the table has room at first: to make a larger one costs as much as growing
@@ -43,6 +43,14 @@ def vocabulary_of(text: Iterable[Block]) -> WordTable:
     table = WordTable()
     for block in text:
         encode(block.text, block.end, table, np.empty(block.end + 1, np.int32))
+    return table
+
+
+def word_list(path: str) -> WordTable:
+    """`vocabulary_of` a file. Raises ConfigError: it has no words, so that a model would know none."""
+    table = vocabulary_of(blocks([path]))
+    if len(table) == len(RESERVED):
+        raise ConfigError("the word list has no words", where=path, remedy="list the words to keep")
     return table
 
 

@@ -78,11 +78,10 @@ def _estimated(
     p: BoundedParams, inputs: Inputs, ctx: Context, model: Path, words: Path, counted: _Stopwatch
 ) -> dict[str, Any]:
     """Write the model and its words; return the statistics. A killed run goes on where it was."""
-    from megahour.lm.estimate.reading import vocabulary_of
+    from megahour.lm.estimate.reading import word_list
     from megahour.lm.scale.bounded import estimate_bounded
     from megahour.lm.scale.joined import write_words
     from megahour.lm.text.cut import WordCut
-    from megahour.lm.text.sources import blocks
 
     def progress(phase: str, done: int, total: int) -> None:
         if phase == "count":
@@ -97,7 +96,7 @@ def _estimated(
         shard_rows=p.shard_rows,
         cutoffs=p.prune,
         threads=ctx.threads,
-        vocabulary=vocabulary_of(blocks([p.vocabulary_file])) if p.vocabulary_file else None,
+        vocabulary=word_list(p.vocabulary_file) if p.vocabulary_file else None,
         cut=WordCut(p.vocabulary, p.min_count),
         skip_symbols=p.skip_symbols,
         identity=_boot(),

@@ -13,12 +13,11 @@ import pyarrow.compute
 
 from megahour.core.stage import Artifact, Batches, Inputs, ShardWriter
 from megahour.core.without_pandas import skip_pandas
-from megahour.lm.estimate.reading import vocabulary_of
+from megahour.lm.estimate.reading import word_list
 from megahour.lm.scale.distributed import first_tree
 from megahour.lm.scale.row_files import LEAD
 from megahour.lm.text.arrays import Int64, spelled, spellings
 from megahour.lm.text.pieces import Piece, tokens_of
-from megahour.lm.text.sources import blocks
 from megahour.lm.text.tokenise import BOUNDARY, RESERVED, UNKNOWN, WordTable
 from megahour.lm.text.word_lists import number_words, owners
 
@@ -88,7 +87,7 @@ def choose_words(words: Artifact, most_frequent: int, min_count: int) -> pa.Tabl
 
 def listed_words(words: Artifact, path: str) -> pa.Table:
     """The words of a list in its order, also those that do not occur. Raises ConfigError: no such list."""
-    listed = vocabulary_of(blocks([path])).words()[len(RESERVED) :]
+    listed = word_list(path).words()[len(RESERVED) :]
     numbered = pa.table({"word": pa.array(listed, pa.binary()), "number": np.arange(len(listed))})
     parts = [table.filter(pa.compute.is_in(table["word"], numbered["word"])) for table in each_partition(words)]
     result = numbered.join(pa.concat_tables(parts), "word", join_type="left outer").sort_by("number")

@@ -15,6 +15,7 @@ from megahour.core.errors import MegahourError
 from megahour.core.xz import open_xz
 
 BUFFER = 1 << 20
+BYTE_ORDER_MARK = "\ufeff".encode()  # Windows' editors put it before the first line
 
 
 def first_bytes(raw: BinaryIO) -> bytes:
@@ -24,6 +25,18 @@ def first_bytes(raw: BinaryIO) -> bytes:
     magic = raw.read(6)
     raw.seek(0)
     return magic
+
+
+def past_mark(file: BinaryIO) -> int:
+    """Skip a byte-order mark, which would become part of the first word; return the number of bytes skipped."""
+    size = len(BYTE_ORDER_MARK)
+    if isinstance(file, io.BufferedReader | gzip.GzipFile | bz2.BZ2File):  # a pipe cannot go back
+        marked = file.peek(size)[:size] == BYTE_ORDER_MARK
+        return len(file.read(size)) if marked else 0
+    if file.read(size) == BYTE_ORDER_MARK:
+        return size
+    file.seek(0)
+    return 0
 
 
 @contextmanager

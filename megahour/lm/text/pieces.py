@@ -11,6 +11,7 @@ import numpy as np
 
 from megahour.core.errors import ConfigError
 from megahour.lm.text.arrays import Tokens
+from megahour.lm.text.compression import past_mark
 from megahour.lm.text.sources import Block, blocks, check_text, file_blocks, line_blocks, source_files
 from megahour.lm.text.tokenise import WordTable, encode
 from megahour.units.texts import input_lines
@@ -98,9 +99,9 @@ class ByteRange(io.RawIOBase):
 
 
 def _line_at(file: BinaryIO, place: int) -> int:
-    """The offset of the first line that begins at `place` or later."""
+    """The offset of the first line that begins at `place` or later, past a byte-order mark."""
     if place == 0:
-        return 0
+        return past_mark(file)
     file.seek(place - 1)
     file.readline()
     return file.tell()

@@ -21,7 +21,7 @@ import numpy as np
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.filesystems import open_file, size_of
 from megahour.lm.text.arrays import Bytes
-from megahour.lm.text.compression import first_bytes, unpacked
+from megahour.lm.text.compression import first_bytes, past_mark, unpacked
 from megahour.lm.text.tokenise import PADDING
 from megahour.units.texts import files_digest, find_files
 
@@ -195,9 +195,10 @@ def check_text(magic: bytes, name: str) -> None:
 
 @contextmanager
 def text_of(raw: BinaryIO, name: str) -> Iterator[Readable]:
-    """`unpacked`. Raises ConfigError: the first bytes show that the file is not text."""
+    """`unpacked`, without a byte-order mark. Raises ConfigError: the first bytes show that the file is not text."""
     check_text(first_bytes(raw), name)
     with unpacked(raw, name) as file:
+        past_mark(file)
         yield cast(Readable, file)
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megahour.core.errors import MegahourError
+from megahour.core.errors import ConfigError, MegahourError
 from megahour.lm.estimate.partitions import PADDING
-from megahour.lm.estimate.reading import CountedCorpus, lines_of, read_corpus, vocabulary_of, words_of
+from megahour.lm.estimate.reading import CountedCorpus, lines_of, read_corpus, vocabulary_of, word_list, words_of
 from megahour.lm.text.cut import WordCut
 from megahour.lm.text.sources import Block, blocks, line_blocks
 from megahour.lm.text.tokenise import BOUNDARY, UNKNOWN, WordTable
@@ -88,6 +88,16 @@ def test_a_given_vocabulary_keeps_its_numbers_and_all_else_is_unknown() -> None:
     assert reading.unknown == 2
     skipped = read(["<unk> the <s> old"], vocabulary=table, skip_symbols=True)
     assert (spelled(skipped), skipped.reserved) == (["the", "<unk>", "."], 2), "as `lm cluster` skips them"
+
+
+def test_a_word_list_without_words_is_refused(tmp_path: Path) -> None:
+    """A model with it would know no word, silently."""
+    (tmp_path / "words").write_text("<unk>\nboat the\r\nboat\n\n", "utf-8")
+    assert word_list(str(tmp_path / "words")).words() == [*(each.encode() for each in SPECIALS), b"boat", b"the"]
+    (tmp_path / "words").write_text("\ufeff<s>\n\n", "utf-8")
+    with pytest.raises(ConfigError, match="no words") as caught:
+        word_list(str(tmp_path / "words"))
+    assert caught.value.where.endswith("words")
 
 
 def test_words_of_a_line_are_those_of_training() -> None:

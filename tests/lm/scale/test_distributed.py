@@ -252,6 +252,11 @@ def test_pieces_of_a_file_are_its_lines_each_once(tmp_path: Path) -> None:
         pieces = pieces_of([str(path)], {}, piece_bytes)
         data = b"".join(block.tobytes() for piece in pieces for block in read_piece(piece, {}))
         assert data.decode().splitlines() == lines
+    path.write_text("\ufeffa b\n\ufeffc\n", "utf-8")  # a byte-order mark counts as one at the file's beginning only
+    for piece_bytes in (1, 7, 100):
+        pieces = pieces_of([str(path)], {}, piece_bytes)
+        data = b"".join(block.tobytes() for piece in pieces for block in read_piece(piece, {}))
+        assert data.decode() == "a b\n\ufeffc\n"
     path.write_bytes("a b\n".encode("utf-16"))
     with pytest.raises(ConfigError, match="UTF-16"):
         pieces_of([str(path)], {}, 4)

@@ -52,6 +52,19 @@ def test_compression_is_detected_by_the_first_bytes_whatever_the_name(name: str,
         assert b"".join(line for lines in lines_of(str(path)) for line in lines) == TEXT.encode()
 
 
+@pytest.mark.parametrize("name", PACKERS)
+def test_a_byte_order_mark_is_no_part_of_the_first_word(name: str, tmp_path: Path) -> None:
+    """Windows' editors write it: a word list lost its first word, and a text got one that is nowhere else."""
+    (tmp_path / name).write_bytes(PACKERS[name](("\ufeff" + TEXT).encode()))
+    assert bytes_of(tmp_path / name) == TEXT.encode()
+    assert b"".join(line for lines in lines_of(str(tmp_path / name)) for line in lines) == TEXT.encode()
+    os.mkfifo(pipe := tmp_path / "pipe")
+    writer = threading.Thread(target=pipe.write_bytes, args=((tmp_path / name).read_bytes(),))
+    writer.start()
+    assert bytes_of(pipe) == TEXT.encode()
+    writer.join()
+
+
 def test_two_gzip_members_in_a_file_are_read_on(tmp_path: Path) -> None:
     (tmp_path / "text.gz").write_bytes(gzip.compress(b"a b\n") + gzip.compress(b"c\n"))
     assert bytes_of(tmp_path / "text.gz") == b"a b\nc\n"
