@@ -207,11 +207,12 @@ def _check_inputs(step: Step, steps: Mapping[str, Step], where: str) -> None:
         kind = made_by(source.stage.name, source.params.model_dump()) if source else ""
         if source is None or not kind or not wanted or kind in wanted:
             continue
-        fit = [other.name for other in steps.values() if made_by(other.stage.name, other.params.model_dump()) in wanted]
+        others = [other for other in steps.values() if other is not step]
+        fit = [other.name for other in others if made_by(other.stage.name, other.params.model_dump()) in wanted]
         raise ConfigError(
             f'step {step.name}: input {spec.role} takes {" or ".join(wanted)}, the step "{source.name}" makes {kind}',
             where=where,
-            remedy=f"name one of {fit}" if fit else makers_of(wanted),
+            remedy=f"name one of {', '.join(fit)}" if fit else makers_of(wanted),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, Stage, Task
@@ -39,6 +39,10 @@ class Train(Stage[TrainParams]):
         from megahour.train.session import train
 
         train(p, inputs, out, ctx)
+
+    def remedies(self, p: TrainParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
+        few = "one of few speakers is much: --held-out-by utterance holds out single clips of all"
+        return {"held-out": few if p.held_out_by == "speaker" else f"--held-out is {p.held_out:g}"}
 
     def finish(self, p: TrainParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         return {name: receipts[0].stats[name] for name in sorted(receipts[0].stats)}

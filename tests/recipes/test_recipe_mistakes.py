@@ -228,8 +228,8 @@ KINDS: dict[str, tuple[str, str, str]] = {
         "utterances: recordings}}}}",
         'input utterances takes utterances, the step "recordings" makes recordings',
     ),
-    "raw for recordings": ("recordings: recordings}}", "recordings: raw}}", "name one of ['recordings', 'elsewhere']"),
-    "a selection for features": ("features: features", "features: selection", "name one of ['features']"),
+    "raw for recordings": ("recordings: recordings}}", "recordings: raw}}", "name one of recordings, elsewhere"),
+    "a selection for features": ("features: features", "features: selection", "name one of features"),
     "imported recordings for utterances": (
         "utterances: utterances}}}}",
         "utterances: elsewhere}}}}",
@@ -238,12 +238,12 @@ KINDS: dict[str, tuple[str, str, str]] = {
     "nothing here makes it": (
         "aligner: aligner",
         "aligner: aligner, posteriors: raw",
-        "name one of ['alignment']",
+        "Remedy: alignment is made by align",  # the step that lacks it makes one, but cannot read its own
     ),
     "no maker in the recipe": (
         "raw: raw",
         "raw: selection",
-        "name one of ['raw']",
+        "name one of raw",
     ),
 }
 

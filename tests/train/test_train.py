@@ -25,7 +25,9 @@ from megahour.learn.params import TrainParams
 from megahour.models.inference import load
 from megahour.recipes.recipe import load_stage
 from megahour.recipes.stage_table import STAGES
+from megahour.runner.loss_limits import check_kept
 from megahour.train.session import train
+from megahour.train.stage import Train
 
 SMALL = {"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4}
 
@@ -138,6 +140,20 @@ def test_utterances_can_be_held_out_where_speakers_are_few(tmp_path, data):
     model, receipt = run(tmp_path, data, epochs=1, whole_epochs=0, held_out=0.1, held_out_by="utterance")
     assert 1 <= receipt.counts.dropped["held-out"] <= 14
     assert rows(model)[-1]["held_out_accuracy"] > 0
+
+
+def test_a_held_out_speaker_who_has_most_of_the_data_gets_a_hint(tmp_path):
+    def hint(by):
+        with ShardWriter(Artifact(tmp_path / by), 0, "made") as out:
+            out.came_in(66)
+            out.kept(26)
+            out.drop("held-out", 40)
+            receipts = [out.commit()]
+        stage, p = Train(), TrainParams(held_out=0.4, held_out_by=by)
+        return check_kept(stage.name, stage.remedies(p, receipts), receipts, Artifact(tmp_path / by))
+
+    assert "as held-out: one of few speakers is much: --held-out-by utterance" in hint("speaker")
+    assert hint("utterance").endswith("--held-out is 0.4")
 
 
 def test_curves_hold_nothing_of_the_clock_and_the_log_does(tmp_path, data):
