@@ -167,7 +167,7 @@ def _mixture(models: tuple[str, ...], weights: str | None, threads: int, check: 
         given = [float(each) for each in weights.split(",")] if weights else [1 / len(models)] * len(models)
     except ValueError:
         given = []
-    if len(given) != len(models) or min(given) < 0 or abs(sum(given) - 1) > 1e-6:
+    if len(given) != len(models) or min(given) < 0 or not abs(sum(given) - 1) <= 1e-6:  # nan is no weight
         raise click.UsageError(f"--weights needs {len(models)} numbers ≥ 0 that sum to 1, got {weights!r}")
     return mixed([_scorer(each, threads, check) for each in models], given)
 

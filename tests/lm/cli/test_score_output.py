@@ -75,6 +75,7 @@ def test_a_word_is_known_if_one_of_the_models_knows_it(tmp_path: Path) -> None:
         (["--weights", "0.5,0.5"], "--weights goes with --mix"),
         (["--mix", OTHER, "--weights", "0.5"], "--weights needs 2 numbers ≥ 0 that sum to 1"),
         (["--mix", OTHER, "--weights", "1.5,-0.5"], "--weights needs 2 numbers ≥ 0 that sum to 1"),
+        (["--mix", OTHER, "--weights", "nan,0.5"], "--weights needs 2 numbers ≥ 0 that sum to 1"),
         (["--mix", OTHER, "--weights", "a,b"], "--weights needs 2 numbers ≥ 0 that sum to 1"),
         (["--srilm", "--words"], "give one of --sentences, --words and --srilm"),
     ],
