@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import types
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 import click
@@ -14,6 +15,7 @@ from pydantic_core import PydanticUndefined
 from megahour.cli.metrics import monitor_of, options_of_metrics, watching
 from megahour.cli.reference_tables import side_reference, table_reference
 from megahour.core.config import descriptions, parse
+from megahour.core.errors import ConfigError, DamagedError
 from megahour.core.filesystems import work_beside
 from megahour.core.stage import Stage
 from megahour.recipes.recipe import EngineParams, load_stage
@@ -23,6 +25,7 @@ from megahour.runner.console import count
 from megahour.runner.options import OptionCommand, default_of, options_of, yaml_text
 
 if TYPE_CHECKING:
+    from megahour.core.store import Artifact
     from megahour.metrics.run import RunBoard
 
 
@@ -116,12 +119,27 @@ def _run(stage: Stage[Any], values: dict[str, Any], board: RunBoard | None) -> N
     chosen = parse(EngineParams, engine_values, where="the engine", remedy=f"see `megahour {stage.name} --help`")
     monitor = monitor_of(board)
     options = {"work": work, "threads": threads, "monitor": monitor}
+    output = Artifact(out)
+    _check_output(stage, output, inputs)
     with resumable(out, monitor.kept), make_engine(chosen) as engine:
         models = models_of(chosen)
-        manifest = run_stage(stage, params, inputs, Artifact(out), engine, models=models, **options)
+        manifest = run_stage(stage, params, inputs, output, engine, models=models, **options)
     summary = f"{out}: {count(manifest.shards, 'shard')}, {manifest.counts.kept:,} records kept"
     log.say_last(summary, facts={"path": out, "shards": manifest.shards, "kept": manifest.counts.kept})
     log.say_next(_next(stage, params, out, inputs, manifest.summary))
+
+
+def _check_output(stage: Stage[Any], output: Artifact, inputs: Mapping[str, Artifact]) -> None:
+    """Raise ConfigError for an output that is an input or another stage's artifact: it would be removed."""
+    for role, artifact in inputs.items():
+        if artifact.fs == output.fs and artifact.root == output.root:
+            raise ConfigError(f"the output is the input {role}", where=output.url, remedy="choose another output")
+    made = ""
+    with suppress(DamagedError):
+        made = output.manifest.stage if output.complete else ""
+    if made not in ("", stage.name):
+        what = f"a finished artifact of `{made}`, which `{stage.name}` would remove"
+        raise ConfigError(what, where=output.url, remedy="choose another output, or remove this one first")
 
 
 def _next(

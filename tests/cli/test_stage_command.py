@@ -17,6 +17,8 @@ from megahour.cli.command_table import COMMANDS
 from megahour.cli.main import app
 from megahour.cli.stage_command import _next, stage_command
 from megahour.core.config import parse
+from megahour.core.errors import ConfigError
+from megahour.core.receipts import Counts, Manifest
 from megahour.core.store import Artifact
 from megahour.recipes.recipe import load_stage
 from megahour.recipes.stage_table import NEXT, NEXT_OF_CLIPS, STAGES
@@ -66,6 +68,19 @@ def test_train_with_two_workers_trains_with_two(tmp_path: Path) -> None:
     assert Artifact(out).manifest.params["workers"] == 2
     meters = tmp_path.glob(".work/*/meters/steps-*.jsonl")
     assert sorted(path.name for path in meters) == ["steps-00000.jsonl", "steps-00001.jsonl"]
+
+
+def test_an_output_that_is_an_input_or_of_another_stage_is_refused_and_kept(tmp_path: Path) -> None:
+    """It was removed before the stage began: `decode --model M --out M` cost a trained model."""
+    Path(made := str(tmp_path / "model")).mkdir()
+    Path(made, "manifest.json").write_text(Manifest("train", 4, "f", "d", {}, {}, 0, Counts(), {}).to_json(), "utf-8")
+    for options, said in (
+        (["sentences", "--out", made + "/"], "a finished artifact of `train`, which `sentences` would remove"),
+        (["lm-convert", "--lm", made, "--out", made + "/"], "the output is the input lm"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            CliRunner().invoke(stage_command(options[0]), options[1:], catch_exceptions=False)
+        assert Artifact(made).complete
 
 
 def test_the_end_of_a_stage_names_the_likely_next_one_with_what_is_known(tmp_path: Path) -> None:
