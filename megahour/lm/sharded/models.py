@@ -13,9 +13,9 @@ from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.kinds import kind_of
 from megahour.core.stage import Inputs
 from megahour.lm.arpa import parse
-from megahour.lm.arpa.read import BYTE_ORDER_MARK, shown
+from megahour.lm.arpa.read import shown
 from megahour.lm.text.arrays import Float64, Int32
-from megahour.lm.text.compression import unpacked
+from megahour.lm.text.compression import BYTE_ORDER_MARK, unpacked
 from megahour.lm.text.pieces import MAGIC, ByteRange, Piece
 from megahour.lm.text.tokenise import WordTable, padded
 
