@@ -37,6 +37,8 @@ def pooled(scores: Sequence[Artifact], seeds: int = 1) -> Scored:
         own = [
             Reference(r["key"], r["reference"], r["condition"], r["speaker"]) for r in table.select(ABOUT).to_pylist()
         ]
+        if seeds > 1 and score.url in (other.url for other in scores[:number]):
+            raise ConfigError("given twice", where=score.url, remedy="give the scores of each seed once")
         for one in own if seeds == 1 else ():
             for name in (one.key, one.speaker):
                 if name != "" and (other := tested.setdefault(name, number)) != number:

@@ -65,6 +65,8 @@ def test_several_seeds_give_means_over_the_same_speakers(tmp_path: Path, engine:
     )
     with pytest.raises(ConfigError, match="1 of 2 utterances are not tested 3 times"):
         pooled([*ann, *bob[:2]], seeds=3)
+    with pytest.raises(ConfigError, match="given twice"):
+        pooled([*ann[:2], ann[0]], seeds=3)
 
 
 def test_speakers_without_a_name_are_not_taken_for_one_who_is_in_two_folds(tmp_path: Path, engine: LocalEngine) -> None:

@@ -133,7 +133,7 @@ def test_one_channel_of_two(tmp_path: Path) -> None:
 
 
 def test_a_transcript_without_words_is_named(tmp_path: Path) -> None:
-    """For silence, or a channel on which nobody speaks, the command printed nothing."""
+    """Silence, or a channel on which nobody speaks, gets a warning instead of an empty answer."""
     soundfile.write(tmp_path / "still.wav", np.zeros(24_000), 8000)
     soundfile.write(tmp_path / "voice.wav", voice(1.5, 1), 8000)
     asked = [str(tmp_path), "--model", model(tmp_path / "model", "tdnn").url, "--out", str(tmp_path / "out")]
