@@ -24,7 +24,8 @@ from megahour.corpus.transcripts.speaker_names import one_name
 from megahour.features.cepstra_mels import mel_matrix
 from megahour.features.extract import check_features, features_table, write_statistics
 from megahour.features.normalise import CausalMean, Moments
-from megahour.features.params import ImportFeaturesParams
+from megahour.features.params import ImportFeaturesParams, Simulated
+from megahour.features.simulated import simulated
 
 _LINE = re.compile(r"^(.*?)\(([^()\s]+)\)\s*$")
 _FILLER = re.compile(r"^(<[^>]*>|\+\+.*\+\+|\[[^\]]*\])$")
@@ -136,7 +137,17 @@ def plan_import(p: ImportFeaturesParams) -> list[tuple[str, list[CepstraUtteranc
     shards += _shards("unlabelled", speakers[tune + count :], train, p.shards)
     if "" in train:
         shards[-1][1].extend(train[""])  # no file, so no speaker: goes to quarantine there
-    return shards
+    return _of_sets(shards, p)
+
+
+def _of_sets(
+    shards: list[tuple[str, list[CepstraUtterance]]], p: ImportFeaturesParams
+) -> list[tuple[str, list[CepstraUtterance]]]:
+    present = {name for name, _ in shards}
+    if missing := sorted(set(p.sets) - present):
+        what = f"no speaker is in sets {missing}; the sets are {sorted(present)}"
+        raise ConfigError(what, where="import-features", remedy="set `sets` to some of them, or leave it empty")
+    return [(name, shard) for name, shard in shards if not p.sets or name in p.sets]
 
 
 def _check_lists(p: ImportFeaturesParams, *lists: Sequence[CepstraUtterance]) -> None:
@@ -194,18 +205,18 @@ def _shards(
 
 
 def import_shard(p: ImportFeaturesParams, name: str, utterances: Iterable[CepstraUtterance], out: ShardWriter) -> None:
-    """Read, check, normalise and write one shard of the set `name`."""
+    """Read, check, normalise and write one shard of the set `name`, each utterance in each condition."""
     fs, root, _ = open_source(p.source)
     prior = np.array(p.prior or [0.0] * p.dims, np.float32)
-    speaker, mean = None, CausalMean(prior)
+    conditions: list[Simulated | None] = list(p.simulate) or [None]
+    speaker, means = None, [CausalMean(prior) for _ in conditions]
     moments = Moments.zero(p.mels or p.dims)
     to_mels = mel_matrix(p.dims, p.mels) if p.mels else None
     rows: list[dict[str, Any]] = []
     arrays: list[NDArray[np.float16]] = []
     for utterance in utterances:
-        out.came_in()
         if utterance.speaker != speaker:
-            speaker, mean = utterance.speaker, CausalMean(prior)
+            speaker, means = utterance.speaker, [CausalMean(prior) for _ in conditions]
         try:
             if utterance.reason:
                 raise BadRecord(utterance.reason, f"{p.extension} file of {utterance.name}")
@@ -213,24 +224,31 @@ def import_shard(p: ImportFeaturesParams, name: str, utterances: Iterable[Cepstr
                 cepstra = read_cepstra(file.read(), p.dims)
             check_features(cepstra, utterance.name)
         except BadRecord as bad:
+            out.came_in()
             out.quarantine(utterance.name, bad.reason, bad.detail, source=utterance.path or p.source)
             continue
-        features = mean.apply(cepstra)
-        if to_mels is not None:
-            features = features @ to_mels
-        moments.add(features)
-        arrays.append(features.astype(np.float16))
-        rows.append(
-            {
-                "key": key_of("cepstra", p.corpus, utterance.name),
-                "speaker": utterance.speaker,
-                "frames": len(features),
-                "text": utterance.text,
-                "set": name,
-                "condition": p.condition,
-            }
-        )
-        out.kept()
+        for condition, mean in zip(conditions, means, strict=True):
+            row = _row(p, name, utterance, condition)
+            recorded = cepstra if condition is None else simulated(condition, cepstra, row["key"], FRAME_S)
+            features = mean.apply(recorded)
+            if to_mels is not None:
+                features = features @ to_mels
+            moments.add(features)
+            arrays.append(features.astype(np.float16))
+            rows.append({**row, "frames": len(features)})
+        out.kept_all(len(conditions))
     out.table(features_table(rows, arrays), ".arrow")
     write_statistics(out, moments, moments.frames * FRAME_S)
     out.tags["set"] = name
+
+
+def _row(p: ImportFeaturesParams, name: str, utterance: CepstraUtterance, simulate: str | None) -> dict[str, Any]:
+    """The columns of an utterance, in its own or in a simulated condition, but for its frames."""
+    key = key_of("cepstra", p.corpus, utterance.name)
+    return {
+        "key": key if simulate is None else key_of("simulated", simulate, key),
+        "speaker": utterance.speaker,
+        "text": utterance.text,
+        "set": name,
+        "condition": p.condition if simulate is None else f"{simulate} (simulated)",
+    }

@@ -127,6 +127,9 @@ class WaveformParams(Options):
         return self
 
 
+Simulated = Literal["channel", "noise", "reverb"]
+
+
 class ImportFeaturesParams(Params):
     """Import published cepstra in Sphinx's format.
 
@@ -163,6 +166,11 @@ class ImportFeaturesParams(Params):
     """Name of the corpus. It is part of every key."""
     condition: str = ""
     """Recording condition."""
+    sets: list[str] = Field([], json_schema_extra=LATER)
+    """Sets to import, such as [test]. Empty: all."""
+    simulate: list[Simulated] = Field([], json_schema_extra=LATER)
+    """Import each utterance once in each of these conditions, simulated on its cepstra, in place of the recorded one.
+    Use it for test sets whose audio is not published; noise and rooms in audio are harder."""
     prior: list[float] = Field([])
     """Values with which the causal mean of a speaker starts, one per cepstrum (`dims`). Empty: zeros."""
     stats_sets: list[str] = Field([])
@@ -174,6 +182,8 @@ class ImportFeaturesParams(Params):
     def _check(self) -> ImportFeaturesParams:
         if self.prior and len(self.prior) != self.dims:
             raise ValueError(f"prior has {len(self.prior)} values, dims is {self.dims}")
+        if len(set(self.simulate)) < len(self.simulate):
+            raise ValueError(f"simulate {self.simulate} names a condition twice")
         if 0 < self.mels < self.dims:
             raise ValueError(
                 f"mels = {self.mels} is below dims, {self.dims}: cepstra have no more dimensions than mels"

@@ -22,6 +22,7 @@ from megahour.features.cepstra_mels import mel_matrix
 from megahour.features.cepstra_stage import ImportFeatures
 from megahour.features.normalise import CausalMean
 from megahour.features.params import ImportFeaturesParams
+from megahour.features.simulated import simulated as under
 from megahour.runner.runner import run_stage
 
 DIMS = 4
@@ -203,6 +204,37 @@ def test_bad_files_go_to_quarantine_with_their_reasons(corpus: Path, tmp_path: P
     assert max(np.abs(output.summary["mean"])) < 100, "an absurd file has no part in the statistics"
     with pytest.raises(TooManyBad):
         run_stage(ImportFeatures(), params(corpus, max_bad=0.1), {}, Artifact(tmp_path / "strict"), engine)
+
+
+def test_each_utterance_comes_once_in_each_simulated_condition(
+    corpus: Path, tmp_path: Path, engine: LocalEngine
+) -> None:
+    (next((corpus / "feat" / "test").glob("*/u1.mfc"))).unlink()
+    recorded, simulated = Artifact(tmp_path / "recorded"), Artifact(tmp_path / "simulated")
+    run_stage(ImportFeatures(), params(corpus, sets=["test"], max_bad=0.2), {}, recorded, engine)
+    conditions = params(corpus, sets=["test"], max_bad=0.2, simulate=["noise", "reverb"])
+    counts = run_stage(ImportFeatures(), conditions, {}, simulated, engine).counts
+    assert (counts.came_in, counts.kept, counts.dropped) == (11, 10, {"missing-file": 1})
+    columns = [(row["text"], row["speaker"], row["frames"], row["condition"]) for row in rows(simulated)]
+    assert columns == [
+        (row["text"], row["speaker"], row["frames"], condition)
+        for row in rows(recorded)
+        for condition in ("noise (simulated)", "reverb (simulated)")
+    ]
+    assert len({row["key"] for row in rows(simulated) + rows(recorded)}) == 15
+    mean = CausalMean(np.array(PRIOR, np.float32))
+    own = [row for row in rows(simulated) if row["condition"].startswith("reverb") and row["speaker"] == "sp0"]
+    for row, i in zip(own, (0, 2), strict=True):  # a mean of its own for each condition of a speaker
+        key = key_of("simulated", "reverb", key_of("cepstra", "toy", f"u{i}"))
+        expected = mean.apply(under("reverb", cepstra(i), key, 0.01))
+        np.testing.assert_array_equal(row["features"], expected.astype(np.float16).ravel())
+
+
+def test_sets_without_speakers_and_a_condition_named_twice_are_refused(corpus: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no speaker is in sets \['tune'\]"):
+        plan_import(params(corpus, sets=["tune"]))
+    with pytest.raises(ValueError, match="names a condition twice"):
+        params(corpus, simulate=["noise", "noise"])
 
 
 def planned(p: ImportFeaturesParams) -> list[tuple[str, list[list[str]]]]:
