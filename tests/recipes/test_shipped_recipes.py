@@ -27,6 +27,7 @@ def test_they_are_listed_with_what_they_are_about() -> None:
             "clips",
             "demo",
             "demo-end-to-end",
+            "demo-sequence",
             "fsdd",
             "fsdd-end-to-end",
             "fsdd-takes",
