@@ -83,6 +83,16 @@ def test_an_output_that_is_an_input_or_of_another_stage_is_refused_and_kept(tmp_
         assert Artifact(made).complete
 
 
+def test_what_differs_is_said_before_a_finished_artifact_is_made_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = str(tmp_path / "text")
+    for count, said in (("8", []), ("8", []), ("12", [f"{out} was finished, and is made again: count 8 → 12"])):
+        caplog.clear()
+        CliRunner().invoke(stage_command("sentences"), ["--out", out, "--count", count, "--workers", "1"])
+        assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == said
+
+
 def test_the_end_of_a_stage_names_the_likely_next_one_with_what_is_known(tmp_path: Path) -> None:
     out = str(tmp_path / "text")
     done = CliRunner().invoke(stage_command("sentences"), ["--out", out, "--count", "8", "--workers", "1"])
