@@ -13,6 +13,12 @@ from megahour.core.errors import ConfigError, nearest
 # Raised by PyYAML's constructors for values that do not fit their tag (`!!int abc`) and for dates like 2020-13-01.
 _BAD_VALUES = (ValueError, LookupError, AttributeError, TypeError)
 MOST_COPIES = 100_000  # values that aliases may add: ten short lines of aliases to aliases can stand for billions
+REMEDIES = {  # by what PyYAML's message contains
+    "'\\t'": "indent with spaces, not with tabs",
+    "alias": 'a value that begins with * is an alias; put text in "…"',
+    "tag '": 'a value that begins with ! is a tag, which has no meaning here; put text in "…"',
+    "another document": "keep one document; a line --- begins another",
+}
 
 
 class _Loader(yaml.SafeLoader):
@@ -92,9 +98,7 @@ def parse_yaml(text: str, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = ", ".join(part for part in (error.context, error.problem) if part)
-        remedy = "indent with spaces, not with tabs" if "'\\t'" in what else ""
-        if "alias" in what:
-            remedy = 'a value that begins with * is an alias; put text in "…"'
+        remedy = next((remedy for part, remedy in REMEDIES.items() if part in what), "")
         line = f"{where}:{mark.line + 1}" if mark else where
         raise ConfigError(f"not valid YAML: {what}", where=line, remedy=remedy) from None
     except yaml.YAMLError as error:

@@ -39,6 +39,8 @@ def test_a_section_may_change_what_an_anchor_brings_and_no_other_section_changes
     [
         ("a:\n\t- 1\n", "r.yaml:2", "not valid YAML", "indent with spaces, not with tabs"),
         ("a: 1\nb: *gone\n", "r.yaml:2", "alias", "a value that begins with * is an alias"),
+        ("a: 1\nb: !foo 1\n", "r.yaml:2", "the tag '!foo'", "a value that begins with ! is a tag"),
+        ("a: 1\n---\nb: 2\n", "r.yaml:2", "another document", "keep one document"),
         ("a: [1\nb: 2\n", "r.yaml:2", "while parsing a flow sequence", ""),
         ("a: !!int abc\n", "r.yaml", "a value cannot be read", ""),
         ("a: 2020-13-01\n", "r.yaml", "a value cannot be read", ""),
