@@ -185,6 +185,8 @@ def _counts(reader: _LineBuffer) -> list[int]:
     if not sizes or line != b"\\1-grams:":
         reader.line -= 1
         reader.fail(f"expected '\\1-grams:' after the counts, found {shown(line)}")
+    if not sizes[0]:
+        reader.fail("it has no words: ngram 1=0")
     return sizes
 
 

@@ -246,6 +246,7 @@ def test_a_file_of_many_blocks_is_read_whole(tmp_path: Path, monkeypatch: pytest
         (arpa_of("-1\ta b", "-1\tb a", counts=(3, 10**11)), "the header has 100,000,000,000 2-grams"),
         (arpa_of("-1\ta b", "-1\tb a", counts=(3, 2, 1)), r"expected '\\\\3-grams:', found"),
         (arpa_of("-1\ta b", "-1\tb a", counts=(10**13, 2)), "expected 'ngram 1=COUNT'"),
+        (arpa_of(counts=(0, 0)), "it has no words"),
         (arpa_of("-1\ta b", "-1\tb a").replace("2-grams:", "3-grams:"), r"expected '\\\\2-grams:', found"),
         (arpa_of("-1\ta b", "-1\tb a").replace("ngram 2=2", "ngram 2=x"), "expected 'ngram 2=COUNT'"),
         ("", "no line"),
