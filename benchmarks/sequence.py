@@ -77,7 +77,7 @@ def main() -> None:
     def criterion(name: Criterion) -> Callable[[], object]:
         def one() -> object:
             x = logits.clone().requires_grad_()
-            loss = sequence_loss(x, lengths, labels, graph, criterion=name, scale=SCALE, silence=SILENCE).loss
+            loss = sequence_loss(x, lengths, labels, graph, criterion=name, scale=SCALE, silence=[SILENCE]).loss
             return torch.autograd.grad(loss.sum(), x)
 
         return one

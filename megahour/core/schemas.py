@@ -66,6 +66,8 @@ DUPLICATES = _table("key duplicate_of kind similarity")
 SELECTION = pa.schema([*UTTERANCES, *_table("set shard")])
 
 FEATURES = _table("key speaker frames text set condition features")
+TAGGED_TEXTS = _table("key text")
+"""Beside features: transcripts with the tags of noises, which `text` of the features lacks."""
 MEANS = _table("key shard offset size samples rate_hz count mean")
 SENONE_ALIGNMENTS = _table("key frames senones")
 

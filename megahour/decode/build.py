@@ -18,13 +18,15 @@ from numpy.typing import NDArray
 from megahour.core.errors import ConfigError, StageError, StoreError
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.decode.cross_word import cross_word_graph
 from megahour.decode.graph import Graph, build_graph, hmm
+from megahour.decode.lexicon_fst import Pauses
 from megahour.decode.params import GraphParams
 from megahour.lm.arpa.model import NgramModel
 from megahour.lm.query.convert import read_lm
 from megahour.units.fst import from_bytes, from_columns, to_bytes
 from megahour.units.hmm import Units, read_units
-from megahour.units.lexicon import Lexicon, lexicon_of, read_probabilities
+from megahour.units.lexicon import Lexicon, Probabilities, lexicon_of, read_probabilities
 
 History = tuple[int, ...]
 END = -1
@@ -145,12 +147,13 @@ def read_graph(artifact: Artifact) -> tuple[Graph, dict[str, Any]]:
 def pronounced(lexicon: Lexicon, units: Units | Sequence[str]) -> dict[str, list[list[int]]]:
     """Each word's pronunciations as labels: senones of `units`, or numbers of tokens, of which 0 is the blank.
 
-    Pronunciations with an unknown phone are left out.
+    Pronunciations with an unknown phone are left out. With contexts across words, each is there in all its contexts.
     """
     if isinstance(units, Units):
         known = set(units.trees)
         return {
-            word: [units.senones_of(way) for way in ways if known.issuperset(way)] for word, ways in lexicon.items()
+            word: [spelled for way in ways if known.issuperset(way) for spelled in units.spellings(way)]
+            for word, ways in lexicon.items()
         }
     numbers = {token: number for number, token in enumerate(units) if number}
     return {
@@ -164,6 +167,8 @@ Made = tuple[Graph, dict[str, Any], list[str]]
 
 def _hmm_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexicon) -> Made:
     units = read_units(inputs["units"])
+    if units.cross_word:
+        return _cross_word_graph(p, inputs, model, lexicon, units)
     spelled = pronounced(lexicon, units)
     unspelled = [word for word, sequences in spelled.items() if not sequences]
     graph = build_graph(
@@ -173,10 +178,28 @@ def _hmm_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexic
         costs=_costs(inputs["lexicon"], units),
         silence=units.silence,
         silence_probability=p.silence_probability,
+        noises=units.pauses[1:],
+        noise_probability=p.noise_probability,
         self_loop=p.self_loop,
         word_cost=p.word_cost,
     )
     return graph, _about_units(units, inputs), unspelled
+
+
+def _cross_word_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexicon, units: Units) -> Made:
+    known = set(units.trees)
+    spelled = {word: [way for way in ways if known.issuperset(way)] for word, ways in lexicon.items()}
+    costs = {(word, tuple(way.split())): -math.log(share) for (word, way), share in _shares(inputs["lexicon"]).items()}
+    graph = cross_word_graph(
+        model,
+        {word: ways for word, ways in spelled.items() if ways},
+        units,
+        pauses=Pauses(units.silence, p.silence_probability, units.pauses[1:], p.noise_probability),
+        self_loop=p.self_loop,
+        word_cost=p.word_cost,
+        costs=costs,
+    )
+    return graph, _about_units(units, inputs), [word for word, ways in spelled.items() if not ways]
 
 
 def _about_units(units: Units, inputs: Inputs) -> dict[str, Any]:
@@ -184,6 +207,7 @@ def _about_units(units: Units, inputs: Inputs) -> dict[str, Any]:
     return {
         "labels": units.size,
         "silence": units.silence,
+        **({"noises": units.pauses[1:]} if units.noises else {}),
         "priors": list(units.priors),
         "units_digest": inputs["units"].manifest.digest,
     }
@@ -191,16 +215,20 @@ def _about_units(units: Units, inputs: Inputs) -> dict[str, Any]:
 
 def _costs(lexicon: Artifact, units: Units) -> dict[tuple[str, tuple[int, ...]], float]:
     """-ln p of each pronunciation in senones, if stage `pronunciations` estimated it; identical ones add up."""
-    if ".lexiconp.txt" not in next(lexicon.each_receipt()).files:
-        return {}
-    text = lexicon.read_bytes(0, ".lexiconp.txt").decode()
     shares: dict[tuple[str, tuple[int, ...]], float] = {}
-    for (word, way), probability in read_probabilities(text, where=lexicon.url).items():
+    for (word, way), probability in _shares(lexicon).items():
         phones = way.split()
         if set(units.trees).issuperset(phones):
             spelled = word, tuple(units.senones_of(phones))
             shares[spelled] = shares.get(spelled, 0.0) + probability
     return {spelled: -math.log(share) for spelled, share in shares.items() if share < 1}
+
+
+def _shares(lexicon: Artifact) -> Probabilities:
+    """The probability of each pronunciation, if stage `pronunciations` estimated it."""
+    if ".lexiconp.txt" not in next(lexicon.each_receipt()).files:
+        return {}
+    return read_probabilities(lexicon.read_bytes(0, ".lexiconp.txt").decode(), where=lexicon.url)
 
 
 def _ctc_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexicon) -> Made:

@@ -2,10 +2,10 @@
 
     HCLG = H ∘ min(det(L ∘ G))        (Mohri, Pereira & Riley 2008, with `#` symbols that keep L ∘ G determinizable)
 
-L reads labels (senones, or CTC tokens) and writes words. Context is inside words only, so L maps a word directly to its
-labels and there is no separate C. After every word, and before the first, silence may follow. G is `grammar.grammar`.
-A graph's input label is label + 1: 0 is epsilon. Its costs are in nats; determinization is in the tropical semiring, so
-the cheapest path is that of L ∘ G, up to DELTA per arc.
+L reads labels (senones, or CTC tokens) and writes words. Context is inside words, so L maps a word to its labels and
+there is no separate C; `cross_word` has an L with contexts across words. After every word, and before the first,
+silence and noises may follow. G is `grammar.grammar`. A graph's input label is label + 1: 0 is epsilon. Its costs are
+in nats; determinization is in the tropical semiring, so the cheapest path is that of L ∘ G, up to DELTA per arc.
 
 H, topology `hmm`: each label is one state that lasts at least a frame and repeats with probability `self_loop`. The
 repeat is a loop on the state *behind* the label's arc. States that several labels enter get one looping state per label
@@ -20,13 +20,14 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import kaldifst
 import numpy as np
 
 from megahour.core.errors import MegahourError
 from megahour.decode.grammar import grammar
+from megahour.decode.lexicon_fst import Pauses, lexicon_fst
 from megahour.lm.arpa.model import NgramModel
 from megahour.units.fst import FstArrays, Int32, from_bytes, from_columns, to_bytes
 
@@ -51,6 +52,8 @@ Topology = Literal["hmm", "ctc"]
 Pronunciations = Mapping[str, Sequence[Sequence[int]]]
 """Words and their pronunciations as label sequences."""
 
+Ways = TypeVar("Ways")
+
 CTC_LIMIT = 2000
 DELTA = 1e-4
 """Costs closer than this (nats) count as equal when states are merged."""
@@ -71,6 +74,8 @@ def build_graph(
     *,
     silence: int | None = None,
     silence_probability: float = 0.5,
+    noises: Sequence[int] = (),
+    noise_probability: float = 0.05,
     separator: int | None = None,
     topology: Topology = "hmm",
     self_loop: float = 0.5,
@@ -83,38 +88,50 @@ def build_graph(
     ----------
     labels: how many labels there are (S), blank included.
     silence: label that may come after words and before the first; None for no silence.
+    noises: labels that may come wherever silence may, in any number; `noise_probability` is that of one more of any.
     separator: label that must come between words instead, such as the space of character models.
     word_cost: added for each word, in nats (an insertion penalty).
     costs: added for a word with these labels, in nats: how rare the pronunciation is.
 
     Raises
     ------
-    MegahourError: no word is in both the model and the lexicon, or a label is out of range.
+    MegahourError: no word is in both the model and the lexicon, a label is out of range, or probabilities of silence
+        and noise sum to 1 or more.
     """
-    known = model.vocabulary.ids
-    lexicon = {word: pronunciations[word] for word in sorted(pronunciations) if word in known}
+    lexicon = known_words(pronunciations, model)
+    _check_labels(lexicon, labels, blank=topology == "ctc")
+    words = ["<eps>", *lexicon]
+    numbers = {word: number for number, word in enumerate(words) if number}
+    read = lexicon_fst(
+        [(numbers[word], tuple(labels_)) for word, all_ in lexicon.items() for labels_ in all_],
+        backoff=(labels + 1, len(words)),
+        pauses=Pauses(silence, silence_probability, tuple(noises), noise_probability),
+        separator=separator,
+        word_cost=word_cost,
+        costs={(numbers[word], way): cost for (word, way), cost in (costs or {}).items() if word in numbers},
+    )
+    composed = with_grammar(read, model, words, labels)
+    return Graph(hmm(composed, self_loop) if topology == "hmm" else _ctc(composed, labels), words)
+
+
+def known_words(pronunciations: Mapping[str, Ways], model: NgramModel) -> dict[str, Ways]:
+    """The words that have a pronunciation and a unigram, sorted. Raises MegahourError: there is none."""
+    lexicon = {word: pronunciations[word] for word in sorted(pronunciations) if word in model.vocabulary.ids}
     if not lexicon:
         raise MegahourError(
             f"none of the lexicon's {len(pronunciations)} words is in the language model",
             remedy="make both from the same text, in the same case",
         )
-    _check_labels(lexicon, labels, blank=topology == "ctc")
-    words = ["<eps>", *lexicon]
+    return lexicon
+
+
+def with_grammar(lexicon: FstArrays, model: NgramModel, words: Sequence[str], labels: int) -> FstArrays:
+    """min(det(L ∘ G)), without the symbols above `labels` that keep it determinizable.
+
+    L reads label + 1 and writes numbers of `words`; it reads `labels` + 1 and writes `len(words)` for a back-off.
+    """
     numbers = {word: number for number, word in enumerate(words) if number}
-    backoff_word, backoff_input = len(words), labels + 1
-    lexicon_fst = _lexicon(
-        [(numbers[word], tuple(labels_)) for word, all_ in lexicon.items() for labels_ in all_],
-        backoff=(backoff_input, backoff_word),
-        silence=silence,
-        silence_probability=silence_probability,
-        separator=separator,
-        word_cost=word_cost,
-        costs={(numbers[word], way): cost for (word, way), cost in (costs or {}).items() if word in numbers},
-    )
-    composed = _compose(lexicon_fst, grammar(model, numbers, backoff_word))
-    composed = _without_disambiguation(composed, labels)
-    fst = hmm(composed, self_loop) if topology == "hmm" else _ctc(composed, labels)
-    return Graph(fst, words)
+    return _without_disambiguation(_compose(lexicon, grammar(model, numbers, len(words))), labels)
 
 
 def _check_labels(lexicon: Pronunciations, labels: int, *, blank: bool) -> None:
@@ -127,60 +144,6 @@ def _check_labels(lexicon: Pronunciations, labels: int, *, blank: bool) -> None:
                     f"{labels - 1}",
                     remedy="make the lexicon with the same units as the graph",
                 )
-
-
-def _disambiguated(entries: list[tuple[int, tuple[int, ...]]]) -> list[tuple[int, tuple[int, ...], int]]:
-    """(word, labels, j): j > 0 asks for the symbol #j after labels that other words share or begin with."""
-    unique = sorted(set(entries))
-    prefixes = {labels[:n] for _, labels in unique for n in range(1, len(labels))}
-    shared: dict[tuple[int, ...], int] = {}
-    for _, labels in unique:
-        shared[labels] = shared.get(labels, 0) + 1
-    used: dict[tuple[int, ...], int] = {}
-    result = []
-    for word, labels in unique:
-        j = 0
-        if shared[labels] > 1 or labels in prefixes:
-            j = used[labels] = used.get(labels, 0) + 1
-        result.append((word, labels, j))
-    return result
-
-
-def _lexicon(
-    entries: list[tuple[int, tuple[int, ...]]],
-    *,
-    backoff: tuple[int, int],
-    silence: int | None,
-    silence_probability: float,
-    separator: int | None,
-    word_cost: float,
-    costs: Mapping[tuple[int, tuple[int, ...]], float],
-) -> FstArrays:
-    """L; `#j` is input label `backoff[0] + j`.
-
-    State 0 lies before optional silence, 1 before words; words end in 0. With a separator, words end in 2, from where
-    it leads to 1, or the end is 3. Where words begin or the sentence ends, `#0` passes through.
-    """
-    arcs: list[tuple[int, int, int, float, int]] = [(1, *backoff, 0.0, 1)]
-    skip_cost = 0.0
-    if silence is not None:
-        skip_cost = -math.log(1 - silence_probability)
-        arcs.append((0, silence + 1, 0, -math.log(silence_probability), 1))
-    arcs.append((0, 0, 0, skip_cost, 1))
-    states, word_end, end = 2, 0, 1
-    if separator is not None:
-        arcs += [(2, separator + 1, 0, 0.0, 1), (2, 0, 0, 0.0, 3), (3, *backoff, 0.0, 3)]
-        states, word_end, end = 4, 2, 3
-    for word, labels, j in _disambiguated(entries):
-        inputs = [label + 1 for label in labels] + ([backoff[0] + j] if j else [])
-        path = [1, *range(states, states + len(inputs) - 1), word_end]
-        states += len(inputs) - 1
-        rest = len(inputs) - 1
-        weights = [word_cost + costs.get((word, labels), 0.0)] + [0.0] * rest
-        arcs += zip(path[:-1], inputs, [word] + [0] * rest, weights, path[1:], strict=True)
-    final = np.full(states, np.inf, np.float32)
-    final[end] = 0.0
-    return from_columns(0, final, *zip(*arcs, strict=True))
 
 
 def _compose(lexicon: FstArrays, language: FstArrays) -> FstArrays:

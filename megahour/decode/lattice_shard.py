@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,23 +32,23 @@ Span = tuple[int, int]
 
 
 def word_spans(
-    words: Sequence[str], labels: Sequence[int], ways: Mapping[str, Sequence[Sequence[int]]], silence: int | None
+    words: Sequence[str], labels: Sequence[int], ways: Mapping[str, Sequence[Sequence[int]]], pauses: Collection[int]
 ) -> list[Span] | None:
     """First frame of each word and the frame behind its last; None where the labels do not spell the words.
 
-    ways: pronunciations as labels, each of which lasts a frame or more. silence: label that may lie around words.
+    ways: pronunciations as labels, each of which lasts a frame or more. pauses: labels that may lie around words.
     """
     ends: dict[int, Any] = {0: ()}  # where the words so far may end, with their spans: ((begin, end), those before)
     for word in words:
         after: dict[int, Any] = {}
         for end, before in ends.items():
-            for begin in _behind_silence(labels, end, silence):
+            for begin in _behind_pauses(labels, end, pauses):
                 for way in ways.get(word, ()):
                     for stop in _stops(labels, begin, way):
                         after.setdefault(stop, ((begin, stop), before))
         ends = after
     for end, spans in ends.items():
-        if all(label == silence for label in labels[end:]):
+        if all(label in pauses for label in labels[end:]):
             found = []
             while spans:
                 span, spans = spans
@@ -57,10 +57,10 @@ def word_spans(
     return None
 
 
-def _behind_silence(labels: Sequence[int], frame: int, silence: int | None) -> list[int]:
-    """The frame, and those that silence leads to; most of it first, so that words are short where both fit."""
+def _behind_pauses(labels: Sequence[int], frame: int, pauses: Collection[int]) -> list[int]:
+    """The frame, and those that pauses lead to; the last first, so that words are short where several fit."""
     stop = frame
-    while stop < len(labels) and labels[stop] == silence:
+    while stop < len(labels) and labels[stop] in pauses:
         stop += 1
     return list(range(stop, frame - 1, -1))
 
@@ -83,10 +83,10 @@ Inputs = Mapping[str, Artifact]
 
 @dataclass(frozen=True)
 class WordSpeller:
-    """Each word's pronunciations as sequences of labels, and the label of silence."""
+    """Each word's pronunciations as sequences of labels, and the labels of silence and noises."""
 
     ways: Mapping[str, Sequence[Sequence[int]]]
-    silence: int | None
+    pauses: Collection[int]
 
 
 def lattices_shard(p: LatticesParams, inputs: Inputs, shard: int, out: ShardWriter, ctx: Context) -> None:
@@ -149,7 +149,7 @@ def _speller(inputs: Inputs) -> WordSpeller | None:
         return None
     units = read_units(inputs["units"])
     lexicon = lexicon_of(inputs["lexicon"])
-    return WordSpeller(pronounced(lexicon, units), units.silence)
+    return WordSpeller(pronounced(lexicon, units), units.pauses)
 
 
 def _texts(texts: Artifact, shard: int) -> dict[int, str]:
@@ -171,7 +171,7 @@ def _spans(lattice: Lattice, best: BestPath, speller: WordSpeller | None) -> tup
     """
     if speller is not None and len(lattice.labels):
         labels = lattice.labels_of(best.arcs).tolist()
-        spans = word_spans(best.words, labels, speller.ways, speller.silence)
+        spans = word_spans(best.words, labels, speller.ways, speller.pauses)
         if spans is not None:
             return spans, True
     arcs = [arc for arc in best.arcs if lattice.word[arc]]

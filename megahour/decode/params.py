@@ -20,6 +20,8 @@ class GraphParams(Params):
     """Probability that a senone lasts another frame."""
     silence_probability: float = Field(0.5, gt=0, lt=1)
     """Probability of silence between words."""
+    noise_probability: float = Field(0.05, gt=0, lt=1, json_schema_extra=LATER)
+    """Probability of a noise between words, if `units` have phones for noise. Lower it if words are lost to them."""
     word_cost: float = 0.0
     """Insertion penalty per word, in nats. Raise it to get fewer words."""
     order: int = Field(3, ge=2, le=8, json_schema_extra=LATER)

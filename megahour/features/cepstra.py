@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.records import key_of
+from megahour.core.schemas import TAGGED_TEXTS
 from megahour.core.writer import ShardWriter
 from megahour.corpus.ingest.sources import list_source, open_source
 from megahour.corpus.transcripts.speaker_names import one_name
@@ -25,6 +27,7 @@ from megahour.features.cepstra_mels import mel_matrix
 from megahour.features.extract import check_features, features_table, write_statistics
 from megahour.features.normalise import CausalMean, Moments
 from megahour.features.params import ImportFeaturesParams, Simulated
+from megahour.features.sets import TAGGED
 from megahour.features.simulated import simulated
 
 _LINE = re.compile(r"^(.*?)\(([^()\s]+)\)\s*$")
@@ -70,11 +73,21 @@ def clean_transcript(text: str) -> str:
     >>> clean_transcript("<s> READ(2) IT ++noise++ </s>")
     'read it'
     """
-    words = (_VARIANT.sub("", word) for word in text.split() if not _FILLER.match(word))
-    return " ".join(words).lower()
+    return tagged_transcript(" ".join(word for word in text.split() if not _FILLER.match(word)))
 
 
-def parse_transcription(lines: Iterable[str], where: str) -> list[tuple[str, str]]:
+def tagged_transcript(text: str) -> str:
+    """Words and fillers in lower case, without pronunciation numbers.
+
+    >>> tagged_transcript("READ(2) IT ++NOISE++")
+    'read it ++noise++'
+    """
+    return " ".join(_VARIANT.sub("", word) for word in text.split()).lower()
+
+
+def parse_transcription(
+    lines: Iterable[str], where: str, clean: Callable[[str], str] = clean_transcript
+) -> list[tuple[str, str]]:
     """(utterance, clean text) of each line.
 
     Raises
@@ -95,7 +108,7 @@ def parse_transcription(lines: Iterable[str], where: str) -> list[tuple[str, str
             )
         if match[2] in texts:
             raise ConfigError(f"utterance {match[2]} is listed twice", where=f"{where}:{number}")
-        texts[match[2]] = clean_transcript(match[1])
+        texts[match[2]] = clean(match[1])
     return list(texts.items())
 
 
@@ -162,7 +175,7 @@ def _listed(url: str, paths: dict[str, list[str]], p: ImportFeaturesParams) -> l
 
     with fsspec.open(url, "r", encoding="utf-8") as file:
         try:
-            lines = parse_transcription(file, url)
+            lines = parse_transcription(file, url, tagged_transcript if p.fillers else clean_transcript)
         except UnicodeDecodeError as error:
             what = f"not UTF-8: byte {error.object[error.start]:#04x}"
             raise ConfigError(what, where=url, remedy="iconv -f latin1 -t utf-8 FILE, with its encoding") from None
@@ -214,6 +227,7 @@ def import_shard(p: ImportFeaturesParams, name: str, utterances: Iterable[Cepstr
     to_mels = mel_matrix(p.dims, p.mels) if p.mels else None
     rows: list[dict[str, Any]] = []
     arrays: list[NDArray[np.float16]] = []
+    tagged: list[str] = []
     for utterance in utterances:
         if utterance.speaker != speaker:
             speaker, means = utterance.speaker, [CausalMean(prior) for _ in conditions]
@@ -236,8 +250,11 @@ def import_shard(p: ImportFeaturesParams, name: str, utterances: Iterable[Cepstr
             moments.add(features)
             arrays.append(features.astype(np.float16))
             rows.append({**row, "frames": len(features)})
+            tagged.append(utterance.text)
         out.kept_all(len(conditions))
     out.table(features_table(rows, arrays), ".arrow")
+    if p.fillers:
+        out.table(pa.table([[row["key"] for row in rows], tagged], TAGGED_TEXTS), TAGGED)
     write_statistics(out, moments, moments.frames * FRAME_S)
     out.tags["set"] = name
 
@@ -248,7 +265,7 @@ def _row(p: ImportFeaturesParams, name: str, utterance: CepstraUtterance, simula
     return {
         "key": key if simulate is None else key_of("simulated", simulate, key),
         "speaker": utterance.speaker,
-        "text": utterance.text,
+        "text": clean_transcript(utterance.text) if p.fillers else utterance.text,
         "set": name,
         "condition": p.condition if simulate is None else f"{simulate} (simulated)",
     }

@@ -149,6 +149,9 @@ class ImportFeaturesParams(Params):
     """Transcription file of the training set, with lines `WORDS (utterance)`."""
     test: str = ""
     """Transcription file of the test set."""
+    fillers: bool = Field(False, json_schema_extra=LATER)
+    """Keep the lines' fillers, such as `++noise++`, beside the features, for `noises` of `senones`. Texts have words
+    alone in any case."""
     speaker_pattern: str = r"([^/]+)/[^/]+$"
     """Regular expression whose group matches the speaker in a file's path."""
     labelled: Share = 0.2

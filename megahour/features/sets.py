@@ -10,6 +10,9 @@ from megahour.core.stage import Task
 from megahour.core.store import Artifact
 from megahour.features.params import SHIFT_S, frame_seconds
 
+TAGGED = ".tagged.parquet"
+"""Suffix of a table of TAGGED_TEXTS beside features."""
+
 
 def frame_seconds_of(features: Artifact) -> float:
     """Seconds from one frame of *features* to the next; 10 ms for audio of several rates and for published cepstra."""

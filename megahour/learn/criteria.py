@@ -50,7 +50,7 @@ class SequenceGoal:
     options: SequenceOptions
     graph: ArcGraph | None
     log_priors: Tensor
-    silence: int
+    silence: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ def _of_sentences(logits: Tensor, batch: DeviceBatch, goal: SequenceGoal) -> Los
         log_priors=goal.log_priors.to(logits.device, non_blocking=True),
         scale=options.acoustic_scale,
         smoothing=options.smoothing,
-        silence=None if isinstance(options, SmbrOptions) and options.silence else goal.silence,
+        silence=() if isinstance(options, SmbrOptions) and options.silence else goal.silence,
         reject=options.reject,
     )
     right = (logits.detach().argmax(dim=2) == labels).sum()  # the label of padding is no senone

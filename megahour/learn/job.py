@@ -187,7 +187,7 @@ def _sequence(p: TrainParams, inputs: Inputs, initial: InitialModel | None) -> S
     units = read_units(artifact)
     log_priors = np.log(np.maximum(units.priors, PRIOR_FLOOR)).astype(np.float32)
     graph = read_denominator(inputs["graph"], artifact) if "graph" in inputs else None
-    return SequenceGoal(p.criterion, p.goal, graph, torch.from_numpy(log_priors), units.silence)
+    return SequenceGoal(p.criterion, p.goal, graph, torch.from_numpy(log_priors), units.pauses)
 
 
 def _tagged(p: TrainParams, inputs: Inputs, labels: Labels) -> TaggedLabels:

@@ -155,7 +155,7 @@ class SmbrOptions(SequenceOptions):
     """State-level minimum Bayes risk: maximises the expected frame accuracy over all paths of a graph or lattice."""
 
     silence: bool = False
-    """Count silence as correct where it is aligned. Try it when words are inserted in pauses."""
+    """Count silence and noises as correct where they are aligned. Try it when words are inserted in pauses."""
 
 
 class SpeechOptions(CriterionOptions):

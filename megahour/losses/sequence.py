@@ -6,16 +6,17 @@ all paths. The criteria and their gradients by the scores are:
     MMI    -log (sum over the paths of the aligned senones / sum over all paths)      gradient: γ - [v = a_t]
     sMBR    expected number of frames that differ from the alignment                  gradient: -γ (F | v - F)
 
-As in Kaldi (Veselý et al., "Sequence-discriminative training of deep neural networks", 2013), silence frames never
-count as correct by default, not even where silence is aligned. Counting them reduces insertions in pauses, like Kaldi's
-`one-silence-class`. Frame rejection is from the same paper. F-smoothing is from Su et al., "Error back propagation for
-sequence training of context-dependent deep networks", 2013. It replaces I-smoothing (Povey, 2003), which interpolates
-the counts of Gaussians with those of maximum likelihood; a network has no counts, and cross entropy is its maximum
-likelihood.
+As in Kaldi (Veselý et al., "Sequence-discriminative training of deep neural networks", 2013), frames of silence and
+noise never count as correct by default, not even where they are aligned. Counting them reduces insertions in pauses,
+like Kaldi's `one-silence-class`. Frame rejection is from the same paper. F-smoothing is from Su et al., "Error back
+propagation for sequence training of context-dependent deep networks", 2013. It replaces I-smoothing (Povey, 2003),
+which interpolates the counts of Gaussians with those of maximum likelihood; a network has no counts, and cross entropy
+is its maximum likelihood.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -45,7 +46,7 @@ def sequence_loss(
     log_priors: Tensor | None = None,
     scale: float = 1.0,
     smoothing: float = 0.0,
-    silence: int | None = None,
+    silence: Sequence[int] = (),
     reject: float = 0.0,
 ) -> SequenceLoss:
     """Loss of each utterance: MMI in nats, sMBR in frames.
@@ -57,7 +58,7 @@ def sequence_loss(
     graph: the denominator graph of all utterances, or a lattice for each, on the logits' device.
     log_priors (V,): subtracted from the logits; None if the logits are scaled likelihoods already. scale: κ.
     smoothing: H; the loss is (1 - H) times the criterion plus H times the cross entropy (nats).
-    silence: senone that is never correct in sMBR; None to treat it like others.
+    silence: senones that are never correct in sMBR, as silence and noises.
     reject: the criterion has no gradient at frames whose aligned senone has a smaller occupation, because the alignment
         or the transcript may be wrong there. The loss still covers all frames.
 
@@ -104,11 +105,13 @@ class _Sequence(torch.autograd.Function):
         labels: Tensor,
         graph: ArcGraph | FrameLattices,
         criterion: Criterion,
-        silence: int | None,
+        silence: Sequence[int],
         reject: float,
     ) -> tuple[Tensor, Tensor]:
         aligned = labels.clamp(min=0)[..., None]
-        counted = labels if silence is None else labels.masked_fill(labels == silence, -1)
+        counted = labels
+        for senone in silence:
+            counted = counted.masked_fill(labels == senone, -1)
         total = _sums(graph, scores, lengths, counted)
         has_path = total.log_sum > -torch.inf
         if criterion == "smbr":

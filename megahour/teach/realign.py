@@ -29,8 +29,10 @@ from megahour.teach.params import RealignParams
 from megahour.teach.targets import trained_statistics
 from megahour.units.align_shard import TOO_SHORT, ShardAlignment
 from megahour.units.alignment_model import Alignment
-from megahour.units.hmm import PRIOR_FLOOR, SILENCE, StatePath, Units, read_units, transcript_path, viterbi
+from megahour.units.hmm import PRIOR_FLOOR, SILENCE, StatePath, Units, read_units, viterbi
 from megahour.units.lexicon import read_lexicon
+from megahour.units.noises import Noises
+from megahour.units.paths import path_of
 from megahour.units.utterances import Dropped, LabelledCorpus, Utterance
 
 if TYPE_CHECKING:
@@ -62,7 +64,8 @@ def realign_shard(
     mean, inv_std, size = trained_statistics(inputs["features"], inputs["model"])
     offsets = list(read_config(inputs["model"]).get("offsets", [0]))
     units, text = read_units(units_artifact), units_artifact.read_bytes(0, ".lexicon.txt").decode()
-    corpus = LabelledCorpus(inputs["features"], read_lexicon(text, where=units_artifact.url), p.unknown)
+    lexicon = read_lexicon(text, where=units_artifact.url)
+    corpus = LabelledCorpus(inputs["features"], lexicon, p.unknown, Noises(units.noises))
     texts = None if task.spec.get("beside") is None else texts_of(inputs["pseudo_labels"], task["beside"])
     paths = Paths(units, p.prior_scale)
     dropped, failed = Dropped(), dict[int, str]()
@@ -112,7 +115,7 @@ class Paths:
         self._log_priors = prior_scale * np.log(np.maximum(units.priors, PRIOR_FLOOR)).astype(np.float32)
 
     def of(self, utterance: Utterance) -> StatePath:
-        path = transcript_path(utterance.pronunciations, self._column)
+        path = path_of(self.units, utterance.pronunciations, self._column)
         _, local = np.unique(self.senones(path), return_inverse=True)
         return replace(path, emission=local[path.slot].astype(np.int32))
 

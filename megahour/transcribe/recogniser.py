@@ -122,11 +122,11 @@ class Recogniser:
             raise StoreError(what, where=parts.model, remedy="train the model or copy it again") from None
         self.mark = MARK if config.get("marks") else ""
         self.searcher: Searcher | None = None
-        self._silence = 0
+        self._pauses: Sequence[int] = ()
         search = DecodeParams.model_validate({}) if parts.graph else parts.search
         self.speller = TokenSearcher(config, transducer, search, parts.models())
         if parts.graph:
-            self.searcher, self._silence = self._search(Artifact(parts.model))
+            self.searcher, self._pauses = self._search(Artifact(parts.model))
         spoken = parts.graph and parts.lexicon and (parts.units or self.phones)
         self._pronunciations = self._spoken() if spoken else {}
 
@@ -176,7 +176,7 @@ class Recogniser:
         elif self.tokens:
             spans = [word.span for word in spelled_words(best.labels, self.tokens, self.mark)]
         elif self._pronunciations:
-            spans = word_spans(best.words, best.labels, self._pronunciations, self._silence)
+            spans = word_spans(best.words, best.labels, self._pronunciations, self._pauses)
         else:
             return [TimedWord(word) for word in best.words]
         return self._timed(best.words, spans, labels, np.exp(log_probs[np.arange(len(labels)), labels]), start_s)
@@ -224,8 +224,8 @@ class Recogniser:
             timed.append(TimedWord(word, start, stop, round(float(counted.mean()), 3) if len(counted) else 0.0))
         return timed
 
-    def _search(self, model: Artifact) -> tuple[Searcher, int]:
-        """The searcher, and the label of silence."""
+    def _search(self, model: Artifact) -> tuple[Searcher, Sequence[int]]:
+        """The searcher, and the labels of silence and noises."""
         from megahour.decode.build import read_graph
         from megahour.decode.match import check_match
         from megahour.decode.search import Searcher, SearchOptions
@@ -236,7 +236,7 @@ class Recogniser:
         p = self.parts.search
         prior_scale = p.prior_scale if about["priors"] is not None else 0.0
         options = SearchOptions(p.beam, p.max_active, p.acoustic_scale, prior_scale, p.min_active)
-        return Searcher(graph, about["priors"], options), int(about.get("silence") or 0)
+        return Searcher(graph, about["priors"], options), [int(about.get("silence") or 0), *about.get("noises", ())]
 
     def _spoken(self) -> dict[str, list[list[int]]]:
         """Each word's pronunciations, as labels of senones or as tokens (phones)."""

@@ -12,9 +12,9 @@ def word_spans(
     words: Sequence[str],
     labels: Sequence[int],
     pronunciations: Mapping[str, Sequence[Sequence[int]]],
-    silence: int,
+    pauses: Sequence[int],
 ) -> list[Span]:
-    """Spans of `words` on a path of HMM states: silence may come before, between and after them.
+    """Spans of `words` on a path of HMM states: the states `pauses` may come before, between and after them.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ def word_spans(
     ------
     MegahourError: the path does not match these words, because model, graph and lexicon are of different runs.
     """
-    states, following = _network(words, pronunciations, silence)
+    states, following = _network(words, pronunciations, pauses)
     paths: list[dict[int, int]] = []  # for each frame: its possible states, each with the state before
     alive: dict[int, int] = {-1: -1}
     for label in labels:
@@ -49,15 +49,15 @@ def phone_spans(
 ) -> list[Span]:
     """`word_spans` on a CTC path of phones; blanks (label 0) belong to no word."""
     frames = [frame for frame, label in enumerate(labels) if label]
-    spans = word_spans(words, [labels[frame] for frame in frames], pronunciations, silence=0)
+    spans = word_spans(words, [labels[frame] for frame in frames], pronunciations, pauses=[0])
     ends = [*frames, len(labels)]
     return [(ends[first], ends[last - 1] + 1) if last > first else (len(labels),) * 2 for first, last in spans]
 
 
 def _network(
-    words: Sequence[str], pronunciations: Mapping[str, Sequence[Sequence[int]]], silence: int
+    words: Sequence[str], pronunciations: Mapping[str, Sequence[Sequence[int]]], pauses: Sequence[int]
 ) -> tuple[list[tuple[int, int]], dict[int, list[int]]]:
-    """States as (label, word or -1 for silence), and the states that may follow each; -1 is the start."""
+    """States as (label, word or -1 for a pause), and the states that may follow each; -1 is the start."""
     states: list[tuple[int, int]] = []
     following: dict[int, list[int]] = {-1: []}
 
@@ -69,16 +69,21 @@ def _network(
             following[each].append(number)
         return number
 
+    def pause(before: Sequence[int]) -> list[int]:
+        added = [add(label, -1, before) for label in pauses]
+        for one in added:
+            following[one] += [other for other in added if other != one]
+        return added
+
     ends = [-1]
     for number, word in enumerate(words):
-        pause = add(silence, -1, ends)
-        begins, ends = [*ends, pause], []
+        begins, ends = [*ends, *pause(ends)], []
         for pronunciation in pronunciations.get(word, ()):
             last = begins
             for label in pronunciation:
                 last = [add(label, number, last)]
             ends += last
-    add(silence, -1, ends)
+    pause(ends)
     return states, following
 
 

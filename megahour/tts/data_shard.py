@@ -123,7 +123,7 @@ Row = dict[str, Any]
 
 def symbols_of(units: Units) -> list[str]:
     """The voice's input symbols; the index is the number of the symbol, and 0 is padding."""
-    return [PADDING, PAUSE, *sorted(set(units.phones) - {SILENCE})]
+    return [PADDING, PAUSE, *sorted(set(units.phones) - {SILENCE, *units.noises.values()})]
 
 
 def forbids_derivatives(licence: str) -> bool:

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.core.errors import BadRecord
-from megahour.units.hmm import SILENCE, Units, transcript_path, viterbi
+from megahour.units.hmm import SILENCE, Units, viterbi
 from megahour.units.lexicon import Lexicon
+from megahour.units.paths import path_of
 
 PAUSE = " "
 """The symbol for silence before, between and after words."""
@@ -42,17 +43,19 @@ def spoken_phones(
     """
     if missing := [word for word in words if word not in lexicon]:
         raise BadRecord("no-pronunciation", f"{missing[0]!r} is not in the lexicon of the units")
-    column = {phone: 0 for word in words for way in lexicon[word] for phone in way} | {SILENCE: 0}
-    path = transcript_path([lexicon[word] for word in words], column)
+    silent = {SILENCE, *units.noises.values()}
+    column = {phone: 0 for word in words for way in lexicon[word] for phone in way} | dict.fromkeys(silent, 0)
+    path = path_of(units, [lexicon[word] for word in words], column)
     of_slots = np.array([units.senone_of(*slot) for slot in path.slots], np.int32)
     scores = np.where(np.arange(units.size)[None, :] == senones[:, None], np.float32(0), OFF)
     found = viterbi(scores, replace(path, emission=of_slots[path.slot]))
     if found is None or found[1] < OFF / 2:
         raise BadRecord("not-as-aligned", "the aligned senones are not those of the text: make the units again")
-    starts = np.flatnonzero(np.diff(found[0], prepend=-1))
+    pauses = np.array([phone in silent for _, phone, _ in path.slots])[found[0]]
+    starts = np.flatnonzero(np.diff(np.where(pauses, -2, found[0]), prepend=-1))  # silence and noises are one pause
     frames = np.diff(np.append(starts, len(senones)))
     names = [path.slots[found[0][start]][1] for start in starts]
-    return [SpokenPhone(PAUSE if name == SILENCE else name, int(n)) for name, n in zip(names, frames, strict=True)]
+    return [SpokenPhone(PAUSE if name in silent else name, int(n)) for name, n in zip(names, frames, strict=True)]
 
 
 @dataclass(frozen=True)

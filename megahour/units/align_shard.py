@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from megahour.core.errors import StageError
 from megahour.core.receipts import Receipt
 from megahour.core.schemas import SENONE_ALIGNMENTS
+from megahour.core.stage import Task
 from megahour.core.writer import ShardWriter
 from megahour.features.sets import frame_seconds_of
 from megahour.units.alignment_model import Alignment, AlignmentModel
@@ -79,11 +80,11 @@ class ShardAlignment:
         out.stat("audio_s", round(len(flat) * frame_s, 2))
 
 
-def align_shard(corpus: LabelledCorpus, model: AlignmentModel, shard: int, out: ShardWriter) -> None:
-    """Align a features shard with `model` and write the result."""
+def align_shard(corpus: LabelledCorpus, model: AlignmentModel, task: Task, out: ShardWriter) -> None:
+    """Align a features shard with `model` and write the result. The task has `shard`, and perhaps `beside`."""
     assert model.units is not None
     dropped, result = Dropped(), ShardAlignment(len(model.phones), model.units.size)
-    for utterance in corpus.utterances(shard, 1.0, dropped):
+    for utterance in corpus.utterances(task["shard"], 1.0, dropped, beside=task.spec.get("beside")):
         if (alignment := model.align(utterance)) is None:
             dropped.reasons[TOO_SHORT] += 1
         else:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.units.gmm import Mixtures
-from megahour.units.hmm import BOUNDARY, SILENCE, StatePath, Units, transcript_path, viterbi
+from megahour.units.hmm import BOUNDARY, SILENCE, StatePath, Units, viterbi
+from megahour.units.paths import transcript_path
 from megahour.units.sums import pack, unpack
 from megahour.units.transforms import spliced
 from megahour.units.utterances import Utterance
@@ -38,8 +39,8 @@ class Alignment:
 class AlignmentModel:
     """The model after `done` passes. It aligns with senone Gaussians once it has them, until then with phone Gaussians.
 
-    phones: without silence, which is the last class of `by_phone`. transform: (D, S), applied to spliced cepstra; None
-    uses cepstra with deltas.
+    phones: without silence, which is the last class of `by_phone`. noises: those that may lie between words.
+    cross_word: as in `Units`. transform: (D, S), applied to spliced cepstra; None uses cepstra with deltas.
     """
 
     done: int
@@ -49,6 +50,8 @@ class AlignmentModel:
     units: Units | None = None
     transform: NDArray[np.float64] | None = None
     by_senone: Mixtures | None = None
+    noises: tuple[str, ...] = ()
+    cross_word: bool = False
 
     @cached_property
     def column(self) -> dict[str, int]:
@@ -81,7 +84,7 @@ class AlignmentModel:
 
     def align(self, utterance: Utterance) -> Alignment | None:
         """The best alignment, or None if the utterance has too few frames for its words."""
-        path = transcript_path(utterance.pronunciations, self.column)
+        path = transcript_path(utterance.pronunciations, self.column, noises=self.noises, cross_word=self.cross_word)
         if len(utterance.features) < path.shortest:
             return None
         if self.by_senone is None:
@@ -105,8 +108,9 @@ class AlignmentModel:
             if model is not None:
                 arrays |= {f"{name}.{part}": getattr(model, part) for part in PARTS}
         units = self.units.to_json() if self.units else ""
-        header = {"done": self.done, "phones": self.phones, "splice": self.splice, "units": units}
-        return pack(header, arrays)
+        header: dict[str, Any] = {"done": self.done, "phones": self.phones, "splice": self.splice, "units": units}
+        header |= {"noises": self.noises} if self.noises else {}
+        return pack(header | ({"cross_word": True} if self.cross_word else {}), arrays)
 
     @staticmethod
     def from_bytes(data: bytes) -> AlignmentModel:
@@ -117,5 +121,14 @@ class AlignmentModel:
             if f"{name}.means" in arrays
         }
         units = Units.from_json(header["units"]) if header["units"] else None
-        phones, splice = tuple(header["phones"]), header["splice"]
-        return AlignmentModel(header["done"], phones, splice, units=units, transform=arrays.get("transform"), **models)
+        return AlignmentModel(
+            done=header["done"],
+            phones=tuple(header["phones"]),
+            splice=header["splice"],
+            by_phone=models.get("by_phone"),
+            units=units,
+            transform=arrays.get("transform"),
+            by_senone=models.get("by_senone"),
+            noises=tuple(header.get("noises", ())),
+            cross_word=header.get("cross_word", False),
+        )

@@ -1,7 +1,8 @@
-"""Hidden Markov units: senones of word-internal triphones, and exact Viterbi alignment of a transcript.
+"""Hidden Markov units: senones of triphones, and exact Viterbi alignment of a transcript.
 
 One state per phone in its context (Amazon paper, II-B: "low frame rate single state triphone units"). A word's first
-and last phones have the context `#`, so that a lexicon maps words to senones without looking at neighbouring words.
+and last phones have the context `#`, so that a lexicon maps words to senones without looking at neighbouring words; or,
+with `cross_word`, the phones of the words beside them, and `#` next to pauses.
 Alignment at 10 ms uses three tied states per phone: a phone lasts at least 30 ms, one frame of the low-rate model.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -37,7 +38,8 @@ class Units:
     """The phones, a decision tree for each, and the senones at its leaves.
 
     `trees[phone]` is nested: ``{"leaf": senone}`` or ``{"side": "left"|"right", "phones": [...], "yes": …, "no": …}``.
-    `priors` are the senones' shares of the aligned frames.
+    `priors` are the senones' shares of the aligned frames. `noises` has the phone of each tag for noise: like
+    silence, these phones lie between words. `cross_word`: contexts reach across words.
     """
 
     phones: tuple[str, ...]
@@ -45,10 +47,21 @@ class Units:
     silence: int
     priors: tuple[float, ...]
     trees: dict[str, dict[str, Any]]
+    noises: dict[str, str] = field(default_factory=dict)
+    cross_word: bool = False
 
     @property
     def size(self) -> int:
         return len(self.senones)
+
+    @property
+    def noise_phones(self) -> tuple[str, ...]:
+        return tuple(sorted(set(self.noises.values())))
+
+    @property
+    def pauses(self) -> tuple[int, ...]:
+        """The senones between words: silence, then each noise."""
+        return (self.silence, *(self.senone_of(BOUNDARY, noise, BOUNDARY) for noise in self.noise_phones))
 
     def senone_of(self, left: str, phone: str, right: str) -> int:
         """The senone of a phone in its context. Raises KeyError for an unknown phone."""
@@ -61,9 +74,22 @@ class Units:
         return int(node["leaf"])
 
     def senones_of(self, pronunciation: Sequence[str]) -> list[int]:
-        """One senone for each phone of a word."""
+        """One senone for each phone of a word between pauses."""
         padded = [BOUNDARY, *pronunciation, BOUNDARY]
         return [self.senone_of(*padded[i : i + 3]) for i in range(len(pronunciation))]
+
+    def spellings(self, pronunciation: Sequence[str]) -> list[list[int]]:
+        """The `senones_of` a word; with `cross_word` one spelling for each that neighbouring words can cause."""
+        within = self.senones_of(pronunciation)
+        if not self.cross_word:
+            return [within]
+        around = [BOUNDARY, *(phone for phone in self.phones if phone not in self.noise_phones)]
+        if len(pronunciation) == 1:
+            alone = (self.senone_of(left, pronunciation[0], right) for left in around for right in around)
+            return [[senone] for senone in dict.fromkeys(alone)]
+        firsts = dict.fromkeys(self.senone_of(left, pronunciation[0], pronunciation[1]) for left in around)
+        lasts = dict.fromkeys(self.senone_of(pronunciation[-2], pronunciation[-1], right) for right in around)
+        return [[first, *within[1:-1], last] for first in firsts for last in lasts]
 
     def with_frames(self, frames: NDArray[Any]) -> Units:
         """A copy with priors from the frame counts (senones,) of an alignment."""
@@ -71,7 +97,8 @@ class Units:
         return replace(self, priors=tuple(float(value) for value in shares / shares.sum()))
 
     def to_json(self) -> str:
-        return json.dumps({"format": 1, **vars(self)}, sort_keys=True, ensure_ascii=False) + "\n"
+        fields = {name: value for name, value in vars(self).items() if name not in ("noises", "cross_word") or value}
+        return json.dumps({"format": 1, **fields}, sort_keys=True, ensure_ascii=False) + "\n"
 
     @staticmethod
     def from_json(text: str) -> Units:
@@ -82,6 +109,8 @@ class Units:
             silence=int(data["silence"]),
             priors=tuple(data["priors"]),
             trees=data["trees"],
+            noises=data.get("noises", {}),
+            cross_word=data.get("cross_word", False),
         )
 
 
@@ -103,13 +132,13 @@ def read_units(artifact: Artifact) -> Units:
 
 @dataclass(frozen=True)
 class StatePath:
-    """A transcript as a graph of HMM states in topological order.
+    """A transcript as a graph of HMM states, made by `paths.transcript_path`.
 
     For each state, `emission` (S,) is its column in the scores, `loops` (S,) tells whether it has a self-loop, and
     `slot` (S,) is its phone slot. The predecessors of state s are `before[first[s]:first[s+1]]`, where −1 is the start.
     The path may end in a `final` state. For each slot, `slots` has the triple (left, phone, right), and `variants` the
-    indices of the word and of its pronunciation; (−1, −1) for silence. `shortest` is the smallest number of frames that
-    a path needs.
+    indices of the word and of its pronunciation; (−1, −1) for silence and for noise that no tag asks for. `shortest` is
+    the smallest number of frames that a path needs.
     """
 
     emission: NDArray[np.int32]
@@ -121,70 +150,6 @@ class StatePath:
     slots: tuple[tuple[str, str, str], ...]
     variants: tuple[tuple[int, int], ...]
     shortest: int
-
-
-def transcript_path(
-    pronunciations: Sequence[Sequence[Sequence[str]]], column: dict[str, int], min_frames: int = MIN_FRAMES
-) -> StatePath:
-    """The state graph of a transcript: optional silence around every word, alternative pronunciations in parallel.
-
-    `pronunciations` holds the variants of each word; `column[phone]` is the phone's column in the scores.
-    """
-    build = _Builder(column, min_frames)
-    ends = build.silence([-1])
-    shortest = 0
-    for word, variants in enumerate(pronunciations):
-        word_ends: list[int] = []
-        for number, variant in enumerate(variants):
-            padded = [BOUNDARY, *variant, BOUNDARY]
-            last = ends
-            for i in range(len(variant)):
-                last = [build.phone((padded[i], padded[i + 1], padded[i + 2]), last, (word, number))]
-            word_ends += last
-        ends = build.silence(word_ends)
-        shortest += min(len(variant) for variant in variants) * min_frames
-    return build.path([state for state in ends if state >= 0], shortest)
-
-
-class _Builder:
-    def __init__(self, column: dict[str, int], min_frames: int) -> None:
-        self.column, self.min_frames = column, min_frames
-        self.emission: list[int] = []
-        self.loops: list[bool] = []
-        self.slot: list[int] = []
-        self.before: list[list[int]] = []
-        self.slots: list[tuple[str, str, str]] = []
-        self.variants: list[tuple[int, int]] = []
-
-    def phone(self, triple: tuple[str, str, str], before: list[int], variant: tuple[int, int] = (-1, -1)) -> int:
-        """Add a chain of tied states, of which the last has a self-loop. Returns the last state."""
-        for i in range(self.min_frames):
-            self.emission.append(self.column[triple[1]])
-            self.loops.append(i == self.min_frames - 1)
-            self.slot.append(len(self.slots))
-            self.before.append(before if i == 0 else [len(self.emission) - 2])
-        self.slots.append(triple)
-        self.variants.append(variant)
-        return len(self.emission) - 1
-
-    def silence(self, before: list[int]) -> list[int]:
-        """Add optional silence. Returns the end states without and with it."""
-        return [*before, self.phone((BOUNDARY, SILENCE, BOUNDARY), before)]
-
-    def path(self, final: list[int], shortest: int) -> StatePath:
-        first = np.cumsum([0, *(len(b) for b in self.before)])
-        flat = [b for before in self.before for b in before]
-        return StatePath(
-            np.array(self.emission, np.int32),
-            np.array(self.loops, np.bool_),
-            np.array(self.slot, np.int32),
-            first.astype(np.int32),
-            np.array(flat, np.int32),
-            np.array(final, np.int32),
-            tuple(self.slots),
-            tuple(self.variants),
-            shortest,
-        )
 
 
 def viterbi(scores: NDArray[np.float32], path: StatePath) -> tuple[NDArray[np.int32], float] | None:

@@ -38,6 +38,13 @@ class SenonesParams(Params):
     """Dimensions after LDA."""
     splice: int = Field(3, ge=0, le=10)
     """Frames on each side that LDA sees. 0: cepstra with deltas instead of splicing."""
+    cross_word: bool = Field(False, json_schema_extra=LATER)
+    """Trees see the phones of neighbouring words, where no pause lies between, and graphs have every phone that may
+    precede and follow a word: several times the arcs."""
+    noises: dict[str, str] = Field({}, json_schema_extra=LATER)
+    """Phones of tags in transcripts, such as {"[noise]": NSN, "++breath++": NSN}. Each has one senone, stands where its
+    tag does, and may come between any words, like silence, here and in graphs. Tags come from `import-features` with
+    `fillers`, or from the input selection."""
     unknown: str = ""
     """Phone for words that the lexicon lacks, such as SPN, so that their utterances stay. Empty: drop utterances with
     such words."""

@@ -78,7 +78,7 @@ class PassWork:
         step = passes_of(self.p)[self.model.done]
         hours = self.p.phone_hours if step.what in ("flat", "phones") else self.p.tree_hours
         share = share_of(task["frames"], hours)
-        utterances = self.corpus.utterances(task["shard"], share, Dropped())
+        utterances = self.corpus.utterances(task["shard"], share, Dropped(), beside=task.spec.get("beside"))
         if step.what == "flat":
             times = word_times(self.selection, task["beside"]) if self.selection is not None else {}
             return self._flat(utterances, times)
@@ -101,7 +101,7 @@ class PassWork:
         for utterance in utterances:
             x = utterance.with_differences
             sums = sums or ExactSums(1 + 2 * x.shape[1])
-            collect(sums, x, first_labels(utterance, times, self.model.column), None)
+            collect(sums, x, first_labels(utterance, times, self.model.column, self.model.noises), None)
         return sums or ExactSums(0)
 
     def _phones(self, sums: ExactSums, utterance: Utterance, alignment: Alignment) -> None:
@@ -136,6 +136,8 @@ def learn(p: SenonesParams, model: AlignmentModel, sums: ExactSums, *, where: st
             what, remedy = "no utterance to learn from", "check `sets` and the lexicon's words"
         raise StageError(what, where=where, remedy=remedy)
     model = replace(model, done=model.done + 1)
+    if step.what == "flat":
+        _check_noises(model, sums, where=where)
     if step.what in ("flat", "phones"):
         return replace(model, by_phone=_trained(sums, len(model.column), model.by_phone, step, 0.0))
     if step.what == "tree":
@@ -154,6 +156,17 @@ def learn(p: SenonesParams, model: AlignmentModel, sums: ExactSums, *, where: st
     return replace(model, by_senone=trained, units=model.units.with_frames(counts))
 
 
+def _check_noises(model: AlignmentModel, sums: ExactSums, *, where: str) -> None:
+    """Raises StageError: no transcript tags a noise, so that nothing says how it sounds."""
+    frames = occupancies(sums, len(model.column), 1)[:, 0]
+    if silent := [noise for noise in model.noises if not frames[model.column[noise]]]:
+        raise StageError(
+            f"no transcript has a tag of the noise {silent[0]}",
+            where=where,
+            remedy="import features with `fillers: true`, or give the input selection; or take it out of `noises`",
+        )
+
+
 def _trained(sums: ExactSums, classes: int, before: Mixtures | None, step: Pass, least: float) -> Mixtures:
     components = before.components if before is not None else 1
     model = estimate(sums, classes, components, before)
@@ -165,7 +178,8 @@ def _grown(p: SenonesParams, model: AlignmentModel, sums: ExactSums) -> Alignmen
     keys = sums.keys()
     rows = dict(zip(map(model.triple, keys.tolist()), sums.rows(keys), strict=True))
     dims = (sums.width - 1) // 2
-    units = grow(TripleStatistics(dims, rows), model.phones, p.senones, p.min_frames)
+    units = grow(TripleStatistics(dims, rows), model.phones, p.senones, p.min_frames, model.noises)
+    units = replace(units, noises=dict(p.noises), cross_word=p.cross_word)
     grown = replace(model, units=units)
     following = passes_of(p)[model.done :]
     if not following or following[0].what not in ("senones", "mllt"):

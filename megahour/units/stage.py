@@ -29,8 +29,11 @@ class Senones(Stage[SenonesParams]):
     rounds = True
 
     def check(self, p: SenonesParams, roles: Collection[str]) -> None:
+        from megahour.units.noises import Noises
+
         if p.transform == "lda-mllt" and not p.senone_mixtures:
             raise ConfigError("lda-mllt needs Gaussians of senones", where=self.name, remedy="set senone_mixtures")
+        Noises(p.noises).check(unknown=p.unknown)
 
     def plan(self, p: SenonesParams, inputs: Inputs) -> list[Task]:
         from megahour.features.sets import tasks_of_sets
@@ -45,9 +48,15 @@ class Senones(Stage[SenonesParams]):
         from megahour.units.alignment_model import AlignmentModel
         from megahour.units.hmm import SILENCE
 
-        ways = [way for variants in self._corpus(p, inputs).lexicon.values() for way in variants]
-        phones = {phone for way in ways for phone in way} | ({p.unknown} if p.unknown else set())
-        return AlignmentModel(0, tuple(sorted(phones - {SILENCE}))).to_bytes()
+        corpus = self._corpus(p, inputs)
+        entries = (ways for word, ways in corpus.lexicon.items() if word.casefold() not in corpus.noises.by_tag)
+        phones = {phone for ways in entries for way in ways for phone in way} | ({p.unknown} if p.unknown else set())
+        noises = corpus.noises.names
+        if spoken := sorted(phones.intersection(noises)):
+            what = f"the phone {spoken[0]} of `noises` is in words of the lexicon"
+            raise ConfigError(what, where=inputs["lexicon"].url, remedy="give noises phones of their own")
+        every = tuple(sorted((phones | {*noises}) - {SILENCE}))
+        return AlignmentModel(0, every, noises=noises, cross_word=p.cross_word).to_bytes()
 
     def rounds_left(self, p: SenonesParams, model: bytes) -> int:
         from megahour.units.alignment_model import AlignmentModel
@@ -83,7 +92,7 @@ class Senones(Stage[SenonesParams]):
         from megahour.units.alignment_model import AlignmentModel
 
         model = AlignmentModel.from_bytes(ctx.model)
-        align_shard(self._corpus(p, inputs), model, task["shard"], out)
+        align_shard(self._corpus(p, inputs), model, task, out)
         if out.shard == 0:
             assert model.units is not None
             out.text(model.units.to_json(), ".units.json")
@@ -101,10 +110,12 @@ class Senones(Stage[SenonesParams]):
         return summary(receipts, where=inputs["features"].url)
 
     def _corpus(self, p: SenonesParams, inputs: Inputs) -> LabelledCorpus:
+        from megahour.units.noises import Noises
         from megahour.units.utterances import LabelledCorpus
 
         lexicon = inputs["lexicon"]
-        return LabelledCorpus(inputs["features"], _lexicon(lexicon.url, lexicon.manifest.digest), p.unknown)
+        entries = _lexicon(lexicon.url, lexicon.manifest.digest)
+        return LabelledCorpus(inputs["features"], entries, p.unknown, Noises(p.noises), inputs.get("selection"))
 
 
 @lru_cache(maxsize=1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,12 +97,15 @@ class _Node:
         return parts[0], parts[1]
 
 
-def grow(stats: TripleStatistics, phones: Sequence[str], senones: int, min_frames: float) -> Units:
+def grow(
+    stats: TripleStatistics, phones: Sequence[str], senones: int, min_frames: float, noises: Collection[str] = ()
+) -> Units:
     """Grow trees with `senones` leaves in total, counting silence; fewer if no further split gains enough.
 
-    Every phone gets at least one senone, even if there are more phones than `senones`. Priors are shares of frames.
+    Every phone gets at least one senone, even if there are more phones than `senones`. Priors are shares of frames. No
+    question asks for the phones `noises`, whose one context is the word boundary, so that each has one senone.
     """
-    classes = questions(stats, phones)
+    classes = questions(stats, [phone for phone in phones if phone not in noises])
     trees: dict[str, dict[str, Any]] = {phone: {} for phone in phones}
     leaves: list[_Node] = []
     by_phone: dict[str, list[Triple]] = defaultdict(list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -16,6 +16,7 @@ from megahour.core.store import Artifact
 from megahour.units.gmm import cepstra, with_differences
 from megahour.units.hmm import SILENCE
 from megahour.units.lexicon import Lexicon
+from megahour.units.noises import Noises
 
 EDGE = 0.08  # share of an utterance taken as silence at each end where no word times are known
 FRAMES_PER_HOUR = 360_000
@@ -25,7 +26,7 @@ Times = Mapping[int, tuple[NDArray[np.int64], NDArray[np.int64]]]  # key → sta
 
 @dataclass(frozen=True)
 class Utterance:
-    """Features (T, F), words, and the pronunciations of each word."""
+    """Features (T, F), words with the tags of noises between them, and the pronunciations of each."""
 
     key: int
     features: NDArray[np.floating[Any]]
@@ -53,21 +54,33 @@ class Dropped:
 
 @dataclass(frozen=True)
 class LabelledCorpus:
-    """The features and lexicon to read from. `unknown`: the phone for words missing from the lexicon, or ""."""
+    """The features and lexicon to read from.
+
+    unknown: the phone for words missing from the lexicon, or "". noises: phones of tags. selection: where tags are read
+    if the features have none beside them.
+    """
 
     features: Artifact
     lexicon: Lexicon
     unknown: str = ""
+    noises: Noises = field(default_factory=Noises)
+    selection: Artifact | None = None
 
     def utterances(
-        self, shard: int, share: float, dropped: Dropped, texts: Mapping[int, str] | None = None
+        self,
+        shard: int,
+        share: float,
+        dropped: Dropped,
+        texts: Mapping[int, str] | None = None,
+        beside: int | None = None,
     ) -> Iterator[Utterance]:
         """The usable utterances of a shard, in order. With `share` < 1, a sample chosen by a hash of the key.
 
-        texts: by key, to use instead of the texts of the features.
+        texts: by key, to use instead of the texts of the features. beside: the matching shard of the selection.
         """
         dims = int(self.features.summary["mels"])  # the mean may be missing, as where only test sets have features
         table = self.features.read_table(shard, ".arrow", columns=["key", "text", "features"])
+        tagged = self.noises.tagged(self.features, shard, self.selection, beside)
         columns = table["key"].to_pylist(), table["text"].to_pylist(), table["features"]
         for key, text, values in zip(*columns, strict=True):
             if share < 1 and zlib.crc32(key.to_bytes(8, "little", signed=True)) >= share * 2**32:
@@ -77,14 +90,18 @@ class LabelledCorpus:
             if reason := self._unfit(words, flat, dims, dropped):
                 dropped.reasons[reason] += 1
                 continue
-            spoken = [self.lexicon.get(word) or [[self.unknown]] for word in words]
-            yield Utterance(key, flat.reshape(-1, dims), words, spoken)
+            words = self.noises.placed(words, tagged.get(key))
+            yield Utterance(key, flat.reshape(-1, dims), words, [self._ways(word) for word in words])
+
+    def _ways(self, word: str) -> list[list[str]]:
+        noise = self.noises.by_tag.get(word.casefold())
+        return [[noise]] if noise else self.lexicon.get(word) or [[self.unknown]]
 
     def _unfit(self, words: Sequence[str], flat: NDArray[np.float16], dims: int, dropped: Dropped) -> str:
         """Why an utterance cannot be used; "" if it can."""
         if not words:
             return "no-text"
-        missing = [word for word in words if word not in self.lexicon]
+        missing = [w for w in words if w not in self.lexicon and w.casefold() not in self.noises.by_tag]
         dropped.missing.update(missing)
         if missing and not self.unknown:
             return "no-pronunciation"
@@ -105,17 +122,21 @@ def share_of(frames: int, hours: float) -> float:
     return min(1.0, hours * FRAMES_PER_HOUR / frames) if hours and frames else 1.0
 
 
-def first_labels(utterance: Utterance, times: Times, column: dict[str, int]) -> NDArray[np.int32]:
+def first_labels(
+    utterance: Utterance, times: Times, column: dict[str, int], noises: Collection[str] = ()
+) -> NDArray[np.int32]:
     """(T,) phone columns of a flat start.
 
-    The phones of a word share its time equally if word times are known; otherwise all phones share the utterance, less
-    `EDGE` at each end. The rest is silence.
+    The phones of a word share its time equally if word times are known, and the phones `noises` of tags fill the time
+    to the words beside them; otherwise all phones share the utterance, less `EDGE` at each end. The rest is silence.
     """
     frames = len(utterance.features)
     labels = np.full(frames, column[SILENCE], np.int32)
     words = [variants[0] for variants in utterance.pronunciations]
-    if utterance.key in times and len(times[utterance.key][0]) == len(words):
-        spans = [(int(a), int(b), word) for a, b, word in zip(*times[utterance.key], words, strict=True)]
+    spoken = [index for index, word in enumerate(words) if word[0] not in noises]
+    if utterance.key in times and len(times[utterance.key][0]) == len(spoken):
+        known = {index: (int(a), int(b)) for index, a, b in zip(spoken, *times[utterance.key], strict=True)}
+        spans = [(*_span(index, known, frames), word) for index, word in enumerate(words)]
     else:
         edge = int(frames * EDGE)
         spans = [(edge, frames - edge, [phone for word in words for phone in word])]
@@ -124,6 +145,15 @@ def first_labels(utterance: Utterance, times: Times, column: dict[str, int]) -> 
         for phone, a, b in zip(word, bounds[:-1], bounds[1:], strict=True):
             labels[max(a, 0) : max(b, 0)] = column[phone]
     return labels
+
+
+def _span(index: int, known: Mapping[int, tuple[int, int]], frames: int) -> tuple[int, int]:
+    """The frames of a word, or, where it is a tag, those between the words beside it."""
+    if index in known:
+        return known[index]
+    before = [end for other, (_, end) in known.items() if other < index]
+    after = [start for other, (start, _) in known.items() if other > index]
+    return max(before, default=0), min(after, default=frames)
 
 
 def word_times(selection: Artifact, beside: int | None) -> Times:

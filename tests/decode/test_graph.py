@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise, product
 from pathlib import Path
 
 import kaldifst
@@ -12,6 +15,7 @@ import pytest
 from brute_force import (
     LEXICON,
     ctc_cost,
+    hmm_cost,
     hmm_costs,
     label_sequences,
     language_cost,
@@ -52,6 +56,53 @@ def test_hmm_search_finds_the_best_of_all_sentences(order: int, silence: int | N
         assert -found.score == pytest.approx(costs[words], abs=0.01)
         assert found.words == words
         assert len(found.labels) == len(frames)
+
+
+def gaps(longest: int) -> Iterator[tuple[tuple[int, ...], float]]:
+    """What may lie between words with the silence 0 and the noises 4 and 5, and its cost."""
+    for length in range(longest + 1):
+        for labels in product([0, 4, 5], repeat=length):
+            if (0, 0) not in pairwise(labels):
+                cost = -sum(math.log(0.3 if label == 0 else 0.2 / 2) for label in labels)
+                yield labels, cost - math.log(0.8 if labels[-1:] == (0,) else 0.5)
+
+
+def with_noises(words: tuple[str, ...], longest: int) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Label sequences of `words` with pauses around them, and the pauses' costs."""
+    if not words:
+        yield from gaps(longest)
+        return
+    for way in LEXICON[words[0]]:
+        for rest, cost in with_noises(words[1:], longest - len(way)):
+            for gap, more in gaps(longest - len(way) - len(rest)):
+                yield (*gap, *way, *rest), cost + more
+
+
+def test_noises_lie_where_silence_may_in_any_number_and_are_no_words() -> None:
+    model = language_model(order=2)
+    graph = build_graph(
+        model, LEXICON, 6, silence=0, silence_probability=0.3, noises=[4, 5], noise_probability=0.2, self_loop=0.6
+    )
+    assert graph.words == ["<eps>", "a", "b", "c"]
+    searcher, heard = Searcher(graph, None, WIDE), set()
+    for seed in range(4):
+        frames = random_posteriors(seed, 3, 6)
+        frames[seed % 3, 4 + seed % 2] += 8
+        costs = {
+            words: language_cost(model, words) + min(cost + hmm_cost(frames, labels, 0.6) for labels, cost in ways)
+            for words in word_sequences("abc", 3)
+            if (ways := [way for way in with_noises(words, 3) if way[0]])
+        }
+        found = searcher(frames)
+        heard |= {*found.labels}
+        assert -found.score == pytest.approx(min(costs.values()), abs=0.01)
+        assert costs[found.words] == pytest.approx(min(costs.values()), abs=0.01)
+    assert {4, 5} <= heard
+
+
+def test_silence_and_noise_leave_a_chance_for_words() -> None:
+    with pytest.raises(MegahourError, match="leave no chance for words"):
+        build_graph(language_model(), LEXICON, 5, silence=0, noises=[4], noise_probability=0.5)
 
 
 def test_a_rare_pronunciation_has_the_cost_of_its_probability() -> None:

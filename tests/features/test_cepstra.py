@@ -22,6 +22,7 @@ from megahour.features.cepstra_mels import mel_matrix
 from megahour.features.cepstra_stage import ImportFeatures
 from megahour.features.normalise import CausalMean
 from megahour.features.params import ImportFeaturesParams
+from megahour.features.sets import TAGGED
 from megahour.features.simulated import simulated as under
 from megahour.runner.runner import run_stage
 
@@ -167,6 +168,22 @@ def test_the_whole_stage(corpus: Path, tmp_path: Path, engine: LocalEngine) -> N
     assert (summary["mels"], summary["frame_shift_ms"], summary["frames"]) == (DIMS, 10, len(training))
     np.testing.assert_allclose(summary["mean"], training.astype(np.float32).mean(axis=0), atol=2e-3)
     np.testing.assert_allclose(1 / np.array(summary["inv_std"]), training.astype(np.float32).std(axis=0), atol=2e-3)
+
+
+def test_fillers_are_kept_beside_the_features_and_not_in_texts(
+    corpus: Path, tmp_path: Path, engine: LocalEngine
+) -> None:
+    listed = corpus / "train.transcription"
+    listed.write_text(listed.read_text().replace("WORD9 YES", "++NOISE++ WORD9(2) [Cough] YES"))
+    for fillers in (False, True):
+        output = Artifact(tmp_path / f"features-{fillers}")
+        run_stage(ImportFeatures(), params(corpus, labelled=1.0, fillers=fillers), {}, output, engine)
+        key = key_of("cepstra", "toy", "u9")
+        assert {row["text"] for row in rows(output) if row["key"] == key} == {"word9 yes"}
+        tagged = [output.read_table(r.shard, TAGGED) for r in output.receipts() if TAGGED in r.files]
+        texts = {row["key"]: row["text"] for table in tagged for row in table.to_pylist()}
+        assert texts.get(key) == ("<s> ++noise++ word9 [cough] yes </s>" if fillers else None)
+        assert len(texts) == (36 if fillers else 0)
 
 
 def test_cepstra_may_be_stored_as_mels(corpus: Path, tmp_path: Path, engine: LocalEngine) -> None:

@@ -81,14 +81,15 @@ def test_confidences_are_shares_and_rise_with_the_weight_of_their_path(seed: int
 
 def test_word_times_are_where_the_labels_spell_the_words() -> None:
     ways = {"a": [[1, 2]], "b": [[1, 2], [3]], "c": [[2]]}
-    assert word_spans(["a", "b"], [0, 1, 1, 2, 0, 0, 3, 3, 0], ways, 0) == [(1, 4), (6, 8)]
-    assert word_spans(["a", "c"], [1, 2, 2], ways, 0) == [(0, 2), (2, 3)]
-    assert word_spans(["a", "b"], [1, 2, 1, 2], ways, None) == [(0, 2), (2, 4)]
-    assert word_spans([], [0, 0], ways, 0) == []
-    assert word_spans(["d"], [0, 0, 3], {"d": [[0, 3]]}, 0) == [(1, 3)], "a word that begins as silence sounds"
-    assert word_spans(["a"], [1, 1], ways, 0) is None, "unfinished"
-    assert word_spans(["a"], [1, 2, 3], ways, 0) is None
-    assert word_spans(["whale"], [1, 2], ways, 0) is None
+    assert word_spans(["a", "b"], [0, 1, 1, 2, 0, 0, 3, 3, 0], ways, [0]) == [(1, 4), (6, 8)]
+    assert word_spans(["a", "c"], [1, 2, 2], ways, [0]) == [(0, 2), (2, 3)]
+    assert word_spans(["a", "b"], [1, 2, 1, 2], ways, []) == [(0, 2), (2, 4)]
+    assert word_spans([], [0, 0], ways, [0]) == []
+    assert word_spans(["a", "c"], [9, 0, 1, 2, 9, 2, 0, 9], ways, [0, 9]) == [(2, 4), (5, 6)], "noise between words"
+    assert word_spans(["d"], [0, 0, 3], {"d": [[0, 3]]}, [0]) == [(1, 3)], "a word that begins as silence sounds"
+    assert word_spans(["a"], [1, 1], ways, [0]) is None, "unfinished"
+    assert word_spans(["a"], [1, 2, 3], ways, [0]) is None
+    assert word_spans(["whale"], [1, 2], ways, [0]) is None
 
 
 def test_what_is_wrong_with_a_lattice_is_named() -> None:

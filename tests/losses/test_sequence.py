@@ -94,7 +94,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"criterion": "mmi"},
     {"criterion": "mmi", "scale": 0.3, "smoothing": 0.2, "log_priors": torch.tensor([-0.5, -1.5, -2.0])},
     {"criterion": "smbr"},
-    {"criterion": "smbr", "scale": 0.3, "smoothing": 0.2, "silence": SILENCE},
+    {"criterion": "smbr", "scale": 0.3, "smoothing": 0.2, "silence": [SILENCE]},
 ]
 
 
@@ -120,8 +120,11 @@ def test_the_loss_is_of_the_paths() -> None:
     smbr = sequence_loss(logits, lengths, labels, LOOP, criterion="smbr").loss
     assert float(smbr) == pytest.approx(5 - float(whole.gain), abs=1e-12)
     unsilent = by_paths(LOOP, logits[0], [-1, 1, 1, 2, -1])
-    smbr = sequence_loss(logits, lengths, labels, LOOP, criterion="smbr", silence=SILENCE).loss
+    smbr = sequence_loss(logits, lengths, labels, LOOP, criterion="smbr", silence=[SILENCE]).loss
     assert float(smbr) == pytest.approx(3 - float(unsilent.gain), abs=1e-12)
+    spoken = by_paths(LOOP, logits[0], [-1, 1, 1, -1, -1])
+    smbr = sequence_loss(logits, lengths, labels, LOOP, criterion="smbr", silence=[SILENCE, 2]).loss
+    assert float(smbr) == pytest.approx(2 - float(spoken.gain), abs=1e-12), "neither does noise"
 
 
 def test_smoothing_and_priors_are_what_they_say() -> None:

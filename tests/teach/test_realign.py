@@ -117,6 +117,16 @@ def test_the_units_keep_their_trees_and_have_the_priors_of_the_new_alignment(rea
     assert realigned.read_bytes(0, ".lexicon.txt").decode() == LEXICON
 
 
+def test_paths_have_the_noises_and_the_contexts_of_the_units() -> None:
+    more = {"trees": UNITS.trees | {"n": {"leaf": 5}}, "noises": {"[noise]": "n"}, "phones": (*UNITS.phones, "n")}
+    noisy = replace(UNITS, senones=(*UNITS.senones, "n_0"), priors=(1 / 6,) * 6, **more)
+    words = Utterance(1, np.zeros((9, 1)), ["a", "b"], [[["a"]], [["b"]]])
+    assert ("a", "b", "#") not in Paths(noisy, 1.0).of(words).slots
+    path = Paths(replace(noisy, cross_word=True), 1.0).of(words)
+    assert {("a", "b", "#"), ("#", "n", "#")} <= {*path.slots}
+    assert Paths(noisy, 1.0).senones(path).max() == 5
+
+
 def test_posteriors_are_divided_by_priors_and_only_the_path_is_looked_at() -> None:
     units = replace(UNITS, priors=(0.5, 0.1, 0.2, 0.1, 0.1))
     utterance = Utterance(1, np.zeros((9, 4), np.float32), ["a", "c"], [[["a"]], [["c"]]])

@@ -62,16 +62,21 @@ def test_a_path_of_states_gives_back_its_words_and_frames(words: list[tuple[str,
         labels += [label for label in pronunciation for _ in range(frames)]
         labels += [SILENCE] * after
         last = "" if after else word
-    assert word_spans([word for word, *_ in words], labels, PRONUNCIATIONS, SILENCE) == expected
+    assert word_spans([word for word, *_ in words], labels, PRONUNCIATIONS, [SILENCE]) == expected
+
+
+def test_silence_and_noises_in_any_order_are_of_no_word() -> None:
+    labels = [8, SILENCE, 8, 1, 2, 8, 8, SILENCE, 7, SILENCE, 8]
+    assert word_spans(["one", "o"], labels, PRONUNCIATIONS, [SILENCE, 8]) == [(3, 5), (8, 9)]
 
 
 def test_words_that_an_unfinished_path_has_not_come_to_are_empty_at_its_end() -> None:
-    assert word_spans(["one", "two"], [1, 1, 2], PRONUNCIATIONS, SILENCE) == [(0, 3), (3, 3)]
+    assert word_spans(["one", "two"], [1, 1, 2], PRONUNCIATIONS, [SILENCE]) == [(0, 3), (3, 3)]
 
 
 def test_a_path_of_other_words_is_refused() -> None:
     with pytest.raises(MegahourError, match="frame 1 of the path matches no state"):
-        word_spans(["one"], [1, 4], PRONUNCIATIONS, SILENCE)
+        word_spans(["one"], [1, 4], PRONUNCIATIONS, [SILENCE])
 
 
 def test_phones_of_a_ctc_path_belong_to_words_and_blanks_to_none() -> None:

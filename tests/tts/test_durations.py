@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -36,6 +38,15 @@ def test_phones_of_an_alignment() -> None:
         *((PAUSE, 4), ("a", 5), ("b", 3)),
         *((PAUSE, 3), ("b", 6), ("a", 3)),  # of two pronunciations the one that was spoken
     ]
+
+
+def test_silence_and_noise_side_by_side_are_one_pause() -> None:
+    noisy = replace(
+        UNITS, senones=(*UNITS.senones, "n"), trees=UNITS.trees | {"n": {"leaf": 4}}, noises={"[noise]": "n"}
+    )
+    aligned = np.concatenate([senones(("SIL", 4)), np.full(5, 4), senones(("b", 3), ("SIL", 3))]).astype(np.int16)
+    found = spoken_phones(aligned, ["b"], LEXICON, noisy)
+    assert [(each.phone, each.frames) for each in found] == [(PAUSE, 9), ("b", 3), (PAUSE, 3)]
 
 
 @settings(max_examples=30, deadline=None)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from megahour.units.hmm import BOUNDARY, SILENCE, StatePath, Units, transcript_path, viterbi
+from megahour.units.hmm import BOUNDARY, SILENCE, StatePath, Units, viterbi
+from megahour.units.paths import transcript_path
 
 COLUMN = {"a": 0, "b": 1, SILENCE: 2}
 phones = st.sampled_from("ab")
