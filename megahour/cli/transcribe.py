@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -23,6 +23,10 @@ from megahour.core.output import make_folder, write_output
 from megahour.runner import log
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from megahour.transcribe.latency import StreamMeter
     from megahour.transcribe.pieces import EndRules
     from megahour.transcribe.recogniser import Recogniser
     from megahour.transcribe.session import Transcription
@@ -236,11 +240,7 @@ def _transcribe(recogniser: Recogniser, path: str, asked: Asked) -> Transcriptio
 
     how: dict[str, Any] = {"ends": asked.ends, "whole": asked.whole, "chunks": asked.chunks, "channel": asked.channel}
     if path != PIPE:
-        try:
-            file = Path(path).open("rb")  # noqa: SIM115
-        except OSError as error:
-            raise BadRecord("unreadable-file", f"{error.strerror or error}") from None
-        with file:
+        with _opened(path) as file:
             return transcribe(file, recogniser, name=path, **how)
     if asked.rate_hz:
         transcript = transcribe(sys.stdin.buffer, recogniser, name="stdin", rate_hz=asked.rate_hz, **how)
@@ -257,31 +257,54 @@ def _transcribe(recogniser: Recogniser, path: str, asked: Asked) -> Transcriptio
             raise BadRecord(bad.reason, f"{bad.detail}{hint * (bad.reason == 'unreadable-audio')}") from bad
 
 
+def _opened(path: str) -> BinaryIO:
+    """Raises BadRecord: the file cannot be opened."""
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        raise BadRecord("unreadable-file", f"{error.strerror or error}") from None
+
+
 def _stream(recogniser: Recogniser, source: tuple[str, str], asked: Asked) -> None:
-    """Print words while the audio arrives: a terminal's line is updated; elsewhere each segment becomes a line."""
-    from megahour.transcribe.formats import word_dict
+    """Recognise a pipe, or a file of any kind, as a stream; exits with 1 if the file cannot be decoded."""
+    from megahour.transcribe.decoded import played_blocks
     from megahour.transcribe.latency import StreamMeter
     from megahour.transcribe.live import UNSENT, live_blocks
-    from megahour.transcribe.session import stream
 
     if asked.form not in ("txt", "json"):
         raise ConfigError(f"--stream --format {asked.form}", where="transcribe", remedy="take txt or json")
-    terminal = sys.stdout.isatty() and asked.form == "txt"
-    meter = StreamMeter()
-    assert asked.chunks is not None
-    with sys.stdin.buffer if source[0] == PIPE else Path(source[0]).open("rb") as pipe:
-        where = "standard input" if source[0] == PIPE else source[0]
-        blocks = live_blocks(pipe, recogniser.front.rate_hz, asked.rate_hz, where)
-        for update in stream(recogniser, blocks, ends=asked.ends, chunks=asked.chunks, meter=meter):
-            text = " ".join(word.text for word in update.words)
-            if asked.form == "json":
-                news = {"final": update.final, "text": text, "words": [word_dict(word) for word in update.words]}
-                click.echo(json.dumps(news, ensure_ascii=False))
-            elif terminal:
-                click.echo(f"\r\033[K{text}", nl=update.final)
-            elif update.final and text:
-                click.echo(text)
-            sys.stdout.flush()
+    rate_hz, meter, remarks = recogniser.front.rate_hz, StreamMeter(), list[str]()
+    path, where = source[0], "standard input" if source[0] == PIPE else source[0]
+    try:
+        if path == PIPE:
+            _show(recogniser, live_blocks(sys.stdin.buffer, rate_hz, asked.rate_hz), asked, meter)
+        else:
+            with _opened(path) as file:
+                _show(recogniser, played_blocks(file, rate_hz, remarks), asked, meter)
+    except BadRecord as bad:
+        log.say("bad-audio", f"{path}: {bad.reason}: {bad.detail}", {"path": path}, level=logging.ERROR)
+        sys.exit(1)
     if not meter.heard_s:
         raise ConfigError("no audio arrived", where=where, remedy=UNSENT)
+    for remark in remarks:
+        log.say("odd-audio", f"{path}: {remark}", {"path": path}, level=logging.WARNING)
     log.say("streamed", meter.text(), meter.facts())
+
+
+def _show(recogniser: Recogniser, blocks: Iterator[NDArray[np.float32]], asked: Asked, meter: StreamMeter) -> None:
+    """Print words while the audio arrives: a terminal's line is updated; elsewhere each segment becomes a line."""
+    from megahour.transcribe.formats import word_dict
+    from megahour.transcribe.session import stream
+
+    terminal = sys.stdout.isatty() and asked.form == "txt"
+    assert asked.chunks is not None
+    for update in stream(recogniser, blocks, ends=asked.ends, chunks=asked.chunks, meter=meter):
+        text = " ".join(word.text for word in update.words)
+        if asked.form == "json":
+            news = {"final": update.final, "text": text, "words": [word_dict(word) for word in update.words]}
+            click.echo(json.dumps(news, ensure_ascii=False))
+        elif terminal:
+            click.echo(f"\r\033[K{text}", nl=update.final)
+        elif update.final and text:
+            click.echo(text)
+        sys.stdout.flush()

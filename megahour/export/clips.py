@@ -17,7 +17,7 @@ from megahour.corpus.media.audio import Decoder
 from megahour.corpus.media.folders import files_below
 from megahour.corpus.media.tar import ShardAudio
 from megahour.corpus.transcripts.pairing import MEDIA
-from megahour.transcribe.session import LIMITS
+from megahour.transcribe.decoded import LIMITS
 
 COLUMNS = ["key", "shard", "offset", "size", "rate_hz", "speaker", "text", "set"]
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from megahour.core.errors import BadRecord
-from megahour.corpus.media.audio import FULL_SCALE, AudioLimits, AudioStats, Decoder
+from megahour.corpus.media.audio import FULL_SCALE
+from megahour.transcribe.decoded import LIMITS, MOST_FLOAT, decoded_blocks
 from megahour.transcribe.latency import StreamMeter
 from megahour.transcribe.live import live_blocks
 from megahour.transcribe.parts import parts_of
@@ -20,13 +21,9 @@ from megahour.transcribe.pieces import USUAL_ENDS, Cutter, EndRules, SpeechPiece
 from megahour.transcribe.recogniser import Recogniser, TimedWord
 from megahour.transcribe.streaming import USUAL, ChunkLengths, PieceStream, StreamPlan, plan_of
 
-MOST_FLOAT = 4.0  # peak allowed for float samples, nominally in ±1: resampling may overshoot
 BLOCK_S = 10  # of samples from Python that are processed at a time
 MOST_WHOLE_S = 600.0  # as `longest`; the memory of attention grows with the square of the length: an hour takes 16 GB
 UPDATE_S = 0.5  # audio between two partial results of a stream
-LIMITS = AudioLimits(silent_head_s=24 * 3600.0, max_clipped=1.0, silent_peak=0.0, cut_short=True)
-"""Silent, clipped and unfinished audio is accepted here; audio that cannot be decoded is still refused."""
-
 
 TagsOfPiece = tuple[int, NDArray[np.float32]]
 """Number of rows of a piece, and the probabilities of its tags (N,)."""
@@ -273,25 +270,7 @@ def _blocks(
     file = cast(BinaryIO, audio)
     if rate_hz:
         return live_blocks(file, recogniser.front.rate_hz, rate_hz, into.name or "samples")
-    return _decoded(file, recogniser, into.remarks, into.channel)
-
-
-def _decoded(file: BinaryIO, recogniser: Recogniser, remarks: list[str], channel: int) -> Iterator[NDArray[np.float32]]:
-    decoder = Decoder(file, recogniser.front.rate_hz, limits=LIMITS, channels="split" if channel else "mix")
-    if not 0 <= channel <= decoder.channels_out:
-        raise BadRecord("no-such-channel", f"channel {channel} of {decoder.channels_out}")
-    for block in decoder.blocks():
-        yield block[:, max(0, channel - 1)].astype(np.float32)
-    remarks += [*decoder.stats.remarks, *_too_loud(decoder.stats)]
-
-
-def _too_loud(stats: AudioStats) -> list[str]:
-    """What clipped samples mean: recognised all the same, but as a distorted sound."""
-    if stats.peak > MOST_FLOAT:  # only floats reach beyond 1
-        return [f"the peak is {stats.peak:g} where full scale is 1, so most of it is clipped: divide the samples"]
-    if stats.clipped_share > AudioLimits().max_clipped:
-        return [f"{stats.clipped_share:.0%} of the samples are at full scale (clipped), so expect more errors"]
-    return []
+    return decoded_blocks(file, recogniser.front.rate_hz, into.remarks, into.channel)
 
 
 def _samples(samples: NDArray[Any], rate_hz: int, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import cProfile
+import io
 from pathlib import Path
 from unittest.mock import patch
 
@@ -112,6 +113,35 @@ def test_a_pipe_without_samples_or_header_says_what_to_do(tmp_path: Path) -> Non
     live = CliRunner().invoke(command, [*asked, "--rate-hz", "8000", "--stream"], input=b"")
     assert "no audio arrived" in str(live.exception)
     assert CliRunner().invoke(command, [*asked, "--rate-hz", "8000"], input=raw).exit_code == 0
+
+
+def test_a_file_of_any_kind_is_a_stream_and_what_is_wrong_with_it_is_named(tmp_path: Path) -> None:
+    """A FLAC, floats or 24 bits were refused with --stream."""
+    asked, sound = ["--model", model(tmp_path / "model", "tdnn").url, "--stream"], voice(1.5, 1)
+    soundfile.write(tmp_path / "a.wav", sound, 8000)
+    soundfile.write(tmp_path / "a.flac", np.stack([sound, sound], axis=1), 8000)
+    soundfile.write(tmp_path / "a.w64", sound / 32768, 8000, subtype="DOUBLE")
+    said = CliRunner().invoke(command, ["-", *asked], input=(tmp_path / "a.wav").read_bytes())
+    assert said.stdout.strip()
+    for name in ("a.wav", "a.flac", "a.w64"):
+        assert CliRunner().invoke(command, [str(tmp_path / name), *asked]).stdout == said.stdout
+
+    cut = (tmp_path / "a.wav").read_bytes()[:20_000]
+    (tmp_path / "cut.wav").write_bytes(cut)
+    done = CliRunner().invoke(command, [str(tmp_path / "cut.wav"), *asked])
+    assert (done.exit_code, done.stdout != "") == (0, True)
+    assert "cut.wav: the file ends early" in done.output
+    for name, data in {"empty.wav": b"", "a.txt": b"hello", "nan.wav": nan_wave()}.items():
+        (tmp_path / name).write_bytes(data)
+    for name, reason in {"empty.wav": "zero-length-audio", "a.txt": "unreadable-audio", "nan.wav": "nan-audio"}.items():
+        done = CliRunner().invoke(command, [str(tmp_path / name), *asked])
+        assert (done.exit_code, f"{tmp_path / name}: {reason}" in done.output) == (1, True)
+
+
+def nan_wave() -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, np.array([0.1] * 4000 + [np.nan], np.float32), 8000, format="WAV", subtype="FLOAT")
+    return file.getvalue()
 
 
 def test_one_channel_of_two(tmp_path: Path) -> None:

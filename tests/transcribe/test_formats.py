@@ -96,12 +96,35 @@ def test_what_follows_the_samples_of_a_wave_is_not_heard() -> None:
         (b"ID3" + bytes(100), "talk.mp3: not a WAV file"),
         (b"RIFF\0\0\0\0WAVEdata\0\0\0\0", "damaged"),
         (b"RIFF\0\0\0\0WAVEjunk\xff\xff\xff\x7f", "damaged"),
-        (b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\3\0\1\0" + bytes(12), "kind 3"),
+        (b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\6\0\1\0" + bytes(10) + b"\x08\0", "kind 6, 8 bits"),
     ],
 )
 def test_what_is_no_wave_is_refused(data: bytes, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         list(live_blocks(io.BytesIO(data), 8000, where="talk.mp3"))
+
+
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"])
+@pytest.mark.parametrize("form", ["WAV", "WAVEX"])  # WAVEX: with an extensible header
+def test_a_wave_of_any_samples_has_the_scale_of_16_bits(form: str, subtype: str) -> None:
+    samples = np.arange(-32768, 32768, 256, dtype=np.float32)  # what 8 bits can hold
+    file = io.BytesIO()
+    soundfile.write(file, np.stack([samples, samples], axis=1) / 32768, 8000, format=form, subtype=subtype)
+    heard = list(live_blocks(io.BytesIO(file.getvalue()), 8000))
+    assert np.array_equal(np.concatenate(heard), samples)
+    assert {block.dtype for block in heard} == {np.dtype(np.float32)}
+
+
+def test_floats_beyond_full_scale_are_clipped_and_those_that_are_no_numbers_are_named() -> None:
+    def heard(values: list[float]) -> np.ndarray:
+        file = io.BytesIO()
+        soundfile.write(file, np.array(values, np.float32), 8000, format="WAV", subtype="FLOAT")
+        return np.concatenate(list(live_blocks(io.BytesIO(file.getvalue()), 8000)))
+
+    assert heard([0.5, 3.0, -1e20]).tolist() == [16384.0, 32767.0, -32768.0]
+    for wrong in (np.nan, np.inf):
+        with pytest.raises(ConfigError, match="standard input: NaN or infinity among the samples"):
+            heard([0.5] * 2000 + [wrong])
 
 
 @pytest.mark.parametrize("form", ["WAV", "FLAC", "OGG"])

@@ -1,0 +1,51 @@
+"""Decodes audio and video files for recognition; damage that leaves something to recognise becomes a remark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.core.errors import BadRecord
+from megahour.corpus.media.audio import AudioLimits, AudioStats, Decoder
+from megahour.transcribe.live import BLOCK_S
+
+MOST_FLOAT = 4.0  # peak allowed for float samples, nominally in ±1: resampling may overshoot
+LIMITS = AudioLimits(silent_head_s=24 * 3600.0, max_clipped=1.0, silent_peak=0.0, cut_short=True)
+"""Silent, clipped and unfinished audio is accepted here; audio that cannot be decoded is still refused."""
+
+
+def decoded_blocks(file: BinaryIO, rate_hz: int, remarks: list[str], channel: int = 0) -> Iterator[NDArray[np.float32]]:
+    """Samples of a seekable file in the int16 scale at `rate_hz`; in the end, what is wrong with it is in `remarks`.
+
+    channel: number of the channel to take, from 1; 0: the mix of all.
+
+    Raises
+    ------
+    BadRecord: the file cannot be decoded (see `Decoder`) or has no such channel.
+    """
+    decoder = Decoder(file, rate_hz, limits=LIMITS, channels="split" if channel else "mix")
+    if not 0 <= channel <= decoder.channels_out:
+        raise BadRecord("no-such-channel", f"channel {channel} of {decoder.channels_out}")
+    for block in decoder.blocks():
+        yield block[:, max(0, channel - 1)].astype(np.float32)
+    remarks += [*decoder.stats.remarks, *_too_loud(decoder.stats)]
+
+
+def played_blocks(file: BinaryIO, rate_hz: int, remarks: list[str]) -> Iterator[NDArray[np.float32]]:
+    """`decoded_blocks` in blocks of a tenth of a second at most, as a microphone would send them."""
+    step = round(rate_hz * BLOCK_S)
+    for block in decoded_blocks(file, rate_hz, remarks):
+        for start in range(0, len(block), step):
+            yield block[start : start + step]
+
+
+def _too_loud(stats: AudioStats) -> list[str]:
+    """What clipped samples mean: recognised all the same, but as a distorted sound."""
+    if stats.peak > MOST_FLOAT:  # only floats reach beyond 1
+        return [f"the peak is {stats.peak:g} where full scale is 1, so most of it is clipped: divide the samples"]
+    if stats.clipped_share > AudioLimits().max_clipped:
+        return [f"{stats.clipped_share:.0%} of the samples are at full scale (clipped), so expect more errors"]
+    return []
