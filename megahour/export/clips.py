@@ -62,7 +62,7 @@ def _clip(path: Path, rate_hz: int) -> SpokenClip:
     try:
         with path.open("rb") as file:
             blocks = list(Decoder(file, rate_hz, limits=LIMITS).blocks())
-        said = " ".join(beside.read_text("utf-8").split()) if beside.is_file() else ""
+        said = " ".join(beside.read_text("utf-8-sig").split()) if beside.is_file() else ""
     except BadRecord as bad:
         raise ConfigError(
             f"{bad.reason}: {bad.detail}", where=str(path), remedy="replace this file, or leave it out"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from itertools import chain, zip_longest
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import soundfile
 
 from megahour.export import clips
-from megahour.export.clips import clips_of_sets
+from megahour.export.clips import clips_of_files, clips_of_sets
 
 
 class Row(dict[str, Any]):
@@ -62,3 +64,10 @@ def test_speakers_take_turns_and_only_as_many_are_held_as_have_one(
     turns = chain.from_iterable(zip_longest(*of_speaker.values()))
     assert [clip.name for clip in found] == [name for name in turns if name is not None][:5]
     assert Row.most <= 5 * 5 + 2
+
+
+def test_the_mark_of_an_editor_is_no_part_of_a_clips_text(tmp_path: Path) -> None:
+    """Windows' editors begin a text with a byte-order mark: the first word of each clip counted as an error."""
+    soundfile.write(tmp_path / "talk.wav", np.zeros(1600), 8000)
+    (tmp_path / "talk.txt").write_bytes(b"\xef\xbb\xbfnine  one\r\n")
+    assert [clip.said for clip in clips_of_files([str(tmp_path)], 8000)] == ["nine one"]
