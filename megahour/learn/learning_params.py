@@ -73,8 +73,9 @@ class LearningParams(Params):
     chunk_frames: int = Field(32, ge=1)
     """Length of a training chunk in stacked frames. Shorter chunks train faster and give the model less context."""
     truncate: int = Field(0, ge=0, json_schema_extra=LATER)
-    """For an lstm with criterion ce on whole utterances: back-propagate through this many stacked frames and carry the
-    state forward. Set it to bound memory or to train for streaming. 0 back-propagates through the whole utterance."""
+    """For an lstm with criterion ce, ctc or transducer on whole utterances: back-propagate through this many stacked
+    frames and carry the state forward. Set it to bound memory or to train for streaming. 0 back-propagates through the
+    whole utterance. ctc and transducer need a second forward pass: their loss is of the whole utterance."""
     batch_frames: int = Field(2048, ge=1)
     """Average batch size in stacked frames. Halve it when memory runs out."""
     window_shards: int = Field(8, ge=1)

@@ -214,10 +214,11 @@ class TrainParams(MachineParams, LearningParams):
 
     @model_validator(mode="after")
     def _truncation_fits(self) -> TrainParams:
-        if self.truncate and (self.kind != "lstm" or self.criterion != "ce" or self.parallel.shard > 1 or self.compile):
+        fits = self.kind == "lstm" and self.criterion in ("ce", "ctc", "transducer")
+        if self.truncate and (not fits or self.parallel.shard > 1 or self.compile):
             raise ValueError(
-                "truncate applies only to kind lstm with criterion ce, whose loss is a sum over frames, without "
-                "parallel.shard and compile: leave it out"
+                "truncate applies only to kind lstm with criterion ce, ctc or transducer, without parallel.shard and "
+                "compile: leave it out"
             )
         return self
 

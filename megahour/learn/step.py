@@ -76,6 +76,8 @@ class Trainer:
         self.synchroniser = synchronise(held, self.optimiser)
         self.scaler = self._new_scaler()
         module.recompute = p.recompute  # type: ignore[assignment]
+        if isinstance(encoder := getattr(module, "encoder", module), Lstm):
+            encoder.truncate = p.truncate
         self._run = torch.compile(module, dynamic=True) if p.compile else module
         consistency = p.goal.consistency if isinstance(p.goal, CtcOptions) else 0.0
         self._sequence = sequence
@@ -170,13 +172,12 @@ class Trainer:
 
     def _losses_in_time(self, batch: Batch, number: int, replica: int) -> Iterator[criteria.Loss]:
         """The loss, or the losses of consecutive time chunks; a chunk's graph can be freed before the next one's."""
-        if not self.p.truncate:
+        if not self.p.truncate or self.p.criterion != "ce":  # such a loss needs the whole utterance
             yield self._loss(batch, number, replica)
             return
         assert isinstance(self.module, Lstm)
         features, lengths = (moved(torch.from_numpy(each), self.device) for each in (batch.features, batch.lengths))
-        seeded = partial(self._generator, number, replica)
-        parts = self.module.parts(features, lengths, self.p.truncate, seeded)
+        parts = self.module.parts(features, lengths, self.p.truncate, self._generator(number, replica))
         while True:
             with autocast(self.device, self.p.precision):
                 logits, first = next(parts, (None, 0))

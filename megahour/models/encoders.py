@@ -146,11 +146,15 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
 
+LayerStates = list[tuple[Tensor, Tensor]]
+"""Output and cell (1, B, D) of each LSTM layer."""
+
+
 @dataclass
 class LstmState:
-    """Output and cell (1, B, D) of each layer, and the frames still to skip before the first row (`ahead`)."""
+    """The layers' states, and the frames still to skip before the first row (`ahead`)."""
 
-    layers: list[tuple[Tensor, Tensor]]
+    layers: LayerStates
     ahead: int
 
 
@@ -159,9 +163,13 @@ class Lstm(Encoder):
 
     The logits of frame t are read after the network has seen frame t + `lookahead`. Frames past the end are zeros, the
     global mean of normalised features.
+
+    truncate: frames between two points where training stops gradients (truncated back-propagation through time); 0:
+    none.
     """
 
     streams = True
+    truncate = 0
 
     def __init__(self, inputs: int, outputs: int, layers: int, units: int, lookahead: int, dropout: float) -> None:
         super().__init__()
@@ -181,27 +189,59 @@ class Lstm(Encoder):
     def leave(self, x: Tensor, drop: Drop) -> Tensor:
         return self.head(x[:, self.lookahead :])  # type: ignore[no-any-return]
 
+    def outputs(
+        self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None, *, also: Sequence[int] = ()
+    ) -> list[Tensor]:
+        """As of any encoder. While training with `truncate`, gradients stop between parts of so many frames, which
+        share the state, and backward computes a part again: one part's activations are held at a time.
+        """
+        if not (self.truncate and torch.is_grad_enabled()):
+            return super().outputs(features, lengths, generator, also=also)
+        x = self.enter(features, lengths)
+        masks, states, found = self._masks(x, generator), self._silent(x), []
+        for part in torch.split(x, self.truncate, dim=1):
+            taken, states = checkpoint(
+                self._part, part, states, masks, [*also, self.depth], use_reentrant=False, preserve_rng_state=False
+            )
+            found.append(taken)
+        return [self.head(torch.cat(each, dim=1)[:, self.lookahead :]) for each in zip(*found, strict=True)]
+
     def parts(
-        self, features: Tensor, lengths: Tensor, frames: int, seeded: Callable[[], torch.Generator | None]
+        self, features: Tensor, lengths: Tensor, frames: int, generator: torch.Generator | None
     ) -> Iterator[tuple[Tensor, int]]:
         """Yields the logits of `forward` in parts of about `frames` frames, each with its first frame.
 
-        Parts share the state but not gradients: this truncates back-propagation through time, and the caller can run
-        backward on each part before the next is computed. `seeded` returns the generator, in the same state for each
-        part, so that dropout masks the same units throughout.
+        For a loss that is a sum over frames: the caller runs backward on each part before the next one is computed.
+        Gradients stop as in `outputs`.
         """
         x = self.enter(features, lengths)
-        nothing = x.new_zeros(1, len(x), self.head.in_features, dtype=torch.float32)
-        states = [(nothing, nothing) for _ in self.layers]
+        masks, states = self._masks(x, generator), self._silent(x)
         for first in range(0, x.shape[1], frames):
-            part = x[:, first : first + frames]
-            drop = partial(dropped_out, p=self.dropout, generator=seeded())
-            for i, module in enumerate(self.layers):
-                part, (output, cell) = _call(module, part, states[i])
-                states[i] = output.detach(), cell.detach()
-                part = drop(part)
+            (part,), states = self._part(x[:, first : first + frames], states, masks, [self.depth])
             if first + part.shape[1] > self.lookahead:
                 yield self.head(part[:, max(0, self.lookahead - first) :]), max(0, first - self.lookahead)
+
+    def _part(
+        self, x: Tensor, states: LayerStates, masks: Sequence[Tensor], also: Sequence[int]
+    ) -> tuple[list[Tensor], LayerStates]:
+        """Outputs (B, T, D) of the layers `also` for the next frames, and the states after them, without gradient."""
+        taken, after = [], []
+        for i, (module, before, mask) in enumerate(zip(self.layers, states, masks, strict=True)):
+            x, (output, cell) = _call(module, x, before)
+            after.append((output.detach(), cell.detach()))
+            x = x * mask.to(x.dtype)
+            if i + 1 in also:
+                taken.append(x)
+        return taken, after
+
+    def _masks(self, x: Tensor, generator: torch.Generator | None) -> list[Tensor]:
+        """The dropout of each layer, drawn once for all parts of an utterance."""
+        ones = x.new_ones(len(x), 1, self.head.in_features)
+        return [dropped_out(ones, self.dropout, generator) for _ in self.layers]
+
+    def _silent(self, x: Tensor) -> LayerStates:
+        nothing = x.new_zeros(1, len(x), self.head.in_features, dtype=torch.float32)
+        return [(nothing, nothing) for _ in self.layers]
 
     def state(self, streams: int = 1) -> LstmState:
         nothing = self.head.weight.new_zeros(1, streams, self.head.in_features)

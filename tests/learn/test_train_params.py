@@ -76,7 +76,10 @@ def test_a_model_may_be_shared_out_over_machines_that_all_stay() -> None:
         ),
         ({"criterion": "ctc", "criterion_options": {"intermediate": 0.3}, "layers": 1}, "two layers or more"),
         ({"criterion": "transducer", "criterion_options": {"intermediate": 0.3}}, "give ctc a weight"),
-        ({"kind": "lstm", "criterion": "ctc", "truncate": 40}, "truncate applies only to kind lstm with criterion ce"),
+        (
+            {"kind": "blstm", "criterion": "ctc", "truncate": 40},
+            "only to kind lstm with criterion ce, ctc or transducer",
+        ),
         ({"kind": "tdnn", "truncate": 40}, "truncate applies only to kind lstm with criterion ce"),
         ({"truncate": 40, "compile": True}, "truncate applies only to"),
         ({"average": 0.2, "trainer": "bmuf"}, "average needs the same whole model on all workers"),
