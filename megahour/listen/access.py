@@ -39,12 +39,21 @@ class Access:
     def check_token(self, request: web.Request) -> None:
         """Raises HTTPUnauthorized unless the token is in `Authorization: Bearer …` or a WebSocket's protocols."""
         given = _BEARER.sub("", request.headers.get("Authorization", ""))
-        for protocol in request.headers.get("Sec-WebSocket-Protocol", "").split(","):
-            if protocol.strip().startswith(TOKEN_PREFIX):
-                given = protocol.strip().removeprefix(TOKEN_PREFIX)
+        for protocol in _protocols(request):
+            if protocol.startswith(TOKEN_PREFIX):
+                given = protocol.removeprefix(TOKEN_PREFIX)
         if not hmac.compare_digest(given.encode("utf-8", "surrogateescape"), self._token.encode()):
             what = "a wrong token" if given else "no token: send Authorization: Bearer TOKEN"
             raise web.HTTPUnauthorized(text=f"{what}\n", headers={"WWW-Authenticate": "Bearer"})
+
+    def check_protocol(self, request: web.Request) -> None:
+        """Raises HTTPBadRequest if a WebSocket offers protocols without ours: aiohttp would log them and the token."""
+        if "Sec-WebSocket-Protocol" in request.headers and PROTOCOL not in _protocols(request):
+            raise web.HTTPBadRequest(text=f"offer the protocol {PROTOCOL}, too\n")
+
+
+def _protocols(request: web.Request) -> list[str]:
+    return [each.strip() for each in request.headers.get("Sec-WebSocket-Protocol", "").split(",")]
 
 
 def _without_port(host: str) -> str:

@@ -10,11 +10,12 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from typing import BinaryIO, cast
+from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 from aiohttp import web
 
-from megahour.core.errors import BadRecord
+from megahour.core.errors import BadRecord, nearest
 from megahour.listen.limits import Limits
 from megahour.listen.live import GoneAway
 from megahour.transcribe.formats import FORMATS
@@ -23,6 +24,7 @@ from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import Transcription, transcribe
 
 LOOK_S = 0.5  # between two checks whether the client is still connected
+ASKED = ("format", "name", "channel")
 
 
 class Upload:
@@ -63,18 +65,16 @@ class Uploads:
         HTTPException: an unknown format, a body that is too large or too slow, or audio that cannot be decoded, is too
         long or takes too long. GoneAway: after `leave`, or when the client has left.
         """
-        form = request.query.get("format", "json")
-        if form not in FORMATS:
-            raise web.HTTPBadRequest(text=f"format {form[:50]!r}: use one of {', '.join(FORMATS)}\n")
+        form, name, channel = _asked(request)
         if request.content_type.startswith("multipart/"):
             what = "a form: send the file itself as the body, as `curl --data-binary @talk.wav` does\n"
             raise web.HTTPUnsupportedMediaType(text=what)
         with tempfile.TemporaryFile() as file, self._kept(Upload(file)) as upload:
             await self._spool(request, file)
             given = cast(BinaryIO, upload)
-            name = request.query.get("name", "")[:200]
             watch = functools.partial(self._watch, upload, time.monotonic() + self._limits.work_s)
-            work = functools.partial(transcribe, given, self._recogniser, name=name, ends=self._ends, watch=watch)
+            how: dict[str, Any] = {"name": name, "ends": self._ends, "channel": channel, "watch": watch}
+            work = functools.partial(transcribe, given, self._recogniser, **how)
             running = asyncio.get_running_loop().run_in_executor(self._threads, work)
             running.add_done_callback(lambda end: end.cancelled() or end.exception())  # unawaited when the server ends
             while not (await asyncio.wait({running}, timeout=LOOK_S))[0]:
@@ -83,6 +83,7 @@ class Uploads:
                 made = await running
             except BadRecord as bad:
                 raise web.HTTPUnprocessableEntity(text=f"{bad.reason}: {bad.detail}\n") from None
+        made.model = Path(made.model).name  # where it lies on this machine concerns no client
         kind = "application/json" if form == "json" else "text/plain"
         return made, web.Response(text=FORMATS[form](made), content_type=kind)
 
@@ -129,3 +130,16 @@ class Uploads:
             raise web.HTTPBadRequest(text=f"the body cannot be read: {error}\n") from None
         except OSError:
             raise GoneAway from None
+
+
+def _asked(request: web.Request) -> tuple[str, str, int]:
+    """The format, name and channel of a request's query. Raises HTTPBadRequest for anything else in it."""
+    query = request.query
+    if unknown := next((name for name in query if name not in ASKED), None):
+        raise web.HTTPBadRequest(text=f"unknown parameter {unknown[:50]!r}{nearest(unknown, ASKED)}\n")
+    if (form := query.get("format", "json")) not in FORMATS:
+        raise web.HTTPBadRequest(text=f"format {form[:50]!r}: use one of {', '.join(FORMATS)}\n")
+    channel = query.get("channel", "0")
+    if not (channel.isascii() and channel.isdigit() and len(channel) < 4):
+        raise web.HTTPBadRequest(text=f"channel {channel[:50]!r}: give its number, from 1; 0 is the mix of all\n")
+    return form, query.get("name", "")[:200], int(channel)

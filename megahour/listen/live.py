@@ -13,6 +13,7 @@ import numpy as np
 from aiohttp import web
 from numpy.typing import NDArray
 
+from megahour.core.errors import MegahourError
 from megahour.transcribe.formats import word_dict
 from megahour.transcribe.latency import StreamMeter
 from megahour.transcribe.live import live_blocks
@@ -30,6 +31,26 @@ class GoneAway(Exception):
 
 class Idle(Exception):
     """No audio for too long, or too much audio without a word."""
+
+
+def wrong_message(what: str, remedy: str) -> MegahourError:
+    return MegahourError(what, remedy=remedy)
+
+
+def rate_of(message: bytes | dict[str, Any]) -> int:
+    """Sampling rate from the first message. Raises MegahourError if it is missing or not a rate of audio, or if the
+    message asks for more, such as channels, which would be heard as noise.
+    """
+    values = message if isinstance(message, dict) else {}
+    rate_hz = values.get("rate_hz")
+    if not isinstance(rate_hz, int) or isinstance(rate_hz, bool):
+        raise wrong_message("the first message says no sampling rate", 'begin with {"rate_hz": 16000}')
+    if more := sorted(values.keys() - {"rate_hz"}):
+        what = f"the first message has {more[0][:50]!r}"
+        raise wrong_message(what, 'begin with {"rate_hz": 16000} alone, and send 16-bit mono samples')
+    if not 4000 <= rate_hz <= 384_000:
+        raise wrong_message(f"samples at {rate_hz} Hz", "send them at 4000 to 384000 Hz")
+    return rate_hz
 
 
 class AudioInbox:

@@ -3,7 +3,7 @@
 GET  /            the page, which needs no token: it holds nothing secret
 GET  /about       the model and its sampling rate
 GET  /stream      WebSocket: send {"rate_hz": 16000}, then 16-bit samples; receive partial and final words
-POST /transcribe  an audio file of any kind; returns its transcript, ?format=json, txt, srt, vtt or ctm
+POST /transcribe  an audio file of any kind; returns its transcript, ?format=json, txt, srt, vtt or ctm &channel=1
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from megahour.listen.access import PROTOCOL, Access
 from megahour.listen.files import Uploads
 from megahour.listen.heads import RequestHeads
 from megahour.listen.limits import DEFAULTS, Limits
-from megahour.listen.live import AudioInbox, GoneAway, Idle, LiveSession
+from megahour.listen.live import AudioInbox, GoneAway, Idle, LiveSession, rate_of, wrong_message
 from megahour.transcribe.live import live_blocks
 from megahour.transcribe.pieces import USUAL_ENDS, EndRules
 from megahour.transcribe.recogniser import Recogniser
@@ -160,6 +160,7 @@ class ListenServer:
     # -- streams -----------------------------------------------------------------------------------------------------
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
+        self.access.check_protocol(request)
         socket = web.WebSocketResponse(
             protocols=[PROTOCOL], max_msg_size=self.limits.message_bytes, heartbeat=PING_S, compress=False
         )
@@ -181,7 +182,7 @@ class ListenServer:
 
     async def _talk(self, socket: web.WebSocketResponse) -> None:
         """Handle one stream from the first message to the last."""
-        rate_hz = _rate_of(await self._received(socket))
+        rate_hz = rate_of(await self._received(socket))
         session = LiveSession(socket, self.recogniser, rate_hz, self.chunks, self.ends, self.limits.idle_s)
         self._live[socket] = session.inbox
         try:
@@ -212,7 +213,7 @@ class ListenServer:
             if message:
                 await inbox.put(message)
         if message.get("end") is not True:
-            raise _wrong(
+            raise wrong_message(
                 f"the message {json.dumps(message)[:100]}", 'send 16-bit samples, and {"end": true} at the end'
             )
         await inbox.put(b"")
@@ -232,7 +233,7 @@ class ListenServer:
         except (ValueError, RecursionError):
             values = None
         if not isinstance(values, dict):
-            raise _wrong("a message is not a JSON object", 'begin with {"rate_hz": 16000}')
+            raise wrong_message("a message is not a JSON object", 'begin with {"rate_hz": 16000}')
         return values
 
     async def _send_away(self, app: web.Application) -> None:
@@ -254,20 +255,6 @@ class ListenServer:
             self.counts.files += 1
             self.counts.heard_s += made.seconds
         return answer
-
-
-def _rate_of(message: bytes | dict[str, Any]) -> int:
-    """Sampling rate from the first message. Raises MegahourError if it is missing or not a rate of audio."""
-    rate_hz = message.get("rate_hz") if isinstance(message, dict) else None
-    if not isinstance(rate_hz, int) or isinstance(rate_hz, bool):
-        raise _wrong("the first message says no sampling rate", 'begin with {"rate_hz": 16000}')
-    if not 4000 <= rate_hz <= 384_000:
-        raise _wrong(f"samples at {rate_hz} Hz", "send them at 4000 to 384000 Hz")
-    return rate_hz
-
-
-def _wrong(what: str, remedy: str) -> MegahourError:
-    return MegahourError(what, remedy=remedy)
 
 
 async def _close(socket: web.WebSocketResponse, error: Exception | None) -> None:

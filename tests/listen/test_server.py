@@ -69,6 +69,22 @@ async def send(socket: Any, samples: np.ndarray, rate_hz: int = 8000, block: int
     await socket.send_json({"end": True})
 
 
+def test_each_side_of_a_call_is_transcribed(tmp_path: Path) -> None:
+    """The model's folder is not told to clients."""
+    one, other = voice(1.5, 1), voice(1.5, 2)
+    file = io.BytesIO()
+    soundfile.write(file, np.stack([one, other], axis=1), 8000, format="WAV")
+    recogniser = Recogniser(RecogniserParts(url := model(tmp_path / "trained", "conformer").url, model_name=url))
+    expected = transcribe(other, recogniser, rate_hz=8000).text
+
+    async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
+        answer = await client.post("/transcribe?channel=2", data=file.getvalue())
+        made = await answer.json()
+        assert (made["text"], made["channel"], made["model"]) == (expected, 2, "trained")
+
+    served(recogniser, talk, limits=Limits())
+
+
 async def freed(server: ListenServer) -> None:
     async with asyncio.timeout(240):
         while server.busy:
@@ -124,6 +140,9 @@ def test_a_file_is_transcribed_in_any_format(recogniser: Recogniser) -> None:
         for query, data, status, why in [
             ("", b"RIFF no audio", 422, ": "),
             ("?format=doc", b"", 400, "format 'doc': use one of txt, srt, vtt, json, ctm"),
+            ("?fromat=srt", b"", 400, "unknown parameter 'fromat' – did you mean \"format\"?"),
+            ("?channel=-1", b"", 400, "channel '-1': give its number"),
+            ("?channel=2", file.getvalue(), 422, "no-such-channel: channel 2 of 1"),
             ("", bytes(40_000), 413, "body size 39999 exceeded"),
         ]:
             answer = await client.post(f"/transcribe{query}", data=data)
@@ -261,7 +280,7 @@ def test_a_file_that_nobody_waits_for_is_left(
     assert served(recogniser, talk).counts.files == 0
 
 
-def test_who_is_let_in(recogniser: Recogniser) -> None:
+def test_who_is_let_in(recogniser: Recogniser, caplog: pytest.LogCaptureFixture) -> None:
     """Anyone who uses the server's name gets the page; all else needs the token, and no page of another site."""
 
     async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
@@ -295,6 +314,10 @@ def test_who_is_let_in(recogniser: Recogniser) -> None:
         with pytest.raises(WSServerHandshakeError) as refused:
             await client.ws_connect("/stream", headers={**BEARER, "Origin": "http://evil.example"})
         assert refused.value.status == 403
+        with pytest.raises(WSServerHandshakeError) as refused:
+            await client.ws_connect("/stream", protocols=[f"token.{TOKEN}"])
+        assert refused.value.status == 400
+        assert TOKEN not in caplog.text, "aiohttp logs the protocols of which it knows none"
 
     assert served(recogniser, talk, origins=["https://speech.example"]).counts.refused >= 14
 
@@ -304,6 +327,7 @@ def test_who_is_let_in(recogniser: Recogniser) -> None:
     [
         ({"rate_hz": 100}, "samples at 100 Hz"),
         ({"rate_hz": 16000.5}, "the first message says no sampling rate"),
+        ({"rate_hz": 48000, "channels": 2}, "the first message has 'channels'"),  # of two, all would be noise
         ({}, "the first message says no sampling rate"),
         ([], "a message is not a JSON object"),
         (b"\0\0", "the first message says no sampling rate"),
