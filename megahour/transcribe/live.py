@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import BadRecord, ConfigError
 
 BLOCK_S = 0.1
 UNSENT = "see what the program that should send it says"
@@ -80,6 +80,23 @@ def live_blocks(
         yield block if resample is None else resample.resample_chunk(block)
     if resample is not None:
         yield resample.resample_chunk(np.zeros(0, np.float32), last=True)
+
+
+def checked_blocks(blocks: Iterable[NDArray[np.float32]], rate_hz: int) -> Iterator[NDArray[np.float32]]:
+    """`blocks` as they are. A sample that is no number would silence a stream until its end.
+
+    Raises
+    ------
+    BadRecord: `nan-audio`, or a block that is no array of mono samples.
+    """
+    samples = 0
+    for block in blocks:
+        if np.ndim(block) != 1:
+            raise BadRecord("sample-shape", f"a block of shape {np.shape(block)}; give mono ones (T,)")
+        if not np.isfinite(block).all():
+            raise BadRecord("nan-audio", f"NaN or infinity within {len(block)} samples after {samples / rate_hz:.1f} s")
+        samples += len(block)
+        yield np.asarray(block, np.float32)
 
 
 def _whole_frames(pipe: BinaryIO, wave: WaveForm, *, raw: bool, where: str) -> Iterator[bytes]:

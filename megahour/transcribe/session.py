@@ -15,7 +15,7 @@ from megahour.core.errors import BadRecord
 from megahour.corpus.media.audio import FULL_SCALE
 from megahour.transcribe.decoded import LIMITS, MOST_FLOAT, decoded_blocks
 from megahour.transcribe.latency import StreamMeter
-from megahour.transcribe.live import live_blocks
+from megahour.transcribe.live import checked_blocks, live_blocks
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.pieces import USUAL_ENDS, Cutter, EndRules, SpeechPiece
 from megahour.transcribe.recogniser import Recogniser, TimedWord
@@ -151,12 +151,14 @@ def stream(
     Raises
     ------
     ConfigError: the model cannot use `chunks` of that many milliseconds.
+    BadRecord: a block is no array (T,), or has a sample that is NaN or infinite.
     """
     cutter, plan = Cutter(recogniser.front, ends), plan_of(recogniser, chunks)
     under_way: _Carried | _Repeated = _Repeated(recogniser) if plan is None else _Carried(recogniser, plan)
     meter = meter or StreamMeter()
     meter.latency_ms = round(UPDATE_S * 1000) if plan is None else plan.latency_ms
-    for rows in cutter.rows(meter.watch(blocks, recogniser.front.rate_hz)):
+    rate_hz = recogniser.front.rate_hz
+    for rows in cutter.rows(meter.watch(checked_blocks(blocks, rate_hz), rate_hz)):
         for piece in cutter.add(rows):
             yield Update(under_way.ended(piece, meter.heard_s), final=True)
             meter.shown()

@@ -16,7 +16,7 @@ from exported import model, voice
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.recogniser import Recogniser
-from megahour.transcribe.session import transcribe
+from megahour.transcribe.session import stream, transcribe
 
 SAMPLES = voice(2.0, 1)
 FLOATS = SAMPLES / 32768
@@ -134,3 +134,20 @@ def test_clipped_files_are_recognised_with_a_remark(
     remarks = transcribe(tmp_path / "a.wav", recogniser).remarks
     assert len(remarks) == len(remark)
     assert all(words in given for words, given in zip(remark, remarks, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        (np.array([0.0, np.nan]), "nan-audio: NaN or infinity within 2 samples after 0.5 s"),
+        (np.array([np.inf]), "nan-audio"),
+        (np.zeros((80, 2)), r"sample-shape: a block of shape \(80, 2\)"),
+    ],
+)
+def test_a_block_of_a_stream_that_would_silence_the_rest_is_named(
+    recogniser: Recogniser, block: np.ndarray, reason: str
+) -> None:
+    with pytest.raises(BadRecord, match=reason):
+        list(stream(recogniser, [voice(0.5, 1).astype(np.float32), block]))
+    lists = [voice(0.5, 1).tolist(), []]
+    assert list(stream(recogniser, lists)) == list(stream(recogniser, [np.array(each) for each in lists]))
