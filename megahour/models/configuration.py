@@ -10,6 +10,7 @@ import numpy as np
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.store import Artifact
+from megahour.units.tokens import BLANK, MARK
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,19 +42,30 @@ def parse_config(data: bytes, *, where: str) -> dict[str, Any]:
 def read_config(model: Artifact, shard: int = 0) -> dict[str, Any]:
     """The configuration of a *model* artifact.
 
-    Raises StoreError: it is not a JSON object, the number of tokens differs from the outputs, or tags have no heads.
+    Raises StoreError: it is not a JSON object, the tokens do not fit the outputs, or tags have no heads.
     """
     config = parse_config(model.read_bytes(shard, ".model.json"), where=model.url)
-    tokens, outputs = config.get("tokens", []), config.get("outputs")
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-        raise StoreError(f"model tokens {str(tokens)[:80]!r} are not names", where=model.url, remedy=DAMAGED)
-    if tokens and len(tokens) != outputs:
-        what = f"the model has {outputs} outputs, but {len(tokens)} tokens"
-        raise StoreError(what, where=model.url, remedy=DAMAGED)
+    if wrong := _wrong_tokens(config):
+        raise StoreError(wrong, where=model.url, remedy=DAMAGED)
     heads = config.get("heads", {})
     if not isinstance(heads, dict) or (config.get("tags") and not heads):
         raise StoreError(f"heads {str(heads)[:80]!r} of the model", where=model.url, remedy=DAMAGED)
     return config
+
+
+def _wrong_tokens(config: Mapping[str, Any]) -> str:
+    """Why the tokens do not fit the model, which would then spell other texts than it learned; "" if they do."""
+    tokens, outputs = config.get("tokens", []), config.get("outputs")
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
+        return f"model tokens {str(tokens)[:80]!r} are not names"
+    if tokens and len(tokens) != outputs:
+        return f"the model has {outputs} outputs, but {len(tokens)} tokens"
+    if tokens and tokens[0] != BLANK:
+        return f"token 0 of the model is {tokens[0][:20]!r}, not the blank"
+    pieces = any(token.startswith(MARK) and token != MARK for token in tokens)
+    if pieces and not (config.get("marks") or config.get("phones")):
+        return f"tokens of the model begin with {MARK}, but its `marks` does not say that words do"
+    return ""
 
 
 def tag_number(config: Mapping[str, Any], tell: str, *, where: str) -> int | None:

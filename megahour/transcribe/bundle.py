@@ -29,6 +29,7 @@ from megahour.transcribe.bundle_files import (
     manifest_at,
     opened,
 )
+from megahour.units.tokens import BLANK
 
 if TYPE_CHECKING:
     from megahour.transcribe.exported_transducer import ExportedTransducer
@@ -107,6 +108,8 @@ class BundleManifest(ListedFiles):
                     raise ValueError(f"{text[:20]!r} has control characters, or more than {most} characters")
         if len(set(self.tokens)) < len(self.tokens):
             raise ValueError("a token is there twice")
+        if self.tokens[0] != BLANK:
+            raise ValueError(f"token 0 is {self.tokens[0][:20]!r}, not the blank")
         for name in (*(file for each in self.graphs.values() for file in each.values()), *self._named()):
             if name not in self.files:
                 raise ValueError(f"{name[:100]!r} is not among its files")

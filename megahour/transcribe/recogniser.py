@@ -16,7 +16,7 @@ from megahour.core.store import Artifact
 from megahour.decode.params import DecodeParams
 from megahour.decode.token_search import TokenSearcher
 from megahour.features.frontend import FrontEnd, Rows
-from megahour.models.configuration import read_config
+from megahour.models.configuration import normalisation, read_config
 from megahour.models.foreign import ForeignModel
 from megahour.models.inference import Model, Outputs, load, output_without_graph
 from megahour.models.paths import TokenPath
@@ -115,6 +115,8 @@ class Recogniser:
                 remedy="of a run, name its step `decode` with --step, or leave --step out; or give --graph (and "
                 "--units and --lexicon for word times)",
             )
+        if "stats" in config:
+            normalisation(config, where=parts.model)  # damaged values would fail for each piece, or give no words
         try:
             self.front = FrontEnd.of(config, tokens=False)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
