@@ -63,10 +63,13 @@ class Align(Stage[AlignParams]):
         if doubt := doubts(summary, receipts):
             LOG.warning("align: %s", doubt)
             summary["doubt"] = doubt
+        elif refused := refusals(receipts):
+            LOG.warning("align: %s", refused)
         return summary
 
 
 FEW_CUES, FEW_KEPT = 20, 0.05
+MOST_REFUSED = 0.5  # of the recordings
 UNFIT = ("wrong-transcript", "text-mismatch", "no-speech", "no-anchors", "no-path")
 
 
@@ -91,4 +94,17 @@ def doubts(summary: dict[str, Any], receipts: Sequence[Receipt]) -> str:
         f"hardly anything is aligned ({reasons}). If the transcripts belong to the audio, the aligner does not"
         " recognise it: check its language, and for an imported one the order of the token list, blank, rate_hz, scale,"
         f" normalise and output. It recognised {heard}"
+    )
+
+
+def refusals(receipts: Sequence[Receipt]) -> str:
+    """Advice if most recordings are refused, though lines of the others are kept; "" otherwise."""
+    dropped = summed(receipt.counts.dropped for receipt in receipts)
+    refused = {reason: dropped[reason] for reason in UNFIT if reason in dropped}
+    if sum(refused.values()) <= MOST_REFUSED * sum(receipt.counts.came_in for receipt in receipts):
+        return ""
+    reasons = ", ".join(f"{reason} {n:g}" for reason, n in refused.items())
+    return (
+        f"most recordings are refused ({reasons}): their transcripts belong to other recordings, or the aligner"
+        " recognises too little of them. `cut` says how much of the others it reads wrong"
     )

@@ -105,7 +105,7 @@ def table_reference() -> Iterator[str]:
 def side_reference() -> Iterator[str]:
     """Lines of Markdown: the keys and columns that `ingest` knows."""
     from megahour.corpus.ingest import tables
-    from megahour.corpus.ingest.side_information import ALIASES
+    from megahour.corpus.ingest.side_information import ALIASES, OF_PAGE
     from megahour.corpus.transcripts.json_cues import WRAPPERS
     from megahour.corpus.transcripts.json_words import SPEAKERS
 
@@ -113,13 +113,16 @@ def side_reference() -> Iterator[str]:
     yield from (
         "Side information is a JSON object in a file named like the medium, with the suffix `.json`. The file may also "
         "hold the transcript, as Whisper's does, and the keys may stand under `metadata`. In a table, it is the row. "
+        "What these leave open may be in yt-dlp's `NAME.info.json`, and then, with `--pairing folder`, in a file "
+        "`metadata.json` or `*_meta.json`. "
         "Of several keys for one value, the first one present is used; column names may be in upper or lower case.",
         "",
         "| what | keys |",
         "| --- | --- |",
     )
-    for name, keys in {**ALIASES, "condition": ("condition",), "source": ("source",)}.items():
-        yield f"| {name} | {_listed(keys)} |"
+    for name, keys in ALIASES.items():
+        page = f"; `{OF_PAGE[name]}` in a `.info.json`" if name in OF_PAGE else ""
+        yield f"| {name} | {_listed(keys)}{page} |"
     yield from ("", "A table of addresses also has:", "", "| what | columns |", "| --- | --- |")
     bar = tables.SEPARATOR.replace("|", "\\|")  # it also separates cells of Markdown tables
     columns = {

@@ -156,6 +156,9 @@ class TerminalMonitor(Monitor):
             | {"shards": manifest.shards, "seconds": round(seconds, 3)},
         )  # fmt: skip
 
+    def hint(self, text: str) -> None:
+        say("hint", f"{self.title}: {text}", self._facts())
+
     def was_made(self, stage: str) -> None:
         """Report that the step was up to date."""
         self._stage = stage

@@ -24,7 +24,7 @@ from megahour.align.ctc import Problem
 from megahour.align.document import spell
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import spans
-from megahour.align.stage import Align, doubts
+from megahour.align.stage import Align, doubts, refusals
 from megahour.align.wrong_transcript import BELOW_OTHERS, belongs, decoy_of, order_deviation, without_ends
 from megahour.core.errors import ConfigError
 from megahour.core.receipts import Counts, Receipt
@@ -309,3 +309,15 @@ def test_recordings_without_any_text_are_pointed_to_a_recogniser() -> None:
     assert "none of 6 recordings has a transcript" in doubts({}, [receipt(3), receipt(3)])
     assert "--recognised TEXTS" in doubts({}, [receipt(3)])
     assert doubts({"cues_kept": 1, "cues": 1}, [receipt(3), receipt(2)]) == ""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "advice"), [(4, ""), (5, "most recordings are refused (wrong-transcript 5, no-speech 1): ")]
+)
+def test_refusals_of_most_recordings_are_no_silent_loss(wrong: int, advice: str) -> None:
+    """However many lines of the others are kept."""
+    first = Receipt(0, "f", Counts(5, 4, 0, {"no-speech": 1}), {}, {}, {})
+    rest = Receipt(1, "f", Counts(5, 5 - wrong, 0, {"wrong-transcript": wrong, "copied": 5 - wrong}), {}, {}, {})
+    assert doubts({"cues_kept": 900, "cues": 1000}, [first, rest]) == ""
+    assert refusals([first, rest]).startswith(advice)
+    assert bool(refusals([first, rest])) == bool(advice)

@@ -75,6 +75,15 @@ def test_steps_of_a_run_are_numbered(capsys: Shown) -> None:
     ]
 
 
+def test_advice_follows_the_closing_line(capsys: Shown) -> None:
+    monitor = TerminalMonitor("recordings", StepPlace(7, 28))
+    monitor.finished(manifest(Counts(came_in=3, kept=1, dropped={"too-short": 2})), 1.0)
+    monitor.hint("most records were dropped as too-short: --min-s is 1")
+    closing, advice = capsys.readouterr().err.splitlines()
+    assert "dropped 2 (too-short 2)" in closing
+    assert advice == " 7/28 recordings: most records were dropped as too-short: --min-s is 1"
+
+
 def test_a_log_gets_a_line_every_quarter_of_a_minute(clock: Clock, capsys: Shown) -> None:
     lines = TerminalMonitor("recordings")
     lines.started("ingest", 10, 2)

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.filesystems import file_system
 from megahour.core.store import Artifact
 from megahour.corpus.ingest.params import IngestParams
-from megahour.corpus.ingest.sources import ZIP, Item, NotRead, archive_items, file_items, zip_items
+from megahour.corpus.ingest.sources import ZIP, Item, NotRead, file_items, item_of, unread_files
 from megahour.corpus.ingest.tables import is_table, table_items
-from megahour.corpus.media.addresses import open_at
-from megahour.corpus.media.archives import unpacked
+from megahour.corpus.media.addresses import Blob, open_at
+from megahour.corpus.media.archives import Member, read_members, unpacked, window
+from megahour.corpus.media.zips import ZipMember, open_member, read_zip
+from megahour.corpus.transcripts.pairing import Pairing, group_files
 
+AnyMember = TypeVar("AnyMember", Member, ZipMember)
 Items = Iterator[Item | BadRecord | NotRead | None]
 
 
@@ -54,3 +57,35 @@ def _unpacked_items(packed: BinaryIO, label: str, p: IngestParams, work: Path) -
             yield from archive_items(file, label, max_bytes=p.max_bytes, pairing=p.pairing)
     except RECORD_FAULTS as error:
         yield bad_record(error, label)
+
+
+def archive_items(file: BinaryIO, label: str, *, max_bytes: int, pairing: Pairing = "name") -> Items:
+    """Items of a tar in a seekable file, and a BadRecord for each refused member."""
+    members = read_members(file, max_bytes=max_bytes)
+    return _member_items(members, lambda member: window(file, member), label, pairing)
+
+
+def zip_items(file: BinaryIO, label: str, *, max_bytes: int, pairing: Pairing, folder: Path) -> Items:
+    """`archive_items` of a zip. folder: for members that are unpacked to disk."""
+    members = read_zip(file, max_bytes=max_bytes)
+    return _member_items(members, lambda member: open_member(file, member, folder), label, pairing)
+
+
+def _member_items(
+    listed: Iterable[AnyMember | BadRecord], open_: Callable[[AnyMember], BinaryIO], label: str, pairing: Pairing
+) -> Items:
+    members: dict[str, AnyMember] = {}
+    for member in listed:
+        if isinstance(member, BadRecord):
+            member.record = f"{label}!{member.record}" if member.record else label
+            yield member
+        else:
+            members[member.name] = member
+
+    def blob(path: str) -> Blob:
+        return Blob(path, lambda: open_(members[path]))
+
+    groups = group_files(members, pairing)
+    for group in groups:
+        yield item_of(group, blob, f"{label}!{group.media}") if group.media else None
+    yield NotRead(unread_files(members, groups))

@@ -80,7 +80,7 @@ _SPDX_PAGE = re.compile(r"spdx\.org/licenses/([A-Za-z0-9.-]+?)(?:\.html|\.json|\
 _TERMS = (("nc", r"nc|non-?\s?commercial"), ("nd", r"nd|no-?\s?deriv"), ("sa", r"sa|share-?\s?alike"))
 # Words beside a licence's name that restrict or extend it.
 _RESTRICTED = re.compile(
-    r"(?<![a-z])(?:nc|nd|sa|non-?\s?commercial\w*|no-?\s?deriv\w*|share-?\s?alike|only|"
+    r"(?<![a-z])(?:nc|nd|sa|non-?\s?commercial\w*|no-?\s?deriv\w*|share-?\s?alike|only|proprietary|"
     r"(?:research|academic|educational|personal|private|evaluation)[\s-]+(?:use|purposes?))(?![a-z])",
     re.IGNORECASE,
 )
@@ -143,8 +143,15 @@ def _single(name: str) -> str:
     identifiers |= {_cc(match[1] or "", match[2] or "") for match in _CC_NAME.finditer(name)}
     if _RESTRICTED.search(_CC_NAME.sub(" ", name)):
         return UNKNOWN
+    identifiers |= _listed(name) - {UNKNOWN}
     # A text that names two licences needs a human.
     return identifiers.pop() if len(identifiers) == 1 else UNKNOWN
+
+
+def _listed(name: str) -> set[str]:
+    """The identifiers among the parts of a list, such as "CC BY 4.0, GPL-3.0"."""
+    parts = [part.strip() for part in re.split("[,;|]", name)]
+    return {_single(part) for part in parts} if len(parts) > 1 else set()
 
 
 def _from_url(address: str) -> str:

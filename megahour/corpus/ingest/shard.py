@@ -178,7 +178,7 @@ class _Shard:
             raise no_transcript(item, self.p.transcripts)
         candidates = read_candidates(raw, info.language, self.p, recognised)
         for path in candidates.instead:
-            if not item.info or path != item.info.path:  # these are read in any case
+            if path not in (info.path for info in item.infos):  # these are read in any case
                 self.tally.not_read({split_suffix(path)[1]: -1})
         candidates.counts["not_recognised"] += int(bool(self.p.recognised) and recognised is None)
         return candidates

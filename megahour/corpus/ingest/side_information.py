@@ -1,4 +1,4 @@
-"""Side information of a recording, from its row of a table, its `.json` file and the parameters."""
+"""Side information of a recording, from its row of a table, its `.json` files and the parameters."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from megahour.core.unicode import load_json
 from megahour.corpus.ingest.licences import LicenceRefused, check_licence
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.sources import Item
-from megahour.corpus.media.addresses import masked
+from megahour.corpus.media.addresses import Blob, masked
 from megahour.corpus.text.language_id import canonical
+from megahour.corpus.transcripts import pairing
 
 MAX_BYTES = 64 << 20  # a side file may hold the transcript as well
 MAX_UNIX_S = 1 << 62
 _DAY = re.compile(r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])")  # 20210304: a date, not August 1970
+OF_PAGE = {"attribution": "uploader", "created_s": "upload_date", "source": "webpage_url"}  # yt-dlp's names
 ALIASES = {
     "licence": ("licence", "license", "licenseurl", "license_url"),
     "attribution": ("attribution", "credits", "creator", "author", "artist", "publisher"),
     "speaker": ("speaker", "speaker_id", "spk", "client_id"),
     "language": ("language", "lang", "locale"),
     "created_s": ("created_s", "created", "date"),
+    "condition": ("condition",),
+    "source": ("source",),
 }
 
 
@@ -55,17 +59,18 @@ def side_info(item: Item, p: IngestParams) -> SideInfo:
     ------
     BadRecord: ``unreadable-side-information``, ``licence-unknown``, ``licence-forbidden`` (a `LicenceRefused`).
     """
-    fields = {**_fields(item), **{name: value for name, value in item.fields.items() if value not in (None, "")}}
+    layers = [item.fields, *map(_fields, item.infos)]
     values = {}
     for name, keys in ALIASES.items():
-        values[name] = next((fields[key] for key in keys if _tells(fields.get(key), name)), "")
+        values[name] = next((layer[key] for layer in layers for key in keys if _tells(layer.get(key), name)), "")
     created_s = _unix_time(values["created_s"])
     try:
         licence = check_licence(_text(values["licence"]) or p.licence, p.licences)
     except LicenceRefused as refused:
-        if item.info and not values["licence"]:  # e.g. a recogniser's output, which has no licence
-            has = ", ".join(list(fields)[:8]) or "no fields"
-            refused.detail += f"; {item.info.path} has {has}, and none of {', '.join(ALIASES['licence'])}"
+        if not values["licence"]:  # e.g. a recogniser's output, which has no licence
+            for info, fields in zip(item.infos, layers[1:], strict=True):
+                has = ", ".join(list(fields)[:8]) or "no fields"
+                refused.detail += f"; {info.path} has {has}, and none of {', '.join(ALIASES['licence'])}"
         raise
     return SideInfo(
         speaker=_text(values["speaker"])
@@ -75,22 +80,23 @@ def side_info(item: Item, p: IngestParams) -> SideInfo:
         language=canonical(_text(values["language"]) or p.language),
         licence=licence,
         attribution=_text(values["attribution"]) or p.attribution,
-        condition=_text(fields.get("condition", "")) or p.condition,
-        source=masked(_text(fields.get("source", ""))) or item.source,
+        condition=_text(values["condition"]) or p.condition,
+        source=masked(_text(values["source"])) or item.source,
         created_s=created_s or 0,
         has_odd_date=created_s is None,
     )
 
 
-def _fields(item: Item) -> dict[str, Any]:
-    if item.info is None:
-        return {}
+def _fields(info: Blob) -> dict[str, Any]:
+    """The fields of a side file; none if it is of another form."""
     try:
-        value = load_json(item.info.read(MAX_BYTES))
+        value = load_json(info.read(MAX_BYTES))
     except (ValueError, RecursionError) as error:
-        raise BadRecord("unreadable-side-information", f"{item.info.path}: {error}") from error
+        raise BadRecord("unreadable-side-information", f"{info.path}: {error}") from error
     if not isinstance(value, dict):
         return {}
+    if info.path.lower().endswith(f".{pairing.OF_PAGE}{pairing.INFO}"):
+        return {**{ours: value.get(theirs) for ours, theirs in OF_PAGE.items()}, **value}
     nested = value.get("metadata")  # as archive.org writes it
     return {**nested, **value} if isinstance(nested, dict) else value
 

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import Any
 
-from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.errors import ConfigError
 from megahour.core.filesystems import file_system
 from megahour.core.records import fingerprint
 from megahour.core.transfer import is_local
@@ -19,12 +19,6 @@ from megahour.corpus.media.folders import BROKEN, Found, files_below, found_here
 from megahour.corpus.media.folders import HIDDEN as HIDDEN_PATH
 from megahour.corpus.transcripts.pairing import MEDIA, FileGroup, Pairing, group_files, side_files, split_suffix
 from megahour.corpus.transcripts.read import SUFFIXES as TRANSCRIPTS
-
-if TYPE_CHECKING:
-    from megahour.corpus.media.archives import Member
-    from megahour.corpus.media.zips import ZipMember
-
-AnyMember = TypeVar("AnyMember", "Member", "ZipMember")
 
 ZIP = ".zip"
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ZIP)
@@ -38,14 +32,15 @@ HIDDEN = "hidden"
 class Item:
     """One medium and the files beside it, none of them read yet. `name` is its path without the suffix.
 
-    `fields` is its row of a table, and `text` the transcript in that row. `is_far` marks a remote medium of a table.
+    `infos` are its side files, in order of precedence. `fields` is its row of a table, and `text` the transcript in
+    that row. `is_far` marks a remote medium of a table.
     """
 
     name: str
     source: str
     media: Blob
     transcripts: tuple[Blob, ...]
-    info: Blob | None
+    infos: tuple[Blob, ...]
     fields: dict[str, Any] = field(default_factory=dict)
     text: str = ""
     is_far: bool = False
@@ -219,7 +214,7 @@ def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name", transcr
             remedy=f"give audio with one of the suffixes {' '.join(MEDIA)}",
         )
     read = {*archives, *(_below(listing.root, transcripts) if transcripts else ())}
-    unread = _not_read(listing.sizes.keys() - read, groups, listing.hidden)
+    unread = unread_files(listing.sizes.keys() - read, groups, listing.hidden)
     broken = [path for path in listing.broken if path.lower().endswith(WANTED) or not split_suffix(path)[1]]
     others = {BROKEN: len(listing.broken) - len(broken)} if len(broken) < len(listing.broken) else {}
     if unread or listing.unread or others:
@@ -230,7 +225,7 @@ def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name", transcr
 
 
 def _files(run: list[FileGroup]) -> dict[str, Any]:
-    return {"files": [[media, list(texts), info, list(others)] for media, texts, info, others in run]}
+    return {"files": [[media, *map(list, texts)] for media, *texts in run]}
 
 
 def _below(root: str, source: str) -> list[str]:
@@ -239,69 +234,31 @@ def _below(root: str, source: str) -> list[str]:
     return [f"{listing.root}/{path}".removeprefix(f"{root}/") for path in listing.sizes]
 
 
-def _not_read(paths: Iterable[str], groups: Iterable[FileGroup], hidden: int = 0) -> dict[str, int]:
+def unread_files(paths: Iterable[str], groups: Iterable[FileGroup], hidden: int = 0) -> dict[str, int]:
     """Number of files that belong to no group, by suffix."""
-    read = {path for group in groups for path in (group.media, *group.transcripts, group.info)}
+    read = {path for group in groups for path in (group.media, *group.transcripts, *group.infos)}
     counts = Counter(split_suffix(path)[1] or "no suffix" for path in paths if path not in read)
     counts.update({HIDDEN: hidden} if hidden else {})
     return dict(sorted(counts.items()))
 
 
 def file_items(
-    source: str, root: str, groups: Iterable[tuple[str, list[str], str, list[str]]]
+    source: str, root: str, groups: Iterable[tuple[str, list[str], list[str], list[str]]]
 ) -> Iterator[Item | None]:
     """Items of one task; None for a transcript without a medium."""
     listing = SourceListing(file_system(source)[0], root, {}, {})
-    for media, transcripts, info, others in groups:
-        group = FileGroup(media, tuple(transcripts), info, tuple(others))
-        yield _item(group, listing.blob, media) if media else None
+    for media, *others in groups:
+        group = FileGroup(media, *map(tuple, others))
+        yield item_of(group, listing.blob, media) if media else None
 
 
-def archive_items(
-    file: BinaryIO, label: str, *, max_bytes: int, pairing: Pairing = "name"
-) -> Iterator[Item | BadRecord | NotRead | None]:
-    """Items of a tar in a seekable file, and a BadRecord for each refused member."""
-    from megahour.corpus.media.archives import read_members, window
-
-    members = read_members(file, max_bytes=max_bytes)
-    return _member_items(members, lambda member: window(file, member), label, pairing)
-
-
-def zip_items(
-    file: BinaryIO, label: str, *, max_bytes: int, pairing: Pairing, folder: Path
-) -> Iterator[Item | BadRecord | NotRead | None]:
-    """`archive_items` of a zip. folder: for members that are unpacked to disk."""
-    from megahour.corpus.media.zips import open_member, read_zip
-
-    members = read_zip(file, max_bytes=max_bytes)
-    return _member_items(members, lambda member: open_member(file, member, folder), label, pairing)
-
-
-def _member_items(
-    listed: Iterable[AnyMember | BadRecord], open_: Callable[[AnyMember], BinaryIO], label: str, pairing: Pairing
-) -> Iterator[Item | BadRecord | NotRead | None]:
-    members: dict[str, AnyMember] = {}
-    for member in listed:
-        if isinstance(member, BadRecord):
-            yield member
-        else:
-            members[member.name] = member
-
-    def blob(path: str) -> Blob:
-        return Blob(path, lambda: open_(members[path]))
-
-    groups = group_files(members, pairing)
-    for group in groups:
-        yield _item(group, blob, f"{label}!{group.media}") if group.media else None
-    yield NotRead(_not_read(members, groups))
-
-
-def _item(group: FileGroup, blob: Callable[[str], Blob], source: str) -> Item:
+def item_of(group: FileGroup, blob: Callable[[str], Blob], source: str) -> Item:
+    """The item of a group of files, opened by `blob`."""
     return Item(
         name=shown(split_suffix(group.media)[0]),
         source=shown(source),
         media=blob(group.media),
         transcripts=tuple(blob(path) for path in group.transcripts),
-        info=blob(group.info) if group.info else None,
+        infos=tuple(blob(path) for path in group.infos),
         others=tuple(blob(path) for path in group.others),
     )

@@ -148,7 +148,7 @@ def _item(fields: dict[str, Any], listing: Listing) -> Item:
         source=masked(address),
         media=listing.blob(address),
         transcripts=tuple(listing.blob(each) for each in transcripts if each),
-        info=None,
+        infos=(),
         fields=fields,
         text=str(first_of(fields, TEXT_COLUMNS)) or (given[0] if is_text else ""),
         is_far=not listing.is_here(address),

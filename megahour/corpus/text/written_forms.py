@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import re
 import sys
-import unicodedata
 from collections.abc import Iterable
 from functools import cache
 
 from megahour.corpus.text.languages.base import Tongue
 from megahour.corpus.text.languages.lookup import reads_numbers, tongue
+from megahour.corpus.text.languages.marks import marks
 
 LETTER = r"[^\W\d_]"
 VULGAR = "½⅓⅔¼¾⅕⅖⅗⅘⅙⅛⅜⅝⅞"
@@ -33,19 +33,6 @@ _ELISIONS = {
     "fr": r"(?i:[ldnsmtcj]|qu|jusqu)",
     "it": r"(?i:[ldnsc]|un|dell|all|nell|sull|dall|quell)",
 }
-
-
-@cache
-def marks() -> str:
-    """Character class of combining marks and joiners, which occur in words but are not in `\\w`."""
-    spans: list[list[int]] = []
-    for code in (*range(0x300, 0x1F000), *range(0xE0100, 0xE01F0)):
-        if unicodedata.category(chr(code)).startswith("M"):
-            if spans and spans[-1][1] == code - 1:
-                spans[-1][1] = code
-            else:
-                spans.append([code, code])
-    return "\u00ad\u200c\u200d\u2060" + "".join(f"{chr(low)}-{chr(high)}" for low, high in spans)
 
 
 @cache

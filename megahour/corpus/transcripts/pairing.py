@@ -1,9 +1,10 @@
 """Group files that belong together: a media file, its candidate transcripts and its metadata.
 
-By name: `a/talk.mp3` belongs with `a/talk.srt`, `a/talk.en.srt`, `a/talk.mp3.srt` and with `a/talk.json`. By folder, as
-in archive.org items: transcripts whose name matches no media file are candidates for every media file in their folder,
-and `*_meta.json` or `metadata.json` describes all of them. The right candidate is chosen later, by language and length
-in `ingest` (corpus.candidates) and by the audio in `align`.
+By name: `a/talk.mp3` belongs with `a/talk.srt`, `a/talk.en.srt`, `a/talk.mp3.srt`, with `a/talk.json`, and with
+`a/talk.info.json`, where yt-dlp writes what a page says about a video. By folder, as in archive.org items: transcripts
+whose name matches no media file are candidates for every media file in their folder, and `*_meta.json` or
+`metadata.json` describes all of them. The right candidate is chosen later, by language and length in `ingest`
+(corpus.candidates) and by the audio in `align`.
 """
 
 from __future__ import annotations
@@ -25,20 +26,23 @@ MEDIA = (
 )  # fmt: skip
 LOSSLESS = (".wav", ".flac", ".aif", ".aiff", ".au", ".w64", ".caf", ".sph")
 INFO = ".json"
+OF_PAGE = "info"  # before `INFO`; no language tag, as these have two or three letters
 MAX_CANDIDATES = 16  # maximum per media file; aligning each costs time
 _LANGUAGE = re.compile(r"\.([a-z]{2,3}(?:-(?:[A-Za-z]{2,4}|\d{3})){0,2})$")
+_OF_PAGE = re.compile(rf"\.({OF_PAGE})$")
 _FOLDER_INFO = re.compile(r"(?:^|/)(?:metadata|[^/]*_meta)\.json$")
 
 
 class FileGroup(NamedTuple):
     """Paths of a media file, its candidate transcripts and its metadata; empty if missing.
 
+    infos: metadata, in order of precedence: of its own name, of its page, and of its folder.
     others: further forms of the candidates, which differ from them only in the suffix, the preferred ones first.
     """
 
     media: str
     transcripts: tuple[str, ...]
-    info: str
+    infos: tuple[str, ...]
     others: tuple[str, ...] = ()
 
 
@@ -89,16 +93,17 @@ def group_files(paths: Iterable[str], pairing: Pairing = "name") -> list[FileGro
     groups = []
     for stem, files in media.items():
         own = claimed.get(stem, {})
-        info = own.get("", {}).get(INFO, "")
+        page = own.pop(OF_PAGE, {})
+        infos = own.get("", {}).get(INFO, ""), page.get(INFO, "")
         shared, shared_info = folders.get(stem.rpartition("/")[0], ([], ""))
         forms = [by_preference for tag in sorted(own) if (by_preference := _by_preference(own[tag]))]
         candidates = [best for best, *_ in forms] + shared
         others = tuple(path for _, *rest in forms[:MAX_CANDIDATES] for path in rest)
         chosen = tuple(candidates[:MAX_CANDIDATES])
         files.sort(key=lambda path: split_suffix(path)[1] not in LOSSLESS)
-        groups += [FileGroup(path, chosen, info or shared_info, others) for path in files]
+        groups += [FileGroup(path, chosen, tuple(filter(None, (*infos, shared_info))), others) for path in files]
     orphans = (beside[suffix] for beside in texts.values() for suffix in TIMED_SUFFIXES if suffix in beside)
-    return groups + [FileGroup("", (path,), "") for path in orphans]
+    return groups + [FileGroup("", (path,), ()) for path in orphans]
 
 
 def side_files(paths: Iterable[str], chosen: Iterable[str], pairing: Pairing = "name") -> list[str]:
@@ -122,8 +127,8 @@ def _key(path: str) -> tuple[str, str]:
 
 
 def _owner(stem: str, media: dict[str, list[str]]) -> tuple[str, str] | None:
-    """(stem of the media file that a transcript's stem names, language tag); None if it names none."""
-    match = _LANGUAGE.search(stem)
+    """(stem of the media file that a side file's stem names, language tag or `OF_PAGE`); None if it names none."""
+    match = _LANGUAGE.search(stem) or _OF_PAGE.search(stem)
     for name, tag in ((stem, ""), (stem[: match.start()], match[1]) if match else (stem, "")):
         if name in media:
             return name, tag

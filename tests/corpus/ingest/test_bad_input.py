@@ -320,15 +320,18 @@ def test_a_hostile_tar_writes_nothing_and_gives_its_good_records(tmp_path: Path,
         member("good.txt", b"Hello.")
         member("good.wav", encode(murmur(1, seed=3)))
     put(root, "cut.tar.gz", b"\x1f\x8b\x08\x00 this is no gzip")
+    put(root, "cut.zip", b"PK\3\4 this has no directory")
     out = ingest(tmp_path, engine)
+    tar = "hostile.tar!"
     assert sorted(quarantined(out).items()) == [
-        ("../../parent.wav", "tar-parent-path"),
-        (f"{tmp_path}/absolute.wav", "tar-absolute-path"),
         ("cut.tar.gz", "tar-corrupt"),
-        ("device.wav", "tar-device"),
-        ("good.wav", "duplicate-id"),
-        ("hard.wav", "tar-link"),
-        ("link.wav", "tar-link"),
+        ("cut.zip", "zip-corrupt"),
+        (f"{tar}../../parent.wav", "tar-parent-path"),
+        (f"{tar}{tmp_path}/absolute.wav", "tar-absolute-path"),
+        (f"{tar}device.wav", "tar-device"),
+        (f"{tar}good.wav", "duplicate-id"),
+        (f"{tar}hard.wav", "tar-link"),
+        (f"{tar}link.wav", "tar-link"),
     ]
     assert names(out) == ["good"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in", "out", "work"]

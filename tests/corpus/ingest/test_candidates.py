@@ -60,6 +60,8 @@ def reason_of(*texts: str, declared: str = "en", **params: Any) -> str:
     ("paths", "pairing", "groups"),
     [
         (["a/t.mp3", "a/t.srt", "a/t.vtt", "a/t.json"], "name", [("a/t.mp3", ["a/t.srt"], "a/t.json")]),
+        (["t.mp3", "t.info.json", "t.json", "t.fr.vtt"], "name",
+         [("t.mp3", ["t.json", "t.fr.vtt"], "t.json t.info.json")]),
         (["t.mp3", "t.en.srt", "t.fr.vtt"], "name", [("t.mp3", ["t.en.srt", "t.fr.vtt"], "")]),
         (["t.mp3", "t.mp3.srt", "t.mp3.de.srt"], "name", [("t.mp3", ["t.mp3.srt", "t.mp3.de.srt"], "")]),
         (["t.mp3", "other.srt"], "name", [("t.mp3", [], ""), ("", ["other.srt"], "")]),
@@ -69,11 +71,12 @@ def reason_of(*texts: str, declared: str = "en", **params: Any) -> str:
         (["i/t.mp3", "j/x.srt"], "folder", [("i/t.mp3", [], ""), ("", ["j/x.srt"], "")]),
         (["i/a.mp3", "i/b.mp3", "i/i_meta.json", "i/x.srt"], "folder",
          [("i/a.mp3", ["i/x.srt"], "i/i_meta.json"), ("i/b.mp3", ["i/x.srt"], "i/i_meta.json")]),
+        (["i/a.mp3", "i/a.json", "i/i_meta.json"], "folder", [("i/a.mp3", ["i/a.json"], "i/a.json i/i_meta.json")]),
     ],
 )  # fmt: skip
 def test_which_files_belong_together(paths: list[str], pairing: Any, groups: list[tuple[str, list[str], str]]) -> None:
     found = [group._replace(others=()) for group in group_files(paths, pairing)]
-    assert found == [FileGroup(media, tuple(texts), info) for media, texts, info in groups]
+    assert found == [FileGroup(media, tuple(texts), tuple(info.split())) for media, texts, info in groups]
 
 
 @given(st.lists(st.from_regex(r"[ab]/[a-d](\.(en|fr))?\.(wav|srt|txt|vtt)", fullmatch=True), max_size=25, unique=True))

@@ -197,6 +197,25 @@ def test_a_date_that_nobody_can_read_is_no_reason_to_lose_a_recording(
     assert out.receipts()[0].stats["dates_not_read"] == not_read
 
 
+def test_a_downloaded_video_has_what_its_page_says(tmp_path: Path, engine: LocalEngine) -> None:
+    """yt-dlp's `.info.json` fills in what Whisper's `.json` of the same name has not, and speaks for the licence."""
+    whisper = json.dumps({"segments": [{"start": 0.1, "end": 0.9, "text": "Hello there."}], "language": "en"})
+    page = {"uploader": "Ann Lee", "upload_date": "20210304", "webpage_url": "https://video.example/v?x=1"}
+    free, theirs = "Creative Commons Attribution license (reuse allowed)", "Standard YouTube License"
+    for name, licence in (("free", free), ("theirs", theirs), ("own", theirs)):
+        put(tmp_path / "in", f"{name}.wav", encode(murmur(1, seed=len(name))))
+        put(tmp_path / "in", f"{name}.json", whisper)
+        put(tmp_path / "in", f"{name}.info.json", json.dumps({"license": licence, **page}))
+    put(tmp_path / "in", "own.json", json.dumps({**json.loads(whisper), "licence": "CC0", "source": "my page"}))
+    out = ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), licence="CC0")
+    assert out.manifest.counts.dropped == {"licence-forbidden": 1}
+    assert out.summary["not_read"] == {}
+    first, own = rows(out)
+    fields = ("licence", "attribution", "created_s", "source")
+    assert [first[name] for name in fields] == ["LicenseRef-CC-BY", "Ann Lee", 1_614_816_000, page["webpage_url"]]
+    assert [own[name] for name in fields] == ["CC0-1.0", "Ann Lee", 1_614_816_000, "my page"]
+
+
 def test_one_file_can_hold_all_transcripts(tmp_path: Path, engine: LocalEngine) -> None:
     put(tmp_path / "in", "digits/1.wav", encode(murmur(1)))
     put(tmp_path / "in", "hello.wav", encode(murmur(1, seed=1)))
@@ -285,14 +304,14 @@ def test_an_output_among_its_sources_is_none_of_them(folder: Path, engine: Local
 
 def test_globs_choose_files(folder: Path) -> None:
     (spec,) = plan_files(f"{folder}/talks/*", 10**9)
-    assert spec["files"] == [["one.flac", ["one.srt"], "one.json", ["one.json"]], ["two.WAV", ["two.en.vtt"], "", []]]
+    assert spec["files"] == [["one.flac", ["one.srt"], ["one.json"], ["one.json"]], ["two.WAV", ["two.en.vtt"], [], []]]
     (alone,) = plan_files(f"{folder}/bob_3.mp3", 10**9)
-    assert alone["files"] == [["bob_3.mp3", ["bob_3.txt"], "", []]]
+    assert alone["files"] == [["bob_3.mp3", ["bob_3.txt"], [], []]]
 
 
 def test_what_lies_beside_chosen_media_comes_along(folder: Path) -> None:
     (spec,) = plan_files(f"{folder}/talks/*.flac", 10**9)
-    assert spec == {"files": [["one.flac", ["one.srt"], "one.json", ["one.json"]]]}
+    assert spec == {"files": [["one.flac", ["one.srt"], ["one.json"], ["one.json"]]]}
     before = IngestParams(source=f"{folder}/talks/*.flac").identity()
     put(folder, "talks/one.srt", "1\n00:00:00,100 --> 00:00:00,900\nAnother text.\n")
     assert IngestParams(source=f"{folder}/talks/*.flac").identity() != before
@@ -302,7 +321,7 @@ def test_a_folder_whose_name_looks_like_a_glob(tmp_path: Path) -> None:
     put(tmp_path, "Talks [2019]/what now?.wav", encode(murmur(1)))
     put(tmp_path, "Talks [2019]/what now?.srt", SRT)
     for source in ("Talks [2019]", "Talks [2019]/what now?.wav"):
-        assert plan_files(f"{tmp_path}/{source}", 10**9) == [{"files": [["what now?.wav", ["what now?.srt"], "", []]]}]
+        assert plan_files(f"{tmp_path}/{source}", 10**9) == [{"files": [["what now?.wav", ["what now?.srt"], [], []]]}]
 
 
 def test_files_that_nothing_is_made_of_are_counted(tmp_path: Path, engine: LocalEngine) -> None:
@@ -335,7 +354,7 @@ def test_every_medium_is_in_exactly_one_group_with_files_of_its_stem(paths: list
     for group in groups:
         stem = split_suffix(group.media)[0]
         assert all(path.startswith(f"{stem}.") for path in group.transcripts)
-        assert group.info in ("", f"{stem}.json")
+        assert group.infos in ((), (f"{stem}.json",))
 
 
 @given(st.lists(st.integers(1, 3000), min_size=1, max_size=30), st.integers(1, 5000))

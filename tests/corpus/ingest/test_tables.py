@@ -147,7 +147,7 @@ def test_numbers_are_floats_where_a_value_is_missing(tmp_path: Path) -> None:
         "12",
         "ann",
     ]
-    nan = Item("a", "a", Blob("a", io.BytesIO), (), None, {"speaker_id": math.nan, "spk": "bob", "licence": "CC0"})
+    nan = Item("a", "a", Blob("a", io.BytesIO), (), (), {"speaker_id": math.nan, "spk": "bob", "licence": "CC0"})
     assert side_info(nan, IngestParams()).speaker == "bob"
 
 

@@ -14,8 +14,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
+from megahour.corpus.text.languages.marks import letters_and_marks
+
 MAX_DIGITS = 15  # longer digit strings are identifiers, read digit by digit
-_WORDS = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _DOTLESS = ("tr", "az")
 _MARKS = str.maketrans({"’": "'", "ʼ": "'", "\u00ad": None, "\u2060": None})
 # Arabic to Burmese, Khmer to Mongolian, Arabic presentation forms: scripts in which joiners change the spelling.
@@ -107,7 +108,7 @@ def one_of(words: str) -> frozenset[str]:
 
 def words_of(text: str) -> Words:
     """The folded words of a spelled number; hyphens separate words."""
-    return tuple(_WORDS.findall(fold(text)))
+    return tuple(letters_and_marks().findall(fold(text)))
 
 
 @lru_cache(maxsize=20_000)
