@@ -122,10 +122,13 @@ def explore(artifact: Artifact, recordings: Artifact | None, choice: Choice, adv
     before = _before(artifact, manifest.inputs)
     recordings = recordings or before.get("recordings")
     stages = [*before.values(), artifact]
-    kept_out = [(stage, _examples(stage, recordings, choice)) for stage in stages]
+    rate_hz = _rate_hz([recordings, artifact])
+    kept_out = [
+        (stage, _examples(stage, recordings, choice), losses.hours_by_reason(stage, rate_hz)) for stage in stages
+    ]
     sounds: dict[str, ReportClip] = {
         lost.clip.name: lost.clip
-        for _, examples in kept_out
+        for _, examples, _ in kept_out
         for here in examples.values()
         for lost in here
         if lost.clip
@@ -134,7 +137,7 @@ def explore(artifact: Artifact, recordings: Artifact | None, choice: Choice, adv
     parts: list[Markup | None] = []
     if surveyed is not None:
         parts += [overview.hours(surveyed, choice.top), overview.spread(surveyed), _coverage(artifact, choice.top)]
-    parts.append(overview.left_out(kept_out, _rate_hz([recordings, artifact])))
+    parts.append(overview.left_out(kept_out))
     if table is not None:
         rows, heard = table
         parts.append(overview.table(len(rows), len(heard), surveyed.records if surveyed else 0))
@@ -142,7 +145,12 @@ def explore(artifact: Artifact, recordings: Artifact | None, choice: Choice, adv
     parts.append(overview.made(artifact))
     title = choice.title or artifact.url.rsplit("/", 1)[-1]
     data = payload(*table) | strips(artifact, table[0], recordings) if table is not None else {}
-    body = [overview.header(title, artifact, surveyed), navigation(parts, NAMES), tag("main", parts), _footer(choice)]
+    body = [
+        overview.header(title, artifact, surveyed, kept_out[-1][2]),
+        navigation(parts, NAMES),
+        tag("main", parts),
+        _footer(choice),
+    ]
     text = join([*body, data_block("rows", data) if table else None, [_sound(clip) for clip in sounds.values()]])
     scripts, styles = ("page.js", "paged.js", "explorer.js"), ("style.css", "paged.css", "explorer.css")
     return document(title, text, scripts=scripts, styles=styles)

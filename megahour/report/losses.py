@@ -138,7 +138,10 @@ def _cue_times(recordings: Artifact, wanted: set[tuple[int, int]]) -> CueTimes:
     return times
 
 
-def hours_by_reason(artifact: Artifact, rate_hz: int) -> tuple[dict[str, float], float]:
+HoursByReason = tuple[dict[str, float], float]
+
+
+def hours_by_reason(artifact: Artifact, rate_hz: int) -> HoursByReason:
     """Hours that a stage left out by reason, if its tables have times, and its input hours.
 
     rate_hz: sampling rate of the recordings, which the times in these tables use.

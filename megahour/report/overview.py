@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from megahour.core.store import Artifact
 from megahour.report import figures
 from megahour.report.counters import GroupTotals, Heaviest
-from megahour.report.losses import Lost, hours_by_reason
+from megahour.report.losses import HoursByReason, Lost
 from megahour.report.markup import Child, Markup, tag
 from megahour.report.sections import panel, section
 from megahour.report.survey import GROUPS, UNKNOWN, Survey, median
@@ -29,8 +29,8 @@ SHOWN = {  # histogram: (title, label of its axis)
 }
 
 
-def header(title: str, artifact: Artifact, found: Survey | None) -> Markup:
-    """Title and key figures."""
+def header(title: str, artifact: Artifact, found: Survey | None, hours: HoursByReason) -> Markup:
+    """Title and key figures. hours: of what the artifact's stage left out; without them, the share counts records."""
     counts = artifact.manifest.counts
     cards: list[tuple[str, str]] = []
     if found is not None:
@@ -45,7 +45,10 @@ def header(title: str, artifact: Artifact, found: Survey | None) -> Markup:
                 cards.append((f"{100 * value if name == 'cer' else value:.1f}{unit}", label))
     else:
         cards += [(f"{counts.came_in:,}", "records in"), (f"{counts.kept:,}", "kept")]
-    cards.append((f"{100 * sum(counts.dropped.values()) / max(counts.came_in, 1):.1f} %", "left out by this stage"))
+    lost, of, what = sum(hours[0].values()), hours[1], "hours"
+    if not (lost and of):
+        lost, of, what = sum(counts.dropped.values()), max(counts.came_in, 1), "records"
+    cards.append((f"{100 * lost / of:.1f} %", f"of the {what} left out by this stage"))
     boxes = [tag("div", tag("b", big), tag("span", small), class_="card") for big, small in cards]
     lead = f"Made by the stage {artifact.manifest.stage}, {artifact.manifest.shards:,} shards."
     return tag("header", tag("h1", title), tag("p", lead, class_="lead"), tag("div", boxes, class_="cards"))
@@ -123,12 +126,11 @@ def spread(found: Survey) -> Markup | None:
     return section("spread", "Distributions", note, tag("div", panels, class_="pair")) if panels else None
 
 
-def left_out(stages: Sequence[tuple[Artifact, Mapping[str, Sequence[Lost]]]], rate_hz: int) -> Markup | None:
-    """Hours and counts by reason for each stage, and examples of each. rate_hz: sampling rate of the recordings."""
+def left_out(stages: Sequence[tuple[Artifact, Mapping[str, Sequence[Lost]], HoursByReason]]) -> Markup | None:
+    """Hours and counts by reason for each stage, and examples of each."""
     panels = []
-    for stage, reasons in stages:
+    for stage, reasons, (hours, came_in) in stages:
         counts = stage.manifest.counts
-        hours, came_in = hours_by_reason(stage, rate_hz)
         if not counts.dropped and not any(hours.values()):
             continue
         rows = [

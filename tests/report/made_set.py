@@ -79,6 +79,7 @@ def fill_set(first: int, n: int, special: bool = True) -> Any:
         ]
         out.table(pa.Table.from_pylist(lost, DROPPED), ".dropped.parquet")
         out.came_in(n + 60)
+        out.stat("audio_s", 60.0)
         out.kept(n)
         for reason in REASONS:
             out.drop(reason, 20)

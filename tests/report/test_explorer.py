@@ -141,6 +141,9 @@ def test_hours_of_what_was_left_out(data: Artifact, html: str) -> None:
     known = [9000 for i in range(60) if i % 3 == 0 and i % 2]  # of the others no one knows where they begin
     assert of_utterances[REASONS[0]] == pytest.approx(2 * sum(known) / RATE_HZ / 3600)
     assert "ingest: 0.50 h and 2 records left out" in html
+    came_in = sum(receipt.stats.get("audio_s", 0.0) for receipt in data.receipts()) / 3600
+    share = f"{100 * sum(of_utterances.values()) / came_in:.1f} %"
+    assert f"<b>{share}</b><span>of the hours left out by this stage" in html
     assert re.search(r"truncated-audio</td>.*?0\.50</td>.*?25\.00 %</td>.*?>1</td>", html.replace("\n", ""))
 
 
