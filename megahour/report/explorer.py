@@ -15,6 +15,7 @@ from megahour.core.store import Artifact
 from megahour.report import coverage_page, losses, overview
 from megahour.report.clips import Coding, ReportClip
 from megahour.report.coverage import cover
+from megahour.report.coverage_family import family
 from megahour.report.losses import Lost
 from megahour.report.markup import Markup, join, tag
 from megahour.report.page import data_block, document, navigation
@@ -118,8 +119,7 @@ def explore(artifact: Artifact, recordings: Artifact | None, choice: Choice, adv
             where=recordings.url,
             remedy="give the artifact that `ingest` made",
         )
-    manifest = artifact.manifest
-    before = _before(artifact, manifest.inputs)
+    before = _before(artifact)
     recordings = recordings or before.get("recordings")
     stages = [*before.values(), artifact]
     rate_hz = _rate_hz([recordings, artifact])
@@ -174,18 +174,14 @@ def _data_set(
     return survey_of_set, (rows, heard)
 
 
-def _before(artifact: Artifact, inputs: dict[str, str]) -> dict[str, Artifact]:
-    """The recordings and alignment in the artifact's folder, if their digests match its `inputs`."""
-    parent = artifact.url.rpartition("/")[0] or "."
-    artifacts: dict[str, Artifact] = {}
-    for role in ("recordings", "alignment"):
-        if (
-            role in inputs
-            and (beside := Artifact(f"{parent}/{role}")).complete
-            and (beside.manifest.digest == inputs[role])
-        ):
-            artifacts[role] = beside
-    return artifacts
+def _before(artifact: Artifact) -> dict[str, Artifact]:
+    """The recordings and the alignment that it was made of, if they are in its folder, under any name."""
+    try:
+        asked = family(artifact.url).asked
+    except StoreError:  # not a kind of artifact that can be counted
+        return {}
+    made_of = asked.made_of if asked else {}
+    return {role: made_of[role].artifact for role in ("recordings", "alignment") if role in made_of}
 
 
 def _coverage(artifact: Artifact, top: int) -> Markup | None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -145,6 +146,15 @@ def test_hours_of_what_was_left_out(data: Artifact, html: str) -> None:
     share = f"{100 * sum(of_utterances.values()) / came_in:.1f} %"
     assert f"<b>{share}</b><span>of the hours left out by this stage" in html
     assert re.search(r"truncated-audio</td>.*?0\.50</td>.*?25\.00 %</td>.*?>1</td>", html.replace("\n", ""))
+
+
+def test_the_recordings_are_found_by_their_digest(data: Artifact, tmp_path: Path) -> None:
+    """Whatever the folders are named: without them there are no sounds of what was left out, and no strips."""
+    shutil.copytree(data.url, tmp_path / "mine")
+    shutil.copytree(data.url.replace("utterances", "recordings"), tmp_path / "talks of May")
+    assert "ingest: 0.50 h and 2 records left out" in explore(Artifact(tmp_path / "mine"), None, Choice(), silent)
+    shutil.rmtree(tmp_path / "talks of May")
+    assert "ingest: 0.50 h" not in explore(Artifact(tmp_path / "mine"), None, Choice(), silent)
 
 
 def test_a_recording_as_a_strip(data: Artifact) -> None:
