@@ -45,10 +45,10 @@ def header(title: str, artifact: Artifact, found: Survey | None, hours: HoursByR
                 cards.append((f"{100 * value if name == 'cer' else value:.1f}{unit}", label))
     else:
         cards += [(f"{counts.came_in:,}", "records in"), (f"{counts.kept:,}", "kept")]
-    lost, of, what = sum(hours[0].values()), hours[1], "hours"
-    if not (lost and of):
-        lost, of, what = sum(counts.dropped.values()), max(counts.came_in, 1), "records"
-    cards.append((f"{100 * lost / of:.1f} %", f"of the {what} left out by this stage"))
+    lost, whole, what = float(sum(hours[0].values())), float(hours[1]), "hours"
+    if not (lost and whole):
+        lost, whole, what = sum(counts.dropped.values()), max(counts.came_in, 1), "records"
+    cards.append((f"{100 * lost / whole:.1f} %", f"of the {what} left out by this stage"))
     boxes = [tag("div", tag("b", big), tag("span", small), class_="card") for big, small in cards]
     lead = f"Made by the stage {artifact.manifest.stage}, {artifact.manifest.shards:,} shards."
     return tag("header", tag("h1", title), tag("p", lead, class_="lead"), tag("div", boxes, class_="cards"))
