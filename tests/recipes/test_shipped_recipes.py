@@ -30,6 +30,7 @@ def test_they_are_listed_with_what_they_are_about() -> None:
             "demo-sequence",
             "fsdd",
             "fsdd-end-to-end",
+            "fsdd-rooms",
             "fsdd-takes",
             "fsdd-voices",
             "language-model",

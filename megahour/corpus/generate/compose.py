@@ -22,6 +22,7 @@ from megahour.corpus.generate.clips import Clip
 from megahour.corpus.generate.foreign_speech import Foreign
 from megahour.corpus.generate.params import ComposeParams
 from megahour.corpus.generate.raw_shard import ComposedRecording, Passage, TrueSentence, TrueWord
+from megahour.corpus.generate.recorded_noise import RecordedNoise
 from megahour.corpus.generate.transcript_errors import NONE, Line, Mistakes, write_transcript
 from megahour.corpus.media.audio import to_int16
 from megahour.corpus.text.normalise import normalise
@@ -61,9 +62,10 @@ class Composer:
         *,
         unspoken: Sequence[str] = (),
         foreign: Foreign | None = None,
+        noise: RecordedNoise | None = None,
     ) -> None:
         """unspoken: texts for lines that are not spoken. Default: the texts of the clips."""
-        self._read, self._p, self._foreign = read, p, foreign
+        self._read, self._p, self._foreign, self._noise, self._seed = read, p, foreign, noise, seed
         self._rng = np.random.Generator(np.random.PCG64(seed))
         self._clips = [clips[i] for i in self._rng.permutation(len(clips))]
         self._texts = [clip.text for clip in clips]
@@ -99,17 +101,18 @@ class Composer:
     def recordings(self, speaker: str, prefix: str, seconds: float) -> Iterator[ComposedRecording]:
         """Recordings until `seconds` of audio are full, or the clips used up when it is 0."""
         p, strings, total_s = self._p, self.strings(), 0.0
+        copies = len(p.conditions) if p.paired else 1
         for number in itertools.count():
             if seconds and total_s >= seconds:
                 return
             longest_s = 0.0 if p.style == "prompts" else p.recording_minutes * 60
             if seconds:
-                longest_s = min(longest_s, seconds - total_s)
+                longest_s = min(longest_s, (seconds - total_s) / copies)
             tape = self._join(strings, longest_s)
             if not tape.sentences:
                 return
-            total_s += tape.samples / p.rate_hz
-            yield self._finish(f"{prefix}-{number:06d}", speaker, number, tape)
+            total_s += copies * tape.samples / p.rate_hz
+            yield from self._finish(f"{prefix}-{number:06d}", speaker, number, tape)
 
     def _join(self, strings: Iterator[list[Sound]], seconds: float) -> _Tape:
         """Strings, pauses and passages until `seconds` are full, one string at least."""
@@ -144,40 +147,59 @@ class Composer:
     def _pause(self, seconds: tuple[float, float]) -> NDArray[np.float32]:
         return np.zeros(int(self._rng.uniform(*seconds) * self._p.rate_hz), np.float32)
 
-    def _finish(self, name: str, speaker: str, number: int, tape: _Tape) -> ComposedRecording:
-        p, rng, sentences = self._p, self._rng, tape.sentences
-        condition = p.conditions[number % len(p.conditions)]
+    def _finish(self, name: str, speaker: str, number: int, tape: _Tape) -> Iterator[ComposedRecording]:
+        """The recording in its condition, or, if they are paired, in each of them."""
+        p, sentences = self._p, tape.sentences
         lines = [Line(raw, start / p.rate_hz, end / p.rate_hz) for raw, start, end in sentences]
         wrong = Mistakes(p.drift_s, p.jitter_s, p.missing, p.extra, p.misheard, p.markup)
         transcript = write_transcript(
-            lines, self._never_spoken(), NONE if p.style == "prompts" else wrong, p.forms, speaker, rng
+            lines, self._never_spoken(), NONE if p.style == "prompts" else wrong, p.forms, speaker, self._rng
         )
         spoken: dict[int, list[str]] = {}
         for word in tape.words:
             spoken.setdefault(word.sentence, []).append(word.text)
-        return ComposedRecording(
-            name=name,
-            samples=to_int16(rooms.apply(condition, np.concatenate(tape.pieces), p.rate_hz, rng)),
-            rate_hz=p.rate_hz,
-            transcript=transcript.text,
-            form=transcript.form,
-            info={
-                "speaker": speaker,
-                "language": p.language,
-                "licence": p.licence,
-                "attribution": p.attribution,
-                "condition": condition,
-                "created_s": _FIRST_DAY_S + key_of("created", speaker) % (300 * 86_400) + number * 86_400,
-                "source": p.source or "clips",
-            },
-            words=tape.words,
-            sentences=[
-                TrueSentence(" ".join(spoken[i]), raw, transcript.present[i], start, end)
-                for i, (raw, start, end) in enumerate(sentences)
-            ],
-            lines=transcript.lines,
-            passages=tape.passages,
-        )
+        for suffix, condition, rng in self._rooms(number):
+            yield ComposedRecording(
+                name=name + suffix,
+                samples=self._in_room(tape, condition, rng),
+                rate_hz=p.rate_hz,
+                transcript=transcript.text,
+                form=transcript.form,
+                info={
+                    "speaker": speaker,
+                    "language": p.language,
+                    "licence": p.licence,
+                    "attribution": p.attribution,
+                    "condition": condition,
+                    "created_s": _FIRST_DAY_S + key_of("created", speaker) % (300 * 86_400) + number * 86_400,
+                    "source": p.source or "clips",
+                },
+                words=tape.words,
+                sentences=[
+                    TrueSentence(" ".join(spoken[i]), raw, transcript.present[i], start, end)
+                    for i, (raw, start, end) in enumerate(sentences)
+                ],
+                lines=transcript.lines,
+                passages=tape.passages,
+            )
+
+    def _rooms(self, number: int) -> Iterator[tuple[str, str, np.random.Generator]]:
+        """(what the name ends in, condition, what draws the room) of recording `number`, each time it is heard.
+
+        Rooms of paired recordings draw by themselves, so the strings are the same with any conditions and noise.
+        """
+        conditions = self._p.conditions
+        if not self._p.paired:
+            yield "", conditions[number % len(conditions)], self._rng
+            return
+        for condition in conditions:
+            seed = key_of("room", self._seed, number, condition)
+            yield f"-{condition}", condition, np.random.Generator(np.random.PCG64(seed))
+
+    def _in_room(self, tape: _Tape, condition: str, rng: np.random.Generator) -> NDArray[np.int16]:
+        dry = np.concatenate(tape.pieces)
+        draw = None if self._noise is None else self._noise.draw
+        return to_int16(rooms.apply(condition, dry, self._p.rate_hz, rng, draw))
 
     def _never_spoken(self) -> Iterator[str]:
         fewest, most = self._p.clips_per_string

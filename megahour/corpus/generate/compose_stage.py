@@ -12,6 +12,7 @@ from megahour.corpus.generate.params import ComposeParams, FetchPromptsParams
 
 if TYPE_CHECKING:
     from megahour.corpus.generate.clips import Clip, Files
+    from megahour.corpus.generate.recorded_noise import RecordedNoise
 
 
 class Compose(Stage[ComposeParams]):
@@ -42,6 +43,7 @@ class Compose(Stage[ComposeParams]):
                 where=self.name,
                 remedy=f"check pattern {p.pattern!r}",
             )
+        _noise(p)
         speakers = sorted({clip.speaker for clip in clips})
         return [
             Task({"speaker": speaker, "part": part, "of": len(speakers) * p.parts, "first": i == part == 0})
@@ -64,7 +66,7 @@ class Compose(Stage[ComposeParams]):
         clips = [clip for clip in usable if clip.speaker == speaker][part :: p.parts]
         seed = key_of("compose", p.seed, p.style, speaker, part)
         foreign = Foreign.of(inputs["clips"], p, files.tags, key_of("foreign", seed)) if p.passages else None
-        composer = Composer(clips, files.read, p, seed, unspoken=unspoken, foreign=foreign)
+        composer = Composer(clips, files.read, p, seed, unspoken=unspoken, foreign=foreign, noise=_noise(p))
         prefix = f"{p.name or p.style}-{speaker}-{part}"
         write_composed(composer.recordings(speaker, prefix, p.hours * 3600 / task["of"]), out)
         out.came_in(len(clips))
@@ -109,6 +111,14 @@ def _find(p: ComposeParams, inputs: Inputs) -> tuple[Files, list[Clip], list[str
     if len(chosen) < len(clips):
         dropped["left-out"] = dropped.get("left-out", 0) + len(clips) - len(chosen)
     return files, chosen, unspoken, dropped
+
+
+def _noise(p: ComposeParams) -> RecordedNoise | None:
+    """The recorded noise; None for generated noise."""
+    from megahour.corpus.generate.clips import files_below
+    from megahour.corpus.generate.recorded_noise import RecordedNoise
+
+    return RecordedNoise(files_below(p.noise), p.rate_hz) if p.noise else None
 
 
 def _always(name: str, p: ComposeParams) -> bool:

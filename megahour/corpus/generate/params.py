@@ -83,6 +83,12 @@ class ComposeParams(Params):
     """Add speaker labels, [music] cues and tags to the transcripts."""
     conditions: list[Literal["clean", "office", "room", "noisy", "far"]] = Field(["clean"], min_length=1)
     """Room conditions, used in turn."""
+    paired: bool = Field(False, json_schema_extra=LATER)
+    """Put each recording into every one of `conditions`: the same clips, pauses and transcript, in another room and
+    noise. `hours` counts all of them."""
+    noise: str = Field("", json_schema_extra=LATER)
+    """Directory, glob or URL of recorded noise, which takes the place of the conditions' generated noise, at the same
+    levels. Empty: generated noise."""
     forms: list[Literal["srt", "vtt", "txt", "lines"]] = Field(["srt", "vtt"], min_length=1)
     """Transcript formats, drawn for each recording. lines has no times."""
     rate_hz: int = Field(16_000, ge=8_000, le=48_000)
@@ -100,6 +106,8 @@ class ComposeParams(Params):
                 raise ValueError(f"{name} = ({low}, {high}) is not a range")
         if not 0.5 <= self.speeds[0] <= self.speeds[1] <= 2:
             raise ValueError(f"speeds = {self.speeds} must be a range within 0.5 and 2")
+        if self.paired and len(set(self.conditions)) < len(self.conditions):
+            raise ValueError(f"paired needs conditions that differ, not {self.conditions}")
         if self.clips_per_string[0] < 1:
             raise ValueError("clips_per_string must be at least 1")
         if max(self.share[0], self.unspoken_share[0]) < min(self.share[1], self.unspoken_share[1]):

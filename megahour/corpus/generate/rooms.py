@@ -7,6 +7,7 @@ direct path has no delay, so word times do not change.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -18,6 +19,8 @@ from megahour.core.errors import ConfigError
 
 Audio = NDArray[np.float32]
 Noise = Literal["white", "pink", "hum", "babble"]
+Draw = Callable[[int, np.random.Generator], Audio]
+"""Draws noise float32 (N,) of RMS 1 for N samples."""
 
 _PEAK = 0.95
 _EARLY_ECHOES = 6
@@ -122,8 +125,10 @@ def _syllables(samples: int, rate_hz: int, rng: np.random.Generator) -> Audio:
     return np.asarray(wave, dtype=np.float32)
 
 
-def apply(condition: str, audio: Audio, rate_hz: int, rng: np.random.Generator) -> Audio:
+def apply(condition: str, audio: Audio, rate_hz: int, rng: np.random.Generator, recorded: Draw | None = None) -> Audio:
     """Put float32 speech (N,) into a condition of `CONDITIONS`; float32 (N,), peak at most 0.95.
+
+    recorded: draws the noise, as loud as the condition's own kinds, which it replaces.
 
     Raises
     ------
@@ -142,7 +147,9 @@ def apply(condition: str, audio: Audio, rate_hz: int, rng: np.random.Generator) 
         wet = scipy.signal.oaconvolve(wet, response)[: len(audio)].astype(np.float32)
     wet = wet * np.float32(_LEVEL / max(speech_rms(wet, rate_hz), 1e-6))
     noise_rms = _LEVEL * 10 ** (-rng.uniform(*chosen.snr_db) / 20)
-    for kind, share in chosen.noises:
+    if recorded is not None:
+        wet += np.float32(noise_rms) * recorded(len(wet), rng)
+    for kind, share in chosen.noises if recorded is None else ():
         wet += np.float32(noise_rms * np.sqrt(share)) * noise(kind, len(wet), rate_hz, rng)
     wet *= np.float32(10 ** (rng.uniform(*chosen.gain_db) / 20))
     low_hz, high_hz = chosen.band_hz[0], min(chosen.band_hz[1], 0.47 * rate_hz)
