@@ -68,6 +68,20 @@ def test_the_petabyte_chain_at_a_thousandth_of_the_papers_size_is_a_matter_of_va
     assert steps["selection"].params.model_dump()["draw_hours"] == {"unlabelled": 1000.0}
 
 
+def test_digits_in_rooms_compare_models_that_differ_in_their_labels_alone() -> None:
+    loaded = load_recipe("fsdd-rooms", ["vars.noise=noises"])
+    steps = {step.name: step for step in loaded.steps}
+    baseline, student, oracle = (steps[name].params.model_dump() for name in ("baseline-ce", "student-ce", "oracle-ce"))
+    for name in ("kind", "layers", "hidden", "dropout", "warp", "tempo", "mel_masks", "time_masks", "waveform"):
+        assert baseline[name] == student[name] == oracle[name]
+    smbr = [steps[name].params.model_dump() for name in ("baseline", "student", "oracle")]
+    assert smbr[0] == smbr[1] == smbr[2] | {"sets": ["labelled"]}
+    assert "targets" not in steps["student"].inputs, "sMBR is on the labelled part alone"
+    composed = {name: steps[name].params.model_dump() for name in ("raw", "test-raw")}
+    assert [(each["paired"], each["noise"]) for each in composed.values()] == [(False, ""), (True, "noises")]
+    assert composed["raw"]["leave_out"] == composed["test-raw"]["only"] == {"speaker": "george"}
+
+
 def test_a_file_of_yours_comes_first_and_a_folder_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("demo").mkdir()  # somebody's artifacts
