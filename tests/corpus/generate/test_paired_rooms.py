@@ -99,11 +99,15 @@ def test_paired_recordings_say_the_same_in_every_room(engine: LocalEngine, tmp_p
         clean, noisy, far = (f"{base}-{room}" for room in ROOMS)
         assert said[clean] == said[noisy] == said[far]
         transcripts = [
-            data for name, data in sorted(files.items()) if name.startswith(f"{base}-") and name.endswith(("srt", "vtt"))
+            data
+            for name, data in sorted(files.items())
+            if name.startswith(f"{base}-") and name.endswith(("srt", "vtt"))
         ]
         assert len(transcripts) == 3
         assert len(set(transcripts)) == 1
-        assert all(f'"condition":"{name.rpartition("-")[2]}"'.encode() in files[f"{name}.json"] for name in (clean, far))
+        assert all(
+            f'"condition":"{name.rpartition("-")[2]}"'.encode() in files[f"{name}.json"] for name in (clean, far)
+        )
         assert len({files[f"{name}.flac"] for name in (clean, noisy, far)}) == 3
     words = sum(len(words) for name, words in said.items() if name.endswith("-far"))
     assert words == artifact.manifest.counts.kept == 24, "each clip once a room"
