@@ -15,6 +15,7 @@ import argparse
 import os
 import re
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -131,7 +132,14 @@ class Toolkit:
         before = cpu_seconds()
         for step in STEPS:
             self.call(["perl", str(TOOLKIT / "scripts" / step)], "train.log")
+        for gaussians in GAUSSIANS[:-1]:  # the toolkit keeps their parameters alone
+            for name in ("mdef", "feat.params", "noisedict"):
+                shutil.copy(self._model(GAUSSIANS[-1]) / name, self._model(gaussians))
         return cpu_seconds() - before
+
+    def _model(self, gaussians: int) -> Path:
+        last = "" if gaussians == GAUSSIANS[-1] else f"_{gaussians}"
+        return self.folder / f"model_parameters/an4.cd_cont_{SENONES}{last}"
 
     def tune(self) -> tuple[int, int]:
         """The number of Gaussians and the language weight with the fewest words wrong on the tuning speakers."""
@@ -147,9 +155,13 @@ class Toolkit:
         """The words of the utterances `keys`."""
         self.write(f"{name}.fileids", map(str, keys))
         texts = self.folder / f"{name}.hyp"
-        last = "" if gaussians == GAUSSIANS[-1] else f"_{gaussians}"
-        model = self.folder / f"model_parameters/an4.cd_cont_{SENONES}{last}"
-        files = {"hmm": model, "lm": "etc/an4.lm", "dict": "etc/an4.dic", "fdict": "etc/an4.filler", "cepdir": "feat"}
+        files = {
+            "hmm": self._model(gaussians),
+            "lm": "etc/an4.lm",
+            "dict": "etc/an4.dic",
+            "fdict": "etc/an4.filler",
+            "cepdir": "feat",
+        }
         files |= {"ctl": f"etc/{name}.fileids", "hyp": texts}
         every = files | DECODER | {"lw": weight}
         options = [part for option, value in every.items() for part in (f"-{option}", str(value))]
