@@ -85,19 +85,20 @@ class Toolkit:
             self.sets.setdefault(name, []).extend(utterance for utterance in shard if utterance.path)
         for part in ("etc", "feat", "logdir", "bwaccumdir", "model_parameters", "model_architecture", "trees"):
             (folder / part).mkdir(parents=True, exist_ok=True)
-        self._words()
         for name, utterances in self.sets.items():
             self._features(utterances, ["channel", "noise", "reverb"] if name == "test" else [])
 
     def _key(self, utterance: CepstraUtterance) -> int:
         return key_of("cepstra", self.params.corpus, utterance.name)
 
-    def _words(self) -> None:
-        """The run's dictionary in the toolkit's form, and its trigram."""
+    def _words(self, texts: Iterable[str]) -> None:
+        """The run's trigram, and its dictionary but for pronunciations with a phone that `texts` lack."""
         dictionary = Path(Artifact(self.run / "lexicon").manifest.params["dictionary"]).read_text("utf-8")
-        entries = [line.split() for line in dictionary.splitlines() if line.strip()]
-        self.write("an4.dic", (f"{word.lower()} {' '.join(phones)}" for word, *phones in entries))
-        self.write("an4.phone", sorted({"SIL"} | {phone for _, *phones in entries for phone in phones}))
+        entries = {word.lower(): phones for word, *phones in map(str.split, dictionary.splitlines()) if phones}
+        heard = {phone for text in texts for word in text.split() for phone in entries[word]}
+        kept = {word: phones for word, phones in entries.items() if heard.issuperset(phones)}
+        self.write("an4.dic", (f"{word} {' '.join(phones)}" for word, phones in kept.items()))
+        self.write("an4.phone", sorted({"SIL"} | heard))
         self.write("an4.filler", ["<s> SIL", "</s> SIL", "<sil> SIL"])
         (self.folder / "etc/an4.lm").write_bytes((self.run / "lm/shards/00000.arpa").read_bytes())
 
@@ -116,6 +117,7 @@ class Toolkit:
     def train(self, sets: Sequence[str]) -> float:
         """Train on `sets`; CPU-seconds."""
         chosen = [utterance for name in sets for utterance in self.sets[name]]
+        self._words(utterance.text for utterance in chosen)
         self.write("an4_train.fileids", (str(self._key(u)) for u in chosen))
         self.write("an4_train.transcription", (f"<s> {u.text} </s> ({self._key(u)})" for u in chosen))
         configuration = (TOOLKIT / "etc/sphinx_train.cfg").read_text("utf-8")

@@ -83,7 +83,7 @@ def test_the_host_waits_for_no_copy(
 def test_the_host_waits_for_no_copy_of_sequence_training(against: str) -> None:
     """But those of the graph, once."""
     graph = ArcGraph.of([0, 1], [1, 1], [0, 1], [0.0, -0.5], [0.0, -np.inf], [-np.inf, 0.0])
-    goal = SequenceGoal("smbr", SmbrOptions(), graph if against == "graph" else None, torch.zeros(5), 0)
+    goal = SequenceGoal("smbr", SmbrOptions(), graph if against == "graph" else None, torch.zeros(5), (0,))
     targets = {"labels": np.ones((3, 24), np.int64)}
     if against == "lattices":
         targets |= {

@@ -111,7 +111,7 @@ def test_a_lattice_is_a_graph_of_its_own(seed: int) -> None:
         for against in (FrameLattices.of([own]), as_graph(own)):
             logits = scores.clone().requires_grad_()
             found = sequence_loss(
-                logits, *given, against, criterion=criterion, scale=0.7, smoothing=0.2, silence=1, reject=0.01
+                logits, *given, against, criterion=criterion, scale=0.7, smoothing=0.2, silence=[1], reject=0.01
             )  # type: ignore[arg-type]
             found.loss.sum().backward()
             losses.append((found.loss.detach(), found.has_path, logits.grad))
@@ -133,7 +133,7 @@ def test_gradients_are_those_of_differences(criterion: str) -> None:
     def loss(values: Tensor) -> Tensor:
         return sequence_loss(
             values, torch.tensor([5]), labels, FrameLattices.of([own]), criterion=criterion,  # type: ignore[arg-type]
-            log_priors=torch.tensor([0.3, -0.2, 0.1, 0.0]), scale=0.6, smoothing=0.1, silence=2,
+            log_priors=torch.tensor([0.3, -0.2, 0.1, 0.0]), scale=0.6, smoothing=0.1, silence=[2],
         ).loss.sum()  # fmt: skip
 
     given = logits.clone().requires_grad_()

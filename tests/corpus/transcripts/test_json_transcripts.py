@@ -33,7 +33,7 @@ def test_a_shape_and_its_times(name: str) -> None:
 
 def test_youtubes_files_belong_to_their_media() -> None:
     (group,) = group_files(["talk.mp4", "talk.en.json3", "talk.en.txt", "talk.json"])
-    assert group == ("talk.mp4", ("talk.json", "talk.en.json3"), "talk.json", ("talk.en.txt",))
+    assert group == ("talk.mp4", ("talk.json", "talk.en.json3"), ("talk.json",), ("talk.en.txt",))
     found = read_transcript(json.dumps(SHAPES["YouTube json3"]).encode(), ".json3", RATE).cues
     assert found == HELLO
 
