@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from itertools import product
 from pathlib import Path
@@ -42,6 +43,7 @@ STEPS += ("40.buildtrees/slave.treebuilder.pl", "45.prunetree/slave.state-tying.
 SENONES, GAUSSIANS, WEIGHTS, DEFAULT = 200, (2, 4, 8), (4, 6, 8, 10, 13), (8, 10)
 DECODER = {"beam": "1e-80", "wbeam": "1e-60", "pbeam": "1e-80", "wip": "0.2", "cepext": ".mfc"}
 DECODER |= {"feat": "1s_c_d_dd", "cmn": "batch", "agc": "none"}
+FEWEST = 3  # times that a phone must occur in training: the toolkit stops at phones that it cannot learn
 Texts = dict[int, str]
 
 
@@ -91,16 +93,19 @@ class Toolkit:
     def _key(self, utterance: CepstraUtterance) -> int:
         return key_of("cepstra", self.params.corpus, utterance.name)
 
-    def _words(self, texts: Iterable[str]) -> None:
-        """The run's trigram, and its dictionary but for pronunciations with a phone that `texts` lack."""
+    def _words(self, training: Sequence[CepstraUtterance]) -> list[CepstraUtterance]:
+        """Write the run's trigram, and its dictionary without phones that are too rare in `training`; the utterances
+        that have none of these."""
         dictionary = Path(Artifact(self.run / "lexicon").manifest.params["dictionary"]).read_text("utf-8")
         entries = {word.lower(): phones for word, *phones in map(str.split, dictionary.splitlines()) if phones}
-        heard = {phone for text in texts for word in text.split() for phone in entries[word]}
+        counts = Counter(phone for u in training for word in u.text.split() for phone in entries[word])
+        heard = {phone for phone, count in counts.items() if count >= FEWEST}
         kept = {word: phones for word, phones in entries.items() if heard.issuperset(phones)}
         self.write("an4.dic", (f"{word} {' '.join(phones)}" for word, phones in kept.items()))
         self.write("an4.phone", sorted({"SIL"} | heard))
         self.write("an4.filler", ["<s> SIL", "</s> SIL", "<sil> SIL"])
         (self.folder / "etc/an4.lm").write_bytes((self.run / "lm/shards/00000.arpa").read_bytes())
+        return [u for u in training if all(word in kept for word in u.text.split())]
 
     def _features(self, utterances: Iterable[CepstraUtterance], conditions: Sequence[Any]) -> None:
         for utterance in utterances:
@@ -116,8 +121,7 @@ class Toolkit:
 
     def train(self, sets: Sequence[str]) -> float:
         """Train on `sets`; CPU-seconds."""
-        chosen = [utterance for name in sets for utterance in self.sets[name]]
-        self._words(utterance.text for utterance in chosen)
+        chosen = self._words([utterance for name in sets for utterance in self.sets[name]])
         self.write("an4_train.fileids", (str(self._key(u)) for u in chosen))
         self.write("an4_train.transcription", (f"<s> {u.text} </s> ({self._key(u)})" for u in chosen))
         configuration = (TOOLKIT / "etc/sphinx_train.cfg").read_text("utf-8")
