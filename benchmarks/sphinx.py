@@ -28,9 +28,8 @@ from typing import Any
 import numpy as np
 from page import machine, publish, python
 
-from megahour.core.records import key_of
 from megahour.core.store import Artifact
-from megahour.features.cepstra import FRAME_S, CepstraUtterance, plan_import, read_cepstra
+from megahour.features.cepstra import FRAME_S, CepstraUtterance, plan_import, read_cepstra, utterance_key
 from megahour.features.params import ImportFeaturesParams
 from megahour.features.simulated import simulated
 from megahour.score.references import Reference
@@ -91,7 +90,7 @@ class Toolkit:
             self._features(utterances, ["channel", "noise", "reverb"] if name == "test" else [])
 
     def _key(self, utterance: CepstraUtterance) -> int:
-        return key_of("cepstra", self.params.corpus, utterance.name)
+        return utterance_key(self.params.corpus, utterance.name)
 
     def _words(self, training: Sequence[CepstraUtterance]) -> list[CepstraUtterance]:
         """Write the run's trigram, and its dictionary without phones that are too rare in `training`; the utterances
@@ -113,7 +112,7 @@ class Toolkit:
             cepstra, key = read_cepstra(data, self.params.dims), self._key(utterance)
             versions = {key: cepstra}
             for condition in conditions:
-                own = key_of("simulated", condition, key)
+                own = utterance_key(self.params.corpus, utterance.name, condition)
                 versions[own] = simulated(condition, cepstra, own, FRAME_S)
             for name, values in versions.items():
                 count = np.array([values.size], "<i4").tobytes()

@@ -20,11 +20,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.features.cepstra_mels import mel_matrix
+from megahour.features.cepstra_mels import channel_curve, to_mels_and_back
 
 QUIET, LOUD, TILT = -4.0, 1.0, 3.0  # nats
-CURVES = 3  # half-waves over the mels that make up a channel curve
-CEPSTRA_MELS = 40  # number of mels to which cepstra are converted
 WARPS = 21  # warp factors are drawn from this many, evenly spaced
 
 
@@ -63,7 +61,7 @@ class Augment:
         joined = features.reshape(*features.shape[:2], -1, len(inv_std))
         mels, scale = joined, inv_std
         if self.cepstra:
-            to_mels, to_cepstra = _cepstra_and_mels(len(inv_std))
+            to_mels, to_cepstra = to_mels_and_back(len(inv_std))
             mels = ((joined / inv_std) @ to_mels).astype(np.float32)
             scale = np.ones(mels.shape[3], np.float32)
         if self.warp:
@@ -74,7 +72,7 @@ class Augment:
             if rng.random() < self.noise:
                 mels[b, :length] = _with_noise(mels[b, :length], scale, rng)
             if self.channel:
-                mels[b, :length] += (self.channel * _curve(len(scale), rng)) * scale
+                mels[b, :length] += (self.channel * channel_curve(len(scale), rng).astype(np.float32)) * scale
             for _ in range(self.times):
                 first, last = _band(rng, min(self.time_frames, length // 4), length)
                 mels[b, first:last] = 0.0
@@ -94,24 +92,10 @@ def _with_noise(x: NDArray[np.float32], inv_std: NDArray[np.float32], rng: np.ra
     return noisy
 
 
-def _curve(mels: int, rng: np.random.Generator) -> NDArray[np.float32]:
-    """(F,) a sum of half-waves with random amplitudes; the standard deviation over draws and mels is 1."""
-    waves = np.cos(np.pi * np.arange(1, CURVES + 1)[:, None] * (np.arange(mels) + 0.5) / mels)
-    curve: NDArray[np.float32] = (rng.standard_normal(CURVES) @ waves * np.sqrt(2 / CURVES)).astype(np.float32)
-    return curve
-
-
 def _band(rng: np.random.Generator, widest: int, size: int) -> tuple[int, int]:
     width = int(rng.integers(0, widest + 1))
     first = int(rng.integers(0, size - width + 1))
     return first, first + width
-
-
-@lru_cache(maxsize=4)
-def _cepstra_and_mels(dims: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """The matrices from cepstra to mels and from mels to cepstra."""
-    to_mels = mel_matrix(dims, max(CEPSTRA_MELS, dims))
-    return to_mels, np.linalg.pinv(to_mels)
 
 
 @lru_cache(maxsize=4)

@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 from megahour.cli.metrics import monitor_of, options_of_metrics, watching
 from megahour.cli.reference_tables import side_reference, table_reference
 from megahour.core.config import descriptions, parse
-from megahour.core.errors import ConfigError, DamagedError, MegahourError
+from megahour.core.errors import ConfigError, DamagedError
 from megahour.core.filesystems import work_beside
 from megahour.core.stage import Stage
 from megahour.recipes.recipe import EngineParams, load_stage
@@ -25,7 +25,7 @@ from megahour.runner.console import count
 from megahour.runner.options import OptionCommand, default_of, options_of, yaml_text
 
 if TYPE_CHECKING:
-    from megahour.core.config import Params
+    from megahour.core.receipts import Manifest
     from megahour.core.store import Artifact
     from megahour.metrics.run import RunBoard
 
@@ -108,7 +108,7 @@ class ReportCommand(click.Command):
 
 def _run(stage: Stage[Any], values: dict[str, Any], board: RunBoard | None) -> None:
     from megahour.core.store import Artifact
-    from megahour.recipes.run import make_engine, models_of, resumable
+    from megahour.recipes.run import difference, make_engine, models_of, resumable
     from megahour.runner.runner import run_stage
 
     given = {key: value for key, value in values.items() if value is not None}
@@ -119,10 +119,14 @@ def _run(stage: Stage[Any], values: dict[str, Any], board: RunBoard | None) -> N
     work = work_beside(out)
     chosen = parse(EngineParams, engine_values, where="the engine", remedy=f"see `megahour {stage.name} --help`")
     monitor = monitor_of(board)
-    options = {"work": work, "threads": threads, "monitor": monitor}
     output = Artifact(out)
+
+    def replacing(made: Manifest) -> None:
+        changed = difference(stage, params, made, inputs)
+        log.LOG.warning("%s was finished, and is made again: %s", output.url, changed)
+
+    options = {"work": work, "threads": threads, "monitor": monitor, "replacing": replacing}
     _check_output(stage, output, inputs)
-    _tell_changes(stage, params, output, inputs)
     with resumable(out, monitor.kept), make_engine(chosen) as engine:
         models = models_of(chosen)
         manifest = run_stage(stage, params, inputs, output, engine, models=models, **options)
@@ -142,15 +146,6 @@ def _check_output(stage: Stage[Any], output: Artifact, inputs: Mapping[str, Arti
     if made not in ("", stage.name):
         what = f"a finished artifact of `{made}`, which `{stage.name}` would remove"
         raise ConfigError(what, where=output.url, remedy="choose another output, or remove this one first")
-
-
-def _tell_changes(stage: Stage[Any], params: Params, output: Artifact, inputs: Mapping[str, Artifact]) -> None:
-    """Warn, before a finished artifact is made again, of what differs: it is removed first."""
-    from megahour.recipes.run import difference
-
-    with suppress(MegahourError):  # of an input, which the run names
-        if output.complete and (changed := difference(stage, params, output.manifest, inputs)):
-            log.LOG.warning("%s was finished, and is made again: %s", output.url, changed)
 
 
 def _next(

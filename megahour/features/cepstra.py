@@ -259,11 +259,16 @@ def import_shard(p: ImportFeaturesParams, name: str, utterances: Iterable[Cepstr
     out.tags["set"] = name
 
 
+def utterance_key(corpus: str, name: str, simulate: str | None = None) -> int:
+    """The key of an utterance, in its own or in a simulated condition."""
+    key = key_of("cepstra", corpus, name)
+    return key if simulate is None else key_of("simulated", simulate, key)
+
+
 def _row(p: ImportFeaturesParams, name: str, utterance: CepstraUtterance, simulate: str | None) -> dict[str, Any]:
     """The columns of an utterance, in its own or in a simulated condition, but for its frames."""
-    key = key_of("cepstra", p.corpus, utterance.name)
     return {
-        "key": key if simulate is None else key_of("simulated", simulate, key),
+        "key": utterance_key(p.corpus, utterance.name, simulate),
         "speaker": utterance.speaker,
         "text": clean_transcript(utterance.text) if p.fillers else utterance.text,
         "set": name,

@@ -18,11 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.core.records import key_of
-from megahour.features.cepstra_mels import mel_matrix
+from megahour.features.cepstra_mels import channel_curve, to_mels_and_back
 from megahour.features.params import Simulated
 
-MELS = 40
-CHANNEL, HALF_WAVES = 1.0, 3  # nats; the curve is a sum of this many half-waves over the mels
+CHANNEL = 1.0  # nats, standard deviation of the curve
 SNR_DB, TILT_DB = (5.0, 15.0), (-12.0, 0.0)  # tilt: from the lowest mel to the highest
 BINS = 4  # periodogram bins that a mel averages
 RT60_S, DIRECT_DB = (0.3, 0.7), (0.0, 6.0)
@@ -37,25 +36,16 @@ def simulated(condition: Simulated, cepstra: NDArray[np.float32], key: int, fram
     >>> simulated("channel", np.ones((2, 13), np.float32), key=1, frame_s=0.01).shape
     (2, 13)
     """
-    dims = cepstra.shape[1]
-    mels = max(MELS, dims)
     rng = np.random.Generator(np.random.PCG64(key_of("simulated", condition, key)))
-    to_mels = mel_matrix(dims, mels).astype(np.float64)
+    to_mels, to_cepstra = to_mels_and_back(cepstra.shape[1], np.float64)
     logs = cepstra @ to_mels
     if condition == "channel":
-        logs = logs + _curve(mels, rng)
+        logs = logs + CHANNEL * channel_curve(logs.shape[1], rng)
     elif condition == "noise":
         logs = np.logaddexp(logs, _noise(logs, rng))
     else:
         logs = _in_a_room(logs, frame_s, rng)
-    return (logs @ np.linalg.pinv(to_mels)).astype(np.float32)
-
-
-def _curve(mels: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """(F,) with a standard deviation of CHANNEL over draws and mels."""
-    waves = np.cos(np.pi * np.arange(1, HALF_WAVES + 1)[:, None] * (np.arange(mels) + 0.5) / mels)
-    curve: NDArray[np.float64] = CHANNEL * np.sqrt(2 / HALF_WAVES) * (rng.standard_normal(HALF_WAVES) @ waves)
-    return curve
+    return np.asarray(logs @ to_cepstra, np.float32)
 
 
 def _noise(logs: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.float64]:

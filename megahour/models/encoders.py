@@ -192,8 +192,8 @@ class Lstm(Encoder):
     def outputs(
         self, features: Tensor, lengths: Tensor, generator: torch.Generator | None = None, *, also: Sequence[int] = ()
     ) -> list[Tensor]:
-        """As of any encoder. While training with `truncate`, gradients stop between parts of so many frames, which
-        share the state, and backward computes a part again: one part's activations are held at a time.
+        """The outputs of `Encoder.outputs`. With `truncate`, training splits the utterance into parts of that length:
+        the state carries over, gradients do not. Backward recomputes each part, so memory holds one part's activations.
         """
         if not (self.truncate and torch.is_grad_enabled()):
             return super().outputs(features, lengths, generator, also=also)

@@ -9,7 +9,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -91,8 +91,11 @@ def run_stage(
     threads: int = 1,
     monitor: Monitor | None = None,
     models: Models | None = None,
+    replacing: Callable[[Manifest], None] = lambda manifest: None,
 ) -> Manifest:
     """Make `output`, or return its manifest if it is up to date.
+
+    replacing: called with the manifest of a finished artifact of another job, before it is removed.
 
     Raises
     ------
@@ -104,8 +107,10 @@ def run_stage(
     check_inputs(stage, p, inputs)
     origin = Origin(stage, p, inputs, stage_fingerprint(stage, p, inputs))
     try:
-        if output.complete and output.manifest.fingerprint == origin.fingerprint:
-            return output.manifest
+        if output.complete:
+            if output.manifest.fingerprint == origin.fingerprint:
+                return output.manifest
+            replacing(output.manifest)
     except DamagedError:
         pass  # rebuilt from the receipts, if they belong to this job
     started = time.monotonic()
