@@ -73,7 +73,7 @@ _OF_THE_STAGE = {
     "left": "use --left",
     "confidence": "take --format json, which has it",
     **dict.fromkeys(
-        ("sets", "model_name", "scales", "composed_lm_scale", "nbest", "lattice", "batch_frames", "max_bad"),
+        ("sets", "model_name", "scales", "composed_lm_scale", "lattice", "batch_frames", "max_bad"),
         "leave it out, or use `megahour decode`",
     ),
 }

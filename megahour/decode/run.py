@@ -161,15 +161,12 @@ def _token_searcher(inputs: Mapping[str, Artifact], p: DecodeParams) -> TokenSea
 
 
 def _spelled(tokens: TokenSearcher, readings: Sequence[TokenReading], p: DecodeParams) -> Hypothesis:
-    """A hypothesis from `readings`, best first. Its n-best list has a text once, though several paths may spell it."""
-    texts: dict[tuple[str, ...], TokenReading] = {}
-    for reading in readings if p.nbest else readings[:1]:
-        texts.setdefault(tuple(word.text for word in tokens.words(reading.path.labels)), reading)
-    listed = [(" ".join(words), each.score, each.parts()) for words, each in texts.items()]
+    """A hypothesis from `readings`, best first."""
     best = readings[0]
+    words = tuple(word.text for word in tokens.words(best.path.labels))
     sure = confidence(best.path.labels, best.path.chances, blank=True)
-    nbest = tuple(listed[: p.nbest])
-    return Hypothesis(next(iter(texts)), best.score, best.path.labels, final=True, nbest=nbest, confidence=sure)
+    nbest = tokens.texts(readings, p.nbest) if p.nbest else ()
+    return Hypothesis(words, best.score, best.path.labels, final=True, nbest=nbest, confidence=sure)
 
 
 def _with_each(
@@ -182,9 +179,7 @@ def _with_each(
     try:
         found = [searcher(log_probs) for searcher in searchers]
         if nbest and isinstance(searchers[0], Searcher):
-            texts = searchers[0].n_best(log_probs, nbest)
-            listed = tuple((" ".join(each.words), each.score, each.parts) for each in texts)
-            found[0] = replace(found[0], nbest=listed)
+            found[0] = replace(found[0], nbest=searchers[0].texts(log_probs, nbest))
         labels = found[0].labels
         chances = np.exp(log_probs[np.arange(len(labels)), list(labels)]).tolist()
         found[0] = replace(found[0], confidence=confidence(labels, chances, blank=blank))

@@ -117,6 +117,10 @@ class Searcher:
             wanted *= 4
         return sorted(best.values(), key=lambda hypothesis: -hypothesis.score)[:n]
 
+    def texts(self, log_posteriors: Float32, most: int) -> tuple[Text, ...]:
+        """Up to `most` different texts, best first. See `n_best`."""
+        return tuple((" ".join(each.words), each.score, each.parts) for each in self.n_best(log_posteriors, most))
+
     def scaled(self, log_posteriors: Float32) -> Float32:
         """Scaled log likelihoods (T, V), contiguous."""
         if log_posteriors.ndim != 2 or log_posteriors.shape[1] < self.labels or not len(log_posteriors):

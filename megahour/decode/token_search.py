@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from megahour.models.paths import NOT_FINITE, TokenPath, best_path
 from megahour.units.tokens import MARK, SpelledWord, spelled_words
 
 if TYPE_CHECKING:
+    from megahour.decode.search import Text
     from megahour.models.token_search import TokenStream, TransducerSearcher
 
 Float32 = NDArray[np.float32]
@@ -104,6 +105,13 @@ class TokenSearcher:
     def words(self, labels: Sequence[int]) -> list[SpelledWord]:
         """Words of a path, with their frames."""
         return spelled_words(labels, self.tokens, self._mark, merge=self._transducer is None)
+
+    def texts(self, readings: Sequence[TokenReading], most: int) -> tuple[Text, ...]:
+        """Up to `most` different texts of `readings`, in their order. Several paths may spell the same text."""
+        texts: dict[str, TokenReading] = {}
+        for reading in readings:
+            texts.setdefault(" ".join(word.text for word in self.words(reading.path.labels)), reading)
+        return tuple((text, each.score, each.parts()) for text, each in islice(texts.items(), most))
 
     def _of_transducer(self, encoded: Sequence[Float32]) -> list[list[TokenReading]]:
         assert self._transducer is not None

@@ -1,17 +1,18 @@
-"""Decodes audio and video files for recognition; damage that leaves something to recognise becomes a remark."""
+"""Audio for recognition, from files and from arrays. Damage that leaves something to recognise becomes a remark."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megahour.core.errors import BadRecord
-from megahour.corpus.media.audio import AudioLimits, AudioStats, Decoder
+from megahour.corpus.media.audio import FULL_SCALE, AudioLimits, AudioStats, Decoder
 from megahour.transcribe.live import BLOCK_S
 
+ARRAY_BLOCK_S = 10  # of samples from Python that are processed at a time
 MOST_FLOAT = 4.0  # peak allowed for float samples, nominally in ±1: resampling may overshoot
 LIMITS = AudioLimits(silent_head_s=24 * 3600.0, max_clipped=1.0, silent_peak=0.0, cut_short=True)
 """Silent, clipped and unfinished audio is accepted here; audio that cannot be decoded is still refused."""
@@ -40,6 +41,34 @@ def played_blocks(file: BinaryIO, rate_hz: int, remarks: list[str]) -> Iterator[
     for block in decoded_blocks(file, rate_hz, remarks):
         for start in range(0, len(block), step):
             yield block[start : start + step]
+
+
+def sample_blocks(samples: NDArray[Any], rate_hz: int, to_hz: int) -> Iterator[NDArray[np.float32]]:
+    """Mono `samples` (T,) at `rate_hz`, int16 or floats in ±1, in the int16 scale at `to_hz`.
+
+    Raises
+    ------
+    BadRecord: several channels, no usable `rate_hz`, or another scale.
+    """
+    import soxr
+
+    if samples.ndim != 1 or not LIMITS.min_rate_hz <= rate_hz <= LIMITS.max_rate_hz:  # 16 for 16000 would take hours
+        allowed = f"give mono ones, and rate_hz from {LIMITS.min_rate_hz} to {LIMITS.max_rate_hz}"
+        raise BadRecord("sample-rate", f"samples of shape {samples.shape} at {rate_hz} Hz; {allowed}")
+    heard = soxr.resample(_in_int16_scale(samples), rate_hz, to_hz)
+    step = ARRAY_BLOCK_S * to_hz  # the time to cut a block into pieces grows with its square
+    for start in range(0, len(heard), step):
+        yield heard[start : start + step]
+
+
+def _in_int16_scale(samples: NDArray[Any]) -> NDArray[np.float32]:
+    """Keep integers, scale up floats in ±1, and refuse samples in any other scale: they would be heard as noise."""
+    full_scale, most = (1.0, MOST_FLOAT) if samples.dtype.kind == "f" else (FULL_SCALE, FULL_SCALE)
+    peak = float(np.abs(samples.astype(np.float64)).max(initial=0.0)) if samples.dtype.kind in "fi" else np.nan
+    if not peak <= most:  # NaN is not
+        what = f"samples of {samples.dtype} with a peak of {peak:g}"
+        raise BadRecord("sample-scale", f"{what}; give int16, or floats from -1 to 1")
+    return samples.astype(np.float32) * np.float32(FULL_SCALE / full_scale)
 
 
 def _too_loud(stats: AudioStats) -> list[str]:

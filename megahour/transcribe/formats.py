@@ -8,7 +8,7 @@ from typing import Any
 
 from megahour.corpus.interchange.subtitles import stamp
 from megahour.transcribe.recogniser import TimedWord
-from megahour.transcribe.session import Transcription
+from megahour.transcribe.session import PieceTexts, Transcription
 
 CUE_S, CUE_CHARACTERS, CUE_GAP_S = 6.0, 80, 0.6
 """Longest subtitle in seconds and in characters, and the shortest pause that ends one."""
@@ -59,7 +59,8 @@ def vtt(transcript: Transcription) -> str:
 def as_json(transcript: Transcription) -> str:
     """One object: file, model, the `channel` if one was asked for, seconds, text, words with times and confidence, what
     was lost, and remarks on the audio (cut short, clipped); also the tag that the model predicts, such as `language`
-    with `language_probability`, and the tag that it was `told`."""
+    with `language_probability`, the tag that it was `told`, and `nbest`: the texts of each piece, if asked for, as in
+    `.nbest.jsonl` of stage `decode`."""
     return json.dumps(as_dict(transcript), ensure_ascii=False, indent=1) + "\n"
 
 
@@ -74,6 +75,7 @@ def as_dict(transcript: Transcription) -> dict[str, Any]:
         **({"told": transcript.told} if transcript.told else {}),
         "text": transcript.text,
         "words": [word_dict(word) for word in transcript.words],
+        **({"nbest": [_texts_dict(piece) for piece in transcript.nbest]} if transcript.nbest else {}),
         "lost": transcript.lost,
         "remarks": transcript.remarks,
     }
@@ -83,6 +85,11 @@ def word_dict(word: TimedWord) -> dict[str, Any]:
     """Keys word, start, end (seconds) and confidence; unknown values are left out."""
     values = {"word": word.text, "start": word.start_s, "end": word.end_s, "confidence": word.confidence}
     return {key: value for key, value in values.items() if value is not None}
+
+
+def _texts_dict(piece: PieceTexts) -> dict[str, Any]:
+    texts = [{"text": text, "total": round(total, 4), **parts} for text, total, parts in piece.texts]
+    return {"start": round(piece.start_s, 3), "end": round(piece.end_s, 3), "texts": texts}
 
 
 def ctm(transcript: Transcription) -> str:

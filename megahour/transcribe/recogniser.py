@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from megahour.core.errors import ConfigError, StoreError
 from megahour.core.kinds import kind_of, makers_of
 from megahour.core.store import Artifact
 from megahour.decode.params import DecodeParams
-from megahour.decode.token_search import TokenSearcher
+from megahour.decode.token_search import TokenReading, TokenSearcher
 from megahour.features.frontend import FrontEnd, Rows
 from megahour.models.configuration import normalisation, read_config
 from megahour.models.foreign import ForeignModel
@@ -28,7 +28,7 @@ from megahour.transcribe.word_times import phone_spans, word_spans
 from megahour.units.tokens import MARK, Span, spelled_words
 
 if TYPE_CHECKING:
-    from megahour.decode.search import Hypothesis, Searcher
+    from megahour.decode.search import Hypothesis, Searcher, Text
 
 Float32 = NDArray[np.float32]
 
@@ -45,6 +45,18 @@ class TimedWord:
     start_s: float | None = None
     end_s: float | None = None
     confidence: float | None = None
+
+
+class Recognised(NamedTuple):
+    """What a model hears in a piece of speech.
+
+    tags: probabilities (N,) of `Recogniser.tags`; None if the model predicts none or there are no frames. texts: the
+    most likely ones, best first, if the search's `nbest` asks for them.
+    """
+
+    words: list[TimedWord]
+    tags: Float32 | None = None
+    texts: tuple[Text, ...] = ()
 
 
 def _check_kind(address: str, kind: str) -> None:
@@ -148,25 +160,32 @@ class Recogniser:
 
         Raises ValueError if no path survives the search.
         """
-        return self.words_and_tags(rows, start_s)[0]
+        return self.recognise(rows, start_s).words
 
-    def words_and_tags(self, rows: Rows, start_s: float = 0.0) -> tuple[list[TimedWord], Float32 | None]:
-        """`words`, and probabilities (N,) of `tags`; None if the model predicts no tags or there are no frames."""
+    def recognise(self, rows: Rows, start_s: float = 0.0) -> Recognised:
+        """Words, tags and texts of a piece. See `words`."""
         outputs = self._outputs(rows)
         log_probs = next(iter(outputs.values()))
         if not len(log_probs):
-            return [], None
+            return Recognised([])
         tags = np.exp(outputs["tags"][0]) if "tags" in outputs else None
+        most = self.parts.search.nbest
         if self.searcher is not None:
-            return self.words_of_graph(self.searcher(log_probs), log_probs, start_s), tags
-        return self.spelled(log_probs, start_s), tags
+            words = self.words_of_graph(self.searcher(log_probs), log_probs, start_s)
+            return Recognised(words, tags, self.searcher.texts(log_probs, most) if most else ())
+        readings = self._readings(log_probs)
+        words = self.words_of_tokens(readings[0].path, start_s)
+        return Recognised(words, tags, self.speller.texts(readings, most) if most else ())
 
     def spelled(self, output: Float32, start_s: float = 0.0) -> list[TimedWord]:
         """Words from the output of `log_posteriors`, for a token model without a graph."""
+        return self.words_of_tokens(self._readings(output)[0].path, start_s)
+
+    def _readings(self, output: Float32) -> list[TokenReading]:
         (found,) = self.speller([output])
         if isinstance(found, ValueError):
             raise found
-        return self.words_of_tokens(found[0].path, start_s)
+        return found
 
     def words_of_graph(self, best: Hypothesis, log_probs: Float32, start_s: float) -> list[TimedWord]:
         """Timed words of the graph's best path for `log_probs` (T, V)."""

@@ -6,14 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from megahour.core.errors import BadRecord
-from megahour.corpus.media.audio import FULL_SCALE
-from megahour.transcribe.decoded import LIMITS, MOST_FLOAT, decoded_blocks
+from megahour.transcribe.decoded import decoded_blocks, sample_blocks
 from megahour.transcribe.latency import StreamMeter
 from megahour.transcribe.live import checked_blocks, live_blocks
 from megahour.transcribe.parts import parts_of
@@ -21,12 +20,23 @@ from megahour.transcribe.pieces import USUAL_ENDS, Cutter, EndRules, SpeechPiece
 from megahour.transcribe.recogniser import Recogniser, TimedWord
 from megahour.transcribe.streaming import USUAL, ChunkLengths, PieceStream, StreamPlan, plan_of
 
-BLOCK_S = 10  # of samples from Python that are processed at a time
+if TYPE_CHECKING:
+    from megahour.decode.search import Text
+
 MOST_WHOLE_S = 600.0  # as `longest`; the memory of attention grows with the square of the length: an hour takes 16 GB
 UPDATE_S = 0.5  # audio between two partial results of a stream
 
 TagsOfPiece = tuple[int, NDArray[np.float32]]
 """Number of rows of a piece, and the probabilities of its tags (N,)."""
+
+
+@dataclass(frozen=True)
+class PieceTexts:
+    """The most likely texts of a piece of speech, best first: each with its score in nats, and the score's parts."""
+
+    start_s: float
+    end_s: float
+    texts: tuple[Text, ...]
 
 
 @dataclass
@@ -36,7 +46,8 @@ class Transcription:
 
     tag: the most likely tag, such as the `language`: its kind, its value, and its probability averaged over pieces,
     weighted by length. None if the model predicts no tags or hears in chunks. told: the tag given to the model.
-    channel: of the file, the one that was heard, from 1; 0: the mix of all.
+    channel: of the file, the one that was heard, from 1; 0: the mix of all. nbest: of each piece, if the search's
+    `nbest` asks for them and the model hears without `chunks`.
     """
 
     name: str
@@ -48,6 +59,7 @@ class Transcription:
     told: str = ""
     remarks: list[str] = field(default_factory=list)
     channel: int = 0
+    nbest: list[PieceTexts] = field(default_factory=list)
 
     @property
     def text(self) -> str:
@@ -178,8 +190,11 @@ def _wordless(words: list[TimedWord], piece: SpeechPiece | None, recogniser: Rec
     """Whether the current piece has `words`, but none in the last `ends.wordless` seconds."""
     if not (ends.wordless and words and piece is not None) or words[-1].end_s is None:
         return False
-    row_s = recogniser.front.shift_s / recogniser.joined
-    return piece.start_s + len(piece.rows) * row_s - words[-1].end_s >= ends.wordless
+    return _end_s(recogniser, piece) - words[-1].end_s >= ends.wordless
+
+
+def _end_s(recogniser: Recogniser, piece: SpeechPiece) -> float:
+    return piece.start_s + len(piece.rows) * recogniser.front.shift_s / recogniser.joined
 
 
 class _Repeated:
@@ -242,13 +257,15 @@ def _recognise(
     result: Transcription,
     heard: list[TagsOfPiece],
 ) -> None:
-    """Add the piece's words to `result` and, if the model predicts tags, their probabilities to `heard`."""
+    """Add the piece's words and texts to `result` and, if the model predicts tags, their probabilities to `heard`."""
     try:
         if plan is None:
-            words, tags = recogniser.words_and_tags(piece.rows, piece.start_s)
+            words, tags, texts = recogniser.recognise(piece.rows, piece.start_s)
             result.words += words
             if tags is not None:
                 heard.append((len(piece.rows), tags))
+            if texts:
+                result.nbest.append(PieceTexts(piece.start_s, _end_s(recogniser, piece), texts))
         else:
             result.words += PieceStream(recogniser, plan).ended(piece)
     except ValueError as error:
@@ -268,33 +285,11 @@ def _blocks(
     audio: BinaryIO | ArrayLike, rate_hz: int, recogniser: Recogniser, into: Transcription
 ) -> Iterator[NDArray[np.float32]]:
     if not hasattr(audio, "read"):
-        return _samples(np.asarray(audio), rate_hz, recogniser)
+        return sample_blocks(np.asarray(audio), rate_hz, recogniser.front.rate_hz)
     file = cast(BinaryIO, audio)
     if rate_hz:
         return live_blocks(file, recogniser.front.rate_hz, rate_hz, into.name or "samples")
     return decoded_blocks(file, recogniser.front.rate_hz, into.remarks, into.channel)
-
-
-def _samples(samples: NDArray[Any], rate_hz: int, recogniser: Recogniser) -> Iterator[NDArray[np.float32]]:
-    import soxr
-
-    if samples.ndim != 1 or not LIMITS.min_rate_hz <= rate_hz <= LIMITS.max_rate_hz:  # 16 for 16000 would take hours
-        allowed = f"give mono ones, and rate_hz from {LIMITS.min_rate_hz} to {LIMITS.max_rate_hz}"
-        raise BadRecord("sample-rate", f"samples of shape {samples.shape} at {rate_hz} Hz; {allowed}")
-    heard = soxr.resample(_in_int16_scale(samples), rate_hz, recogniser.front.rate_hz)
-    step = BLOCK_S * recogniser.front.rate_hz  # the time to cut a block into pieces grows with its square
-    for start in range(0, len(heard), step):
-        yield heard[start : start + step]
-
-
-def _in_int16_scale(samples: NDArray[Any]) -> NDArray[np.float32]:
-    """Keep integers, scale up floats in ±1, and refuse samples in any other scale: they would be heard as noise."""
-    full_scale, most = (1.0, MOST_FLOAT) if samples.dtype.kind == "f" else (FULL_SCALE, FULL_SCALE)
-    peak = float(np.abs(samples.astype(np.float64)).max(initial=0.0)) if samples.dtype.kind in "fi" else np.nan
-    if not peak <= most:  # NaN is not
-        what = f"samples of {samples.dtype} with a peak of {peak:g}"
-        raise BadRecord("sample-scale", f"{what}; give int16, or floats from -1 to 1")
-    return samples.astype(np.float32) * np.float32(FULL_SCALE / full_scale)
 
 
 def _short(blocks: Iterator[NDArray[np.float32]], result: Transcription) -> Iterator[NDArray[np.float32]]:

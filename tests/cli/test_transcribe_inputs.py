@@ -94,6 +94,13 @@ def test_a_stream_has_no_whole(tmp_path: Path) -> None:
     assert "--whole with --stream" in str(refused(str(tmp_path), "--model", "demo", "--whole", "--stream"))
 
 
+@pytest.mark.parametrize("more", [["--format", "srt"], ["--format", "json", "--stream"]])
+def test_lists_of_texts_are_in_json_of_files(tmp_path: Path, more: list[str]) -> None:
+    (tmp_path / "talk.wav").write_bytes(b"")
+    asked = [str(tmp_path / "talk.wav"), "--model", "demo", "--set", "nbest=5", *more]
+    assert "--set nbest lists texts in JSON" in str(refused(*asked))
+
+
 @pytest.mark.parametrize("form", ["srt", "vtt"])
 def test_subtitles_of_two_files_need_a_folder(tmp_path: Path, form: str) -> None:
     """One after the other, with times and numbers from the start, they are not a file of subtitles."""

@@ -65,6 +65,18 @@ def test_a_file_has_the_words_of_decode(undisturbed: Path, tmp_path: Path) -> No
         assert all(0 < word.confidence <= 1 for word in transcript.words)
 
 
+def test_the_best_texts_of_a_graph(undisturbed: Path) -> None:
+    (_, samples, rate_hz), *_ = first_utterances(undisturbed)
+    parts = parts_of(str(undisturbed))
+    wanted = replace(parts, search=parts.search.model_copy(update={"nbest": 4}))
+    transcript = transcribe(samples, Recogniser(wanted), rate_hz=rate_hz, whole=True)
+    (piece,) = transcript.nbest
+    texts = [text for text, _, _ in piece.texts]
+    assert texts[0] == transcript.text
+    assert len(set(texts)) == 4
+    assert (piece.start_s, piece.end_s) == (0.0, pytest.approx(len(samples) / rate_hz, abs=0.03))
+
+
 def test_from_files_and_folders(undisturbed: Path, tmp_path: Path) -> None:
     texts, (found, *_) = decoded(undisturbed), first_utterances(undisturbed)
     talks = tmp_path / "talks" / "one"

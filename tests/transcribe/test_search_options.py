@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from megahour.core.errors import ConfigError
 from megahour.models.conformer import Conformer
 from megahour.models.inference import Model
 from megahour.models.streaming import encoder_of
+from megahour.transcribe.formats import as_json
 from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import stream, transcribe
@@ -38,6 +40,24 @@ def test_hot_words_and_parameters_of_decode_change_what_is_found(tmp_path: Path)
     assert found.text.count("fgf") > plain.text.count("fgf")
     assert all(0 <= word.confidence <= 1 for word in found.words)
     assert [word.start_s for word in found.words] == sorted(word.start_s for word in found.words)
+
+
+def test_json_lists_the_best_texts_of_each_piece(tmp_path: Path) -> None:
+    heard = recogniser(tmp_path, "nbest=3", "beams=5")
+    found = transcribe(SAMPLES, heard, rate_hz=8000)
+    pieces = json.loads(as_json(found))["nbest"]
+    assert [piece["start"] for piece in pieces] == sorted(piece["start"] for piece in pieces)
+    assert len(pieces) == 2
+    assert " ".join(piece["texts"][0]["text"] for piece in pieces) == found.text
+    for piece in pieces:
+        texts, totals = zip(*((each["text"], each["total"]) for each in piece["texts"]), strict=True)
+        assert len(set(texts)) == len(texts) == 3
+        assert sorted(totals, reverse=True) == list(totals)
+        assert {"score", "lm", "hot_words", "attention"} <= set(piece["texts"][0])
+    words = [(word.start_s, word.end_s) for word in found.words]
+    assert all(any(each["start"] <= start < end <= each["end"] for each in pieces) for start, end in words)
+    plain = recogniser(tmp_path, "beams=5", "ctc-search=prefixes")
+    assert "nbest" not in json.loads(as_json(transcribe(SAMPLES, plain, rate_hz=8000)))
 
 
 def test_a_model_without_vectors_of_tags_takes_none(tmp_path: Path) -> None:
@@ -85,7 +105,6 @@ def test_what_cannot_be_is_named(tmp_path: Path) -> None:
     ("setting", "graph", "message"),
     [
         ("chunk_ms=320", "", "--set chunk_ms applies only to the stage `decode`.*use --chunk-ms"),
-        ("nbest=5", "", "--set nbest applies only to the stage"),
         ("lattice=6", "runs/graph", "--set lattice applies only to the stage"),
         ("beam=9", "", "--set beam applies only to a search with a graph"),
         ("attention-weight=0.3", "runs/graph", "--set attention_weight applies only to a search without a graph"),
