@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
 from megahour.core.filesystems import file_system
-from megahour.units.tokens import MARK
+from megahour.units.tokens import MARK, lines_of_tokens
 
 if TYPE_CHECKING:
     from megahour.models.params import ImportAlignerParams
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 BLANKS = ("<blank>", "<blk>", "<pad>", "[PAD]", "<eps>", "[blank]", "_")
 SEPARATORS = ("|", " ", "<space>")
 MAX_TOKENS_BYTES = 64 << 20
-_NUMBERED = re.compile(r"(.+)[ \t]([0-9]+)")
 
 
 def read_tokens(path: str) -> list[str]:
@@ -38,14 +36,10 @@ def read_tokens(path: str) -> list[str]:
     if path.lower().endswith(".json"):
         tokens = _parsed(text, path)
     else:
-        lines = [line.rstrip("\r\n") for line in text.splitlines()]
-        while lines and not lines[-1]:
-            lines.pop()
-        pairs = [found.groups() for found in map(_NUMBERED.fullmatch, lines) if found]
-        numbered = len(pairs) == len(lines)
-        tokens = {token: int(number) for token, number in pairs} if numbered else lines
-        if numbered and len(tokens) < len(pairs):
-            raise ConfigError(_doubled([token for token, _ in pairs]), where=path)
+        try:
+            tokens = lines_of_tokens(text)
+        except ValueError as error:
+            raise ConfigError(f"{error}", where=path) from None
     if isinstance(tokens, Mapping):
         tokens = by_number(tokens, where=path)
     if len(set(tokens)) < len(tokens) or not tokens:

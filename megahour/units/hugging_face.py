@@ -67,8 +67,7 @@ def _names(rules: dict[str, Any], ids: dict[str, int], where: str) -> tuple[Call
     if model.get("end_of_word_suffix"):
         what = f"its tokens mark the ends of words, with {model['end_of_word_suffix']!r}, which is not supported"
         raise StoreError(what, where=where, remedy="use a tokenizer that marks their beginnings, or stage `tokens`")
-    if model["type"] == "WordPiece":
-        going_on = model["continuing_subword_prefix"]
+    if going_on := model.get("continuing_subword_prefix"):
         return lambda token: token.removeprefix(going_on) if token.startswith(going_on) else MARK + token, ""
     if any(token.startswith("\u0120") for token in ids):  # byte-level BPE writes a space as this letter (GPT-2)
         prefixed = _pre_tokenizers(rules).get("ByteLevel", {}).get("add_prefix_space", False)
@@ -76,7 +75,12 @@ def _names(rules: dict[str, Any], ids: dict[str, int], where: str) -> tuple[Call
         return lambda token: _text_of(token, letters), "" if prefixed else " "
     if any(token.startswith(MARK) for token in ids):
         return lambda token: token, ""
+    if model["type"] == "WordLevel" and _SPLIT_AT_SPACES & set(_pre_tokenizers(rules)):
+        return lambda token: MARK + token, ""
     return lambda token: " " if token in ("|", " ") else token, ""
+
+
+_SPLIT_AT_SPACES = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer"}
 
 
 def _pre_tokenizers(rules: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -93,7 +93,7 @@ class TokensParams(Params):
 
     file: str = Field("", json_schema_extra=LATER)
     """File or URL of existing tokens, used unchanged: a sentencepiece .model, a Hugging Face tokenizer.json or
-    vocab.json, or one token per line, as TorchAudio's labels."""
+    vocab.json, or one token per line, as TorchAudio's labels, also with numbers (tokens.txt)."""
     method: Literal["unigram", "bpe"] = "unigram"
     """unigram: language model of pieces (Kudo, 2018). bpe: byte-pair merges, as in other toolkits."""
     size: int = Field(500, ge=8, le=65_535)

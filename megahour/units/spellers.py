@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 
 import fsspec
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.store import Artifact
-from megahour.units.tokens import BLANK, BLANKS, Characters, TokenSpeller
+from megahour.units.tokens import BLANK, BLANKS, Characters, TokenSpeller, lines_of_tokens
 
 PIECES, HUGGING_FACE, CHARACTERS = ".spm.model", ".tokenizer.json", ".characters.json"
 FORMS = (PIECES, HUGGING_FACE, CHARACTERS)
 MAX_BYTES = 64 << 20
+_SPECIAL = re.compile(r"[<\[].+|#[0-9]+")  # <unk>, and the #0 that tells homophones apart in graphs
 
 
 def form_of(artifact: Artifact) -> str | None:
@@ -51,7 +53,8 @@ def from_elsewhere(url: str) -> tuple[str, bytes]:
     """Import tokens of another toolkit: the form and the bytes that an artifact stores.
 
     Accepted are a sentencepiece model (.model), a Hugging Face tokenizer.json, the vocab.json of wav2vec2 (token name →
-    number), and a text file with one token per line, such as `get_labels()` of TorchAudio's pipelines gives.
+    number), and a text file with one token per line, such as `get_labels()` of TorchAudio's pipelines gives, or with
+    numbers (`a 5`), as icefall's and Kaldi's tokens.txt.
 
     Raises
     ------
@@ -68,7 +71,10 @@ def from_elsewhere(url: str) -> tuple[str, bytes]:
         return PIECES, file
     try:
         if not url.endswith(".json"):
-            return CHARACTERS, _characters(file.decode().split("\n"))
+            listed = lines_of_tokens(file.decode("utf-8-sig"))
+            return CHARACTERS, _characters(
+                listed if isinstance(listed, list) else sorted(listed, key=listed.__getitem__)
+            )
         read = json.loads(file)
         if "model" in read:
             return HUGGING_FACE, file
@@ -80,8 +86,7 @@ def from_elsewhere(url: str) -> tuple[str, bytes]:
 
 def _characters(labels: list[str]) -> bytes:
     """JSON of the blank and the single-character labels, in order, in lower case. `|` and U+2581 become the space."""
-    labels = [label.removesuffix("\r") for label in labels]
-    plain = [label for label in labels if label and label not in BLANKS and not (label[0] in "<[" and len(label) > 1)]
+    plain = [label for label in labels if label and label not in BLANKS and not _SPECIAL.fullmatch(label)]
     spelled = [" " if label in ("|", "\u2581", "<space>") else label.lower() for label in plain]
     if longer := next((label for label in spelled if len(label) > 1), None):
         raise ValueError(f"label {longer!r} is not one character")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,8 +14,30 @@ BLANK = "<blank>"
 BLANKS = (BLANK, "<blk>", "<eps>", "<pad>", "[PAD]", "-")
 """Names of token 0 in this and other toolkits."""
 MARK = "\u2581"  # sentencepiece's marker for the start of a word
+_NUMBERED = re.compile(r"(.+)[ \t]([0-9]+)")
 Span = tuple[int, int]
 """The first frame of a word, and the first frame after it."""
+
+
+def lines_of_tokens(text: str) -> list[str] | dict[str, int]:
+    """Tokens of a list: one per line, or if every line has one, a token and its number after a space or tab.
+
+    Raises ValueError: a numbered token occurs twice.
+
+    >>> lines_of_tokens("<blk> 0\\na 1\\n  2\\n")
+    {'<blk>': 0, 'a': 1, ' ': 2}
+    """
+    lines = [line.rstrip("\r\n") for line in text.split("\n")]
+    while lines and not lines[-1]:
+        lines.pop()
+    pairs = [found.groups() for found in map(_NUMBERED.fullmatch, lines) if found]
+    if not pairs or len(pairs) < len(lines):
+        return lines
+    numbers = {token: int(number) for token, number in pairs}
+    if len(numbers) < len(pairs):
+        token, _ = Counter(token for token, _ in pairs).most_common(1)[0]
+        raise ValueError(f"the token {token!r} occurs more than once")
+    return numbers
 
 
 class TokenSpeller(Protocol):

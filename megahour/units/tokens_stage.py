@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 
 from megahour.core.errors import ConfigError
-from megahour.core.stage import Context, Input, Inputs, ShardWriter, SingleShard, Task
+from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, SingleShard, Task
 from megahour.units.params import TokensParams
 
 
@@ -20,6 +20,12 @@ class MakeTokens(SingleShard[TokensParams]):
     def check(self, p: TokensParams, roles: Collection[str]) -> None:
         if not roles and not p.file:
             raise ConfigError("no text", where="tokens", remedy="give an input (text, selection or features) or `file`")
+
+    def remedies(self, p: TokensParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
+        if not receipts or not receipts[0].counts.came_in:
+            return {}
+        letters = "check that they have the letters and the case of these texts, and mark where words begin"
+        return {"not-spellable": f"{letters} (as Metaspace and ByteLevel of Hugging Face do)"} if p.file else {}
 
     def run(self, p: TokensParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.units.spellers import PIECES, from_elsewhere, speller

@@ -72,6 +72,29 @@ def test_hugging_faces_tokens_read_as_the_texts(kind: str) -> None:
     assert not ours.spellable("")
 
 
+def test_tokens_that_are_words_read_as_the_texts() -> None:
+    """They carry no mark: all texts of two words and more used to be dropped."""
+    tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.train_from_iterator(TEXTS, trainers.WordLevelTrainer(special_tokens=["<unk>"]))
+    ours = HuggingFaceTokens(tokenizer.to_str().encode(), where="tokenizer.json")
+    for text in TEXTS:
+        assert ours.spellable(text)
+        path = [label for token in ours.encode(text) for label in (token, 0)]
+        assert " ".join(word.text for word in spelled_words(path, ours.tokens, MARK)) == text
+    assert not ours.spellable("one zebra")
+
+
+def test_pieces_that_go_on_with_a_prefix_are_not_words_prefixed() -> None:
+    tokenizer = Tokenizer(models.BPE(unk_token="<unk>", continuing_subword_prefix="##"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    trainer = trainers.BpeTrainer(vocab_size=50, special_tokens=["<unk>"], continuing_subword_prefix="##")
+    tokenizer.train_from_iterator(TEXTS, trainer)
+    ours = HuggingFaceTokens(tokenizer.to_str().encode(), where="tokenizer.json")
+    assert all(ours.spellable(text) for text in TEXTS)
+    assert not ours.spellable("one zebra")
+
+
 def test_what_a_tokenizer_does_to_a_text_first_does_not_hide_what_it_cannot_spell() -> None:
     """It writes small letters for capitals: the texts of a training must have them already."""
     tokenizer = hugging_face("wordpiece")
@@ -108,6 +131,16 @@ def test_files_that_are_something_else_or_mark_ends_of_words_are_refused(tmp_pat
             from_elsewhere(str(tmp_path / name))
     with pytest.raises(ConfigError, match="check the path"):
         from_elsewhere(str(tmp_path / "none.json"))
+
+
+def test_a_list_with_numbers_is_in_their_order(tmp_path: Path) -> None:
+    """As icefall's and Kaldi's tokens.txt; "label 'b 3' is not one character" was all that it got."""
+    (tmp_path / "tokens.txt").write_text("<blk> 0\nb 3\n<unk> 1\n▁ 2\na\t4\n#0 5\n")
+    ours = speller(*from_elsewhere(str(tmp_path / "tokens.txt")), where="tokens.txt")
+    assert ours.tokens == (BLANK, " ", "b", "a")
+    (tmp_path / "twice.txt").write_text("<blk> 0\na 1\na 2\n")
+    with pytest.raises(ConfigError, match="the token 'a' occurs more than once"):
+        from_elsewhere(str(tmp_path / "twice.txt"))
 
 
 @pytest.mark.parametrize("form", ["labels.txt", "vocab.json"])
