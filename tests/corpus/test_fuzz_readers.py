@@ -78,8 +78,22 @@ ASS = (
 GRID = 'File type = "ooTextFile"\nObject class = "TextGrid"\n\n0\n0.25\n<exists>\n2\n"IntervalTier"\n"ann - words"\n'
 GRID += '0\n0.25\n2\n0\n0.1\n"Hello"\n0.1\n0.25\n"""there"""\n"TextTier"\n"points"\n0\n0.25\n1\n0.1\n"x"\n'
 CTM = ";; made\ntalk 1 0.00 0.10 Hello 0.9\ntalk 1 0.10 0.10 there NA\n"
+ELAN = (
+    '<ANNOTATION_DOCUMENT><TIME_ORDER><TIME_SLOT TIME_SLOT_ID="a" TIME_VALUE="0"/><TIME_SLOT TIME_SLOT_ID="b" '
+    'TIME_VALUE="100"/></TIME_ORDER><TIER TIER_ID="ref@Ann"><ANNOTATION><ALIGNABLE_ANNOTATION ANNOTATION_ID="r" '
+    'TIME_SLOT_REF1="a" TIME_SLOT_REF2="b"><ANNOTATION_VALUE>1</ANNOTATION_VALUE></ALIGNABLE_ANNOTATION></ANNOTATION>'
+    '</TIER><TIER TIER_ID="text@Ann" PARENT_REF="ref@Ann"><ANNOTATION><REF_ANNOTATION ANNOTATION_ID="t" ANNOTATION_REF='
+    '"r"><ANNOTATION_VALUE>Hello there.</ANNOTATION_VALUE></REF_ANNOTATION></ANNOTATION></TIER></ANNOTATION_DOCUMENT>'
+)
+STM = ";; made\ntalk 1 ann 0.00 0.10 <o,f0,female> Hello\ntalk 1 bob 0.10 0.20 there\n"
+SAMI = (
+    "<SAMI><HEAD><STYLE><!-- .EN {Name:English; lang:en-US;} --></STYLE></HEAD><BODY><SYNC Start=0><P Class=EN>"
+    "Hello<br>there.<SYNC Start=100><P Class=EN>&nbsp;</BODY></SAMI>"
+)
+LRC = "[ar:Ann]\n[offset:+10]\n[00:00.00]Hello\n[00:00.10][00:00.20]<00:00.10>there.\n[00:00.22]\n"
 TRANSCRIPTS = [
     *((".ttml", TTML.encode()), (".ass", ASS.encode()), (".textgrid", GRID.encode("utf-16")), (".ctm", CTM.encode())),
+    *((".eaf", ELAN.encode()), (".stm", STM.encode()), (".smi", SAMI.encode()), (".lrc", LRC.encode())),
     (".tsv", b"start\tend\ttext\n0\t100\tHello\n100\t200\tthere.\n"),
     (".sbv", b"0:00:00.000,0:00:00.100\nHello\n\n0:00:00.100,0:00:00.200\nthere.\n"),
     (".lab", b"0 100000 sil\n100000 200000 ah\nor words\n"),

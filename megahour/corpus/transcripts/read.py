@@ -21,8 +21,15 @@ from megahour.corpus.transcripts.encodings import decode_text
 from megahour.corpus.transcripts.json_cues import MAX_HOURS, json_cues, timed_cue
 from megahour.corpus.transcripts.json_words import Said
 from megahour.corpus.transcripts.sentences import in_sentences
-from megahour.corpus.transcripts.subtitle_forms import ass_said, clocked_said, table_said, ttml_said
-from megahour.corpus.transcripts.word_tiers import ctm_said, textgrid_said
+from megahour.corpus.transcripts.subtitle_forms import (
+    ass_said,
+    clocked_said,
+    lyrics_said,
+    sami_said,
+    table_said,
+    ttml_said,
+)
+from megahour.corpus.transcripts.word_tiers import ctm_said, elan_said, stm_said, textgrid_said
 
 _CHEVRONS = re.compile(r"(?<=\S)\s(?=>>+\s)")  # change to an unnamed speaker
 
@@ -76,8 +83,8 @@ def _turns(cue: Cue, parts: list[tuple[str, str]]) -> list[Cue]:
 MAX_BYTES = 64 << 20
 # In order of preference. Aligners write unknown words as such into a .textgrid or .ctm, so texts come before these.
 SUFFIXES = (
-    ".srt", ".vtt", ".json3", ".ttml", ".dfxp", ".sbv", ".ass", ".ssa", ".tsv", ".txt", ".lab", ".textgrid", ".ctm",
-    ".json",
+    ".srt", ".vtt", ".json3", ".ttml", ".dfxp", ".sbv", ".ass", ".ssa", ".smi", ".sami", ".lrc", ".tsv", ".stm", ".eaf",
+    ".txt", ".lab", ".textgrid", ".ctm", ".json",
 )  # fmt: skip
 TIMED_SUFFIXES = (".srt", ".vtt", ".sbv")
 PLAIN_SUFFIXES = (".txt", ".lab")  # .lab is the Montreal Forced Aligner's
@@ -120,6 +127,8 @@ def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "
     text = decode_text(data, language)
     if suffix in (".json", ".json3"):  # .json3 is YouTube's
         cues = json_cues(text, rate_hz)
+    elif suffix in (".smi", ".sami"):
+        cues = [timed_cue(each, rate_hz) for each in sami_said(text, language)]
     elif read := _SAID.get(suffix):
         cues = [timed_cue(each, rate_hz) for each in read(text)]
     elif suffix in PLAIN_SUFFIXES:
@@ -160,7 +169,10 @@ def _clocked(text: str, rate_hz: int) -> list[Cue]:
 _SAID = {
     **dict.fromkeys((".ttml", ".dfxp"), ttml_said),
     **dict.fromkeys((".ass", ".ssa"), ass_said),
+    ".lrc": lyrics_said,
     ".textgrid": textgrid_said,
+    ".eaf": elan_said,
+    ".stm": stm_said,
     ".ctm": ctm_said,
     ".tsv": _table,
 }

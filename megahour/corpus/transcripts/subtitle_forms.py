@@ -1,9 +1,10 @@
-"""Read cues of TTML, Advanced SubStation Alpha (ASS), and tables of start, end and text.
+"""Read cues of TTML, Advanced SubStation Alpha (ASS), SAMI, LRC, and tables of start, end and text.
 
 TTML: W3C Recommendation "Timed Text Markup Language 2", sections 8.1 (content) and 12.3 (times). ASS has no standard:
 fields are in the order of its `Format` line, the text last. Tables are Whisper's ``.tsv`` (milliseconds, with a
-heading) and the labels that Audacity exports (seconds, without one). Plain texts may have clocks before their lines, as
-interviews, lyrics (LRC) and transcripts copied from video pages have.
+heading) and the labels that Audacity exports (seconds, without one). SAMI: Microsoft, "Understanding SAMI 1.0" (2001).
+Plain texts may have clocks before their lines, as interviews, lyrics (LRC) and transcripts copied from video pages
+have.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from xml.etree import ElementTree
 from megahour.core.errors import BadRecord
 from megahour.corpus.transcripts.json_words import Said
 
-MAX_TTML = 8 << 20  # characters; each element takes some hundred bytes of memory
+MAX_XML = 8 << 20  # characters; each element takes some hundred bytes of memory
 FRAME_RATE = 30.0  # TTML's default
 TABLE_HEADING = ["start", "end", "text"]
 _ASS_FIELDS = ["layer", "start", "end", "style", "name", "marginl", "marginr", "marginv", "effect", "text"]
@@ -29,6 +30,14 @@ _PLACE = r"(?:(\d{1,2}):)?(\d{1,3}):([0-5]\d)(?:[.,](\d{1,3}))?"
 _LEADING_CLOCK = re.compile(  # a start and an end in brackets are what Whisper prints
     rf"\s*(?:[\[(]{_PLACE}\s*[-–—]+>?\s*{_PLACE}[\])]|[\[(]?{_PLACE}[\])]?):?(?:\s+[-–—]\s+|\s+|$)(.*)"
 )
+_SYNC = re.compile(r"<sync\b[^>]*?\bstart\s*=\s*[\"']?(-?\d{1,12})[^>]*>", re.IGNORECASE)
+_PARAGRAPH = re.compile(r"<p\b([^>]*)>", re.IGNORECASE)
+_CLASS = re.compile(r"\bclass\s*=\s*[\"']?([^\s\"'>]+)", re.IGNORECASE)
+_CLASS_LANGUAGE = re.compile(r"\.([\w-]+)\s*\{[^}]*\blang\s*:\s*[\"']?([A-Za-z]{2,3})", re.IGNORECASE)
+_BREAK = re.compile(r"\s*<br\s*/?>\s*", re.IGNORECASE)
+_LYRIC = re.compile(r"((?:\[\d{1,3}:[0-5]?\d(?:[.:]\d{1,3})?\]\s*)+)(.*)")
+_LYRIC_CLOCK = re.compile(r"[\[<](\d{1,3}):([0-5]?\d)(?:[.:](\d{1,3}))?[\]>]")
+_LYRIC_OFFSET = re.compile(r"\[offset:\s*([+-]?\d{1,9})\s*\]", re.IGNORECASE)
 CLOCKED_SHARE = 0.5  # of a file's lines, above which its clocks are times and no part of its sentences
 FEWEST_CLOCKS = 3
 MOST_UNCLOCKED = 2  # lines of a heading
@@ -41,17 +50,23 @@ def ttml_said(text: str) -> list[Said]:
     Raises BadRecord: ``unreadable-transcript`` for malformed XML and for a document type, which may define entities;
     ``transcript-too-large``.
     """
-    if len(text) > MAX_TTML:
-        raise BadRecord("transcript-too-large", f"{len(text)} characters of XML, the limit is {MAX_TTML}")
+    root = xml_of(text, "tt", "TTML")
+    return list(_paragraphs(root, _units({_name(key): value for key, value in root.attrib.items()})))
+
+
+def xml_of(text: str, tag: str, form: str) -> ElementTree.Element:
+    """The root of XML, an element `tag` of the format `form`. Raises BadRecord as `ttml_said` does."""
+    if len(text) > MAX_XML:
+        raise BadRecord("transcript-too-large", f"{len(text)} characters of XML, the limit is {MAX_XML}")
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise BadRecord("unreadable-transcript", "XML with a document type or entities, which TTML has not")
+        raise BadRecord("unreadable-transcript", f"XML with a document type or entities, which {form} has not")
     try:
         root = ElementTree.fromstring(text.lstrip())
     except (ElementTree.ParseError, ValueError) as error:
         raise BadRecord("unreadable-transcript", f"no XML: {error}") from None
-    if _name(root.tag) != "tt":
-        raise BadRecord("unreadable-transcript", f"XML of <{_name(root.tag)[:40]}>, not of TTML's <tt>")
-    return list(_paragraphs(root, _units({_name(key): value for key, value in root.attrib.items()})))
+    if _name(root.tag) != tag:
+        raise BadRecord("unreadable-transcript", f"XML of <{_name(root.tag)[:40]}>, not of {form}'s <{tag}>")
+    return root
 
 
 def _paragraphs(root: Any, units: Mapping[str, float]) -> Iterator[Said]:
@@ -133,6 +148,54 @@ def ass_said(text: str) -> list[Said]:
             start, end, shown = _clock(row.get("start", "")), _clock(row.get("end", "")), row.get("text", "").strip()
             said.append(Said(start, end, shown, row.get("name", "").strip()))
     return sorted(said, key=lambda each: -1.0 if math.isnan(each.start_s) else each.start_s)
+
+
+def sami_said(text: str, language: str) -> list[Said]:
+    """Cues of a SAMI file, each until the next one. Of several classes, the one whose style names `language` counts,
+    else the one with most cues.
+
+    Raises BadRecord (``unreadable-transcript``): no cue in it.
+
+    >>> sami_said("<SYNC Start=500><P Class=ENCC>Hello<br>there.<SYNC Start=900><P>&nbsp;", "en")[0]
+    Said(start_s=0.5, end_s=0.9, text='Hello\\nthere.', speaker='', joined=False)
+    """
+    marks = list(_SYNC.finditer(text))
+    if not marks:
+        raise BadRecord("unreadable-transcript", "no <SYNC Start=…> of SAMI in it")
+    spoken: dict[str, list[tuple[float, str]]] = {}  # by class; a paragraph without one has that of the last
+    name = ""
+    for mark, end in zip(marks, [*(mark.start() for mark in marks[1:]), len(text)], strict=True):
+        head, *rest = _PARAGRAPH.split(text[mark.end() : end])
+        for attributes, said in zip(rest[::2], rest[1::2], strict=True) if rest else [("", head)]:
+            name = named[1].lower() if (named := _CLASS.search(attributes)) else name
+            spoken.setdefault(name, []).append((int(mark[1]) / 1000, _BREAK.sub("\n", said).strip()))
+    of_language = {name.lower() for name, spelled in _CLASS_LANGUAGE.findall(text) if spelled.lower() == language}
+    cues = spoken[max(spoken, key=lambda each: (each in of_language, len(spoken[each])))]
+    ends = [start for start, _ in cues[1:]] + [math.nan]
+    return [Said(start, end, said) for (start, said), end in zip(cues, ends, strict=True)]
+
+
+def lyrics_said(text: str) -> list[Said]:
+    """Cues of an LRC file, by start. Lines with several clocks are sung several times; an empty one ends the line
+    before. Clocks of words and tags such as `[ar:…]` are left out; `[offset:500]` shows all lines half a second sooner.
+
+    Raises BadRecord (``unreadable-transcript``): no line with a clock.
+
+    >>> lyrics_said("[ar:Ann]\\n[00:01.50]Hello <00:01.80>there.\\n[00:03.00]")[0]
+    Said(start_s=1.5, end_s=3.0, text='Hello there.', speaker='', joined=False)
+    """
+    lines = [found.groups() for found in map(_LYRIC.fullmatch, map(str.strip, text.split("\n"))) if found]
+    if not lines:
+        raise BadRecord("unreadable-transcript", "no line with a clock, as in [00:12.50]")
+    sooner = int(found[1]) / 1000 if (found := _LYRIC_OFFSET.search(text)) else 0.0
+    cues = [
+        (max(0.0, _place(None, *clock) - sooner), " ".join(_LYRIC_CLOCK.sub(" ", said).split()))
+        for clocks, said in lines
+        for clock in _LYRIC_CLOCK.findall(clocks)
+    ]
+    cues.sort(key=lambda cue: cue[0])
+    ends = [start if not said else math.nan for start, said in cues[1:]] + [math.nan]
+    return [Said(start, end, said) for (start, said), end in zip(cues, ends, strict=True)]
 
 
 def table_said(text: str) -> list[Said]:

@@ -1,17 +1,20 @@
-"""Read cues of Praat's TextGrids and of CTM, the formats of aligners and of those who label by hand.
+"""Read cues of Praat's TextGrids, ELAN's EAF, CTM and STM, the formats of aligners and of those who label by hand.
 
 TextGrid: the Praat manual, "TextGrid file formats"; its long and short text forms are the same numbers and quoted texts
-with other words around them. CTM (NIST SCTK): ``recording channel start duration word [confidence]``, `;;` comments.
+with other words around them. EAF: "ELAN Annotation Format" 3.0. NIST SCTK, both with `;;` comments: CTM, ``recording
+channel start duration word [confidence]``; STM, ``recording channel speaker start end [<labels>] text``.
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.transcripts.json_words import Said, seconds, sentences
+from megahour.corpus.transcripts.subtitle_forms import xml_of
 
 # Kinds of tiers by name, or by the part of a name behind " - ", as the Montreal Forced Aligner has "ann - words".
 SENTENCES = {
@@ -27,6 +30,9 @@ SENTENCES = {
 }
 WORDS = {"words", "word", "ort"}
 OTHERS = {"phones", "phone", "phonemes", "phoneme", "mau", "kan", "record"}
+IGNORED = {"", "ignore_time_segment_in_scoring", "<nontrans>"}  # texts of STM
+MOST_ABOVE = 16  # annotations of ELAN that hang on each other
+_SEGMENT = re.compile(r"\s*(\S+)\s+\S+\s+(\S+)\s+(\S+)\s+(\S+)(?:\s+<[^>\s]*>)?\s*(.*?)\s*")
 SILENCES = {"", "sil", "sp", "spn", "<eps>", "<sil>", "<p:>"}
 _TOKEN = re.compile(r'"([^"]*(?:""[^"]*)*)"|(?:^|(?<=\s))(?:(-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)|<exists>)(?=\s|$)')
 
@@ -56,7 +62,11 @@ def textgrid_said(text: str) -> list[Said]:
 
     Raises BadRecord (``unreadable-transcript``) for other texts and for Praat's binary form.
     """
-    tiers = [tier for tier in _tiers(text) if tier.kind not in OTHERS]
+    return _of_tiers(_tiers(text))
+
+
+def _of_tiers(every: list[Tier]) -> list[Said]:
+    tiers = [tier for tier in every if tier.kind not in OTHERS]
     if chosen := [tier for tier in tiers if tier.kind in SENTENCES]:
         said = [cue._replace(speaker=tier.speaker) for tier in chosen for cue in tier.intervals]
     elif chosen := [tier for tier in tiers if tier.kind in WORDS]:
@@ -64,7 +74,7 @@ def textgrid_said(text: str) -> list[Said]:
     else:
         named = len(tiers) > 1  # a single tier may have any name
         said = [cue._replace(speaker=tier.speaker if named else "") for tier in tiers for cue in tier.intervals]
-    return sorted(said, key=lambda cue: cue.start_s)
+    return sorted(said, key=_by_start)
 
 
 def _words(tier: Tier) -> Iterator[Said]:
@@ -96,6 +106,83 @@ def _tiers(text: str) -> list[Tier]:
     return tiers
 
 
+def elan_said(text: str) -> list[Said]:
+    """Cues of an ELAN file, by start, from its tiers as `textgrid_said` takes them.
+
+    A tier below another (words, translations, glosses) counts only if its name says that it has sentences.
+
+    Raises BadRecord (``unreadable-transcript``, ``transcript-too-large``), see `xml_of`.
+    """
+    root = xml_of(text, "ANNOTATION_DOCUMENT", "ELAN")
+    places = {slot.get("TIME_SLOT_ID"): slot.get("TIME_VALUE", "") for slot in root.iter("TIME_SLOT")}
+    spans: dict[str, tuple[float, float]] = {}  # of the annotations with times of their own
+    for each in root.iter("ALIGNABLE_ANNOTATION"):
+        start, end = (places.get(each.get(f"TIME_SLOT_REF{n}"), "") for n in (1, 2))
+        spans[each.get("ANNOTATION_ID", "")] = (_milliseconds(start), _milliseconds(end))
+    above = {each.get("ANNOTATION_ID", ""): each.get("ANNOTATION_REF", "") for each in root.iter("REF_ANNOTATION")}
+    tiers = []
+    for tier in root.iter("TIER"):
+        kind, at, speaker = tier.get("TIER_ID", "").partition("@")  # tx@Ann, as Toolbox and many corpora name them
+        name = f"{tier.get('PARTICIPANT') or speaker} - {kind}" if at else tier.get("PARTICIPANT") or kind
+        intervals = [
+            Said(*_span_of(each.get("ANNOTATION_ID", ""), spans, above), said)
+            for each in (*tier.iter("ALIGNABLE_ANNOTATION"), *tier.iter("REF_ANNOTATION"))
+            if (said := (each.findtext("ANNOTATION_VALUE") or "").strip())
+        ]
+        found = Tier(name, sorted(intervals, key=_by_start))
+        if intervals and (not tier.get("PARENT_REF") or found.kind in SENTENCES):
+            tiers.append(found)
+    return _of_tiers(tiers)
+
+
+def _milliseconds(written: str) -> float:
+    return int(written) / 1000 if re.fullmatch(r"\d{1,12}", written) else math.nan
+
+
+def _span_of(
+    annotation: str, spans: Mapping[str, tuple[float, float]], above: Mapping[str, str]
+) -> tuple[float, float]:
+    """Times of an annotation, or of the nearest one above it that has some."""
+    for _ in range(MOST_ABOVE):
+        if annotation in spans or annotation not in above:
+            break
+        annotation = above[annotation]
+    return spans.get(annotation, (math.nan, math.nan))
+
+
+def _by_start(cue: Said) -> float:
+    return -1.0 if math.isnan(cue.start_s) else cue.start_s
+
+
+def stm_said(text: str) -> list[Said]:
+    """Cues of an STM file, by start. Segments to ignore in scoring are left out.
+
+    Raises BadRecord (``unreadable-transcript``) for a line of another form, and for segments of several recordings.
+    """
+    said: dict[str, list[Said]] = {}  # by recording
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip() or line.lstrip().startswith(";;"):
+            continue
+        found = _SEGMENT.fullmatch(line)
+        start, end = (seconds(found[at]) for at in (3, 4)) if found else (math.nan, math.nan)
+        if not found or start != start or end != end:
+            raise BadRecord(
+                "unreadable-transcript", f"line {number}: not recording, channel, speaker, start, end, text"
+            )
+        cues = said.setdefault(found[1], [])
+        if found[5].lower() not in IGNORED and found[2].lower() != "inter_segment_gap":
+            cues.append(Said(start, end, found[5], found[2]))
+    _check_single(said, "segments")
+    return sorted((cue for cues in said.values() for cue in cues), key=lambda cue: cue.start_s)
+
+
+def _check_single(by_recording: Mapping[str, object], what: str) -> None:
+    if len(by_recording) > 1:
+        names = ", ".join(list(by_recording)[:3])
+        detail = f"{what} of {len(by_recording)} recordings ({names} …); give a file for each"
+        raise BadRecord("unreadable-transcript", detail)
+
+
 def ctm_said(text: str) -> list[Said]:
     """Sentences of the words of a CTM file, by start; words of two channels are not joined.
 
@@ -111,8 +198,6 @@ def ctm_said(text: str) -> list[Said]:
             raise BadRecord("unreadable-transcript", f"line {number}: not recording, channel, start, duration, word")
         said = words.setdefault(fields[0], {}).setdefault(fields[1], [])
         said += [Said(start, start + lasts, fields[4])] * (fields[4].lower() not in SILENCES)
-    if len(words) > 1:
-        names = ", ".join(list(words)[:3])
-        raise BadRecord("unreadable-transcript", f"words of {len(words)} recordings ({names} …); give a file for each")
+    _check_single(words, "words")
     channels = (sorted(said, key=lambda word: word.start_s) for own in words.values() for said in own.values())
     return sorted((cue for said in channels for cue in sentences(said)), key=lambda cue: cue.start_s)

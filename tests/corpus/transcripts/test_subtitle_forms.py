@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from megahour.core.errors import BadRecord
+from megahour.corpus.text.markup import spoken_text
 from megahour.corpus.transcripts.cues import Cue
 from megahour.corpus.transcripts.read import read_transcript
 
@@ -180,3 +181,34 @@ def test_subtitles_under_the_name_of_a_text_keep_their_times() -> None:
     said = [Cue(1000, 2000, "Hello."), Cue(3000, 4500, "Bye.")]
     assert cues("1\n00:00:01,000 --> 00:00:02,000\nHello.\n\n2\n00:00:03,000 --> 00:00:04,500\nBye.\n", ".txt") == said
     assert cues("WEBVTT\n\n00:01.000 --> 00:02.000\nHello.\n\n00:03.000 --> 00:04.500\nBye.\n", ".txt") == said
+
+
+SAMI = """<SAMI><HEAD><STYLE TYPE="text/css"><!--
+.KRCC { Name:Korean; lang:ko-KR; SAMIType:CC; }
+.ENCC { Name:English; lang:en-US; SAMIType:CC; }
+--></STYLE></HEAD><BODY>
+<SYNC Start=1000><P Class=KRCC>안녕하세요<P Class=ENCC>Hello,<br>everyone.
+<SYNC Start=2500><P Class=KRCC>&nbsp;<P Class=ENCC>&nbsp;
+<sync start="3000"><p class='ENCC'><font color=red>Bye.</font>
+</BODY></SAMI>"""
+
+
+def test_sami_of_the_language_until_the_next_cue() -> None:
+    english = read_transcript(SAMI.encode(), ".smi", RATE).cues
+    assert [(cue.start_samples, cue.end_samples, spoken_text(cue.raw)) for cue in english] == [
+        (1000, 2500, "Hello, everyone."),
+        (3000, -1, "Bye."),
+    ]
+    korean = read_transcript(SAMI.encode(), ".sami", RATE, language="ko").cues
+    assert [(cue.start_samples, cue.end_samples, cue.raw) for cue in korean] == [(1000, 2500, "안녕하세요")]
+    assert "no <SYNC" in problem("<smil><body/></smil>", ".smi").detail
+
+
+def test_lyrics_with_several_clocks_and_an_offset() -> None:
+    text = "[ti:A song]\n[offset:500]\n[00:02.50][00:06.50]Again and again\n[00:04.5]<00:04.50>Only <00:04.90>once\n"
+    assert cues(text + "[00:08.00]\nNot sung.\n", ".lrc") == [
+        Cue(2000, -1, "Again and again"),
+        Cue(4000, -1, "Only once"),
+        Cue(6000, 7500, "Again and again"),
+    ]
+    assert "no line with a clock" in problem("Only words.\n", ".lrc").detail

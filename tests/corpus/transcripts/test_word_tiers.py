@@ -1,4 +1,4 @@
-"""TextGrids and CTM files as transcripts, as Praat, the Montreal Forced Aligner and megahour write them."""
+"""TextGrids, ELAN's files, CTM and STM as transcripts, as Praat, aligners and those who label by hand write them."""
 
 from __future__ import annotations
 
@@ -65,3 +65,63 @@ def test_ctm_words_of_all_channels() -> None:
     assert cues(text, ".ctm") == [Cue(500, 1000, "hello you"), Cue(9000, 9500, "bye")]
     with pytest.raises(BadRecord, match="line 2"):
         cues("talk 1 0.5 0.2 hello\ntalk 1 soon 0.2 hello\n", ".ctm")
+
+
+def elan(tiers: str) -> str:
+    slots = "".join(f'<TIME_SLOT TIME_SLOT_ID="ts{n}" TIME_VALUE="{n}00"/>' for n in range(1, 9))
+    order = f'<TIME_ORDER>{slots}<TIME_SLOT TIME_SLOT_ID="free"/></TIME_ORDER>'
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n<ANNOTATION_DOCUMENT>{order}{tiers}</ANNOTATION_DOCUMENT>'
+
+
+def timed(name: str, start: str, end: str, text: str) -> str:
+    at = f'ANNOTATION_ID="{name}" TIME_SLOT_REF1="{start}" TIME_SLOT_REF2="{end}"'
+    value = f"<ANNOTATION_VALUE>{text}</ANNOTATION_VALUE>"
+    return f"<ANNOTATION><ALIGNABLE_ANNOTATION {at}>{value}</ALIGNABLE_ANNOTATION></ANNOTATION>"
+
+
+def below(name: str, above: str, text: str) -> str:
+    value = f"<ANNOTATION_VALUE>{text}</ANNOTATION_VALUE>"
+    where = f'ANNOTATION_ID="{name}" ANNOTATION_REF="{above}"'
+    return f"<ANNOTATION><REF_ANNOTATION {where}>{value}</REF_ANNOTATION></ANNOTATION>"
+
+
+def test_elans_tiers_of_speakers_without_translations() -> None:
+    tiers = (
+        f'<TIER TIER_ID="A" PARTICIPANT="Ann">{timed("a2", "ts5", "free", "Bye.")}{timed("a1", "ts1", "ts3", "Hi!")}'
+    )
+    tiers += f'</TIER><TIER TIER_ID="A en" PARENT_REF="A">{below("e1", "a1", "Hello!")}</TIER>'
+    tiers += f'<TIER TIER_ID="Bob">{timed("b1", "ts2", "ts4", "Yes &amp; no.")}{timed("b2", "ts4", "ts5", " ")}</TIER>'
+    assert cues(elan(tiers), ".eaf") == [
+        Cue(100, 300, "Hi!", "Ann"),
+        Cue(200, 400, "Yes & no.", "Bob"),
+        Cue(500, -1, "Bye.", "Ann"),
+    ]
+
+
+def test_elans_texts_below_a_tier_of_numbers() -> None:
+    """As corpora from Toolbox have them: `ref@Ann` has the times, `text@Ann` what was said."""
+    tiers = (
+        f'<TIER TIER_ID="ref@Ann">{timed("r1", "ts1", "ts3", "ann.001")}{timed("r2", "ts4", "ts6", "ann.002")}</TIER>'
+    )
+    tiers += (
+        f'<TIER TIER_ID="text@Ann" PARENT_REF="ref@Ann">{below("t1", "r1", "one")}{below("t2", "r2", "two")}</TIER>'
+    )
+    tiers += f'<TIER TIER_ID="gloss@Ann" PARENT_REF="text@Ann">{below("g1", "t1", "eins")}</TIER>'
+    assert cues(elan(tiers), ".eaf") == [Cue(100, 300, "one", "Ann"), Cue(400, 600, "two", "Ann")]
+
+
+def test_annotations_of_elan_that_hang_on_themselves_have_no_times() -> None:
+    tiers = f'<TIER TIER_ID="text">{below("a", "b", "One.")}{below("b", "a", "Two.")}</TIER>'
+    assert cues(elan(tiers), ".eaf") == [Cue(-1, -1, "One."), Cue(-1, -1, "Two.")]
+    with pytest.raises(BadRecord, match="XML of <tt>, not of ELAN's <ANNOTATION_DOCUMENT>"):
+        cues("<tt/>", ".eaf")
+
+
+def test_stm_segments_by_speaker() -> None:
+    text = ";; LABEL\ntalk 1 ann 0.50 1.25 <o,f0,female> hello there\ntalk 1 inter_segment_gap 1.25 2.00 <o,,> \n"
+    text += "talk 1 bob 2.00 2.75 goodbye\ntalk 1 bob 3.0 4.0 <o,f0,male> ignore_time_segment_in_scoring\n"
+    assert cues(text, ".stm") == [Cue(500, 1250, "hello there", "ann"), Cue(2000, 2750, "goodbye", "bob")]
+    with pytest.raises(BadRecord, match="line 2: not recording, channel, speaker"):
+        cues("talk 1 ann 0.5 1.2 hello\ntalk 1 ann soon 2 hello\n", ".stm")
+    with pytest.raises(BadRecord, match=r"segments of 2 recordings \(talk, other …\)"):
+        cues("talk 1 ann 0.5 1.2 hello\nother 1 ann 2 3 hello\n", ".stm")
