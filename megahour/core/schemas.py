@@ -62,6 +62,7 @@ DROPPED = _table("recording name cue start_samples end_samples text reason detai
 LEFT_OUT_S = "left_out_s."  # before a reason: seconds that a shard of a selection lacks for it, in its statistics
 
 LEFT_OUT = _table("name source reason detail bad licence seconds")
+NOT_READ = _table("source kind")
 DUPLICATES = _table("key duplicate_of kind similarity")
 SELECTION = pa.schema([*UTTERANCES, *_table("set shard")])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.receipts import Receipt, add_to, summed
@@ -45,8 +45,8 @@ class IngestCounts:
         """Count the format of a decoded file."""
         self._formats[f"{container} {codec}"] += 1
 
-    def not_read(self, counts: dict[str, int]) -> None:
-        """Count files that belong to no recording, by suffix; less than 0 if they were counted but read after all."""
+    def not_read(self, counts: Mapping[str, int]) -> None:
+        """Count files that belong to no recording, by kind."""
         self._not_read.update(counts)
 
     def example(self, reason: str, name: str, detail: str) -> None:

@@ -45,7 +45,7 @@ def _with_unread(items: Items, spec: Mapping[str, Any]) -> Items:
     for path in spec.get("broken", ()):
         target = Path(f"{spec['root']}/{path}").readlink()
         yield BadRecord("broken-link", f"the link points to {target}, which cannot be read", record=path)
-    yield NotRead(spec.get("not_read", {}))
+    yield NotRead(tuple(spec.get("unread", ())), spec.get("not_read", {}))
 
 
 def _unpacked_items(packed: BinaryIO, label: str, p: IngestParams, work: Path) -> Items:
@@ -88,4 +88,4 @@ def _member_items(
     groups = group_files(members, pairing)
     for group in groups:
         yield item_of(group, blob, f"{label}!{group.media}") if group.media else None
-    yield NotRead(unread_files(members, groups))
+    yield NotRead(tuple(f"{label}!{path}" for path in unread_files(members, groups)))

@@ -1,29 +1,38 @@
-"""The table of what a shard of `ingest` or `import` left out, with the reason for each name."""
+"""Tables of what a shard of `ingest` or `import` left out, with the reason for each name, and of files not read."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from math import inf, nan
 from typing import Any
 
 import pyarrow as pa
 
 from megahour.core.errors import BadRecord
-from megahour.core.schemas import LEFT_OUT
+from megahour.core.schemas import LEFT_OUT, NOT_READ
 from megahour.core.unicode import shown
 from megahour.core.writer import ShardWriter
 from megahour.corpus.ingest.licences import LicenceRefused
 from megahour.corpus.ingest.sources import Item
 from megahour.corpus.media.audio import Decoder
 from megahour.corpus.transcripts.json_words import seconds
+from megahour.corpus.transcripts.pairing import split_suffix
 
 SUFFIX = ".left_out.parquet"
+NOT_READ_SUFFIX = ".not_read.parquet"
 
 
 class LeftOut:
-    """Rows of `LEFT_OUT`, in the order of the items."""
+    """Rows of `LEFT_OUT`, in the order of the items, and of `NOT_READ`, by path.
+
+    read: paths of transcripts that were read in place of another form.
+    """
 
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []
+        self._files: dict[str, str] = {}  # where each lies, by path
+        self.read: set[str] = set()
 
     def add(self, item: Item | None, bad: BadRecord, *, is_bad: bool) -> None:
         """Add an item of `ingest`; None if there was an error before it became an item."""
@@ -41,9 +50,30 @@ class LeftOut:
         """Add one channel of a recording."""
         self.record(item.name, item.source, BadRecord(reason, f"channel {channel}"), is_bad=False, length_s=length_s)
 
+    def files(self, paths: Iterable[str]) -> None:
+        """Add files that belong to no recording."""
+        self._files |= {path: path for path in paths}
+
+    def forms(self, item: Item) -> None:
+        """Add the further forms of the transcripts of `item`, for those that are not `read`."""
+        archive = item.source.removesuffix(shown(item.media.path))
+        self._files |= {form.path: archive + form.path for form in item.others}
+        self.read |= {info.path for info in item.infos}  # in any case
+
+    def unread_kinds(self) -> dict[str, int]:
+        """Number of files that were not read, by suffix."""
+        return dict(Counter(row["kind"] for row in self._unread()))
+
+    def _unread(self) -> list[dict[str, str]]:
+        paths = sorted(path for path in self._files if path not in self.read)
+        kinds = (shown(split_suffix(path)[1]) or "no suffix" for path in paths)
+        return [{"source": shown(self._files[path]), "kind": kind} for path, kind in zip(paths, kinds, strict=True)]
+
     def write(self, out: ShardWriter) -> None:
-        """Write the shard's `.left_out.parquet`."""
+        """Write the shard's `.left_out.parquet` and, if files were not read, its `.not_read.parquet`."""
         out.table(pa.Table.from_pylist(self._rows, LEFT_OUT), SUFFIX)
+        if unread := self._unread():
+            out.table(pa.Table.from_pylist(unread, NOT_READ), NOT_READ_SUFFIX)
 
 
 DURATIONS = ("duration", "duration_s", "seconds", "length_s")  # columns of tables

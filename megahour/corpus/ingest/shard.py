@@ -38,7 +38,6 @@ from megahour.corpus.ingest.transcript_sources import TranscriptSources, no_tran
 from megahour.corpus.media.audio import AudioLimits, AudioStats, Decoder, FlacEncoder
 from megahour.corpus.media.tar import TarWriter, tar_writer
 from megahour.corpus.text.language_id import UNDETERMINED, UNSURE, same_language
-from megahour.corpus.transcripts.pairing import split_suffix
 
 SPOOL_BYTES = 16 << 20  # a recording's FLAC stays in memory up to this size
 # Reasons for which a good record is dropped; all others quarantine it.
@@ -51,7 +50,7 @@ POLICY = (
 def ingest_shard(
     p: IngestParams, items: Items, out: ShardWriter, work: Path, transcripts: Artifact | None = None
 ) -> None:
-    """Write one shard of recordings: `.tar`, `.parquet`, `.cues.parquet`, `.left_out.parquet`.
+    """Write one shard of recordings: `.tar`, `.parquet`, `.cues.parquet`, and the tables of `LeftOut`.
 
     transcripts: the artifact of `LayOutTranscripts`.
     """
@@ -62,6 +61,7 @@ def ingest_shard(
                 out.stat("transcripts_without_audio", 1)
                 continue
             if isinstance(item, NotRead):
+                shard.left_out.files(item.paths)
                 shard.tally.not_read(item.counts)
                 continue
             out.came_in()
@@ -82,6 +82,9 @@ def ingest_shard(
                 else:
                     out.quarantine(name, bad.reason, bad.detail, source)
                     shard.names.discard(name)  # talk.mp4 is cut, talk.mp3 is whole
+            if isinstance(item, Item):
+                shard.left_out.forms(item)
+    shard.tally.not_read(shard.left_out.unread_kinds())
     shard.tally.write(out)
     out.table(pa.Table.from_pylist(shard.index, schema=RECORDINGS))
     cues = [cue for rows in shard.cues.values() for cue in rows]
@@ -177,9 +180,7 @@ class _Shard:
         if not raw and recognised is None and self.p.require_transcript:
             raise no_transcript(item, self.p.transcripts)
         candidates = read_candidates(raw, info.language, self.p, recognised)
-        for path in candidates.instead:
-            if path not in (info.path for info in item.infos):  # these are read in any case
-                self.tally.not_read({split_suffix(path)[1]: -1})
+        self.left_out.read.update(candidates.instead)
         candidates.counts["not_recognised"] += int(bool(self.p.recognised) and recognised is None)
         return candidates
 

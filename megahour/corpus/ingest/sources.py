@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from megahour.core.errors import ConfigError
 from megahour.core.filesystems import file_system
+from megahour.core.locks import MARKS
 from megahour.core.records import fingerprint
 from megahour.core.transfer import is_local
 from megahour.core.unicode import shown
@@ -49,9 +49,10 @@ class Item:
 
 @dataclass(frozen=True)
 class NotRead:
-    """Number of files of a source that belong to no item, by suffix."""
+    """Files of a source that belong to no item: paths, and by kind the number of entries that are not listed."""
 
-    counts: dict[str, int]
+    paths: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -160,10 +161,15 @@ def broken_links(links: Sequence[str]) -> str:
 
 
 def _artifacts(paths: Collection[str]) -> list[str]:
-    """Folders of artifacts below the root: an output that lies among the sources must not be read as a source."""
-    claims = (path.removesuffix("claim.txt") for path in paths if path.endswith("/claim.txt"))
+    """Folders of artifacts, also of one just begun, and of locks below the root: an output that lies among the sources
+    must not be read as a source."""
+    claims = {path.removesuffix("claim.txt") for path in paths if path.endswith("/claim.txt")}
     receipts = {path[: path.index("/receipts/") + 1] for path in paths if "/receipts/" in path}
-    return [folder for folder in claims if folder in receipts or f"{folder}manifest.json" in paths]
+    locks = {path[: path.index(f"{MARKS}/")] for path in paths if f"{MARKS}/" in path}
+    others = (path for path in paths if claims and path.removesuffix("claim.txt") not in claims)
+    held = {f"{folder}/" for path in others for folder in PurePosixPath(path).parents}
+    made = {folder for folder in claims if folder in receipts or f"{folder}manifest.json" in paths}
+    return sorted(made | (claims - held) | locks)
 
 
 def _version(entry: dict[str, Any]) -> str:
@@ -184,7 +190,8 @@ def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name", transcr
 
     transcripts: the file of all transcripts, or a glob of several, which other tasks read.
 
-    The first spec has `not_read`, the number of files that no task reads, by kind, and `broken`, the broken links.
+    Each spec has its part of `unread`, the files that no task reads; the first one also `broken`, the broken links, and
+    `not_read`, the number of other entries by kind.
 
     Raises
     ------
@@ -214,11 +221,14 @@ def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name", transcr
             remedy=f"give audio with one of the suffixes {' '.join(MEDIA)}",
         )
     read = {*archives, *(_below(listing.root, transcripts) if transcripts else ())}
-    unread = unread_files(listing.sizes.keys() - read, groups, listing.hidden)
+    unread = unread_files(listing.sizes.keys() - read, groups)
+    part = -(-len(unread) // len(specs))
+    for n, spec in enumerate(specs[: -(-len(unread) // max(part, 1))]):
+        spec["unread"] = unread[n * part : (n + 1) * part]
     broken = [path for path in listing.broken if path.lower().endswith(WANTED) or not split_suffix(path)[1]]
     others = {BROKEN: len(listing.broken) - len(broken)} if len(broken) < len(listing.broken) else {}
-    if unread or listing.unread or others:
-        specs[0]["not_read"] = {**unread, **listing.unread, **others}
+    if others := {**({HIDDEN: listing.hidden} if listing.hidden else {}), **listing.unread, **others}:
+        specs[0]["not_read"] = others
     if broken:  # recordings or folders, perhaps on a disk that is missing
         specs[0]["broken"] = broken
     return specs
@@ -234,12 +244,11 @@ def _below(root: str, source: str) -> list[str]:
     return [f"{listing.root}/{path}".removeprefix(f"{root}/") for path in listing.sizes]
 
 
-def unread_files(paths: Iterable[str], groups: Iterable[FileGroup], hidden: int = 0) -> dict[str, int]:
-    """Number of files that belong to no group, by suffix."""
+def unread_files(paths: Iterable[str], groups: Iterable[FileGroup]) -> list[str]:
+    """Files that belong to no group, sorted. Of a recording's transcripts all do: its task knows which ones it read."""
     read = {path for group in groups for path in (group.media, *group.transcripts, *group.infos)}
-    counts = Counter(split_suffix(path)[1] or "no suffix" for path in paths if path not in read)
-    counts.update({HIDDEN: hidden} if hidden else {})
-    return dict(sorted(counts.items()))
+    read |= {path for group in groups if group.media for path in group.others}
+    return sorted(set(paths) - read)
 
 
 def file_items(

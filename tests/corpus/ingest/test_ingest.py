@@ -340,6 +340,8 @@ def test_files_that_nothing_is_made_of_are_counted(tmp_path: Path, engine: Local
     assert sorted(row["name"] for row in rows(out)) == ["_intro", "one"]
     counts = {".pdf": 2, "no suffix": 1, ".txt": 1, ".vtt": 1, "hidden": 2, "transcript without audio": 1}
     assert out.manifest.summary["not_read"] == counts
+    named = ["README", "notes.txt", "one.vtt", "pack.tar!a.pdf", "slides.pdf"]
+    assert sorted(row["source"] for row in rows(out, ".not_read.parquet")) == named
     assert sum(receipt.stats.get("transcripts_without_audio", 0) for receipt in out.receipts()) == 1
 
 
@@ -405,4 +407,6 @@ def test_an_unusable_transcript_leaves_its_place_to_its_next_form(tmp_path: Path
     said = {row["name"]: [cue["text"] for cue in lines if cue["key"] == row["key"]] for row in rows(out)}
     assert said == {"empty": ["hello there"], "french": ["hello from whisper"]}
     assert [(bad["id"], bad["reason"]) for bad in out.bad_records()] == [("broken", "empty-transcript")]
-    assert out.summary["not_read"] == {".lab": 1, ".txt": 1}  # broken.txt: looked at in vain
+    assert out.summary["not_read"] == {".lab": 1, ".txt": 1}
+    unread = [("broken.txt", ".txt"), ("empty.lab", ".lab")]  # broken.txt was looked at, in vain
+    assert [(row["source"], row["kind"]) for row in rows(out, ".not_read.parquet")] == unread
