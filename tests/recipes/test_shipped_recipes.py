@@ -24,6 +24,7 @@ def test_they_are_listed_with_what_they_are_about() -> None:
             "an4-all-labels",
             "an4-end-to-end",
             "asterisk",
+            "asterisk-pseudo",
             "clips",
             "demo",
             "demo-end-to-end",
