@@ -33,13 +33,16 @@ class Lost:
 
 
 def examples(artifact: Artifact, *, each: int, seed: int) -> dict[str, list[Lost]]:
-    """Up to `each` examples per reason: a sample of `.dropped.parquet`, then the first in quarantine and receipts.
+    """Up to `each` examples per reason: a sample of `.dropped.parquet` or, of an alignment, of the recordings that it
+    refused whole; then the first in quarantine and receipts.
 
     Receipts list good records that a policy leaves out, as in `ingest` (`examples` in their statistics).
     """
     by_reason: dict[str, list[Lost]] = {}
     for reason, sample in _sampled(artifact, each, seed).items():
         by_reason[reason] = list(_dropped(artifact, sample))
+    for reason, sample in _refused(artifact, each, seed).items():
+        by_reason[reason] = list(_whole(artifact, sample))
     for lost in _first(artifact):
         here = (
             by_reason.setdefault(lost.reason, []) if lost.reason in by_reason or len(by_reason) < MOST_REASONS else None
@@ -75,6 +78,29 @@ def _sampled(artifact: Artifact, each: int, seed: int) -> dict[str, Sample]:
     return samples
 
 
+def _refused(artifact: Artifact, each: int, seed: int) -> dict[str, Sample]:
+    """Samples of the recordings that an alignment refused whole: rows of `.segments.parquet` with cue -1."""
+    samples: dict[str, Sample] = {}
+    for receipt in artifact.each_receipt():
+        if ".segments.parquet" not in receipt.files or not receipt.counts.dropped:
+            continue
+        table = artifact.read_table(receipt.shard, ".segments.parquet", columns=["key", "cue", "kept", "reason"])
+        whole = (table["cue"].to_numpy() < 0) & ~table["kept"].to_numpy()
+        reasons = np.array(table["reason"].to_pylist(), dtype=object)
+        for reason in sorted(set(reasons[whole]) & receipt.counts.dropped.keys()):
+            if reason in samples or len(samples) < MOST_REASONS:
+                rows = np.flatnonzero(whole & (reasons == reason))
+                samples.setdefault(reason, Sample(each, seed)).add(receipt.shard, table["key"].to_numpy()[rows], rows)
+    return samples
+
+
+def _whole(artifact: Artifact, sample: Sample) -> Iterator[Lost]:
+    for shard, rows in sample.by_shard().items():
+        for row in artifact.read_table(shard, ".segments.parquet").take(rows).to_pylist():
+            span = ClipSpan(f"r{shard}-{row['key']}", row["key"], row["start_samples"], row["end_samples"])
+            yield Lost(row["reason"], "", "", "", span=span)
+
+
 def _dropped(artifact: Artifact, sample: Sample) -> Iterator[Lost]:
     for shard, rows in sample.by_shard().items():
         for row in artifact.read_table(shard, ".dropped.parquet").take(rows).to_pylist():
@@ -93,18 +119,19 @@ def _dropped(artifact: Artifact, sample: Sample) -> Iterator[Lost]:
 def with_sound(
     found: dict[str, list[Lost]], recordings: Artifact, *, longest_s: float, coding: Coding
 ) -> dict[str, list[Lost]]:
-    """Add to the examples their times and their cues' times in seconds, and up to `longest_s` seconds of audio.
+    """Add to the examples their times and their cues' times in seconds, and up to `longest_s` seconds of audio; and its
+    name to a recording that was refused whole.
 
     An example without times of its own uses those of its cue.
     """
     every = [lost for here in found.values() for lost in here]
     keys = {lost.span.recording for lost in every if lost.span} | {lost.cue[0] for lost in every if lost.cue}
-    rates, cues = _rates(recordings, keys), _cue_times(recordings, {lost.cue for lost in every if lost.cue})
-    placed = {reason: [_placed(lost, rates, cues) for lost in here] for reason, here in found.items()}
+    index, cues = _index(recordings, keys), _cue_times(recordings, {lost.cue for lost in every if lost.cue})
+    placed = {reason: [_placed(lost, index, cues) for lost in here] for reason, here in found.items()}
     wanted = {}
     for lost in (lost for here in placed.values() for lost in here):
         if lost.span and lost.start_s is not None:
-            most = lost.span.start + round(longest_s * rates[lost.span.recording])
+            most = lost.span.start + round(longest_s * index[lost.span.recording][0])
             wanted[lost.span.name] = replace(lost.span, stop=min(lost.span.stop, most))
     sounds = spans(recordings, list(wanted.values()), coding)
     return {
@@ -113,15 +140,15 @@ def with_sound(
     }
 
 
-def _placed(lost: Lost, rates: dict[int, int], cues: CueTimes) -> Lost:
-    if lost.cue in cues and lost.cue is not None and (rate := rates.get(lost.cue[0])):
-        start, stop = cues[lost.cue]
+def _placed(lost: Lost, index: dict[int, tuple[int, str]], cues: CueTimes) -> Lost:
+    if lost.cue in cues and lost.cue is not None and lost.cue[0] in index:
+        rate, (start, stop) = index[lost.cue[0]][0], cues[lost.cue]
         span = ClipSpan(f"c{lost.cue[0]}-{lost.cue[1]}", lost.cue[0], start, stop)
         lost = replace(lost, cue_s=(start / rate, stop / rate), span=lost.span or span)
-    if lost.span is None or lost.span.recording not in rates:
+    if lost.span is None or lost.span.recording not in index:
         return lost
-    rate = rates[lost.span.recording]
-    return replace(lost, start_s=lost.span.start / rate, end_s=lost.span.stop / rate)
+    rate, name = index[lost.span.recording]
+    return replace(lost, start_s=lost.span.start / rate, end_s=lost.span.stop / rate, name=lost.name or name)
 
 
 def _cue_times(recordings: Artifact, wanted: set[tuple[int, int]]) -> CueTimes:
@@ -164,13 +191,14 @@ def hours_by_reason(artifact: Artifact, rate_hz: int) -> HoursByReason:
     return hours, came_in
 
 
-def _rates(recordings: Artifact, keys: set[int]) -> dict[int, int]:
-    rates: dict[int, int] = {}
+def _index(recordings: Artifact, keys: set[int]) -> dict[int, tuple[int, str]]:
+    """Rate and name of these recordings."""
+    found: dict[int, tuple[int, str]] = {}
     wanted: Any = np.array(sorted(keys), np.int64)
     for receipt in recordings.each_receipt():
-        if len(rates) == len(keys):
+        if len(found) == len(keys):
             break
-        index = recordings.read_table(receipt.shard, columns=["key", "rate_hz"])
+        index = recordings.read_table(receipt.shard, columns=["key", "rate_hz", "name"])
         here = np.flatnonzero(np.isin(index["key"].to_numpy(), wanted))
-        rates |= {row["key"]: row["rate_hz"] for row in index.take(here).to_pylist()}
-    return rates
+        found |= {row["key"]: (row["rate_hz"], row["name"]) for row in index.take(here).to_pylist()}
+    return found

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from chromium import cpu_s, fits_a_phone, looks, measured, opened, until, watch_words
 from click.testing import CliRunner
@@ -19,7 +20,9 @@ from made_set import HOSTILE, LONG, REASONS, make_set
 
 from megahour.cli.main import app
 from megahour.core.errors import ConfigError
+from megahour.core.schemas import ALIGNED_SEGMENTS
 from megahour.core.store import Artifact
+from megahour.core.writer import ShardWriter
 from megahour.report.clips import PEAKS, encode
 from megahour.report.counters import Heaviest, Sample
 from megahour.report.explorer import CELLS, Choice, _cells, explore, strips
@@ -132,6 +135,33 @@ def test_each_reason_has_examples_that_can_be_heard(data: Artifact) -> None:
     (by_policy,) = of_files["licence-unknown"]
     assert (by_policy.name, by_policy.detail) == (f"talk {HOSTILE}", "ask Bob")
     assert set(survey(recordings, rows=0, seed=0, advance=silent).histograms["minutes"].series) == {"recordings"}
+
+
+def test_recordings_that_an_alignment_refused_can_be_heard(data: Artifact, tmp_path: Path) -> None:
+    """They had neither a name nor a sound."""
+    recordings = Artifact(data.url.replace("utterances", "recordings"))
+    index = recordings.read_table(0).to_pylist()
+
+    def fill(out: ShardWriter) -> None:
+        refused = [(row["key"], -1, False, "wrong-transcript", 0.0, 0, row["samples"], np.nan) for row in index[:2]]
+        kept = [
+            (index[2]["key"], 0, True, "", 0.9, 0, 8000, 0.1),
+            (index[2]["key"], 1, False, "unspoken", 0, -1, -1, 9),
+        ]
+        columns = zip(*refused, *kept, strict=True)
+        arrays = [pa.array(c, t) for c, t in zip(columns, ALIGNED_SEGMENTS.types, strict=True)]
+        out.table(pa.Table.from_arrays(arrays, schema=ALIGNED_SEGMENTS), ".segments.parquet")
+        out.came_in(3)
+        out.kept()
+        out.drop("wrong-transcript", 2)
+
+    found = examples(artifact(tmp_path, "alignment", "align", [fill]), each=4, seed=0)
+    heard = with_sound(found, recordings, longest_s=0.25, coding="flac")
+    assert heard.keys() == {"wrong-transcript"}
+    assert {lost.name for lost in heard["wrong-transcript"]} == {row["name"] for row in index[:2]}
+    for lost in heard["wrong-transcript"]:
+        assert lost.clip is not None
+        assert lost.clip.seconds == pytest.approx(0.25, abs=0.001)
 
 
 def test_hours_of_what_was_left_out(data: Artifact, html: str) -> None:
