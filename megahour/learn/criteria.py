@@ -185,7 +185,8 @@ def _of_sentences(logits: Tensor, batch: DeviceBatch, goal: SequenceGoal) -> Los
         log_priors=goal.log_priors.to(logits.device, non_blocking=True),
         scale=options.acoustic_scale,
         smoothing=options.smoothing,
-        silence=() if isinstance(options, SmbrOptions) and options.silence else goal.silence,
+        silence=goal.silence,
+        count_silence=isinstance(options, SmbrOptions) and options.silence,
         reject=options.reject,
     )
     right = (logits.detach().argmax(dim=2) == labels).sum()  # the label of padding is no senone

@@ -155,7 +155,8 @@ class SmbrOptions(SequenceOptions):
     """State-level minimum Bayes risk: maximises the expected frame accuracy over all paths of a graph or lattice."""
 
     silence: bool = False
-    """Count silence and noises as correct where they are aligned. Try it when words are inserted in pauses."""
+    """Count silence and noises, as one class, as correct where any of them is aligned. Try it when words are inserted
+    in pauses. Each phone for noise takes as long again as the rest of the loss."""
 
 
 class SpeechOptions(CriterionOptions):

@@ -7,11 +7,11 @@ all paths. The criteria and their gradients by the scores are:
     sMBR    expected number of frames that differ from the alignment                  gradient: -γ (F | v - F)
 
 As in Kaldi (Veselý et al., "Sequence-discriminative training of deep neural networks", 2013), frames of silence and
-noise never count as correct by default, not even where they are aligned. Counting them reduces insertions in pauses,
-like Kaldi's `one-silence-class`. Frame rejection is from the same paper. F-smoothing is from Su et al., "Error back
-propagation for sequence training of context-dependent deep networks", 2013. It replaces I-smoothing (Povey, 2003),
-which interpolates the counts of Gaussians with those of maximum likelihood; a network has no counts, and cross entropy
-is its maximum likelihood.
+noise never count as correct by default, not even where they are aligned. Counted, they are one class, any of which is
+correct where any is aligned (Kaldi's `one-silence-class`), which reduces insertions in pauses. Frame rejection is from
+the same paper. F-smoothing is from Su et al., "Error back propagation for sequence training of context-dependent deep
+networks", 2013. It replaces I-smoothing (Povey, 2003), which interpolates the counts of Gaussians with those of maximum
+likelihood; a network has no counts, and cross entropy is its maximum likelihood.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def sequence_loss(
     scale: float = 1.0,
     smoothing: float = 0.0,
     silence: Sequence[int] = (),
+    count_silence: bool = False,
     reject: float = 0.0,
 ) -> SequenceLoss:
     """Loss of each utterance: MMI in nats, sMBR in frames.
@@ -58,7 +59,8 @@ def sequence_loss(
     graph: the denominator graph of all utterances, or a lattice for each, on the logits' device.
     log_priors (V,): subtracted from the logits; None if the logits are scaled likelihoods already. scale: κ.
     smoothing: H; the loss is (1 - H) times the criterion plus H times the cross entropy (nats).
-    silence: senones that are never correct in sMBR, as silence and noises.
+    silence: senones that are never correct in sMBR, as silence and noises. count_silence: each is correct where any of
+        them is aligned. The sums are computed once for each of them, since expected gains add up.
     reject: the criterion has no gradient at frames whose aligned senone has a smaller occupation, because the alignment
         or the transcript may be wrong there. The loss still covers all frames.
 
@@ -80,7 +82,7 @@ def sequence_loss(
     labels = labels.masked_fill(~real, -1)
     logits = logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
     scores = scale * (logits if log_priors is None else logits - log_priors)
-    loss, has_path = _Sequence.apply(scores, lengths, labels, graph, criterion, silence, reject)  # type: ignore[no-untyped-call]
+    loss, has_path = _Sequence.apply(scores, lengths, labels, graph, criterion, silence, count_silence, reject)  # type: ignore[no-untyped-call]
     if smoothing:
         each = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-1, reduction="none")
         frame_loss = each.view(batch, frames).double().sum(1)
@@ -106,17 +108,23 @@ class _Sequence(torch.autograd.Function):
         graph: ArcGraph | FrameLattices,
         criterion: Criterion,
         silence: Sequence[int],
+        count_silence: bool,
         reject: float,
     ) -> tuple[Tensor, Tensor]:
         aligned = labels.clamp(min=0)[..., None]
-        counted = labels
+        silent = torch.zeros_like(labels, dtype=torch.bool)
         for senone in silence:
-            counted = counted.masked_fill(labels == senone, -1)
+            silent |= labels == senone
+        first = silence[0] if count_silence and silence else -1
+        counted = labels.masked_fill(silent, first)
         total = _sums(graph, scores, lengths, counted)
         has_path = total.log_sum > -torch.inf
         if criterion == "smbr":
             loss = (counted >= 0).sum(1) - total.gain
             gradient = -total.gain_gradient
+            for senone in silence[1:] if count_silence else ():
+                also = _sums(graph, scores, lengths, torch.where(silent, senone, -1))
+                loss, gradient = loss - also.gain, gradient - also.gain_gradient
         else:
             others = torch.ones_like(scores, dtype=torch.bool).scatter_(2, aligned, False) & (labels >= 0)[..., None]
             numerator = _sums(graph, scores.masked_fill(others, -torch.inf), lengths, counted)
@@ -135,4 +143,4 @@ class _Sequence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (gradient,) = ctx.saved_tensors
-        return gradient * grads[0][:, None, None].to(gradient.dtype), None, None, None, None, None, None
+        return gradient * grads[0][:, None, None].to(gradient.dtype), *[None] * 7

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -95,6 +96,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"criterion": "mmi", "scale": 0.3, "smoothing": 0.2, "log_priors": torch.tensor([-0.5, -1.5, -2.0])},
     {"criterion": "smbr"},
     {"criterion": "smbr", "scale": 0.3, "smoothing": 0.2, "silence": [SILENCE]},
+    {"criterion": "smbr", "scale": 0.3, "silence": [SILENCE, 2], "count_silence": True},
 ]
 
 
@@ -125,6 +127,27 @@ def test_the_loss_is_of_the_paths() -> None:
     spoken = by_paths(LOOP, logits[0], [-1, 1, 1, -1, -1])
     smbr = sequence_loss(logits, lengths, labels, LOOP, criterion="smbr", silence=[SILENCE, 2]).loss
     assert float(smbr) == pytest.approx(2 - float(spoken.gain), abs=1e-12), "neither does noise"
+
+
+def test_counted_silence_is_one_class() -> None:
+    """A graph and labels in which noise (2) is silence (0) give the same, where both are as likely in every frame."""
+    logits = scores_of(5, batch=3)
+    logits[..., 2] = logits[..., SILENCE]
+    one = dataclasses.replace(LOOP, senone=np.where(LOOP.senone == 2, SILENCE, LOOP.senone))
+    found = []
+    for graph, labels, silence in ((LOOP, LABELS, [SILENCE, 2]), (one, LABELS.where(LABELS != 2, SILENCE), [SILENCE])):
+        x = logits.clone().requires_grad_()
+        loss = sequence_loss(x, LENGTHS, labels, graph, criterion="smbr", silence=silence, count_silence=True).loss
+        loss.sum().backward()
+        assert x.grad is not None
+        found.append((loss.detach(), torch.stack([x.grad[..., 0] + x.grad[..., 2], x.grad[..., 1]])))
+    for ours, merged in zip(*found, strict=True):
+        assert float((ours - merged).abs().max()) <= 1e-12
+    exact = {"criterion": "smbr", "silence": [SILENCE]}
+    plain = sequence_loss(logits, LENGTHS, LABELS, LOOP, criterion="smbr").loss
+    assert torch.equal(sequence_loss(logits, LENGTHS, LABELS, LOOP, count_silence=True, **exact).loss, plain)
+    two = sequence_loss(logits, LENGTHS, LABELS, LOOP, criterion="smbr", silence=[SILENCE, 2], count_silence=True).loss
+    assert (two < plain).all(), "noise is right where silence is aligned"
 
 
 def test_smoothing_and_priors_are_what_they_say() -> None:
