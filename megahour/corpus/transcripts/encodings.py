@@ -32,6 +32,7 @@ CODE_PAGES = {
 MAX_CONTROL_SHARE = 0.01
 MIN_HIGH_SHARE = 0.7  # in UTF-16 without a mark, least share of high bytes that are zero or the most common other value
 _STRAY = re.compile("[\udc80-\udcff]")  # a byte, as `surrogateescape` shows it
+_BEYOND_ASCII = re.compile(r"[^\x00-\x7f]+")
 MAX_ACCENTED_SHARE = 0.4  # non-ASCII share of letters in cp1252 text; French: about 0.05, Cyrillic mojibake: nearly 1
 
 
@@ -39,7 +40,8 @@ def decode_text(data: bytes, language: str = "en") -> str:
     """Decode a transcript by its byte-order mark, else as UTF-16 if its zeros suggest it, else UTF-8 or the code page.
 
     Of a text whose characters are mostly UTF-8, the code page reads only the bytes that are not. What a cut left of the
-    last character becomes U+FFFD, and so does a stray NUL, as in WebVTT and HTML.
+    last character becomes U+FFFD, and so does a stray NUL, as in WebVTT and HTML. UTF-8 that a program took for the
+    code page and wrote as UTF-8 again ("cafÃ©") is read as it was meant.
 
     Raises
     ------
@@ -54,6 +56,7 @@ def decode_text(data: bytes, language: str = "en") -> str:
         except UnicodeDecodeError:
             continue
         if _plausible(text, candidate):
+            text = _written_once(text, page) if candidate.startswith("utf") and page.startswith("cp125") else text
             return text.replace("\0", REPLACEMENT).replace("\r\n", "\n").replace("\r", "\n")
     tried = ", ".join(candidates)
     raise BadRecord("unreadable-encoding", f"the {len(data)} bytes are not text in {tried}; save the file as UTF-8")
@@ -84,6 +87,26 @@ def _decoded(data: bytes, encoding: str, page: str) -> str:
         if encoding == "utf-8" and 2 * (strays + bool(rest)) > sum(char > "\x7f" for char in text):
             raise
     return mended(text) + REPLACEMENT * bool(rest)
+
+
+def _written_once(text: str, page: str) -> str:
+    """Undo a second UTF-8 encoding, if most runs of characters beyond ASCII are the bytes of characters of `page`."""
+    runs = set(_BEYOND_ASCII.findall(text))
+    meant = {run: found for run in runs if (found := _meant(run, page))}
+    if 2 * len(meant) <= len(runs):
+        return text
+    return _BEYOND_ASCII.sub(lambda run: meant.get(run[0], run[0]), text)
+
+
+def _meant(run: str, page: str) -> str:
+    """What a run of characters says if its bytes in `page` are UTF-8; "" otherwise."""
+    try:
+        # Windows gives undefined bytes, as 0x81 in cp1252, the control character of the same number.
+        found = b"".join(bytes([ord(c)]) if "\x80" <= c <= "\x9f" else c.encode(page) for c in run).decode()
+        "".join(c for c in found if c.isalpha()).encode(page)  # a letter of another script was not meant
+    except UnicodeError:
+        return ""
+    return found
 
 
 def _up_to_cut(data: bytes, encoding: str, errors: str) -> tuple[str, bytes]:

@@ -182,6 +182,34 @@ def test_a_byte_that_is_not_utf_8_does_not_turn_the_other_letters_into_those_of_
     )  # its first two letters are UTF-8, too
 
 
+@pytest.mark.parametrize(
+    ("text", "page", "language"),
+    [
+        ("Où est le café? Voilà… l’été, «ici» — Ça coûte 5 €. ♪", "cp1252", "fr"),
+        ("Привет, как дела? Всё хорошо — «да».", "cp1251", "ru"),
+        ("Zażółć gęślą jaźń.", "cp1250", "pl"),
+    ],
+)
+def test_text_that_was_encoded_twice_is_read_as_it_was_meant(text: str, page: str, language: str) -> None:
+    shown = "".join(bytes([b]).decode(page, "replace").replace("\ufffd", chr(b)) for b in text.encode())
+    assert shown != text
+    for encoding in ("utf-8", "utf-8-sig", "utf-16"):
+        assert decode_text(shown.encode(encoding), language) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("NÃO É, Â, à 20 °C – «x» Ã", "pt"),
+        ("Ні. Ні, Різдво!", "uk"),
+        ("Où est l’été? Ã© is é.", "fr"),
+        ("联通 你好", "zh"),
+    ],
+)
+def test_text_that_looks_as_if_encoded_twice_stays(text: str, language: str) -> None:
+    assert decode_text(text.encode(), language) == text
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
 def test_a_text_that_ends_within_a_character_keeps_the_others(encoding: str) -> None:
     text = "Où est le café naïf? Là-bas. Voilà"
