@@ -87,7 +87,7 @@ def find(value: Any, depth: int = 0) -> tuple[Reader, Any] | None:
     if not isinstance(value, dict):
         return None
     for name, read in _SHAPES:
-        if isinstance(value.get(name), list):
+        if isinstance(cues := value.get(name), list) and (cues or not _is_cue(value)):  # some services give only a text
             return read, value
     if service := _service(value.get("results")):
         return service, value

@@ -31,6 +31,13 @@ def test_a_shape_and_its_times(name: str) -> None:
     assert cues(SHAPES[name]) == HELLO
 
 
+def test_a_text_beside_an_empty_list_of_segments() -> None:
+    """As services answer without timestamps; it was an empty transcript."""
+    found = cues({"text": "Hello there. How are you?", "segments": [], "language": "en"})
+    assert found == [Cue(-1, -1, "Hello there. How are you?")]
+    assert cues({"segments": []}) == []
+
+
 def test_youtubes_files_belong_to_their_media() -> None:
     (group,) = group_files(["talk.mp4", "talk.en.json3", "talk.en.txt", "talk.json"])
     assert group == ("talk.mp4", ("talk.json", "talk.en.json3"), ("talk.json",), ("talk.en.txt",))
