@@ -62,6 +62,9 @@ def _wrong_tokens(config: Mapping[str, Any]) -> str:
         return f"the model has {outputs} outputs, but {len(tokens)} tokens"
     if tokens and tokens[0] != BLANK:
         return f"token 0 of the model is {tokens[0][:20]!r}, not the blank"
+    if len(set(tokens)) < len(tokens):
+        twice = next(token for token in tokens if tokens.count(token) > 1)
+        return f"the token {twice[:20]!r} of the model occurs twice"
     pieces = any(token.startswith(MARK) and token != MARK for token in tokens)
     if pieces and not (config.get("marks") or config.get("phones")):
         return f"tokens of the model begin with {MARK}, but its `marks` does not say that words do"

@@ -32,6 +32,7 @@ def changed(folder: Path, values: dict[str, Any]) -> str:
         ({"tokens": TOKENS[:-1]}, "the model has 10 outputs, but 9 tokens"),
         ({"tokens": [*TOKENS[:-1], 7]}, "are not names"),
         ({"tokens": SWAPPED}, "token 0 of the model is ' ', not the blank"),
+        ({"tokens": [*TOKENS[:-1], TOKENS[1]]}, "the token ' ' of the model occurs twice"),
         ({"tokens": [*TOKENS[:-1], "▁a"]}, "tokens of the model begin with ▁"),
         ({"tags": ["de", "en"]}, "heads '{}' of the model"),
     ],
