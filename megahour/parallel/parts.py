@@ -30,7 +30,7 @@ from megahour.core.errors import ConfigError
 from megahour.learn import criteria
 from megahour.learn.params import TrainParams
 from megahour.learn.step import Gradients, Trainer
-from megahour.models.in_parts import build_in_parts, only_copied
+from megahour.parallel.in_parts import build_in_parts, only_copied
 from megahour.sync.group.base import Group, WorkerLostError
 from megahour.sync.group.mesh import of_transport
 from megahour.sync.trainers.base import Synchroniser, reading

@@ -28,8 +28,8 @@ from megahour.core.errors import ConfigError
 from megahour.core.records import key_of
 from megahour.models.build import skeleton
 from megahour.models.encoders import Encoder
-from megahour.models.in_parts import build_in_parts, without
 from megahour.models.joint_chain import JointChain
+from megahour.parallel.in_parts import build_in_parts, without
 from megahour.parallel.parts import lost_peers
 from megahour.parallel.pipeline_stages import ChainStage, EncoderStage, PipelinePart, PipelineStageOf
 from megahour.parallel.shared_batches import NumberedBatch, SharedBatchesTrainer
