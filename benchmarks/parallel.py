@@ -29,7 +29,7 @@ from megahour.batches.loader import Batch
 from megahour.learn.params import TrainParams
 from megahour.learn.step import Trainer
 from megahour.models.build import build
-from megahour.models.in_parts import skeleton
+from megahour.parallel.in_parts import skeleton
 from megahour.sync.group.base import Group
 from megahour.sync.group.torch_group import TorchGroup
 
