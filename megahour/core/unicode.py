@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 REPLACEMENT = "\ufffd"
 _HALF = re.compile("[\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the full-width ones are taken for these
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
@@ -32,6 +33,15 @@ def mended(text: str) -> str:
 def shown(name: str) -> str:
     r"""A file's name as text: ``\xff`` for a byte that is no UTF-8, ``\ud800`` for half a character."""
     return _HALF.sub(lambda half: _escaped(ord(half[0])), name)
+
+
+def printable(text: str) -> str:
+    r"""Text for a terminal: ``\x1b`` for a control character, which a file's name may hide; lines and tabs stay.
+
+    >>> printable("talk\x1b[2J.wav\n")
+    'talk\\x1b[2J.wav\n'
+    """
+    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def _escaped(code: int) -> str:

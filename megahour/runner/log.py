@@ -21,6 +21,7 @@ from typing import IO, Any, TypeVar
 import click
 
 from megahour.core.errors import ConfigError
+from megahour.core.unicode import printable
 
 LOG = logging.getLogger("megahour")
 EVENTS = logging.getLogger("megahour.events")
@@ -76,7 +77,7 @@ def say_last(message: str, event: str = "finished", facts: Mapping[str, Any] | N
 
     shown = (facts or {}).get("path") not in STDOUTS
     if shown:
-        click.echo(message)
+        click.echo(printable(message))
     say(event, message, facts, shown=shown)
 
 
@@ -207,7 +208,7 @@ class _Plain(logging.Formatter):
     """Plain text: errors and libraries' warnings begin with their level; coloured on a terminal without NO_COLOR."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = super().format(record)
+        text = printable(super().format(record))
         if record.levelno >= logging.WARNING and getattr(record, "event", "error") == "error":
             text = f"{record.levelname.lower()}: {text}"
         coloured = record.levelname in COLOURS and sys.stderr.isatty() and not os.environ.get("NO_COLOR")
@@ -218,7 +219,7 @@ class _Stamped(logging.Formatter):
     """Time (UTC), level and message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"{_time(record)} {record.levelname:<7} {super().format(record)}"
+        return f"{_time(record)} {record.levelname:<7} {printable(super().format(record))}"
 
 
 class _Json(logging.Formatter):

@@ -51,6 +51,19 @@ def test_a_name_of_any_bytes_is_in_the_file(
     assert "lines are missing" not in capsys.readouterr().err
 
 
+def test_control_characters_of_a_name_do_nothing_to_the_terminal(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    name = "\x1b[2J\x9b1mtalk\r.wav"
+    log.begin(file=str(tmp_path / "log"))
+    log.say("bad-audio", f"{name}: unreadable\n\tdetail", {"path": name}, level=logging.ERROR)
+    log.say_last(f"1 of 1 transcripts in {name}")
+    shown = capsys.readouterr()
+    assert shown.err == "\\x1b[2J\\x9b1mtalk\\x0d.wav: unreadable\n\tdetail\n"
+    assert shown.out == "1 of 1 transcripts in \\x1b[2J\\x9b1mtalk\\x0d.wav\n"
+    assert "\x1b" not in (tmp_path / "log").read_text("utf-8")
+
+
 def test_quiet_leaves_warnings_errors_and_the_last_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     log.begin(quiet=True, file=str(tmp_path / "all.log"))
     speak()
