@@ -30,13 +30,17 @@ _PLACE = r"(?:(\d{1,2}):)?(\d{1,3}):([0-5]\d)(?:[.,](\d{1,3}))?"
 _LEADING_CLOCK = re.compile(  # a start and an end in brackets are what Whisper prints
     rf"\s*(?:[\[(]{_PLACE}\s*[-–—]+>?\s*{_PLACE}[\])]|[\[(]?{_PLACE}[\])]?):?(?:\s+[-–—]\s+|\s+|$)(.*)"
 )
-_SYNC = re.compile(r"<sync\b[^>]*?\bstart\s*=\s*[\"']?(-?\d{1,12})[^>]*>", re.IGNORECASE)
-_PARAGRAPH = re.compile(r"<p\b([^>]*)>", re.IGNORECASE)
+_SYNC = re.compile(r"<sync\b[^<>]*?\bstart\s*=\s*[\"']?(-?\d{1,12})[^<>]*>", re.IGNORECASE)
+_PARAGRAPH = re.compile(r"<p\b([^<>]*)>", re.IGNORECASE)
 _CLASS = re.compile(r"\bclass\s*=\s*[\"']?([^\s\"'>]+)", re.IGNORECASE)
-_CLASS_LANGUAGE = re.compile(r"\.([\w-]+)\s*\{[^}]*\blang\s*:\s*[\"']?([A-Za-z]{2,3})", re.IGNORECASE)
-_BREAK = re.compile(r"\s*<br\s*/?>\s*", re.IGNORECASE)
-_LYRIC = re.compile(r"((?:\[\d{1,3}:[0-5]?\d(?:[.:]\d{1,3})?\]\s*)+)(.*)")
-_LYRIC_CLOCK = re.compile(r"[\[<](\d{1,3}):([0-5]?\d)(?:[.:](\d{1,3}))?[\]>]")
+_CLASS_LANGUAGE = re.compile(r"\.([\w-]+)\s*\{[^{}]*\blang\s*:\s*[\"']?([A-Za-z]{2,3})", re.IGNORECASE)
+_IS_NAME = re.compile(r"\bid\s*=\s*[\"']?source\b", re.IGNORECASE)
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
+_STYLE_END = re.compile(r"</style\s*>", re.IGNORECASE)
+_SPACE = re.compile(r"&nbsp;?", re.IGNORECASE)
+_LYRIC_PLACE = r"(?:(\d{1,2}):(?=\d+:\d+\.))?(\d{1,3}):([0-5]?\d)(?:[.:](\d{1,3}))?"  # hours only before a fraction
+_LYRIC = re.compile(rf"((?:\[{_LYRIC_PLACE}\]\s*)+)(.*)")
+_LYRIC_CLOCK = re.compile(rf"[\[<]{_LYRIC_PLACE}[\]>]")
 _LYRIC_OFFSET = re.compile(r"\[offset:\s*([+-]?\d{1,9})\s*\]", re.IGNORECASE)
 CLOCKED_SHARE = 0.5  # of a file's lines, above which its clocks are times and no part of its sentences
 FEWEST_CLOCKS = 3
@@ -152,27 +156,46 @@ def ass_said(text: str) -> list[Said]:
 
 def sami_said(text: str, language: str) -> list[Said]:
     """Cues of a SAMI file, each until the next one. Of several classes, the one whose style names `language` counts,
-    else the one with most cues.
+    else the one with most cues. A paragraph with the ID `Source` names the speaker of those that follow it.
 
     Raises BadRecord (``unreadable-transcript``): no cue in it.
 
     >>> sami_said("<SYNC Start=500><P Class=ENCC>Hello<br>there.<SYNC Start=900><P>&nbsp;", "en")[0]
     Said(start_s=0.5, end_s=0.9, text='Hello\\nthere.', speaker='', joined=False)
     """
-    marks = list(_SYNC.finditer(text))
+    body = _without_comments(_STYLE_END.split(text, 1)[-1])  # styles lie in a comment
+    marks = list(_SYNC.finditer(body))
     if not marks:
         raise BadRecord("unreadable-transcript", "no <SYNC Start=…> of SAMI in it")
-    spoken: dict[str, list[tuple[float, str]]] = {}  # by class; a paragraph without one has that of the last
+    spoken: dict[str, list[Said]] = {}  # by class; a paragraph without one has that of the last
     name = ""
-    for mark, end in zip(marks, [*(mark.start() for mark in marks[1:]), len(text)], strict=True):
-        head, *rest = _PARAGRAPH.split(text[mark.end() : end])
-        for attributes, said in zip(rest[::2], rest[1::2], strict=True) if rest else [("", head)]:
+    for mark, end in zip(marks, [*(mark.start() for mark in marks[1:]), len(body)], strict=True):
+        head, *rest = _PARAGRAPH.split(body[mark.end() : end])
+        speaker = ""
+        for attributes, written in zip(rest[::2], rest[1::2], strict=True) if rest else [("", head)]:
             name = named[1].lower() if (named := _CLASS.search(attributes)) else name
-            spoken.setdefault(name, []).append((int(mark[1]) / 1000, _BREAK.sub("\n", said).strip()))
+            said = "\n".join(part.strip() for part in _BREAK.split(_SPACE.sub(" ", written))).strip()
+            if _IS_NAME.search(attributes):
+                speaker = "" if said.startswith("<") else said
+            else:
+                spoken.setdefault(name, []).append(Said(int(mark[1]) / 1000, math.nan, said, speaker))
     of_language = {name.lower() for name, spelled in _CLASS_LANGUAGE.findall(text) if spelled.lower() == language}
-    cues = spoken[max(spoken, key=lambda each: (each in of_language, len(spoken[each])))]
-    ends = [start for start, _ in cues[1:]] + [math.nan]
-    return [Said(start, end, said) for (start, said), end in zip(cues, ends, strict=True)]
+    cues = spoken[max(spoken, key=lambda each: (each in of_language, len(spoken[each])))] if spoken else []
+    next_s = later_s = math.nan  # starts of the cue behind this one, and of the first behind it that is later
+    for n in reversed(range(len(cues))):
+        later_s = later_s if cues[n].start_s == next_s else next_s
+        next_s = cues[n].start_s
+        cues[n] = cues[n]._replace(end_s=later_s)
+    return cues
+
+
+def _without_comments(text: str) -> str:
+    """Without `<!-- … -->`. No regular expression: of many that never end, each would be searched to the end."""
+    parts, at = [], 0
+    while (start := text.find("<!--", at)) >= 0 and (end := text.find("-->", start)) >= 0:
+        parts.append(text[at:start])
+        at = end + 3
+    return "".join([*parts, text[at:]])
 
 
 def lyrics_said(text: str) -> list[Said]:
@@ -184,12 +207,12 @@ def lyrics_said(text: str) -> list[Said]:
     >>> lyrics_said("[ar:Ann]\\n[00:01.50]Hello <00:01.80>there.\\n[00:03.00]")[0]
     Said(start_s=1.5, end_s=3.0, text='Hello there.', speaker='', joined=False)
     """
-    lines = [found.groups() for found in map(_LYRIC.fullmatch, map(str.strip, text.split("\n"))) if found]
+    lines = [(found[1], found[6]) for found in map(_LYRIC.fullmatch, map(str.strip, text.split("\n"))) if found]
     if not lines:
         raise BadRecord("unreadable-transcript", "no line with a clock, as in [00:12.50]")
     sooner = int(found[1]) / 1000 if (found := _LYRIC_OFFSET.search(text)) else 0.0
     cues = [
-        (max(0.0, _place(None, *clock) - sooner), " ".join(_LYRIC_CLOCK.sub(" ", said).split()))
+        (max(0.0, _place(*clock) - sooner), " ".join(_LYRIC_CLOCK.sub(" ", said).split()))
         for clocks, said in lines
         for clock in _LYRIC_CLOCK.findall(clocks)
     ]

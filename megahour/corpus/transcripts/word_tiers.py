@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from megahour.core.errors import BadRecord
@@ -27,12 +27,20 @@ SENTENCES = {
     "text",
     "transcript",
     "transcription",
+    "tx",  # Toolbox
 }
 WORDS = {"words", "word", "ort"}
-OTHERS = {"phones", "phone", "phonemes", "phoneme", "mau", "kan", "record"}
+OTHERS = {
+    *("phones", "phone", "phonemes", "phoneme", "mau", "kan", "record"),
+    *("comment", "comments", "note", "notes", "gesture", "gestures", "translation", "translations"),
+}
 IGNORED = {"", "ignore_time_segment_in_scoring", "<nontrans>"}  # texts of STM
 MOST_ABOVE = 16  # annotations of ELAN that hang on each other
-_SEGMENT = re.compile(r"\s*(\S+)\s+\S+\s+(\S+)\s+(\S+)\s+(\S+)(?:\s+<[^>\s]*>)?\s*(.*?)\s*")
+_SEGMENT = re.compile(r"(\S+)\s+\S+\s+(\S+)\s+(\S+)\s+(\S+)(?:\s+<[^<>]*>)?(.*)")
+_ALTERNATIVES = re.compile(r"\{([^{}/]*)/[^{}]*\}")  # { gonna / going to }; @ is none
+# TED-LIUM's {NOISE}, its numbers of pronunciations, the(2), and NIST's empty alternative
+_UNSPOKEN = re.compile(r"\{[A-Z]+\}|\(\d{1,2}\)|(?<!\S)@(?!\S)")
+_ENDING = re.compile(r" (?='(?:s|re|ve|ll|d|m|t)(?!\S))")  # TED-LIUM: it 's
 SILENCES = {"", "sil", "sp", "spn", "<eps>", "<sil>", "<p:>"}
 _TOKEN = re.compile(r'"([^"]*(?:""[^"]*)*)"|(?:^|(?<=\s))(?:(-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)|<exists>)(?=\s|$)')
 
@@ -74,7 +82,7 @@ def _of_tiers(every: list[Tier]) -> list[Said]:
     else:
         named = len(tiers) > 1  # a single tier may have any name
         said = [cue._replace(speaker=tier.speaker if named else "") for tier in tiers for cue in tier.intervals]
-    return sorted(said, key=_by_start)
+    return _in_time(said)
 
 
 def _words(tier: Tier) -> Iterator[Said]:
@@ -121,15 +129,16 @@ def elan_said(text: str) -> list[Said]:
         spans[each.get("ANNOTATION_ID", "")] = (_milliseconds(start), _milliseconds(end))
     above = {each.get("ANNOTATION_ID", ""): each.get("ANNOTATION_REF", "") for each in root.iter("REF_ANNOTATION")}
     tiers = []
-    for tier in root.iter("TIER"):
+    for tier in root.iterfind("TIER"):  # no deeper ones: each would repeat the annotations of those within
         kind, at, speaker = tier.get("TIER_ID", "").partition("@")  # tx@Ann, as Toolbox and many corpora name them
-        name = f"{tier.get('PARTICIPANT') or speaker} - {kind}" if at else tier.get("PARTICIPANT") or kind
+        known = at or kind.strip().lower() in SENTENCES | WORDS | OTHERS
+        name = f"{tier.get('PARTICIPANT') or speaker} - {kind}" if known else tier.get("PARTICIPANT") or kind
         intervals = [
             Said(*_span_of(each.get("ANNOTATION_ID", ""), spans, above), said)
-            for each in (*tier.iter("ALIGNABLE_ANNOTATION"), *tier.iter("REF_ANNOTATION"))
+            for each in tier.iterfind("ANNOTATION/*")
             if (said := (each.findtext("ANNOTATION_VALUE") or "").strip())
         ]
-        found = Tier(name, sorted(intervals, key=_by_start))
+        found = Tier(name, _in_time(intervals))
         if intervals and (not tier.get("PARENT_REF") or found.kind in SENTENCES):
             tiers.append(found)
     return _of_tiers(tiers)
@@ -150,12 +159,17 @@ def _span_of(
     return spans.get(annotation, (math.nan, math.nan))
 
 
-def _by_start(cue: Said) -> float:
-    return -1.0 if math.isnan(cue.start_s) else cue.start_s
+def _in_time(said: Iterable[Said]) -> list[Said]:
+    """Cues by start; those without one stay behind the cue before them."""
+    starts, start_s = list[float](), -1.0
+    for cue in (said := list(said)):
+        start_s = start_s if math.isnan(cue.start_s) else cue.start_s
+        starts.append(start_s)
+    return [said[n] for n in sorted(range(len(said)), key=starts.__getitem__)]
 
 
 def stm_said(text: str) -> list[Said]:
-    """Cues of an STM file, by start. Segments to ignore in scoring are left out.
+    """Cues of an STM file, by start. Segments to ignore in scoring are left out; of alternatives the first is taken.
 
     Raises BadRecord (``unreadable-transcript``) for a line of another form, and for segments of several recordings.
     """
@@ -163,15 +177,17 @@ def stm_said(text: str) -> list[Said]:
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.lstrip().startswith(";;"):
             continue
-        found = _SEGMENT.fullmatch(line)
+        found = _SEGMENT.fullmatch(line.strip())
         start, end = (seconds(found[at]) for at in (3, 4)) if found else (math.nan, math.nan)
         if not found or start != start or end != end:
             raise BadRecord(
                 "unreadable-transcript", f"line {number}: not recording, channel, speaker, start, end, text"
             )
         cues = said.setdefault(found[1], [])
-        if found[5].lower() not in IGNORED and found[2].lower() != "inter_segment_gap":
-            cues.append(Said(start, end, found[5], found[2]))
+        words = _UNSPOKEN.sub(" ", _ALTERNATIVES.sub(r" \1 ", found[5]))
+        spoken = _ENDING.sub("", " ".join(words.split()))
+        if spoken.lower() not in IGNORED and found[2].lower() != "inter_segment_gap":
+            cues.append(Said(start, end, spoken, found[2]))
     _check_single(said, "segments")
     return sorted((cue for cues in said.values() for cue in cues), key=lambda cue: cue.start_s)
 

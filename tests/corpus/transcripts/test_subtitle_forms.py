@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from megahour.core.errors import BadRecord
@@ -212,3 +214,29 @@ def test_lyrics_with_several_clocks_and_an_offset() -> None:
         Cue(6000, 7500, "Again and again"),
     ]
     assert "no line with a clock" in problem("Only words.\n", ".lrc").detail
+
+
+def test_sami_names_speakers_and_has_comments() -> None:
+    text = """<SAMI><BODY><!-- <SYNC Start=0><P>Old. --><SYNC Start=1000><P Class=ENCC ID=Source>Ann
+<P Class=ENCC>Hello<P Class=ENCC>there.<SYNC Start=2000><P Class=ENCC>&nbsp<SYNC Start=3000><P>Bye.<!-- cut -->"""
+    assert cues(text, ".smi") == [
+        Cue(1000, 2000, "Hello", "Ann"),
+        Cue(1000, 2000, "there.", "Ann"),
+        Cue(3000, -1, "Bye."),
+    ]
+    assert cues("<SYNC Start=0><P ID=Source>Ann<SYNC Start=1000><P>Hello.", ".smi") == [Cue(1000, -1, "Hello.")]
+
+
+@pytest.mark.parametrize("part", ["<sync ", "<!--", ".a{", "<p "])
+def test_sami_of_tags_that_never_end_is_read_at_once(part: str) -> None:
+    began = time.perf_counter()
+    cues(part * 100_000 + "<SYNC Start=0><P>Hello.", ".smi")
+    assert time.perf_counter() - began < 10  # a search from each to the end takes minutes
+
+
+def test_lyrics_of_an_hour() -> None:
+    assert cues("[00:00:12.50]One.\n[01:02:03.50]<01:02:03.50>Two.\n", ".lrc") == [
+        Cue(12_500, -1, "One."),
+        Cue(3_723_500, -1, "Two."),
+    ]
+    assert cues("[00:12:50]One.\n", ".lrc") == [Cue(12_500, -1, "One.")]  # hundredths behind a colon

@@ -125,3 +125,33 @@ def test_stm_segments_by_speaker() -> None:
         cues("talk 1 ann 0.5 1.2 hello\ntalk 1 ann soon 2 hello\n", ".stm")
     with pytest.raises(BadRecord, match=r"segments of 2 recordings \(talk, other …\)"):
         cues("talk 1 ann 0.5 1.2 hello\nother 1 ann 2 3 hello\n", ".stm")
+
+
+def test_elans_tiers_that_are_named_as_kinds() -> None:
+    tiers = (
+        '<TIER TIER_ID="ref@A" PARTICIPANT="Ann">' + timed("a1", "ts1", "ts2", "AB.001") + "</TIER>"
+        '<TIER TIER_ID="tx@A" PARTICIPANT="Ann" PARENT_REF="ref@A">' + below("b1", "a1", "Hello.") + "</TIER>"
+        '<TIER TIER_ID="comments" PARTICIPANT="Kim">' + timed("a2", "ts1", "ts4", "check this") + "</TIER>"
+    )
+    assert cues(elan(tiers), ".eaf") == [Cue(100, 200, "Hello.", "Ann")]
+
+
+def test_annotations_of_elan_without_times_stay_in_place() -> None:
+    told = (
+        timed("a1", "ts1", "free", "One.") + timed("a2", "free", "free", "Two.") + timed("a3", "ts3", "ts4", "Three.")
+    )
+    read = cues(elan(f'<TIER TIER_ID="x">{told}</TIER>'), ".eaf")
+    assert [cue.raw for cue in read] == ["One.", "Two.", "Three."]
+
+
+def test_tiers_of_elan_within_tiers_are_not_repeated() -> None:
+    inner = "<TIER TIER_ID='x'>" * 300 + timed("a1", "ts1", "ts2", "One.") + "</TIER>" * 300
+    outer = f'<TIER TIER_ID="x">{timed("a2", "ts3", "ts4", "Two.")}{inner}</TIER>'
+    assert cues(elan(outer), ".eaf") == [Cue(300, 400, "Two.")]
+
+
+def test_stm_as_scorers_and_ted_lium_write_it() -> None:
+    text = "r 1 ann 0 1 <o, f0, male> I { gonna / going to } {@ / eat} it 's {NOISE} the(2)\nr 1 ann 1 2 <NA> @\n"
+    assert cues(text, ".stm") == [Cue(0, 1000, "I gonna it's the", "ann")]
+    spaces = " " * 200_000  # a search from each of them would take minutes
+    assert cues(f"r 1 ann 0 1 one{spaces}two", ".stm") == [Cue(0, 1000, "one two", "ann")]
