@@ -85,7 +85,7 @@ MEANING: dict[str, str] = {
     "bad": "whether it is in the quarantine too; else a policy left it out",
     "seconds": "length by the file's header; NaN where it does not say or was not asked",
     "duplicate_of": "key of the utterance, or recording, that stays",
-    "kind": "audio or text: what is nearly the same; recording: the sound is equal; in `not read` a suffix",
+    "kind": "audio or text: what is nearly the same; recording: the sound is equal; in `not read` the kind of file",
     "similarity": "0 to 1",
     "set": "name of the set",
     "shard": "of the utterances artifact",

@@ -19,7 +19,7 @@ from megahour.corpus.media.zips import ZipMember, open_member, read_zip
 from megahour.corpus.transcripts.pairing import Pairing, group_files
 
 AnyMember = TypeVar("AnyMember", Member, ZipMember)
-Items = Iterator[Item | BadRecord | NotRead | None]
+Items = Iterator[Item | BadRecord | NotRead]
 
 
 @contextmanager
@@ -87,5 +87,6 @@ def _member_items(
 
     groups = group_files(members, pairing)
     for group in groups:
-        yield item_of(group, blob, f"{label}!{group.media}") if group.media else None
+        lone = NotRead(lone=tuple(f"{label}!{path}" for path in group.transcripts))
+        yield item_of(group, blob, f"{label}!{group.media}") if group.media else lone
     yield NotRead(tuple(f"{label}!{path}" for path in unread_files(members, groups)))

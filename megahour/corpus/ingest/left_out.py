@@ -21,6 +21,7 @@ from megahour.corpus.transcripts.pairing import split_suffix
 
 SUFFIX = ".left_out.parquet"
 NOT_READ_SUFFIX = ".not_read.parquet"
+LONE = "transcript without audio"
 
 
 class LeftOut:
@@ -31,7 +32,7 @@ class LeftOut:
 
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []
-        self._files: dict[str, str] = {}  # where each lies, by path
+        self._files: dict[str, tuple[str, str]] = {}  # where each lies, and its kind, by path
         self.read: set[str] = set()
 
     def add(self, item: Item | None, bad: BadRecord, *, is_bad: bool) -> None:
@@ -50,30 +51,33 @@ class LeftOut:
         """Add one channel of a recording."""
         self.record(item.name, item.source, BadRecord(reason, f"channel {channel}"), is_bad=False, length_s=length_s)
 
-    def files(self, paths: Iterable[str]) -> None:
-        """Add files that belong to no recording."""
-        self._files |= {path: path for path in paths}
+    def files(self, paths: Iterable[str], kind: str = "") -> None:
+        """Add files that belong to no recording. kind: "" for their suffixes."""
+        self._files |= {path: (path, kind or _suffix(path)) for path in paths}
 
     def forms(self, item: Item) -> None:
         """Add the further forms of the transcripts of `item`, for those that are not `read`."""
         archive = item.source.removesuffix(shown(item.media.path))
-        self._files |= {form.path: archive + form.path for form in item.others}
+        self._files |= {form.path: (archive + form.path, _suffix(form.path)) for form in item.others}
         self.read |= {info.path for info in item.infos}  # in any case
 
     def unread_kinds(self) -> dict[str, int]:
-        """Number of files that were not read, by suffix."""
+        """Number of files that were not read, by kind."""
         return dict(Counter(row["kind"] for row in self._unread()))
 
     def _unread(self) -> list[dict[str, str]]:
         paths = sorted(path for path in self._files if path not in self.read)
-        kinds = (shown(split_suffix(path)[1]) or "no suffix" for path in paths)
-        return [{"source": shown(self._files[path]), "kind": kind} for path, kind in zip(paths, kinds, strict=True)]
+        return [{"source": shown(where), "kind": kind} for where, kind in map(self._files.__getitem__, paths)]
 
     def write(self, out: ShardWriter) -> None:
         """Write the shard's `.left_out.parquet` and, if files were not read, its `.not_read.parquet`."""
         out.table(pa.Table.from_pylist(self._rows, LEFT_OUT), SUFFIX)
         if unread := self._unread():
             out.table(pa.Table.from_pylist(unread, NOT_READ), NOT_READ_SUFFIX)
+
+
+def _suffix(path: str) -> str:
+    return shown(split_suffix(path)[1]) or "no suffix"
 
 
 DURATIONS = ("duration", "duration_s", "seconds", "length_s")  # columns of tables

@@ -29,7 +29,7 @@ from megahour.corpus.ingest.candidates import Candidates, fit_candidates, read_c
 from megahour.corpus.ingest.counts import IngestCounts
 from megahour.corpus.ingest.cue_rows import count_words, cue_rows, transcript_rank
 from megahour.corpus.ingest.items import Items
-from megahour.corpus.ingest.left_out import LeftOut
+from megahour.corpus.ingest.left_out import LONE, LeftOut
 from megahour.corpus.ingest.licences import LicenceRefused
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.side_information import SideInfo, side_info
@@ -57,11 +57,10 @@ def ingest_shard(
     with out.open(".tar") as file, tar_writer(file) as tar:
         shard = _Shard(p, out, tar, work, TranscriptSources.of(p, transcripts))
         for item in items:
-            if item is None:
-                out.stat("transcripts_without_audio", 1)
-                continue
             if isinstance(item, NotRead):
                 shard.left_out.files(item.paths)
+                shard.left_out.files(item.lone, kind=LONE)
+                out.stat("transcripts_without_audio", len(item.lone))
                 shard.tally.not_read(item.counts)
                 continue
             out.came_in()

@@ -49,10 +49,14 @@ class Item:
 
 @dataclass(frozen=True)
 class NotRead:
-    """Files of a source that belong to no item: paths, and by kind the number of entries that are not listed."""
+    """Files of a source that belong to no item: paths, and by kind the number of entries that are not listed.
+
+    lone: paths of transcripts without a medium.
+    """
 
     paths: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
+    lone: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -253,12 +257,12 @@ def unread_files(paths: Iterable[str], groups: Iterable[FileGroup]) -> list[str]
 
 def file_items(
     source: str, root: str, groups: Iterable[tuple[str, list[str], list[str], list[str]]]
-) -> Iterator[Item | None]:
-    """Items of one task; None for a transcript without a medium."""
+) -> Iterator[Item | NotRead]:
+    """Items of one task; transcripts without a medium are not read."""
     listing = SourceListing(file_system(source)[0], root, {}, {})
     for media, *others in groups:
         group = FileGroup(media, *map(tuple, others))
-        yield item_of(group, listing.blob, media) if media else None
+        yield item_of(group, listing.blob, media) if media else NotRead(lone=group.transcripts)
 
 
 def item_of(group: FileGroup, blob: Callable[[str], Blob], source: str) -> Item:

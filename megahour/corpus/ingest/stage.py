@@ -130,12 +130,11 @@ def _find_transcripts(p: IngestParams, receipts: Sequence[Receipt]) -> str:
 
 
 def _not_read(receipts: Iterable[Receipt]) -> Counter[str]:
-    """Files of a source that belong to no recording, by kind, with transcripts whose medium is missing."""
+    """Files of a source that belong to no recording, by kind."""
     counts: Counter[str] = Counter()
     for receipt in receipts:
         counts.update(receipt.stats.get("not_read", {}))
-        counts["transcript without audio"] += receipt.stats.get("transcripts_without_audio", 0)
-    return +counts
+    return counts
 
 
 def _added_up(parts: Iterable[dict[str, dict[str, float]]]) -> dict[str, dict[str, float]]:
