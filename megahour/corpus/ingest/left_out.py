@@ -77,7 +77,7 @@ class LeftOut:
 
 
 def _suffix(path: str) -> str:
-    return shown(split_suffix(path)[1]) or "no suffix"
+    return shown(split_suffix(path.rpartition("!")[2])[1]) or "no suffix"  # talks.tar!README has none
 
 
 DURATIONS = ("duration", "duration_s", "seconds", "length_s")  # columns of tables

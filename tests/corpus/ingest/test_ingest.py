@@ -333,14 +333,23 @@ def test_files_that_nothing_is_made_of_are_counted(tmp_path: Path, engine: Local
         put(root, name, "x")
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        for name in ("a.flac", "a.pdf", "lone.srt"):
+        for name in ("a.flac", "a.pdf", "lone.srt", "README"):
             tar.addfile(tarfile.TarInfo(name))
     put(root, "pack.tar", packed.getvalue())
     out = ingest(tmp_path / "out", engine, source=str(root), licence="CC0", max_bad=1)
     assert sorted(row["name"] for row in rows(out)) == ["_intro", "one"]
-    counts = {".pdf": 2, "no suffix": 1, ".txt": 1, ".vtt": 1, "hidden": 2, "transcript without audio": 2}
+    counts = {".pdf": 2, "no suffix": 2, ".txt": 1, ".vtt": 1, "hidden": 2, "transcript without audio": 2}
     assert out.manifest.summary["not_read"] == counts
-    named = ["README", "notes.txt", "one.vtt", "orphan.srt", "pack.tar!a.pdf", "pack.tar!lone.srt", "slides.pdf"]
+    named = [
+        "README",
+        "notes.txt",
+        "one.vtt",
+        "orphan.srt",
+        "pack.tar!README",
+        "pack.tar!a.pdf",
+        "pack.tar!lone.srt",
+        "slides.pdf",
+    ]
     unread = {row["source"]: row["kind"] for row in rows(out, ".not_read.parquet")}
     assert sorted(unread) == named
     assert unread["orphan.srt"] == unread["pack.tar!lone.srt"] == "transcript without audio"
