@@ -37,7 +37,9 @@ class HuggingFaceTokens:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         ids = self._tokenizer.get_vocab(with_added_tokens=True)
-        name_of, self._before = _names(rules, ids, where)
+        cut = self._tokenizer.pre_tokenizer  # several kinds split at spaces: see what it does
+        splits = cut is not None and [part for part, _ in cut.pre_tokenize_str("a b")] == ["a", "b"]
+        name_of, self._before = _names(rules, ids, splits, where)
         names = {number: name_of(token) for token, number in ids.items()}
         size = max(names, default=-1) + 1
         self.tokens = (BLANK, *(names.get(number, f"<{number}>") for number in range(size)))
@@ -58,10 +60,10 @@ class HuggingFaceTokens:
 _REMEDY = "give a file written by `tokenizer.save` or `save_pretrained`"
 
 
-def _names(rules: dict[str, Any], ids: dict[str, int], where: str) -> tuple[Callable[[str], str], str]:
+def _names(rules: dict[str, Any], ids: dict[str, int], splits: bool, where: str) -> tuple[Callable[[str], str], str]:
     """A function from a token of the file to its name here, and a prefix for texts.
 
-    The prefix, a space or nothing, makes the first word be tokenised like any other.
+    The prefix, a space or nothing, makes the first word be tokenised like any other. splits: at spaces, which it drops.
     """
     model = rules["model"]
     if model.get("end_of_word_suffix"):
@@ -75,12 +77,9 @@ def _names(rules: dict[str, Any], ids: dict[str, int], where: str) -> tuple[Call
         return lambda token: _text_of(token, letters), "" if prefixed else " "
     if any(token.startswith(MARK) for token in ids):
         return lambda token: token, ""
-    if model["type"] == "WordLevel" and _SPLIT_AT_SPACES & set(_pre_tokenizers(rules)):
+    if model["type"] == "WordLevel" and splits:
         return lambda token: MARK + token, ""
     return lambda token: " " if token in ("|", " ") else token, ""
-
-
-_SPLIT_AT_SPACES = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer"}
 
 
 def _pre_tokenizers(rules: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -72,10 +72,14 @@ def test_hugging_faces_tokens_read_as_the_texts(kind: str) -> None:
     assert not ours.spellable("")
 
 
-def test_tokens_that_are_words_read_as_the_texts() -> None:
+@pytest.mark.parametrize(
+    "cut",
+    [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.CharDelimiterSplit(" "), pre_tokenizers.Split(" ", "removed")],
+)
+def test_tokens_that_are_words_read_as_the_texts(cut: pre_tokenizers.PreTokenizer) -> None:
     """They carry no mark: all texts of two words and more used to be dropped."""
     tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.pre_tokenizer = cut
     tokenizer.train_from_iterator(TEXTS, trainers.WordLevelTrainer(special_tokens=["<unk>"]))
     ours = HuggingFaceTokens(tokenizer.to_str().encode(), where="tokenizer.json")
     for text in TEXTS:
