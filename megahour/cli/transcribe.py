@@ -92,7 +92,9 @@ def command(audio: tuple[str, ...], live: bool, **values: Any) -> None:
     asked = Asked(ends=ends, chunks=chunks if live or chunks.ms else None, **values)
     inputs = list(_inputs(audio))
     _check_agreement(inputs, live, asked)
-    if (asked.form != "json" or asked.chunks) and any(each.startswith("nbest=") for each in which["settings"]):
+    if (asked.form != "json" or asked.chunks) and any(
+        each.startswith("nbest=") and each != "nbest=0" for each in which["settings"]
+    ):
         remedy = "take --format json, without --stream and --chunk-ms"
         raise ConfigError(
             "--set nbest lists texts in JSON, of models that see whole pieces", where="transcribe", remedy=remedy

@@ -22,7 +22,7 @@ Span = tuple[int, int]
 def lines_of_tokens(text: str) -> list[str] | dict[str, int]:
     """Tokens of a list: one per line, or if every line has one, a token and its number after a space or tab.
 
-    Raises ValueError: a numbered token occurs twice.
+    Raises ValueError: a numbered token, or a number, occurs twice.
 
     >>> lines_of_tokens("<blk> 0\\na 1\\n  2\\n")
     {'<blk>': 0, 'a': 1, ' ': 2}
@@ -37,6 +37,9 @@ def lines_of_tokens(text: str) -> list[str] | dict[str, int]:
     if len(numbers) < len(pairs):
         token, _ = Counter(token for token, _ in pairs).most_common(1)[0]
         raise ValueError(f"the token {token!r} occurs more than once")
+    number, times = Counter(numbers.values()).most_common(1)[0]
+    if times > 1:
+        raise ValueError(f"{times} tokens have the number {number}")
     return numbers
 
 

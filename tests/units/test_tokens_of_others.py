@@ -145,6 +145,9 @@ def test_a_list_with_numbers_is_in_their_order(tmp_path: Path) -> None:
     (tmp_path / "twice.txt").write_text("<blk> 0\na 1\na 2\n")
     with pytest.raises(ConfigError, match="the token 'a' occurs more than once"):
         from_elsewhere(str(tmp_path / "twice.txt"))
+    (tmp_path / "shared.txt").write_text("<blk> 0\na 1\nb 1\n")
+    with pytest.raises(ConfigError, match="2 tokens have the number 1"):
+        from_elsewhere(str(tmp_path / "shared.txt"))
 
 
 @pytest.mark.parametrize("form", ["labels.txt", "vocab.json"])
