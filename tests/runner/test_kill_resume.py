@@ -28,6 +28,7 @@ import pytest
 from spark_marks import needs_spark
 from trainings import until
 
+from megahour.core.locks import MARKS
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
 from megahour.engine.local import LocalEngine
@@ -50,8 +51,9 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 def tree_digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of every file but the timings, by path."""
-    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.parent.name != "timings"]
+    """SHA-256 of every file by path, without timings and a killed writer's mark, which may stay where it finished."""
+    others = ("timings", MARKS)
+    files = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.parent.name not in others]
     return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
