@@ -258,7 +258,7 @@ def main() -> None:
             print(table[-1], file=sys.stderr, flush=True)
             sums[form] += found
     table += [row_of("all", form, found) for form, found in sums.items()]
-    command = " ".join(["python", "benchmarks/repeats.py", *sys.argv[1:]])
+    command = " ".join(["python", "benchmarks/repeats.py", *(each.rpartition("/")[2] for each in sys.argv[1:])])
     lines = ["# Sentences that repeat", "", f"    {command}", "", machine(python(), load=load), "", *table]
     publish(__file__, lines, write=a.write)
 
