@@ -29,6 +29,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from page import command_line
+
 UNITS = {"KB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
@@ -180,7 +182,7 @@ def bounded_report(options: argparse.Namespace) -> str:
     spill, held = own["spilled_bytes"], "memory" if own["in_memory"] else "files"
     return f"""## {own["tokens"] / 1e6:.0f} M tokens, order {options.order}, {options.memory}, threads {options.threads}
 
-`{command_line()}`
+`{command_line(__file__)}`
 
 | | CPU s | wall s | RSS MB |
 |---|---|---|---|
@@ -194,11 +196,6 @@ largest {own["largest"]} positions, left over {own["left_over"]}, {own["shared_n
 | phase | CPU s | ns an n-gram | scratch at its end, GB |
 |---|---|---|---|
 {table}"""
-
-
-def command_line() -> str:
-    """This run's command, without the folders of this machine."""
-    return shlex.join(["python", "benchmarks/lm_scale.py", *(Path(word).name for word in sys.argv[1:])])
 
 
 def row(name: str, result: dict[str, Any]) -> str:
@@ -220,7 +217,7 @@ def engines_report(options: argparse.Namespace) -> str:
     head = " | ".join(f"{name}, {options.workers} workers: CPU / reserved / wall s" for name in results)
     return f"""## The stages on engines, order {options.order}, {options.shard_rows} positions a shard
 
-`{command_line()}`
+`{command_line(__file__)}`
 
 | stage | {head} |
 |---|{"---|" * len(results)}
@@ -261,7 +258,7 @@ def pairs_report(options: argparse.Namespace) -> str:
     size = f"{Path(options.text).stat().st_size / 1e6:.0f} MB of text"
     return f"""## `lm cluster` beside `lm train`, order {options.order}, {size}
 
-`{command_line()}`
+`{command_line(__file__)}`
 
 | train, CPU s | engine, {options.workers} worker(s) | cluster, CPU s | cluster / train | load |
 |---|---|---|---|---|

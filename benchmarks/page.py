@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
+import shlex
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +18,11 @@ def machine(*more: str, load: float | None = None) -> str:
 
 def python() -> str:
     return f"Python {platform.python_version()}"
+
+
+def command_line(script: str) -> str:
+    """This run's command, without the folders of this machine."""
+    return shlex.join(["python", f"benchmarks/{Path(script).name}", *(Path(word).name for word in sys.argv[1:])])
 
 
 def publish(script: str, text: str | Iterable[str], *, write: bool) -> None:

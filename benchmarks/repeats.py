@@ -27,7 +27,7 @@ import numpy as np
 import soundfile
 import yaml
 from numpy.typing import NDArray
-from page import machine, publish, python
+from page import command_line, machine, publish, python
 
 from megahour.align.choice import Refused, trusted
 from megahour.align.document import spell
@@ -258,8 +258,15 @@ def main() -> None:
             print(table[-1], file=sys.stderr, flush=True)
             sums[form] += found
     table += [row_of("all", form, found) for form, found in sums.items()]
-    command = " ".join(["python", "benchmarks/repeats.py", *(each.rpartition("/")[2] for each in sys.argv[1:])])
-    lines = ["# Sentences that repeat", "", f"    {command}", "", machine(python(), load=load), "", *table]
+    lines = [
+        "# Sentences that repeat",
+        "",
+        f"    {command_line(__file__)}",
+        "",
+        machine(python(), load=load),
+        "",
+        *table,
+    ]
     publish(__file__, lines, write=a.write)
 
 

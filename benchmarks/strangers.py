@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from page import machine, publish, python
+from page import command_line, machine, publish, python
 
 from megahour.core.store import Artifact
 from megahour.corpus.generate.clips import files_below
@@ -314,8 +314,7 @@ def main() -> None:
     compose |= OF_DIGITS if a.digits else {}
     load = os.getloadavg()[0]
     table, seen = measured(a, compose)
-    command = " ".join(["python", "benchmarks/strangers.py", *sys.argv[1:]])
-    lines = ["# Alignment of voices that the aligner has not heard", "", f"    {command}", ""]
+    lines = ["# Alignment of voices that the aligner has not heard", "", f"    {command_line(__file__)}", ""]
     lines += [machine(python(), load=load), "", *table, ""]
     for name in a.names:
         lines += [

@@ -22,8 +22,9 @@ from megahour.corpus.text.edit_distance import align
 from megahour.decode.build import read_graph
 from megahour.decode.graph import to_kaldifst
 from megahour.decode.lattice_search import LatticeSearcher, composed_graph
+from megahour.decode.nbest import Text, as_items
 from megahour.decode.params import DecodeParams
-from megahour.decode.search import Hypothesis, Searcher, SearchOptions, Text
+from megahour.decode.search import Hypothesis, Searcher, SearchOptions
 from megahour.features.sets import frame_seconds_of, set_of
 from megahour.features.stack import stack
 from megahour.lattices.table import SUFFIX, LatticeRow, density, to_table
@@ -110,9 +111,7 @@ def _row(p: DecodeParams, key: int, best: Hypothesis, tag: tuple[Any, ...]) -> t
 
 
 def _nbest_line(key: int, texts: Sequence[Text]) -> str:
-    """An n-best list in the format of `megahour lm rescore`; its `score` is the acoustic score."""
-    items = [{"text": text, "total": round(total, 4), **parts} for text, total, parts in texts]
-    return json.dumps({"id": str(key), "nbest": items}, ensure_ascii=False) + "\n"
+    return json.dumps({"id": str(key), "nbest": as_items(texts)}, ensure_ascii=False) + "\n"
 
 
 def _count(out: ShardWriter, p: DecodeParams, scales: Sequence[float], found: Sequence[Hypothesis], text: str) -> None:

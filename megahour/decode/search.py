@@ -17,14 +17,13 @@ import numpy as np
 import numpy.typing as npt
 
 from megahour.decode.graph import Graph, to_kaldifst
+from megahour.decode.nbest import Text
 from megahour.units.hmm import PRIOR_FLOOR
 
 if TYPE_CHECKING:
     from megahour.lattices.lattice import Lattice
 
 Float32 = npt.NDArray[np.float32]
-Text = tuple[str, float, Mapping[str, float]]
-"""A text, its score in nats, and the parts of the score."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from megahour.core.store import Artifact
 from megahour.decode.ctc_beam import CtcBeam, align
 from megahour.decode.fusion import check_fusion, is_fused, make_fusion
+from megahour.decode.nbest import Text
 from megahour.decode.params import DecodeParams
 from megahour.decode.prefixes import COUNT, FUSED, HOT, LM, LOW, MISSING, Fusion
 from megahour.decode.transducer_beam import FusedChoice
@@ -19,7 +20,6 @@ from megahour.models.paths import NOT_FINITE, TokenPath, best_path
 from megahour.units.tokens import MARK, SpelledWord, spelled_words
 
 if TYPE_CHECKING:
-    from megahour.decode.search import Text
     from megahour.models.token_search import TokenStream, TransducerSearcher
 
 Float32 = NDArray[np.float32]

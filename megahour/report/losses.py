@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from megahour.core.store import Artifact
 from megahour.report.clips import ClipSpan, Coding, ReportClip, spans
 from megahour.report.counters import Sample
 
 MOST_REASONS = 200  # examples are kept for at most this many reasons
+Int64 = NDArray[np.int64]
 CueTimes = dict[tuple[int, int], tuple[int, int]]
 
 
@@ -39,10 +41,12 @@ def examples(artifact: Artifact, *, each: int, seed: int) -> dict[str, list[Lost
     Receipts list good records that a policy leaves out, as in `ingest` (`examples` in their statistics).
     """
     by_reason: dict[str, list[Lost]] = {}
-    for reason, sample in _sampled(artifact, each, seed).items():
-        by_reason[reason] = list(_dropped(artifact, sample))
-    for reason, sample in _refused(artifact, each, seed).items():
-        by_reason[reason] = list(_whole(artifact, sample))
+    for suffix, rows_of, lost_in in (
+        (".dropped.parquet", _all_rows, _dropped),
+        (".segments.parquet", _whole, _refused),
+    ):
+        for reason, sample in _sampled(artifact, suffix, rows_of, each, seed).items():
+            by_reason[reason] = list(lost_in(artifact, sample))
     for lost in _first(artifact):
         here = (
             by_reason.setdefault(lost.reason, []) if lost.reason in by_reason or len(by_reason) < MOST_REASONS else None
@@ -60,41 +64,42 @@ def _first(artifact: Artifact) -> Iterator[Lost]:
             yield from (Lost(reason, each["name"], "", each["detail"]) for each in left_out)
 
 
-def _sampled(artifact: Artifact, each: int, seed: int) -> dict[str, Sample]:
+def _sampled(artifact: Artifact, suffix: str, rows_of: RowsOf, each: int, seed: int) -> dict[str, Sample]:
     samples: dict[str, Sample] = {}
     for receipt in artifact.each_receipt():
-        if ".dropped.parquet" not in receipt.files:
+        if suffix not in receipt.files:
             continue
-        table = artifact.read_table(
-            receipt.shard, ".dropped.parquet", columns=["recording", "cue", "start_samples", "reason"]
-        )
-        numbers = [table[name].to_numpy().astype(np.int64) for name in ("recording", "cue", "start_samples")]
-        keys = numbers[0] ^ (numbers[1] << 40) ^ numbers[2]
-        reasons = np.array(table["reason"].to_pylist(), dtype=object)
-        for reason in sorted(set(reasons)):
+        keys, among, reasons = rows_of(artifact, receipt.shard)
+        for reason in sorted(set(reasons[among])):
             if reason in samples or len(samples) < MOST_REASONS:
-                rows = np.flatnonzero(reasons == reason)
+                rows = among[reasons[among] == reason]
                 samples.setdefault(reason, Sample(each, seed)).add(receipt.shard, keys[rows], rows)
     return samples
 
 
-def _refused(artifact: Artifact, each: int, seed: int) -> dict[str, Sample]:
-    """Samples of the recordings that an alignment refused whole: rows of `.segments.parquet` with cue -1."""
-    samples: dict[str, Sample] = {}
-    for receipt in artifact.each_receipt():
-        if ".segments.parquet" not in receipt.files or not receipt.counts.dropped:
-            continue
-        table = artifact.read_table(receipt.shard, ".segments.parquet", columns=["key", "cue", "kept", "reason"])
-        whole = (table["cue"].to_numpy() < 0) & ~table["kept"].to_numpy()
-        reasons = np.array(table["reason"].to_pylist(), dtype=object)
-        for reason in sorted(set(reasons[whole]) & receipt.counts.dropped.keys()):
-            if reason in samples or len(samples) < MOST_REASONS:
-                rows = np.flatnonzero(whole & (reasons == reason))
-                samples.setdefault(reason, Sample(each, seed)).add(receipt.shard, table["key"].to_numpy()[rows], rows)
-    return samples
+RowsOf = Callable[[Artifact, int], tuple[Int64, Int64, NDArray[np.object_]]]
+"""From an artifact and a shard to the key of each row of a table, the rows to sample, and the reason of each row."""
 
 
-def _whole(artifact: Artifact, sample: Sample) -> Iterator[Lost]:
+def _all_rows(artifact: Artifact, shard: int) -> tuple[Int64, Int64, NDArray[np.object_]]:
+    """All rows of what `cut` left out."""
+    columns = ["recording", "cue", "start_samples", "reason"]
+    table = artifact.read_table(shard, ".dropped.parquet", columns=columns)
+    recording, cue, start = (table[name].to_numpy().astype(np.int64) for name in columns[:3])
+    reasons = np.array(table["reason"].to_pylist(), dtype=object)
+    return recording ^ (cue << 40) ^ start, np.arange(len(table)), reasons
+
+
+def _whole(artifact: Artifact, shard: int) -> tuple[Int64, Int64, NDArray[np.object_]]:
+    """The recordings that an alignment refused whole: segments with cue -1, but untranscribed speech."""
+    table = artifact.read_table(shard, ".segments.parquet", columns=["key", "cue", "kept", "reason"])
+    reasons = np.array(table["reason"].to_pylist(), dtype=object)
+    dropped = list(artifact.receipt_of(shard).counts.dropped)
+    refused = (table["cue"].to_numpy() < 0) & ~table["kept"].to_numpy() & np.isin(reasons, dropped)
+    return table["key"].to_numpy(), np.flatnonzero(refused), reasons
+
+
+def _refused(artifact: Artifact, sample: Sample) -> Iterator[Lost]:
     for shard, rows in sample.by_shard().items():
         for row in artifact.read_table(shard, ".segments.parquet").take(rows).to_pylist():
             span = ClipSpan(f"r{shard}-{row['key']}", row["key"], row["start_samples"], row["end_samples"])

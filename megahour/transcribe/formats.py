@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from megahour.corpus.interchange.subtitles import stamp
+from megahour.decode.nbest import as_items
 from megahour.transcribe.recogniser import TimedWord
 from megahour.transcribe.session import PieceTexts, Transcription
 
@@ -88,8 +89,7 @@ def word_dict(word: TimedWord) -> dict[str, Any]:
 
 
 def _texts_dict(piece: PieceTexts) -> dict[str, Any]:
-    texts = [{"text": text, "total": round(total, 4), **parts} for text, total, parts in piece.texts]
-    return {"start": round(piece.start_s, 3), "end": round(piece.end_s, 3), "texts": texts}
+    return {"start": round(piece.start_s, 3), "end": round(piece.end_s, 3), "texts": as_items(piece.texts)}
 
 
 def ctm(transcript: Transcription) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.kinds import kind_of, makers_of
 from megahour.core.store import Artifact
+from megahour.decode.nbest import Text
 from megahour.decode.params import DecodeParams
 from megahour.decode.token_search import TokenReading, TokenSearcher
 from megahour.features.frontend import FrontEnd, Rows
@@ -28,7 +29,7 @@ from megahour.transcribe.word_times import phone_spans, word_spans
 from megahour.units.tokens import MARK, Span, spelled_words
 
 if TYPE_CHECKING:
-    from megahour.decode.search import Hypothesis, Searcher, Text
+    from megahour.decode.search import Hypothesis, Searcher
 
 Float32 = NDArray[np.float32]
 
@@ -47,7 +48,7 @@ class TimedWord:
     confidence: float | None = None
 
 
-class Recognised(NamedTuple):
+class PieceReading(NamedTuple):
     """What a model hears in a piece of speech.
 
     tags: probabilities (N,) of `Recogniser.tags`; None if the model predicts none or there are no frames. texts: the
@@ -162,20 +163,20 @@ class Recogniser:
         """
         return self.recognise(rows, start_s).words
 
-    def recognise(self, rows: Rows, start_s: float = 0.0) -> Recognised:
+    def recognise(self, rows: Rows, start_s: float = 0.0) -> PieceReading:
         """Words, tags and texts of a piece. See `words`."""
         outputs = self._outputs(rows)
         log_probs = next(iter(outputs.values()))
         if not len(log_probs):
-            return Recognised([])
+            return PieceReading([])
         tags = np.exp(outputs["tags"][0]) if "tags" in outputs else None
         most = self.parts.search.nbest
         if self.searcher is not None:
             words = self.words_of_graph(self.searcher(log_probs), log_probs, start_s)
-            return Recognised(words, tags, self.searcher.texts(log_probs, most) if most else ())
+            return PieceReading(words, tags, self.searcher.texts(log_probs, most) if most else ())
         readings = self._readings(log_probs)
         words = self.words_of_tokens(readings[0].path, start_s)
-        return Recognised(words, tags, self.speller.texts(readings, most) if most else ())
+        return PieceReading(words, tags, self.speller.texts(readings, most) if most else ())
 
     def spelled(self, output: Float32, start_s: float = 0.0) -> list[TimedWord]:
         """Words from the output of `log_posteriors`, for a token model without a graph."""

@@ -6,12 +6,13 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import BinaryIO, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from megahour.core.errors import BadRecord
+from megahour.decode.nbest import Text
 from megahour.transcribe.decoded import decoded_blocks, sample_blocks
 from megahour.transcribe.latency import StreamMeter
 from megahour.transcribe.live import checked_blocks, live_blocks
@@ -19,9 +20,6 @@ from megahour.transcribe.parts import parts_of
 from megahour.transcribe.pieces import USUAL_ENDS, Cutter, EndRules, SpeechPiece
 from megahour.transcribe.recogniser import Recogniser, TimedWord
 from megahour.transcribe.streaming import USUAL, ChunkLengths, PieceStream, StreamPlan, plan_of
-
-if TYPE_CHECKING:
-    from megahour.decode.search import Text
 
 MOST_WHOLE_S = 600.0  # as `longest`; the memory of attention grows with the square of the length: an hour takes 16 GB
 UPDATE_S = 0.5  # audio between two partial results of a stream

@@ -226,9 +226,9 @@ def plan_files(source: str, shard_bytes: int, pairing: Pairing = "name", transcr
         )
     read = {*archives, *(_below(listing.root, transcripts) if transcripts else ())}
     unread = unread_files(listing.sizes.keys() - read, groups)
-    part = -(-len(unread) // len(specs))
-    for n, spec in enumerate(specs[: -(-len(unread) // max(part, 1))]):
-        spec["unread"] = unread[n * part : (n + 1) * part]
+    part = max(1, -(-len(unread) // len(specs)))
+    for spec, start in zip(specs, range(0, len(unread), part), strict=False):
+        spec["unread"] = unread[start : start + part]
     broken = [path for path in listing.broken if path.lower().endswith(WANTED) or not split_suffix(path)[1]]
     others = {BROKEN: len(listing.broken) - len(broken)} if len(broken) < len(listing.broken) else {}
     if others := {**({HIDDEN: listing.hidden} if listing.hidden else {}), **listing.unread, **others}:

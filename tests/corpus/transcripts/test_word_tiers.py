@@ -99,7 +99,7 @@ def test_elans_tiers_of_speakers_without_translations() -> None:
 
 
 def test_elans_texts_below_a_tier_of_numbers() -> None:
-    """As corpora from Toolbox have them: `ref@Ann` has the times, `text@Ann` what was said."""
+    """Corpora from Toolbox keep the times in `ref@Ann` and the words in `text@Ann`."""
     tiers = (
         f'<TIER TIER_ID="ref@Ann">{timed("r1", "ts1", "ts3", "ann.001")}{timed("r2", "ts4", "ts6", "ann.002")}</TIER>'
     )
