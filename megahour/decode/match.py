@@ -8,6 +8,7 @@ from typing import Any
 from megahour.core.errors import ConfigError
 from megahour.core.kinds import makers_of
 from megahour.core.store import Artifact
+from megahour.decode.params import DecodeParams
 from megahour.models.configuration import normalisation, read_config
 
 Inputs = Mapping[str, Artifact]
@@ -42,6 +43,23 @@ def check_match(inputs: Inputs) -> None:
     if len(set(digests.values())) > 1:
         remedy = "train the model and make the graph with the same units"
         raise ConfigError(f"different units: {digests}", where="decode", remedy=remedy)
+
+
+def with_tuned_scale(p: DecodeParams, inputs: Inputs) -> DecodeParams:
+    """`p` with the best scale of the input `tuned`, if given: of `acoustic_scale` with a graph, else of `lm_scale`.
+
+    Raises ConfigError: `tuned` tried no scales, or those of the other kind of decoding.
+    """
+    if "tuned" not in inputs:
+        return p
+    tuned, name = inputs["tuned"], "acoustic_scale" if "graph" in inputs else "lm_scale"
+    if "best_scale" not in tuned.summary:
+        what = "the decoding for `tuned` tried no scales"
+        raise ConfigError(what, where=tuned.url, remedy="run that step with `scales`")
+    if (found := tuned.summary.get("scales_of", "acoustic_scale")) != name:
+        what = f"the decoding for `tuned` tried values of {found}, not of {name}"
+        raise ConfigError(what, where=tuned.url, remedy="decode both with a graph, or both without one")
+    return p.model_copy(update={name: float(tuned.summary["best_scale"])})
 
 
 def check_graph_lm(inputs: Inputs) -> None:

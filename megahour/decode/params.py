@@ -41,7 +41,7 @@ class DecodeParams(Params):
     model_name: str = "model"
     """Name of the model in the hypotheses."""
     acoustic_scale: float = Field(1.0, gt=0)
-    """Weight of the acoustic scores. The input `tuned` replaces it."""
+    """With a graph: weight of the acoustic scores. The input `tuned` replaces it."""
     prior_scale: float = Field(1.0, ge=0)
     """Weight of the senone priors that posteriors are divided by. CTC graphs use none."""
     beam: float = Field(14.0, gt=0)
@@ -52,7 +52,8 @@ class DecodeParams(Params):
     """With a graph: smallest number of active paths per frame, also outside `beam`; never more than `max_active`. Set
     both alike (1000), and a frame costs the same however unsure the model is, so that `megahour plan` has a law."""
     scales: list[float] = Field([])
-    """Acoustic scales to try on `sets`, which must not be the test set. The summary names the best one."""
+    """Values to try on `sets`, which must not be the test set: of `acoustic_scale` with a graph, of `lm_scale` without
+    one. The summary names the best."""
     beams: int = Field(4, ge=1, le=256, json_schema_extra=LATER)
     """Without a graph: number of hypotheses kept per utterance. 1 is greedy and the fastest."""
     ctc_search: Literal["best-path", "prefixes"] = Field("best-path", json_schema_extra=LATER)
@@ -60,8 +61,9 @@ class DecodeParams(Params):
     beam search, which sums over all paths of a text and is a little more accurate. A language model, hot words, `nbest`
     and `attention_weight` always use prefixes."""
     lm_scale: float = Field(0.5, ge=0, json_schema_extra=LATER)
-    """Without a graph: weight of the language model's log probability (input `lm`). Tune it on a held-out set together
-    with `word_bonus`: higher for text like the language model's, lower for a model trained on much text."""
+    """Without a graph: weight of the language model's log probability (input `lm`). The input `tuned` replaces it. Tune
+    it on a held-out set with `scales`: higher for text like the language model's, lower for a model trained on much
+    text."""
     word_bonus: float = Field(0.0, json_schema_extra=LATER)
     """Without a graph: score added per word, in nats (per token with a language model of tokens). Raise it when words
     are missing, as happens with a high `lm_scale`."""

@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from megahour.batches.ragged import frames_of
-from megahour.core.errors import ConfigError
 from megahour.core.schemas import CONFIDENCE, HYPOTHESES, TAG
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
@@ -22,6 +21,7 @@ from megahour.corpus.text.edit_distance import align
 from megahour.decode.build import read_graph
 from megahour.decode.graph import to_kaldifst
 from megahour.decode.lattice_search import LatticeSearcher, composed_graph
+from megahour.decode.match import with_tuned_scale
 from megahour.decode.nbest import Text, as_items
 from megahour.decode.params import DecodeParams
 from megahour.decode.search import Hypothesis, Searcher, SearchOptions
@@ -67,7 +67,7 @@ def decode_shard(
         for row in rows:
             yield row, stack(values.row(row), 0, mean, inv_std, size)
 
-    scales, search, together = _search(p, inputs)
+    scales, search, together = _search(with_tuned_scale(p, inputs), inputs)
     listed: list[str] = []
     lattices: list[LatticeRow] = []
     keys, texts = table["key"].to_numpy(), table["text"]
@@ -125,19 +125,21 @@ def _count(out: ShardWriter, p: DecodeParams, scales: Sequence[float], found: Se
 
 
 def _search(p: DecodeParams, inputs: Mapping[str, Artifact]) -> tuple[list[float], Search, int]:
-    """The acoustic scales, the search, and how many utterances to pass it at a time.
+    """The scales to try, the search, and how many utterances to pass it at a time.
 
-    The search gives a hypothesis per scale, or the error, for each utterance.
+    The search gives a hypothesis per scale, or the error, for each utterance. The first scale's hypotheses are kept.
     """
     if "graph" not in inputs:
         from megahour.decode.token_search import TOGETHER  # graphs need no torch
 
-        tokens = _token_searcher(inputs, p)
+        scales = [p.lm_scale, *(scale for scale in p.scales if scale != p.lm_scale)]
+        tokens = [_token_searcher(inputs, p.model_copy(update={"lm_scale": scale})) for scale in scales]
 
         def spell(outputs: Sequence[Float32]) -> list[list[Hypothesis] | ValueError]:
-            return [each if isinstance(each, ValueError) else [_spelled(tokens, each, p)] for each in tokens(outputs)]
+            found = zip(*(searcher(outputs) for searcher in tokens), strict=True)
+            return [_spelled(tokens[0], readings, p) for readings in found]
 
-        return [p.acoustic_scale], spell, TOGETHER
+        return scales, spell, TOGETHER
     searchers = _searchers(p, inputs)
     blank = bool(read_config(inputs["model"]).get("tokens"))
 
@@ -159,13 +161,20 @@ def _token_searcher(inputs: Mapping[str, Artifact], p: DecodeParams) -> TokenSea
     return TokenSearcher(config, module, p, inputs)
 
 
-def _spelled(tokens: TokenSearcher, readings: Sequence[TokenReading], p: DecodeParams) -> Hypothesis:
-    """A hypothesis from `readings`, best first."""
-    best = readings[0]
-    words = tuple(word.text for word in tokens.words(best.path.labels))
-    sure = confidence(best.path.labels, best.path.chances, blank=True)
-    nbest = tokens.texts(readings, p.nbest) if p.nbest else ()
-    return Hypothesis(words, best.score, best.path.labels, final=True, nbest=nbest, confidence=sure)
+def _spelled(
+    tokens: TokenSearcher, found: Sequence[list[TokenReading] | ValueError], p: DecodeParams
+) -> list[Hypothesis] | ValueError:
+    """A hypothesis from each scale's readings of an utterance, best first, or the error."""
+    hypotheses = []
+    for readings in found:
+        if isinstance(readings, ValueError):
+            return readings
+        best = readings[0]
+        words = tuple(word.text for word in tokens.words(best.path.labels))
+        sure = confidence(best.path.labels, best.path.chances, blank=True)
+        nbest = tokens.texts(readings, p.nbest) if p.nbest else ()
+        hypotheses.append(Hypothesis(words, best.score, best.path.labels, final=True, nbest=nbest, confidence=sure))
+    return hypotheses
 
 
 def _with_each(
@@ -192,11 +201,6 @@ def _searchers(p: DecodeParams, inputs: Mapping[str, Artifact]) -> dict[float, S
     graph, about = read_graph(inputs["graph"])
     fst = to_kaldifst(graph.fst)
     chosen = p.acoustic_scale
-    if "tuned" in inputs:
-        if "best_scale" not in inputs["tuned"].summary:
-            what = "the decoding for `tuned` tried no scales"
-            raise ConfigError(what, where=inputs["tuned"].url, remedy="run that step with `scales`")
-        chosen = float(inputs["tuned"].summary["best_scale"])
     prior_scale = p.prior_scale if about["priors"] is not None else 0.0
     options = SearchOptions(p.beam, p.max_active, chosen, prior_scale, p.min_active)
     searchers = {

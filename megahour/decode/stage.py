@@ -51,7 +51,7 @@ class Decode(Stage[DecodeParams]):
     Without `graph`, a transducer or CTC model spells words in its tokens; the optional input `lm` is a language model
     of words or of these tokens. With `graph`, `lm` replaces `graph_lm`, the small language model that the graph was
     made from, during the search; it may be too large to be compiled into a graph. A run with `scales` on a held-out set
-    can be the input `tuned` of the run on the test set.
+    can be the input `tuned` of the run on the test set: it weighs the acoustics against the graph, or `lm`.
     """
 
     name = "decode"
@@ -67,9 +67,15 @@ class Decode(Stage[DecodeParams]):
     )
 
     def check(self, p: DecodeParams, roles: Collection[str]) -> None:
-        if "graph" not in roles and (p.scales or {"units", "tuned"} & set(roles)):
-            what = "`scales`, `tuned` and `units` apply only to decoding with a graph"
+        if "graph" not in roles and "units" in roles:
+            what = "`units` applies only to decoding with a graph"
             raise ConfigError(what, where=self.name, remedy=makers_of(("graph",)))
+        if not {"graph", "lm"} & set(roles) and (p.scales or "tuned" in roles):
+            what = "`scales` and `tuned` need something to weigh: the input `graph`, or without one `lm`"
+            raise ConfigError(what, where=self.name, remedy=makers_of(("graph", "lm")))
+        if wrong := [scale for scale in p.scales if scale < 0 or ("graph" in roles and scale == 0)]:
+            what = f"scales: {wrong[0]:g}"
+            raise ConfigError(what, where=self.name, remedy="try values above 0; without a graph also 0")
         if p.lattice and "graph" not in roles:
             what = "`lattice` applies only to decoding with a graph"
             raise ConfigError(what, where=self.name, remedy=makers_of(("graph",)))
@@ -90,12 +96,13 @@ class Decode(Stage[DecodeParams]):
             raise ConfigError(what, where=self.name, remedy="give both, or neither")
 
     def plan(self, p: DecodeParams, inputs: Inputs) -> list[Task]:
-        from megahour.decode.match import check_features, check_graph_lm, check_match
+        from megahour.decode.match import check_features, check_graph_lm, check_match, with_tuned_scale
         from megahour.features.sets import tasks_of_sets
 
         check_match(inputs)
         check_graph_lm(inputs)
         check_features(inputs)
+        with_tuned_scale(p, inputs)
         config = read_config(inputs["model"])
         tag_number(config, p.tell, where=inputs["model"].url)
         _chunk(p, config, where=inputs["model"].url)
@@ -142,6 +149,8 @@ class Decode(Stage[DecodeParams]):
             rates = {scale: numbers[f"errors_at_{scale:g}"] / words for scale in sorted(p.scales)}
             summary["wer_by_scale"] = {f"{scale:g}": round(rate, 6) for scale, rate in rates.items()}
             summary["best_scale"] = min(rates, key=lambda scale: (rates[scale], scale))
+            if "graph" not in inputs:
+                summary["scales_of"] = "lm_scale"
         return summary
 
 

@@ -10,6 +10,7 @@ import yaml
 
 from megahour.core.errors import ConfigError
 from megahour.core.store import RESOLVED, Artifact
+from megahour.decode.match import with_tuned_scale
 from megahour.decode.params import DecodeParams
 from megahour.transcribe.bundle import PRECISIONS, Bundle
 
@@ -123,9 +124,7 @@ def _of_decode(step: Mapping[str, Any], made: Mapping[str, Mapping[str, Any]], n
     search = DecodeParams.model_validate(
         {key: value for key, value in step.items() if key in DecodeParams.model_fields}
     )
-    if "tuned" in inputs:
-        scale = Artifact(inputs["tuned"]).summary["best_scale"]
-        search = search.model_copy(update={"acoustic_scale": float(scale)})
+    search = with_tuned_scale(search, {role: Artifact(url) for role, url in inputs.items()})
     graph = made.get(inputs.get("graph", ""), {}).get("inputs", {})
     lexicon, units = graph.get("lexicon", ""), graph.get("units", "")
     return RecogniserParts(

@@ -316,7 +316,7 @@ def test_a_model_of_tokens_is_decoded_without_a_graph(
     manifest = run_stage(Decode(), DecodeParams(beams=beams), inputs, output, engine, work=tmp_path)
     assert texts(output) == EXPECTED
     assert manifest.counts == Counts(10, 8, 0, {"too-short": 2})
-    with pytest.raises(ConfigError, match="apply only to decoding with a graph"):
+    with pytest.raises(ConfigError, match="need something to weigh"):
         run_stage(Decode(), DecodeParams(scales=[1.0]), inputs, output, engine, work=tmp_path)
     with pytest.raises(ConfigError, match="which need a graph"):
         run_stage(Decode(), DecodeParams(), roles(made, "features", "model"), output, engine, work=tmp_path)
@@ -640,6 +640,28 @@ def test_a_frame_of_a_lattice_is_a_row_of_the_model_in_whole_samples(made: dict[
         exported.closed(Artifact(tmp_path / "hypotheses"), [out.commit()], "decode", {})
     found = [row.frame_s for row in read_rows(Artifact(tmp_path / "hypotheses"), 0)]
     assert found == [pytest.approx(4 * 220 / 22_050)] * 4
+
+
+def test_without_a_graph_scales_are_those_of_the_language_model(
+    made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
+) -> None:
+    """At a weight of 50 the language model outvotes the acoustics."""
+    inputs = roles(made, "features", "model", prefix="ctc_") | {"lm": made["lm"]}
+    tuned, output = Artifact(tmp_path / "tuned"), Artifact(tmp_path / "hypotheses")
+    p = DecodeParams(sets=["tune"], scales=[50.0, 0.1])
+    summary = run_stage(Decode(), p, inputs, tuned, engine, work=tmp_path).summary
+    assert (summary["best_scale"], summary["scales_of"]) == (0.1, "lm_scale")
+    assert summary["wer_by_scale"]["0.1"] == 0.0 < summary["wer_by_scale"]["50"]
+    outvoted = DecodeParams(lm_scale=50.0)
+    run_stage(Decode(), outvoted, inputs, Artifact(tmp_path / "outvoted"), engine, work=tmp_path)
+    assert texts(Artifact(tmp_path / "outvoted")) != EXPECTED
+    run_stage(Decode(), outvoted, {**inputs, "tuned": tuned}, output, engine, work=tmp_path)
+    assert texts(output) == EXPECTED
+    graph = roles(made, "features", "model", "graph", prefix="ctc_") | {"tuned": tuned}
+    with pytest.raises(ConfigError, match="values of lm_scale, not of acoustic_scale"):
+        run_stage(Decode(), DecodeParams(), graph, output, engine, work=tmp_path)
+    with pytest.raises(ConfigError, match=r"scales: -1"):
+        run_stage(Decode(), DecodeParams(scales=[-1.0]), inputs, output, engine, work=tmp_path)
 
 
 def test_the_best_scale_has_the_fewest_errors_and_is_the_smallest_of_equal_ones(made: dict[str, Artifact]) -> None:
