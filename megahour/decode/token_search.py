@@ -111,7 +111,10 @@ class TokenSearcher:
         texts: dict[str, TokenReading] = {}
         for reading in readings:
             texts.setdefault(" ".join(word.text for word in self.words(reading.path.labels)), reading)
-        return tuple((text, each.score, each.parts()) for text, each in islice(texts.items(), most))
+        listed = [(text, each.score, each.parts()) for text, each in islice(texts.items(), most)]
+        if self._fusion is None:  # which would have counted them
+            listed = [(text, score, parts | {"words": len(text.split())}) for text, score, parts in listed]
+        return tuple(listed)
 
     def _of_transducer(self, encoded: Sequence[Float32]) -> list[list[TokenReading]]:
         assert self._transducer is not None

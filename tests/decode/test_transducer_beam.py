@@ -96,6 +96,17 @@ def test_a_batch_and_parts_change_nothing(inputs: dict[str, Artifact]) -> None:
         assert stream.path.score == pytest.approx(found[0].path.score, abs=1e-5)
 
 
+def test_listed_texts_count_their_words_also_when_nothing_is_fused(inputs: dict[str, Artifact]) -> None:
+    config, module = model({"transducer": 1.0}, "stateless")
+    for given in ({}, inputs):
+        search = TokenSearcher(config, module, DecodeParams(beams=WIDE, nbest=WIDE), given)
+        (found,) = search([encoded()])
+        assert not isinstance(found, ValueError)
+        listed = search.texts(found, WIDE)
+        assert max(len(text.split()) for text, _, _ in listed) > 1
+        assert all(parts["words"] == len(text.split()) for text, _, parts in listed)
+
+
 @pytest.mark.parametrize("head", ["ctc", "transducer"])
 def test_attention_sorts_the_texts_once_more(head: str) -> None:
     """Score = ln p of head + weight · ln p of the attention decoder, token by token and then the end."""
