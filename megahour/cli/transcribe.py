@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from megahour.transcribe.channels import Channel
     from megahour.transcribe.latency import StreamMeter
     from megahour.transcribe.pieces import EndRules
     from megahour.transcribe.recogniser import Recogniser
@@ -49,7 +50,18 @@ class Asked:
     whole: bool
     rate_hz: int
     chunks: ChunkLengths | None
-    channel: int
+    channel: Channel
+
+
+class ChannelNumber(click.ParamType):  # type: ignore[type-arg]
+    """The number of a channel, or `each`."""
+
+    name = "N|each"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Channel:
+        from megahour.transcribe.channels import EACH
+
+        return EACH if value == EACH else click.IntRange(0).convert(value, param, ctx)
 
 
 @click.command("transcribe")
@@ -66,9 +78,10 @@ class Asked:
 @click.option("--rate-hz", default=0, help="Standard input is raw 16-bit mono audio at this sampling rate.")
 @click.option(
     "--channel",
-    type=click.IntRange(0),
+    type=ChannelNumber(),
     default=0,
-    help="Transcribe this channel of each file, such as one of the two people on a call. 0: their mix.",
+    help="Transcribe this channel of each file, such as one of the two people on a call. each: every channel by "
+    "itself, in one transcript that names it. 0: their mix.",
 )
 @end_options
 @click.option(
@@ -242,13 +255,14 @@ def _write(target: Path, text: str) -> None:
 
 
 def _transcribe(recogniser: Recogniser, path: str, asked: Asked) -> Transcription:
+    from megahour.transcribe.channels import transcribe_channel
     from megahour.transcribe.live import UNSENT
     from megahour.transcribe.session import transcribe
 
-    how: dict[str, Any] = {"ends": asked.ends, "whole": asked.whole, "chunks": asked.chunks, "channel": asked.channel}
+    how: dict[str, Any] = {"ends": asked.ends, "whole": asked.whole, "chunks": asked.chunks}
     if path != PIPE:
         with _opened(path) as file:
-            return transcribe(file, recogniser, name=path, **how)
+            return transcribe_channel(file, recogniser, asked.channel, name=path, **how)
     if asked.rate_hz:
         transcript = transcribe(sys.stdin.buffer, recogniser, name="stdin", rate_hz=asked.rate_hz, **how)
         if not transcript.seconds:
@@ -258,7 +272,7 @@ def _transcribe(recogniser: Recogniser, path: str, asked: Asked) -> Transcriptio
         shutil.copyfileobj(sys.stdin.buffer, kept)
         kept.seek(0)
         try:
-            return transcribe(kept, recogniser, name="stdin", **how)
+            return transcribe_channel(kept, recogniser, asked.channel, name="stdin", **how)
         except BadRecord as bad:
             hint = "; of raw 16-bit samples give their sampling rate with --rate-hz"
             raise BadRecord(bad.reason, f"{bad.detail}{hint * (bad.reason == 'unreadable-audio')}") from bad

@@ -18,10 +18,11 @@ from aiohttp import web
 from megahour.core.errors import BadRecord, nearest
 from megahour.listen.limits import Limits
 from megahour.listen.live import GoneAway
+from megahour.transcribe.channels import EACH, Channel, transcribe_channel
 from megahour.transcribe.formats import FORMATS
 from megahour.transcribe.pieces import EndRules
 from megahour.transcribe.recogniser import Recogniser
-from megahour.transcribe.session import Transcription, transcribe
+from megahour.transcribe.session import Transcription
 
 LOOK_S = 0.5  # between two checks whether the client is still connected
 ASKED = ("format", "name", "channel")
@@ -73,8 +74,8 @@ class Uploads:
             await self._spool(request, file)
             given = cast(BinaryIO, upload)
             watch = functools.partial(self._watch, upload, time.monotonic() + self._limits.work_s)
-            how: dict[str, Any] = {"name": name, "ends": self._ends, "channel": channel, "watch": watch}
-            work = functools.partial(transcribe, given, self._recogniser, **how)
+            how: dict[str, Any] = {"name": name, "ends": self._ends, "watch": watch}
+            work = functools.partial(transcribe_channel, given, self._recogniser, channel, **how)
             running = asyncio.get_running_loop().run_in_executor(self._threads, work)
             running.add_done_callback(lambda end: end.cancelled() or end.exception())  # unawaited when the server ends
             while not (await asyncio.wait({running}, timeout=LOOK_S))[0]:
@@ -132,14 +133,17 @@ class Uploads:
             raise GoneAway from None
 
 
-def _asked(request: web.Request) -> tuple[str, str, int]:
+def _asked(request: web.Request) -> tuple[str, str, Channel]:
     """The format, name and channel of a request's query. Raises HTTPBadRequest for anything else in it."""
     query = request.query
     if unknown := next((name for name in query if name not in ASKED), None):
         raise web.HTTPBadRequest(text=f"unknown parameter {unknown[:50]!r}{nearest(unknown, ASKED)}\n")
     if (form := query.get("format", "json")) not in FORMATS:
         raise web.HTTPBadRequest(text=f"format {form[:50]!r}: use one of {', '.join(FORMATS)}\n")
-    channel = query.get("channel", "0")
+    channel, name = query.get("channel", "0"), query.get("name", "")[:200]
+    if channel == EACH:
+        return form, name, EACH
     if not (channel.isascii() and channel.isdigit() and len(channel) < 4):
-        raise web.HTTPBadRequest(text=f"channel {channel[:50]!r}: give its number, from 1; 0 is the mix of all\n")
-    return form, query.get("name", "")[:200], int(channel)
+        what = "give its number, from 1; 0 is the mix of all; or each"
+        raise web.HTTPBadRequest(text=f"channel {channel[:50]!r}: {what}\n")
+    return form, name, int(channel)

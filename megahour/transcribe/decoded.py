@@ -35,6 +35,13 @@ def decoded_blocks(file: BinaryIO, rate_hz: int, remarks: list[str], channel: in
     remarks += [*decoder.stats.remarks, *_too_loud(decoder.stats)]
 
 
+def channels_of(file: BinaryIO, rate_hz: int) -> int:
+    """Number of channels of a seekable file, which is rewound. Raises BadRecord: the file cannot be decoded."""
+    channels = Decoder(file, rate_hz, limits=LIMITS, channels="split").channels_out
+    file.seek(0)
+    return channels
+
+
 def played_blocks(file: BinaryIO, rate_hz: int, remarks: list[str]) -> Iterator[NDArray[np.float32]]:
     """`decoded_blocks` in blocks of a tenth of a second at most, as a microphone would send them."""
     step = round(rate_hz * BLOCK_S)

@@ -39,13 +39,14 @@ class TimedWord:
     """A word, its start and end in seconds (None if the model cannot tell), and an acoustic confidence.
 
     confidence: mean posterior of the path's labels over the word's frames, 0 to 1; for CTC without frames of blanks. It
-    is not a probability that the word is right.
+    is not a probability that the word is right. channel: of the file, if every channel was heard by itself; else 0.
     """
 
     text: str
     start_s: float | None = None
     end_s: float | None = None
     confidence: float | None = None
+    channel: int = 0
 
 
 class PieceReading(NamedTuple):

@@ -30,11 +30,15 @@ TagsOfPiece = tuple[int, NDArray[np.float32]]
 
 @dataclass(frozen=True)
 class PieceTexts:
-    """The most likely texts of a piece of speech, best first: each with its score in nats, and the score's parts."""
+    """The most likely texts of a piece of speech, best first: each with its score in nats, and the score's parts.
+
+    channel: as of `TimedWord`.
+    """
 
     start_s: float
     end_s: float
     texts: tuple[Text, ...]
+    channel: int = 0
 
 
 @dataclass

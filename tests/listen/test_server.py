@@ -81,6 +81,9 @@ def test_each_side_of_a_call_is_transcribed(tmp_path: Path) -> None:
         answer = await client.post("/transcribe?channel=2", data=file.getvalue())
         made = await answer.json()
         assert (made["text"], made["channel"], made["model"]) == (expected, 2, "trained")
+        answer = await client.post("/transcribe?channel=each", data=file.getvalue())
+        words = (await answer.json())["words"]
+        assert " ".join(word["word"] for word in words if word["channel"] == 2) == expected
 
     served(recogniser, talk, limits=Limits())
 

@@ -156,6 +156,14 @@ def test_one_channel_of_two(tmp_path: Path) -> None:
         CliRunner().invoke(command, [str(tmp_path / "call.wav"), *asked, "--channel", "2", "--format", "ctm"]).output
     )
     assert {line.split()[1] for line in sides.splitlines()} == {"2"}
+    both = [*asked, "--channel", "each", "--format", "ctm"]
+    lines = CliRunner().invoke(command, [str(tmp_path / "call.wav"), *both]).output.splitlines(keepends=True)
+    assert "".join(line for line in lines if line.split()[1] == "2") == sides
+    assert {line.split()[1] for line in lines} == {"1", "2"}
+    alone = CliRunner().invoke(command, ["-", *asked, "--channel", "each"], input=(tmp_path / "other.wav").read_bytes())
+    assert alone.output == heard, "a file with one channel is as usual"
+    wrong = CliRunner().invoke(command, [str(tmp_path / "call.wav"), *asked, "--channel", "left"]).output
+    assert "Invalid value for '--channel': 'left' is not" in wrong
     none = CliRunner().invoke(command, [str(tmp_path / "call.wav"), *asked, "--channel", "3"])
     assert "no-such-channel: channel 3 of 2" in none.output
     live = CliRunner().invoke(command, ["-", *asked, "--channel", "1", "--rate-hz", "8000"], input=b"")
@@ -179,7 +187,7 @@ def test_a_warning_counts_the_words_that_a_ctm_leaves_out(tmp_path: Path) -> Non
     soundfile.write(tmp_path / "a.wav", voice(0.2, 1), 8000)
     asked = [str(tmp_path / "a.wav"), "--model", model(tmp_path / "model", "tdnn").url, "--format"]
     made = Transcription("a.wav", "", 0.2, [TimedWord("one"), TimedWord("two", 0.0, 0.1, 0.5)])
-    with patch("megahour.transcribe.session.transcribe", return_value=made):
+    with patch("megahour.transcribe.channels.transcribe", return_value=made):
         assert (
             "a.wav: 1 words have no times and are not in the CTM" in CliRunner().invoke(command, [*asked, "ctm"]).output
         )

@@ -10,6 +10,7 @@ import pytest
 import soundfile
 
 from megahour.core.errors import ConfigError
+from megahour.transcribe.channels import merged
 from megahour.transcribe.formats import as_json, ctm, srt, text, vtt
 from megahour.transcribe.live import live_blocks
 from megahour.transcribe.recogniser import TimedWord
@@ -60,6 +61,27 @@ def test_the_channel_that_was_heard_is_named() -> None:
     made.channel = 2
     assert ctm(made) == "my_talk.wav 2 0.000 0.250 a 0.9\n"
     assert json.loads(as_json(made))["channel"] == 2
+
+
+def test_lines_and_words_of_several_channels_name_theirs() -> None:
+    """A person is interrupted: subtitles are those of one voice each."""
+    one = Transcription("call.wav", "student", 2.0, [TimedWord("a", 0.0, 0.3, 1.0), TimedWord("<b>", 0.5, 0.9, 1.0)])
+    other = Transcription("call.wav", "student", 2.5, [TimedWord("c", 0.4, 0.6, 1.0)], ["1.00 s: no path"])
+    one.channel, other.channel = 1, 2
+    one.remarks, other.remarks = ["the file ends early"], ["the file ends early", "clipped"]
+    made = merged([one, other])
+    assert text(made) == "1: a <b>\n2: c\n"
+    assert srt(made).splitlines()[1:3] == ["00:00:00,000 --> 00:00:00,900", "1: a <b>"]
+    assert "<v Channel 1>a &lt;b&gt;\n" in vtt(made)
+    assert [line.split()[1:3] for line in ctm(made).splitlines()] == [["1", "0.000"], ["1", "0.500"], ["2", "0.400"]]
+    found = json.loads(as_json(made))
+    assert [(word["word"], word["channel"]) for word in found["words"]] == [("a", 1), ("c", 2), ("<b>", 1)]
+    assert (found["text"], found["seconds"]) == ("1: a <b>\n2: c", 2.5)
+    assert "channel" not in found
+    assert found["lost"] == ["channel 2: 1.00 s: no path"]
+    assert found["remarks"] == ["the file ends early", "channel 2: clipped"]
+    one.words = [TimedWord("a"), TimedWord("b")]
+    assert text(merged([one, other])) == "1: a b\n2: c\n", "words without times are not mixed"
 
 
 def test_a_wave_from_a_pipe_has_the_samples_of_the_file() -> None:
