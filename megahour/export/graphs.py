@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from megahour.features.fbank import noise_floor
 from megahour.features.normalise import PRIOR_FRAMES, WINDOW_FRAMES
 from megahour.features.params import UNIT
 from megahour.models.conformer import KERNEL, AttentionContext, Conformer, StreamState
@@ -59,6 +60,7 @@ class FrontGraph(nn.Module):
     """A runtime's log-mel frames (B, T, F) to the encoder's input (B, T // stack, stack · F), streaming or offline.
 
     int16: the runtime's samples are int16; if the model's are in -1 … 1, whose floor is higher, energies are converted.
+    Those of a model of int16 samples have the floor of its training.
     """
 
     def __init__(self, config: Mapping[str, Any], *, int16: bool = False) -> None:
@@ -67,13 +69,21 @@ class FrontGraph(nn.Module):
         self.to_unit = TO_UNIT if int16 and config["audio"].get("scale") == "unit" else 0.0
         for name in ("mean", "inv_std"):
             self.register_buffer(name, torch.tensor(config["stats"][name], dtype=torch.float32))
+        self.audible = config["audio"].get("scale", "int16") == "int16"
+        if self.audible:
+            bank = (config["audio"][name] for name in ("low_hz", "high_hz"))
+            floor = noise_floor(int(config["audio"]["rate_hz"]), len(config["stats"]["mean"]), *bank)
+            self.register_buffer("floor", torch.tensor(floor))
         self.mean: Tensor
         self.inv_std: Tensor
+        self.floor: Tensor
 
     def forward(self, x: Tensor, moved: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
         """Encoder input, and the new offset (B, F) of the causal mean from its prior; moved: the offset before `x`."""
         if self.to_unit:
             x = (x + self.to_unit).clamp(min=FLOOR)
+        if self.audible:
+            x = torch.maximum(x, self.floor)
         x, mean = without_causal_mean(x, moved + self.prior, count)
         x = (x.half().float() - self.mean) * self.inv_std  # float16 is the stored precision
         groups = x.shape[1] // self.stack

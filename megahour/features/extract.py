@@ -13,7 +13,7 @@ from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.schemas import FEATURES, MEANS
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.features.fbank import empty_filters, log_mel, with_mirrored_ends
+from megahour.features.fbank import audible_log_mel, empty_filters, log_mel, with_mirrored_ends
 from megahour.features.normalise import CausalMean, Moments
 from megahour.features.open_shards import OpenShards
 from megahour.features.params import FeaturesParams
@@ -91,11 +91,15 @@ def _starts_again(p: FeaturesParams, key: int) -> bool:
 
 
 def energies(p: FeaturesParams, samples: NDArray[Any], rate_hz: int) -> NDArray[np.float32]:
-    """(samples,) int16, or float in the int16 scale → (T, mels) log energies, without mean subtraction."""
+    """(samples,) int16, or float in the int16 scale → (T, mels) log energies, without mean subtraction.
+
+    Of samples in -1 … 1 the floor of the logarithm is as loud as a quiet room; in the int16 scale it is raised to that.
+    """
     signal = samples.astype(np.float32) * np.float32(p.unit)
     if p.edges == "mirrored":
         signal = with_mirrored_ends(signal, rate_hz)
-    return log_mel(signal, rate_hz, p.mels, p.low_hz, p.high_hz)
+    energies_of = audible_log_mel if p.unit == 1 else log_mel
+    return energies_of(signal, rate_hz, p.mels, p.low_hz, p.high_hz)
 
 
 def check_features(features: NDArray[np.float32], key: object) -> None:

@@ -100,6 +100,36 @@ def log_mel(
     return result
 
 
+@lru_cache(maxsize=8)
+def noise_floor(rate_hz: int, mels: int = 64, low_hz: float = 20.0, high_hz: float = 0.0) -> NDArray[np.float32]:
+    """Log energies (mels,) of the quietest noise of 16-bit samples, which are -1, 0 or 1, as Kaldi's `dither` adds.
+
+    >>> bool((log_mel(np.random.default_rng(0).integers(-1, 2, 16_000)).mean(0) < noise_floor(16_000)).all())
+    True
+    """
+    bank = _bank(rate_hz, mels, low_hz, high_hz)
+    turn = 2j * np.pi * np.arange(bank.size // 2) / bank.size
+    emphasis = np.square(np.abs(1 - PREEMPHASIS * np.exp(-turn)))
+    energy = 2 / 3 * np.square(bank.window, dtype=np.float64).sum() * (emphasis @ bank.filters)
+    floor: NDArray[np.float32] = np.log(np.maximum(energy, FLOOR)).astype(np.float32)
+    floor.flags.writeable = False  # the callers share it
+    return floor
+
+
+def audible_log_mel(
+    samples: NDArray[Any], rate_hz: int, mels: int, low_hz: float, high_hz: float
+) -> NDArray[np.float32]:
+    """`log_mel` no lower than `noise_floor`, of samples in the int16 scale.
+
+    Digital silence, as of a muted side of a call or a pause cut by an editor, is twenty nats below any room otherwise.
+    A few seconds of it would shift a running mean so far that the speech beside them is not recognised, and all noise
+    above it would pass for speech. Other sounds of 16 bits are above this floor.
+    """
+    result = log_mel(samples, rate_hz, mels, low_hz, high_hz)
+    np.maximum(result, noise_floor(rate_hz, mels, low_hz, high_hz), out=result)
+    return result
+
+
 def empty_filters(rate_hz: int, mels: int, low_hz: float, high_hz: float) -> int:
     """The number of filters that no frequency of the FFT lies in. Raises ValueError as `log_mel` does.
 

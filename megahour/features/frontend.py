@@ -20,7 +20,7 @@ import soxr
 from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
-from megahour.features.fbank import WINDOW_S, frame_count, lead_samples, log_mel
+from megahour.features.fbank import WINDOW_S, audible_log_mel, frame_count, lead_samples, log_mel, noise_floor
 from megahour.features.normalise import CausalMean
 from megahour.features.params import SHIFT_S, UNIT, frame_seconds
 from megahour.features.stack import stack
@@ -168,7 +168,7 @@ class FrontEnd:
         the causal mean if the model needs it; otherwise the caller does.
         """
         if self.kind == "waveform":
-            energy = _Mels(self.rate_hz, ENERGY_MELS)  # of int16 samples
+            energy = _Mels(self.rate_hz, ENERGY_MELS, audible=True)  # of int16 samples
 
             def measured() -> Iterator[NDArray[np.float32]]:
                 for block in blocks:
@@ -177,10 +177,13 @@ class FrontEnd:
 
             yield from _samples(measured(), round(self.shift_s * self.rate_hz), self.scale)
             return
+        bank = self.rate_hz, self.mels, self.low_hz, self.high_hz
+        lowest = noise_floor(*bank) if self.scale == 1 else np.float32(-np.inf)
         causal = CausalMean(np.full(self.mels, self.prior, np.float32)) if self.kind == "stacked" and mean else None
-        mels = _Mels(self.rate_hz, self.mels, self.low_hz, self.high_hz, self.scale, mirrored=self.mirrored)
+        audible = self.scale == 1 and self.kind == "stacked"  # an imported model has the floor of its own features
+        mels = _Mels(*bank, self.scale, mirrored=self.mirrored, audible=audible)
         for mel in mels.all_of(blocks):
-            levels.append(mel.mean(axis=1).astype(np.float16))
+            levels.append(np.maximum(mel, lowest).mean(axis=1).astype(np.float16))
             yield mel if causal is None else causal.apply(mel)
 
     def shape(self, rows: Rows) -> Rows:
@@ -221,7 +224,10 @@ def blocks_of(source: Source, rate_hz: int) -> Iterator[NDArray[np.float32]]:
 
 
 class _Mels:
-    """Computes log-mel frames (N, F) of 10 ms from blocks, without seams between them."""
+    """Computes log-mel frames (N, F) of 10 ms from blocks, without seams between them.
+
+    audible: of samples in the int16 scale, no lower than the quietest noise.
+    """
 
     def __init__(
         self,
@@ -232,7 +238,9 @@ class _Mels:
         scale: float = 1.0,
         *,
         mirrored: bool = False,
+        audible: bool = False,
     ) -> None:
+        self._log_mel = audible_log_mel if audible else log_mel
         self._bank = rate_hz, mels, low_hz, high_hz
         self._scale = np.float32(scale)
         self._shift, self._length = round(SHIFT_S * rate_hz), round(WINDOW_S * rate_hz)
@@ -258,7 +266,7 @@ class _Mels:
         self._held = waiting[frames * self._shift :]
         if not frames:
             return np.zeros((0, self._bank[1]), np.float32)
-        return log_mel(waiting[: (frames - 1) * self._shift + self._length], *self._bank)
+        return self._log_mel(waiting[: (frames - 1) * self._shift + self._length], *self._bank)
 
     def _end(self) -> Rows:
         """The last frames, whose windows extend into the reflected end."""
@@ -267,7 +275,7 @@ class _Mels:
             return np.zeros((0, self._bank[1]), np.float32)
         waiting = np.pad(self._held, (self._lead, 0), mode="symmetric")
         needed = (left - 1) * self._shift + self._length - len(waiting)
-        return log_mel(np.pad(waiting, (0, max(0, needed)), mode="symmetric"), *self._bank)[:left]
+        return self._log_mel(np.pad(waiting, (0, max(0, needed)), mode="symmetric"), *self._bank)[:left]
 
 
 def _samples(blocks: Iterator[NDArray[np.float32]], shift: int, scale: float) -> Iterator[Rows]:

@@ -19,7 +19,7 @@ class Features(Stage[FeaturesParams]):
     """One task per shard of the selection, which already holds whole speakers in time order."""
 
     name = "features"
-    version = 4
+    version = 5
     params = FeaturesParams
     inputs = (Input("selection"), Input("utterances"))
 

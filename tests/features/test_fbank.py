@@ -11,8 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from megahour.features.extract import energies
 from megahour.features.fbank import _bank, frame_count, log_mel, plain_log_mel, with_mirrored_ends
+from megahour.features.frontend import _Mels
 from megahour.features.kernels import _log
+from megahour.features.params import FeaturesParams
 
 RATE_HZ = 16_000
 
@@ -74,6 +77,28 @@ def test_mirrored_ends_are_kaldis_frames_without_snip_edges(rate_hz: int, sample
 def test_silence_with_an_offset_is_silence() -> None:
     flat = log_mel(np.full(8000, 1234, np.int16))
     assert flat == pytest.approx(np.log(np.finfo(np.float32).eps))
+
+
+@pytest.mark.parametrize("offset", [0, 3, -500])
+def test_digital_silence_is_heard_as_the_quietest_room(offset: int) -> None:
+    """Of a muted side of a call; it was twenty nats below. In streams, too; the other scale has a higher floor."""
+    p, still = FeaturesParams(), np.full(RATE_HZ, offset, np.int16)
+    heard, room = energies(p, still, RATE_HZ), log_mel(np.random.default_rng(0).integers(-1, 2, RATE_HZ))
+    assert np.ptp(heard, axis=0).max() == 0.0
+    assert np.abs(heard[0] - room.mean(0)).max() < 1.0
+    mels = _Mels(RATE_HZ, p.mels, p.low_hz, p.high_hz, audible=True)
+    blocks = np.array_split(still.astype(np.float32), 7)
+    assert np.array_equal(np.concatenate([mels.push(block) for block in blocks]), heard)
+    assert (energies(FeaturesParams(scale="unit"), still, RATE_HZ) == np.log(np.finfo(np.float32).eps)).all()
+
+
+@pytest.mark.parametrize("rate_hz", [8000, 16_000, 44_100])
+def test_a_usual_recording_is_above_the_floor(rate_hz: int) -> None:
+    """Its features stay as they were, to the last bit. Of noise of a few steps of 16 bits, a few values are raised."""
+    p, usual, quiet = FeaturesParams(mels=40), voice(2.0, rate_hz), voice(2.0, rate_hz, level=100.0)
+    assert np.array_equal(energies(p, usual, rate_hz), log_mel(usual, rate_hz, 40))
+    raised = energies(p, quiet, rate_hz) - log_mel(quiet, rate_hz, 40)
+    assert 0 < (raised > 0).mean() < 0.02
 
 
 @settings(max_examples=30)

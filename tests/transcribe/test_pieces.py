@@ -57,6 +57,15 @@ def test_pieces_do_not_depend_on_blocks(config: dict[str, object], block: int) -
         np.testing.assert_allclose(one.rows, other.rows, atol=1e-5)
 
 
+@pytest.mark.parametrize("config", [CONFIG, WAVES])
+def test_a_quiet_room_beside_digital_silence_is_no_speech(config: dict[str, object]) -> None:
+    """An editor muted the first two seconds: what follows was 25 nats louder, all of it speech."""
+    samples = np.rint(talk(9.0, {4.0: 2.0}))
+    samples[:16_000] = 0
+    found = [(round(start, 1), round(end, 1)) for start, end in spans(config, cut(config, samples, 8000))]
+    assert found == [(1.8, 4.2), (5.8, 8.2)]
+
+
 def test_a_look_at_the_first_frames_does_not_set_their_level() -> None:
     """A dip near 0.5 s, after a stream's first update: with the floor of the frames before it they are no speech."""
     samples = np.random.default_rng(1).normal(0, 3000, 16_000).astype(np.float32)
