@@ -43,17 +43,20 @@ def _log_weight(place: Tensor) -> Tensor:
     return early + late
 
 
-def without_causal_mean(x: Tensor, mean: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-    """Subtract the causal mean from `x` (B, T, F); returns the result and the mean (B, F) after the last frame.
+def without_causal_mean(
+    x: Tensor, mean: Tensor, count: Tensor, floor: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Subtract the causal mean from `x` (B, T, F); returns it, and mean (B, F) and count (B,) after the last frame.
 
-    mean: the mean (B, F) before the first frame, over `count` (B,) frames.
+    mean: the mean before the first frame, over `count` frames. floor (F,): of digital silence, which is not counted.
     """
     before = (count + PRIOR_FRAMES).double()[:, None]
-    place = before + torch.arange(1, x.shape[1] + 1, device=x.device)[None, :]
+    heard = torch.ones_like(x[:, :, 0]) if floor is None else (x > floor).any(2)
+    place = before + heard.double().cumsum(1)
     share = (_log_weight(place) - _log_weight(before)).exp()[:, :, None]
-    news = x.double() / (place.clamp(max=WINDOW_FRAMES)[:, :, None] * share)
+    news = x.double() * heard[:, :, None] / (place.clamp(max=WINDOW_FRAMES)[:, :, None] * share)
     means = share * (mean.double()[:, None] + news.cumsum(1))
-    return (x.double() - means).float(), means[:, -1].float()
+    return (x.double() - means).float(), means[:, -1].float(), place[:, -1] - PRIOR_FRAMES
 
 
 class FrontGraph(nn.Module):
@@ -78,18 +81,22 @@ class FrontGraph(nn.Module):
         self.inv_std: Tensor
         self.floor: Tensor
 
-    def forward(self, x: Tensor, moved: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
-        """Encoder input, and the new offset (B, F) of the causal mean from its prior; moved: the offset before `x`."""
+    def forward(self, x: Tensor, moved: Tensor, count: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Encoder input, the new offset (B, F) of the causal mean from its prior, and the new count (B,).
+
+        moved, count: those before `x`.
+        """
         if self.to_unit:
             x = (x + self.to_unit).clamp(min=FLOOR)
         if self.audible:
             x = torch.maximum(x, self.floor)
-        x, mean = without_causal_mean(x, moved + self.prior, count)
+        floor = self.floor if self.audible else None
+        x, mean, count = without_causal_mean(x, moved + self.prior, count, floor)
         x = (x.half().float() - self.mean) * self.inv_std  # float16 is the stored precision
         groups = x.shape[1] // self.stack
         if self.stack > 1:
             x = x[:, : groups * self.stack].reshape(x.shape[0], groups, self.stack * x.shape[2])
-        return x, mean - self.prior
+        return x, mean - self.prior, count
 
 
 class OfflineGraph(nn.Module):
@@ -110,7 +117,7 @@ class OfflineGraph(nn.Module):
     def forward(self, x: Tensor, x_lens: Tensor) -> tuple[Tensor, Tensor]:
         rows = x.shape[1] // self.least
         x = functional.pad(x, (0, 0, 0, self.least))  # never too short for the convolutions; cropped below
-        features, _ = self.front(x, x.new_zeros(x.shape[0], x.shape[2]), torch.zeros_like(x_lens))
+        features, _, _ = self.front(x, x.new_zeros(x.shape[0], x.shape[2]), torch.zeros_like(x_lens))
         logits = self.encoder(features, x_lens // self.front.stack)
         return self.top(logits[:, :rows]), x_lens // self.least
 
@@ -119,15 +126,16 @@ class StreamingGraph(nn.Module):
     """Process the next chunk of streams with a Conformer whose state is packed into two caches, initially zero.
 
     The first cache holds the keys and values of L frames of N blocks. The second holds the last K - 1 frames of each
-    block's convolution and, in extra room, the rest of the state: the last inputs of the subsampling, and the offset of
-    the causal mean from its prior.
+    block's convolution and, in extra room, the rest of the state: the last inputs of the subsampling, the offset of
+    the causal mean from its prior and, if digital silence is not counted, its count.
     """
 
     def __init__(self, encoder: Conformer, config: Mapping[str, Any], top: nn.Module, *, int16: bool) -> None:
         super().__init__()
         self.front, self.encoder, self.top = FrontGraph(config, int16=int16), encoder, top
         self.units, self.blocks = encoder.head.in_features, len(encoder.blocks)
-        self.sizes = [encoder.inputs, self.units, int(config["mels"])]  # of the rest of the state
+        counted = [1] if self.front.audible else []
+        self.sizes = [encoder.inputs, self.units, int(config["mels"]), *counted]  # of the rest of the state
         self.frames = encoder.subsample * self.front.stack
 
     def _next(
@@ -137,8 +145,8 @@ class StreamingGraph(nn.Module):
 
         attention (N, B, L, 2 D), convolved (N, B, K - 1, D), others (B, sum of `sizes`), heard (B,) output frames.
         """
-        first, second, moved = torch.split(others, self.sizes, dim=1)
-        features, moved = self.front(x, moved, heard * self.frames)
+        first, second, moved, *counted = torch.split(others, self.sizes, dim=1)
+        features, moved, count = self.front(x, moved, counted[0][:, 0] if counted else heard * self.frames)
         before, rows = attention.shape[2], x.shape[1] // self.frames
         place = torch.arange(before + rows, device=x.device)
         keys, values = ([part[0] for part in torch.split(half, 1)] for half in attention.chunk(2, dim=3))
@@ -147,7 +155,8 @@ class StreamingGraph(nn.Module):
         state = StreamState([first[:, None], second[:, None]], keys, values, pieces, mask)
         logits = self.encoder.chunk(features, state, AttentionContext(before, 1))
         attention = torch.cat((torch.stack(state.keys), torch.stack(state.values)), dim=3)
-        others = torch.cat([*(tail.flatten(1) for tail in state.tails), moved], dim=1)
+        counted = [count.float()[:, None]] if counted else []
+        others = torch.cat([*(tail.flatten(1) for tail in state.tails), moved, *counted], dim=1)
         return self.top(logits), attention, torch.stack(state.convolved), others
 
 

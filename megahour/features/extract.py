@@ -13,7 +13,7 @@ from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.schemas import FEATURES, MEANS
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.features.fbank import audible_log_mel, empty_filters, log_mel, with_mirrored_ends
+from megahour.features.fbank import audible_log_mel, empty_filters, log_mel, noise_floor, with_mirrored_ends
 from megahour.features.normalise import CausalMean, Moments
 from megahour.features.open_shards import OpenShards
 from megahour.features.params import FeaturesParams
@@ -76,7 +76,7 @@ def _features(
             try:
                 samples = audio.read(row)
                 before = {"count": mean.count, "mean": mean.mean.copy()}
-                features = mean.apply(energies(p, samples, row["rate_hz"]))
+                features = mean.apply(energies(p, samples, row["rate_hz"]), lowest(p, row["rate_hz"]))
                 check_features(features, row["key"])
             except BadRecord as bad:
                 out.quarantine(row["key"], bad.reason, bad.detail, source=utterances.url)
@@ -100,6 +100,11 @@ def energies(p: FeaturesParams, samples: NDArray[Any], rate_hz: int) -> NDArray[
         signal = with_mirrored_ends(signal, rate_hz)
     energies_of = audible_log_mel if p.unit == 1 else log_mel
     return energies_of(signal, rate_hz, p.mels, p.low_hz, p.high_hz)
+
+
+def lowest(p: FeaturesParams, rate_hz: int) -> NDArray[np.float32] | None:
+    """The floor (mels,) of `energies`, for the causal mean; None in the scale of -1 … 1."""
+    return noise_floor(rate_hz, p.mels, p.low_hz, p.high_hz) if p.unit == 1 else None
 
 
 def check_features(features: NDArray[np.float32], key: object) -> None:

@@ -135,6 +135,11 @@ class FrontEnd:
         return frame_seconds(self.rate_hz)
 
     @property
+    def lowest(self) -> NDArray[np.float32] | None:
+        """The floor (F,) of log-mels in the int16 scale (`audible_log_mel`); None in the scale of -1 … 1."""
+        return noise_floor(self.rate_hz, self.mels, self.low_hz, self.high_hz) if self.scale == 1 else None
+
+    @property
     def sequence_frames(self) -> int:
         """Frames T of a whole window as the model service counts them."""
         return self.window * self.inputs
@@ -177,14 +182,15 @@ class FrontEnd:
 
             yield from _samples(measured(), round(self.shift_s * self.rate_hz), self.scale)
             return
-        bank = self.rate_hz, self.mels, self.low_hz, self.high_hz
-        lowest = noise_floor(*bank) if self.scale == 1 else np.float32(-np.inf)
+        lowest = self.lowest
         causal = CausalMean(np.full(self.mels, self.prior, np.float32)) if self.kind == "stacked" and mean else None
-        audible = self.scale == 1 and self.kind == "stacked"  # an imported model has the floor of its own features
+        audible = lowest is not None and self.kind == "stacked"  # an imported model has the floor of its own features
+        bank = self.rate_hz, self.mels, self.low_hz, self.high_hz
         mels = _Mels(*bank, self.scale, mirrored=self.mirrored, audible=audible)
         for mel in mels.all_of(blocks):
-            levels.append(np.maximum(mel, lowest).mean(axis=1).astype(np.float16))
-            yield mel if causal is None else causal.apply(mel)
+            heard = mel if lowest is None else np.maximum(mel, lowest)
+            levels.append(heard.mean(axis=1).astype(np.float16))
+            yield mel if causal is None else causal.apply(mel, lowest)
 
     def shape(self, rows: Rows) -> Rows:
         """The model's input (T, F) for the rows of a window."""

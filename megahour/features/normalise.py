@@ -5,7 +5,8 @@ The causal mean of a speaker's frames x_1, x_2, … in order of time, over all o
     m_t = m_{t−1} + (x_t − m_{t−1}) / min(t + N0, N1)        m_0 = PRIOR
 
 It starts as a cumulative mean, with a prior worth N0 frames, and becomes an exponential window of N1 frames, so that it
-follows a speaker who moves to another room. The output is x_t − m_t; no frame depends on a later one.
+follows a speaker who moves to another room. The output is x_t − m_t; no frame depends on a later one. Frames of digital
+silence, at the floor of all mels, are no sound of the room: they are not counted and leave the mean as it is.
 """
 
 from __future__ import annotations
@@ -44,16 +45,18 @@ class CausalMean:
         running.mean = mean.copy()
         return running
 
-    def apply(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Subtract the running mean at each frame: (T, F) → (T, F)."""
+    def apply(self, features: NDArray[np.float32], floor: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+        """Subtract the running mean at each frame: (T, F) → (T, F). floor (F,): that of `audible_log_mel`."""
         result = np.empty_like(features)
-        self.count = _run(features, self.mean, self.count, PRIOR_FRAMES, WINDOW_FRAMES, result)
+        lowest = np.full(features.shape[1], -np.inf, np.float32) if floor is None else floor
+        self.count = _run(features, lowest, self.mean, self.count, PRIOR_FRAMES, WINDOW_FRAMES, result)
         return result
 
 
 @compiled
 def _run(
     features: NDArray[np.float32],
+    floor: NDArray[np.float32],
     mean: NDArray[np.float64],
     count: int,
     prior_frames: int,
@@ -61,8 +64,12 @@ def _run(
     result: NDArray[np.float32],
 ) -> int:
     for t in range(features.shape[0]):
-        count += 1
-        rate = 1.0 / min(count + prior_frames, window_frames)
+        rate = 0.0
+        for f in range(features.shape[1]):
+            if features[t, f] > floor[f]:
+                count += 1
+                rate = 1.0 / min(count + prior_frames, window_frames)
+                break
         for f in range(features.shape[1]):
             mean[f] += (features[t, f] - mean[f]) * rate
             result[t, f] = features[t, f] - mean[f]

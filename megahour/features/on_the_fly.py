@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from megahour.core.errors import BadRecord, ConfigError, StageError
 from megahour.core.store import Artifact
 from megahour.corpus.media.tar import MappedAudio
-from megahour.features.extract import check_features, energies
+from megahour.features.extract import check_features, energies, lowest
 from megahour.features.fbank import frame_count
 from megahour.features.normalise import PRIOR_FRAMES, CausalMean
 from megahour.features.params import FeaturesParams
@@ -97,7 +97,8 @@ class ShardOnTheFly:
                 remedy=f"megahour verify {self.source.audio.url}",
             )
         mean = CausalMean.after(row["count"], np.array(row["mean"]))
-        features = mean.apply(self._energies(clean, row, mean, float(self.speeds[i])))
+        energies_of = self._energies(clean, row, mean, float(self.speeds[i]))
+        features = mean.apply(energies_of, lowest(self.source.params, row["rate_hz"]))
         try:
             check_features(features, row["key"])
         except BadRecord as bad:

@@ -169,9 +169,12 @@ class Cutter:
     def _piece(self, frames: int, mean: CausalMean | None) -> SpeechPiece:
         assert self._rows is not None
         rows = self._rows[: self._row(frames) // self._joined * self._joined or self._joined]
-        if mean is not None and self._settled and not mean.count and len(rows):
-            mean.mean, mean.count = rows.mean(axis=0, dtype=np.float64), len(rows)
-        return SpeechPiece(rows if mean is None else mean.apply(rows), self._start * self._frame_s)
+        lowest = self._front.lowest
+        if mean is not None and self._settled and not mean.count:
+            sounds = rows if lowest is None else rows[(rows > lowest).any(axis=1)]
+            if len(sounds):
+                mean.mean, mean.count = sounds.mean(axis=0, dtype=np.float64), len(sounds)
+        return SpeechPiece(rows if mean is None else mean.apply(rows, lowest), self._start * self._frame_s)
 
     def _drop(self, frames: int) -> None:
         assert self._rows is not None

@@ -11,20 +11,24 @@ from megahour.features.normalise import CausalMean
 
 
 @pytest.mark.parametrize("cut", [1, 50, 2_899, 2_900, 2_901, 8_999])
-def test_the_causal_mean_in_closed_form_and_in_pieces(cut: int) -> None:
-    """Across frame 2,900 too, from where on old frames fade; ninety seconds."""
-    frames = np.random.default_rng(0).normal(-5, 3, (9_000, 3)).astype(np.float32)
-    expected = CausalMean(np.full(3, -6.8, np.float32)).apply(frames)
-    mean, count, parts = torch.full((1, 3), -6.8), 0, []
+@pytest.mark.parametrize("silent", [False, True])
+def test_the_causal_mean_in_closed_form_and_in_pieces(cut: int, silent: bool) -> None:
+    """Across frame 2,900 too, from where on old frames fade; ninety seconds, of which a third may be silence."""
+    rng = np.random.default_rng(0)
+    frames, floor = rng.normal(-5, 3, (9_000, 3)).astype(np.float32), np.full(3, -20, np.float32)
+    if silent:
+        frames[rng.random(9_000) < 0.3] = frames[:40] = floor
+    expected = CausalMean(np.full(3, -6.8, np.float32)).apply(frames, floor)
+    mean, count, parts = torch.full((1, 3), -6.8), torch.zeros(1), []
     for part in torch.from_numpy(frames)[None].split([cut, len(frames) - cut], dim=1):
-        result, mean = without_causal_mean(part, mean, torch.tensor([count]))
-        count += part.shape[1]
+        result, mean, count = without_causal_mean(part, mean, count.float(), torch.from_numpy(floor))
         parts.append(result[0].numpy())
+    assert int(count) == (frames > floor).any(1).sum()
     np.testing.assert_allclose(np.concatenate(parts), expected, atol=2e-6)
 
 
 def test_the_causal_mean_of_three_hours_is_as_exact_at_its_end() -> None:
     frames = np.random.default_rng(0).normal(-5, 3, (1_080_000, 1)).astype(np.float32)
     expected = CausalMean(np.zeros(1, np.float32)).apply(frames)
-    result, _ = without_causal_mean(torch.from_numpy(frames)[None], torch.zeros(1, 1), torch.tensor([0]))
+    result, _, _ = without_causal_mean(torch.from_numpy(frames)[None], torch.zeros(1, 1), torch.tensor([0]))
     np.testing.assert_allclose(result[0, -5_000:].numpy(), expected[-5_000:], atol=2e-6)

@@ -54,6 +54,20 @@ def test_utterances_one_after_the_other_are_one_long_one(seed: int, lengths: lis
     np.testing.assert_array_equal(np.concatenate(parts), CausalMean(prior()).apply(x))
 
 
+@given(seeds, st.lists(st.booleans(), max_size=60))
+def test_digital_silence_leaves_the_mean_as_it_is(seed: int, muted: list[bool]) -> None:
+    """All other frames are what they would be without it; a frame with one mel above the floor is sound."""
+    x, floor = frames(seed, len(muted)), np.full(DIMS, -50.0, np.float32)
+    muting = np.array(muted, bool)
+    x[muting] = floor
+    x[~muting, :2] = floor[:2]
+    state, alone = CausalMean(prior()), CausalMean(prior())
+    result = state.apply(x, floor)
+    np.testing.assert_array_equal(result[~muting], alone.apply(x[~muting], floor))
+    assert state.count == alone.count == (~muting).sum()
+    np.testing.assert_array_equal(state.mean, alone.mean)
+
+
 def test_it_follows_a_speaker_to_another_room() -> None:
     x = np.zeros((6 * WINDOW_FRAMES, 1), np.float32)
     x[3 * WINDOW_FRAMES :] = 10.0
