@@ -133,7 +133,7 @@ def _search(p: DecodeParams, inputs: Mapping[str, Artifact]) -> tuple[list[float
         from megahour.decode.token_search import TOGETHER  # graphs need no torch
 
         scales = [p.lm_scale, *(scale for scale in p.scales if scale != p.lm_scale)]
-        tokens = [_token_searcher(inputs, p.model_copy(update={"lm_scale": scale})) for scale in scales]
+        tokens = _token_searchers(inputs, p, scales)
 
         def spell(outputs: Sequence[Float32]) -> list[list[Hypothesis] | ValueError]:
             found = zip(*(searcher(outputs) for searcher in tokens), strict=True)
@@ -149,16 +149,16 @@ def _search(p: DecodeParams, inputs: Mapping[str, Artifact]) -> tuple[list[float
     return list(searchers), search, 1
 
 
-def _token_searcher(inputs: Mapping[str, Artifact], p: DecodeParams) -> TokenSearcher:
+def _token_searchers(inputs: Mapping[str, Artifact], p: DecodeParams, scales: Sequence[float]) -> list[TokenSearcher]:
+    """A searcher for each weight of the language model."""
     from megahour.decode.token_search import TokenSearcher
     from megahour.models.inference import output_without_graph, restore
 
     model = inputs["model"]
-    config = read_config(model)
-    if output_without_graph(config, attention=p.attention_weight > 0) == "log_probs":
-        return TokenSearcher(config, None, p, inputs)
-    module = restore(config, model.read_bytes(0, ".safetensors"), where=model.url, tell=p.tell).eval()
-    return TokenSearcher(config, module, p, inputs)
+    config, module = read_config(model), None
+    if output_without_graph(config, attention=p.attention_weight > 0) != "log_probs":
+        module = restore(config, model.read_bytes(0, ".safetensors"), where=model.url, tell=p.tell).eval()
+    return [TokenSearcher(config, module, p.model_copy(update={"lm_scale": scale}), inputs) for scale in scales]
 
 
 def _spelled(

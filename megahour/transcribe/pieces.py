@@ -169,12 +169,14 @@ class Cutter:
     def _piece(self, frames: int, mean: CausalMean | None) -> SpeechPiece:
         assert self._rows is not None
         rows = self._rows[: self._row(frames) // self._joined * self._joined or self._joined]
-        lowest = self._front.lowest
-        if mean is not None and self._settled and not mean.count:
-            sounds = rows if lowest is None else rows[(rows > lowest).any(axis=1)]
-            if len(sounds):
-                mean.mean, mean.count = sounds.mean(axis=0, dtype=np.float64), len(sounds)
-        return SpeechPiece(rows if mean is None else mean.apply(rows, lowest), self._start * self._frame_s)
+        if mean is not None:
+            lowest = self._front.lowest
+            if self._settled and not mean.count:
+                sounds = rows if lowest is None else rows[(rows > lowest).any(axis=1)]
+                if len(sounds):
+                    mean.mean, mean.count = sounds.mean(axis=0, dtype=np.float64), len(sounds)
+            rows = mean.apply(rows, lowest)
+        return SpeechPiece(rows, self._start * self._frame_s)
 
     def _drop(self, frames: int) -> None:
         assert self._rows is not None
