@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from megahour.features.fbank import noise_floor
-from megahour.features.normalise import PRIOR_FRAMES, WINDOW_FRAMES
+from megahour.features.normalise import LEAST_SOUND, PRIOR_FRAMES, WINDOW_FRAMES
 from megahour.features.params import UNIT
 from megahour.models.conformer import KERNEL, AttentionContext, Conformer, StreamState
 from megahour.models.end_to_end import EndToEnd, LstmPredictor, StatelessPredictor
@@ -51,7 +51,7 @@ def without_causal_mean(
     mean: the mean before the first frame, over `count` frames. floor (F,): of digital silence, which is not counted.
     """
     before = (count + PRIOR_FRAMES).double()[:, None]
-    heard = torch.ones_like(x[:, :, 0]) if floor is None else (x > floor).any(2)
+    heard = torch.ones_like(x[:, :, 0]) if floor is None else (x > floor + float(LEAST_SOUND)).any(2)
     place = before + heard.double().cumsum(1)
     share = (_log_weight(place) - _log_weight(before)).exp()[:, :, None]
     news = x.double() * heard[:, :, None] / (place.clamp(max=WINDOW_FRAMES)[:, :, None] * share)

@@ -20,6 +20,7 @@ from megahour.core.compiled import compiled
 
 PRIOR_FRAMES = 100  # N0
 WINDOW_FRAMES = 3_000  # N1: 30 s
+LEAST_SOUND = np.float32(0.01)  # nats above the floor from which a mel is sound: a graph's floor may be rounded to fp16
 
 
 @dataclass
@@ -66,7 +67,7 @@ def _run(
     for t in range(features.shape[0]):
         rate = 0.0
         for f in range(features.shape[1]):
-            if features[t, f] > floor[f]:
+            if features[t, f] > floor[f] + LEAST_SOUND:
                 count += 1
                 rate = 1.0 / min(count + prior_frames, window_frames)
                 break

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
 from megahour.features.frontend import FrontEnd, Rows
-from megahour.features.normalise import CausalMean
+from megahour.features.normalise import LEAST_SOUND, CausalMean
 
 QUIET_FRAMES = 20  # 0.2 s: window in which to look for the quietest place
 MARGIN_FRAMES = 20  # of a pause, kept on either side of speech
@@ -172,7 +172,7 @@ class Cutter:
         if mean is not None:
             lowest = self._front.lowest
             if self._settled and not mean.count:
-                sounds = rows if lowest is None else rows[(rows > lowest).any(axis=1)]
+                sounds = rows if lowest is None else rows[(rows > lowest + LEAST_SOUND).any(axis=1)]
                 if len(sounds):
                     mean.mean, mean.count = sounds.mean(axis=0, dtype=np.float64), len(sounds)
             rows = mean.apply(rows, lowest)

@@ -13,15 +13,19 @@ from megahour.features.normalise import CausalMean
 @pytest.mark.parametrize("cut", [1, 50, 2_899, 2_900, 2_901, 8_999])
 @pytest.mark.parametrize("silent", [False, True])
 def test_the_causal_mean_in_closed_form_and_in_pieces(cut: int, silent: bool) -> None:
-    """Across frame 2,900 too, from where on old frames fade; ninety seconds, of which a third may be silence."""
-    rng = np.random.default_rng(0)
-    frames, floor = rng.normal(-5, 3, (9_000, 3)).astype(np.float32), np.full(3, -20, np.float32)
+    """Across frame 2,900 too, from where on old frames fade; ninety seconds, of which a third may be silence.
+
+    The graph's floor is rounded as in fp16.
+    """
+    rng, floor = np.random.default_rng(0), np.full(3, -18.003, np.float32)
+    rounded = torch.from_numpy(floor).half().float()
+    frames = rng.normal(-5, 3, (9_000, 3)).clip(-17).astype(np.float32)
     if silent:
         frames[rng.random(9_000) < 0.3] = frames[:40] = floor
     expected = CausalMean(np.full(3, -6.8, np.float32)).apply(frames, floor)
     mean, count, parts = torch.full((1, 3), -6.8), torch.zeros(1), []
     for part in torch.from_numpy(frames)[None].split([cut, len(frames) - cut], dim=1):
-        result, mean, count = without_causal_mean(part, mean, count.float(), torch.from_numpy(floor))
+        result, mean, count = without_causal_mean(part, mean, count.float(), rounded)
         parts.append(result[0].numpy())
     assert int(count) == (frames > floor).any(1).sum()
     np.testing.assert_allclose(np.concatenate(parts), expected, atol=2e-6)
