@@ -132,7 +132,7 @@ def _search(p: DecodeParams, inputs: Mapping[str, Artifact]) -> tuple[list[float
     if "graph" not in inputs:
         from megahour.decode.token_search import TOGETHER  # graphs need no torch
 
-        scales = [p.lm_scale, *(scale for scale in p.scales if scale != p.lm_scale)]
+        scales = list(dict.fromkeys([p.lm_scale, *p.scales]))
         tokens = _token_searchers(inputs, p, scales)
 
         def spell(outputs: Sequence[Float32]) -> list[list[Hypothesis] | ValueError]:
@@ -150,12 +150,13 @@ def _search(p: DecodeParams, inputs: Mapping[str, Artifact]) -> tuple[list[float
 
 
 def _token_searchers(inputs: Mapping[str, Artifact], p: DecodeParams, scales: Sequence[float]) -> list[TokenSearcher]:
-    """A searcher for each weight of the language model."""
+    """A searcher for each weight of the language model; they share the model."""
     from megahour.decode.token_search import TokenSearcher
     from megahour.models.inference import output_without_graph, restore
 
     model = inputs["model"]
-    config, module = read_config(model), None
+    config = read_config(model)
+    module = None
     if output_without_graph(config, attention=p.attention_weight > 0) != "log_probs":
         module = restore(config, model.read_bytes(0, ".safetensors"), where=model.url, tell=p.tell).eval()
     return [TokenSearcher(config, module, p.model_copy(update={"lm_scale": scale}), inputs) for scale in scales]

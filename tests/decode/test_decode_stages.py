@@ -648,8 +648,10 @@ def test_without_a_graph_scales_are_those_of_the_language_model(
     """At a weight of 50 the language model outvotes the acoustics."""
     inputs = roles(made, "features", "model", prefix="ctc_") | {"lm": made["lm"]}
     tuned, output = Artifact(tmp_path / "tuned"), Artifact(tmp_path / "hypotheses")
-    p = DecodeParams(sets=["tune"], scales=[50.0, 0.1])
+    p = DecodeParams(sets=["tune"], scales=[50.0, 0.1, 50.0])
     summary = run_stage(Decode(), p, inputs, tuned, engine, work=tmp_path).summary
+    once = DecodeParams(sets=["tune"], scales=[50.0, 0.1])
+    assert run_stage(Decode(), once, inputs, Artifact(tmp_path / "once"), engine, work=tmp_path).summary == summary
     assert (summary["best_scale"], summary["scales_of"]) == (0.1, "lm_scale")
     assert summary["wer_by_scale"]["0.1"] == 0.0 < summary["wer_by_scale"]["50"]
     outvoted = DecodeParams(lm_scale=50.0)
