@@ -61,7 +61,12 @@ class ChannelNumber(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Channel:
         from megahour.transcribe.channels import EACH
 
-        return EACH if value == EACH else click.IntRange(0).convert(value, param, ctx)
+        if value == EACH:
+            return EACH
+        try:
+            return click.IntRange(0).convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r}: give its number, from 1; 0 is the mix of all; or {EACH}", param, ctx)
 
 
 @click.command("transcribe")

@@ -162,8 +162,9 @@ def test_one_channel_of_two(tmp_path: Path) -> None:
     assert {line.split()[1] for line in lines} == {"1", "2"}
     alone = CliRunner().invoke(command, ["-", *asked, "--channel", "each"], input=(tmp_path / "other.wav").read_bytes())
     assert alone.output == heard, "a file with one channel is as usual"
-    wrong = CliRunner().invoke(command, [str(tmp_path / "call.wav"), *asked, "--channel", "left"]).output
-    assert "Invalid value for '--channel': 'left' is not" in wrong
+    for given in ("left", "Each", "-1"):
+        wrong = CliRunner().invoke(command, [str(tmp_path / "call.wav"), *asked, "--channel", given]).output
+        assert f"'--channel': '{given}': give its number, from 1; 0 is the mix of all; or each" in wrong
     none = CliRunner().invoke(command, [str(tmp_path / "call.wav"), *asked, "--channel", "3"])
     assert "no-such-channel: channel 3 of 2" in none.output
     live = CliRunner().invoke(command, ["-", *asked, "--channel", "1", "--rate-hz", "8000"], input=b"")
