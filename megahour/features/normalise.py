@@ -54,6 +54,15 @@ class CausalMean:
         return result
 
 
+def sounds(features: NDArray[np.float32], floor: NDArray[np.float32] | None) -> NDArray[np.float32]:
+    """The frames of (T, F) that `CausalMean.apply` counts: all but those of digital silence.
+
+    >>> sounds(np.float32([[0, 0], [0, 1]]), np.zeros(2, np.float32))
+    array([[0., 1.]], dtype=float32)
+    """
+    return features if floor is None else features[(features > floor + LEAST_SOUND).any(axis=1)]
+
+
 @compiled
 def _run(
     features: NDArray[np.float32],

@@ -23,7 +23,7 @@ from megahour.core.store import Artifact
 from megahour.corpus.media.tar import MappedAudio
 from megahour.features.extract import check_features, energies, lowest
 from megahour.features.fbank import frame_count
-from megahour.features.normalise import PRIOR_FRAMES, CausalMean
+from megahour.features.normalise import PRIOR_FRAMES, CausalMean, sounds
 from megahour.features.params import FeaturesParams
 from megahour.features.perturb import Perturb, at_speed, samples_at
 
@@ -121,7 +121,23 @@ class ShardOnTheFly:
         augmented = energies(p, after * (FULL_SCALE * np.float32(10 ** (gain_db / 20))), row["rate_hz"])
         if after is not before and mean.count:
             original = energies(p, clean, row["rate_hz"])
-            shift = augmented.mean(axis=0, dtype=np.float64) - original.mean(axis=0, dtype=np.float64)
-            shift -= gain_db * math.log(10) / 10
+            louder = gain_db * math.log(10) / 10
+            shift = shift_of_mean(original, augmented, lowest(p, row["rate_hz"]), louder)
             mean.mean += shift * (mean.count / (mean.count + PRIOR_FRAMES))
         return augmented
+
+
+def shift_of_mean(
+    original: NDArray[np.float32], augmented: NDArray[np.float32], floor: NDArray[np.float32] | None, louder: float
+) -> NDArray[np.float64]:
+    """By how much (F,) augmentation shifts the mean of an utterance's energies (T, F), apart from volume.
+
+    Digital silence is not counted, before and after: noise over a muted pause is a sound, the pause was none. floor
+    (F,): as of `CausalMean.apply`. louder: nats of a change of volume. No shift if all is silence.
+    """
+    before, after = sounds(original, floor), sounds(augmented, floor)
+    if not (len(before) and len(after)):
+        return np.zeros(original.shape[1])
+    shift: NDArray[np.float64] = after.mean(axis=0, dtype=np.float64) - before.mean(axis=0, dtype=np.float64)
+    shift -= louder
+    return shift

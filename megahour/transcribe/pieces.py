@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
 from megahour.features.frontend import FrontEnd, Rows
-from megahour.features.normalise import LEAST_SOUND, CausalMean
+from megahour.features.normalise import CausalMean, sounds
 
 QUIET_FRAMES = 20  # 0.2 s: window in which to look for the quietest place
 MARGIN_FRAMES = 20  # of a pause, kept on either side of speech
@@ -171,10 +171,8 @@ class Cutter:
         rows = self._rows[: self._row(frames) // self._joined * self._joined or self._joined]
         if mean is not None:
             lowest = self._front.lowest
-            if self._settled and not mean.count:
-                sounds = rows if lowest is None else rows[(rows > lowest + LEAST_SOUND).any(axis=1)]
-                if len(sounds):
-                    mean.mean, mean.count = sounds.mean(axis=0, dtype=np.float64), len(sounds)
+            if self._settled and not mean.count and len(heard := sounds(rows, lowest)):
+                mean.mean, mean.count = heard.mean(axis=0, dtype=np.float64), len(heard)
             rows = mean.apply(rows, lowest)
         return SpeechPiece(rows, self._start * self._frame_s)
 

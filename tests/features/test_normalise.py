@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from megahour.features.normalise import PRIOR_FRAMES, WINDOW_FRAMES, CausalMean, Moments
+from megahour.features.on_the_fly import shift_of_mean
 
 DIMS = 3
 seeds = st.integers(0, 2**32 - 1)
@@ -66,6 +67,18 @@ def test_digital_silence_leaves_the_mean_as_it_is(seed: int, muted: list[bool]) 
     np.testing.assert_array_equal(result[~muting], alone.apply(x[~muting], floor))
     assert state.count == alone.count == (~muting).sum()
     np.testing.assert_array_equal(state.mean, alone.mean)
+
+
+def test_augmentation_shifts_the_mean_by_what_it_does_to_sounds() -> None:
+    """Noise of 6 covers speech of 5 and a muted pause: the mean goes from 5 to 6, and 1 of it is volume."""
+    floor, speech = np.zeros(DIMS, np.float32), np.full((3, DIMS), 5.0, np.float32)
+    original = np.concatenate([speech, np.tile(floor, (7, 1))])
+    noisy = np.full((9, DIMS), 6.0, np.float32)
+    assert shift_of_mean(original, noisy, floor, 0.0).tolist() == [1.0] * DIMS
+    assert shift_of_mean(original, noisy, floor, 1.0).tolist() == [0.0] * DIMS
+    assert shift_of_mean(original, noisy, None, 0.0).tolist() == [4.5] * DIMS, "in the scale of -1 … 1 all frames count"
+    for silent in ((original[3:], noisy), (original, original[3:])):
+        assert shift_of_mean(*silent, floor, 1.0).tolist() == [0.0] * DIMS
 
 
 def test_it_follows_a_speaker_to_another_room() -> None:
