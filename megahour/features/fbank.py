@@ -102,7 +102,7 @@ def log_mel(
 
 @lru_cache(maxsize=8)
 def noise_floor(rate_hz: int, mels: int = 64, low_hz: float = 20.0, high_hz: float = 0.0) -> NDArray[np.float32]:
-    """Log energies (mels,) of the quietest noise of 16-bit samples, which are -1, 0 or 1, as Kaldi's `dither` adds.
+    """Log energies (mels,) of the quietest noise of 16-bit samples, which are -1, 0 or 1.
 
     >>> bool((log_mel(np.random.default_rng(0).integers(-1, 2, 16_000)).mean(0) < noise_floor(16_000)).all())
     True
@@ -123,7 +123,8 @@ def audible_log_mel(
 
     Digital silence, as of a muted side of a call or a pause cut by an editor, is twenty nats below any room otherwise.
     A few seconds of it would shift a running mean so far that the speech beside them is not recognised, and all noise
-    above it would pass for speech. Other sounds of 16 bits are above this floor.
+    above it would pass for speech. Speech and rooms are above this floor; below it are the steps of 16 bits, as in the
+    bands that resampling left empty.
     """
     result = log_mel(samples, rate_hz, mels, low_hz, high_hz)
     np.maximum(result, noise_floor(rate_hz, mels, low_hz, high_hz), out=result)
