@@ -10,7 +10,8 @@ has a closed form that needs no loop: with P_t = Π_{i ≤ t} (1 − 1/d_i),
 
     m_t = P_t (m_0 + Σ_{i ≤ t} x_i / (d_i P_i))
 
-where P falls as N0 / (t + N0) up to frame N1 − N0, then as e^{−t/N1}; float64 keeps it accurate for hours.
+where P falls as N0 / (t + N0) up to frame N1 − N0, then as e^{−t/N1}; float64 keeps it accurate for hours. t counts all
+frames but those of digital silence.
 """
 
 from __future__ import annotations
