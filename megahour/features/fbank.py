@@ -102,15 +102,16 @@ def log_mel(
 
 @lru_cache(maxsize=8)
 def noise_floor(rate_hz: int, mels: int = 64, low_hz: float = 20.0, high_hz: float = 0.0) -> NDArray[np.float32]:
-    """Log energies (mels,) of the quietest noise of 16-bit samples, which are -1, 0 or 1.
+    """Log energies (mels,) of noise 6 dB below that of rounding to 16 bits, whose variance is 1/12.
 
-    >>> bool((log_mel(np.random.default_rng(0).integers(-1, 2, 16_000)).mean(0) < noise_floor(16_000)).all())
+    >>> rounding = np.random.default_rng(0).uniform(-0.5, 0.5, 16_000)
+    >>> bool((log_mel(rounding).mean(0) > noise_floor(16_000)).all())
     True
     """
     bank = _bank(rate_hz, mels, low_hz, high_hz)
     turn = 2j * np.pi * np.arange(bank.size // 2) / bank.size
     emphasis = np.square(np.abs(1 - PREEMPHASIS * np.exp(-turn)))
-    energy = 2 / 3 * np.square(bank.window, dtype=np.float64).sum() * (emphasis @ bank.filters)
+    energy = 1 / 48 * np.square(bank.window, dtype=np.float64).sum() * (emphasis @ bank.filters)
     floor: NDArray[np.float32] = np.log(np.maximum(energy, FLOOR)).astype(np.float32)
     floor.flags.writeable = False  # the callers share it
     return floor
@@ -121,10 +122,9 @@ def audible_log_mel(
 ) -> NDArray[np.float32]:
     """`log_mel` no lower than `noise_floor`, of samples in the int16 scale.
 
-    Digital silence, as of a muted side of a call or a pause cut by an editor, is twenty nats below any room otherwise.
-    A few seconds of it would shift a running mean so far that the speech beside them is not recognised, and all noise
-    above it would pass for speech. Speech and rooms are above this floor; below it are the steps of 16 bits, as in the
-    bands that resampling left empty.
+    Digital silence, as of a muted side of a call or a pause cut by an editor, is twenty nats below any room otherwise,
+    and all noise above it would pass for speech. Sounds of 16 bits are above this floor, but for chance in bands that
+    hold only rounding noise, such as those that resampling left empty.
     """
     result = log_mel(samples, rate_hz, mels, low_hz, high_hz)
     np.maximum(result, noise_floor(rate_hz, mels, low_hz, high_hz), out=result)
