@@ -59,14 +59,12 @@ class ChannelNumber(click.ParamType):  # type: ignore[type-arg]
     name = "N|each"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Channel:
-        from megahour.transcribe.channels import EACH
-
-        if value == EACH:
-            return EACH
+        if value == "each":  # a name of `transcribe.channels`, whose packages may not be installed yet
+            return "each"
         try:
             return click.IntRange(0).convert(value, param, ctx)
         except click.BadParameter:
-            self.fail(f"{value!r}: give its number, from 1; 0 is the mix of all; or {EACH}", param, ctx)
+            self.fail(f"{value!r}: give its number, from 1; 0 is the mix of all; or each", param, ctx)
 
 
 @click.command("transcribe")
