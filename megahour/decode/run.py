@@ -165,15 +165,15 @@ def _token_searchers(inputs: Mapping[str, Artifact], p: DecodeParams, scales: Se
 def _spelled(
     tokens: TokenSearcher, found: Sequence[list[TokenReading] | ValueError], p: DecodeParams
 ) -> list[Hypothesis] | ValueError:
-    """A hypothesis from each scale's readings of an utterance, best first, or the error."""
-    hypotheses = []
+    """A hypothesis from each scale's readings of an utterance, best first, or the error. The first lists its texts."""
+    hypotheses: list[Hypothesis] = []
     for readings in found:
         if isinstance(readings, ValueError):
             return readings
         best = readings[0]
         words = tuple(word.text for word in tokens.words(best.path.labels))
         sure = confidence(best.path.labels, best.path.chances, blank=True)
-        nbest = tokens.texts(readings, p.nbest) if p.nbest else ()
+        nbest = tokens.texts(readings, p.nbest) if p.nbest and not hypotheses else ()
         hypotheses.append(Hypothesis(words, best.score, best.path.labels, final=True, nbest=nbest, confidence=sure))
     return hypotheses
 

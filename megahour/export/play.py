@@ -57,7 +57,7 @@ class PlayedStream:
 def stream_rows(bundle: Bundle, front: FrontEnd, samples: NDArray[np.int16]) -> Rows:
     """Log-mel frames of the samples as the streaming form scales them, whatever scale the model was trained in.
 
-    They are a runtime's, without the floor of ours (`audible_log_mel`), which is in the graph.
+    They are a runtime's, without the floor of ours, which is in the graph.
     """
     own = replace(front, kind="log-mel", scale=front.scale if bundle.manifest.criterion == "transducer" else 1.0)
     return np.concatenate(list(own.rows_of(iter([samples.astype(np.float32)]), [], mean=False)))

@@ -13,7 +13,7 @@ from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.schemas import FEATURES, MEANS
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.features.fbank import audible_log_mel, empty_filters, log_mel, noise_floor, with_mirrored_ends
+from megahour.features.fbank import empty_filters, log_mel, noise_floor, with_mirrored_ends
 from megahour.features.normalise import CausalMean, Moments
 from megahour.features.open_shards import OpenShards
 from megahour.features.params import FeaturesParams
@@ -91,19 +91,15 @@ def _starts_again(p: FeaturesParams, key: int) -> bool:
 
 
 def energies(p: FeaturesParams, samples: NDArray[Any], rate_hz: int) -> NDArray[np.float32]:
-    """(samples,) int16, or float in the int16 scale → (T, mels) log energies, without mean subtraction.
-
-    Of samples in -1 … 1 the floor of the logarithm is as loud as a quiet room; in the int16 scale it is raised to that.
-    """
+    """(samples,) int16, or float in the int16 scale → (T, mels) log energies, without mean subtraction."""
     signal = samples.astype(np.float32) * np.float32(p.unit)
     if p.edges == "mirrored":
         signal = with_mirrored_ends(signal, rate_hz)
-    energies_of = audible_log_mel if p.unit == 1 else log_mel
-    return energies_of(signal, rate_hz, p.mels, p.low_hz, p.high_hz)
+    return log_mel(signal, rate_hz, p.mels, p.low_hz, p.high_hz, lowest(p, rate_hz))
 
 
 def lowest(p: FeaturesParams, rate_hz: int) -> NDArray[np.float32] | None:
-    """The floor (mels,) of `energies`, for the causal mean; None in the scale of -1 … 1."""
+    """The floor (mels,) of `energies`. None in the scale of -1 … 1, where that of the logarithm is high enough."""
     return noise_floor(rate_hz, p.mels, p.low_hz, p.high_hz) if p.unit == 1 else None
 
 

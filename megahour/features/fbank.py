@@ -77,9 +77,14 @@ def with_mirrored_ends(signal: NDArray[np.float32], rate_hz: int) -> NDArray[np.
 
 
 def log_mel(
-    samples: NDArray[Any], rate_hz: int = 16_000, mels: int = 64, low_hz: float = 20.0, high_hz: float = 0.0
+    samples: NDArray[Any],
+    rate_hz: int = 16_000,
+    mels: int = 64,
+    low_hz: float = 20.0,
+    high_hz: float = 0.0,
+    floor: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
-    """(samples,) int16, or float in the int16 scale → (T, mels) float32.
+    """(samples,) int16, or float in the int16 scale → (T, mels) float32, no lower than `floor` (mels,), if given.
 
     `high_hz` ≤ 0 is relative to the Nyquist frequency. On speech the result is within 1e-3 of kaldi-native-fbank,
     except at 11,025 Hz: of a window of 275.6 samples Kaldi takes 275, we take 276.
@@ -94,15 +99,23 @@ def log_mel(
     bank = _bank(rate_hz, mels, low_hz, high_hz)
     signal = np.ascontiguousarray(samples, dtype=np.float32)
     if bank.size != kernels.SIZE or bank.window.size % 2:
-        return plain_log_mel(signal, bank)
-    result = np.empty((frame_count(signal.size, rate_hz), mels), np.float32)
-    kernels.log_mel_512(signal, bank.shift, *bank.fast, FLOOR, result)
+        result = plain_log_mel(signal, bank)
+    else:
+        result = np.empty((frame_count(signal.size, rate_hz), mels), np.float32)
+        kernels.log_mel_512(signal, bank.shift, *bank.fast, FLOOR, result)
+    if floor is not None:
+        np.maximum(result, floor, out=result)
     return result
 
 
 @lru_cache(maxsize=8)
 def noise_floor(rate_hz: int, mels: int = 64, low_hz: float = 20.0, high_hz: float = 0.0) -> NDArray[np.float32]:
     """Log energies (mels,) of noise 6 dB below that of rounding to 16 bits, whose variance is 1/12.
+
+    A floor for `log_mel` of samples in the int16 scale. Digital silence, as of a muted side of a call or a pause cut by
+    an editor, is many nats below any room otherwise, and all noise above it would pass for speech. Sounds of 16 bits
+    are above this floor, but for chance in bands that hold only rounding noise, such as those that resampling left
+    empty.
 
     >>> rounding = np.random.default_rng(0).uniform(-0.5, 0.5, 16_000)
     >>> bool((log_mel(rounding).mean(0) > noise_floor(16_000)).all())
@@ -115,20 +128,6 @@ def noise_floor(rate_hz: int, mels: int = 64, low_hz: float = 20.0, high_hz: flo
     floor: NDArray[np.float32] = np.log(np.maximum(energy, FLOOR)).astype(np.float32)
     floor.flags.writeable = False  # the callers share it
     return floor
-
-
-def audible_log_mel(
-    samples: NDArray[Any], rate_hz: int, mels: int, low_hz: float, high_hz: float
-) -> NDArray[np.float32]:
-    """`log_mel` no lower than `noise_floor`, of samples in the int16 scale.
-
-    Digital silence, as of a muted side of a call or a pause cut by an editor, is twenty nats below any room otherwise,
-    and all noise above it would pass for speech. Sounds of 16 bits are above this floor, but for chance in bands that
-    hold only rounding noise, such as those that resampling left empty.
-    """
-    result = log_mel(samples, rate_hz, mels, low_hz, high_hz)
-    np.maximum(result, noise_floor(rate_hz, mels, low_hz, high_hz), out=result)
-    return result
 
 
 def empty_filters(rate_hz: int, mels: int, low_hz: float, high_hz: float) -> int:

@@ -20,7 +20,7 @@ import soxr
 from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
-from megahour.features.fbank import WINDOW_S, audible_log_mel, frame_count, lead_samples, log_mel, noise_floor
+from megahour.features.fbank import WINDOW_S, frame_count, lead_samples, log_mel, noise_floor
 from megahour.features.normalise import CausalMean
 from megahour.features.params import SHIFT_S, UNIT, frame_seconds
 from megahour.features.stack import stack
@@ -136,7 +136,7 @@ class FrontEnd:
 
     @property
     def lowest(self) -> NDArray[np.float32] | None:
-        """The floor (F,) of log-mels in the int16 scale (`audible_log_mel`); None in the scale of -1 … 1."""
+        """The floor (F,) of log-mels. None in the scale of -1 … 1, where that of the logarithm is high enough."""
         return noise_floor(self.rate_hz, self.mels, self.low_hz, self.high_hz) if self.scale == 1 else None
 
     @property
@@ -173,7 +173,7 @@ class FrontEnd:
         the causal mean if the model needs it; otherwise the caller does.
         """
         if self.kind == "waveform":
-            energy = _Mels(self.rate_hz, ENERGY_MELS, audible=True)  # of int16 samples
+            energy = _Mels(self.rate_hz, ENERGY_MELS, floor=noise_floor(self.rate_hz, ENERGY_MELS))  # of int16 samples
 
             def measured() -> Iterator[NDArray[np.float32]]:
                 for block in blocks:
@@ -184,11 +184,11 @@ class FrontEnd:
             return
         lowest = self.lowest
         causal = CausalMean(np.full(self.mels, self.prior, np.float32)) if self.kind == "stacked" and mean else None
-        audible = lowest is not None and self.kind == "stacked"  # an imported model has the floor of its own features
+        floor = lowest if self.kind == "stacked" else None  # an imported model has the floor of its own features
         bank = self.rate_hz, self.mels, self.low_hz, self.high_hz
-        mels = _Mels(*bank, self.scale, mirrored=self.mirrored, audible=audible)
+        mels = _Mels(*bank, self.scale, mirrored=self.mirrored, floor=floor)
         for mel in mels.all_of(blocks):
-            heard = mel if lowest is None else np.maximum(mel, lowest)
+            heard = mel if lowest is None or floor is not None else np.maximum(mel, lowest)
             levels.append(heard.mean(axis=1).astype(np.float16))
             yield mel if causal is None else causal.apply(mel, lowest)
 
@@ -230,10 +230,7 @@ def blocks_of(source: Source, rate_hz: int) -> Iterator[NDArray[np.float32]]:
 
 
 class _Mels:
-    """Computes log-mel frames (N, F) of 10 ms from blocks, without seams between them.
-
-    audible: of samples in the int16 scale, no lower than the quietest noise.
-    """
+    """Computes log-mel frames (N, F) of 10 ms from blocks, without seams between them. floor (F,): as of `log_mel`."""
 
     def __init__(
         self,
@@ -244,10 +241,9 @@ class _Mels:
         scale: float = 1.0,
         *,
         mirrored: bool = False,
-        audible: bool = False,
+        floor: Rows | None = None,
     ) -> None:
-        self._log_mel = audible_log_mel if audible else log_mel
-        self._bank = rate_hz, mels, low_hz, high_hz
+        self._bank, self._floor = (rate_hz, mels, low_hz, high_hz), floor
         self._scale = np.float32(scale)
         self._shift, self._length = round(SHIFT_S * rate_hz), round(WINDOW_S * rate_hz)
         self._held = np.zeros(0, np.float32)
@@ -272,7 +268,7 @@ class _Mels:
         self._held = waiting[frames * self._shift :]
         if not frames:
             return np.zeros((0, self._bank[1]), np.float32)
-        return self._log_mel(waiting[: (frames - 1) * self._shift + self._length], *self._bank)
+        return log_mel(waiting[: (frames - 1) * self._shift + self._length], *self._bank, self._floor)
 
     def _end(self) -> Rows:
         """The last frames, whose windows extend into the reflected end."""
@@ -281,7 +277,7 @@ class _Mels:
             return np.zeros((0, self._bank[1]), np.float32)
         waiting = np.pad(self._held, (self._lead, 0), mode="symmetric")
         needed = (left - 1) * self._shift + self._length - len(waiting)
-        return self._log_mel(np.pad(waiting, (0, max(0, needed)), mode="symmetric"), *self._bank)[:left]
+        return log_mel(np.pad(waiting, (0, max(0, needed)), mode="symmetric"), *self._bank, self._floor)[:left]
 
 
 def _samples(blocks: Iterator[NDArray[np.float32]], shift: int, scale: float) -> Iterator[Rows]:

@@ -47,7 +47,7 @@ class CausalMean:
         return running
 
     def apply(self, features: NDArray[np.float32], floor: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
-        """Subtract the running mean at each frame: (T, F) → (T, F). floor (F,): that of `audible_log_mel`."""
+        """Subtract the running mean at each frame: (T, F) → (T, F). floor (F,): of digital silence."""
         result = np.empty_like(features)
         lowest = np.full(features.shape[1], -np.inf, np.float32) if floor is None else floor
         self.count = _run(features, lowest, self.mean, self.count, PRIOR_FRAMES, WINDOW_FRAMES, result)

@@ -97,8 +97,8 @@ class ShardOnTheFly:
                 remedy=f"megahour verify {self.source.audio.url}",
             )
         mean = CausalMean.after(row["count"], np.array(row["mean"]))
-        energies_of = self._energies(clean, row, mean, float(self.speeds[i]))
-        features = mean.apply(energies_of, lowest(self.source.params, row["rate_hz"]))
+        heard = self._energies(clean, row, mean, float(self.speeds[i]))
+        features = mean.apply(heard, lowest(self.source.params, row["rate_hz"]))
         try:
             check_features(features, row["key"])
         except BadRecord as bad:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from megahour.features.extract import energies
-from megahour.features.fbank import _bank, frame_count, log_mel, plain_log_mel, with_mirrored_ends
+from megahour.features.fbank import _bank, frame_count, log_mel, noise_floor, plain_log_mel, with_mirrored_ends
 from megahour.features.frontend import _Mels
 from megahour.features.kernels import _log
 from megahour.features.params import FeaturesParams
@@ -86,7 +86,7 @@ def test_digital_silence_is_heard_as_very_quiet_noise(offset: int) -> None:
     heard, noise = energies(p, still, RATE_HZ), np.random.default_rng(0).normal(0, (1 / 48) ** 0.5, RATE_HZ)
     assert np.ptp(heard, axis=0).max() == 0.0
     assert np.abs(heard[0] - np.log(np.exp(log_mel(noise)).mean(0))).max() < 0.5
-    mels = _Mels(RATE_HZ, p.mels, p.low_hz, p.high_hz, audible=True)
+    mels = _Mels(RATE_HZ, p.mels, p.low_hz, p.high_hz, floor=noise_floor(RATE_HZ))
     blocks = np.array_split(still.astype(np.float32), 7)
     assert np.array_equal(np.concatenate([mels.push(block) for block in blocks]), heard)
     assert (energies(FeaturesParams(scale="unit"), still, RATE_HZ) == np.log(np.finfo(np.float32).eps)).all()
