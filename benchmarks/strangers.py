@@ -107,17 +107,18 @@ def _training(speaker: str, a: argparse.Namespace, compose: Step) -> Iterator[tu
     made = f"prompts-utterances-{speaker}"
     yield made, {**_step("cut", recordings=f"prompts-recordings-{speaker}"), "min_s": 0.3, "max_s": 70}
     yield f"prompts-{speaker}", {**_step("select", utterances=made), "sets": [{"name": "prompts"}]}
-    features = _step("features", selection=f"prompts-{speaker}", utterances=made, mels=40)
+    features = _step("features", selection=f"prompts-{speaker}", utterances=made, mels=getattr(a, "mels", 40))
     yield f"prompts-features-{speaker}", features
-    before = 0
+    before, initial = 0, getattr(a, "initial", "")
+    shape = {"kind": "tdnn", "criterion": "ctc", "sets": ["prompts"], "layers": 5, "hidden": 128, "warp": 0.1}
+    shape |= {key: Artifact(initial).manifest.params[key] for key in ("kind", "layers", "hidden")} if initial else {}
     for passes in a.passes:
         inputs = {"features": f"prompts-features-{speaker}"}
-        inputs |= {"initial": _aligner(a, f"{before}-passes", speaker)} if before else {}
-        shape = {"kind": "tdnn", "criterion": "ctc", "sets": ["prompts"], "layers": 5, "hidden": 128, "warp": 0.1}
+        inputs |= {"initial": initial} if initial else {}
         length = {"epochs": 0, "whole_epochs": passes - before, "batch_frames": 1024, "held_out_by": "utterance"}
         rates = {"learning_rate": 1.0e-3, "final_learning_rate": 2.0e-4}
         yield _aligner(a, f"{passes}-passes", speaker), {"stage": "train", "inputs": inputs, **shape, **length, **rates}
-        before = passes
+        before, initial = passes, _aligner(a, f"{passes}-passes", speaker)
 
 
 def _aligner(a: argparse.Namespace, name: str, speaker: str) -> str:
@@ -295,6 +296,8 @@ def main() -> None:
     parser.add_argument("--aligner", nargs="*", default=[], help="artifacts of train or import-aligner")
     parser.add_argument("--speakers", nargs="*", default=[], help="only these are strangers; without it, all in turn")
     parser.add_argument("--passes", nargs="*", type=int, default=[8, 16, 32])
+    parser.add_argument("--initial", default="", help="an aligner whose weights training starts from")
+    parser.add_argument("--mels", type=int, default=40, help="as the initial aligner has them")
     parser.add_argument("--pattern", default=PATTERN)
     parser.add_argument("--listing", default="", help="file of lines `name: text`, where no text lies beside a clip")
     parser.add_argument("--digits", action="store_true", help="clips are those of the Free Spoken Digit Dataset")

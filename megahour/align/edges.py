@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 LOUD_SHARE = 0.35  # of the way from the quiet (10th percentile) to the loud level (95th)
 LONGEST_TAIL = 40  # frames by which an end may move out
 LONGEST_HEAD = 20  # frames by which a start may move out
+FEWEST_DELAYS = 5  # words after a pause that tell how late a model marks words
 LONGEST_LETTER = 60  # the same for the start of a word of one token, whose peak may be at the end of a letter's name
 LONGEST_GAP = 25  # frames of a pause inside a word that separates a doubtful outer token
 SHORTEST_SOUND = 3  # loud frames in a row; fewer are a click
@@ -100,9 +101,21 @@ def widen(words: EdgeWords, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
     """
     start, end = narrow(words, loud)
     new_end, floor, preceding = _outward(start, end, loud, LONGEST_TAIL)
-    head = np.where(words.inner <= words.start, LONGEST_LETTER, LONGEST_HEAD)
-    near = (preceding >= floor) & (start - preceding <= head)
+    after_pause, letter = preceding >= floor, words.inner <= words.start
+    head = np.where(letter, LONGEST_LETTER, longest_head((start - preceding)[after_pause & ~letter]))
+    near = after_pause & (start - preceding <= head)
     return np.where(near, np.minimum(preceding, start), start), new_end
+
+
+def longest_head(delays: Frames) -> int:
+    """Frames by which starts may move out, twice the median delay of first peaks behind the onset of sound.
+
+    delays: (N,) frames, of the words after pauses. A model that has learnt little marks a word when it has heard most of
+    it, and does so in all words of a recording.
+    """
+    if len(delays) < FEWEST_DELAYS:
+        return LONGEST_HEAD
+    return int(np.clip(2 * np.median(delays), LONGEST_HEAD, LONGEST_LETTER))
 
 
 def fade(start: Frames, end: Frames, audible: NDArray[np.bool_]) -> tuple[Frames, Frames]:

@@ -25,7 +25,7 @@ class Align(Stage[AlignParams]):
     """
 
     name = "align"
-    version = 18
+    version = 19
     params = AlignParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("recordings"),

@@ -17,6 +17,7 @@ from megahour.align.edges import (
     EdgeWords,
     audible_frames,
     fade,
+    longest_head,
     loud_frames,
     main_parts,
     narrow,
@@ -46,6 +47,10 @@ def whole(start: NDArray[np.int64], end: NDArray[np.int64]) -> EdgeWords:
 def words(start: list[int], end: list[int], second: list[int], inner: list[int], doubt: bool = False) -> EdgeWords:
     doubts = np.full(len(start), doubt)
     return EdgeWords(ints(*start), ints(*end), ints(*second), ints(*inner), doubts, doubts)
+
+
+def fields_of(words: EdgeWords) -> list[NDArray[np.int64]]:
+    return [getattr(words, name) for name in EdgeWords.__slots__]
 
 
 def test_a_start_in_the_pause_moves_in_to_the_onset() -> None:
@@ -119,6 +124,27 @@ def test_a_start_moves_out_by_200_ms_at_most_and_that_of_a_letter_by_600(letter:
     loud[: 100 - pause] = False
     word = words([100], [110], [110], [100]) if letter else words([100], [110], [103], [107])
     assert widen(word, loud)[0].tolist() == [start]
+
+
+@pytest.mark.parametrize(
+    ("delays", "head"),
+    [([27] * 4, 20), ([27] * 5, 54), ([27] * 3 + [4] * 4, 20), ([27] * 4 + [12] * 3, 54), ([50] * 5, 60), ([], 20)],
+)
+def test_starts_may_move_out_by_twice_the_delay_that_is_usual(delays: list[int], head: int) -> None:
+    assert longest_head(ints(*delays)) == head
+
+
+def test_a_model_that_marks_words_late_has_their_starts_moved_to_the_onset() -> None:
+    onsets = 100 * np.arange(1, 7)
+    loud = loud_frames(level_of([(onset, onset + 60) for onset in onsets.tolist()], 700))
+    delay = ints(25, 27, 28, 30, 26, 45)
+    late = EdgeWords(onsets + delay, onsets + 58, onsets + 50, onsets + 52, *np.zeros((2, 6), bool))
+    assert widen(late, loud)[0].tolist() == onsets.tolist()
+    letters = EdgeWords(late.start, late.end, late.end, late.start, late.doubt_first, late.doubt_last)
+    mixed = EdgeWords(
+        *(np.where(np.arange(6) < 5, *pair) for pair in zip(*map(fields_of, (letters, late)), strict=True))
+    )
+    assert widen(mixed, loud)[0].tolist() == [*onsets[:5].tolist(), 645], "names of letters show no delay"
 
 
 @pytest.mark.parametrize(("gap", "start"), [(25, 60), (26, 86)])

@@ -99,6 +99,7 @@ _TIMING = re.compile(  # of SBV, with a comma, or with an arrow
 _NUMBER = re.compile(r"^\s*\d+\s*$")
 _TABLE_LINE = re.compile(r"^([^\t|:]+)(?:([\t|])|:\s)((?(2)[^\t|]*|.*))")
 _SPACED_LINE = re.compile(r"^(\S+)(\s+)(.*)")
+_SAMPLE_RANGE = re.compile(r"\s*0 [1-9]\d{3,}\s+(?=\S[^\n]*\s*\Z)")
 _HTK_LABEL = re.compile(r"\d+ \d+ \S.*")
 
 
@@ -135,7 +136,11 @@ def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "
         if suffix == ".lab" and all(map(_HTK_LABEL.fullmatch, text.strip().split("\n"))):
             raise BadRecord("unreadable-transcript", "labels with times in 100 ns, as HTK has them; give the text")
         labelled = [timed_cue(each, rate_hz) for each in table_said(text)] or _subtitles(text, rate_hz)
-        cues = labelled or _clocked(text, rate_hz) or [Cue(-1, -1, paragraph) for paragraph in _paragraphs(text)]
+        cues = (
+            labelled
+            or _clocked(text, rate_hz)
+            or [Cue(-1, -1, paragraph) for paragraph in _paragraphs(_unranged(text))]
+        )
     else:
         cues = list(_timed_cues(text, rate_hz, is_vtt=suffix == ".vtt"))
     absurd = sum(cue.start_samples < 0 for cue in cues)
@@ -155,6 +160,12 @@ def _subtitles(text: str, rate_hz: int) -> list[Cue]:
     lines = [line for line in text.split("\n") if line.strip()]
     timings = sum("->" in line and bool(_TIMING.match(line)) for line in lines)
     return list(_timed_cues(text, rate_hz, is_vtt="WEBVTT" in lines[0])) if timings > TIMING_SHARE * len(lines) else []
+
+
+def _unranged(text: str) -> str:
+    """A text without the range of samples that TIMIT puts before its only line ("0 54682 She had your dark suit")."""
+    found = _SAMPLE_RANGE.match(text)
+    return text[found.end() :] if found else text
 
 
 def _clocked(text: str, rate_hz: int) -> list[Cue]:

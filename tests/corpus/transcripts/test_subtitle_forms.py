@@ -118,6 +118,12 @@ def test_lab_is_a_text_but_not_htk_labels() -> None:
     assert "HTK" in problem("0 500000 sil\n500000 900000 dh\n", ".lab").detail
 
 
+def test_the_range_of_samples_before_a_text_of_timit_is_not_spoken() -> None:
+    assert cues("0 54682 She had your dark suit.\n", ".txt") == [Cue(-1, -1, "She had your dark suit.")]
+    numbers = "0 54682 is a number\nand so is 7\n", "0 547 She had", "1 54682 She had"
+    assert [cues(text, ".txt")[0].raw.split()[0] for text in numbers] == ["0", "0", "1"]
+
+
 CLOCKED = {
     "before the text": "0:01 Hello there.\n0:03.5 How are you?\n1:00:04 Bye.",
     "on lines of their own": "0:01\nHello there.\n0:03.5\nHow are you?\n1:00:04\nBye.",
