@@ -2,9 +2,9 @@
 
     python benchmarks/hand_labels.py CLIPS --aligner ALIGNER [ALIGNER ...] --out OUT [--write]
 
-CLIPS/SPEAKER/NAME.wav with NAME.txt, the text, and NAME.wrd, lines of first sample, last sample and word. "{speaker}" in
-an aligner's path stands for the speaker, so that each has one that has not heard him. The clips are aligned as they are,
-without times and with the defaults, and in rooms and noise, which move no label. "Outer" edges are the first word's
+CLIPS/SPEAKER/NAME.wav with NAME.txt, the text, and NAME.wrd, lines of first sample, last sample and word. "{speaker}"
+in an aligner's path stands for the speaker, so that each has one that has not heard him. The clips are aligned without
+times, with the defaults, as they are and in rooms and noise, which move no label. "Outer" edges are the first word's
 start and the last word's end; an edge inside a sentence is often a matter of opinion.
 """
 

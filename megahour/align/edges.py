@@ -18,8 +18,10 @@ from numpy.typing import NDArray
 LOUD_SHARE = 0.35  # of the way from the quiet (10th percentile) to the loud level (95th)
 LONGEST_TAIL = 40  # frames by which an end may move out
 LONGEST_HEAD = 20  # frames by which a start may move out
-FEWEST_DELAYS = 5  # words after a pause that tell how late a model marks words
-LONGEST_LETTER = 60  # the same for the start of a word of one token, whose peak may be at the end of a letter's name
+LONGEST_LETTER = 60  # the same for the start of a word of one token, whose peak may be at the end of a letter's name,
+# and for all words where more than `MOST_LATE` of at least `FEWEST_DELAYS` after pauses are later than `LONGEST_HEAD`
+MOST_LATE = 0.1
+FEWEST_DELAYS = 5
 LONGEST_GAP = 25  # frames of a pause inside a word that separates a doubtful outer token
 SHORTEST_SOUND = 3  # loud frames in a row; fewer are a click
 SHORTEST_PAUSE = 7  # quiet frames in a row; fewer are a closure inside a word, to which no edge moves in
@@ -108,14 +110,15 @@ def widen(words: EdgeWords, loud: NDArray[np.bool_]) -> tuple[Frames, Frames]:
 
 
 def longest_head(delays: Frames) -> int:
-    """Frames by which starts may move out, twice the median delay of first peaks behind the onset of sound.
+    """Frames by which starts may move out.
 
-    delays: (N,) frames, of the words after pauses. A model that has learnt little marks a word when it has heard most of
-    it, and does so in all words of a recording.
+    delays: (N,) frames from the onset of sound to the first peak of the words after pauses. A model that has learnt
+    little marks a word, or words of some kind, when it has heard most of it; other models are late in one word of a
+    hundred. Sound that begins `LONGEST_LETTER` before a peak is of other words.
     """
-    if len(delays) < FEWEST_DELAYS:
-        return LONGEST_HEAD
-    return int(np.clip(2 * np.median(delays), LONGEST_HEAD, LONGEST_LETTER))
+    near = delays[delays <= LONGEST_LETTER]
+    late = len(near) >= FEWEST_DELAYS and np.mean(near > LONGEST_HEAD) > MOST_LATE
+    return LONGEST_LETTER if late else LONGEST_HEAD
 
 
 def fade(start: Frames, end: Frames, audible: NDArray[np.bool_]) -> tuple[Frames, Frames]:
