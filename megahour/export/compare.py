@@ -17,7 +17,7 @@ from megahour.export.clips import SpokenClip
 from megahour.export.model import TrainedModel, greedy, text_of
 from megahour.export.params import ExportModelParams
 from megahour.export.play import PlayedStream, SherpaOffline, SherpaStream, padded, stream_rows
-from megahour.transcribe.bundle import Bundle
+from megahour.transcribe.bundle import Bundle, StreamSettings
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.recogniser import Recogniser
 
@@ -66,7 +66,8 @@ def compare(
     """
     found = GraphComparison(clips, [{} for _ in clips])
     for form in ("offline", "streaming"):
-        exact = [_expected(model, params, form, clip) for clip in clips] if form in bundle.manifest.graphs else []
+        settings = bundle.manifest.streaming if form == "streaming" else None
+        exact = [_expected(model, settings, clip) for clip in clips] if form in bundle.manifest.graphs else []
         for precision in bundle.manifest.graphs.get(form, {}):
             found.graphs.append((form, precision))
             worst = 0.0
@@ -84,10 +85,10 @@ def compare(
     return found
 
 
-def _expected(model: TrainedModel, params: ExportModelParams, form: str, clip: SpokenClip) -> Float32:
-    if form == "offline":
+def _expected(model: TrainedModel, streaming: StreamSettings | None, clip: SpokenClip) -> Float32:
+    if streaming is None:
         return model.output(clip.samples)
-    return model.streamed(clip.samples, params.chunk, params.left)
+    return model.streamed(clip.samples, streaming.chunk, streaming.left)
 
 
 def _heard(

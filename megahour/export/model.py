@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -20,6 +19,7 @@ from megahour.models.configuration import RECOGNISED, read_config
 from megahour.models.conformer import AttentionContext, Conformer
 from megahour.models.end_to_end import EndToEnd
 from megahour.models.inference import Model
+from megahour.models.streaming import ModelStream, encoder_of
 from megahour.transcribe.bundle import FrontEndSettings
 from megahour.transcribe.parts import RecogniserParts
 from megahour.transcribe.recogniser import Recogniser
@@ -92,7 +92,8 @@ class TrainedModel:
     @property
     def sherpa_forms(self) -> dict[str, Any]:
         """The sherpa-onnx forms that can run the model, or the reason why none can."""
-        return forms(self.front_end, self.criterion, streams=self.streams, predictor=self.predictor)
+        streams = isinstance(self.encoder, Conformer)
+        return forms(self.front_end, self.criterion, streams=streams, predictor=self.predictor)
 
     @property
     def frames(self) -> int:
@@ -101,7 +102,7 @@ class TrainedModel:
 
     @property
     def streams(self) -> bool:
-        return isinstance(self.encoder, Conformer)
+        return encoder_of(self.encoder) is not None
 
     @property
     def look_ahead_s(self) -> float | None:
@@ -119,16 +120,13 @@ class TrainedModel:
 
     def streamed(self, samples: NDArray[np.int16], chunk: int, left: int) -> Float32:
         """The output for a clip streamed as by a runtime: chunks of `chunk` output frames, `left` previous chunks."""
-        assert isinstance(self.encoder, Conformer)
         rate_hz, size = self.recogniser.front.rate_hz, chunk * self.frames
         rows = self._rows(padded(samples, rate_hz, size / 100))
-        features, context = torch.from_numpy(self.recogniser.features(rows)), AttentionContext(chunk, left)
-        state, stack = self.encoder.state(), int(self.config["stack"])
+        assert isinstance(self.recogniser.model, Model)
+        features, stack = self.recogniser.features(rows), int(self.config["stack"])
+        stream = ModelStream(self.recogniser.model, AttentionContext(chunk, left))
         parts = [slice(each.start // stack, each.stop // stack) for each in chunks(len(rows), size)]
-        with torch.inference_mode():
-            found = [self.encoder.chunk(features[None, part], state, context) for part in parts]
-            together: Float32 = self.top(torch.cat(found, dim=1))[0].numpy()
-        return together
+        return np.concatenate([stream(features[part]) for part in parts])
 
     def text(self, output: Float32) -> str:
         """The text of the best path through `output`."""

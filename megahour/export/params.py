@@ -27,8 +27,8 @@ class ExportModelParams(Options):
     """Language or other tag for a model trained with `tag_told`, built into the bundle. Of a voice: the language that
     it speaks; by default its first one."""
     chunk: int = Field(16, ge=1, le=250)
-    """Chunk length of streaming, in output frames (40 ms times `stack`). Shorter chunks answer sooner and see less
-    context."""
+    """Chunk length of a conformer's streams, in output frames (40 ms times `stack`). Shorter chunks answer sooner and
+    see less context."""
     left: int = Field(4, ge=0, le=64)
     """Number of previous chunks that attention sees in streaming."""
     golden_clips: int = Field(8, ge=1, le=1000)

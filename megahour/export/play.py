@@ -44,8 +44,8 @@ class PlayedStream:
             yield feed
 
     def outputs(self, rows: Rows) -> Float32:
-        """Outputs (T, V) of all whole chunks."""
-        return np.concatenate([values for _, values in self._run(rows)])
+        """Outputs (T, V) of all whole chunks, without those of an LSTM before its first frame."""
+        return np.concatenate([values for _, values in self._run(rows)])[self._encoder.ahead :]
 
     def _run(self, rows: Rows) -> Iterator[tuple[dict[str, Any], Float32]]:
         stream = ExportedStream(self._encoder, self.chunk, self._encoder.left)
@@ -59,7 +59,7 @@ def stream_rows(bundle: Bundle, front: FrontEnd, samples: NDArray[np.int16]) -> 
 
     They are a runtime's, without the floor of ours, which is in the graph.
     """
-    own = replace(front, kind="log-mel", scale=front.scale if bundle.manifest.criterion == "transducer" else 1.0)
+    own = replace(front, kind="log-mel", scale=1.0 if bundle.manifest.streams_int16 else front.scale)
     return np.concatenate(list(own.rows_of(iter([samples.astype(np.float32)]), [], mean=False)))
 
 

@@ -26,14 +26,19 @@ from megahour.export.graphs import (
     StreamingCtc,
     StreamingEncoder,
 )
+from megahour.export.lstm_graph import StreamingLstm
 from megahour.export.model import TrainedModel
 from megahour.export.onnx_file import set_metadata, shorten, write_onnx
 from megahour.export.origin import ModelOrigin
 from megahour.export.params import CALIBRATED, ExportModelParams
 from megahour.export.play import PlayedStream, padded, stream_rows
+from megahour.models.encoders import Lstm
+from megahour.models.streaming import look_ahead
 from megahour.transcribe.bundle import Bundle, GoldenClip
 from megahour.transcribe.bundle_files import MANIFEST
+from megahour.transcribe.streaming import CHUNK_MS
 
+OUTPUTS = {"ctc": "log_probs", "transducer": "encoder_out"}
 RECURRENT = ("lstm", "blstm")
 FRAMES = 120  # length of the example that graphs are traced with
 
@@ -56,7 +61,7 @@ class Draft:
 
     def bundle(self) -> Bundle:
         """Write the manifest of what the folder holds so far, and open it as a reader would."""
-        model, p, front = self.model, self.params, self.model.front_end
+        model, front = self.model, self.model.front_end
         values = {
             "format": 1,
             "made_by": made_by(),
@@ -69,9 +74,7 @@ class Draft:
             "frames": model.frames,
             "look_ahead_s": model.look_ahead_s,
             "graphs": self.graphs,
-            "streaming": {"chunk": p.chunk, "left": p.left, "latency_s": p.chunk * model.frames / 100}
-            if model.streams
-            else None,
+            "streaming": self._stream(),
             "sherpa_onnx": {**model.sherpa_forms, **self.played},
             "quantisation": self.quantisation,
             "golden": [clip.model_dump() for clip in self.golden],
@@ -82,6 +85,17 @@ class Draft:
         }
         (self.folder / MANIFEST).write_text(json.dumps(values, indent=1, ensure_ascii=False) + "\n", "utf-8")
         return Bundle.open(str(self.folder))
+
+    def _stream(self) -> dict[str, Any] | None:
+        """The manifest's entry on streams. An LSTM takes chunks of any length, so `chunk` and `left` say nothing."""
+        model, chunk, left = self.model, self.params.chunk, self.params.left
+        if not model.streams:
+            return None
+        if model.config["kind"] == "lstm":
+            chunk, left = max(1, round(CHUNK_MS["lstm"] / 10 / model.frames)), 0
+        ahead = look_ahead(model.encoder)
+        latency_s = (chunk + ahead) * model.frames / 100
+        return {"kind": model.config["kind"], "chunk": chunk, "left": left, "ahead": ahead, "latency_s": latency_s}
 
     def _sizes(self) -> dict[str, Any]:
         """Entries of the manifest for a transducer's predictor and joiner; none for CTC."""
@@ -149,8 +163,7 @@ def _fill(draft: Draft) -> GraphComparison:
 
 
 def _offline_graph(model: TrainedModel) -> OfflineGraph:
-    output = "encoder_out" if model.criterion == "transducer" else "log_probs"
-    return OfflineGraph(model.encoder, model.config, model.top, output)
+    return OfflineGraph(model.encoder, model.config, model.top, OUTPUTS[model.criterion])
 
 
 def _offline(draft: Draft) -> None:
@@ -185,11 +198,15 @@ def _search_graphs(draft: Draft) -> None:
 
 def _streaming(draft: Draft) -> None:
     model, p, path = draft.model, draft.params, draft.folder / "streaming.onnx"
+    draft.graphs["streaming"] = {"fp32": path.name}
+    if isinstance(model.encoder, Lstm):
+        recurrent = StreamingLstm(model.encoder, model.config, model.top, OUTPUTS[model.criterion])
+        write_onnx(recurrent, recurrent.example(model.front_end.mels), recurrent.free, path)
+        return
     kind = StreamingEncoder if model.criterion == "transducer" else StreamingCtc
     graph = kind(model.encoder, model.config, model.top)  # type: ignore[arg-type]
     write_onnx(graph, graph.example(p.chunk, p.chunk * p.left, model.front_end.mels), graph.free, path)
     set_metadata(path, sherpa.streaming_metadata(graph, len(model.tokens), p.chunk, p.left))
-    draft.graphs["streaming"] = {"fp32": path.name}
 
 
 def _smaller(draft: Draft, precision: str) -> None:
@@ -230,7 +247,7 @@ def _feeds(draft: Draft, form: str) -> Iterator[dict[str, Any]]:
     stream = PlayedStream(bundle) if form == "streaming" else None
     for clip in draft.calibration:
         if stream is not None:
-            samples = padded(clip.samples, model.front_end.rate_hz, draft.params.chunk * model.frames / 100)
+            samples = padded(clip.samples, model.front_end.rate_hz, stream.chunk * model.frames / 100)
             yield from stream.feeds(stream_rows(bundle, model.recogniser.front, samples))
         else:
             front = model.recogniser.front

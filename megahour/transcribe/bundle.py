@@ -59,10 +59,12 @@ class FrontEndSettings(BundlePart):
 
 
 class StreamSettings(BundlePart):
-    """Output frames per chunk, earlier chunks that attention sees, and the latency in seconds."""
+    """Output frames per chunk, earlier chunks that attention sees, output frames of look-ahead, latency in seconds."""
 
+    kind: Literal["conformer", "lstm"] = "conformer"
     chunk: int = Field(ge=1, le=10_000)
     left: int = Field(ge=0, le=10_000)
+    ahead: int = Field(0, ge=0, le=1000)
     latency_s: float
 
 
@@ -142,6 +144,11 @@ class BundleManifest(ListedFiles):
             **({"heads": {"transducer": 1.0}} if self.criterion == "transducer" else {}),
             "audio": {**audio, "normalise": False},
         }
+
+    @property
+    def streams_int16(self) -> bool:
+        """Whether the streaming graph takes log energies of int16 samples, as WeNet's form does."""
+        return self.criterion == "ctc" and self.streaming is not None and self.streaming.kind == "conformer"
 
     @property
     def columns(self) -> int:

@@ -17,6 +17,7 @@ from megahour.transcribe.bundle import Bundle
 Float32 = NDArray[np.float32]
 MOST_STATE = 1 << 26  # values: 100 times more than any stream exported here has
 CACHES = {"ctc": ("attn_cache", "conv_cache"), "transducer": ("attn_cache", "cnn_cache")}
+LSTM_STATE = {"hidden": 3, "cell": 3, "heard": 2}  # and their dimensions
 INT16 = -2 * math.log(UNIT)  # from log energies of samples in ±1 to those of int16, for CTC graphs
 
 
@@ -24,7 +25,8 @@ class ExportedEncoder:
     """The streaming graph, opened once for all streams.
 
     chunk, left: the exported chunk length in output frames, and left context in chunks. any_chunk: whether the graph
-    also takes others. any_length: whether the last chunk may be shorter; only in old bundles it may not.
+    also takes others. any_length: whether the last chunk may be shorter; only in old bundles it may not. ahead: output
+    frames that come later than their own chunk.
 
     Raises
     ------
@@ -35,37 +37,38 @@ class ExportedEncoder:
         self.manifest, self.where = bundle.manifest, f"{bundle.url}: streaming, {precision}"
         data, settings = bundle.graph("streaming", precision), bundle.manifest.streaming
         try:
+            self.lstm = settings is not None and settings.kind == "lstm"
             self.session = open_session(data, threads=threads, bounded=True)
             self._shapes = {each.name: each.shape for each in self.session.get_inputs()}
             self.any_length = not isinstance(self._shapes[self.main][1], int)
-            fixed = [self._shapes[name] for name in self.caches]
+            fixed = [len(self._shapes[name]) for name in self.caches]
         except ConfigError:
             raise
         except Exception as error:  # onnxruntime's own classes share no base
             raise self.broken(f"it cannot be read: {in_a_line(error)}") from None
-        if settings is None or any(len(shape) != 4 for shape in fixed):
+        if settings is None or fixed != (list(LSTM_STATE.values()) if self.lstm else [4, 4]):
             raise self.broken("it has no state")
-        self.chunk, self.left = settings.chunk, settings.left
-        self.any_chunk = self.manifest.criterion == "ctc"
+        self.chunk, self.left, self.ahead = settings.chunk, settings.left, settings.ahead
+        self.any_chunk = self.lstm or self.manifest.criterion == "ctc"
 
     @property
     def main(self) -> str:
         """Name of the input for frames."""
-        return "chunk" if self.manifest.criterion == "ctc" else "x"
+        return "chunk" if self.manifest.streams_int16 else "x"
 
     @property
     def caches(self) -> Sequence[str]:
-        return CACHES[self.manifest.criterion]
+        return tuple(LSTM_STATE) if self.lstm else CACHES[self.manifest.criterion]
 
     def nothing(self, length: int) -> dict[str, Float32]:
         """The initial state of a stream whose attention sees `length` output frames before a chunk."""
-        attention, convolved = (list(self._shapes[name]) for name in self.caches)
-        if self.manifest.criterion == "ctc":
-            attention[2] = length
-        else:
-            attention[2] = convolved[2] = 1  # streams
+        shapes = [list(self._shapes[name]) for name in self.caches]
+        if self.manifest.streams_int16:
+            shapes[0][2] = length
+        elif not self.lstm:
+            shapes[0][2] = shapes[1][2] = 1  # streams
         made = {}
-        for name, shape in zip(self.caches, (attention, convolved), strict=True):
+        for name, shape in zip(self.caches, shapes, strict=True):
             if not all(isinstance(size, int) and size >= 0 for size in shape) or math.prod(shape) > MOST_STATE:
                 raise self.broken(f"its {name} has the shape {shape}")
             made[name] = np.zeros(shape, np.float32)
@@ -86,21 +89,31 @@ class ExportedStream:
     def __init__(self, encoder: ExportedEncoder, chunk: int, left: int) -> None:
         self._encoder, self._length, self._heard = encoder, chunk * left, 0
         self._state = encoder.nothing(self._length)
+        self._skip = encoder.ahead
 
     def __call__(self, rows: Float32, *, last: bool = False) -> Float32:
-        """Log posteriors (T', V), or a transducer's encoder output (T', D), for the next log-mel frames (T, F)."""
-        frames = self._encoder.manifest.frames
-        if len(rows) < frames:
-            return np.zeros((0, self._encoder.manifest.columns), np.float32)
-        scaled = self._encoder.manifest.criterion == "ctc" and self._encoder.manifest.front_end.scale == "unit"
-        return self.run(self.feed(rows + np.float32(INT16) if scaled else rows))
+        """Log posteriors (T', V), or a transducer's encoder output (T', D), for the next log-mel frames (T, F).
 
-    def feed(self, rows: Float32) -> dict[str, Any]:
-        """The graph's inputs for frames that are already in its scale."""
+        With a look-ahead T' is less at first; the rest comes with the `last` frames.
+        """
+        manifest, ahead = self._encoder.manifest, self._encoder.ahead if last else 0
+        if len(rows) < manifest.frames and not ahead:
+            return np.zeros((0, manifest.columns), np.float32)
+        scaled = manifest.streams_int16 and manifest.front_end.scale == "unit"
+        output = self.run(self.feed(rows + np.float32(INT16) if scaled else rows, ahead))
+        skipped = min(self._skip, len(output))
+        self._skip -= skipped
+        return output[skipped:]
+
+    def feed(self, rows: Float32, ahead: int = 0) -> dict[str, Any]:
+        """The graph's inputs for frames that are already in its scale. ahead: output frames past the end to add."""
         frames = self._encoder.manifest.frames
         chunk, rows = len(rows) // frames, rows[None, : len(rows) // frames * frames]
-        if self._encoder.manifest.criterion == "transducer":
-            place: dict[str, Any] = {"processed_lens": np.array([self._heard * frames])}
+        if self._encoder.lstm:
+            place: dict[str, Any] = {"given": np.array([chunk * frames])}
+            rows = np.pad(rows, ((0, 0), (0, ahead * frames), (0, 0)))
+        elif self._encoder.manifest.criterion == "transducer":
+            place = {"processed_lens": np.array([self._heard * frames])}
         else:
             place = {"offset": np.array([self._length + self._heard])}
             place |= {"required_cache_size": np.array([self._length])}

@@ -62,7 +62,7 @@ def plan_of(recogniser: Recogniser, chunks: ChunkLengths) -> StreamPlan | None:
         if not chunks.ms:
             return None
         what = f"chunks of {chunks.ms} ms: a model of kind {kind} does not work in chunks"
-        remedy = "use an lstm or a conformer trained by megahour, or a conformer's bundle exported by this version"
+        remedy = "use an lstm or a conformer trained by megahour, or its bundle, exported by this version"
         raise ConfigError(what, where=recogniser.parts.model, remedy=remedy)
     frame_ms = recogniser.front.shift_s * 1000
     frames = _frames(recogniser, chunks.ms) or max(1, round(CHUNK_MS[kind] / frame_ms))
@@ -89,7 +89,7 @@ def _plan_of_export(recogniser: Recogniser, exported: ExportedEncoder, chunks: C
         what = f"chunks of {chunks.ms} ms: the bundle's stream has chunks of {exported.chunk * frame_ms:.0f} ms"
         raise ConfigError(what, where=recogniser.parts.model, remedy=f"export it with --chunk {frames}")
     left = chunks.left if exported.any_chunk else exported.left
-    latency_ms = round(frames * frame_ms) + WINDOW_MS - SHIFT_MS
+    latency_ms = round((frames + exported.ahead) * frame_ms) + WINDOW_MS - SHIFT_MS
     return StreamPlan(frames * recogniser.joined, AttentionContext(frames, left), latency_ms)
 
 

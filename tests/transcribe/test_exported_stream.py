@@ -31,14 +31,21 @@ from megahour.transcribe.streaming import ChunkLengths, plan_of
 
 HEADS: dict[str, dict[str, Any]] = {"ctc": {}, "transducer": {"heads": {"transducer": 1.0}}}
 CHUNKS = ChunkLengths(ms=320, left=2)
-KINDS = [("ctc", SHERPA), ("ctc", FeaturesParams()), ("transducer", SHERPA)]
+KINDS = {
+    "ctc": ("ctc", "conformer", SHERPA),
+    "ctc-of-int16": ("ctc", "conformer", FeaturesParams()),
+    "transducer": ("transducer", "conformer", SHERPA),
+    "lstm": ("ctc", "lstm", SHERPA),
+    "lstm-of-int16": ("ctc", "lstm", FeaturesParams()),
+    "lstm-transducer": ("transducer", "lstm", SHERPA),
+}
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=["ctc", "ctc-of-int16", "transducer"])
+@pytest.fixture(scope="module", params=KINDS.values(), ids=KINDS)
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recogniser, Recogniser]:
     """A model, and its bundle."""
-    (kind, features), folder = request.param, tmp_path_factory.mktemp("bundle")
-    made = model(folder / "model", "conformer", features, heads=HEADS[kind])
+    (criterion, kind, features), folder = request.param, tmp_path_factory.mktemp("bundle")
+    made = model(folder / "model", kind, features, heads=HEADS[criterion], stack=1 if kind == "conformer" else 4)
     clips, origin = [SpokenClip("c", voice(1.0, 1))], ModelOrigin({"model": {"digest": "d" * 64}})
     params = ExportModelParams(chunk=8, left=2)
     write_bundle(TrainedModel(parts_of(made.url)), params, origin, clips, (), str(folder / "bundle"))
@@ -66,7 +73,7 @@ def test_finals_are_the_models_own_offline_in_the_same_chunks(
     assert finals(found) == [(word.text, word.start_s, word.end_s) for word in offline.words]
     sure = [word.confidence for update in found if update.final for word in update.words]
     assert sure == pytest.approx([word.confidence for word in offline.words], abs=5e-3)
-    assert len(offline.text) > 10
+    assert len(offline.text) > 5
     assert sum(not update.final for update in found) > 3
 
 
@@ -87,7 +94,7 @@ def test_every_frame_goes_through_the_graph_once(
     frames, run = [], ExportedStream.run
 
     def counted(self: ExportedStream, feed: dict[str, Any]) -> Any:
-        frames.append(next(iter(feed.values())).shape[1])
+        frames.append(int(feed["given"][0]) if "given" in feed else next(iter(feed.values())).shape[1])
         return run(self, feed)
 
     monkeypatch.setattr(ExportedStream, "run", counted)
@@ -97,13 +104,17 @@ def test_every_frame_goes_through_the_graph_once(
 
 
 def test_chunks_are_those_of_the_export_where_nothing_else_is_asked(pair: tuple[Recogniser, Recogniser]) -> None:
-    _, bundle = pair
+    own, bundle = pair
     plan = plan_of(bundle, ChunkLengths(left=2))
     assert plan is not None
+    assert bundle.exported is not None
+    if bundle.exported.lstm:
+        assert plan == plan_of(own, ChunkLengths(left=2)), "chunks of 160 ms and three rows of look-ahead"
+        assert plan_of(bundle, ChunkLengths(320)) == plan_of(own, ChunkLengths(320))
+        return
     assert (plan.rows, plan.context.chunk, plan.context.left, plan.latency_ms) == (32, 8, 2, 320 + 15)
     with pytest.raises(ConfigError, match=r"chunks of 15 ms\s.*40 ms"):
         plan_of(bundle, ChunkLengths(15))
-    assert bundle.exported is not None
     if bundle.exported.any_chunk:
         other = plan_of(bundle, ChunkLengths(160, 3))
         assert other is not None
@@ -138,7 +149,7 @@ def grown_state(graph: onnx.ModelProto) -> None:
 
 def huge_state(graph: onnx.ModelProto) -> None:
     for each in graph.graph.input:
-        if each.name == "attn_cache":
+        if each.name in ("attn_cache", "hidden"):
             each.type.tensor_type.shape.dim[0].dim_value = 1 << 40
 
 
@@ -164,7 +175,7 @@ def test_a_hostile_graph_is_refused(
 
 
 def test_a_bundle_without_a_stream_is_recognised_again(tmp_path: Path) -> None:
-    made = model(tmp_path / "model", "lstm")
+    made = model(tmp_path / "model", "tdnn")
     clips, origin = [SpokenClip("c", voice(1.0, 1))], ModelOrigin({"model": {"digest": "d" * 64}})
     write_bundle(TrainedModel(parts_of(made.url)), ExportModelParams(), origin, clips, (), str(tmp_path / "bundle"))
     assert json.loads((tmp_path / "bundle" / "bundle.json").read_text())["streaming"] is None
