@@ -33,7 +33,7 @@ from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard
 from megahour.align.tables import Clock, Timed, time_words
 from megahour.align.transcripts import SpelledTranscript, why_nothing
-from megahour.align.wrong_transcript import belongs, foreign_cues, order_deviation, without_ends
+from megahour.align.wrong_transcript import FEWEST_CUES, belongs, foreign_cues, order_deviation, without_ends
 from megahour.core.schemas import BY_RECOGNISER, HEARD
 
 LEAST_LINKS = 3
@@ -138,6 +138,7 @@ def confirmed_cues(document: Document, timed: Timed, other: Document, other_time
 
 AROUND_S = 0.25  # margin on either side of a cue that belongs to its place
 SPEECH_S = 0.75  # on either side, whose speech an unspoken cue leaves over
+SCRAP = 0.1  # of the reading, below which a text of one or two cues must be found in it
 LEAST_HEARD = 0.02  # recognised tokens per token of the text, below which there is no speech
 
 
@@ -200,8 +201,18 @@ def _placed(
 ) -> PlacedTranscript:
     if len(units) < LEAST_HEARD * len(transcript.document.tokens):
         raise Refused("no-speech")
+    if doubtful and len(transcript.document.cues) < FEWEST_CUES and _is_scrap(transcript.document, units):
+        raise Refused("wrong-transcript")
     aligned, unsure = trusted(p, heard, transcript.document, clock.shift_s, doubtful=doubtful)
     return PlacedTranscript(transcript, aligned, unsure, time_words(transcript.document, aligned, heard.level, clock))
+
+
+def _is_scrap(document: Document, units: NDArray[np.int32]) -> bool:
+    """Whether a text is hardly any of the reading `units` (N,) and not in it. Few words fit somewhere in any speech."""
+    letters, heard = (
+        "".join(map(chr, tokens[tokens != document.space].tolist())) for tokens in (document.tokens, units)
+    )
+    return len(letters) < SCRAP * len(heard) and letters not in heard
 
 
 def trusted(

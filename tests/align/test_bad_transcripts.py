@@ -90,6 +90,16 @@ def test_a_transcript_of_the_wrong_file(tmp_path: Path, aligner: Artifact) -> No
     assert only_reason(align(tmp_path, aligner, [("wrong", samples, other, [])])) == "wrong-transcript"
 
 
+def test_a_few_words_that_fit_somewhere_in_much_speech(tmp_path: Path, aligner: Artifact) -> None:
+    """Text that is hardly any of what is said must be found to the letter."""
+    samples, texts = spoken(1)
+    assert "cfe ddf ce" in texts
+    assert only_reason(align(tmp_path / "fits", aligner, [("s", samples, ["cfe daf ce"], [])])) == "wrong-transcript"
+    alone = speak(["cfe ddf ce"], np.random.default_rng(1))[0]
+    for name, audio, text in (("said", samples, "cfe ddf ce"), ("alone", alone, "cfe daf ce")):
+        assert align(tmp_path / name, aligner, [("s", audio, [text], [])]).read_table(0).num_rows == 3
+
+
 def test_a_transcript_in_another_script(tmp_path: Path, aligner: Artifact) -> None:
     """A few Latin letters within it do not make it fit."""
     samples, _ = spoken(1, 4)
