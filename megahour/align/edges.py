@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 LOUD_SHARE = 0.35  # of the way from the quiet (10th percentile) to the loud level (95th)
 LONGEST_TAIL = 40  # frames by which an end may move out
 LONGEST_HEAD = 20  # frames by which a start may move out
-LONGEST_LETTER = 60  # the same for the start of a word of one token, whose peak may be at the end of a letter's name,
-# and for all words where more than `MOST_LATE` of at least `FEWEST_DELAYS` after pauses are later than `LONGEST_HEAD`
-MOST_LATE = 0.1
-FEWEST_DELAYS = 5
+LONGEST_LETTER = 60  # the same for the start of a word of one token, whose peak may be at the end of a letter's name
+MOST_LATE = 0.1  # share of words after pauses that may start later; with more of them, all may move as letters do
+FEWEST_DELAYS = 5  # such words
 LONGEST_GAP = 25  # frames of a pause inside a word that separates a doubtful outer token
 SHORTEST_SOUND = 3  # loud frames in a row; fewer are a click
 SHORTEST_PAUSE = 7  # quiet frames in a row; fewer are a closure inside a word, to which no edge moves in
