@@ -120,7 +120,16 @@ class BundleManifest(ListedFiles):
             raise ValueError(f"no {missing[0]} graph in fp32")
         if self.criterion == "transducer" and not (self.width and (self.context or self.predictor == "lstm")):
             raise ValueError("a transducer without width or context")
+        if self.streaming is not None:
+            self._check_ahead(self.streaming)
         return self
+
+    def _check_ahead(self, streaming: StreamSettings) -> None:
+        """Another look-ahead than the graph's would shift, or even swallow, all of a stream's output."""
+        look_ahead_s = self.look_ahead_s if streaming.kind == "lstm" else 0.0
+        if look_ahead_s is None or not abs(streaming.ahead * self.frames / 100 - look_ahead_s) < 0.001:
+            what = f"a stream of kind {streaming.kind} with a look-ahead of {streaming.ahead} rows"
+            raise ValueError(f"{what}, of {look_ahead_s} s offline" if streaming.kind == "lstm" else what)
 
     def _named(self) -> list[str]:
         return [name for clip in self.golden for name in (clip.file, clip.log_probs)] + [self.program] * bool(

@@ -44,6 +44,8 @@ class ExportedEncoder:
             fixed = [len(self._shapes[name]) for name in self.caches]
         except ConfigError:
             raise
+        except KeyError as error:
+            raise self.broken(f"it has no input {error}, which a stream of its kind takes") from None
         except Exception as error:  # onnxruntime's own classes share no base
             raise self.broken(f"it cannot be read: {in_a_line(error)}") from None
         if settings is None or fixed != (list(LSTM_STATE.values()) if self.lstm else [4, 4]):

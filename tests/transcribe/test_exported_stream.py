@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from megahour.export.params import ExportModelParams
 from megahour.export.write import write_bundle
 from megahour.features.params import FeaturesParams
 from megahour.transcribe.bundle import Bundle
+from megahour.transcribe.bundle_files import MANIFEST
 from megahour.transcribe.exported_stream import ExportedEncoder, ExportedStream
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.pieces import EndRules
@@ -160,7 +162,7 @@ def no_state(graph: onnx.ModelProto) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "what"), [(grown_state, "outputs have|does not run"), (huge_state, "has the shape|cannot be read"),
-                         (no_state, "cannot be read")],
+                         (no_state, "cannot be read|it has no input '(chunk|x)'")],
 )  # fmt: skip
 def test_a_hostile_graph_is_refused(
     pair: tuple[Recogniser, Recogniser], damage: Callable[[onnx.ModelProto], None], what: str,
@@ -172,6 +174,51 @@ def test_a_hostile_graph_is_refused(
     monkeypatch.setattr(Bundle, "graph", lambda *_: graph.SerializeToString())
     with pytest.raises(StoreError, match=what):
         ExportedStream(ExportedEncoder(bundle, "fp32"), 8, 2)(np.zeros((32, 16), np.float32))
+
+
+@pytest.mark.parametrize("settings", [{"ahead": 1000}, {"ahead": 1}, {"kind": "other"}])
+def test_a_stream_that_is_not_the_graphs_is_refused(
+    pair: tuple[Recogniser, Recogniser], settings: dict[str, Any], tmp_path: Path
+) -> None:
+    """Another look-ahead shifts or swallows words, or leaves the last ones out."""
+    folder = shutil.copytree(pair[1].parts.model, tmp_path / "bundle")
+    manifest = json.loads((folder / MANIFEST).read_text())
+    own = manifest["streaming"]
+    if "kind" in settings:
+        other = {"lstm": "conformer", "conformer": "lstm"}[own["kind"]]
+        settings = {"kind": other, "ahead": 0 if other == "conformer" else 3}
+        manifest["look_ahead_s"] = 3 * manifest["frames"] / 100
+    manifest["streaming"] = {**own, **settings}
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(StoreError, match=r"a look-ahead of 1(000)? rows|it has no input"):
+        assert Recogniser(parts_of(str(folder))).exported
+
+
+def test_a_bundle_of_before_lstms_streamed_still_streams(pair: tuple[Recogniser, Recogniser], tmp_path: Path) -> None:
+    """Its manifest says neither kind nor look-ahead: only conformers streamed."""
+    if pair[1].exported is None or pair[1].exported.lstm:
+        return
+    folder = shutil.copytree(pair[1].parts.model, tmp_path / "bundle")
+    manifest = json.loads((folder / MANIFEST).read_text())
+    for each in ("kind", "ahead"):
+        del manifest["streaming"][each]
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    samples = voice(2.0, 1)
+    assert finals(heard(Recogniser(parts_of(str(folder))), samples)) == finals(heard(pair[1], samples))
+
+
+def test_the_loop_of_the_docs_gives_the_golden_outputs(
+    pair: tuple[Recogniser, Recogniser], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if pair[1].exported is None or not pair[1].exported.lstm:
+        return
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text("utf-8")
+    loop = page.partition("## Streams in onnxruntime alone")[2].partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "bundle").symlink_to(pair[1].parts.model)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(loop, "export.md", "exec"), names)
+    np.testing.assert_allclose(names["log_probs"], np.load("bundle/golden/000.npy"), atol=1e-3)
 
 
 def test_a_bundle_without_a_stream_is_recognised_again(tmp_path: Path) -> None:
