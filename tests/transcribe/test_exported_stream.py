@@ -194,10 +194,9 @@ def test_a_stream_that_is_not_the_graphs_is_refused(
         assert Recogniser(parts_of(str(folder))).exported
 
 
+@pytest.mark.parametrize("pair", [KINDS["ctc"], KINDS["transducer"]], indirect=True, ids=["ctc", "transducer"])
 def test_a_bundle_of_before_lstms_streamed_still_streams(pair: tuple[Recogniser, Recogniser], tmp_path: Path) -> None:
     """Its manifest says neither kind nor look-ahead: only conformers streamed."""
-    if pair[1].exported is None or pair[1].exported.lstm:
-        return
     folder = shutil.copytree(pair[1].parts.model, tmp_path / "bundle")
     manifest = json.loads((folder / MANIFEST).read_text())
     for each in ("kind", "ahead"):
@@ -207,11 +206,13 @@ def test_a_bundle_of_before_lstms_streamed_still_streams(pair: tuple[Recogniser,
     assert finals(heard(Recogniser(parts_of(str(folder))), samples)) == finals(heard(pair[1], samples))
 
 
+LSTMS = [name for name in KINDS if "lstm" in name]
+
+
+@pytest.mark.parametrize("pair", [KINDS[name] for name in LSTMS], indirect=True, ids=LSTMS)
 def test_the_loop_of_the_docs_gives_the_golden_outputs(
     pair: tuple[Recogniser, Recogniser], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if pair[1].exported is None or not pair[1].exported.lstm:
-        return
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text("utf-8")
     loop = page.partition("## Streams in onnxruntime alone")[2].partition("```python\n")[2].partition("```")[0]
     (tmp_path / "bundle").symlink_to(pair[1].parts.model)
