@@ -36,11 +36,21 @@ class FiniteRange(click.FloatRange):
 
 
 class OptionCommand(click.Command):
-    """A command whose ``--audio/--no-audio`` flags also take a value, as other options do: ``--audio false``."""
+    """A command whose ``--audio/--no-audio`` flags also take a value, as other options do: ``--audio false``.
+
+    The error for a word too many names the option that is meant in ``megahour ingest FOLDER``.
+    """
+
+    allow_extra_args = True  # until `parse_args` has read them
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         pairs = {p.opts[0]: p.secondary_opts[0] for p in self.params if p.opts and p.secondary_opts}
-        return super().parse_args(ctx, list(_plain_flags(args, pairs)))
+        super().parse_args(ctx, list(_plain_flags(args, pairs)))
+        if ctx.args and not ctx.resilient_parsing:
+            names = {name for parameter in self.params for name in parameter.opts}
+            hint = f": name it --source {ctx.args[0]}" if "--source" in names.difference(args) else ""
+            ctx.fail(f"Got unexpected extra argument ({' '.join(ctx.args)}){hint}")
+        return ctx.args
 
 
 def _plain_flags(args: list[str], pairs: dict[str, str]) -> Iterator[str]:

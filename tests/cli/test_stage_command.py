@@ -56,6 +56,19 @@ def test_the_help_of_every_command_warns_of_nothing() -> None:
             assert done.exit_code == 0, (words, done.output)
 
 
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["ingest", "talks", "--out", "o"], "(talks): name it --source talks"),
+        (["ingest", "--source", "talks", "more", "--out", "o"], "(more)"),
+        (["cut", "--recordings", "r", "more", "--out", "o"], "(more)"),
+    ],
+)
+def test_a_word_without_an_option_is_refused(words: list[str], error: str) -> None:
+    done = CliRunner().invoke(app, words)
+    assert (done.exit_code, done.output.splitlines()[-1]) == (2, f"Error: Got unexpected extra argument {error}")
+
+
 @pytest.mark.usefixtures("forked_workers")
 def test_train_with_two_workers_trains_with_two(tmp_path: Path) -> None:
     data = training_data(tmp_path / "data", utterances(24, speakers=4), shards=2)
