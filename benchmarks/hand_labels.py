@@ -46,19 +46,15 @@ class Errors:
     outer_ends: list[float] = field(default_factory=list)
 
 
-def prepared(clips: Path, speaker: str, condition: str, rate_hz: int, out: Path) -> Path:
-    """A folder of one speaker's clips at a rate, in a condition, and their texts."""
-    folder = out / f"clips-{speaker}-{condition}-{rate_hz}"
+def prepared(clips: Path, speaker: str, condition: str, out: Path) -> Path:
+    """A folder of one speaker's clips in a condition, and their texts."""
+    folder = out / f"clips-{speaker}-{condition}"
     folder.mkdir(parents=True, exist_ok=True)
     for number, path in enumerate(sorted((clips / speaker).glob("*.wav"))):
         samples, had_hz = soundfile.read(path, dtype="float32")
         if condition != "clean":
             samples = rooms.apply(condition, samples, had_hz, np.random.default_rng([1, number]))
-        if had_hz != rate_hz:
-            import scipy.signal
-
-            samples = scipy.signal.resample_poly(samples, rate_hz, had_hz).astype(np.float32)
-        soundfile.write(folder / path.name, to_int16(samples), rate_hz)
+        soundfile.write(folder / path.name, to_int16(samples), had_hz)
         shutil.copy(path.with_suffix(".txt"), folder)
     return folder
 
@@ -135,7 +131,7 @@ def main() -> None:
         for condition in a.conditions:
             each = []
             for speaker in speakers:
-                folder = prepared(a.clips, speaker, condition, a.rate_hz, a.out)
+                folder = prepared(a.clips, speaker, condition, a.out)
                 recipe = a.out / f"{name}-{speaker}-{condition}-{a.rate_hz}.yaml"
                 model = str(Path(aligner.replace("{speaker}", speaker)).resolve())
                 made = run(recipe, dict(steps_of(folder.resolve(), model, a.rate_hz)), a)

@@ -107,9 +107,9 @@ def _training(speaker: str, a: argparse.Namespace, compose: Step) -> Iterator[tu
     made = f"prompts-utterances-{speaker}"
     yield made, {**_step("cut", recordings=f"prompts-recordings-{speaker}"), "min_s": 0.3, "max_s": 70}
     yield f"prompts-{speaker}", {**_step("select", utterances=made), "sets": [{"name": "prompts"}]}
-    features = _step("features", selection=f"prompts-{speaker}", utterances=made, mels=getattr(a, "mels", 40))
+    features = _step("features", selection=f"prompts-{speaker}", utterances=made, mels=a.mels)
     yield f"prompts-features-{speaker}", features
-    before, initial = 0, getattr(a, "initial", "")
+    before, initial = 0, a.initial
     shape = {"kind": "tdnn", "criterion": "ctc", "sets": ["prompts"], "layers": 5, "hidden": 128, "warp": 0.1}
     shape |= {key: Artifact(initial).manifest.params[key] for key in ("kind", "layers", "hidden")} if initial else {}
     for passes in a.passes:

@@ -35,6 +35,7 @@ from megahour.align.tables import Clock, Timed, time_words
 from megahour.align.transcripts import SpelledTranscript, why_nothing
 from megahour.align.wrong_transcript import FEWEST_CUES, belongs, foreign_cues, order_deviation, without_ends
 from megahour.core.schemas import BY_RECOGNISER, HEARD
+from megahour.corpus.text.edit_distance import distance_within
 
 LEAST_LINKS = 3
 LEAST_SCORE = 0.001  # for 10-mers, with half of all characters wrong
@@ -217,20 +218,7 @@ def _is_scrap(document: Document, units: NDArray[np.int32]) -> bool:
     """
     letters, heard = (tokens[tokens != document.space] for tokens in (document.tokens, units))
     is_little, letters = len(letters) < SCRAP * len(heard), letters[:JUDGED]
-    return is_little and _misread(letters, heard) > max(0.0, (len(letters) - UNTOLD) * MOST_MISREAD)
-
-
-def _misread(letters: NDArray[np.int32], heard: NDArray[np.int32]) -> int:
-    """Fewest edits that make `letters` (L,) a part of `heard` (N,).
-
-    Source: Sellers, "The theory and computation of evolutionary distances: pattern recognition", 1980.
-    """
-    at = np.arange(len(heard) + 1)
-    edits = np.zeros_like(at)
-    for letter in letters.tolist():
-        kept = np.minimum(edits[1:] + 1, edits[:-1] + (heard != letter))
-        edits = np.minimum.accumulate(np.insert(kept, 0, edits[0] + 1) - at) + at
-    return int(edits.min())
+    return is_little and distance_within(letters, heard) > max(0.0, (len(letters) - UNTOLD) * MOST_MISREAD)
 
 
 def trusted(

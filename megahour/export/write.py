@@ -33,7 +33,6 @@ from megahour.export.origin import ModelOrigin
 from megahour.export.params import CALIBRATED, ExportModelParams
 from megahour.export.play import PlayedStream, padded, stream_rows
 from megahour.models.encoders import Lstm
-from megahour.models.streaming import look_ahead
 from megahour.transcribe.bundle import Bundle, GoldenClip
 from megahour.transcribe.bundle_files import MANIFEST
 from megahour.transcribe.streaming import CHUNK_MS
@@ -93,9 +92,8 @@ class Draft:
             return None
         if model.config["kind"] == "lstm":
             chunk, left = max(1, round(CHUNK_MS["lstm"] / 10 / model.frames)), 0
-        ahead = look_ahead(model.encoder)
-        latency_s = (chunk + ahead) * model.frames / 100
-        return {"kind": model.config["kind"], "chunk": chunk, "left": left, "ahead": ahead, "latency_s": latency_s}
+        latency_s = chunk * model.frames / 100 + (model.look_ahead_s or 0.0)
+        return {"kind": model.config["kind"], "chunk": chunk, "left": left, "latency_s": latency_s}
 
     def _sizes(self) -> dict[str, Any]:
         """Entries of the manifest for a transducer's predictor and joiner; none for CTC."""

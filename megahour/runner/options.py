@@ -47,8 +47,7 @@ class OptionCommand(click.Command):
         pairs = {p.opts[0]: p.secondary_opts[0] for p in self.params if p.opts and p.secondary_opts}
         super().parse_args(ctx, list(_plain_flags(args, pairs)))
         if ctx.args and not ctx.resilient_parsing:
-            names = {name for parameter in self.params for name in parameter.opts}
-            hint = f": name it --source {ctx.args[0]}" if "--source" in names.difference(args) else ""
+            hint = f": name it --source {ctx.args[0]}" if not ctx.params.get("source", "none") else ""
             ctx.fail(f"Got unexpected extra argument ({' '.join(ctx.args)}){hint}")
         return ctx.args
 

@@ -50,7 +50,7 @@ class ExportedEncoder:
             raise self.broken(f"it cannot be read: {in_a_line(error)}") from None
         if settings is None or fixed != (list(LSTM_STATE.values()) if self.lstm else [4, 4]):
             raise self.broken("it has no state")
-        self.chunk, self.left, self.ahead = settings.chunk, settings.left, settings.ahead
+        self.chunk, self.left, self.ahead = settings.chunk, settings.left, self.manifest.ahead
         self.any_chunk = self.lstm or self.manifest.criterion == "ctc"
 
     @property

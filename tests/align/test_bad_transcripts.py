@@ -91,7 +91,7 @@ def test_a_transcript_of_the_wrong_file(tmp_path: Path, aligner: Artifact) -> No
 
 
 def test_a_few_words_that_fit_somewhere_in_much_speech(tmp_path: Path, aligner: Artifact) -> None:
-    """Text that is hardly any of what is said must be found in it, and few letters without an error."""
+    """A text much shorter than the speech must be found in it; if it has few letters, without an error."""
     samples, texts = spoken(1)
     assert "cfe ddf ce" in texts
     assert only_reason(align(tmp_path / "fits", aligner, [("s", samples, ["cfe daf ce"], [])])) == "wrong-transcript"

@@ -104,6 +104,20 @@ def _rows(r: NDArray[np.int32], h: NDArray[np.int32], first: NDArray[np.int32]) 
     return rows
 
 
+def distance_within(part: NDArray[np.int32], whole: NDArray[np.int32]) -> int:
+    """Fewest edits that make `part` (R,) a part of `whole` (H,), in memory proportional to H.
+
+    Source: Sellers, "The theory and computation of evolutionary distances: pattern recognition", 1980.
+
+    >>> distance_within(np.array([1, 2, 9]), np.array([7, 1, 2, 3, 7]))
+    1
+    """
+    row = np.zeros(len(whole) + 1, np.int32)
+    for symbol in np.asarray(part)[:, None]:
+        row = _rows(symbol, whole, row)[-1]
+    return int(row.min())
+
+
 def distance(reference: Sequence[Any], other: Sequence[Any]) -> int:
     """Levenshtein distance: bit-parallel, with a column of the table in one integer (Hyyrö 2003, after Myers 1999).
 

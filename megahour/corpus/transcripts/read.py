@@ -99,7 +99,7 @@ _TIMING = re.compile(  # of SBV, with a comma, or with an arrow
 _NUMBER = re.compile(r"^\s*\d+\s*$")
 _TABLE_LINE = re.compile(r"^([^\t|:]+)(?:([\t|])|:\s)((?(2)[^\t|]*|.*))")
 _SPACED_LINE = re.compile(r"^(\S+)(\s+)(.*)")
-_SAMPLE_RANGE = re.compile(r"\s*0 [1-9]\d{3,}\s+(?=\S[^\n]*\s*\Z)")
+_SAMPLE_RANGE = re.compile(r"0 [1-9]\d{3,}\s+")
 _HTK_LABEL = re.compile(r"\d+ \d+ \S.*")
 
 
@@ -164,8 +164,9 @@ def _subtitles(text: str, rate_hz: int) -> list[Cue]:
 
 def _unranged(text: str) -> str:
     """A text without the range of samples that TIMIT puts before its only line ("0 54682 She had your dark suit")."""
-    found = _SAMPLE_RANGE.match(text)
-    return text[found.end() :] if found else text
+    line = text.strip()
+    found = _SAMPLE_RANGE.match(line)
+    return line[found.end() :] if found and "\n" not in line else text
 
 
 def _clocked(text: str, rate_hz: int) -> list[Cue]:
