@@ -25,9 +25,12 @@ LONGEST_GAP = 25  # frames of a pause inside a word that separates a doubtful ou
 SHORTEST_SOUND = 3  # loud frames in a row; fewer are a click
 SHORTEST_PAUSE = 7  # quiet frames in a row; fewer are a closure inside a word, to which no edge moves in
 AUDIBLE_RISE = 0.4  # nats above the quiet level that can be heard (1.7 dB); noise varies less
-AUDIBLE_RANGE = 8.0  # nats below the loud level (35 dB): fainter is no part of a word, however quiet the pauses are
+AUDIBLE_RANGE = 6.0  # nats below the loud level (26 dB): fainter is no part of a word, however quiet the pauses are
 FADE_IN = 5  # frames that a start may move out over faint sound
 FADE_OUT = 15  # frames that an end may move out over faint sound
+FADE_LAST = 30  # the same for the end of a word before a pause, over closures too
+LAST_FRAMES = 5  # whose mean shows the last consonants in noise
+LAST_RISE = 0.3  # nats above the quiet level that can be heard in that mean
 LEVEL_FRAMES = 3000  # neighbourhood whose levels count
 LEVEL_STEP = 1000
 MOST_NOISE = 0.6  # of the way from the recording's quiet to its loud level that the local quiet may be
@@ -44,10 +47,30 @@ def loud_frames(level: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 def audible_frames(level: NDArray[np.float32]) -> NDArray[np.bool_]:
     """Which 10 ms frames (T,) are above the pauses at all: loud ones, and those in which a word fades in or out."""
-    quiet, loud = levels_around(level)
-    faint = np.maximum(quiet + AUDIBLE_RISE, loud - AUDIBLE_RANGE)
-    audible: NDArray[np.bool_] = level > np.minimum(faint, quiet + LOUD_SHARE * (loud - quiet))
+    audible: NDArray[np.bool_] = level > faintest(level, AUDIBLE_RISE)
     return audible
+
+
+def last_frames(level: NDArray[np.float32]) -> NDArray[np.bool_]:
+    """Which 10 ms frames (T,) the end of a word before a pause may move over.
+
+    These are the audible ones, and short closures between them: "heights" ends with a burst after 60 ms of silence. In
+    noise that burst is heard in the mean of neighbouring frames alone.
+    """
+    least = faintest(level, LAST_RISE)
+    capped = np.pad(np.minimum(level, least + LAST_RISE), LAST_FRAMES // 2, mode="edge") if len(level) else level
+    mean = np.convolve(capped, np.full(LAST_FRAMES, 1 / LAST_FRAMES), "valid") if len(level) else level
+    sounding = long_runs(audible_frames(level) | (mean > least), SHORTEST_SOUND)
+    return ~long_runs(~sounding, SHORTEST_PAUSE)
+
+
+def faintest(level: NDArray[np.float32], rise: float) -> NDArray[np.float64]:
+    """Level (T,) above which a frame can be heard, if it is to be `rise` nats above the pauses."""
+    quiet, loud = levels_around(level)
+    least: NDArray[np.float64] = np.minimum(
+        np.maximum(quiet + rise, loud - AUDIBLE_RANGE), quiet + LOUD_SHARE * (loud - quiet)
+    )
+    return least
 
 
 def levels_around(level: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -120,12 +143,15 @@ def longest_head(delays: Frames) -> int:
     return LONGEST_LETTER if late else LONGEST_HEAD
 
 
-def fade(start: Frames, end: Frames, audible: NDArray[np.bool_]) -> tuple[Frames, Frames]:
+def fade(start: Frames, end: Frames, level: NDArray[np.float32]) -> tuple[Frames, Frames]:
     """Starts and ends of words (W,) in order, moved out over the faint sound around them; never into another word.
 
     In noise and in rooms a word's last sounds are no longer loud: without this its end is some 100 ms early there.
     """
-    new_end, floor, preceding = _outward(start, end, audible, FADE_OUT)
+    new_end, floor, preceding = _outward(start, end, audible_frames(level), FADE_OUT)
+    last_end = _outward(start, end, last_frames(level), FADE_LAST)[0]
+    paused = np.append(start[1:], len(level) + LONGEST_GAP) - last_end >= LONGEST_GAP
+    new_end = np.where(paused, np.maximum(last_end, new_end), new_end)
     return np.minimum(start, np.maximum(np.maximum(preceding, start - FADE_IN), floor)), new_end
 
 

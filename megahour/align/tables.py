@@ -21,7 +21,7 @@ from megahour.align.confidence import (
 )
 from megahour.align.ctc import cue_frames
 from megahour.align.document import Document
-from megahour.align.edges import EdgeWords, audible_frames, fade, loud_frames, main_parts, widen
+from megahour.align.edges import EdgeWords, fade, loud_frames, main_parts, widen
 from megahour.align.params import AlignParams
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, HEARD
 from megahour.features.params import SHIFT_S
@@ -82,7 +82,7 @@ def time_words(document: Document, aligned: Aligned, level: NDArray[np.float32],
     for word, head, tail in main_parts(document.token_word[letters], token_start, token_end, loud):
         start[word], end[word] = token_start[head], token_end[tail]
     words = EdgeWords(start[spoken], end[spoken], second, inner, *doubts)
-    start[spoken], end[spoken] = fade(*widen(words, loud), audible_frames(level))
+    start[spoken], end[spoken] = fade(*widen(words, loud), level)
     return Timed(start, end, confidence)
 
 

@@ -13,10 +13,14 @@ from megahour.align.ctc import AlignmentPath, spans
 from megahour.align.document import spell
 from megahour.align.edges import (
     FADE_IN,
+    FADE_LAST,
     FADE_OUT,
+    LONGEST_GAP,
+    SHORTEST_PAUSE,
     EdgeWords,
     audible_frames,
     fade,
+    last_frames,
     longest_head,
     loud_frames,
     main_parts,
@@ -267,7 +271,7 @@ def test_a_sure_first_token_on_the_sound_before_does_not_begin_the_word() -> Non
 def faded(level: NDArray[np.float32], *words: tuple[int, int]) -> list[tuple[int, int]]:
     """Words by their CTC peaks (start, end), with the edges that the energy gives them."""
     start, end = (ints(*edges) for edges in zip(*words, strict=True))
-    start, end = fade(*widen(whole(start, end), loud_frames(level)), audible_frames(level))
+    start, end = fade(*widen(whole(start, end), loud_frames(level)), level)
     return list(zip(start.tolist(), end.tolist(), strict=True))
 
 
@@ -280,29 +284,59 @@ def test_a_word_lasts_until_it_fades_into_the_noise() -> None:
 
 
 def test_hiss_behind_a_clean_word_is_no_part_of_it() -> None:
-    """Its pauses are digital silence, so the hiss is far above them; but it is 39 dB below the word."""
+    """Its pauses are digital silence, so the hiss is far above them; but it is 30 dB below the word."""
     level = level_of([(50, 90)], 300, noise=0.0) - np.float32(20)
-    level[90:100] = -10 - 9.0
+    level[90:100] = -10 - 7.0
     assert faded(level, (60, 80)) == [(50, 90)]
 
 
 def test_a_fade_is_short() -> None:
-    """Music behind a word is above the pauses, too."""
-    level = level_of([(50, 90)], 300, noise=0.1) / 2
+    """Music behind a word is above the pauses, too; a pause before the next word leaves more room for it."""
+    level = level_of([(50, 90), (130, 150)], 300, noise=0.1) / 2
     level[20:50] += 1
-    level[90:150] += 1
-    assert faded(level, (60, 80)) == [(50 - FADE_IN, 90 + FADE_OUT)]
+    level[90:130] += 1
+    level[150:200] += 1
+    assert faded(level, (60, 80), (135, 145)) == [(50 - FADE_IN, 90 + FADE_OUT), (130 - FADE_IN, 150 + FADE_LAST)]
+
+
+@pytest.mark.parametrize(("closure", "end"), [(SHORTEST_PAUSE - 1, 90), (SHORTEST_PAUSE, 75)])
+def test_a_word_before_a_pause_ends_with_the_burst_after_a_closure(closure: int, end: int) -> None:
+    """As "heights" does, whose last sounds are not loud; what comes after a pause is none of its sounds."""
+    level = level_of([(50, 75), (end + 20 + LONGEST_GAP, 150)], 300, noise=0.05) / 2
+    level[75 + closure : 90] += 0.8
+    assert faded(level, (60, 70), (end + 30 + LONGEST_GAP, 140))[0] == (50, end)
+
+
+def test_a_burst_just_before_another_word_is_none_of_the_earlier_one() -> None:
+    level = level_of([(50, 75), (100, 150)], 300, noise=0.05) / 2
+    level[80:90] += 0.8
+    assert faded(level, (60, 70), (105, 140))[0] == (50, 75)
+
+
+def test_a_burst_that_noise_hides_is_heard_in_the_mean_of_its_frames() -> None:
+    """Its frames are as often below what can be heard as above."""
+    level = level_of([(50, 75)], 300, noise=0.05) / 2
+    level[75:85] += np.tile([0.2, 0.6], 5).astype(np.float32)
+    assert faded(level, (60, 70)) == [(50, 85)]
+
+
+def test_two_frames_of_noise_are_no_burst() -> None:
+    level = level_of([(50, 75)], 300, noise=0.01) / 2
+    level[78:80] += 0.41
+    assert faded(level, (60, 70)) == [(50, 75)]
 
 
 @given(st.lists(st.integers(1, 40), min_size=4, max_size=12), st.integers(0, 2**32 - 1))
 def test_fading_never_shortens_a_word_nor_enters_another(lengths: list[int], seed: int) -> None:
     edges = np.cumsum(lengths[: len(lengths) // 2 * 2])
     start, end = edges[::2].astype(np.int64), edges[1::2].astype(np.int64)
-    audible = np.random.default_rng(seed).random(int(edges[-1]) + 30) < 0.8
-    new_start, new_end = fade(start, end, audible)
+    level = np.random.default_rng(seed).normal(0, 3, int(edges[-1]) + 30).astype(np.float32)
+    new_start, new_end = fade(start, end, level)
     assert (new_start <= start).all()
     assert (new_end >= end).all()
     assert (new_start[1:] >= new_end[:-1]).all()
     assert new_start[0] >= 0
-    assert new_end[-1] <= len(audible)
-    assert all(audible[a:b].all() for a, b in [*zip(new_start, start, strict=True), *zip(end, new_end, strict=True)])
+    assert new_end[-1] <= len(level)
+    audible = audible_frames(level)
+    assert all(audible[a:b].all() for a, b in zip(new_start, start, strict=True))
+    assert all((audible | last_frames(level))[a:b].all() for a, b in zip(end, new_end, strict=True))
