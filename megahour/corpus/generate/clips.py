@@ -11,7 +11,7 @@ import io
 import re
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import BinaryIO, NamedTuple
 
 import fsspec
@@ -19,6 +19,8 @@ import fsspec
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.filesystems import file_system
 from megahour.core.store import Artifact
+from megahour.core.transfer import is_local
+from megahour.corpus.media import folders
 from megahour.corpus.media.archives import Member, read_members
 
 MAX_CLIP_BYTES = 64 << 20
@@ -47,7 +49,7 @@ class Files:
 
 
 def files_below(source: str) -> Files:
-    """Files that match a path or URL: a directory (all files below it) or a glob.
+    """Files that match a path or URL: a directory (all files below it, through symbolic links too) or a glob.
 
     Raises
     ------
@@ -57,7 +59,8 @@ def files_below(source: str) -> Files:
     if any(mark in path for mark in "*?[") and not fs.exists(path):  # "Talks [2019]" is a folder
         root, paths = _fixed_part(path), fs.glob(path)
     else:
-        root, paths = path.rstrip("/"), fs.find(path)
+        root = path.rstrip("/")
+        paths = folders.files_below(root).entries if is_local(fs) and Path(root).is_dir() else fs.find(path)
     names = sorted(str(PurePosixPath(item).relative_to(root)) for item in paths)
     if not names:
         raise ConfigError(f"there are no files at {source}", where="clips", remedy="check the path or the glob")

@@ -261,6 +261,13 @@ def test_globs_keep_the_names_below_their_fixed_part(digits: Path, tmp_path: Pat
     assert files_below(str(tmp_path / "talks [2019]")).names == ["a.wav"]
 
 
+def test_clips_behind_a_link_to_another_disk_are_found(digits: Path, tmp_path: Path) -> None:
+    (tmp_path / "ann").symlink_to(digits)
+    files = files_below(str(tmp_path))
+    assert len(files.names) == 60
+    assert files.read(files.names[0]) == (digits / Path(files.names[0]).name).read_bytes()
+
+
 def test_audible_part() -> None:
     samples = np.zeros(8000, np.float32)
     samples[2000:4000] = 0.5
