@@ -52,14 +52,14 @@ def audible_frames(level: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 
 def last_frames(level: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which 10 ms frames (T,) the end of a word before a pause may move over.
+    """Which 10 ms frames (T >= 1,) the end of a word before a pause may move over.
 
     These are the audible ones, and short closures between them: "heights" ends with a burst after 60 ms of silence. In
     noise that burst is heard in the mean of neighbouring frames alone.
     """
     least = faintest(level, LAST_RISE)
-    capped = np.pad(np.minimum(level, least + LAST_RISE), LAST_FRAMES // 2, mode="edge") if len(level) else level
-    mean = np.convolve(capped, np.full(LAST_FRAMES, 1 / LAST_FRAMES), "valid") if len(level) else level
+    capped = np.pad(np.minimum(level, least + LAST_RISE), LAST_FRAMES // 2, mode="edge")  # a loud frame counts once
+    mean = np.convolve(capped, np.full(LAST_FRAMES, 1 / LAST_FRAMES), "valid")
     sounding = long_runs(audible_frames(level) | (mean > least), SHORTEST_SOUND)
     return ~long_runs(~sounding, SHORTEST_PAUSE)
 
