@@ -93,7 +93,8 @@ class AudioStats:
         opposite += "other (opposite phase): one of them was taken there"
         first, second = (samples / self.rate_hz_in for samples in self.lone_samples)
         separate = f"the two channels hold different voices (only the first is heard for {first:.1f} s, only the second"
-        separate += f" for {second:.1f} s) and were mixed: take each channel by itself"
+        separate += f" for {second:.1f} s) and were mixed: take each by itself (`ingest --channels split`,"
+        separate += " `transcribe --channel each`)"
         return [
             *[self.unfinished] * bool(self.unfinished),
             *[opposite] * bool(self.opposite_samples),
