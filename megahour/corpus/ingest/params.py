@@ -41,7 +41,7 @@ class IngestParams(Params):
     """Sampling rate of the recordings, in Hz."""
     channels: Literal["mix", "split"] = "mix"
     """mix: mix all channels into one recording. split: make a recording of each channel, such as the two sides of a
-    call."""
+    call. Each of them gets the whole transcript, so the lines of the other side are not spoken in it."""
     licences: list[str] = Field(list(DEFAULT_ALLOWED))
     """Allowed licences, as SPDX identifiers. One without a version allows all versions."""
     licence: str = ""
