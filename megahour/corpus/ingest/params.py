@@ -41,7 +41,8 @@ class IngestParams(Params):
     """Sampling rate of the recordings, in Hz."""
     channels: Literal["mix", "split"] = "mix"
     """mix: mix all channels into one recording. split: make a recording of each channel, such as the two sides of a
-    call. Each of them gets the whole transcript, so the lines of the other side are not spoken in it."""
+    call. If a transcript names its speakers and has times, each channel gets the lines of those who are louder on it;
+    otherwise each gets the whole transcript, in which the other side's lines are not spoken."""
     licences: list[str] = Field(list(DEFAULT_ALLOWED))
     """Allowed licences, as SPDX identifiers. One without a version allows all versions."""
     licence: str = ""

@@ -33,6 +33,7 @@ from megahour.corpus.ingest.left_out import LONE, LeftOut
 from megahour.corpus.ingest.licences import LicenceRefused
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.side_information import SideInfo, side_info
+from megahour.corpus.ingest.sides import ChannelLevels, by_side
 from megahour.corpus.ingest.sources import Item, NotRead
 from megahour.corpus.ingest.transcript_sources import TranscriptSources, no_transcript
 from megahour.corpus.media.audio import AudioLimits, AudioStats, Decoder, FlacEncoder
@@ -99,6 +100,7 @@ class _Encoded:
     flacs: list[BinaryIO]
     digests: list[str]
     peaks: list[int]
+    levels: ChannelLevels
 
 
 class _Recording(NamedTuple):
@@ -139,10 +141,11 @@ class _Shard:
                 whole = "".join(encoded.digests)
                 fit_candidates(candidates, stats.samples_out, p.rate_hz)
                 language = self._language(info, candidates, head)
+                sides = by_side(candidates, encoded.levels)
                 if whole in self.by_samples:
-                    self._same_audio(whole, language, candidates)
+                    self._same_audio(whole, language, candidates, sides)
                 first = len(self.index)
-                self._write(item, replace(info, language=language), candidates, encoded)
+                self._write(item, replace(info, language=language), sides, encoded)
                 self.by_samples[whole] = _Recording(item.name, self.index[first:], transcript_rank(candidates))
         finally:
             for name, n in candidates.counts.items():
@@ -153,14 +156,14 @@ class _Shard:
         self.out.stat("dates_not_read", int(info.has_odd_date))
         self.tally.media(stats.format, stats.subtype)
 
-    def _same_audio(self, whole: str, language: str, candidates: Candidates) -> NoReturn:
+    def _same_audio(self, whole: str, language: str, candidates: Candidates, sides: list[Candidates]) -> NoReturn:
         """Give the kept recording the better of both transcripts, and raise BadRecord ``same-audio``."""
         kept, rank = self.by_samples[whole], transcript_rank(candidates)
         detail = f"same samples as {kept.name}"
         fits = all(same_language(row["language"], language) for row in kept.rows)
         if candidates.best and kept.rows and fits and rank > kept.rank:
             for row in kept.rows:
-                before, cues = self.cues[row["key"]], list(cue_rows(row["key"], candidates))
+                before, cues = self.cues[row["key"]], list(cue_rows(row["key"], sides[row["channel"]]))
                 check_rows(cues, CUES)
                 self.cues[row["key"]] = cues
                 row["text_language"] = candidates.best.detected.language
@@ -208,12 +211,14 @@ class _Shard:
         count = decoder.channels_out
         flacs = [stack.enter_context(_scratch(self.work)) for _ in range(count)]
         digests = [hashlib.blake2b(digest_size=16) for _ in range(count)]
-        peaks = [0] * count
+        peaks, levels = [0] * count, ChannelLevels(p.rate_hz)
         with ExitStack() as encoders:
             writers = [encoders.enter_context(FlacEncoder(flac, p.rate_hz)) for flac in flacs]
             for block in decoder.blocks():
                 if head:
                     head.add(block)
+                if count > 1:
+                    levels.add(block)
                 for channel in range(count if len(block) else 0):
                     samples = block[:, channel].copy()
                     writers[channel].write(samples)
@@ -227,13 +232,13 @@ class _Shard:
         self.out.stat("unfinished_files", int(bool(decoder.stats.unfinished)))
         self.out.stat("files_with_opposite_channels", int(decoder.stats.opposite_samples > 0))
         self.out.stat("files_with_separate_channels", int(decoder.stats.separate))
-        return _Encoded(decoder.stats, flacs, [digest.hexdigest() for digest in digests], peaks)
+        return _Encoded(decoder.stats, flacs, [digest.hexdigest() for digest in digests], peaks, levels)
 
-    def _write(self, item: Item, info: SideInfo, candidates: Candidates, encoded: _Encoded) -> None:
+    def _write(self, item: Item, info: SideInfo, sides: list[Candidates], encoded: _Encoded) -> None:
         channels = len(encoded.flacs)
         self.out.came_in(channels - 1)
-        detected = candidates.best.detected if candidates.best else UNSURE
-        for channel, flac in enumerate(encoded.flacs):
+        for channel, (flac, candidates) in enumerate(zip(encoded.flacs, sides, strict=True)):
+            detected = candidates.best.detected if candidates.best else UNSURE
             if encoded.peaks[channel] < self.p.silent_peak * 32768:
                 reason = "silent-channel"
             elif encoded.digests[channel] in encoded.digests[:channel]:

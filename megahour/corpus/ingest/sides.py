@@ -1,0 +1,100 @@
+"""Which channel each speaker of a call is on: the one that is louder while he speaks, by the times of his cues."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from megahour.corpus.ingest.candidates import Candidate, Candidates
+
+WINDOW_S = 0.1
+FEWEST_WINDOWS = 20  # of a speaker; others go to every channel
+LOUDER_DB = 6.0  # by which a speaker's own channel must be louder than the next, relative to all speakers
+MOST_OFF_S = 5.0  # that the times of a transcript may be early or late
+Levels = NDArray[np.float64]
+
+
+@dataclass
+class ChannelLevels:
+    """Levels of a recording's channels in windows of 100 ms, added up block by block: 80 bytes a second and channel."""
+
+    rate_hz: int
+    _sums: list[Levels] = field(default_factory=list)
+    _rest: NDArray[np.int16] | None = None
+
+    def add(self, block: NDArray[np.int16]) -> None:
+        """Count the samples (N, C) that follow."""
+        block = block if self._rest is None else np.concatenate([self._rest, block])
+        size = round(WINDOW_S * self.rate_hz)
+        whole = len(block) // size * size
+        windows = block[:whole].astype(np.float64).reshape(-1, size, block.shape[1])
+        self._sums.append(np.mean(windows**2, axis=1))
+        self._rest = block[whole:].copy()
+
+    def in_db(self) -> Levels:
+        """(T, C) level of each whole window."""
+        return 10 * np.log10(np.concatenate(self._sums) + 1) if self._sums else np.zeros((0, 0))
+
+
+def by_side(candidates: Candidates, levels: ChannelLevels) -> list[Candidates]:
+    """Each channel's part of the transcripts: the cues of its own speakers, and those of nobody or of unknown sides.
+
+    A transcript whose named speakers cannot be told apart goes to every channel whole.
+    """
+    in_db = levels.in_db()
+    if in_db.shape[1] < 2:
+        return [candidates]
+
+    def on(channel: int, candidate: Candidate, sides: Mapping[str, int]) -> Candidate:
+        own = [sides.get(cue.speaker, channel) == channel for cue in candidate.cues]
+        cues = [cue for cue, is_own in zip(candidate.cues, own, strict=True) if is_own]
+        spoken = [words for words, is_own in zip(candidate.spoken, own, strict=True) if is_own]
+        return replace(candidate, cues=cues, spoken=spoken)
+
+    kept = [(each, channels_of_speakers(each, in_db, levels.rate_hz)) for each in candidates.kept]
+    last = candidates.recognised
+    of_last = channels_of_speakers(last, in_db, levels.rate_hz) if last else {}
+    return [
+        replace(candidates, kept=[on(c, *each) for each in kept], recognised=on(c, last, of_last) if last else None)
+        for c in range(in_db.shape[1])
+    ]
+
+
+def channels_of_speakers(candidate: Candidate, in_db: Levels, rate_hz: int) -> dict[str, int]:
+    """The channel of each named speaker for whom it is clear; nobody's unless two channels have speakers.
+
+    in_db: (T, C) of `ChannelLevels`. Times may be off by `MOST_OFF_S`: of all shifts the one counts with which the
+    speakers differ most.
+    """
+    size = WINDOW_S * rate_hz
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for cue in candidate.cues:
+        if cue.speaker and 0 <= cue.start_samples < cue.end_samples:
+            spans.setdefault(cue.speaker, []).append((int(cue.start_samples / size), int(cue.end_samples / size)))
+    windows = {speaker: np.concatenate([np.arange(*span) for span in own]) for speaker, own in spans.items()}
+    windows = {speaker: own for speaker, own in windows.items() if len(own) >= FEWEST_WINDOWS}
+    if len(windows) < 2:
+        return {}
+    most = round(MOST_OFF_S / WINDOW_S)
+    shifts = sorted(range(-most, most + 1), key=abs)  # the nearest of equal ones
+    margin, found = max((_apart(windows, in_db, shift) for shift in shifts), key=lambda each: each[0])
+    return found if margin >= LOUDER_DB and len(set(found.values())) > 1 else {}
+
+
+def _apart(windows: Mapping[str, NDArray[np.intp]], in_db: Levels, shift: int) -> tuple[float, dict[str, int]]:
+    """By how many dB the own channel of every speaker is louder than the next, and which that is.
+
+    Compared are means over the louder half of a speaker's windows, less their mean over the speakers: channels differ
+    in gain, and hear each other's speakers.
+    """
+    means = []
+    for own in windows.values():
+        heard = in_db[np.clip(own + shift, 0, len(in_db) - 1)]
+        loudest = heard.max(axis=1)
+        means.append(heard[loudest >= np.median(loudest)].mean(axis=0))
+    relative = np.array(means) - np.mean(means, axis=0)
+    second, best = np.sort(relative, axis=1)[:, -2:].T
+    return float(np.min(best - second)), dict(zip(windows, relative.argmax(axis=1).tolist(), strict=True))

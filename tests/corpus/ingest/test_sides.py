@@ -1,0 +1,118 @@
+"""Calls with a speaker in each channel: whose lines each channel gets when channels become recordings of their own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from made_media import Int16, encode, murmur, put
+from test_ingest import ingest, rows
+
+from megahour.core.store import Artifact
+from megahour.corpus.ingest.candidates import Candidate
+from megahour.corpus.ingest.sides import ChannelLevels, channels_of_speakers
+from megahour.corpus.transcripts.cues import Cue
+from megahour.engine.local import LocalEngine
+
+RATE_HZ = 16_000
+TURNS = [("Ann", 2.0), ("Bob", 3.0), ("Ann", 1.0), ("Bob", 1.5), ("Ann", 4.0), ("Bob", 2.0), ("Ann", 1.5), ("Bob", 2.5)]
+WORDS = ["good morning", "hello there", "yes", "of course", "a table for two", "for tonight", "yes please", "thank you"]
+Turn = tuple[str, float, float]
+
+
+def turns() -> list[Turn]:
+    """Speaker, start and end in seconds."""
+    ends = np.cumsum([seconds for _, seconds in TURNS]).tolist()
+    return [(who, end - seconds, end) for (who, seconds), end in zip(TURNS, ends, strict=True)]
+
+
+def call(leak: float = 0.0, gain: float = 1.0) -> Int16:
+    """(T, 2) Ann on the left, Bob on the right; `leak` of each on the other side, and `gain` of the right one."""
+    voices = {who: np.zeros(round(turns()[-1][2] * RATE_HZ)) for who in ("Ann", "Bob")}
+    for number, (who, start, end) in enumerate(turns()):
+        place = slice(round(start * RATE_HZ), round(end * RATE_HZ))
+        voices[who][place] = murmur(end - start, seed=number)[: place.stop - place.start]
+    left, right = voices["Ann"] + leak * voices["Bob"], gain * (voices["Bob"] + leak * voices["Ann"])
+    return np.stack([left, right], axis=1).round().astype(np.int16)
+
+
+def subtitles(shift_s: float = 0.0, named: bool = True) -> str:
+    def clock(seconds: float) -> str:
+        return f"00:{max(0.0, seconds):06.3f}"
+
+    cues = (
+        f"{clock(start + shift_s)} --> {clock(end + shift_s)}\n{f'<v {who}>' if named else ''}{words}\n"
+        for (who, start, end), words in zip(turns(), WORDS, strict=True)
+    )
+    return "\n".join(["WEBVTT\n", *cues])
+
+
+def sides(made: Artifact) -> list[str]:
+    """The texts of each channel."""
+    keys = [row["key"] for row in sorted(rows(made), key=lambda row: row["channel"])]
+    cues = rows(made, ".cues.parquet")
+    return [" / ".join(cue["text"] for cue in cues if cue["key"] == key) for key in keys]
+
+
+def split(tmp_path: Path, engine: LocalEngine, samples: Int16, text: str) -> list[str]:
+    put(tmp_path / "in", "call.wav", encode(samples))
+    put(tmp_path / "in", "call.vtt", text)
+    return sides(ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), licence="CC0-1.0", channels="split"))
+
+
+OWN = [" / ".join(WORDS[::2]), " / ".join(WORDS[1::2])]
+WHOLE = [" / ".join(WORDS)] * 2
+
+
+@pytest.mark.parametrize("shift_s", [0.0, 2.0, -3.0])
+def test_each_channel_gets_the_lines_of_its_own_speaker(tmp_path: Path, engine: LocalEngine, shift_s: float) -> None:
+    """Also with times that are off by more than a turn."""
+    assert split(tmp_path, engine, call(leak=0.3, gain=0.25), subtitles(shift_s)) == OWN
+
+
+def test_lines_without_a_speaker_go_to_both_channels(tmp_path: Path, engine: LocalEngine) -> None:
+    text = subtitles().replace("<v Bob>of course", "of course")
+    assert split(tmp_path, engine, call(), text) == [
+        f"{WORDS[0]} / {WORDS[2]} / of course / {WORDS[4]} / {WORDS[6]}",
+        OWN[1],
+    ]
+
+
+@pytest.mark.parametrize("leak", [0.8, 0.0])
+def test_speakers_who_cannot_be_told_apart_share_the_transcript(
+    tmp_path: Path, engine: LocalEngine, leak: float
+) -> None:
+    """Both are on both channels, or nobody is named."""
+    assert split(tmp_path, engine, call(leak), subtitles(named=leak > 0)) == WHOLE
+
+
+def test_a_copy_with_a_better_transcript_gives_each_channel_its_own_lines(tmp_path: Path, engine: LocalEngine) -> None:
+    for name in "ab":
+        put(tmp_path / "in", f"{name}.wav", encode(call()))
+    put(tmp_path / "in", "a.txt", "good morning")
+    put(tmp_path / "in", "b.vtt", subtitles())
+    made = ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), licence="CC0-1.0", channels="split")
+    assert made.manifest.counts.dropped == {"same-audio": 1}
+    assert sides(made) == OWN
+
+
+def test_speakers_on_one_channel_are_not_torn_apart() -> None:
+    """Three speakers, two of whom share a telephone."""
+    levels = ChannelLevels(RATE_HZ)
+    levels.add(call())
+    three = [
+        Cue(int(s * RATE_HZ), int(e * RATE_HZ), "", "Ann" if who == "Ann" else f"Bob{int(s) % 2}")
+        for who, s, e in turns()
+    ]
+    found = channels_of_speakers(Candidate(three, [], "en", None), levels.in_db(), RATE_HZ)  # type: ignore[arg-type]
+    assert found == {"Ann": 0, "Bob0": 1, "Bob1": 1}
+
+
+def test_levels_do_not_depend_on_blocks() -> None:
+    samples, whole, parts = call(), ChannelLevels(RATE_HZ), ChannelLevels(RATE_HZ)
+    whole.add(samples)
+    for start in range(0, len(samples), 7777):
+        parts.add(samples[start : start + 7777])
+    assert np.array_equal(whole.in_db(), parts.in_db())
+    assert whole.in_db().shape == (len(samples) // 1600, 2)
