@@ -28,14 +28,15 @@ class Cut(Stage[CutParams]):
         cut_shard(p, inputs["recordings"], inputs.get("alignment"), task["shard"], out, ctx)
 
     def remedies(self, p: CutParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
+        read = f"the aligner reads {misread(summed(receipt.stats for receipt in receipts)):.0%} of the characters wrong"
         return {
             "too-long": f"--max-s is {p.max_s:g}; long recordings are cut at their pauses only with --alignment",
             "too-short": f"--min-s is {p.min_s:g}",
             "no-transcript": f"transcripts come from ingest, see its counts. {NO_TEXTS}",
             "low-confidence-cue": "--false-accept and --false-reject of align decide which cues are kept",
             "low-confidence": f"--min-confidence is {p.min_confidence:g}",
-            "high-cer": f"--dirty-cer is {p.dirty_cer:g} and --false-reject {p.false_reject:g}; is the speech in"
-            " another language, or the transcript another recording's?",
+            "high-cer": f"--dirty-cer is {p.dirty_cer:g} and --false-reject {p.false_reject:g}; {read}: is the speech"
+            " in another language, or the transcript another recording's?",
             "wrong-transcript": "the transcripts belong to other recordings, or the aligner does not recognise these",
             "no-anchors": NO_ANCHORS,
             "high-edge-cer": f"--dirty-edge-cer is {p.dirty_edge_cer:g}",
@@ -57,10 +58,14 @@ MOST_MISREAD = 0.6  # of all characters, above which texts cannot be told apart
 
 def doubts(summary: Mapping[str, Any]) -> str:
     """Advice if the aligner's reading hardly matches the texts; "" otherwise."""
-    read, misread = summary.get("characters_read", 0), summary.get("characters_misread", 0.0)
-    if misread <= MOST_MISREAD * read:
+    if misread(summary) <= MOST_MISREAD:
         return ""
     return (
-        f"the aligner's reading differs from the texts in {misread / read:.0%} of the characters, too many to judge"
+        f"the aligner's reading differs from the texts in {misread(summary):.0%} of the characters, too many to judge"
         " texts by it: use an aligner that fits the language and the sound"
     )
+
+
+def misread(summary: Mapping[str, Any]) -> float:
+    """Share of the texts' characters that the aligner reads otherwise; 0 where it read none."""
+    return float(summary.get("characters_misread", 0.0) / max(1, summary.get("characters_read", 0)))

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from megahour.core.receipts import Counts, Receipt
 from megahour.corpus.text.edit_distance import distance
 from megahour.cut.limits import ReadingLimits, limits_of
 from megahour.cut.params import CutParams
-from megahour.cut.stage import doubts
+from megahour.cut.stage import Cut, doubts
 from megahour.cut.tiers import why_dropped
 
 P = CutParams()
@@ -60,6 +61,13 @@ def test_an_aligner_that_reads_nothing_has_them_too_and_is_named() -> None:
     assert "differs from the texts in 70% of the characters" in doubts(misread)
     assert doubts({**misread, "characters_misread": 550.0}) == ""
     assert doubts({}) == ""
+
+
+def test_the_remedy_for_what_was_read_otherwise_says_how_much_that_is() -> None:
+    shards = [
+        Receipt(n, "f", Counts(), {}, {"characters_read": 400 * n, "characters_misread": 100.0 * n}, {}) for n in (1, 2)
+    ]
+    assert "the aligner reads 25% of the characters wrong" in Cut().remedies(P, shards)["high-cer"]
 
 
 def test_rates_of_zero_ask_for_the_absolute_limits() -> None:
