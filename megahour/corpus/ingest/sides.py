@@ -1,4 +1,4 @@
-"""Which channel each speaker of a call is on: the one that is louder while he speaks, by the times of his cues."""
+"""Which channel of a call each speaker is on: the one that is louder during the speaker's cues."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ChannelLevels:
 
 
 def by_side(candidates: Candidates, levels: ChannelLevels) -> list[Candidates]:
-    """Each channel's part of the transcripts: the cues of its own speakers, and those of nobody or of unknown sides.
+    """Each channel's part of the transcripts: the cues of its own speakers, and of those whose side is not known.
 
     A transcript whose named speakers cannot be told apart goes to every channel whole.
     """
@@ -66,8 +66,8 @@ def by_side(candidates: Candidates, levels: ChannelLevels) -> list[Candidates]:
 def channels_of_speakers(candidate: Candidate, in_db: Levels, rate_hz: int) -> dict[str, int]:
     """The channel of each named speaker for whom it is clear; nobody's unless two channels have speakers.
 
-    in_db: (T, C) of `ChannelLevels`. Times may be off by `MOST_OFF_S`: of all shifts the one counts with which the
-    speakers differ most.
+    in_db: (T, C) of `ChannelLevels`. Times may be off by `MOST_OFF_S`: what counts is the shift that separates the
+    speakers best.
     """
     size = WINDOW_S * rate_hz
     spans: dict[str, list[tuple[int, int]]] = {}
@@ -80,12 +80,12 @@ def channels_of_speakers(candidate: Candidate, in_db: Levels, rate_hz: int) -> d
         return {}
     most = round(MOST_OFF_S / WINDOW_S)
     shifts = sorted(range(-most, most + 1), key=abs)  # the nearest of equal ones
-    margin, found = max((_apart(windows, in_db, shift) for shift in shifts), key=lambda each: each[0])
+    margin, found = max((_compared(windows, in_db, shift) for shift in shifts), key=lambda each: each[0])
     return found if margin >= LOUDER_DB and len(set(found.values())) > 1 else {}
 
 
-def _apart(windows: Mapping[str, NDArray[np.intp]], in_db: Levels, shift: int) -> tuple[float, dict[str, int]]:
-    """By how many dB the own channel of every speaker is louder than the next, and which that is.
+def _compared(windows: Mapping[str, NDArray[np.intp]], in_db: Levels, shift: int) -> tuple[float, dict[str, int]]:
+    """By how many dB each speaker's channel is at least louder than the next one, and the channels, at one shift.
 
     Compared are means over the louder half of a speaker's windows, less their mean over the speakers: channels differ
     in gain, and hear each other's speakers.
