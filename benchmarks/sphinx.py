@@ -1,12 +1,13 @@
-"""CMU Sphinx on the cepstra, lists, dictionary and trigram of finished runs of the recipe an4 or an4-all-labels.
+"""CMU Sphinx on the features, lists, dictionary and n-grams of finished runs of an4, an4-all-labels or fsdd-rooms.
 
 python benchmarks/sphinx.py runs/an4-? [--sets labelled] [--work FOLDER] [--write]
+python benchmarks/sphinx.py runs/fsdd-rooms-* --sets labelled --sets labelled unlabelled
 
-Needs sphinxtrain and pocketsphinx (Debian's packages of these names). Each run's labelled set trains triphones by the
-toolkit's own scripts and defaults: 200 senones, cepstra with deltas, their mean removed by utterance. The number of
-Gaussians and the language weight are the best of GAUSSIANS and WEIGHTS on the run's tuning speakers; without these they
-are the toolkit's defaults. The table pools the runs and has the systems that they scored beside it, on recorded and on
-simulated conditions.
+Needs sphinxtrain, pocketsphinx and, for fsdd-rooms, sphinxbase-utils (Debian's packages of these names). Each run's
+labelled set, or each --sets, trains triphones by the toolkit's own scripts and defaults: 200 senones, cepstra with
+deltas, their mean removed by utterance. The number of Gaussians and the language weight are the best of GAUSSIANS and
+WEIGHTS on the run's tuning speakers; without these they are the toolkit's defaults. The table pools the runs and has
+the systems that they scored beside it. Runs of one recipe with several seeds have the same utterances: pool each seed.
 """
 
 from __future__ import annotations
@@ -25,13 +26,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from page import machine, publish, python
+from sphinx_data import Data, Texts, prepared
 
 from megahour.core.store import Artifact
-from megahour.features.cepstra import FRAME_S, CepstraUtterance, plan_import, read_cepstra, utterance_key
-from megahour.features.params import ImportFeaturesParams
-from megahour.features.simulated import simulated
+from megahour.corpus.text.edit_distance import Edits
 from megahour.score.references import Reference
 from megahour.score.table import Scored
 from megahour.score.wer import word_edits
@@ -43,13 +42,13 @@ SENONES, GAUSSIANS, WEIGHTS, DEFAULT = 200, (2, 4, 8), (4, 6, 8, 10, 13), (8, 10
 DECODER = {"beam": "1e-80", "wbeam": "1e-60", "pbeam": "1e-80", "wip": "0.2", "cepext": ".mfc"}
 DECODER |= {"feat": "1s_c_d_dd", "cmn": "batch", "agc": "none"}
 FEWEST = 3  # times that a phone must occur in training: the toolkit stops at phones that it cannot learn
-Texts = dict[int, str]
+SCORES = {"score": "student", "score-conditions": "student", "score-oracle": "oracle"}  # and what their students are
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
-    parser.add_argument("--sets", nargs="+", default=["labelled"], help="sets to train on")
+    parser.add_argument("--sets", nargs="+", action="append", help="sets to train on; may be repeated")
     parser.add_argument("--work", type=Path, help="folder for models and logs; otherwise a temporary one")
     parser.add_argument("--write", action="store_true", help="keep the table as sphinx.md")
     arguments = parser.parse_args()
@@ -57,72 +56,53 @@ def main() -> None:
         work = arguments.work or Path(temporary)
         references: list[Reference] = []
         systems: dict[str, Texts] = {}
-        seconds, settings = [], []
+        trained = []
         for run in arguments.runs:
-            toolkit = Toolkit(run, (work / run.name).absolute())
-            seconds.append(toolkit.train(arguments.sets))
-            settings.append(toolkit.tune())
-            for step in ("score", "score-conditions"):
-                own = scored(run / step, references, systems)
-                systems.setdefault("sphinx", {}).update(toolkit.decode(own, *settings[-1], step))
-            print(
-                f"{run}: {seconds[-1]:.0f} CPU-seconds of training, Gaussians and weight {settings[-1]}",
-                file=sys.stderr,
-            )
+            folder = (work / run.name).absolute()
+            data = prepared(run, folder / "feat")
+            keys = [key for step in SCORES if (run / step).exists() for key in scored(run / step, references, systems)]
+            for sets in arguments.sets or [["labelled"]]:
+                name = f"sphinx, {' and '.join(sets)}"
+                toolkit = Toolkit(run, folder / "-".join(sets), data)
+                seconds = toolkit.train(sets)
+                setting = toolkit.tune()
+                own = f"{100 * toolkit.wer(toolkit.texts(sets), *setting):.1f}"
+                trained.append([run.name, " and ".join(sets), *map(str, setting), f"{seconds:.0f}", own])
+                print(*trained[-1], file=sys.stderr)
+                systems.setdefault(name, {}).update(toolkit.decode(keys, *setting, "test"))
     rows = Scored(references, systems).table(draws=1000, seed=0)
-    publish(__file__, page(rows, list(systems), arguments.sets, seconds, settings), write=arguments.write)
+    publish(__file__, page(rows, list(systems), trained), write=arguments.write)
 
 
 class Toolkit:
-    """Sphinx's folder for one run: files of its own kinds, models and logs."""
+    """Sphinx's folder for one run: files of its own kinds, models and logs. The features lie beside it."""
 
-    def __init__(self, run: Path, folder: Path) -> None:
-        self.run, self.folder = run, folder
-        made = Artifact(run / "features").manifest.params
-        own = {name: value for name, value in made.items() if name in ImportFeaturesParams.model_fields}
-        self.params = ImportFeaturesParams.model_validate(own)
-        self.sets: dict[str, list[CepstraUtterance]] = {}
-        for name, shard in plan_import(self.params):
-            self.sets.setdefault(name, []).extend(utterance for utterance in shard if utterance.path)
-        for part in ("etc", "feat", "logdir", "bwaccumdir", "model_parameters", "model_architecture", "trees"):
+    def __init__(self, run: Path, folder: Path, data: Data) -> None:
+        self.run, self.folder, self.data, self.features = run, folder, data, folder.parent / "feat"
+        for part in ("etc", "logdir", "bwaccumdir", "model_parameters", "model_architecture", "trees"):
             (folder / part).mkdir(parents=True, exist_ok=True)
-        for name, utterances in self.sets.items():
-            self._features(utterances, ["channel", "noise", "reverb"] if name == "test" else [])
 
-    def _key(self, utterance: CepstraUtterance) -> int:
-        return utterance_key(self.params.corpus, utterance.name)
-
-    def _words(self, training: Sequence[CepstraUtterance]) -> list[CepstraUtterance]:
-        """Write the run's trigram, and its dictionary without phones that are too rare in `training`; the utterances
+    def _words(self, training: Texts) -> Texts:
+        """Write the run's n-grams, and its dictionary without phones that are too rare in `training`; the utterances
         that have none of these."""
-        dictionary = Path(Artifact(self.run / "lexicon").manifest.params["dictionary"]).read_text("utf-8")
-        entries = {word.lower(): phones for word, *phones in map(str.split, dictionary.splitlines()) if phones}
-        counts = Counter(phone for u in training for word in u.text.split() for phone in entries[word])
+        entries = self.data.words
+        counts = Counter(phone for text in training.values() for word in text.split() for phone in entries[word])
         heard = {phone for phone, count in counts.items() if count >= FEWEST}
         kept = {word: phones for word, phones in entries.items() if heard.issuperset(phones)}
         self.write("an4.dic", (f"{word} {' '.join(phones)}" for word, phones in kept.items()))
         self.write("an4.phone", sorted({"SIL"} | heard))
         self.write("an4.filler", ["<s> SIL", "</s> SIL", "<sil> SIL"])
         (self.folder / "etc/an4.lm").write_bytes((self.run / "lm/shards/00000.arpa").read_bytes())
-        return [u for u in training if all(word in kept for word in u.text.split())]
+        return {key: text for key, text in training.items() if all(word in kept for word in text.split())}
 
-    def _features(self, utterances: Iterable[CepstraUtterance], conditions: Sequence[Any]) -> None:
-        for utterance in utterances:
-            data = (Path(self.params.source) / utterance.path).read_bytes()
-            cepstra, key = read_cepstra(data, self.params.dims), self._key(utterance)
-            versions = {key: cepstra}
-            for condition in conditions:
-                own = utterance_key(self.params.corpus, utterance.name, condition)
-                versions[own] = simulated(condition, cepstra, own, FRAME_S)
-            for name, values in versions.items():
-                count = np.array([values.size], "<i4").tobytes()
-                (self.folder / f"feat/{name}.mfc").write_bytes(count + values.astype("<f4").tobytes())
+    def texts(self, sets: Iterable[str]) -> Texts:
+        return {key: text for name in sets for key, text in self.data.sets[name].items()}
 
     def train(self, sets: Sequence[str]) -> float:
         """Train on `sets`; CPU-seconds."""
-        chosen = self._words([utterance for name in sets for utterance in self.sets[name]])
-        self.write("an4_train.fileids", (str(self._key(u)) for u in chosen))
-        self.write("an4_train.transcription", (f"<s> {u.text} </s> ({self._key(u)})" for u in chosen))
+        chosen = self._words(self.texts(sets))
+        self.write("an4_train.fileids", map(str, chosen))
+        self.write("an4_train.transcription", (f"<s> {text} </s> ({key})" for key, text in chosen.items()))
         configuration = (TOOLKIT / "etc/sphinx_train.cfg").read_text("utf-8")
         for name, value in {
             "___DB_NAME___": "an4",
@@ -131,7 +111,12 @@ class Toolkit:
             "___SPHINXTRAIN_BIN_DIR___": str(PROGRAMS),
         }.items():
             configuration = configuration.replace(name, value)
-        configuration = re.sub(r"(?m)^(\$CFG_N_TIED_STATES) = \d+", rf"\1 = {SENONES}", configuration)
+        for name, value in {
+            **self.data.settings,
+            "N_TIED_STATES": SENONES,
+            "FEATFILES_DIR": f'"{self.features}"',
+        }.items():
+            configuration = re.sub(rf"(?m)^(\$CFG_{name}) = [^;]+", rf"\1 = {value}", configuration)
         self.write("sphinx_train.cfg", [configuration])
         self.write("feat.params", [(TOOLKIT / "etc/feat.params").read_text("utf-8")])
         before = cpu_seconds()
@@ -148,13 +133,14 @@ class Toolkit:
 
     def tune(self) -> tuple[int, int]:
         """The number of Gaussians and the language weight with the fewest words wrong on the tuning speakers."""
-        speakers = {self._key(u): u.text for u in self.sets.get("tune", [])}
+        speakers = self.data.sets.get("tune", {})
+        return min(product(GAUSSIANS, WEIGHTS), key=lambda own: self.wer(speakers, *own)) if speakers else DEFAULT
 
-        def wrong(setting: tuple[int, int]) -> int:
-            texts = self.decode(speakers, *setting, "tune")
-            return sum(word_edits(text, texts.get(key, "")).errors for key, text in speakers.items())
-
-        return min(product(GAUSSIANS, WEIGHTS), key=wrong) if speakers else DEFAULT
+    def wer(self, texts: Texts, gaussians: int, weight: int) -> float:
+        """Of the sets' utterances with these texts."""
+        decoded = self.decode(texts, gaussians, weight, "own")
+        edits = sum((word_edits(text, decoded.get(key, "")) for key, text in texts.items()), Edits())
+        return edits.rate
 
     def decode(self, keys: Iterable[int], gaussians: int, weight: int, name: str) -> Texts:
         """The words of the utterances `keys`."""
@@ -165,7 +151,7 @@ class Toolkit:
             "lm": "etc/an4.lm",
             "dict": "etc/an4.dic",
             "fdict": "etc/an4.filler",
-            "cepdir": "feat",
+            "cepdir": self.features,
         }
         files |= {"ctl": f"etc/{name}.fileids", "hyp": texts}
         every = files | DECODER | {"lw": weight}
@@ -192,14 +178,16 @@ class Toolkit:
 
 
 def scored(score: Path, references: list[Reference], systems: dict[str, Texts]) -> list[int]:
-    """Add the utterances of a score, and the texts of its systems; the utterances' keys."""
+    """Add a score's utterances that are new, and the texts of its systems; the new utterances' keys."""
     table = Artifact(score).read_table(0)
     names = [name.removeprefix("errors_") for name in table.column_names if name.startswith("errors_")]
-    rows = table.to_pylist()
-    references += [Reference(r["key"], r["reference"], r["condition"], r["speaker"]) for r in rows]
+    rows, known = table.to_pylist(), {reference.key for reference in references}
+    new = [Reference(r["key"], r["reference"], r["condition"], r["speaker"]) for r in rows if r["key"] not in known]
+    references += new
     for name in names:
-        systems.setdefault(name, {}).update({row["key"]: row[name] for row in rows})
-    return [row["key"] for row in rows]
+        system = SCORES[score.name] if name == "student" else name
+        systems.setdefault(system, {}).update({row["key"]: row[name] for row in rows})
+    return [reference.key for reference in new]
 
 
 def cpu_seconds() -> float:
@@ -207,18 +195,15 @@ def cpu_seconds() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def page(
-    rows: list[dict[str, Any]], systems: list[str], sets: list[str], seconds: list[float], settings: Any
-) -> list[str]:
+def page(rows: list[dict[str, Any]], systems: list[str], trained: list[list[str]]) -> list[str]:
     lines = ["# Sphinx beside the recipe's systems", "", "`python benchmarks/sphinx.py RUNS`", ""]
-    lines += [
-        f"sphinxtrain and pocketsphinx trained on {' and '.join(sets)} of {len(seconds)} runs: {SENONES} senones,"
-    ]
-    lines += [f"{min(seconds):.0f} to {max(seconds):.0f} CPU-seconds of training each. Gaussians and language weights:"]
-    lines += [", ".join(f"{gaussians} and {weight}" for gaussians, weight in settings) + ".", ""]
+    lines += [f"sphinxtrain and pocketsphinx, {SENONES} senones. The last column is of the utterances of training.", ""]
+    lines += ["| run | trained on | Gaussians | language weight | CPU-seconds of training | their WER % |"]
+    lines += ["| --- | --- | ---: | ---: | ---: | ---: |", *(f"| {' | '.join(row)} |" for row in trained), ""]
     lines += ["| condition | words | " + " | ".join(f"{name}: WER %" for name in systems) + " |"]
     lines += ["| --- | ---: |" + " --- |" * len(systems)]
-    for row in rows[:-1]:
+    mixed = any("simulated" in row["condition"] for row in rows)  # nothing sums recorded and simulated conditions
+    for row in rows[:-1] if mixed else rows:
         cells = []
         for name in systems:
             low, high = (100 * value for value in row[f"wer_{name}_interval"])
