@@ -33,7 +33,7 @@ from megahour.core.store import Artifact
 from megahour.corpus.text.edit_distance import Edits
 from megahour.score.references import Reference
 from megahour.score.table import Scored
-from megahour.score.wer import word_edits
+from megahour.score.wer import Bootstrap, compare, word_edits
 
 TOOLKIT, PROGRAMS = Path("/usr/lib/x86_64-linux-gnu/sphinxtrain"), Path("/usr/lib/sphinxtrain")
 STEPS = ("05.vector_quantize/slave.VQ.pl", "20.ci_hmm/slave_convg.pl", "30.cd_hmm_untied/slave_convg.pl")
@@ -70,8 +70,9 @@ def main() -> None:
                 trained.append([run.name, " and ".join(sets), *map(str, setting), f"{seconds:.0f}", own])
                 print(*trained[-1], file=sys.stderr)
                 systems.setdefault(name, {}).update(toolkit.decode(keys, *setting, "test"))
-    rows = Scored(references, systems).table(draws=1000, seed=0)
-    publish(__file__, page(rows, list(systems), trained), write=arguments.write)
+    scores = Scored(references, systems)
+    lines = page(scores.table(draws=1000, seed=0), list(systems), trained)
+    publish(__file__, [*lines, *beside(scores), "", machine(python())], write=arguments.write)
 
 
 class Toolkit:
@@ -209,7 +210,21 @@ def page(rows: list[dict[str, Any]], systems: list[str], trained: list[list[str]
             low, high = (100 * value for value in row[f"wer_{name}_interval"])
             cells.append(f"{100 * row[f'wer_{name}']:.2f} ({low:.1f} … {high:.1f})")
         lines.append(f"| {row['condition']} | {row['words']} | " + " | ".join(cells) + " |")
-    return [*lines, "", machine(python())]
+    return lines
+
+
+def beside(scores: Scored) -> list[str]:
+    """Lines on how many percent fewer words Sphinx has wrong than each other system, over all recorded conditions."""
+    chosen = [i for i, reference in enumerate(scores.references) if "simulated" not in reference.condition]
+    bootstrap = Bootstrap(len(chosen), [scores.references[i].speaker for i in chosen], draws=1000, seed=0)
+    edits = {name: [every[i] for i in chosen] for name, every in scores.words.items()}
+    lines = ["", "Words wrong of Sphinx, % fewer than another system's, over all recorded conditions:", ""]
+    for sphinx, other in product(edits, edits):
+        if sphinx.startswith("sphinx") and not other.startswith("sphinx"):
+            found = compare(edits[other], edits[sphinx], bootstrap)
+            low, high = (100 * value for value in found.interval)
+            lines.append(f"- {sphinx}, beside {other}: {100 * found.werr:.1f} ({low:.1f} … {high:.1f})")
+    return lines
 
 
 if __name__ == "__main__":

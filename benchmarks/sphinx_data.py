@@ -6,6 +6,7 @@ for telephone speech that the toolkit's configuration states.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import wave
 from collections.abc import Mapping
@@ -87,6 +88,8 @@ def _of_audio(run: Path, folder: Path) -> Data:
 
 def front_end(folder: Path, keys: list[int], settings: Mapping[str, str]) -> None:
     """Make folder/KEY.mfc of folder/KEY.wav as the toolkit's script 000.comp_feat does; delete the audio."""
+    if not shutil.which("sphinx_fe"):
+        raise SystemExit("no program sphinx_fe: install Debian's sphinxbase-utils")
     control = folder / "fileids"
     control.write_text("".join(f"{key}\n" for key in keys), "utf-8")
     every = {"c": str(control), "di": str(folder), "do": str(folder)} | FIXED
