@@ -114,7 +114,7 @@ class Toolkit:
             configuration = configuration.replace(name, value)
         for name, value in {
             **self.data.settings,
-            "N_TIED_STATES": SENONES,
+            "N_TIED_STATES": str(SENONES),
             "FEATFILES_DIR": f'"{self.features}"',
         }.items():
             configuration = re.sub(rf"(?m)^(\$CFG_{name}) = [^;]+", rf"\1 = {value}", configuration)
@@ -216,7 +216,8 @@ def page(rows: list[dict[str, Any]], systems: list[str], trained: list[list[str]
 def beside(scores: Scored) -> list[str]:
     """Lines on how many percent fewer words Sphinx has wrong than each other system, over all recorded conditions."""
     chosen = [i for i, reference in enumerate(scores.references) if "simulated" not in reference.condition]
-    bootstrap = Bootstrap(len(chosen), [scores.references[i].speaker for i in chosen], draws=1000, seed=0)
+    speakers = [scores.references[i].speaker for i in chosen]
+    bootstrap = Bootstrap(len(chosen), speakers if len(set(speakers)) > 1 else None, draws=1000, seed=0)
     edits = {name: [every[i] for i in chosen] for name, every in scores.words.items()}
     lines = ["", "Words wrong of Sphinx, % fewer than another system's, over all recorded conditions:", ""]
     for sphinx, other in product(edits, edits):
