@@ -129,4 +129,5 @@ def _front_end(audio: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     high_hz = audio["high_hz"]
     top_hz = high_hz if high_hz > 0 else rate_hz / 2 + high_hz
-    return {"rate_hz": rate_hz, "low_hz": audio["low_hz"], "high_hz": top_hz, "scale": audio.get("scale", "int16")}
+    kinds = {"scale": audio.get("scale", "int16"), "mean": audio.get("mean", "causal")}
+    return {"rate_hz": rate_hz, "low_hz": audio["low_hz"], "high_hz": top_hz, **kinds}

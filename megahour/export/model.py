@@ -58,6 +58,12 @@ class TrainedModel:
             what = "--tell recognised: a bundle's graphs cannot recognise a tag before the utterance ends"
             raise ConfigError(what, where=parts.model, remedy="give --tell a tag, or leave it out")
         self.recogniser = Recogniser(greedy(parts, tell), threads=threads)
+        if self.recogniser.front.mean == "utterance":
+            raise ConfigError(
+                "the model subtracts the mean of each utterance, and an exported graph that of the frames before",
+                where=parts.model,
+                remedy="train it on features with `mean: causal`",
+            )
         loaded = self.recogniser.model
         assert isinstance(loaded, Model)
         module = loaded.module

@@ -25,7 +25,7 @@ from megahour.corpus.ingest.sources import list_source, open_source
 from megahour.corpus.transcripts.speaker_names import one_name
 from megahour.features.cepstra_mels import mel_matrix
 from megahour.features.extract import check_features, features_table, write_statistics
-from megahour.features.normalise import CausalMean, Moments
+from megahour.features.normalise import CausalMean, Moments, without_mean
 from megahour.features.params import ImportFeaturesParams, Simulated
 from megahour.features.sets import TAGGED
 from megahour.features.simulated import simulated
@@ -244,7 +244,7 @@ def import_shard(p: ImportFeaturesParams, name: str, utterances: Iterable[Cepstr
         for condition, mean in zip(conditions, means, strict=True):
             row = _row(p, name, utterance, condition)
             recorded = cepstra if condition is None else simulated(condition, cepstra, row["key"], FRAME_S)
-            features = mean.apply(recorded)
+            features = mean.apply(recorded) if p.mean == "causal" else without_mean(recorded)
             if to_mels is not None:
                 features = features @ to_mels
             moments.add(features)

@@ -14,7 +14,7 @@ from megahour.core.schemas import FEATURES, MEANS
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.features.fbank import empty_filters, log_mel, noise_floor, with_mirrored_ends
-from megahour.features.normalise import CausalMean, Moments
+from megahour.features.normalise import CausalMean, Moments, without_mean
 from megahour.features.open_shards import OpenShards
 from megahour.features.params import FeaturesParams
 from megahour.features.sets import set_of
@@ -76,7 +76,8 @@ def _features(
             try:
                 samples = audio.read(row)
                 before = {"count": mean.count, "mean": mean.mean.copy()}
-                features = mean.apply(energies(p, samples, row["rate_hz"]), lowest(p, row["rate_hz"]))
+                heard, floor = energies(p, samples, row["rate_hz"]), lowest(p, row["rate_hz"])
+                features = mean.apply(heard, floor) if p.mean == "causal" else without_mean(heard, floor)
                 check_features(features, row["key"])
             except BadRecord as bad:
                 out.quarantine(row["key"], bad.reason, bad.detail, source=utterances.url)

@@ -2,7 +2,8 @@
 
 There are three kinds, all computed as streams so that memory does not grow with the recording:
 
-    stacked    megahour's models: log-mel, causal mean over the recording, global statistics, neighbours joined
+    stacked    megahour's models: log-mel, less a causal mean or that of the utterance, global statistics, neighbours
+               joined
     log-mel    frames of 10 ms for a model that subsamples by itself
     waveform   samples, in rows of one output frame
 
@@ -21,8 +22,8 @@ from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
 from megahour.features.fbank import WINDOW_S, frame_count, lead_samples, log_mel, noise_floor
-from megahour.features.normalise import CausalMean
-from megahour.features.params import SHIFT_S, UNIT, frame_seconds
+from megahour.features.normalise import CausalMean, without_mean
+from megahour.features.params import SHIFT_S, UNIT, Mean, frame_seconds
 from megahour.features.stack import stack
 from megahour.serve.spec import bucket_frames
 
@@ -46,6 +47,7 @@ class FrontEnd:
     shift_s: seconds from one output frame to the next. inputs: input frames per output frame.
     units: number of tokens V. stats: mean and inv_std (F,) of stacked input. mirrored: the ends of log-mel frames are
     reflected (`edges` of stage `features`). restarts: share of the training utterances that began without a mean.
+    mean: the mean that is subtracted (`mean` of stage `features`).
     """
 
     kind: str
@@ -65,6 +67,7 @@ class FrontEnd:
     stats: tuple[Rows, ...] | None = None
     mirrored: bool = False
     restarts: float = 0.0
+    mean: Mean = "causal"
 
     @staticmethod
     def of(
@@ -91,6 +94,11 @@ class FrontEnd:
             raise ConfigError(
                 "the model has phones, but transcripts are aligned by letters",
                 remedy="train it without the input `lexicon`",
+            )
+        if tokens and audio.get("mean") == "utterance":
+            raise ConfigError(
+                "the model subtracts the mean of each utterance, and recordings to align have none yet",
+                remedy="train the aligner on features with `mean: causal`",
             )
         if "tokens" in config and len(config["tokens"]) != config["outputs"]:
             raise misfit(config["outputs"], len(config["tokens"]))
@@ -127,6 +135,7 @@ class FrontEnd:
             stats,
             audio.get("edges") == "mirrored",
             float(audio.get("restarts", 0.0)),
+            audio.get("mean", "causal"),
         )
 
     @property
@@ -170,7 +179,7 @@ class FrontEnd:
         """Rows (N, F) of samples in blocks, in the int16 scale and at the model's rate, from the beginning.
 
         levels: gets the mean log-mel energy of the 10 ms frames, rounded to float16 as it is in files. mean: subtract
-        the causal mean if the model needs it; otherwise the caller does.
+        the causal mean if the model needs it; otherwise the caller does, and `less_own_mean` if it needs that.
         """
         if self.kind == "waveform":
             energy = _Mels(self.rate_hz, ENERGY_MELS, floor=noise_floor(self.rate_hz, ENERGY_MELS))  # of int16 samples
@@ -183,7 +192,7 @@ class FrontEnd:
             yield from _samples(measured(), round(self.shift_s * self.rate_hz), self.scale)
             return
         lowest = self.lowest
-        causal = CausalMean(np.full(self.mels, self.prior, np.float32)) if self.kind == "stacked" and mean else None
+        causal = self.causal_mean() if mean else None
         floor = lowest if self.kind == "stacked" else None  # an imported model has the floor of its own features
         bank = self.rate_hz, self.mels, self.low_hz, self.high_hz
         mels = _Mels(*bank, self.scale, mirrored=self.mirrored, floor=floor)
@@ -191,6 +200,15 @@ class FrontEnd:
             heard = mel if lowest is None or floor is not None else np.maximum(mel, lowest)
             levels.append(heard.mean(axis=1).astype(np.float16))
             yield mel if causal is None else causal.apply(mel, lowest)
+
+    def causal_mean(self) -> CausalMean | None:
+        """The causal mean at the beginning of a recording; None if the model subtracts none."""
+        subtracts = self.kind == "stacked" and self.mean == "causal"
+        return CausalMean(np.full(self.mels, self.prior, np.float32)) if subtracts else None
+
+    def less_own_mean(self, rows: Rows) -> Rows:
+        """The rows (N, F) of a whole utterance, less their mean if that is the model's."""
+        return without_mean(rows, self.lowest) if self.mean == "utterance" else rows
 
     def shape(self, rows: Rows) -> Rows:
         """The model's input (T, F) for the rows of a window."""

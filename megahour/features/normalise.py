@@ -1,4 +1,5 @@
-"""Normalisation: a causal mean per speaker, then global mean and variance (Amazon paper, II-B and IV-B).
+"""Normalisation: a causal mean per speaker, or an utterance's own, then global mean and variance (Amazon paper, II-B
+and IV-B).
 
 The causal mean of a speaker's frames x_1, x_2, … in order of time, over all of the speaker's utterances, is
 
@@ -52,6 +53,17 @@ class CausalMean:
         lowest = np.full(features.shape[1], -np.inf, np.float32) if floor is None else floor
         self.count = _run(features, lowest, self.mean, self.count, PRIOR_FRAMES, WINDOW_FRAMES, result)
         return result
+
+
+def without_mean(features: NDArray[np.float32], floor: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+    """The frames (T, F) of an utterance less their mean, in which digital silence is not counted.
+
+    >>> without_mean(np.float32([[0], [1], [3]]), np.zeros(1, np.float32)).ravel()
+    array([-2., -1.,  1.], dtype=float32)
+    """
+    heard = sounds(features, floor)
+    centred: NDArray[np.float64] = features - (heard if len(heard) else features).mean(axis=0, dtype=np.float64)
+    return centred.astype(np.float32)
 
 
 def sounds(features: NDArray[np.float32], floor: NDArray[np.float32] | None) -> NDArray[np.float32]:

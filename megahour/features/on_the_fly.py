@@ -23,7 +23,7 @@ from megahour.core.store import Artifact
 from megahour.corpus.media.tar import MappedAudio
 from megahour.features.extract import check_features, energies, lowest
 from megahour.features.fbank import frame_count
-from megahour.features.normalise import PRIOR_FRAMES, CausalMean, sounds
+from megahour.features.normalise import PRIOR_FRAMES, CausalMean, sounds, without_mean
 from megahour.features.params import FeaturesParams
 from megahour.features.perturb import Perturb, at_speed, samples_at
 
@@ -50,7 +50,7 @@ class OnTheFly:
             remedy = "give `audio` the utterances that the features were made from"
             raise ConfigError(f"{features.url} was not made from {audio.url}", where="input audio", remedy=remedy)
         made = features.summary["audio"]
-        options = {name: made[name] for name in ("low_hz", "high_hz", "edges", "scale") if name in made}
+        options = {name: made[name] for name in ("low_hz", "high_hz", "edges", "scale", "mean") if name in made}
         self.params = FeaturesParams(mels=features.summary["mels"], **options)
         self._open = lru_cache(OPEN_SHARDS)(lambda shard: MappedAudio(audio, shard))
 
@@ -98,7 +98,8 @@ class ShardOnTheFly:
             )
         mean = CausalMean.after(row["count"], np.array(row["mean"]))
         heard = self._energies(clean, row, mean, float(self.speeds[i]))
-        features = mean.apply(heard, lowest(self.source.params, row["rate_hz"]))
+        floor = lowest(self.source.params, row["rate_hz"])
+        features = mean.apply(heard, floor) if self.source.params.mean == "causal" else without_mean(heard, floor)
         try:
             check_features(features, row["key"])
         except BadRecord as bad:

@@ -15,6 +15,9 @@ UNIT = 1 / 32768
 SHIFT_S = 0.010
 
 
+Mean = Literal["causal", "utterance"]
+
+
 def frame_seconds(rate_hz: int) -> float:
     """Seconds from one frame to the next: a whole number of samples, 9.977 ms at 22,050 Hz.
 
@@ -38,6 +41,10 @@ class FeaturesParams(Params):
     """Upper edge of the highest mel filter, in Hz. 0 or less is relative to the Nyquist frequency."""
     prior: float = 14.0
     """Log energy with which the causal mean of a speaker starts. Its influence fades within seconds of speech."""
+    mean: Mean = Field("causal", json_schema_extra=LATER)
+    """Mean to subtract. causal: the speaker's running mean, over all earlier utterances, as streams can have it.
+    utterance: that of the utterance itself. Use utterance where microphones or rooms change from one utterance to the
+    next and recognition may wait for the end; such models can neither align nor be exported."""
     restarts: Share = Field(0.0, json_schema_extra=LATER)
     """Share of the utterances before which the speaker's causal mean starts again at `prior`, as in streams, exported
     bundles and `transcribe --whole`. Use 0.5 for models that will run there: with 0, few utterances are the first of
@@ -174,6 +181,9 @@ class ImportFeaturesParams(Params):
     simulate: list[Simulated] = Field([], json_schema_extra=LATER)
     """Import each utterance once in each of these conditions, simulated on its cepstra, in place of the recorded one.
     Use it for test sets whose audio is not published; noise and rooms in audio are harder."""
+    mean: Mean = Field("causal", json_schema_extra=LATER)
+    """Mean to subtract. causal: the speaker's running mean, over all earlier utterances. utterance: that of the
+    utterance itself; use it where channels change from one utterance to the next."""
     prior: list[float] = Field([])
     """Values with which the causal mean of a speaker starts, one per cepstrum (`dims`). Empty: zeros."""
     stats_sets: list[str] = Field([])

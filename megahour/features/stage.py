@@ -46,6 +46,7 @@ class Features(Stage[FeaturesParams]):
         audio["prior"] = p.scaled_prior
         audio |= {name: value for name, value in (("edges", p.edges), ("scale", p.scale)) if value in _LATER}
         audio |= {"restarts": p.restarts} if p.restarts else {}
+        audio |= {"mean": p.mean} if p.mean != "causal" else {}
         kept = {} if p.keep == "frames" else {"keep": p.keep}
         return {"mels": p.mels, "audio": audio, **kept, **global_statistics(receipts, p.stats_sets)}
 

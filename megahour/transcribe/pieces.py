@@ -92,7 +92,7 @@ class Cutter:
         self._row_s = front.shift_s if front.kind == "waveform" else self._frame_s
         self._joined = 1 if front.kind == "waveform" else front.rows  # rows that the model stacks
         self._longest, self._pause = round(ends.longest / self._frame_s), round(ends.pause / self._frame_s)
-        self._mean = CausalMean(np.full(front.mels, front.prior, np.float32)) if front.kind == "stacked" else None
+        self._mean = front.causal_mean()
         self._new: list[NDArray[np.float16]] = []  # levels of frames not examined yet
         self._tracker: Level | None = None
         self._rows: Rows | None = None  # from frame `_start` on
@@ -174,7 +174,7 @@ class Cutter:
             if self._settled and not mean.count and len(heard := sounds(rows, lowest)):
                 mean.mean, mean.count = heard.mean(axis=0, dtype=np.float64), len(heard)
             rows = mean.apply(rows, lowest)
-        return SpeechPiece(rows, self._start * self._frame_s)
+        return SpeechPiece(self._front.less_own_mean(rows), self._start * self._frame_s)
 
     def _drop(self, frames: int) -> None:
         assert self._rows is not None

@@ -135,7 +135,8 @@ def transcribe(
     heard: list[TagsOfPiece] = []
     if whole:
         if rows := list(recogniser.front.rows_of(_short(counted, result), [])):
-            _recognise(recogniser, SpeechPiece(np.concatenate(rows), 0.0), plan, result, heard)
+            utterance = recogniser.front.less_own_mean(np.concatenate(rows))
+            _recognise(recogniser, SpeechPiece(utterance, 0.0), plan, result, heard)
         return _tagged(recogniser, result, heard)
     # A model trained with the running means of speakers has hardly seen speech without one.
     settled = settled and chunks is None and not recogniser.front.restarts

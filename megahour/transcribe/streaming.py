@@ -49,7 +49,7 @@ class StreamPlan:
 
 
 def plan_of(recogniser: Recogniser, chunks: ChunkLengths) -> StreamPlan | None:
-    """The plan for `chunks`; None if the model carries no state.
+    """The plan for `chunks`; None if the model carries no state, or needs the mean of whole utterances.
 
     Raises ConfigError if `chunks.ms` is given for a model without state, or is less than an output frame.
     """
@@ -58,10 +58,12 @@ def plan_of(recogniser: Recogniser, chunks: ChunkLengths) -> StreamPlan | None:
         return _plan_of_export(recogniser, exported, chunks)
     encoder = encoder_of(model.module) if isinstance(model, Model) else None
     kind = str(model.config.get("kind"))
-    if encoder is None:
+    is_whole = recogniser.front.mean == "utterance"
+    if encoder is None or is_whole:
         if not chunks.ms:
             return None
-        what = f"chunks of {chunks.ms} ms: a model of kind {kind} does not work in chunks"
+        which = "that subtracts the mean of whole utterances" if is_whole else f"of kind {kind}"
+        what = f"chunks of {chunks.ms} ms: a model {which} does not work in chunks"
         remedy = "use an lstm or a conformer trained by megahour, or its bundle, exported by this version"
         raise ConfigError(what, where=recogniser.parts.model, remedy=remedy)
     frame_ms = recogniser.front.shift_s * 1000

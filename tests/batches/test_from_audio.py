@@ -64,7 +64,12 @@ def by_key(batches: list[Batch]) -> dict[int, np.ndarray]:
 @pytest.mark.parametrize("chunk", [0, 7])
 @pytest.mark.parametrize(
     "params",
-    [{"keep": "means"}, {"keep": "both"}, {"keep": "means", "edges": "mirrored", "scale": "unit", "high_hz": -400.0}],
+    [
+        {"keep": "means"},
+        {"keep": "both"},
+        {"keep": "means", "mean": "utterance"},
+        {"keep": "means", "edges": "mirrored", "scale": "unit", "high_hz": -400.0},
+    ],
 )
 def test_from_audio_batches_are_those_of_stored_features_bit_for_bit(
     spoken: Spoken, params: dict[str, Any], chunk: int

@@ -153,6 +153,7 @@ def test_features_of_other_mels_are_refused_before_the_model_is_loaded(
         ({"rate_hz": 16_000}, "rate_hz: 8000, high_hz: 3600.0, but these are of rate_hz: 16000, high_hz: 7600.0"),
         ({"low_hz": 60.0}, "of low_hz: 20.0, but these are of low_hz: 60.0"),
         ({"scale": "int16"}, "of scale: unit, but these are of scale: int16"),
+        ({"mean": "utterance"}, "of mean: causal, but these are of mean: utterance"),
     ],
 )
 def test_features_of_another_front_end_are_refused_before_the_model_is_loaded(

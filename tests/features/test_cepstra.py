@@ -197,6 +197,13 @@ def test_cepstra_may_be_stored_as_mels(corpus: Path, tmp_path: Path, engine: Loc
         params(corpus, mels=2)
 
 
+def test_the_mean_of_cepstra_may_be_that_of_the_utterance(corpus: Path, tmp_path: Path, engine: LocalEngine) -> None:
+    run_stage(ImportFeatures(), params(corpus, mean="utterance"), {}, Artifact(tmp_path / "features"), engine)
+    row = next(row for row in rows(Artifact(tmp_path / "features")) if row["key"] == key_of("cepstra", "toy", "u9"))
+    expected = cepstra(9) - cepstra(9).mean(axis=0)
+    np.testing.assert_allclose(np.reshape(row["features"], expected.shape), expected, atol=0.01)
+
+
 def test_bad_files_go_to_quarantine_with_their_reasons(corpus: Path, tmp_path: Path, engine: LocalEngine) -> None:
     feat = corpus / "feat" / "train"
     broken = cepstra(12)

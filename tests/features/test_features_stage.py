@@ -206,9 +206,19 @@ def test_the_mean_starts_again_before_a_share_of_the_utterances(
     assert Artifact(tmp_path).summary["audio"]["restarts"] == share
 
 
+def test_the_mean_may_be_that_of_the_utterance(corpus: Corpus, engine: LocalEngine, tmp_path: Path) -> None:
+    """Whatever the speaker said before."""
+    run_stage(Features(), PARAMS.model_copy(update={"mean": "utterance"}), corpus.inputs, Artifact(tmp_path), engine)
+    for row in Artifact(tmp_path).read_table(0, ".arrow").to_pylist():
+        energies = log_mel(corpus.samples[row["key"]], RATE_HZ, PARAMS.mels)
+        expected = energies - energies.mean(axis=0)
+        np.testing.assert_allclose(np.reshape(row["features"], expected.shape), expected, atol=0.01)
+    assert Artifact(tmp_path).summary["audio"]["mean"] == "utterance"
+
+
 def test_finished_features_stay_what_they_are() -> None:
     """Their fingerprint does not know parameters that came later, while these have their defaults."""
-    assert not {"edges", "scale", "restarts"} & PARAMS.identity().keys()
+    assert not {"edges", "scale", "restarts", "mean"} & PARAMS.identity().keys()
     assert PARAMS.model_copy(update={"edges": "mirrored"}).identity()["edges"] == "mirrored"
 
 

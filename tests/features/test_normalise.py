@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from megahour.features.normalise import PRIOR_FRAMES, WINDOW_FRAMES, CausalMean, Moments
+from megahour.features.normalise import PRIOR_FRAMES, WINDOW_FRAMES, CausalMean, Moments, without_mean
 from megahour.features.on_the_fly import shift_of_mean
 
 DIMS = 3
@@ -67,6 +67,14 @@ def test_digital_silence_leaves_the_mean_as_it_is(seed: int, muted: list[bool]) 
     np.testing.assert_array_equal(result[~muting], alone.apply(x[~muting], floor))
     assert state.count == alone.count == (~muting).sum()
     np.testing.assert_array_equal(state.mean, alone.mean)
+
+
+def test_an_utterances_own_mean_counts_no_digital_silence() -> None:
+    floor = np.full(2, 3, np.float32)
+    speech = np.float32([[5, 9], [7, 3]])
+    muted = np.concatenate([speech, np.tile(floor, (5, 1))])
+    np.testing.assert_array_equal(without_mean(muted, floor)[:2], speech - np.float32([6, 6]))
+    np.testing.assert_array_equal(without_mean(np.tile(floor, (5, 1)), floor), np.zeros((5, 2)))
 
 
 def test_augmentation_shifts_the_mean_by_what_it_does_to_sounds() -> None:

@@ -128,6 +128,18 @@ def test_the_mean_is_over_speech_alone() -> None:
         np.testing.assert_allclose(one.rows[30 : frames - 30], other.rows[30 : frames - 30], atol=0.3)
 
 
+def test_each_piece_has_its_own_mean_if_the_model_is_of_such() -> None:
+    samples = talk(9.0, {2.5: 1.0})
+    samples[:28_000] *= 10  # the first piece is louder
+    config = {**CONFIG, "audio": {**CONFIG["audio"], "mean": "utterance"}}  # type: ignore[dict-item]
+    pieces = cut(config, samples, 4000)
+    assert len(pieces) == 2
+    for piece in pieces:
+        np.testing.assert_allclose(piece.rows.mean(axis=0), 0, atol=1e-4)
+    with pytest.raises(ConfigError, match="subtracts the mean of each utterance, and recordings to align have none"):
+        FrontEnd.of({**config, "tokens": ["-", "a", "b", "c"]})
+
+
 def test_memory_does_not_grow_with_the_recording() -> None:
     cutter = Cutter(FrontEnd.of(CONFIG, tokens=False), EndRules(longest=5.0))
     samples, largest = talk(20.0, {6.0: 2.0, 12.0: 2.0}), 0

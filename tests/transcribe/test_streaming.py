@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
 from megahour.decode.params import DecodeParams
+from megahour.export.model import TrainedModel
 from megahour.models.conformer import AttentionContext, Conformer
 from megahour.models.inference import Model
 from megahour.models.streaming import encoder_of
@@ -159,6 +161,25 @@ def test_a_model_that_does_not_stream_is_recognised_again_and_refuses_chunks(tmp
     assert any(not update.final for update in found)
     with pytest.raises(ConfigError, match="chunks of 320 ms: a model of kind blstm does not work in chunks"):
         updates(heard, sound(), 800, chunks=CHUNKS)
+
+
+def test_a_model_of_utterances_own_means_is_recognised_again_too(tmp_path: Path) -> None:
+    """It could carry its state, but the mean of the piece is known at its end alone. `whole` has it at once."""
+    written = Path(model(tmp_path / "model", "lstm").url) / "shards" / "00000.model.json"
+    config = json.loads(written.read_text("utf-8"))
+    written.write_text(json.dumps({**config, "audio": {**config["audio"], "mean": "utterance"}}), "utf-8")
+    heard = Recogniser(RecogniserParts(str(tmp_path / "model"), search=SEARCH))
+    assert plan_of(heard, ChunkLengths()) is None
+    assert not all(update.final for update in updates(heard, sound(), 800))
+    with pytest.raises(
+        ConfigError, match="a model that subtracts the mean of whole utterances does not work in chunks"
+    ):
+        updates(heard, sound(), 800, chunks=CHUNKS)
+    hiss = np.random.default_rng(1).normal(0, 0.02, 16_000).astype(np.float32)
+    quiet, loud = (transcribe(gain * hiss, heard, rate_hz=8000, whole=True).text for gain in (1, 4))
+    assert quiet == loud != ""
+    with pytest.raises(ConfigError, match="an exported graph that of the frames before"):
+        TrainedModel(RecogniserParts(str(tmp_path / "model"), search=SEARCH))
 
 
 @pytest.mark.parametrize("kind", ["conformer", "lstm"])
