@@ -58,7 +58,7 @@ def last_frames(level: NDArray[np.float32]) -> NDArray[np.bool_]:
     noise that burst is heard in the mean of neighbouring frames alone.
     """
     least = faintest(level, LAST_RISE)
-    capped = np.pad(np.minimum(level, least + LAST_RISE), LAST_FRAMES // 2, mode="edge")  # a loud frame counts once
+    capped = np.pad(np.minimum(level, least + LAST_RISE), LAST_FRAMES // 2, mode="edge")  # loud frames count no more
     mean = np.convolve(capped, np.full(LAST_FRAMES, 1 / LAST_FRAMES), "valid")
     sounding = long_runs(audible_frames(level) | (mean > least), SHORTEST_SOUND)
     return ~long_runs(~sounding, SHORTEST_PAUSE)
