@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import soxr
@@ -95,7 +95,10 @@ class FrontEnd:
                 "the model has phones, but transcripts are aligned by letters",
                 remedy="train it without the input `lexicon`",
             )
-        if tokens and audio.get("mean") == "utterance":
+        if (mean := audio.get("mean", "causal")) not in get_args(Mean):
+            what = f"the model's configuration has an unknown mean {mean!r}"
+            raise ConfigError(what, remedy="copy the model again, or use the version of megahour that trained it")
+        if tokens and mean == "utterance":
             raise ConfigError(
                 "the model subtracts the mean of each utterance, and recordings to align have none yet",
                 remedy="train the aligner on features with `mean: causal`",
@@ -135,7 +138,7 @@ class FrontEnd:
             stats,
             audio.get("edges") == "mirrored",
             float(audio.get("restarts", 0.0)),
-            audio.get("mean", "causal"),
+            mean,
         )
 
     @property

@@ -138,6 +138,8 @@ def test_each_piece_has_its_own_mean_if_the_model_is_of_such() -> None:
         np.testing.assert_allclose(piece.rows.mean(axis=0), 0, atol=1e-4)
     with pytest.raises(ConfigError, match="subtracts the mean of each utterance, and recordings to align have none"):
         FrontEnd.of({**config, "tokens": ["-", "a", "b", "c"]})
+    with pytest.raises(ConfigError, match="has an unknown mean 'median'"):
+        FrontEnd.of({**CONFIG, "audio": {**CONFIG["audio"], "mean": "median"}}, tokens=False)  # type: ignore[dict-item]
 
 
 def test_memory_does_not_grow_with_the_recording() -> None:
