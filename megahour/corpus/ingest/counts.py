@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 MAX_NAMES = 50  # refused licences that a shard lists; it counts further ones as `other`
 MAX_EXAMPLES = 5
+WHY_WHOLE = "no two named speakers, with starts and ends of their lines, are each louder on another channel"
 OTHER = "other"
+DIVIDED, WHOLE = "transcripts_divided", "transcripts_on_every_channel"  # of recordings whose channels are split
 
 
 class IngestCounts:
@@ -48,6 +50,11 @@ class IngestCounts:
     def not_read(self, counts: Mapping[str, int]) -> None:
         """Count files that belong to no recording, by kind."""
         self._not_read.update(counts)
+
+    def sides(self, name: str, counts: Mapping[str, int]) -> None:
+        """Remember a recording with transcripts that were not divided between its channels."""
+        if n := counts.get(WHOLE):
+            self.example("not-divided", name, f"{n} of {n + counts.get(DIVIDED, 0)} transcripts: {WHY_WHOLE}")
 
     def example(self, reason: str, name: str, detail: str) -> None:
         """Remember an example of a dropped recording, or of one with a decoder message."""

@@ -138,11 +138,10 @@ class _Shard:
                 head = Head(p.audio_language_seconds, p.rate_hz) if p.audio_language else None
                 encoded = self._encode(item, stack, head)
                 stats = encoded.stats
-                whole = "".join(encoded.digests)
                 fit_candidates(candidates, stats.samples_out, p.rate_hz)
-                language = self._language(info, candidates, head)
-                sides = by_side(candidates, encoded.levels)
-                if whole in self.by_samples:
+                language, sides = self._language(info, candidates, head), by_side(candidates, encoded.levels)
+                self.tally.sides(item.name, candidates.counts)
+                if (whole := "".join(encoded.digests)) in self.by_samples:
                     self._same_audio(whole, language, candidates, sides)
                 first = len(self.index)
                 self._write(item, replace(info, language=language), sides, encoded)

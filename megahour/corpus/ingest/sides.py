@@ -9,11 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.corpus.ingest.candidates import Candidate, Candidates
+from megahour.corpus.ingest.counts import DIVIDED, WHOLE
 
 WINDOW_S = 0.1
 FEWEST_WINDOWS = 20  # of a speaker; others go to every channel
 LOUDER_DB = 6.0  # by which a speaker's own channel must be louder than the next, relative to all speakers
+LOUDER_THERE_DB = 1.0  # by which a speaker's own channel must be louder than on average over speakers: no dead one is
 MOST_OFF_S = 5.0  # that the times of a transcript may be early or late
+FAR_S, FAR_STEP_S = 60.0, 0.5  # shifts that may show that a transcript is later or earlier than that
 Levels = NDArray[np.float64]
 
 
@@ -42,7 +45,7 @@ class ChannelLevels:
 def by_side(candidates: Candidates, levels: ChannelLevels) -> list[Candidates]:
     """Each channel's part of the transcripts: the cues of its own speakers, and of those whose side is not known.
 
-    A transcript whose named speakers cannot be told apart goes to every channel whole.
+    A transcript whose named speakers cannot be told apart goes to every channel whole. Counts both kinds.
     """
     in_db = levels.in_db()
     if in_db.shape[1] < 2:
@@ -57,6 +60,8 @@ def by_side(candidates: Candidates, levels: ChannelLevels) -> list[Candidates]:
     kept = [(each, channels_of_speakers(each, in_db, levels.rate_hz)) for each in candidates.kept]
     last = candidates.recognised
     of_last = channels_of_speakers(last, in_db, levels.rate_hz) if last else {}
+    found = [bool(sides) for _, sides in kept] + [bool(of_last)] * bool(last)
+    candidates.counts.update({DIVIDED: sum(found), WHOLE: len(found) - sum(found)})
     return [
         replace(candidates, kept=[on(c, *each) for each in kept], recognised=on(c, last, of_last) if last else None)
         for c in range(in_db.shape[1])
@@ -67,7 +72,7 @@ def channels_of_speakers(candidate: Candidate, in_db: Levels, rate_hz: int) -> d
     """The channel of each named speaker for whom it is clear; nobody's unless two channels have speakers.
 
     in_db: (T, C) of `ChannelLevels`. Times may be off by `MOST_OFF_S`: what counts is the shift that separates the
-    speakers best.
+    speakers best, unless they may be off by more.
     """
     size = WINDOW_S * rate_hz
     spans: dict[str, list[tuple[int, int]]] = {}
@@ -78,14 +83,20 @@ def channels_of_speakers(candidate: Candidate, in_db: Levels, rate_hz: int) -> d
     windows = {speaker: own for speaker, own in windows.items() if len(own) >= FEWEST_WINDOWS}
     if len(windows) < 2:
         return {}
-    most = round(MOST_OFF_S / WINDOW_S)
+    most, far, step = (round(seconds / WINDOW_S) for seconds in (MOST_OFF_S, FAR_S, FAR_STEP_S))
     shifts = sorted(range(-most, most + 1), key=abs)  # the nearest of equal ones
     margin, found = max((_compared(windows, in_db, shift) for shift in shifts), key=lambda each: each[0])
-    return found if margin >= LOUDER_DB and len(set(found.values())) > 1 else {}
+    if margin < LOUDER_DB or len(set(found.values())) < 2:
+        return {}
+    # Turns alternate: if the times are off by more, these shifts may have each speaker's lines in the other's turns.
+    others = (_compared(windows, in_db, shift) for shift in range(-far, far + 1, step))
+    return found if all(other <= margin for other, sides in others if sides != found) else {}
 
 
 def _compared(windows: Mapping[str, NDArray[np.intp]], in_db: Levels, shift: int) -> tuple[float, dict[str, int]]:
     """By how many dB each speaker's channel is at least louder than the next one, and the channels, at one shift.
+
+    0 dB if a speaker's channel is no louder than in other speakers' turns, as a channel without anybody.
 
     Compared are means over the louder half of a speaker's windows, less their mean over the speakers: channels differ
     in gain, and hear each other's speakers.
@@ -97,4 +108,5 @@ def _compared(windows: Mapping[str, NDArray[np.intp]], in_db: Levels, shift: int
         means.append(heard[loudest >= np.median(loudest)].mean(axis=0))
     relative = np.array(means) - np.mean(means, axis=0)
     second, best = np.sort(relative, axis=1)[:, -2:].T
-    return float(np.min(best - second)), dict(zip(windows, relative.argmax(axis=1).tolist(), strict=True))
+    louder = np.where(best >= LOUDER_THERE_DB, best - second, 0)
+    return float(np.min(louder)), dict(zip(windows, relative.argmax(axis=1).tolist(), strict=True))

@@ -8,7 +8,7 @@ from typing import Any
 
 from megahour.core.errors import ConfigError
 from megahour.core.stage import Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
-from megahour.corpus.ingest.counts import replaced_remark
+from megahour.corpus.ingest.counts import DIVIDED, WHOLE, replaced_remark
 from megahour.corpus.ingest.licences import check_policy, licence_remedies
 from megahour.corpus.ingest.params import IngestParams, TranscriptTableParams
 from megahour.corpus.media.networks import parse_networks
@@ -20,13 +20,18 @@ ODD_AUDIO = {
     "files_with_separate_channels": "files whose two channels hold different voices, which were mixed",
 }
 """By statistic: what is odd about files that were kept, named in the shards' `examples` under `odd-audio`."""
+SIDES = {
+    DIVIDED: "transcripts whose lines were divided between channels by speaker",
+    WHOLE: "transcripts given whole to every channel, because their speakers could not be told apart",
+}
+"""By statistic: what became of transcripts with `channels: split`; `examples` name the latter under `not-divided`."""
 
 
 class Ingest(Stage[IngestParams]):
     """One task per shard of the raw input, or per archive, `shard_mb` of files and rows of the source."""
 
     name = "ingest"
-    version = 23
+    version = 24
     params = IngestParams
     inputs = (Input("raw", optional=True, kinds=("raw", "clips")),)
 
@@ -111,7 +116,7 @@ def _remarks(receipts: Sequence[Receipt]) -> dict[str, Any]:
     """The summary's `remark`: replaced characters, and odd audio that was kept."""
     summary = replaced_remark(receipts)
     remarks = [summary["remark"]] if summary else []
-    for name, what in ODD_AUDIO.items():
+    for name, what in (ODD_AUDIO | SIDES).items():
         if n := sum(receipt.stats.get(name, 0) for receipt in receipts):
             remarks.append(f"{what}: {n:,}")
     return summary | ({"remark": "; ".join(remarks)} if remarks else {})

@@ -79,6 +79,13 @@ def test_lines_without_a_speaker_go_to_both_channels(tmp_path: Path, engine: Loc
     ]
 
 
+def test_a_channel_without_anybody_takes_no_lines(tmp_path: Path, engine: LocalEngine) -> None:
+    """A microphone on the left heard both, Ann from near and Bob from far; the right channel is noise."""
+    samples = call(leak=0.1)
+    samples[:, 1] = np.random.default_rng(0).normal(0, 20, len(samples))
+    assert split(tmp_path, engine, samples, subtitles()) == WHOLE
+
+
 @pytest.mark.parametrize("leak", [0.8, 0.0])
 def test_speakers_who_cannot_be_told_apart_share_the_transcript(
     tmp_path: Path, engine: LocalEngine, leak: float
@@ -107,6 +114,33 @@ def test_speakers_on_one_channel_are_not_torn_apart() -> None:
     ]
     found = channels_of_speakers(Candidate(three, [], "en", None), levels.in_db(), RATE_HZ)  # type: ignore[arg-type]
     assert found == {"Ann": 0, "Bob0": 1, "Bob1": 1}
+
+
+@pytest.mark.parametrize("late_s", [6.0, 10.0, -12.0])
+def test_times_that_are_far_off_swap_nobody(late_s: float) -> None:
+    """Turns alternate: a shift of some seconds has each speaker's lines in the other's turns."""
+    ends = np.cumsum([4, 5, 4, 6, 5, 4, 5, 5, 4, 6, 5, 4, 5, 4])
+    in_db = np.full((ends[-1] * 10, 2), 20.0)
+    cues = []
+    for number, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        in_db[start * 10 : end * 10, number % 2] = 60
+        times = (round((edge + late_s) * RATE_HZ) for edge in (start, end))
+        cues.append(Cue(*times, "", ("Ann", "Bob")[number % 2]))
+    found = channels_of_speakers(Candidate(cues, [], "en", None), in_db, RATE_HZ)  # type: ignore[arg-type]
+    assert found == {}
+
+
+def test_statistics_and_examples_say_which_transcripts_were_divided(tmp_path: Path, engine: LocalEngine) -> None:
+    for name, named in (("a", True), ("b", False), ("c", True)):
+        put(tmp_path / "in", f"{name}.wav", encode(call(gain=0.5 if name == "a" else 1.0)[: 250_000 + ord(name)]))
+        put(tmp_path / "in", f"{name}.vtt", subtitles(named=named))
+    made = ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), licence="CC0-1.0", channels="split")
+    (receipt,) = made.receipts()
+    assert (receipt.stats["transcripts_divided"], receipt.stats["transcripts_on_every_channel"]) == (2, 1)
+    (example,) = receipt.stats["examples"]["not-divided"]
+    assert example["name"] == "b"
+    assert example["detail"].startswith("1 of 1 transcripts")
+    assert "divided between channels by speaker: 2; transcripts given whole" in made.summary["remark"]
 
 
 def test_levels_do_not_depend_on_blocks() -> None:
