@@ -52,11 +52,13 @@ def audible_frames(level: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 
 def last_frames(level: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which 10 ms frames (T >= 1,) the end of a word before a pause may move over.
+    """Which 10 ms frames (T,) the end of a word before a pause may move over.
 
     These are the audible ones, and short closures between them: "heights" ends with a burst after 60 ms of silence. In
     noise that burst is heard in the mean of neighbouring frames alone.
     """
+    if not len(level):
+        return np.zeros(0, bool)
     least = faintest(level, LAST_RISE)
     capped = np.pad(np.minimum(level, least + LAST_RISE), LAST_FRAMES // 2, mode="edge")  # loud frames count no more
     mean = np.convolve(capped, np.full(LAST_FRAMES, 1 / LAST_FRAMES), "valid")

@@ -320,6 +320,11 @@ def test_a_burst_that_noise_hides_is_heard_in_the_mean_of_its_frames() -> None:
     assert faded(level, (60, 70)) == [(50, 85)]
 
 
+def test_no_frames_are_no_sound() -> None:
+    """A recording shorter than a window."""
+    assert not len(last_frames(np.zeros(0, np.float32)))
+
+
 def test_two_frames_of_noise_are_no_burst() -> None:
     level = level_of([(50, 75)], 300, noise=0.01) / 2
     level[78:80] += 0.41
