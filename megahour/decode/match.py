@@ -9,7 +9,7 @@ from megahour.core.errors import ConfigError
 from megahour.core.kinds import makers_of
 from megahour.core.store import Artifact
 from megahour.decode.params import DecodeParams
-from megahour.models.configuration import normalisation, read_config
+from megahour.models.configuration import normalisation, read_config, subtracted_mean
 
 Inputs = Mapping[str, Artifact]
 
@@ -104,6 +104,12 @@ def check_features(inputs: Inputs) -> None:
         what = f"the model was trained on {mels} mels, but these features have {given}"
         remedy = f"make features with mels: {mels}"
         raise ConfigError(what, where=features.url, remedy=remedy)
+    if (trained := subtracted_mean(config)) != (given := subtracted_mean(features.summary)):
+        raise ConfigError(
+            f"the model was trained on features of mean: {trained}, but these are of mean: {given}",
+            where=features.url,
+            remedy=f"make features with mean: {trained}",
+        )
     heard, own = (_front_end(each.get("audio") or {}) for each in (config, features.summary))
     if (heard and features.manifest.stage == "import-features") or (own and not config.get("audio")):
         sound, cepstra = "features of audio", "imported cepstra"
@@ -129,5 +135,4 @@ def _front_end(audio: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     high_hz = audio["high_hz"]
     top_hz = high_hz if high_hz > 0 else rate_hz / 2 + high_hz
-    kinds = {"scale": audio.get("scale", "int16"), "mean": audio.get("mean", "causal")}
-    return {"rate_hz": rate_hz, "low_hz": audio["low_hz"], "high_hz": top_hz, **kinds}
+    return {"rate_hz": rate_hz, "low_hz": audio["low_hz"], "high_hz": top_hz, "scale": audio.get("scale", "int16")}

@@ -41,4 +41,5 @@ class ImportFeatures(Stage[ImportFeaturesParams]):
     def finish(self, p: ImportFeaturesParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         from megahour.features.stage import global_statistics
 
-        return {"mels": p.mels or p.dims, **global_statistics(receipts, p.stats_sets)}
+        own = {"subtracts": p.mean} if p.mean != "causal" else {}
+        return {"mels": p.mels or p.dims, **own, **global_statistics(receipts, p.stats_sets)}

@@ -64,6 +64,12 @@ class FeaturesParams(Params):
     stats_sets: list[str] = Field([])
     """Sets from which the global mean and variance are computed. Empty: all but test*."""
 
+    @model_validator(mode="after")
+    def _check(self) -> FeaturesParams:
+        if self.restarts and self.mean != "causal":
+            raise ValueError(f"restarts = {self.restarts:g} is of the causal mean, but mean is {self.mean}")
+        return self
+
     @property
     def unit(self) -> float:
         """Factor by which int16 samples are multiplied."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from megahour.batches.window import Front
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
-from megahour.models.configuration import read_config
+from megahour.models.configuration import read_config, subtracted_mean
 from megahour.models.inference import restore
 
 LOG = logging.getLogger(__name__)
@@ -62,6 +62,8 @@ class InitialModel:
         """Load the weights into a `module` of `config`. Raises ConfigError if the encoder does not fit."""
         if other := {n: (self.config.get(n), config.get(n)) for n in SAME if self.config.get(n) != config.get(n)}:
             self._differ({"kind": other["kind"]} if "kind" in other else other)
+        if (before := subtracted_mean(self.config)) != (now := subtracted_mean(config)):
+            LOG.warning("%s was trained on features of mean: %s, these are of mean: %s", self.url, before, now)
         theirs = _parts(restore(self.config, self._data, where=self.url).state_dict())
         apart = {name for name in self.config.keys() | config.keys() if self.config.get(name) != config.get(name)}
         unknown = tuple(layer for names, layers in LEARNT if apart & set(names) for layer in layers)

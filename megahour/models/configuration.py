@@ -95,6 +95,12 @@ def tag_number(config: Mapping[str, Any], tell: str, *, where: str) -> int | Non
     raise ConfigError(f"the model cannot take the tag {tell!r}", where=where, remedy=remedy)
 
 
+def subtracted_mean(about: Mapping[str, Any]) -> str:
+    """`mean` of the stage that computed features, from their summary or the configuration of a model of them."""
+    audio = about.get("audio")
+    return str(audio.get("mean", "causal") if audio else about.get("subtracts", "causal"))
+
+
 def normalisation(config: Mapping[str, Any], *, where: str) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
     """Mean and inv_std (F,) of the model's input frames, and the number of frames that it stacks.
 

@@ -22,7 +22,7 @@ from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.features.sets import frame_seconds_of, set_of
 from megahour.features.stack import stack
-from megahour.models.configuration import normalisation, read_config
+from megahour.models.configuration import normalisation, read_config, subtracted_mean
 from megahour.models.service import open_session
 from megahour.serve.spec import ModelSpec
 from megahour.teach.params import TargetsParams
@@ -114,9 +114,17 @@ def trained_statistics(features: Artifact, teacher: Artifact) -> tuple[NDArray[n
 
     Raises
     ------
-    ConfigError: the features have other statistics, so a student trained on them would see other inputs.
+    ConfigError: the features have other statistics, or another mean was subtracted from them, so a student trained on
+    them would see other inputs.
     """
-    mean, inv_std, size = normalisation(read_config(teacher), where=teacher.url)
+    config = read_config(teacher)
+    mean, inv_std, size = normalisation(config, where=teacher.url)
+    if (subtracted := subtracted_mean(config)) != (given := subtracted_mean(features.summary)):
+        raise ConfigError(
+            f"the model was trained on features of mean: {subtracted}, but these are of mean: {given}",
+            where=teacher.url,
+            remedy="give the features artifact that the model was trained on",
+        )
     for name, trained in {"mean": mean, "inv_std": inv_std}.items():
         own = np.asarray(features.summary[name], dtype=np.float32)
         if own.shape != trained.shape or not np.allclose(own, trained, rtol=1e-5, atol=1e-6):

@@ -178,6 +178,17 @@ def test_imported_cepstra_and_features_of_audio_are_not_taken_for_each_other(
     of_cepstra = model(tmp_path / "model", "tdnn", layers=1)
     rewritten(tmp_path / "model" / "shards" / "00000.model.json", audio={})
     Decode().plan(DecodeParams(), {"features": imported, "model": of_cepstra})
+    own_mean = features(tmp_path / "own", [heard(40)])
+    rewritten(
+        tmp_path / "own" / "manifest.json",
+        stage="import-features",
+        summary={**own_mean.summary, "subtracts": "utterance"},
+    )
+    with pytest.raises(ConfigError, match="of mean: causal, but these are of mean: utterance"):
+        Decode().plan(DecodeParams(), {"features": Artifact(own_mean.url), "model": of_cepstra})
+    rewritten(tmp_path / "model" / "shards" / "00000.model.json", subtracts="utterance")
+    Decode().plan(DecodeParams(), {"features": Artifact(own_mean.url), "model": of_cepstra})
+    rewritten(tmp_path / "model" / "shards" / "00000.model.json", subtracts="causal")
     audio = {"rate_hz": 8000, "low_hz": 20.0, "high_hz": 3600.0, "scale": "unit", "prior": 1.0}
     heard_here = features(tmp_path / "audio", [heard(40)], audio=audio)
     with pytest.raises(ConfigError, match="trained on imported cepstra, but these are features of audio"):

@@ -200,6 +200,7 @@ def test_cepstra_may_be_stored_as_mels(corpus: Path, tmp_path: Path, engine: Loc
 def test_the_mean_of_cepstra_may_be_that_of_the_utterance(corpus: Path, tmp_path: Path, engine: LocalEngine) -> None:
     run_stage(ImportFeatures(), params(corpus, mean="utterance"), {}, Artifact(tmp_path / "features"), engine)
     row = next(row for row in rows(Artifact(tmp_path / "features")) if row["key"] == key_of("cepstra", "toy", "u9"))
+    assert Artifact(tmp_path / "features").summary["subtracts"] == "utterance"  # `decode` refuses other models
     expected = cepstra(9) - cepstra(9).mean(axis=0)
     np.testing.assert_allclose(np.reshape(row["features"], expected.shape), expected, atol=0.01)
 

@@ -214,6 +214,8 @@ def test_the_mean_may_be_that_of_the_utterance(corpus: Corpus, engine: LocalEngi
         expected = energies - energies.mean(axis=0)
         np.testing.assert_allclose(np.reshape(row["features"], expected.shape), expected, atol=0.01)
     assert Artifact(tmp_path).summary["audio"]["mean"] == "utterance"
+    with pytest.raises(ValueError, match="is of the causal mean, but mean is utterance"):
+        FeaturesParams(mean="utterance", restarts=0.5)
 
 
 def test_finished_features_stay_what_they_are() -> None:

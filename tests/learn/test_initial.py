@@ -1,5 +1,7 @@
 """Training initialised from another model: its encoder, normalisation and, for the same tokens, its last layers."""
 
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,17 @@ def others(folder: Path, made: list[dict[str, Any]], texts: dict[str, str] | Non
     table = str.maketrans(texts or {})
     changed = [{**u, "features": u["features"] + 3, "text": u["text"].translate(table)} for u in made[:10]]
     return features_artifact(folder / "features", [("labelled", changed)])
+
+
+def test_features_of_another_mean_are_remarked_upon(tmp_path, made, first, caplog):
+    features = others(tmp_path, made)
+    manifest = json.loads((tmp_path / "features" / "manifest.json").read_text())
+    manifest["summary"]["subtracts"] = "utterance"
+    (tmp_path / "features" / "manifest.json").write_text(json.dumps(manifest))
+    with caplog.at_level(logging.WARNING):
+        second = trained(tmp_path, Artifact(features.url), first)
+    assert "was trained on features of mean: causal, these are of mean: utterance" in caplog.text
+    assert second.read_json(0, ".model.json")["subtracts"] == "utterance"
 
 
 def test_the_same_tokens_take_all_weights_and_the_normalisation(tmp_path, made, first):

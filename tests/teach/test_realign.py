@@ -182,3 +182,7 @@ def test_models_of_other_units_and_features_of_another_front_end_are_refused(
     scaled = write_artifact(tmp_path / "f", [({"set": "labelled"}, {".arrow": table})], other)
     with pytest.raises(MegahourError, match="inv_std of the features differs from the one the model was trained with"):
         make(Realign(), {}, {"features": scaled, "model": model, "units": units}, tmp_path, engine)
+    other = {**features.summary, "subtracts": "utterance"}
+    own_mean = write_artifact(tmp_path / "g", [({"set": "labelled"}, {".arrow": table})], other)
+    with pytest.raises(MegahourError, match="of mean: causal, but these are of mean: utterance"):
+        make(Realign(), {}, {"features": own_mean, "model": model, "units": units}, tmp_path, engine)
