@@ -61,6 +61,8 @@ def without_mean(features: NDArray[np.float32], floor: NDArray[np.float32] | Non
     >>> without_mean(np.float32([[0], [1], [3]]), np.zeros(1, np.float32)).ravel()
     array([-2., -1.,  1.], dtype=float32)
     """
+    if not len(features):  # an utterance shorter than a window
+        return features
     heard = sounds(features, floor)
     centred: NDArray[np.float64] = features - (heard if len(heard) else features).mean(axis=0, dtype=np.float64)
     return centred.astype(np.float32)

@@ -69,6 +69,11 @@ def test_digital_silence_leaves_the_mean_as_it_is(seed: int, muted: list[bool]) 
     np.testing.assert_array_equal(state.mean, alone.mean)
 
 
+@pytest.mark.filterwarnings("error")
+def test_an_utterance_without_frames_has_no_mean() -> None:
+    assert without_mean(np.zeros((0, 4), np.float32), np.zeros(4, np.float32)).shape == (0, 4)
+
+
 def test_an_utterances_own_mean_counts_no_digital_silence() -> None:
     floor = np.full(2, 3, np.float32)
     speech = np.float32([[5, 9], [7, 3]])
