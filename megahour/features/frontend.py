@@ -97,7 +97,7 @@ class FrontEnd:
             )
         if (mean := audio.get("mean", "causal")) not in get_args(Mean):
             what = f"the model's configuration has an unknown mean {mean!r}"
-            raise ConfigError(what, remedy="copy the model again, or use the version of megahour that trained it")
+            raise ConfigError(what, remedy="copy the model again, or use the version that trained it")
         if tokens and mean == "utterance":
             raise ConfigError(
                 "the model subtracts the mean of each utterance, and recordings to align have none yet",
