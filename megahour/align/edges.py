@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ AUDIBLE_RANGE = 6.0  # nats below the loud level (26 dB): fainter is no part of 
 FADE_IN = 5  # frames that a start may move out over faint sound
 FADE_OUT = 15  # frames that an end may move out over faint sound
 FADE_LAST = 30  # the same for the end of a word before a pause, over closures too
-LAST_FRAMES = 5  # whose mean shows the last consonants in noise
+LAST_FRAMES = 5  # averaged, to hear a last consonant in noise
 LAST_RISE = 0.3  # nats above the quiet level that can be heard in that mean
 LEVEL_FRAMES = 3000  # neighbourhood whose levels count
 LEVEL_STEP = 1000
@@ -39,57 +39,60 @@ LEAST_SPEECH = 0.6  # of that way that the local loud level must be: a long paus
 Frames = NDArray[np.int64]
 
 
-def loud_frames(level: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Which 10 ms frames of a recording are speech, from their mean log-mel energy (T,). Clicks below 30 ms are not."""
-    quiet, loud = levels_around(level)
-    return long_runs(level > quiet + LOUD_SHARE * (loud - quiet), SHORTEST_SOUND)
+class Levels(NamedTuple):
+    """Mean log-mel energy of a recording's 10 ms frames, and the quiet and loud level around each; all (T,)."""
+
+    energy: NDArray[np.float32]
+    quiet: NDArray[np.float64]
+    loud: NDArray[np.float64]
+
+    def above(self, rise: float) -> NDArray[np.float64]:
+        """Energy (T,) from which a frame is audible: at least `rise` nats above the pauses."""
+        faint = np.maximum(self.quiet + rise, self.loud - AUDIBLE_RANGE)
+        return np.minimum(faint, self.quiet + LOUD_SHARE * (self.loud - self.quiet))
 
 
-def audible_frames(level: NDArray[np.float32]) -> NDArray[np.bool_]:
+def loud_frames(levels: Levels) -> NDArray[np.bool_]:
+    """Which 10 ms frames (T,) of a recording are speech. Clicks below 30 ms are not."""
+    return long_runs(levels.energy > levels.quiet + LOUD_SHARE * (levels.loud - levels.quiet), SHORTEST_SOUND)
+
+
+def audible_frames(levels: Levels) -> NDArray[np.bool_]:
     """Which 10 ms frames (T,) are above the pauses at all: loud ones, and those in which a word fades in or out."""
-    audible: NDArray[np.bool_] = level > faintest(level, AUDIBLE_RISE)
+    audible: NDArray[np.bool_] = levels.energy > levels.above(AUDIBLE_RISE)
     return audible
 
 
-def last_frames(level: NDArray[np.float32]) -> NDArray[np.bool_]:
+def last_frames(levels: Levels, audible: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Which 10 ms frames (T,) the end of a word before a pause may move over.
 
-    These are the audible ones, and short closures between them: "heights" ends with a burst after 60 ms of silence. In
-    noise that burst is heard in the mean of neighbouring frames alone.
+    These are the `audible` ones, and short closures between them: "heights" ends with a burst after 60 ms of silence.
+    In noise that burst is heard only in the mean of neighbouring frames.
     """
-    if not len(level):
-        return np.zeros(0, bool)
-    least = faintest(level, LAST_RISE)
-    capped = np.pad(np.minimum(level, least + LAST_RISE), LAST_FRAMES // 2, mode="edge")  # loud frames count no more
-    mean = np.convolve(capped, np.full(LAST_FRAMES, 1 / LAST_FRAMES), "valid")
-    sounding = long_runs(audible_frames(level) | (mean > least), SHORTEST_SOUND)
-    return ~long_runs(~sounding, SHORTEST_PAUSE)
+    if not len(audible):
+        return audible
+    least = levels.above(LAST_RISE)
+    capped = np.minimum(levels.energy, least + LAST_RISE)  # a loud frame must not make its neighbours audible
+    padded = np.pad(capped, LAST_FRAMES // 2, mode="edge")
+    mean = np.convolve(padded, np.full(LAST_FRAMES, 1 / LAST_FRAMES), "valid")
+    return ~long_runs(~long_runs(audible | (mean > least), SHORTEST_SOUND), SHORTEST_PAUSE)
 
 
-def faintest(level: NDArray[np.float32], rise: float) -> NDArray[np.float64]:
-    """Level (T,) above which a frame can be heard, if it is to be `rise` nats above the pauses."""
-    quiet, loud = levels_around(level)
-    least: NDArray[np.float64] = np.minimum(
-        np.maximum(quiet + rise, loud - AUDIBLE_RANGE), quiet + LOUD_SHARE * (loud - quiet)
-    )
-    return least
-
-
-def levels_around(level: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Quiet and loud level (T,) of the half minute around each frame, within bounds of the whole recording's."""
-    if not len(level):
-        return np.zeros(0), np.zeros(0)
-    quiet, loud = np.percentile(level, [10, 95])
-    middles = np.arange(0, len(level) + LEVEL_STEP, LEVEL_STEP)
+def levels_of(energy: NDArray[np.float32]) -> Levels:
+    """Levels of the half minute around each frame of `energy` (T,), within bounds of the whole recording's."""
+    if not len(energy):
+        return Levels(energy, np.zeros(0), np.zeros(0))
+    quiet, loud = np.percentile(energy, [10, 95])
+    middles = np.arange(0, len(energy) + LEVEL_STEP, LEVEL_STEP)
     reach = LEVEL_FRAMES // 2
     around = [
-        np.percentile(level[max(0, m - reach) : m + reach], [10, 95]) for m in np.minimum(middles, len(level) - 1)
+        np.percentile(energy[max(0, m - reach) : m + reach], [10, 95]) for m in np.minimum(middles, len(energy) - 1)
     ]
     local_quiet, local_loud = np.array(around).T
     local_quiet = np.clip(local_quiet, quiet, quiet + MOST_NOISE * (loud - quiet))
     local_loud = np.maximum(local_loud, quiet + LEAST_SPEECH * (loud - quiet))
-    frames = np.arange(len(level))
-    return np.interp(frames, middles, local_quiet), np.interp(frames, middles, local_loud)
+    frames = np.arange(len(energy))
+    return Levels(energy, np.interp(frames, middles, local_quiet), np.interp(frames, middles, local_loud))
 
 
 def runs(mask: NDArray[np.bool_]) -> NDArray[np.intp]:
@@ -145,14 +148,15 @@ def longest_head(delays: Frames) -> int:
     return LONGEST_LETTER if late else LONGEST_HEAD
 
 
-def fade(start: Frames, end: Frames, level: NDArray[np.float32]) -> tuple[Frames, Frames]:
+def fade(start: Frames, end: Frames, levels: Levels) -> tuple[Frames, Frames]:
     """Starts and ends of words (W,) in order, moved out over the faint sound around them; never into another word.
 
     In noise and in rooms a word's last sounds are no longer loud: without this its end is some 100 ms early there.
     """
-    new_end, floor, preceding = _outward(start, end, audible_frames(level), FADE_OUT)
-    last_end = _outward(start, end, last_frames(level), FADE_LAST)[0]
-    paused = np.append(start[1:], len(level) + LONGEST_GAP) - last_end >= LONGEST_GAP
+    audible = audible_frames(levels)
+    new_end, floor, preceding = _outward(start, end, audible, FADE_OUT)
+    last_end, _, _ = _outward(start, end, last_frames(levels, audible), FADE_LAST)
+    paused = np.append(start[1:], len(audible) + LONGEST_GAP) - last_end >= LONGEST_GAP
     new_end = np.where(paused, np.maximum(last_end, new_end), new_end)
     return np.minimum(start, np.maximum(np.maximum(preceding, start - FADE_IN), floor)), new_end
 

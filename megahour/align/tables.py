@@ -21,7 +21,7 @@ from megahour.align.confidence import (
 )
 from megahour.align.ctc import cue_frames
 from megahour.align.document import Document
-from megahour.align.edges import EdgeWords, fade, loud_frames, main_parts, widen
+from megahour.align.edges import EdgeWords, fade, levels_of, loud_frames, main_parts, widen
 from megahour.align.params import AlignParams
 from megahour.core.schemas import ALIGNED_SEGMENTS, ALIGNED_WORDS, HEARD
 from megahour.features.params import SHIFT_S
@@ -75,14 +75,15 @@ def time_words(document: Document, aligned: Aligned, level: NDArray[np.float32],
     start, end = clock.energy_frames(first), clock.energy_frames(last)
     second, inner = (clock.energy_frames(frames)[spoken] for frames in inner_frames(aligned.path, document))
     doubts = (doubt[spoken] for doubt in outer_doubts(aligned, document))
-    loud, letters = loud_frames(level), np.flatnonzero(document.token_word >= 0)
+    levels = levels_of(level)
+    loud, letters = loud_frames(levels), np.flatnonzero(document.token_word >= 0)
     token_start, token_end = (
         clock.energy_frames(frames[letters]) for frames in (aligned.path.start_frames, aligned.path.end_frames)
     )
     for word, head, tail in main_parts(document.token_word[letters], token_start, token_end, loud):
         start[word], end[word] = token_start[head], token_end[tail]
     words = EdgeWords(start[spoken], end[spoken], second, inner, *doubts)
-    start[spoken], end[spoken] = fade(*widen(words, loud), level)
+    start[spoken], end[spoken] = fade(*widen(words, loud), levels)
     return Timed(start, end, confidence)
 
 

@@ -21,6 +21,7 @@ from megahour.align.edges import (
     audible_frames,
     fade,
     last_frames,
+    levels_of,
     longest_head,
     loud_frames,
     main_parts,
@@ -36,6 +37,10 @@ def level_of(words: list[tuple[int, int]], frames: int, noise: float = 0.5, seed
     for begin, end in words:
         level[begin:end] += 10
     return level.astype(np.float32)
+
+
+def loud_in(level: NDArray[np.float32]) -> NDArray[np.bool_]:
+    return loud_frames(levels_of(level))
 
 
 def ints(*values: int) -> NDArray[np.int64]:
@@ -58,56 +63,56 @@ def fields_of(words: EdgeWords) -> list[NDArray[np.int64]]:
 
 
 def test_a_start_in_the_pause_moves_in_to_the_onset() -> None:
-    loud = loud_frames(level_of([(50, 90), (150, 200)], 300))
+    loud = loud_in(level_of([(50, 90), (150, 200)], 300))
     start, end = widen(words([26, 130], [75, 170], [60, 160], [70, 165]), loud)
     assert start.tolist() == [50, 150]
     assert end.tolist() == [90, 200]
 
 
 def test_an_end_in_the_pause_moves_in_to_the_offset() -> None:
-    loud = loud_frames(level_of([(50, 90)], 300))
+    loud = loud_in(level_of([(50, 90)], 300))
     start, end = widen(words([60], [130], [65], [80]), loud)
     assert (start.tolist(), end.tolist()) == ([50], [90])
 
 
 def test_two_tokens_in_the_pause_are_both_early() -> None:
-    loud = loud_frames(level_of([(50, 90)], 300))
+    loud = loud_in(level_of([(50, 90)], 300))
     assert widen(words([20], [80], [40], [70]), loud)[0].tolist() == [50]
 
 
 def test_a_word_without_sound_stays_where_it_is() -> None:
-    loud = loud_frames(level_of([(50, 90)], 300))
+    loud = loud_in(level_of([(50, 90)], 300))
     assert [edge.tolist() for edge in widen(whole(ints(110), ints(140)), loud)] == [[110], [140]]
 
 
 def test_a_first_token_lost_far_away_comes_back() -> None:
     """Two seconds before the word somebody coughs, and the path put its first token there, half-heartedly."""
-    loud = loud_frames(level_of([(50, 70), (250, 300)], 400))
+    loud = loud_in(level_of([(50, 70), (250, 300)], 400))
     start, _ = widen(words([55], [290], [265], [280], doubt=True), loud)
     assert start.tolist() == [250]
 
 
 def test_a_first_token_that_is_surer_than_the_second_stays() -> None:
-    loud = loud_frames(level_of([(50, 70), (250, 300)], 400))
+    loud = loud_in(level_of([(50, 70), (250, 300)], 400))
     start, _ = widen(words([55], [290], [265], [280]), loud)
     assert start.tolist() == [50]
 
 
 def test_a_doubtful_last_token_comes_back_too() -> None:
-    loud = loud_frames(level_of([(50, 100), (250, 270)], 400))
+    loud = loud_in(level_of([(50, 100), (250, 270)], 400))
     _, end = widen(words([55], [262], [65], [80], doubt=True), loud)
     assert end.tolist() == [100]
 
 
 def test_the_name_of_a_letter_begins_long_before_its_peak() -> None:
     """An "r" is heard as "ar", its only token at the end of the sound. A longer word that starts so late is another."""
-    loud = loud_frames(level_of([(50, 100)], 300))
+    loud = loud_in(level_of([(50, 100)], 300))
     assert widen(words([90], [95], [95], [90]), loud)[0].tolist() == [50]
     assert widen(words([90], [99], [93], [96]), loud)[0].tolist() == [90]
 
 
 def test_closures_inside_a_word_do_not_end_it() -> None:
-    loud = loud_frames(level_of([(50, 80), (85, 100)], 300))
+    loud = loud_in(level_of([(50, 80), (85, 100)], 300))
     assert widen(whole(ints(55), ints(83)), loud)[1].tolist() == [83]
 
 
@@ -142,7 +147,7 @@ def test_starts_may_move_out_further_where_the_model_is_late_in_more_than_one_of
 
 def test_a_model_that_marks_words_late_has_their_starts_moved_to_the_onset() -> None:
     onsets = 100 * np.arange(1, 7)
-    loud = loud_frames(level_of([(onset, onset + 60) for onset in onsets.tolist()], 700))
+    loud = loud_in(level_of([(onset, onset + 60) for onset in onsets.tolist()], 700))
     delay = ints(25, 27, 28, 30, 26, 45)
     late = EdgeWords(onsets + delay, onsets + 58, onsets + 50, onsets + 52, *np.zeros((2, 6), bool))
     assert widen(late, loud)[0].tolist() == onsets.tolist()
@@ -175,14 +180,14 @@ def test_a_sound_lasts_30_ms(frames: int, heard: bool) -> None:
     level = np.zeros(300, np.float32)
     level[200:260] = 10.0
     level[100 : 100 + frames] = 10.0
-    assert loud_frames(level)[:150].any() == heard
+    assert loud_in(level)[:150].any() == heard
 
 
 def test_the_threshold_lies_at_a_third_of_the_way_from_quiet_to_loud() -> None:
     level = np.zeros(1000, np.float32)
     level[400:] = 10.0
     level[100:110], level[200:210] = 3.4, 3.6
-    assert np.flatnonzero(loud_frames(level)).tolist() == [*range(200, 210), *range(400, 1000)]
+    assert np.flatnonzero(loud_in(level)).tolist() == [*range(200, 210), *range(400, 1000)]
 
 
 def test_the_threshold_follows_the_noise_of_the_surroundings() -> None:
@@ -191,7 +196,7 @@ def test_the_threshold_follows_the_noise_of_the_surroundings() -> None:
     level = level_of(spoken, 12000)
     level[6000:] = np.maximum(level[6000:], 5 + np.random.default_rng(1).normal(0, 0.5, 6000))
     start, end = ints(*[b - 20 for b, _ in spoken]), ints(*[e - 20 for _, e in spoken])
-    found, ends = widen(whole(start, end), loud_frames(level))
+    found, ends = widen(whole(start, end), loud_in(level))
     assert np.median(np.abs(found - start - 20)) == 0
     settled = np.abs(start - 6000) > 1500
     assert np.mean(np.abs(found - start - 20)[settled] <= 2) > 0.95
@@ -200,16 +205,16 @@ def test_the_threshold_follows_the_noise_of_the_surroundings() -> None:
 
 def test_a_long_pause_has_no_loud_frames() -> None:
     level = level_of([(b, b + 60) for b in range(0, 3000, 100)], 12000)
-    assert not loud_frames(level)[3100:].any()
+    assert not loud_in(level)[3100:].any()
 
 
 def test_clicks_are_not_sound() -> None:
     level = level_of([(100, 150), (50, 52)], 300)
-    assert not loud_frames(level)[:100].any()
+    assert not loud_in(level)[:100].any()
 
 
 def test_nothing_to_hear() -> None:
-    assert loud_frames(np.zeros(0, np.float32)).tolist() == []
+    assert loud_in(np.zeros(0, np.float32)).tolist() == []
     start, end = widen(whole(ints(3), ints(9)), np.zeros(20, bool))
     assert (start.tolist(), end.tolist()) == ([3], [9])
 
@@ -242,7 +247,7 @@ def test_the_larger_part_of_a_word_that_a_pause_parts() -> None:
     """Word 1 has its first token, word 2 its last in another sound; word 3 has two in each, word 4 a closure only."""
     word = np.repeat([1, 2, 3, 4], [4, 3, 4, 3])
     start = ints(10, 100, 105, 110, 150, 160, 240, 300, 310, 360, 370, 400, 430, 440)
-    loud = loud_frames(
+    loud = loud_in(
         level_of([(5, 13), (95, 120), (145, 165), (235, 250), (295, 320), (355, 380), (395, 403), (425, 450)], 500)
     )
     assert list(main_parts(word, start, start + 3, loud)) == [(1, 1, 3), (2, 4, 5)]
@@ -271,7 +276,7 @@ def test_a_sure_first_token_on_the_sound_before_does_not_begin_the_word() -> Non
 def faded(level: NDArray[np.float32], *words: tuple[int, int]) -> list[tuple[int, int]]:
     """Words by their CTC peaks (start, end), with the edges that the energy gives them."""
     start, end = (ints(*edges) for edges in zip(*words, strict=True))
-    start, end = fade(*widen(whole(start, end), loud_frames(level)), level)
+    start, end = fade(*widen(whole(start, end), loud_in(level)), levels_of(level))
     return list(zip(start.tolist(), end.tolist(), strict=True))
 
 
@@ -322,7 +327,8 @@ def test_a_burst_that_noise_hides_is_heard_in_the_mean_of_its_frames() -> None:
 
 def test_no_frames_are_no_sound() -> None:
     """A recording shorter than a window."""
-    assert not len(last_frames(np.zeros(0, np.float32)))
+    silence = levels_of(np.zeros(0, np.float32))
+    assert not len(last_frames(silence, audible_frames(silence)))
 
 
 def test_two_frames_of_noise_are_no_burst() -> None:
@@ -336,12 +342,13 @@ def test_fading_never_shortens_a_word_nor_enters_another(lengths: list[int], see
     edges = np.cumsum(lengths[: len(lengths) // 2 * 2])
     start, end = edges[::2].astype(np.int64), edges[1::2].astype(np.int64)
     level = np.random.default_rng(seed).normal(0, 3, int(edges[-1]) + 30).astype(np.float32)
-    new_start, new_end = fade(start, end, level)
+    levels = levels_of(level)
+    new_start, new_end = fade(start, end, levels)
     assert (new_start <= start).all()
     assert (new_end >= end).all()
     assert (new_start[1:] >= new_end[:-1]).all()
     assert new_start[0] >= 0
     assert new_end[-1] <= len(level)
-    audible = audible_frames(level)
+    audible = audible_frames(levels)
     assert all(audible[a:b].all() for a, b in zip(new_start, start, strict=True))
-    assert all((audible | last_frames(level))[a:b].all() for a, b in zip(end, new_end, strict=True))
+    assert all((audible | last_frames(levels, audible))[a:b].all() for a, b in zip(end, new_end, strict=True))

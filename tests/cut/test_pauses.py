@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from megahour.align.edges import EdgeWords, loud_frames, widen
+from megahour.align.edges import EdgeWords, levels_of, loud_frames, widen
 from megahour.cut.pauses import CutLimits, Span, plan_spans
 from megahour.cut.shard import raw_text
 
@@ -115,7 +115,7 @@ def test_ends_move_out_to_the_next_pause_but_not_into_the_next_word() -> None:
     level = np.full(200, 5.0, np.float32)
     level[20:60] = level[90:190] = 15.0
     start, end, sure = np.array([24, 92, 120]), np.array([45, 110, 150]), np.zeros(3, bool)
-    start, end = widen(EdgeWords(start, end, end, start, sure, sure), loud_frames(level))
+    start, end = widen(EdgeWords(start, end, end, start, sure, sure), loud_frames(levels_of(level)))
     assert end.tolist() == [60, 120, 190]
     assert start.tolist() == [20, 90, 120]
 

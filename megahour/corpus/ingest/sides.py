@@ -14,7 +14,9 @@ from megahour.corpus.ingest.counts import DIVIDED, WHOLE
 WINDOW_S = 0.1
 FEWEST_WINDOWS = 20  # of a speaker; others go to every channel
 LOUDER_DB = 6.0  # by which a speaker's own channel must be louder than the next, relative to all speakers
-LOUDER_THERE_DB = 1.0  # by which a speaker's own channel must be louder than on average over speakers: no dead one is
+LOUDER_THERE_DB = (
+    1.0  # by which a speaker's own channel must be louder than on average over speakers; a dead channel is not
+)
 MOST_OFF_S = 5.0  # that the times of a transcript may be early or late
 FAR_S, FAR_STEP_S = 60.0, 0.5  # shifts that may show that a transcript is later or earlier than that
 Levels = NDArray[np.float64]
@@ -45,7 +47,8 @@ class ChannelLevels:
 def by_side(candidates: Candidates, levels: ChannelLevels) -> list[Candidates]:
     """Each channel's part of the transcripts: the cues of its own speakers, and of those whose side is not known.
 
-    A transcript whose named speakers cannot be told apart goes to every channel whole. Counts both kinds.
+    A transcript whose named speakers cannot be told apart goes whole to every channel. `counts` of the
+    candidates get the number of each kind.
     """
     in_db = levels.in_db()
     if in_db.shape[1] < 2:
@@ -69,7 +72,7 @@ def by_side(candidates: Candidates, levels: ChannelLevels) -> list[Candidates]:
 
 
 def channels_of_speakers(candidate: Candidate, in_db: Levels, rate_hz: int) -> dict[str, int]:
-    """The channel of each named speaker for whom it is clear; nobody's unless two channels have speakers.
+    """The channel that each named speaker is on, where it is clear. Empty unless at least two channels have a speaker.
 
     in_db: (T, C) of `ChannelLevels`. Times may be off by `MOST_OFF_S`: what counts is the shift that separates the
     speakers best, unless they may be off by more.
@@ -96,7 +99,7 @@ def channels_of_speakers(candidate: Candidate, in_db: Levels, rate_hz: int) -> d
 def _compared(windows: Mapping[str, NDArray[np.intp]], in_db: Levels, shift: int) -> tuple[float, dict[str, int]]:
     """By how many dB each speaker's channel is at least louder than the next one, and the channels, at one shift.
 
-    0 dB if a speaker's channel is no louder than in other speakers' turns, as a channel without anybody.
+    0 dB if a speaker's channel is no louder than in other speakers' turns, like a channel on which nobody speaks.
 
     Compared are means over the louder half of a speaker's windows, less their mean over the speakers: channels differ
     in gain, and hear each other's speakers.

@@ -90,7 +90,7 @@ def test_a_channel_without_anybody_takes_no_lines(tmp_path: Path, engine: LocalE
 def test_speakers_who_cannot_be_told_apart_share_the_transcript(
     tmp_path: Path, engine: LocalEngine, leak: float
 ) -> None:
-    """Both are on both channels, or nobody is named."""
+    """Both speakers are on both channels, or neither is named."""
     assert split(tmp_path, engine, call(leak), subtitles(named=leak > 0)) == WHOLE
 
 
