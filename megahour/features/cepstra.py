@@ -247,6 +247,8 @@ def import_shard(p: ImportFeaturesParams, name: str, utterances: Iterable[Cepstr
             features = mean.apply(recorded) if p.mean == "causal" else without_mean(recorded)
             if to_mels is not None:
                 features = features @ to_mels
+            if p.range_db:
+                features = without_mean(features, None, p.range_db)
             moments.add(features)
             arrays.append(features.astype(np.float16))
             rows.append({**row, "frames": len(features)})

@@ -41,5 +41,6 @@ class ImportFeatures(Stage[ImportFeaturesParams]):
     def finish(self, p: ImportFeaturesParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         from megahour.features.stage import global_statistics
 
-        own = {"subtracts": p.mean} if p.mean != "causal" else {}
+        own: dict[str, Any] = {"subtracts": p.mean} if p.mean != "causal" else {}
+        own |= {"range_db": p.range_db} if p.range_db else {}
         return {"mels": p.mels or p.dims, **own, **global_statistics(receipts, p.stats_sets)}

@@ -77,7 +77,7 @@ def _features(
                 samples = audio.read(row)
                 before = {"count": mean.count, "mean": mean.mean.copy()}
                 heard, floor = energies(p, samples, row["rate_hz"]), lowest(p, row["rate_hz"])
-                features = mean.apply(heard, floor) if p.mean == "causal" else without_mean(heard, floor)
+                features = mean.apply(heard, floor) if p.mean == "causal" else without_mean(heard, floor, p.range_db)
                 check_features(features, row["key"])
             except BadRecord as bad:
                 out.quarantine(row["key"], bad.reason, bad.detail, source=utterances.url)

@@ -47,7 +47,7 @@ class FrontEnd:
     shift_s: seconds from one output frame to the next. inputs: input frames per output frame.
     units: number of tokens V. stats: mean and inv_std (F,) of stacked input. mirrored: the ends of log-mel frames are
     reflected (`edges` of stage `features`). restarts: share of the training utterances that began without a mean.
-    mean: the mean that is subtracted (`mean` of stage `features`).
+    mean, range_db: the mean that is subtracted, and the range that an utterance's own leaves (stage `features`).
     """
 
     kind: str
@@ -68,6 +68,7 @@ class FrontEnd:
     mirrored: bool = False
     restarts: float = 0.0
     mean: Mean = "causal"
+    range_db: float = 0.0
 
     @staticmethod
     def of(
@@ -139,6 +140,7 @@ class FrontEnd:
             audio.get("edges") == "mirrored",
             float(audio.get("restarts", 0.0)),
             mean,
+            float(audio.get("range_db", 0.0)),
         )
 
     @property
@@ -210,8 +212,8 @@ class FrontEnd:
         return CausalMean(np.full(self.mels, self.prior, np.float32)) if subtracts else None
 
     def less_own_mean(self, rows: Rows) -> Rows:
-        """The rows (N, F) of a whole utterance, less their mean if that is the model's."""
-        return without_mean(rows, self.lowest) if self.mean == "utterance" else rows
+        """The rows (N, F) of a whole utterance, less their mean and in the model's range, if the mean is its own."""
+        return without_mean(rows, self.lowest, self.range_db) if self.mean == "utterance" else rows
 
     def shape(self, rows: Rows) -> Rows:
         """The model's input (T, F) for the rows of a window."""

@@ -21,6 +21,8 @@ from megahour.core.compiled import compiled
 
 PRIOR_FRAMES = 100  # N0
 WINDOW_FRAMES = 3_000  # N1: 30 s
+LOUD = 95  # percentile of a mel's energies in an utterance
+NATS_OF_A_DB = np.log(10) / 10
 LEAST_SOUND = np.float32(0.01)  # nats above the floor from which a mel is sound: a graph's floor may be rounded to fp16
 
 
@@ -55,8 +57,13 @@ class CausalMean:
         return result
 
 
-def without_mean(features: NDArray[np.float32], floor: NDArray[np.float32] | None = None) -> NDArray[np.float32]:
+def without_mean(
+    features: NDArray[np.float32], floor: NDArray[np.float32] | None = None, range_db: float = 0.0
+) -> NDArray[np.float32]:
     """The frames (T, F) of an utterance less their mean, in which digital silence is not counted.
+
+    range_db: log energies lower than this below the loud level of their mel are raised to that; 0: none. The loud level
+    is the 95th percentile over the frames with sound. Pauses, whatever the room and its noise, are then alike.
 
     >>> without_mean(np.float32([[0], [1], [3]]), np.zeros(1, np.float32)).ravel()
     array([-2., -1.,  1.], dtype=float32)
@@ -64,7 +71,12 @@ def without_mean(features: NDArray[np.float32], floor: NDArray[np.float32] | Non
     if not len(features):  # an utterance shorter than a window
         return features
     heard = sounds(features, floor)
-    centred: NDArray[np.float64] = features - (heard if len(heard) else features).mean(axis=0, dtype=np.float64)
+    if not len(heard):
+        heard = features
+    if range_db:
+        lowest = np.percentile(heard, LOUD, axis=0).astype(np.float32) - np.float32(range_db * NATS_OF_A_DB)
+        features, heard = np.maximum(features, lowest), np.maximum(heard, lowest)
+    centred: NDArray[np.float64] = features - heard.mean(axis=0, dtype=np.float64)
     return centred.astype(np.float32)
 
 

@@ -50,7 +50,9 @@ class OnTheFly:
             remedy = "give `audio` the utterances that the features were made from"
             raise ConfigError(f"{features.url} was not made from {audio.url}", where="input audio", remedy=remedy)
         made = features.summary["audio"]
-        options = {name: made[name] for name in ("low_hz", "high_hz", "edges", "scale", "mean") if name in made}
+        options = {
+            name: made[name] for name in ("low_hz", "high_hz", "edges", "scale", "mean", "range_db") if name in made
+        }
         self.params = FeaturesParams(mels=features.summary["mels"], **options)
         self._open = lru_cache(OPEN_SHARDS)(lambda shard: MappedAudio(audio, shard))
 
@@ -98,8 +100,9 @@ class ShardOnTheFly:
             )
         mean = CausalMean.after(row["count"], np.array(row["mean"]))
         heard = self._energies(clean, row, mean, float(self.speeds[i]))
-        floor = lowest(self.source.params, row["rate_hz"])
-        features = mean.apply(heard, floor) if self.source.params.mean == "causal" else without_mean(heard, floor)
+        p = self.source.params
+        floor = lowest(p, row["rate_hz"])
+        features = mean.apply(heard, floor) if p.mean == "causal" else without_mean(heard, floor, p.range_db)
         try:
             check_features(features, row["key"])
         except BadRecord as bad:

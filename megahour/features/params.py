@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
@@ -16,6 +16,7 @@ SHIFT_S = 0.010
 
 
 Mean = Literal["causal", "utterance"]
+Decibels = Annotated[float, Field(ge=0, le=100)]
 
 
 def frame_seconds(rate_hz: int) -> float:
@@ -45,6 +46,10 @@ class FeaturesParams(Params):
     """Mean to subtract. causal: the speaker's running mean, over all earlier utterances, as streams can have it.
     utterance: that of the utterance itself. Use utterance where microphones or rooms change from one utterance to the
     next and recognition may wait for the end; such models can neither align nor be exported."""
+    range_db: Decibels = Field(0.0, json_schema_extra=LATER)
+    """With the mean of the utterance: energies lower than this below the loud level of their mel (95th percentile) are
+    raised to that. Use 15 where models of few voices will hear other voices, rooms or noise: pauses are then alike
+    everywhere. 0 is no limit."""
     restarts: Share = Field(0.0, json_schema_extra=LATER)
     """Share of the utterances before which the speaker's causal mean starts again at `prior`, as in streams, exported
     bundles and `transcribe --whole`. Use 0.5 for models that will run there: with 0, few utterances are the first of
@@ -68,6 +73,7 @@ class FeaturesParams(Params):
     def _check(self) -> FeaturesParams:
         if self.restarts and self.mean != "causal":
             raise ValueError(f"restarts = {self.restarts:g} is of the causal mean, but mean is {self.mean}")
+        _check_range(self)
         return self
 
     @property
@@ -79,6 +85,11 @@ class FeaturesParams(Params):
     def scaled_prior(self) -> float:
         """`prior` for energies in `scale`."""
         return round(self.prior + 2 * math.log(self.unit), 6)
+
+
+def _check_range(p: FeaturesParams | ImportFeaturesParams) -> None:
+    if p.range_db and p.mean != "utterance":
+        raise ValueError(f"range_db = {p.range_db:g} is of whole utterances, but mean is {p.mean}: use utterance")
 
 
 Codec = Literal["mu-law", "a-law", "gsm", "adpcm", "mp3", "vorbis", "packet-loss"]
@@ -190,6 +201,9 @@ class ImportFeaturesParams(Params):
     mean: Mean = Field("causal", json_schema_extra=LATER)
     """Mean to subtract. causal: the speaker's running mean, over all earlier utterances. utterance: that of the
     utterance itself; use it where channels change from one utterance to the next."""
+    range_db: Decibels = Field(0.0, json_schema_extra=LATER)
+    """With `mels` and the mean of the utterance: energies lower than this below the loud level of their mel are raised
+    to that, as in stage `features`. 0 is no limit."""
     prior: list[float] = Field([])
     """Values with which the causal mean of a speaker starts, one per cepstrum (`dims`). Empty: zeros."""
     stats_sets: list[str] = Field([])
@@ -203,6 +217,9 @@ class ImportFeaturesParams(Params):
             raise ValueError(f"prior has {len(self.prior)} values, dims is {self.dims}")
         if len(set(self.simulate)) < len(self.simulate):
             raise ValueError(f"simulate {self.simulate} names a condition twice")
+        _check_range(self)
+        if self.range_db and not self.mels:
+            raise ValueError(f"range_db = {self.range_db:g} is of mels, but mels is 0: cepstra have no level")
         if 0 < self.mels < self.dims:
             raise ValueError(
                 f"mels = {self.mels} is below dims, {self.dims}: cepstra have no more dimensions than mels"

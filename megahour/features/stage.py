@@ -47,6 +47,7 @@ class Features(Stage[FeaturesParams]):
         audio |= {name: value for name, value in (("edges", p.edges), ("scale", p.scale)) if value in _LATER}
         audio |= {"restarts": p.restarts} if p.restarts else {}
         audio |= {"mean": p.mean} if p.mean != "causal" else {}
+        audio |= {"range_db": p.range_db} if p.range_db else {}
         kept = {} if p.keep == "frames" else {"keep": p.keep}
         return {"mels": p.mels, "audio": audio, **kept, **global_statistics(receipts, p.stats_sets)}
 

@@ -34,7 +34,6 @@ from megahour.learn.options import IN_FEATURES, SequenceOptions, TransducerOptio
 from megahour.learn.params import SOUNDING, TrainParams
 from megahour.learn.schedule import Data, Phase, scheduled, supervised
 from megahour.models.build import KINDS, WITH_LOOKAHEAD, build, skeleton
-from megahour.models.configuration import subtracted_mean
 from megahour.units.hmm import PRIOR_FLOOR, read_units
 from megahour.units.phones import Phones
 from megahour.units.spellers import speller_of
@@ -277,8 +276,7 @@ def _audio(features: Artifact) -> dict[str, Any]:
     """How the features were computed (rate_hz, low_hz, high_hz, prior), for `align`; of imported ones their mean."""
     if audio := features.summary.get("audio"):
         return {"audio": {"input": "stacked", **audio}}
-    mean = subtracted_mean(features.summary)
-    return {"subtracts": mean} if mean != "causal" else {}
+    return {name: features.summary[name] for name in ("subtracts", "range_db") if name in features.summary}
 
 
 def _phases(p: TrainParams, loaders: dict[Data, Loader]) -> list[Phase]:

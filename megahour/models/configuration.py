@@ -96,9 +96,14 @@ def tag_number(config: Mapping[str, Any], tell: str, *, where: str) -> int | Non
 
 
 def subtracted_mean(about: Mapping[str, Any]) -> str:
-    """`mean` of the stage that computed features, from their summary or the configuration of a model of them."""
-    audio = about.get("audio")
-    return str(audio.get("mean", "causal") if audio else about.get("subtracts", "causal"))
+    """`mean` and `range_db` of the stage that computed features, as a recipe has them.
+
+    about: the summary of features, or the configuration of a model of them.
+    """
+    audio = about.get("audio") or {}
+    mean = audio.get("mean") or about.get("subtracts", "causal")
+    range_db = audio.get("range_db") or about.get("range_db")
+    return f"{mean}, range_db: {range_db:g}" if range_db else str(mean)
 
 
 def normalisation(config: Mapping[str, Any], *, where: str) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:

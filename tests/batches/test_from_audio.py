@@ -68,6 +68,7 @@ def by_key(batches: list[Batch]) -> dict[int, np.ndarray]:
         {"keep": "means"},
         {"keep": "both"},
         {"keep": "means", "mean": "utterance"},
+        {"keep": "means", "mean": "utterance", "range_db": 12.0},
         {"keep": "means", "edges": "mirrored", "scale": "unit", "high_hz": -400.0},
     ],
 )

@@ -154,6 +154,7 @@ def test_features_of_other_mels_are_refused_before_the_model_is_loaded(
         ({"low_hz": 60.0}, "of low_hz: 20.0, but these are of low_hz: 60.0"),
         ({"scale": "int16"}, "of scale: unit, but these are of scale: int16"),
         ({"mean": "utterance"}, "of mean: causal, but these are of mean: utterance"),
+        ({"mean": "utterance", "range_db": 20}, r"causal, but these are of mean: utterance, range_db: 20\n"),
     ],
 )
 def test_features_of_another_front_end_are_refused_before_the_model_is_loaded(

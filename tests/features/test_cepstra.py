@@ -20,7 +20,7 @@ from megahour.engine.local import LocalEngine
 from megahour.features.cepstra import clean_transcript, parse_transcription, plan_import, read_cepstra
 from megahour.features.cepstra_mels import mel_matrix
 from megahour.features.cepstra_stage import ImportFeatures
-from megahour.features.normalise import CausalMean
+from megahour.features.normalise import CausalMean, without_mean
 from megahour.features.params import ImportFeaturesParams
 from megahour.features.sets import TAGGED
 from megahour.features.simulated import simulated as under
@@ -203,6 +203,19 @@ def test_the_mean_of_cepstra_may_be_that_of_the_utterance(corpus: Path, tmp_path
     assert Artifact(tmp_path / "features").summary["subtracts"] == "utterance"  # `decode` refuses other models
     expected = cepstra(9) - cepstra(9).mean(axis=0)
     np.testing.assert_allclose(np.reshape(row["features"], expected.shape), expected, atol=0.01)
+
+
+def test_imported_mels_may_be_kept_in_a_range(corpus: Path, tmp_path: Path, engine: LocalEngine) -> None:
+    made = params(corpus, mels=8, mean="utterance", range_db=6)
+    run_stage(ImportFeatures(), made, {}, Artifact(tmp_path / "features"), engine)
+    row = next(row for row in rows(Artifact(tmp_path / "features")) if row["key"] == key_of("cepstra", "toy", "u9"))
+    assert Artifact(tmp_path / "features").summary["range_db"] == 6
+    expected = without_mean(cepstra(9) @ mel_matrix(DIMS, 8), None, 6)
+    np.testing.assert_allclose(np.reshape(row["features"], expected.shape), expected, atol=0.02)
+    with pytest.raises(ValueError, match="range_db = 6 is of mels, but mels is 0"):
+        params(corpus, mean="utterance", range_db=6)
+    with pytest.raises(ValueError, match="range_db = 6 is of whole utterances"):
+        params(corpus, mels=8, range_db=6)
 
 
 def test_bad_files_go_to_quarantine_with_their_reasons(corpus: Path, tmp_path: Path, engine: LocalEngine) -> None:

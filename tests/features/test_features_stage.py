@@ -24,7 +24,7 @@ from megahour.corpus.media.tar import tar_writer
 from megahour.engine.local import LocalEngine
 from megahour.features.extract import check_features, extract
 from megahour.features.fbank import log_mel, with_mirrored_ends
-from megahour.features.normalise import CausalMean
+from megahour.features.normalise import CausalMean, without_mean
 from megahour.features.params import FeaturesParams
 from megahour.features.stage import Features
 from megahour.runner.runner import run_stage
@@ -214,13 +214,21 @@ def test_the_mean_may_be_that_of_the_utterance(corpus: Corpus, engine: LocalEngi
         expected = energies - energies.mean(axis=0)
         np.testing.assert_allclose(np.reshape(row["features"], expected.shape), expected, atol=0.01)
     assert Artifact(tmp_path).summary["audio"]["mean"] == "utterance"
+    ranged = PARAMS.model_copy(update={"mean": "utterance", "range_db": 15.0})
+    run_stage(Features(), ranged, corpus.inputs, Artifact(tmp_path / "ranged"), engine)
+    for row in Artifact(tmp_path / "ranged").read_table(0, ".arrow").to_pylist():
+        expected = without_mean(log_mel(corpus.samples[row["key"]], RATE_HZ, PARAMS.mels), None, 15.0)
+        np.testing.assert_array_equal(row["features"], expected.astype(np.float16).ravel())
+    assert Artifact(tmp_path / "ranged").summary["audio"]["range_db"] == 15
+    with pytest.raises(ValueError, match="range_db = 15 is of whole utterances, but mean is causal: use utterance"):
+        FeaturesParams(range_db=15)
     with pytest.raises(ValueError, match="is of the causal mean, but mean is utterance"):
         FeaturesParams(mean="utterance", restarts=0.5)
 
 
 def test_finished_features_stay_what_they_are() -> None:
     """Their fingerprint does not know parameters that came later, while these have their defaults."""
-    assert not {"edges", "scale", "restarts", "mean"} & PARAMS.identity().keys()
+    assert not {"edges", "scale", "restarts", "mean", "range_db"} & PARAMS.identity().keys()
     assert PARAMS.model_copy(update={"edges": "mirrored"}).identity()["edges"] == "mirrored"
 
 

@@ -82,6 +82,29 @@ def test_an_utterances_own_mean_counts_no_digital_silence() -> None:
     np.testing.assert_array_equal(without_mean(np.tile(floor, (5, 1)), floor), np.zeros((5, 2)))
 
 
+@given(louder=st.floats(-5, 5), room=st.floats(0, 2), pause=st.floats(-20, -6))
+def test_within_a_range_pauses_are_alike_whatever_is_in_them(louder: float, room: float, pause: float) -> None:
+    """20 dB are 4.6 nats. Neither the level nor what is softer than the range changes an utterance."""
+    speech = frames(3, 40).clip(-2, 2)
+    utterance = np.concatenate([speech, np.full((20, DIMS), pause, np.float32), speech])
+    other = utterance + np.float32(louder)
+    other[40:60] += np.float32(room / 2)
+    expected = without_mean(utterance, range_db=20)
+    np.testing.assert_allclose(without_mean(other, range_db=20), expected, atol=1e-5)
+    lowest = np.percentile(utterance, 95, axis=0) - np.log(100)
+    clipped = np.maximum(utterance, lowest)
+    np.testing.assert_allclose(expected, clipped - clipped.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(without_mean(utterance, range_db=100), utterance - utterance.mean(axis=0), atol=1e-4)
+
+
+def test_the_loud_level_of_an_utterance_counts_no_digital_silence() -> None:
+    floor, speech = np.full(DIMS, -50.0, np.float32), frames(4, 30)
+    muted = np.concatenate([speech, np.tile(floor, (600, 1))])
+    result = without_mean(muted, floor, range_db=10)
+    np.testing.assert_allclose(result[:30], without_mean(speech, floor, range_db=10), atol=1e-6)
+    assert result[30:].max() <= result[:30].min(axis=0).max(), "silence is at the bottom of the range"
+
+
 def test_augmentation_shifts_the_mean_by_what_it_does_to_sounds() -> None:
     """Noise of 6 covers speech of 5 and a muted pause: the mean goes from 5 to 6, and 1 of it is volume."""
     floor, speech = np.zeros(DIMS, np.float32), np.full((3, DIMS), 5.0, np.float32)

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError
 from megahour.features.frontend import FrontEnd
-from megahour.features.normalise import CausalMean
+from megahour.features.normalise import CausalMean, without_mean
 from megahour.transcribe.pieces import Cutter, EndRules, SpeechPiece
 
 CONFIG = {
@@ -136,6 +136,9 @@ def test_each_piece_has_its_own_mean_if_the_model_is_of_such() -> None:
     assert len(pieces) == 2
     for piece in pieces:
         np.testing.assert_allclose(piece.rows.mean(axis=0), 0, atol=1e-4)
+    ranged = cut({**CONFIG, "audio": {**config["audio"], "range_db": 12.0}}, samples, 4000)
+    for piece, whole in zip(ranged, pieces, strict=True):
+        np.testing.assert_allclose(piece.rows, without_mean(whole.rows, None, 12.0), atol=1e-4)
     with pytest.raises(ConfigError, match="subtracts the mean of each utterance, and recordings to align have none"):
         FrontEnd.of({**config, "tokens": ["-", "a", "b", "c"]})
     with pytest.raises(ConfigError, match="has an unknown mean 'median'"):
