@@ -129,7 +129,8 @@ def _heard(plan: _Plan, front: FrontEnd) -> Heard:
 
 
 def _windows(source: Source, front: FrontEnd, plan: _Plan) -> Iterator[NDArray[np.float32]]:
-    """The model's inputs; appends to the plan's `windows` and `levels`."""
+    """The model's inputs; appends to the plan's `windows` and `levels`. A window stands for an utterance whose own mean
+    the model subtracts."""
     size, stream = front.rows, front.rows_of(blocks_of(source, front.rate_hz), plan.levels)
     waiting = next(stream, np.zeros((0, 1), np.float32))  # rows from output frame `held_from`
     held_from = 0
@@ -143,7 +144,7 @@ def _windows(source: Source, front: FrontEnd, plan: _Plan) -> Iterator[NDArray[n
             rows += len(parts[-1])
         waiting, held_from = np.concatenate(parts), left
         plan.windows.append((left, first, last))
-        yield front.shape(waiting[: (right - left) * size])
+        yield front.shape(front.less_own_mean(waiting[: (right - left) * size]))
     for _ in stream:  # for the energy of a last partial output frame
         pass
 

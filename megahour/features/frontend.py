@@ -99,11 +99,6 @@ class FrontEnd:
         if (mean := audio.get("mean", "causal")) not in get_args(Mean):
             what = f"the model's configuration has an unknown mean {mean!r}"
             raise ConfigError(what, remedy="copy the model again, or use the version that trained it")
-        if tokens and mean == "utterance":
-            raise ConfigError(
-                "the model subtracts the mean of each utterance, and recordings to align have none yet",
-                remedy="train the aligner on features with `mean: causal`",
-            )
         if "tokens" in config and len(config["tokens"]) != config["outputs"]:
             raise misfit(config["outputs"], len(config["tokens"]))
         rate_hz = int(audio["rate_hz"])

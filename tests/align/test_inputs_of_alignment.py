@@ -200,6 +200,26 @@ def test_a_stream_with_mirrored_ends_gives_what_the_whole_does(samples: int) -> 
     assert len(rows) // 3 == front.outputs(samples, 16_000)
 
 
+def test_each_window_has_its_own_mean_and_range_if_the_model_is_of_such() -> None:
+    """All but the features' own scale is the same whatever the level of a window, and nothing is softer than 10 dB."""
+    own = {**CONFIG, "audio": {**CONFIG["audio"], "mean": "utterance", "range_db": 10.0}}
+    front, rng, windows = FrontEnd.of(own, window_s=2.0, margin_s=0.1), np.random.default_rng(1), []
+    noise = (rng.normal(0, 300, 16_000 * 7) * np.repeat([1, 20, 1, 9, 1, 90, 1], 16_000)).astype(np.int16)
+
+    class Listening(Counter):
+        def infer(self, sequences: Any, **options: Any) -> Iterator[Any]:
+            for key, features in sequences:
+                windows.append(np.reshape(features, (-1, 8)))
+                yield from super().infer([(key, features)], **options)
+
+    (heard,) = listen([Source(len(noise), 16_000, lambda start, stop: noise[start:stop])], front, Listening())  # type: ignore[arg-type]
+    assert len(windows) == len(list(spans(len(heard.posteriors), front.window, front.margin))) > 3
+    for window in windows:
+        np.testing.assert_allclose(window.mean(axis=0), 0, atol=0.02)
+        below = np.percentile(window, 95, axis=0) - window.min(axis=0)
+        np.testing.assert_allclose(below, np.log(10), atol=0.02)
+
+
 class Counter:
     """A session whose model returns only the number of frames of each window, less `short`."""
 
