@@ -108,7 +108,10 @@ def _training(speaker: str, a: argparse.Namespace, compose: Step) -> Iterator[tu
     yield made, {**_step("cut", recordings=f"prompts-recordings-{speaker}"), "min_s": 0.3, "max_s": 70}
     yield f"prompts-{speaker}", {**_step("select", utterances=made), "sets": [{"name": "prompts"}]}
     features = _step("features", selection=f"prompts-{speaker}", utterances=made, mels=a.mels)
-    yield f"prompts-features-{speaker}", features
+    yield (
+        f"prompts-features-{speaker}",
+        features | ({"mean": "utterance", "range_db": a.range_db} if a.range_db else {}),
+    )
     before, initial = 0, a.initial
     shape = {"kind": "tdnn", "criterion": "ctc", "sets": ["prompts"], "layers": 5, "hidden": 128, "warp": 0.1}
     shape |= {key: Artifact(initial).manifest.params[key] for key in ("kind", "layers", "hidden")} if initial else {}
@@ -298,6 +301,7 @@ def main() -> None:
     parser.add_argument("--passes", nargs="*", type=int, default=[8, 16, 32])
     parser.add_argument("--initial", default="", help="an aligner whose weights training starts from")
     parser.add_argument("--mels", type=int, default=40, help="as the initial aligner has them")
+    parser.add_argument("--range-db", type=float, default=0.0, help="of features with each utterance's own mean")
     parser.add_argument("--pattern", default=PATTERN)
     parser.add_argument("--listing", default="", help="file of lines `name: text`, where no text lies beside a clip")
     parser.add_argument("--digits", action="store_true", help="clips are those of the Free Spoken Digit Dataset")
