@@ -62,9 +62,14 @@ def plan_of(recogniser: Recogniser, chunks: ChunkLengths) -> StreamPlan | None:
     if encoder is None or is_whole:
         if not chunks.ms:
             return None
-        which = "that subtracts the mean of whole utterances" if is_whole else f"of kind {kind}"
-        what = f"chunks of {chunks.ms} ms: a model {which} does not work in chunks"
+        which = f"of kind {kind}"
         remedy = "use an lstm or a conformer trained by megahour, or its bundle, exported by this version"
+        if is_whole:
+            which = "that subtracts the mean of whole utterances"
+            remedy = (
+                "leave them out: the current piece is recognised again every half second. Or train on `mean: causal`"
+            )
+        what = f"chunks of {chunks.ms} ms: a model {which} does not work in chunks"
         raise ConfigError(what, where=recogniser.parts.model, remedy=remedy)
     frame_ms = recogniser.front.shift_s * 1000
     frames = _frames(recogniser, chunks.ms) or max(1, round(CHUNK_MS[kind] / frame_ms))
