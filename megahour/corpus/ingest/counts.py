@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MAX_NAMES = 50  # refused licences that a shard lists; it counts further ones as `other`
 MAX_EXAMPLES = 5
-WHY_WHOLE = "it takes two named speakers, with start and end times, who are louder on different channels"
+WHY_WHOLE = "it takes names of both channels, or two named speakers, with times, who are louder on different channels"
 OTHER = "other"
 DIVIDED, WHOLE = "transcripts_divided", "transcripts_on_every_channel"  # of recordings whose channels are split
 

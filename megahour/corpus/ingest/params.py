@@ -41,8 +41,9 @@ class IngestParams(Params):
     """Sampling rate of the recordings, in Hz."""
     channels: Literal["mix", "split"] = "mix"
     """mix: mix all channels into one recording. split: make a recording of each channel, such as the two sides of a
-    call. If a transcript names its speakers and has times, each channel gets the lines of those who are louder on it;
-    otherwise each gets the whole transcript, in which the other side's lines are not spoken."""
+    call. If a transcript names the channel of its lines (CTM, STM, JSON), each channel gets its own. If it names its
+    speakers and has times, each gets the lines of those who are louder on it. Otherwise each gets the whole transcript,
+    in which the other side's lines are not spoken."""
     licences: list[str] = Field(list(DEFAULT_ALLOWED))
     """Allowed licences, as SPDX identifiers. One without a version allows all versions."""
     licence: str = ""

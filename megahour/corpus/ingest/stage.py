@@ -21,8 +21,8 @@ ODD_AUDIO = {
 }
 """By statistic: what is odd about files that were kept, named in the shards' `examples` under `odd-audio`."""
 SIDES = {
-    DIVIDED: "transcripts whose lines were divided between channels by speaker",
-    WHOLE: "transcripts given whole to every channel, because their speakers could not be told apart",
+    DIVIDED: "transcripts whose lines were divided between channels",
+    WHOLE: "transcripts given whole to every channel, without channels or speakers to divide them by",
 }
 """By statistic: what became of transcripts with `channels: split`; `examples` name the latter under `not-divided`."""
 
@@ -31,7 +31,7 @@ class Ingest(Stage[IngestParams]):
     """One task per shard of the raw input, or per archive, `shard_mb` of files and rows of the source."""
 
     name = "ingest"
-    version = 24
+    version = 25
     params = IngestParams
     inputs = (Input("raw", optional=True, kinds=("raw", "clips")),)
 

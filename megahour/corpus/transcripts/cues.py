@@ -22,13 +22,15 @@ _SHOWN = re.compile(r"\S+")
 class Cue:
     """Text `raw`, spoken from `start_samples` to `end_samples` of the recording; -1 is an unknown time.
 
-    `raw` is copied from the file with its markup, which `normalise` hides. `speaker` is "" if unknown.
+    `raw` is copied from the file with its markup, which `normalise` hides. `speaker` is "" if unknown, and so is
+    `channel`, what the file calls the channel of the recording.
     """
 
     start_samples: int
     end_samples: int
     raw: str
     speaker: str = ""
+    channel: str = ""
 
 
 def check_order(cues: list[Cue]) -> list[Cue]:
@@ -95,13 +97,13 @@ def put_back(cues: list[Cue], reach_samples: int) -> list[Cue]:
 def without_copies(cues: list[Cue]) -> list[Cue]:
     """Drop duplicate cues: those with the same words as another at the same time, or mostly overlapping it.
 
-    The same words at another time are a genuine repetition ("No." "No.") and are kept.
+    The same words at another time ("No." "No.") or on another channel are a genuine repetition and are kept.
     """
-    seen: dict[str, list[int]] = {}
+    seen: dict[tuple[str, str], list[int]] = {}
     kept: list[Cue] = []
     for cue in cues:
         words = " ".join(spoken_text(cue.raw).split())
-        places = seen.setdefault(words, [])
+        places = seen.setdefault((words, cue.channel), [])
         original = next((position for position in places[-1:] if _at_once(kept[position], cue)), None)
         if original is None:
             places.append(len(kept))

@@ -20,7 +20,6 @@ Lists of single words are joined into sentences.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -35,9 +34,12 @@ from megahour.corpus.transcripts.json_words import (
     Fields,
     Said,
     are_words,
+    channel_of,
     first_text,
+    in_time,
     seconds,
     sentences,
+    sentences_by_channel,
     speaker_of,
     time_of,
     with_marks,
@@ -108,7 +110,7 @@ def _is_cue(value: Any) -> bool:
 
 def _list(cues: list[Any]) -> Iterator[Said]:
     if are_words(cues) and not _is_cue(cues[0]):
-        yield from sentences(words_of(cues))
+        yield from sentences_by_channel(words_of(cues))
         return
     for item in cues:
         cue = {"text": item} if isinstance(item, str) else item
@@ -116,7 +118,7 @@ def _list(cues: list[Any]) -> Iterator[Said]:
             raise TypeError(f"a cue is a JSON {type(item).__name__}")
         start, end = time_of(cue, STARTS), time_of(cue, ENDS)
         end = start + time_of(cue, DURATIONS) if math.isnan(end) else end
-        yield Said(start, end, first_text(cue, TEXTS), speaker_of(cue))
+        yield Said(start, end, first_text(cue, TEXTS), speaker_of(cue), channel=channel_of(cue))
 
 
 def _cue_lists(value: Fields) -> Iterator[Said]:
@@ -177,7 +179,8 @@ def _deepgram(value: Fields) -> Iterator[Said]:
     channels = [list(_deepgram_channel(channel["alternatives"][0])) for channel in results["channels"]]
     if len(channels) <= 1:
         return iter(channels[0])
-    return iter(_in_time(itertools.chain(*channels)))
+    numbered = [cue._replace(channel=str(number)) for number, cues in enumerate(channels) for cue in cues]
+    return iter(in_time(numbered))
 
 
 def _deepgram_channel(best: Fields) -> Iterator[Said]:
@@ -200,14 +203,9 @@ def _azure(value: Fields) -> list[Said]:
     def said(phrase: Fields) -> Said:
         start = seconds(phrase.get("offsetInTicks")) / 1e7
         end = start + seconds(phrase.get("durationInTicks")) / 1e7
-        return Said(start, end, phrase["nBest"][0]["display"], speaker_of(phrase))
+        return Said(start, end, phrase["nBest"][0]["display"], speaker_of(phrase), channel=channel_of(phrase))
 
-    return _in_time(map(said, value["recognizedPhrases"]))
-
-
-def _in_time(cues: Iterable[Said]) -> list[Said]:
-    """Sorted by their starts; those without one stay in order, at the end."""
-    return sorted(cues, key=lambda said: (math.isnan(said.start_s), 0.0 if math.isnan(said.start_s) else said.start_s))
+    return in_time(map(said, value["recognizedPhrases"]))
 
 
 def _rev(value: Fields) -> Iterator[Said]:
@@ -227,7 +225,8 @@ def _rev(value: Fields) -> Iterator[Said]:
 
 def _assembly(value: Fields) -> Iterator[Said]:
     for each in value["utterances"]:
-        yield Said(seconds(each.get("start")) / 1000, seconds(each.get("end")) / 1000, each["text"], speaker_of(each))
+        start, end = (seconds(each.get(name)) / 1000 for name in ("start", "end"))
+        yield Said(start, end, each["text"], speaker_of(each), channel=channel_of(each))
 
 
 def _aeneas(value: Fields) -> Iterator[Said]:
@@ -239,9 +238,9 @@ def _vosk(value: Fields) -> Iterator[Said]:
     return sentences(map(word_of, value["result"]))
 
 
-def _word_list(value: Fields) -> Iterator[Said]:
+def _word_list(value: Fields) -> list[Said]:
     words = next(value[name] for name in WORD_LISTS if are_words(value.get(name)))
-    return sentences(with_marks(list(words_of(words)), first_text(value, TEXTS)))
+    return sentences_by_channel(with_marks(list(words_of(words)), first_text(value, TEXTS)))
 
 
 _SHAPES: tuple[tuple[str, Reader], ...] = (
@@ -272,4 +271,4 @@ def timed_cue(said: Said, rate_hz: int) -> Cue:
         round(s * rate_hz) if 0 <= s < MAX_HOURS * 3600 else -1  # NaN gives -1
         for s in (said.start_s, said.end_s)
     )
-    return Cue(start, end if end > start >= 0 else -1, said.text, said.speaker)
+    return Cue(start, end if end > start >= 0 else -1, said.text, said.speaker, said.channel)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 TEXTS = ("text", "content", "sentence", "transcript", "body")
 SPEAKERS = ("speaker", "speaker_label", "name")
+CHANNELS = ("channel", "channel_label")
 STARTS, ENDS = ("start", "from", "begin", "start_time", "startTime"), ("end", "to", "end_time", "endTime")
 MAX_S = 1e18  # three thousand years in ticks of 100 ns; a larger JSON integer may overflow a float
 SENTENCE_WORDS = 40  # maximum number of words in a joined cue
@@ -27,6 +28,7 @@ class Said(NamedTuple):
     text: str
     speaker: str = ""
     joined: bool = False
+    channel: str = ""
 
 
 def sentences(words: Iterable[Said]) -> Iterator[Said]:
@@ -45,16 +47,34 @@ def sentences(words: Iterable[Said]) -> Iterator[Said]:
         yield _joined(pending)
 
 
+def sentences_by_channel(words: Iterable[Said]) -> list[Said]:
+    """`sentences` of each channel, by start: two people who talk at once are not mixed word by word."""
+    channels: dict[str, list[Said]] = {}
+    for word in words:
+        channels.setdefault(word.channel, []).append(word)
+    found = [list(sentences(own)) for own in channels.values()]
+    return found[0] if len(found) == 1 else in_time(cue for cues in found for cue in cues)
+
+
+def in_time(cues: Iterable[Said]) -> list[Said]:
+    """Sorted by their starts; those without one stay in order, at the end."""
+    return sorted(cues, key=lambda said: (math.isnan(said.start_s), 0.0 if math.isnan(said.start_s) else said.start_s))
+
+
 def _joined(words: list[Said]) -> Said:
     text = "".join(f"{'' if word.joined else ' '}{word.text}" for word in words).strip()
     ends = [word.end_s for word in words if not math.isnan(word.end_s)]
-    return Said(words[0].start_s, max(ends, default=math.nan), text, words[0].speaker)
+    return Said(words[0].start_s, max(ends, default=math.nan), text, words[0].speaker, channel=words[0].channel)
 
 
 def word_of(item: Fields) -> Said:
     """Convert one item of a list of words."""
     return Said(
-        time_of(item, STARTS), time_of(item, ENDS), item.get("punctuated_word") or item["word"], speaker_of(item)
+        time_of(item, STARTS),
+        time_of(item, ENDS),
+        item.get("punctuated_word") or item["word"],
+        speaker_of(item),
+        channel=channel_of(item),
     )
 
 
@@ -95,7 +115,16 @@ def first_text(cue: Fields, names: Iterable[str]) -> str:
 
 def speaker_of(item: Fields) -> str:
     """The speaker's name or number as a string; "" if there is none."""
-    value = next((item[name] for name in SPEAKERS if isinstance(item.get(name), str | int)), "")
+    return _name_in(item, SPEAKERS)
+
+
+def channel_of(item: Fields) -> str:
+    """The name or number of the channel as a string; "" if there is none."""
+    return _name_in(item, CHANNELS)
+
+
+def _name_in(item: Fields, names: Iterable[str]) -> str:
+    value = next((item[name] for name in names if isinstance(item.get(name), str | int)), "")
     return "" if isinstance(value, bool) else str(value).strip()
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from megahour.core.errors import BadRecord
-from megahour.corpus.transcripts.json_words import Said, seconds, sentences
+from megahour.corpus.transcripts.json_words import Said, seconds, sentences, sentences_by_channel
 from megahour.corpus.transcripts.subtitle_forms import xml_of
 
 # Kinds of tiers by name, or by the part of a name behind " - ", as the Montreal Forced Aligner has "ann - words".
@@ -36,7 +36,7 @@ OTHERS = {
 }
 IGNORED = {"", "ignore_time_segment_in_scoring", "<nontrans>"}  # texts of STM
 MOST_ABOVE = 16  # annotations of ELAN that hang on each other
-_SEGMENT = re.compile(r"(\S+)\s+\S+\s+(\S+)\s+(\S+)\s+(\S+)(?:\s+<[^<>]*>)?(.*)")
+_SEGMENT = re.compile(r"(\S+)\s+(\S+)\s+(\S+)\s+(\S+)\s+(\S+)(?:\s+<[^<>]*>)?(.*)")
 _ALTERNATIVES = re.compile(r"\{([^{}/]*)/[^{}]*\}")  # { gonna / going to }; @ is none
 # TED-LIUM's {NOISE}, its numbers of pronunciations, the(2), and NIST's empty alternative
 _UNSPOKEN = re.compile(r"\{[A-Z]+\}|\(\d{1,2}\)|(?<!\S)@(?!\S)")
@@ -178,16 +178,16 @@ def stm_said(text: str) -> list[Said]:
         if not line.strip() or line.lstrip().startswith(";;"):
             continue
         found = _SEGMENT.fullmatch(line.strip())
-        start, end = (seconds(found[at]) for at in (3, 4)) if found else (math.nan, math.nan)
+        start, end = (seconds(found[at]) for at in (4, 5)) if found else (math.nan, math.nan)
         if not found or start != start or end != end:
             raise BadRecord(
                 "unreadable-transcript", f"line {number}: not recording, channel, speaker, start, end, text"
             )
         cues = said.setdefault(found[1], [])
-        words = _UNSPOKEN.sub(" ", _ALTERNATIVES.sub(r" \1 ", found[5]))
+        words = _UNSPOKEN.sub(" ", _ALTERNATIVES.sub(r" \1 ", found[6]))
         spoken = _ENDING.sub("", " ".join(words.split()))
-        if spoken.lower() not in IGNORED and found[2].lower() != "inter_segment_gap":
-            cues.append(Said(start, end, spoken, found[2]))
+        if spoken.lower() not in IGNORED and found[3].lower() != "inter_segment_gap":
+            cues.append(Said(start, end, spoken, found[3], channel=found[2]))
     _check_single(said, "segments")
     return sorted((cue for cues in said.values() for cue in cues), key=lambda cue: cue.start_s)
 
@@ -204,7 +204,7 @@ def ctm_said(text: str) -> list[Said]:
 
     Raises BadRecord (``unreadable-transcript``) for a line of another form, and for words of several recordings.
     """
-    words: dict[str, dict[str, list[Said]]] = {}  # by recording and channel
+    words: dict[str, list[Said]] = {}  # by recording
     for number, line in enumerate(text.split("\n"), 1):
         fields = line.split()
         if not fields or fields[0].startswith(";;"):
@@ -212,8 +212,7 @@ def ctm_said(text: str) -> list[Said]:
         start, lasts = (seconds(fields[at]) if len(fields) > 4 else float("nan") for at in (2, 3))
         if start != start or lasts != lasts:
             raise BadRecord("unreadable-transcript", f"line {number}: not recording, channel, start, duration, word")
-        said = words.setdefault(fields[0], {}).setdefault(fields[1], [])
-        said += [Said(start, start + lasts, fields[4])] * (fields[4].lower() not in SILENCES)
+        said = words.setdefault(fields[0], [])
+        said += [Said(start, start + lasts, fields[4], channel=fields[1])] * (fields[4].lower() not in SILENCES)
     _check_single(words, "words")
-    channels = (sorted(said, key=lambda word: word.start_s) for own in words.values() for said in own.values())
-    return sorted((cue for said in channels for cue in sentences(said)), key=lambda cue: cue.start_s)
+    return sentences_by_channel(sorted((word for own in words.values() for word in own), key=lambda word: word.start_s))

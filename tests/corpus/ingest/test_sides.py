@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from test_ingest import ingest, rows
 
 from megahour.core.store import Artifact
 from megahour.corpus.ingest.candidates import Candidate
-from megahour.corpus.ingest.sides import ChannelLevels, channels_of_speakers
+from megahour.corpus.ingest.sides import ChannelLevels, channels_of_speakers, ends_of, numbers_of_channels
 from megahour.corpus.transcripts.cues import Cue
 from megahour.engine.local import LocalEngine
 
@@ -55,9 +56,9 @@ def sides(made: Artifact) -> list[str]:
     return [" / ".join(cue["text"] for cue in cues if cue["key"] == key) for key in keys]
 
 
-def split(tmp_path: Path, engine: LocalEngine, samples: Int16, text: str) -> list[str]:
+def split(tmp_path: Path, engine: LocalEngine, samples: Int16, text: str, suffix: str = "vtt") -> list[str]:
     put(tmp_path / "in", "call.wav", encode(samples))
-    put(tmp_path / "in", "call.vtt", text)
+    put(tmp_path / "in", f"call.{suffix}", text)
     return sides(ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), licence="CC0-1.0", channels="split"))
 
 
@@ -69,6 +70,78 @@ WHOLE = [" / ".join(WORDS)] * 2
 def test_each_channel_gets_the_lines_of_its_own_speaker(tmp_path: Path, engine: LocalEngine, shift_s: float) -> None:
     """Also with times that are off by more than a turn."""
     assert split(tmp_path, engine, call(leak=0.3, gain=0.25), subtitles(shift_s)) == OWN
+
+
+@pytest.mark.parametrize("form", ["[{m:02.0f}:{s:05.2f}]{who}: {said}", "{m:.0f}:{s:02.0f} {who}: {said}"])
+def test_a_line_without_an_end_lasts_until_the_next(tmp_path: Path, engine: LocalEngine, form: str) -> None:
+    """LRC, and a text with clocks in whole seconds."""
+    lines = [
+        form.format(m=start // 60, s=start % 60, who=who, said=words.capitalize())
+        for (who, start, _), words in zip(turns(), WORDS, strict=True)
+    ]
+    assert split(tmp_path, engine, call(leak=0.3), "\n".join(lines), "lrc" if form[0] == "[" else "txt") == OWN
+
+
+def test_a_line_that_is_followed_by_silence_counts_no_longer_than_ten_seconds() -> None:
+    """And one behind which another speaker's line has no time, as in a subtitle of two speakers, does not count."""
+    starts = [("Ann", 0), ("Bob", 2), ("Ann", 40), ("Bob", -1), ("Bob", 50), ("Bob", -1), ("Ann", 52)]
+    cues = [Cue(start * 10, -1, "", who) for who, start in starts]
+    assert ends_of(cues, rate_hz=10) == [20, 120, -1, -1, 520, -1, -1]
+
+
+CHANNELS = [("1", "2"), ("A", "B"), ("2", "1"), ("B", "A")]
+
+
+@pytest.mark.parametrize(("ann", "bob"), CHANNELS)
+def test_channels_named_in_a_ctm_alone_decide(tmp_path: Path, engine: LocalEngine, ann: str, bob: str) -> None:
+    """Even against the sound, and for words that are spoken at once."""
+    lines = [
+        f"call {ann if who == 'Ann' else bob} {start + 0.1 * number:.2f} 0.10 {word}"
+        for (who, start, _), words in zip(turns(), WORDS, strict=True)
+        for number, word in enumerate(words.split())
+    ]
+    lines += [f"call {channel} 17.20 0.30 bye" for channel in (ann, bob)]
+    joined = [f"{own} bye" for own in OWN]  # there is no pause before it
+    found = split(tmp_path, engine, call(), "\n".join(lines), "ctm")
+    assert [text.replace(" / bye", " bye") for text in found] == (joined if ann < bob else joined[::-1])
+
+
+def test_channels_named_in_an_stm_decide(tmp_path: Path, engine: LocalEngine) -> None:
+    """Although both lines on the left have a speaker who is on the right, too."""
+    lines = [
+        f"call {'A' if who == 'Ann' else 'B'} unknown {start:.2f} {end:.2f} <o> {words}"
+        for (who, start, end), words in zip(turns(), WORDS, strict=True)
+    ]
+    assert split(tmp_path, engine, call(), "\n".join(lines), "stm") == OWN
+
+
+def test_a_recogniser_that_heard_each_channel_names_it(tmp_path: Path, engine: LocalEngine) -> None:
+    """As `transcribe --channel each --format json` writes it."""
+    words = [
+        {"word": word, "start": start + 0.1 * number, "end": start + 0.1 * number + 0.1, "channel": 1 + (who == "Bob")}
+        for (who, start, _), said in zip(turns(), WORDS, strict=True)
+        for number, word in enumerate(said.split())
+    ]
+    assert split(tmp_path, engine, call(), json.dumps({"text": "", "words": words}), "json") == OWN
+
+
+@pytest.mark.parametrize(
+    ("names", "numbers"),
+    [
+        ("A B A", {"A": 0, "B": 1}),
+        ("1 2", {"1": 0, "2": 1}),
+        ("0 1", {"0": 0, "1": 1}),
+        ("ch_0 ch_1", {"ch_0": 0, "ch_1": 1}),
+        ("B", {"B": 1}),  # only the right side was transcribed
+        ("1", {}),  # what programs write that know of no channels
+        ("A", {}),
+        ("0", {}),
+        ("1 3", {}),  # of two channels
+        ("1 2 mix", {}),
+    ],
+)
+def test_names_of_channels(names: str, numbers: dict[str, int]) -> None:
+    assert numbers_of_channels(names.split(), 2) == numbers
 
 
 def test_lines_without_a_speaker_go_to_both_channels(tmp_path: Path, engine: LocalEngine) -> None:
@@ -140,7 +213,7 @@ def test_statistics_and_examples_say_which_transcripts_were_divided(tmp_path: Pa
     (example,) = receipt.stats["examples"]["not-divided"]
     assert example["name"] == "b"
     assert example["detail"].startswith("1 of 1 transcripts")
-    assert "divided between channels by speaker: 2; transcripts given whole" in made.summary["remark"]
+    assert "divided between channels: 2; transcripts given whole" in made.summary["remark"]
 
 
 def test_levels_do_not_depend_on_blocks() -> None:

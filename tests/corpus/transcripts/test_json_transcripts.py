@@ -62,7 +62,20 @@ def test_both_channels_of_a_call_are_read() -> None:
     said = [[("Hello.", 0.1), ("Fine.", 4)], [("How are you?", 2)]]
     words = [[{"word": word, "start": at, "end": at + 0.5} for word, at in channel] for channel in said]
     channels = [{"alternatives": [{"transcript": "", "words": each}]} for each in words]
-    assert [cue.raw for cue in cues({"results": {"channels": channels}})] == ["Hello.", "How are you?", "Fine."]
+    found = cues({"results": {"channels": channels}})
+    assert [(cue.raw, cue.channel) for cue in found] == [("Hello.", "0"), ("How are you?", "1"), ("Fine.", "0")]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"utterances": [{"start": 0, "end": 900, "text": "Hello.", "channel": "2"}]},  # AssemblyAI
+        {"recognizedPhrases": [{"channel": 2, "offsetInTicks": 0, "nBest": [{"display": "Hello."}]}]},  # Azure
+        {"segments": [{"start": 0, "end": 1, "text": "Hello.", "channel": 2}]},
+    ],
+)
+def test_a_channel_is_named_beside_its_text(value: Any) -> None:
+    assert [(cue.raw, cue.channel) for cue in cues(value)] == [("Hello.", "2")]
 
 
 def test_azures_phrases_of_several_channels_are_in_order_of_time() -> None:

@@ -62,7 +62,7 @@ def test_ctm_words_of_two_channels_are_not_mixed() -> None:
 
 def test_ctm_words_of_all_channels() -> None:
     text = ";; made by hand\ntalk 1 0.50 0.25 hello 0.9\ntalk 1 0.75 0.25 you\ntalk 2 9.00 0.50 bye NA\n"
-    assert cues(text, ".ctm") == [Cue(500, 1000, "hello you"), Cue(9000, 9500, "bye")]
+    assert cues(text, ".ctm") == [Cue(500, 1000, "hello you", channel="1"), Cue(9000, 9500, "bye", channel="2")]
     with pytest.raises(BadRecord, match="line 2"):
         cues("talk 1 0.5 0.2 hello\ntalk 1 soon 0.2 hello\n", ".ctm")
 
@@ -120,7 +120,7 @@ def test_annotations_of_elan_that_hang_on_themselves_have_no_times() -> None:
 def test_stm_segments_by_speaker() -> None:
     text = ";; LABEL\ntalk 1 ann 0.50 1.25 <o,f0,female> hello there\ntalk 1 inter_segment_gap 1.25 2.00 <o,,> \n"
     text += "talk 1 bob 2.00 2.75 goodbye\ntalk 1 bob 3.0 4.0 <o,f0,male> ignore_time_segment_in_scoring\n"
-    assert cues(text, ".stm") == [Cue(500, 1250, "hello there", "ann"), Cue(2000, 2750, "goodbye", "bob")]
+    assert cues(text, ".stm") == [Cue(500, 1250, "hello there", "ann", "1"), Cue(2000, 2750, "goodbye", "bob", "1")]
     with pytest.raises(BadRecord, match="line 2: not recording, channel, speaker"):
         cues("talk 1 ann 0.5 1.2 hello\ntalk 1 ann soon 2 hello\n", ".stm")
     with pytest.raises(BadRecord, match=r"segments of 2 recordings \(talk, other …\)"):
@@ -152,6 +152,6 @@ def test_tiers_of_elan_within_tiers_are_not_repeated() -> None:
 
 def test_stm_as_scorers_and_ted_lium_write_it() -> None:
     text = "r 1 ann 0 1 <o, f0, male> I { gonna / going to } {@ / eat} it 's {NOISE} the(2)\nr 1 ann 1 2 <NA> @\n"
-    assert cues(text, ".stm") == [Cue(0, 1000, "I gonna it's the", "ann")]
+    assert cues(text, ".stm") == [Cue(0, 1000, "I gonna it's the", "ann", "1")]
     spaces = " " * 200_000  # a search from each of them would take minutes
-    assert cues(f"r 1 ann 0 1 one{spaces}two", ".stm") == [Cue(0, 1000, "one two", "ann")]
+    assert cues(f"r 1 ann 0 1 one{spaces}two", ".stm") == [Cue(0, 1000, "one two", "ann", "1")]
