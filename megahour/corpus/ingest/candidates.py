@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from megahour.core.errors import BadRecord
+from megahour.corpus.ingest.counts import PREFERRED
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.media.addresses import Blob
 from megahour.corpus.text import language_id
@@ -32,13 +33,16 @@ MAX_CUES = 4000  # more than `language_id.MAX_CHARACTERS` of text in any languag
 class RawTranscript:
     """A transcript before parsing: bytes, suffix (".srt" …), and the language tag of its name ("" if none).
 
-    others: its other forms, to read if this one cannot be used.
+    others: its other forms, to read if this one cannot be used. path: of its file; "" if it has none of its own. spare:
+    it only counts if it `tells_sides`.
     """
 
     data: bytes
     suffix: str
     tag: str = ""
     others: tuple[Blob, ...] = ()
+    path: str = ""
+    spare: bool = False
 
 
 @dataclass
@@ -49,6 +53,12 @@ class Candidate:
     spoken: list[Normalised]
     language: str
     detected: TextLanguage
+
+    @property
+    def tells_sides(self) -> bool:
+        """Whether it may say which side of a call a line is on: by two names of channels, or of speakers with times."""
+        speakers = {cue.speaker for cue in self.cues if cue.speaker and cue.start_samples >= 0}
+        return len(speakers) > 1 or len({cue.channel for cue in self.cues if cue.channel}) > 1
 
 
 @dataclass
@@ -62,7 +72,7 @@ class Candidates:
     recognised: Candidate | None = None
     counts: Counter[str] = field(default_factory=Counter)
     first_problem: BadRecord | None = None  # of the first rejected candidate
-    instead: list[str] = field(default_factory=list)  # paths of other forms that were read
+    read: set[str] = field(default_factory=set)  # paths of the files that it took, or that cannot be used
 
     @property
     def best(self) -> Candidate | None:
@@ -94,12 +104,24 @@ def choose_by_tag(paths: Sequence[str], declared: str) -> list[int]:
     return exact or same or list(range(len(paths)))
 
 
+def spare_by_tag(paths: Sequence[str], declared: str, chosen: Sequence[int]) -> list[int]:
+    """Positions of the transcripts that were not `chosen` and whose tags name no other language.
+
+    >>> spare_by_tag(["talk.de.srt", "talk.en.srt", "talk.vtt"], "en", [1])
+    [2]
+    """
+    tags = map(language_tag, paths)
+    own = [not tag or language_id.same_language(language_id.canonical(tag), declared) for tag in tags]
+    return [position for position, is_own in enumerate(own) if is_own and position not in chosen]
+
+
 def read_candidates(
     raw: Iterable[RawTranscript], declared: str, p: IngestParams, recognised: RawTranscript | None = None
 ) -> Candidates:
     """Read all candidate transcripts of a recording, and a recogniser's text of it.
 
     A recogniser's times are only hints: if they contradict each other, its words stay without times.
+    If channels are split, the candidates that `tells_sides` come first, and of a transcript's forms the first of them.
 
     Raises
     ------
@@ -108,15 +130,14 @@ def read_candidates(
     """
     candidates = Candidates()
     for each in raw:
-        for form in _forms(each, candidates.instead):
-            try:
-                candidate, repairs = _read(form, declared, p)
-            except BadRecord as bad:
-                candidates.reject(bad)
-            else:
-                candidates.kept.append(candidate)
-                candidates.counts.update(repairs)
-                break
+        if each.spare and any(candidate.tells_sides for candidate in candidates.kept):
+            break
+        if found := _first_usable(each, declared, p, candidates):
+            candidates.kept.append(found)
+    order = sorted(candidates.kept, key=lambda candidate: not candidate.tells_sides)
+    if p.channels == "split" and order and order[0] is not candidates.kept[0]:
+        candidates.counts[PREFERRED] = 1
+        candidates.kept = order
     if recognised is not None:
         try:
             candidates.recognised, _ = _read(recognised, declared, p, read_recognised)
@@ -127,12 +148,34 @@ def read_candidates(
     return candidates
 
 
-def _forms(raw: RawTranscript, instead: list[str]) -> Iterator[RawTranscript]:
-    """A transcript, and then its other forms, which are read only now and whose paths are added to `instead`."""
+def _first_usable(raw: RawTranscript, declared: str, p: IngestParams, candidates: Candidates) -> Candidate | None:
+    """The candidate of the first form that can be used; if channels are split, of the first that tells sides."""
+    found = None
+    for form in _forms(raw):
+        try:
+            candidate, repairs = _read(form, declared, p)
+        except BadRecord as bad:
+            candidates.reject(bad)
+            candidates.read.add(form.path)
+            continue
+        if found is None or candidate.tells_sides:
+            if found:
+                candidates.counts[PREFERRED] = 1
+            found = candidate, repairs, form.path
+        if p.channels == "mix" or candidate.tells_sides:
+            break
+    if found is None or (raw.spare and not found[0].tells_sides):
+        return None
+    candidates.counts.update(found[1])
+    candidates.read.add(found[2])
+    return found[0]
+
+
+def _forms(raw: RawTranscript) -> Iterator[RawTranscript]:
+    """A transcript, and then its other forms, which are read only now."""
     yield raw
     for other in raw.others:
-        instead.append(other.path)
-        yield replace(raw, data=other.read(MAX_BYTES), suffix=split_suffix(other.path)[1])
+        yield replace(raw, data=other.read(MAX_BYTES), suffix=split_suffix(other.path)[1], path=other.path)
 
 
 def _read(

@@ -17,6 +17,7 @@ MAX_EXAMPLES = 5
 WHY_WHOLE = "it takes names of both channels, or two named speakers, with times, who are louder on different channels"
 OTHER = "other"
 DIVIDED, WHOLE = "transcripts_divided", "transcripts_on_every_channel"  # of recordings whose channels are split
+PREFERRED = "transcripts_preferred_for_their_speakers"  # the same, to others that come first with `channels: mix`
 
 
 class IngestCounts:

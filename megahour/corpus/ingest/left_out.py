@@ -15,6 +15,7 @@ from megahour.core.unicode import shown
 from megahour.core.writer import ShardWriter
 from megahour.corpus.ingest.licences import LicenceRefused
 from megahour.corpus.ingest.sources import Item
+from megahour.corpus.media.addresses import Blob
 from megahour.corpus.media.audio import Decoder
 from megahour.corpus.transcripts.json_words import seconds
 from megahour.corpus.transcripts.pairing import split_suffix
@@ -25,15 +26,12 @@ LONE = "transcript without audio"
 
 
 class LeftOut:
-    """Rows of `LEFT_OUT`, in the order of the items, and of `NOT_READ`, by path.
-
-    read: paths of transcripts that were read in place of another form.
-    """
+    """Rows of `LEFT_OUT`, in the order of the items, and of `NOT_READ`, by path."""
 
     def __init__(self) -> None:
         self._rows: list[dict[str, Any]] = []
         self._files: dict[str, tuple[str, str]] = {}  # where each lies, and its kind, by path
-        self.read: set[str] = set()
+        self._read: set[str] = set()
 
     def add(self, item: Item | None, bad: BadRecord, *, is_bad: bool) -> None:
         """Add an item of `ingest`; None if there was an error before it became an item."""
@@ -56,17 +54,25 @@ class LeftOut:
         self._files |= {path: (path, kind or _suffix(path)) for path in paths}
 
     def forms(self, item: Item) -> None:
-        """Add the further forms of the transcripts of `item`, for those that are not `read`."""
+        """Add the further forms of the transcripts of `item`, but for those that were read."""
+        self._add_unread(item, item.others)
+        self._read |= {info.path for info in item.infos}  # in any case
+
+    def transcripts(self, item: Item, read: Iterable[str]) -> None:
+        """Add the transcripts of `item` but for the paths in `read`: those of other languages."""
+        self._read.update(read)
+        self._add_unread(item, item.transcripts)
+
+    def _add_unread(self, item: Item, blobs: Iterable[Blob]) -> None:
         archive = item.source.removesuffix(shown(item.media.path))
-        self._files |= {form.path: (archive + form.path, _suffix(form.path)) for form in item.others}
-        self.read |= {info.path for info in item.infos}  # in any case
+        self._files |= {blob.path: (archive + blob.path, _suffix(blob.path)) for blob in blobs}
 
     def unread_kinds(self) -> dict[str, int]:
         """Number of files that were not read, by kind."""
         return dict(Counter(row["kind"] for row in self._unread()))
 
     def _unread(self) -> list[dict[str, str]]:
-        paths = sorted(path for path in self._files if path not in self.read)
+        paths = sorted(path for path in self._files if path not in self._read)
         return [{"source": shown(where), "kind": kind} for where, kind in map(self._files.__getitem__, paths)]
 
     def write(self, out: ShardWriter) -> None:

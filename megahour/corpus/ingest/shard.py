@@ -176,12 +176,12 @@ class _Shard:
 
     def _candidates(self, item: Item, info: SideInfo) -> Candidates:
         """Read an item's candidate transcripts and a recogniser's text of it."""
-        raw = self.texts.by_people(item, info.language)
+        raw = self.texts.by_people(item, info.language, spare=self.p.channels == "split")
         recognised = self.texts.by_recogniser(item)
         if not raw and recognised is None and self.p.require_transcript:
             raise no_transcript(item, self.p.transcripts)
         candidates = read_candidates(raw, info.language, self.p, recognised)
-        self.left_out.read.update(candidates.instead)
+        self.left_out.transcripts(item, candidates.read)
         candidates.counts["not_recognised"] += int(bool(self.p.recognised) and recognised is None)
         return candidates
 

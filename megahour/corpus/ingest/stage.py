@@ -8,7 +8,7 @@ from typing import Any
 
 from megahour.core.errors import ConfigError
 from megahour.core.stage import Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
-from megahour.corpus.ingest.counts import DIVIDED, WHOLE, replaced_remark
+from megahour.corpus.ingest.counts import DIVIDED, PREFERRED, WHOLE, replaced_remark
 from megahour.corpus.ingest.licences import check_policy, licence_remedies
 from megahour.corpus.ingest.params import IngestParams, TranscriptTableParams
 from megahour.corpus.media.networks import parse_networks
@@ -23,6 +23,7 @@ ODD_AUDIO = {
 SIDES = {
     DIVIDED: "transcripts whose lines were divided between channels",
     WHOLE: "transcripts given whole to every channel, without channels or speakers to divide them by",
+    PREFERRED: "recordings with a transcript that names speakers or channels, which was taken before those without",
 }
 """By statistic: what became of transcripts with `channels: split`; `examples` name the latter under `not-divided`."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from megahour.core.errors import BadRecord, ConfigError
 from megahour.core.filesystems import file_system
 from megahour.core.store import Artifact
 from megahour.core.unicode import load_json
-from megahour.corpus.ingest.candidates import RawTranscript, choose_by_tag
+from megahour.corpus.ingest.candidates import RawTranscript, choose_by_tag, spare_by_tag
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.sources import Item, SourceListing
 from megahour.corpus.ingest.transcript_table import TranscriptsByName, read_transcripts
@@ -37,16 +37,17 @@ class TranscriptSources:
         texts = TranscriptsByName(table) if table else _table(p)
         return cls(texts, recognised_folder(p.recognised) if p.recognised else None)
 
-    def by_people(self, item: Item, language: str) -> list[RawTranscript]:
-        """An item's transcripts in `language`: the files beside it, else the line of its table."""
-        raw = []
-        for number in choose_by_tag([blob.path for blob in item.transcripts], language):
-            blob = item.transcripts[number]
-            data = blob.read(MAX_BYTES)
-            stem, suffix = split_suffix(blob.path)
-            if suffix != INFO or _is_transcript(data):
-                others = tuple(other for other in item.others if split_suffix(other.path)[0] == stem)
-                raw.append(RawTranscript(data, suffix, language_tag(blob.path), others))
+    def by_people(self, item: Item, language: str, *, spare: bool = False) -> list[RawTranscript]:
+        """An item's transcripts in `language`: the files beside it, else the line of its table.
+
+        spare: behind them also those without a tag or with that of a variant of the language, as spare ones.
+        """
+        paths = [blob.path for blob in item.transcripts]
+        chosen = choose_by_tag(paths, language)
+        raw = [found for number in chosen if (found := _beside(item, number))]
+        if raw and spare:
+            more = (_beside(item, number) for number in spare_by_tag(paths, language, chosen))
+            raw += [replace(found, spare=True) for found in more if found]
         line = item.text or next(filter(None, map(self.table.get, _names(item))), "")
         return raw or ([RawTranscript(line.encode(), ".txt")] if line else [])
 
@@ -65,6 +66,16 @@ class TranscriptSources:
                 if bad.reason != "missing-file":
                     raise
         return None
+
+
+def _beside(item: Item, number: int) -> RawTranscript | None:
+    """The transcript of that number beside an item, with its other forms; None if it has no text."""
+    path, data = item.transcripts[number].path, item.transcripts[number].read(MAX_BYTES)
+    stem, suffix = split_suffix(path)
+    if suffix == INFO and not _is_transcript(data):
+        return None
+    others = tuple(other for other in item.others if split_suffix(other.path)[0] == stem)
+    return RawTranscript(data, suffix, language_tag(path), others, path)
 
 
 def _names(item: Item) -> list[str]:

@@ -167,6 +167,49 @@ def test_speakers_who_cannot_be_told_apart_share_the_transcript(
     assert split(tmp_path, engine, call(leak), subtitles(named=leak > 0)) == WHOLE
 
 
+@pytest.mark.parametrize("plain", ["call.en.srt", "call.srt"])
+def test_a_transcript_that_names_speakers_comes_before_one_that_does_not(
+    tmp_path: Path, engine: LocalEngine, plain: str
+) -> None:
+    """Without speakers, both channels would have all lines; without `split`, the documented order stays."""
+    srt = "\n\n".join(subtitles(named=False).replace(".", ",").split("\n\n")[1:])
+    for name, data in (("call.wav", encode(call())), (plain, srt), ("call.vtt", subtitles())):
+        put(tmp_path / "in", name, data)
+
+    def made(channels: str) -> Artifact:
+        return ingest(tmp_path / channels, engine, source=str(tmp_path / "in"), licence="CC0-1.0", channels=channels)
+
+    assert {row["speaker"] for row in rows(made("mix"), ".cues.parquet")} == {""}
+    assert unread(made("mix")) == ["call.vtt"]
+    both = made("split")
+    cues = rows(both, ".cues.parquet")
+    assert {row["speaker"] for row in cues if row["transcript"] == 0} == {"Ann", "Bob"}
+    key = next(row["key"] for row in rows(both) if row["channel"] == 0)
+    first = [row["text"] for row in cues if (row["key"], row["transcript"]) == (key, 0)]
+    assert " / ".join(first) == OWN[0]
+    assert ("call.srt" in unread(both)) == (plain == "call.srt"), (
+        "`align` takes the better of two names, not of two forms"
+    )
+    assert "recordings with a transcript that names speakers or channels" in both.summary["remark"]
+
+
+def unread(made: Artifact) -> list[str]:
+    has_some = bool(made.summary["not_read"])
+    return [row["source"] for row in rows(made, ".not_read.parquet")] if has_some else []
+
+
+def test_a_further_transcript_without_speakers_stays_unread(tmp_path: Path, engine: LocalEngine) -> None:
+    """It is not in the declared language's name, and says no more than the one that is."""
+    names = ("call.en.srt", "call.vtt", "call.pt.vtt")
+    put(tmp_path / "in", "call.wav", encode(call()))
+    for name in names:
+        put(tmp_path / "in", name, subtitles(named=False))
+    made = ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), licence="CC0-1.0", channels="split")
+    assert {row["transcript"] for row in rows(made, ".cues.parquet")} == {0}
+    assert unread(made) == ["call.pt.vtt", "call.vtt"]
+    assert "names speakers or channels" not in made.summary["remark"]
+
+
 def test_a_copy_with_a_better_transcript_gives_each_channel_its_own_lines(tmp_path: Path, engine: LocalEngine) -> None:
     for name in "ab":
         put(tmp_path / "in", f"{name}.wav", encode(call()))
