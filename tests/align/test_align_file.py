@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,3 +115,15 @@ def test_what_cannot_be_aligned_is_named(talk: Talk, caplog: pytest.LogCaptureFi
         assert "its language" not in caught.value.remedy, "the warning says so"
     (doubt,) = [record.message for record in caplog.records if "hardly anything is aligned" in record.message]
     assert re.search(r"It recognised '[a-z ]{60}' …$", doubt)
+
+
+def test_a_model_that_cannot_align_is_named(talk: Talk) -> None:
+    """One of `features --mean utterance`, which needs the mean of a piece before it is cut."""
+    shutil.copytree(talk.folder / "aligner", talk.folder / "of-utterances")
+    (file,) = (talk.folder / "of-utterances").rglob("*.model.json")
+    config = json.loads(file.read_text("utf-8"))
+    file.write_text(json.dumps({**config, "audio": {**config["audio"], "mean": "utterance"}}), "utf-8")
+    with pytest.raises(ConfigError, match="subtracts the mean of each utterance") as caught:
+        run(talk.folder, "words of it.md", aligner="of-utterances")
+    assert caught.value.where.endswith("of-utterances")
+    assert "mean: causal" in caught.value.remedy
