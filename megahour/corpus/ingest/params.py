@@ -84,8 +84,9 @@ class IngestParams(Params):
     max_clipped: Share = 0.05
     """Largest share of samples at full scale."""
     on_cut_short: Literal["quarantine", "keep"] = "quarantine"
-    """Quarantine or keep what there is of WAV, FLAC, Ogg and MP3 files that end early, as after an interrupted copy,
-    and of WAV files that go on behind the length in their header, as of a recorder stopped between two updates."""
+    """Quarantine or keep what there is of WAV, AIFF, CAF, AU, W64, SPHERE, FLAC, Ogg and MP3 files that end early, as
+    after an interrupted copy, and of WAV files that go on behind the length in their header, as of a recorder stopped
+    between two updates."""
     shard_mb: float = Field(256.0, gt=0)
     """Megabytes of media per task. Smaller tasks spread better over workers, larger ones write fewer files."""
     shard_rows: int = Field(16, ge=1)

@@ -27,6 +27,7 @@ from megahour.corpus.media.containers import (
     sniff,
     zeros_before_mpeg,
 )
+from megahour.corpus.media.early_ends import check_early_end
 from megahour.corpus.media.soundfiles import DecodeError, Float32, SoundFileReader, SoundReader, Watched
 
 FULL_SCALE = 32768.0
@@ -138,7 +139,9 @@ class Decoder:
         self._size = byte_size(file)
         if self._size > self.limits.max_bytes:
             raise BadRecord("too-large", f"{self._size} bytes, the limit max_bytes is {self.limits.max_bytes}")
-        unfinished = check_container(file, self._size, cut_short=self.limits.cut_short)
+        unfinished = check_container(file, self._size, cut_short=self.limits.cut_short) or check_early_end(
+            file, self._size, cut_short=self.limits.cut_short
+        )
         kind = sniff(file)
         self._file = Watched(file, unfinished, zeros_before_mpeg(file))
         self._file.seek(0)

@@ -56,7 +56,7 @@ def check_container(file: BinaryIO, size: int, *, cut_short: bool = False) -> Un
 
     Returns how to read a WAV file to its end whose header declares no samples although it has some: the recorder was
     interrupted. With `cut_short`, also one whose header declares more than there is, or fewer, as of a recorder that
-    mends it from time to time, and an Ogg file without its last page. None: as it is.
+    mends it from time to time, a SPHERE file that is cut, and an Ogg file without its last page. None: as it is.
     """
     unfinished = None
     if size == 0:
@@ -68,7 +68,7 @@ def check_container(file: BinaryIO, size: int, *, cut_short: bool = False) -> Un
     elif magic[:4] == b"OggS":
         unfinished = _check_ogg(file, size, cut_short)
     elif magic[:7] == b"NIST_1A":
-        _check_sphere(file, size)
+        unfinished = _check_sphere(file, size, cut_short)
     elif magic[:4] == b"RIFF" and magic[8:12] == b"AVI ":
         if (end := struct.unpack("<I", magic[4:8])[0] + 8) > size:
             raise BadRecord(
@@ -196,6 +196,8 @@ def _check_wave(file: BinaryIO, size: int, magic: bytes, cut_short: bool) -> Unf
             if data_bytes_64 is None:
                 return None  # a stream of unknown length: the recording is all that is there
             length = data_bytes_64
+            if cut_short and length > (left := size - position - 8) > 0:
+                return Unfinished(f"the file ends early, after {left} of {length} bytes of samples")
         if name == b"data" and data_bytes_64 is None and (left := size - position - 8) > 0:
             if length == 0 and not _only_chunks(file, position + 8, size):
                 what = f"the header declares no samples, but {left} bytes follow: the recorder was interrupted"
@@ -237,7 +239,7 @@ def _only_chunks(file: BinaryIO, position: int, size: int) -> bool:
     return True  # samples do not look like 100,000 chunks in a row
 
 
-def _check_sphere(file: BinaryIO, size: int) -> None:
+def _check_sphere(file: BinaryIO, size: int, cut_short: bool) -> Unfinished | None:
     """Check a NIST SPHERE file: its text header of `name -i value` lines gives the size of the samples after it."""
     file.seek(0)
     header = file.read(1024).decode("latin-1")
@@ -246,7 +248,10 @@ def _check_sphere(file: BinaryIO, size: int) -> None:
     declared = 1024 + counts[0] * counts[1] * counts[2]
     is_packed = "shorten" in header
     if declared > size and not is_packed:
+        if cut_short and size > 1024:
+            return Unfinished(f"the file ends early, after {size} of {declared} bytes")
         raise BadRecord("truncated-audio", f"{declared} bytes declared, but the file has {size}")
+    return None
 
 
 def _check_ogg(file: BinaryIO, size: int, cut_short: bool) -> Unfinished | None:

@@ -61,11 +61,12 @@ class Watched:
 
     Callbacks of libsndfile and FFmpeg cannot raise: without it, a network failure would look like the end of the file.
 
-    unfinished: its header is read with the length that it should have. start: where the decoder's file begins.
+    unfinished: how it ends early; its header is read with the length that it should have. start: where the decoder's
+    file begins.
     """
 
     def __init__(self, file: BinaryIO, unfinished: Unfinished | None = None, start: int = 0) -> None:
-        self._inner, self._unfinished, self._start = file, unfinished, start
+        self._inner, self._start, self.unfinished = file, start, unfinished
         self.read_to = 0
         self.error: Exception | None = None
 
@@ -83,8 +84,8 @@ class Watched:
     def read(self, size: int = -1) -> bytes:
         try:
             data = self._inner.read(size)
-            if self._unfinished:
-                data = self._unfinished.mended(data, self._inner.tell() - len(data))
+            if self.unfinished:
+                data = self.unfinished.mended(data, self._inner.tell() - len(data))
             self.read_to = self._inner.tell()
         except Exception as error:
             self.error = error
@@ -122,7 +123,7 @@ class SoundFileReader:
         self.declared: int | None = sound.frames
         self.slack = _SLACK_FRAMES.get(sound.format, 0)
         for declared, actual in _CORRECTED.findall(sound.extra_info if sound.format != "WAV" else ""):
-            if int(declared) > int(actual):
+            if int(declared) > int(actual) and not file.unfinished:
                 raise BadRecord("truncated-audio", f"only {actual} of {declared} bytes")
         self._buffer: Float32 = np.empty((BLOCK_FRAMES, self.channels), np.float32)
 

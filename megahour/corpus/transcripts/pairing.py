@@ -20,11 +20,11 @@ from megahour.corpus.transcripts.read import TIMED_SUFFIXES
 Pairing = Literal["name", "folder"]
 
 MEDIA = (
-    ".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aif", ".aiff", ".au", ".w64", ".sph", ".caf", ".m4a", ".m4b",
-    ".mp4", ".m4v", ".mov", ".aac", ".webm", ".mkv", ".mka", ".avi", ".wma", ".wmv", ".asf", ".amr", ".ac3", ".3gp",
-    ".ts", ".mpg", ".mpeg", ".flv", ".ogv",
+    ".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".mp2", ".mpga", ".aif", ".aiff", ".aifc", ".au", ".w64", ".sph",
+    ".caf", ".m4a", ".m4b", ".mp4", ".m4v", ".mov", ".aac", ".webm", ".mkv", ".mka", ".avi", ".wma", ".wmv", ".asf",
+    ".amr", ".ac3", ".3gp", ".weba", ".ts", ".mpg", ".mpeg", ".flv", ".ogv",
 )  # fmt: skip
-LOSSLESS = (".wav", ".flac", ".aif", ".aiff", ".au", ".w64", ".caf", ".sph")
+LOSSLESS = (".wav", ".flac", ".aif", ".aiff", ".aifc", ".au", ".w64", ".caf", ".sph")
 INFO = ".json"
 OF_PAGE = "info"  # before `INFO`; no language tag, as these have two or three letters
 MAX_CANDIDATES = 16  # maximum per media file; aligning each costs time

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_media import encode, murmur, put
+from made_tracks import track
 
 from megahour.core.errors import ConfigError
 from megahour.core.schemas import CUES, RECORDINGS
@@ -421,3 +422,16 @@ def test_an_unusable_transcript_leaves_its_place_to_its_next_form(tmp_path: Path
     assert out.summary["not_read"] == {".lab": 1, ".txt": 1}
     unread = [("broken.txt", ".txt"), ("empty.lab", ".lab")]  # broken.txt was looked at, in vain
     assert [(row["source"], row["kind"]) for row in rows(out, ".not_read.parquet")] == unread
+
+
+def test_mpeg_layer_two_and_compressed_aiff_are_audio(tmp_path: Path, engine: LocalEngine) -> None:
+    """Broadcasters archive in .mp2."""
+    put(tmp_path / "in", "radio.mp2", track(murmur(3, 48_000), "mp2", "mp2"))
+    put(tmp_path / "in", "old.AIFC", encode(murmur(2), kind="AIFF", subtype="ULAW"))
+    for name in ("radio.txt", "old.txt"):
+        put(tmp_path / "in", name, "Good evening.")
+    out = ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), licence="CC0-1.0")
+    assert sorted((row["name"], round(row["samples"] / 16_000, 1)) for row in rows(out)) == [
+        ("old", 2.0),
+        ("radio", 3.0),
+    ]

@@ -155,6 +155,45 @@ def test_a_wav_shorter_than_its_header_says_is_read_if_asked(riff: int) -> None:
     assert reason_of(data) in ("truncated-audio", "header-lies")
 
 
+UNPACKED = ["CAF", "AIFF", "AU", "W64", "RF64", "NIST"]
+
+
+@pytest.mark.parametrize("kind", UNPACKED)
+@pytest.mark.parametrize("share", [0.3, 0.99])
+def test_other_files_of_plain_samples_that_were_cut_are_read_if_asked(kind: str, share: float) -> None:
+    """Of a CAF file, FFmpeg took what was there for the whole."""
+    samples = murmur(5)
+    data = encode(samples, kind=kind)
+    header = len(data) - 2 * len(samples)
+    left = int(share * len(data)) // 2 * 2
+    assert reason_of(data[:left]) == "truncated-audio"
+    decoder = Decoder(io.BytesIO(data[:left]), 16_000, limits=AudioLimits(cut_short=True))
+    assert np.array_equal(np.concatenate(list(decoder.blocks()))[:, 0], samples[: (left - header) // 2])
+    (remark,) = decoder.stats.remarks
+    assert remark.startswith("the file ends early, after ")
+    assert "bytes of samples" in remark or kind == "NIST"
+    assert reason_of(data[:header], cut_short=True) in ("truncated-audio", "unreadable-audio")
+
+
+def test_an_aiff_cut_behind_its_samples_loses_none() -> None:
+    samples = murmur(5)
+    whole = encode(samples, kind="AIFF")
+    data = whole[:4] + struct.pack(">I", len(whole) + 100) + whole[8:] + b"ID3 " + struct.pack(">I", 100) + bytes(20)
+    assert reason_of(data) == "truncated-audio"
+    decoder = Decoder(io.BytesIO(data), 16_000, limits=AudioLimits(cut_short=True))
+    assert np.array_equal(np.concatenate(list(decoder.blocks()))[:, 0], samples)
+    assert decoder.stats.remarks[0].endswith(f"after {len(data)} of {len(whole) + 108} bytes, behind its samples")
+
+
+@pytest.mark.parametrize(("kind", "at", "unknown"), [("CAF", 4084, b"\xff" * 8), ("AU", 8, b"\xff" * 4)])
+def test_a_stream_of_unknown_length_is_whole(kind: str, at: int, unknown: bytes) -> None:
+    """Recorders that cannot seek back write -1 for the number of bytes."""
+    samples = murmur(5)
+    data = encode(samples, kind=kind)
+    stream = data[:at] + unknown + data[at + len(unknown) :]
+    assert np.array_equal(decode(io.BytesIO(stream), 16_000)[:, 0], samples)
+
+
 def test_a_wav_longer_than_its_header_says_is_read_if_asked() -> None:
     """Recorders that mend the header every few seconds leave the last ones behind its length."""
     samples = murmur(5)

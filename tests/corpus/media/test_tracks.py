@@ -31,6 +31,7 @@ TRACKS = [
     ("mpegts", "aac"),
     ("flv", "aac"),
     ("ac3", "ac3"),
+    ("mp2", "mp2"),
 ]
 SIZED = [("ipod", "aac"), ("mov", "aac"), ("webm", "libopus"), ("matroska", "flac"), ("avi", "mp3")]
 
