@@ -96,6 +96,7 @@ TRANSCRIPTS = [
     *((".eaf", ELAN.encode()), (".stm", STM.encode()), (".smi", SAMI.encode()), (".lrc", LRC.encode())),
     (".tsv", b"start\tend\ttext\n0\t100\tHello\n100\t200\tthere.\n"),
     (".sbv", b"0:00:00.000,0:00:00.100\nHello\n\n0:00:00.100,0:00:00.200\nthere.\n"),
+    (".sub", b"{1}{1}25.000\n{0}{2}{y:i}Hello|there.\n{3}{}Bye.\n"),
     (".lab", b"0 100000 sil\n100000 200000 ah\nor words\n"),
     *((".srt", SRT.encode()), (".vtt", VTT.encode()), (".txt", TXT.encode()), (".txt", TXT.encode("utf-16"))),
     (".srt", SRT.replace("\n", "\r\n").encode("utf-8-sig")),

@@ -18,6 +18,7 @@ from megahour.corpus.transcripts.pairing import INFO, MEDIA, composed, language_
 from megahour.corpus.transcripts.read import MAX_BYTES
 from megahour.corpus.transcripts.read import SUFFIXES as TRANSCRIPTS
 
+PICTURES = b"\0\0\x01\xba"  # of a DVD: VobSub's .sub
 MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 
@@ -69,13 +70,14 @@ class TranscriptSources:
 
 
 def _beside(item: Item, number: int) -> RawTranscript | None:
-    """The transcript of that number beside an item, with its other forms; None if it has no text."""
-    path, data = item.transcripts[number].path, item.transcripts[number].read(MAX_BYTES)
-    stem, suffix = split_suffix(path)
-    if suffix == INFO and not _is_transcript(data):
-        return None
-    others = tuple(other for other in item.others if split_suffix(other.path)[0] == stem)
-    return RawTranscript(data, suffix, language_tag(path), others, path)
+    """The transcript of that number beside an item, with its other forms; None if none of them has text."""
+    stem = split_suffix(item.transcripts[number].path)[0]
+    forms = [item.transcripts[number], *(other for other in item.others if split_suffix(other.path)[0] == stem)]
+    for n, form in enumerate(forms, 1):
+        data, suffix = form.read(MAX_BYTES), split_suffix(form.path)[1]
+        if not data.startswith(PICTURES) and (suffix != INFO or _is_transcript(data)):
+            return RawTranscript(data, suffix, language_tag(form.path), tuple(forms[n:]), form.path)
+    return None
 
 
 def _names(item: Item) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import re
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.text.markup import spoken_text, view
@@ -14,6 +15,7 @@ ROLLING_SHARE = 0.5  # captions roll if at least this share of cues begin with t
 OVERLAP_WORDS = 3  # fewer repeated words count as chance, unless they make up one of the cues
 NEIGHBOURS = 10  # cues on each side that decide whether captions roll
 MIN_SCROLLS = 2
+FEWEST_BEFORE = 2  # cues before midnight; one alone is a title with a time that means nothing
 MAX_SHOWN = 200  # maximum number of words that the next cue may repeat
 _SHOWN = re.compile(r"\S+")
 
@@ -75,6 +77,28 @@ def _longest_non_decreasing(values: list[int]) -> list[int]:
 def untimed(cues: list[Cue]) -> list[Cue]:
     """The cues in the same order, without times."""
     return [replace(cue, start_samples=-1, end_samples=-1) for cue in cues]
+
+
+def past_midnight(cues: list[Cue], rate_hz: int) -> list[Cue]:
+    """Add a day to the times behind midnight, if a clock of the day goes on from 23:59 (or 24:00) to 00:00."""
+    timed = [number for number, cue in enumerate(cues) if cue.start_samples >= 0]
+    hour = 3600 * rate_hz
+    falls = [b for a, b in pairwise(timed) if cues[a].start_samples >= 23 * hour and cues[b].start_samples < hour]
+    if len(falls) != 1 or timed.index(falls[0]) < FEWEST_BEFORE:
+        return cues
+    halves = [(number >= falls[0], cues[number].start_samples < 12 * hour) for number in timed]
+    if any(is_behind != is_early for is_behind, is_early in halves):
+        return cues
+    return [
+        replace(cue, start_samples=cue.start_samples + 24 * hour, end_samples=_later(cue.end_samples, 24 * hour))
+        if number >= falls[0] and cue.start_samples >= 0
+        else cue
+        for number, cue in enumerate(cues)
+    ]
+
+
+def _later(samples: int, by: int) -> int:
+    return samples + by if samples >= 0 else -1
 
 
 def put_back(cues: list[Cue], reach_samples: int) -> list[Cue]:

@@ -1,7 +1,7 @@
 """Read transcript files as cues, as found in the wild.
 
 SRT and SBV have no standard; WebVTT: W3C Candidate Recommendation of 4 April 2019, sections 4 and 6. One reader serves
-them: the text between two timing lines belongs to the first of them. For other formats see `json_cues`,
+them: the text between two timing lines belongs to the first of them. For other formats see `json_cues`, `line_forms`,
 `subtitle_forms` and `word_tiers`.
 """
 
@@ -16,19 +16,21 @@ from typing import Any
 from megahour.core.errors import BadRecord
 from megahour.corpus.text.markup import spoken_text, view, without_code
 from megahour.corpus.text.speaker_labels import leading_name, named_labels
-from megahour.corpus.transcripts.cues import Cue, check_order, put_back, strip_rolling, untimed, without_copies
+from megahour.corpus.transcripts.cues import (
+    Cue,
+    check_order,
+    past_midnight,
+    put_back,
+    strip_rolling,
+    untimed,
+    without_copies,
+)
 from megahour.corpus.transcripts.encodings import decode_text
 from megahour.corpus.transcripts.json_cues import MAX_HOURS, json_cues, timed_cue
 from megahour.corpus.transcripts.json_words import Said
+from megahour.corpus.transcripts.line_forms import clocked_said, frames_said, lyrics_said
 from megahour.corpus.transcripts.sentences import in_sentences
-from megahour.corpus.transcripts.subtitle_forms import (
-    ass_said,
-    clocked_said,
-    lyrics_said,
-    sami_said,
-    table_said,
-    ttml_said,
-)
+from megahour.corpus.transcripts.subtitle_forms import ass_said, sami_said, table_said, ttml_said
 from megahour.corpus.transcripts.word_tiers import ctm_said, elan_said, stm_said, textgrid_said
 
 _CHEVRONS = re.compile(r"(?<=\S)\s(?=>>+\s)")  # change to an unnamed speaker
@@ -83,8 +85,8 @@ def _turns(cue: Cue, parts: list[tuple[str, str]]) -> list[Cue]:
 MAX_BYTES = 64 << 20
 # In order of preference. Aligners write unknown words as such into a .textgrid or .ctm, so texts come before these.
 SUFFIXES = (
-    ".srt", ".vtt", ".json3", ".ttml", ".dfxp", ".sbv", ".ass", ".ssa", ".smi", ".sami", ".lrc", ".tsv", ".stm", ".eaf",
-    ".txt", ".lab", ".textgrid", ".ctm", ".json",
+    ".srt", ".vtt", ".json3", ".ttml", ".dfxp", ".sbv", ".sub", ".ass", ".ssa", ".smi", ".sami", ".lrc", ".tsv", ".stm",
+    ".eaf", ".txt", ".lab", ".textgrid", ".ctm", ".json",
 )  # fmt: skip
 TIMED_SUFFIXES = (".srt", ".vtt", ".sbv")
 PLAIN_SUFFIXES = (".txt", ".lab")  # .lab is the Montreal Forced Aligner's
@@ -128,8 +130,8 @@ def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "
     text = decode_text(data, language)
     if suffix in (".json", ".json3"):  # .json3 is YouTube's
         cues = json_cues(text, rate_hz)
-    elif suffix in (".smi", ".sami"):
-        cues = [timed_cue(each, rate_hz) for each in sami_said(text, language)]
+    elif in_language := _OF_LANGUAGE.get(suffix):
+        cues = [timed_cue(each, rate_hz) for each in in_language(text, language)]
     elif read := _SAID.get(suffix):
         cues = [timed_cue(each, rate_hz) for each in read(text)]
     elif suffix in PLAIN_SUFFIXES:
@@ -141,7 +143,10 @@ def read_transcript(data: bytes, suffix: str, rate_hz: int, *, language: str = "
             or _clocked(text, rate_hz)
             or [Cue(-1, -1, paragraph) for paragraph in _paragraphs(_unranged(text))]
         )
+    elif suffix == ".sub" and (frames := frames_said(text)):
+        return tidy([timed_cue(each, rate_hz) for each in frames], rate_hz)
     else:
+        text = text.replace("[br]", "\n") if suffix == ".sub" else text  # SubViewer's
         cues = list(_timed_cues(text, rate_hz, is_vtt=suffix == ".vtt"))
     absurd = sum(cue.start_samples < 0 for cue in cues)
     if suffix in TIMED_SUFFIXES and absurd > len(cues) / 2:
@@ -178,10 +183,10 @@ def _clocked(text: str, rate_hz: int) -> list[Cue]:
     return cues
 
 
+_OF_LANGUAGE = {".smi": sami_said, ".sami": sami_said, ".lrc": lyrics_said}
 _SAID = {
     **dict.fromkeys((".ttml", ".dfxp"), ttml_said),
     **dict.fromkeys((".ass", ".ssa"), ass_said),
-    ".lrc": lyrics_said,
     ".textgrid": textgrid_said,
     ".eaf": elan_said,
     ".stm": stm_said,
@@ -205,7 +210,7 @@ def tidy(found: list[Cue], rate_hz: int) -> Transcript:
 
     Cues that name several speakers are split at the names.
     """
-    spoken = [cue for cue in found if spoken_text(cue.raw)]
+    spoken = [cue for cue in past_midnight(found, rate_hz) if spoken_text(cue.raw)]
     if not spoken:
         raise BadRecord("empty-transcript", f"none of the {len(found)} cues has words to speak")
     single = without_copies(spoken)

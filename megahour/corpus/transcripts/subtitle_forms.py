@@ -1,10 +1,8 @@
-"""Read cues of TTML, Advanced SubStation Alpha (ASS), SAMI, LRC, and tables of start, end and text.
+"""Read cues of TTML, Advanced SubStation Alpha (ASS), SAMI, and tables of start, end and text.
 
 TTML: W3C Recommendation "Timed Text Markup Language 2", sections 8.1 (content) and 12.3 (times). ASS has no standard:
 fields are in the order of its `Format` line, the text last. Tables are Whisper's ``.tsv`` (milliseconds, with a
 heading) and the labels that Audacity exports (seconds, without one). SAMI: Microsoft, "Understanding SAMI 1.0" (2001).
-Plain texts may have clocks before their lines, as interviews, lyrics (LRC) and transcripts copied from video pages
-have.
 """
 
 from __future__ import annotations
@@ -26,11 +24,8 @@ _TABLE_ROW = re.compile(r"\s*(\d{1,12}(?:\.\d+)?)\t(\d{1,12}(?:\.\d+)?)\t(.*)")
 _CLOCK = re.compile(r"(\d{1,4}):(\d\d):(\d\d)(\.\d+|:\d+(?:\.\d+)?)?")
 _OFFSET = re.compile(r"(\d{1,15}(?:\.\d+)?)(h|ms|m|s|f|t)")
 _DRAWING = re.compile(r"\{[^}]*\\p[1-9]")
-_PLACE = r"(?:(\d{1,2}):)?(\d{1,3}):([0-5]\d)(?:[.,](\d{1,3}))?"
-_LEADING_CLOCK = re.compile(  # a start and an end in brackets are what Whisper prints
-    rf"\s*(?:[\[(]{_PLACE}\s*[-–—]+>?\s*{_PLACE}[\])]|[\[(]?{_PLACE}[\])]?):?(?:\s+[-–—]\s+|\s+|$)(.*)"
-)
 _SYNC = re.compile(r"<sync\b[^<>]*?\bstart\s*=\s*[\"']?(-?\d{1,12})[^<>]*>", re.IGNORECASE)
+_SYNC_END = re.compile(r"\bend\s*=\s*[\"']?(\d{1,12})", re.IGNORECASE)
 _PARAGRAPH = re.compile(r"<p\b([^<>]*)>", re.IGNORECASE)
 _CLASS = re.compile(r"\bclass\s*=\s*[\"']?([^\s\"'>]+)", re.IGNORECASE)
 _CLASS_LANGUAGE = re.compile(r"\.([\w-]+)\s*\{[^{}]*\blang\s*:\s*[\"']?([A-Za-z]{2,3})", re.IGNORECASE)
@@ -38,14 +33,6 @@ _IS_NAME = re.compile(r"\bid\s*=\s*[\"']?source\b", re.IGNORECASE)
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _STYLE_END = re.compile(r"</style\s*>", re.IGNORECASE)
 _SPACE = re.compile(r"&nbsp;?", re.IGNORECASE)
-_LYRIC_PLACE = r"(?:(\d{1,2}):(?=\d+:\d+\.))?(\d{1,3}):([0-5]?\d)(?:[.:](\d{1,3}))?"  # hours only before a fraction
-_LYRIC = re.compile(rf"((?:\[{_LYRIC_PLACE}\]\s*)+)(.*)")
-_LYRIC_CLOCK = re.compile(rf"[\[<]{_LYRIC_PLACE}[\]>]")
-_LYRIC_OFFSET = re.compile(r"\[offset:\s*([+-]?\d{1,9})\s*\]", re.IGNORECASE)
-CLOCKED_SHARE = 0.5  # of a file's lines, above which its clocks are times and no part of its sentences
-FEWEST_CLOCKS = 3
-MOST_UNCLOCKED = 2  # lines of a heading
-LATEST_S = 300.0  # first clock of a transcript; later ones are times of day
 
 
 def ttml_said(text: str) -> list[Said]:
@@ -155,13 +142,14 @@ def ass_said(text: str) -> list[Said]:
 
 
 def sami_said(text: str, language: str) -> list[Said]:
-    """Cues of a SAMI file, each until the next one. Of several classes, the one whose style names `language` counts,
-    else the one with most cues. A paragraph with the ID `Source` names the speaker of those that follow it.
+    """Cues of a SAMI file, each until its `End` or the next one. Of several classes, the one whose style names
+    `language` counts, else the one with most cues. A paragraph with the ID `Source` names the speaker of those that
+    follow it.
 
     Raises BadRecord (``unreadable-transcript``): no cue in it.
 
     >>> sami_said("<SYNC Start=500><P Class=ENCC>Hello<br>there.<SYNC Start=900><P>&nbsp;", "en")[0]
-    Said(start_s=0.5, end_s=0.9, text='Hello\\nthere.', speaker='', joined=False)
+    Said(start_s=0.5, end_s=0.9, text='Hello\\nthere.', speaker='', joined=False, channel='')
     """
     body = _without_comments(_STYLE_END.split(text, 1)[-1])  # styles lie in a comment
     marks = list(_SYNC.finditer(body))
@@ -170,6 +158,7 @@ def sami_said(text: str, language: str) -> list[Said]:
     spoken: dict[str, list[Said]] = {}  # by class; a paragraph without one has that of the last
     name = ""
     for mark, end in zip(marks, [*(mark.start() for mark in marks[1:]), len(body)], strict=True):
+        last_s = int(found[1]) / 1000 if (found := _SYNC_END.search(mark[0])) else math.nan
         head, *rest = _PARAGRAPH.split(body[mark.end() : end])
         speaker = ""
         for attributes, written in zip(rest[::2], rest[1::2], strict=True) if rest else [("", head)]:
@@ -178,14 +167,14 @@ def sami_said(text: str, language: str) -> list[Said]:
             if _IS_NAME.search(attributes):
                 speaker = "" if said.startswith("<") else said
             else:
-                spoken.setdefault(name, []).append(Said(int(mark[1]) / 1000, math.nan, said, speaker))
+                spoken.setdefault(name, []).append(Said(int(mark[1]) / 1000, last_s, said, speaker))
     of_language = {name.lower() for name, spelled in _CLASS_LANGUAGE.findall(text) if spelled.lower() == language}
     cues = spoken[max(spoken, key=lambda each: (each in of_language, len(spoken[each])))] if spoken else []
     next_s = later_s = math.nan  # starts of the cue behind this one, and of the first behind it that is later
     for n in reversed(range(len(cues))):
         later_s = later_s if cues[n].start_s == next_s else next_s
         next_s = cues[n].start_s
-        cues[n] = cues[n]._replace(end_s=later_s)
+        cues[n] = cues[n]._replace(end_s=later_s) if math.isnan(cues[n].end_s) else cues[n]
     return cues
 
 
@@ -198,36 +187,13 @@ def _without_comments(text: str) -> str:
     return "".join([*parts, text[at:]])
 
 
-def lyrics_said(text: str) -> list[Said]:
-    """Cues of an LRC file, by start. Lines with several clocks are sung several times; an empty one ends the line
-    before. Clocks of words and tags such as `[ar:…]` are left out; `[offset:500]` shows all lines half a second sooner.
-
-    Raises BadRecord (``unreadable-transcript``): no line with a clock.
-
-    >>> lyrics_said("[ar:Ann]\\n[00:01.50]Hello <00:01.80>there.\\n[00:03.00]")[0]
-    Said(start_s=1.5, end_s=3.0, text='Hello there.', speaker='', joined=False)
-    """
-    lines = [(found[1], found[6]) for found in map(_LYRIC.fullmatch, map(str.strip, text.split("\n"))) if found]
-    if not lines:
-        raise BadRecord("unreadable-transcript", "no line with a clock, as in [00:12.50]")
-    sooner = int(found[1]) / 1000 if (found := _LYRIC_OFFSET.search(text)) else 0.0
-    cues = [
-        (max(0.0, _place(*clock) - sooner), " ".join(_LYRIC_CLOCK.sub(" ", said).split()))
-        for clocks, said in lines
-        for clock in _LYRIC_CLOCK.findall(clocks)
-    ]
-    cues.sort(key=lambda cue: cue[0])
-    ends = [start if not said else math.nan for start, said in cues[1:]] + [math.nan]
-    return [Said(start, end, said) for (start, said), end in zip(cues, ends, strict=True)]
-
-
 def table_said(text: str) -> list[Said]:
     """Cues of lines ``start TAB end TAB text``; none if one of the lines has another form.
 
     Lines that begin with a backslash are Audacity's: the frequencies of the label before.
 
     >>> table_said("0.5\\t1.25\\tHello there.")
-    [Said(start_s=0.5, end_s=1.25, text='Hello there.', speaker='', joined=False)]
+    [Said(start_s=0.5, end_s=1.25, text='Hello there.', speaker='', joined=False, channel='')]
     """
     lines = [line for line in text.split("\n") if line.strip() and not line.startswith("\\\t")]
     headed = bool(lines) and lines[0].strip().lower().split("\t") == TABLE_HEADING
@@ -237,43 +203,3 @@ def table_said(text: str) -> list[Said]:
         return []
     per_second = 1000 if headed and all("." not in start + end for start, end, _ in found) else 1
     return [Said(float(start) / per_second, float(end) / per_second, said) for start, end, said in found]
-
-
-def clocked_said(text: str) -> list[Said]:
-    """Cues of lines that begin with a clock ("0:05 Hello", "[00:00:05.2] Hello", or the clock on a line of its own) or
-    two ("[00:05.200 --> 00:07.100] Hello").
-
-    None, as the clocks are then spoken, unless they are on most lines, counting a bare clock and the line below it as
-    one, begin in the first minutes and never fall. Lines without a clock belong to the cue before them.
-
-    >>> clocked_said("0:00 Hello.\\n0:02 How are you?\\n0:04 Bye.")[1]
-    Said(start_s=2.0, end_s=nan, text='How are you?', speaker='', joined=False)
-    """
-    lines = [line.strip() for line in text.split("\n") if line.strip()]
-    found = [_LEADING_CLOCK.fullmatch(line) for line in lines]
-    starts = [_seconds(match)[0] for match in found if match]
-    bare = sum(bool(match and not match[13]) for match in found)
-    heading = next((n for n, match in enumerate(found) if match), len(found))
-    if len(starts) < FEWEST_CLOCKS or len(starts) <= CLOCKED_SHARE * (len(lines) - bare) or heading > MOST_UNCLOCKED:
-        return []
-    if starts[0] > LATEST_S or starts[0] == starts[-1] or sorted(starts) != starts:
-        return []
-    said = [Said(math.nan, math.nan, "\n".join(lines[:heading]))] if heading else []
-    for line, match in zip(lines[heading:], found[heading:], strict=True):
-        if match:
-            said.append(Said(*_seconds(match), match[13]))
-        else:
-            said[-1] = said[-1]._replace(text=f"{said[-1].text}\n{line}".strip())
-    return said
-
-
-def _seconds(match: re.Match[str]) -> tuple[float, float]:
-    """Start and end of a line's clocks; NaN if it has only one."""
-    groups = match.groups()
-    return _place(*(groups[:4] if groups[1] else groups[8:12])), _place(*groups[4:8])
-
-
-def _place(hours: str | None, minutes: str | None, seconds: str | None, fraction: str | None) -> float:
-    if minutes is None or seconds is None:
-        return math.nan
-    return int(hours or 0) * 3600 + int(minutes) * 60 + int(seconds) + float(f"0.{fraction or 0}")

@@ -46,10 +46,11 @@ _TOKEN = re.compile(r'"([^"]*(?:""[^"]*)*)"|(?:^|(?<=\s))(?:(-?\d+(?:\.\d*)?(?:[
 
 
 class Tier(NamedTuple):
-    """An interval tier: its name, and its intervals with a text, times in seconds."""
+    """An interval tier: its name, its intervals with a text, times in seconds, and its speaker if that is named."""
 
     name: str
     intervals: list[Said]
+    participant: str = ""
 
     @property
     def kind(self) -> str:
@@ -58,7 +59,9 @@ class Tier(NamedTuple):
 
     @property
     def speaker(self) -> str:
-        """The first part of a name of two, or a name that is no kind of tier."""
+        """The participant, the first part of a name of two, or a name that is no kind of tier."""
+        if self.participant:
+            return self.participant
         known = self.kind in SENTENCES | WORDS | OTHERS
         return self.name.rpartition(" - ")[0].strip() if known else self.name.strip()
 
@@ -81,7 +84,8 @@ def _of_tiers(every: list[Tier]) -> list[Said]:
         said = [cue for tier in chosen for cue in sentences(_words(tier))]
     else:
         named = len(tiers) > 1  # a single tier may have any name
-        said = [cue._replace(speaker=tier.speaker if named else "") for tier in tiers for cue in tier.intervals]
+        speakers = [tier.speaker if named else tier.participant for tier in tiers]
+        said = [cue._replace(speaker=who) for who, tier in zip(speakers, tiers, strict=True) for cue in tier.intervals]
     return _in_time(said)
 
 
@@ -132,13 +136,13 @@ def elan_said(text: str) -> list[Said]:
     for tier in root.iterfind("TIER"):  # no deeper ones: each would repeat the annotations of those within
         kind, at, speaker = tier.get("TIER_ID", "").partition("@")  # tx@Ann, as Toolbox and many corpora name them
         known = at or kind.strip().lower() in SENTENCES | WORDS | OTHERS
-        name = f"{tier.get('PARTICIPANT') or speaker} - {kind}" if known else tier.get("PARTICIPANT") or kind
+        name = f"{speaker} - {kind}" if known else kind
         intervals = [
             Said(*_span_of(each.get("ANNOTATION_ID", ""), spans, above), said)
             for each in tier.iterfind("ANNOTATION/*")
             if (said := (each.findtext("ANNOTATION_VALUE") or "").strip())
         ]
-        found = Tier(name, _in_time(intervals))
+        found = Tier(name, _in_time(intervals), tier.get("PARTICIPANT", "").strip())
         if intervals and (not tier.get("PARENT_REF") or found.kind in SENTENCES):
             tiers.append(found)
     return _of_tiers(tiers)

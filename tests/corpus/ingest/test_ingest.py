@@ -435,3 +435,14 @@ def test_mpeg_layer_two_and_compressed_aiff_are_audio(tmp_path: Path, engine: Lo
         ("old", 2.0),
         ("radio", 3.0),
     ]
+
+
+def test_subtitles_as_pictures_are_no_transcript(tmp_path: Path, engine: LocalEngine) -> None:
+    """VobSub's .sub, which lies beside many films, does not hide a text."""
+    for name in "ab":
+        put(tmp_path / "in", f"{name}.wav", encode(murmur(2, seed=ord(name))))
+        put(tmp_path / "in", f"{name}.sub", b"\0\0\x01\xba" + bytes(100))
+    put(tmp_path / "in", "b.txt", "Good evening.")
+    out = ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), licence="CC0-1.0")
+    assert [row["name"] for row in rows(out)] == ["b"]
+    assert out.manifest.counts.dropped == {"no-transcript": 1}

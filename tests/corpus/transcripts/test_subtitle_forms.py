@@ -246,3 +246,87 @@ def test_lyrics_of_an_hour() -> None:
         Cue(3_723_500, -1, "Two."),
     ]
     assert cues("[00:12:50]One.\n", ".lrc") == [Cue(12_500, -1, "One.")]  # hundredths behind a colon
+
+
+def test_a_sami_cue_ends_where_it_says() -> None:
+    text = '<SYNC Start=1000 End=2000><P>One.<SYNC Start=3000><P>Two.<SYNC End="9000" Start="5000"><P>Three.'
+    assert [(cue.start_samples, cue.end_samples) for cue in cues(text, ".smi")] == [
+        (1000, 2000),
+        (3000, 5000),
+        (5000, 9000),
+    ]
+
+
+CHINESE = ["你好，世界", "我们今天去公园散步", "再见，我的老朋友", "明天太阳还会升起来"]
+ENGLISH = ["Hello, world", "Today we go for a walk", "Goodbye, my old friend", "Tomorrow the sun will rise again"]
+FRENCH = ["Bonjour, tout le monde", "Aujourd'hui nous allons nous promener", "Adieu, mon vieil ami", "Demain, encore"]
+Lines = list[str]
+
+
+@pytest.mark.parametrize("in_blocks", [False, True])
+@pytest.mark.parametrize(
+    ("sung", "language", "kept"),
+    [
+        (CHINESE, "zh", CHINESE),
+        (CHINESE, "en", ENGLISH),
+        (FRENCH, "en", ENGLISH),
+        (FRENCH, "fr", FRENCH),
+        (CHINESE, "und", None),
+        (CHINESE, "ar", None),
+    ],
+)
+def test_lyrics_with_translations(in_blocks: bool, sung: Lines, language: str, kept: Lines | None) -> None:
+    """Two lines at one time; where the language does not tell which of them is sung, both stay."""
+    songs = [[f"[00:0{n}.00]{line}" for n, line in enumerate(lines)] for lines in (sung, ENGLISH)]
+    pairs = [line for pair in zip(*songs, strict=True) for line in pair]
+    text = "\n".join(songs[0] + songs[1] if in_blocks else pairs)
+    found = [cue.raw for cue in read_transcript(text.encode(), ".lrc", 1000, language=language).cues]
+    assert found == (kept or [line for pair in zip(sung, ENGLISH, strict=True) for line in pair])
+
+
+def test_two_lines_that_are_sung_at_once_stay() -> None:
+    text = "[00:01.00]Hello, world\n[00:01.00]你好，世界\n" + "".join(
+        f"[00:0{n}.00]{line}\n" for n, line in enumerate(ENGLISH[1:], 2)
+    )
+    assert len(cues(text, ".lrc")) == 5
+
+
+MICRODVD = "{0}{0}25.000\n{25}{50}{y:i}Hello|there.\n{75}{}How are you?\n"
+
+
+def test_microdvd_counts_frames() -> None:
+    assert cues(MICRODVD, ".sub") == [Cue(1000, 2000, "Hello\nthere."), Cue(3000, -1, "How are you?")]
+
+
+def test_without_a_frame_rate_the_frames_of_microdvd_are_no_times() -> None:
+    text = MICRODVD.partition("\n")[2]
+    assert cues(text, ".sub") == [Cue(-1, -1, "Hello\nthere."), Cue(-1, -1, "How are you?")]
+    for title in ("Year 1984", "300", "0"):
+        assert cues(f"{{0}}{{9}}{title}\n{text}", ".sub")[0] == Cue(-1, -1, title)
+
+
+def test_subviewers_files_have_the_same_suffix() -> None:
+    text = "[INFORMATION]\n[TITLE]talk\n[SUBTITLE]\n00:00:01.00,00:00:02.50\nHello[br]there.\n"
+    assert cues(text, ".sub") == [Cue(1000, 2500, "Hello\nthere.")]
+
+
+def at(*clocks: str) -> str:
+    return "\n\n".join(f"{clock},000 --> {clock},500\nLine {chr(97 + n)}." for n, clock in enumerate(clocks))
+
+
+def test_a_clock_of_the_day_goes_on_behind_midnight() -> None:
+    text = at("23:59:57", "23:59:59", "00:00:03", "00:00:06")
+    starts = [86_397_000, 86_399_000, 86_403_000, 86_406_000]
+    assert [cue.start_samples for cue in cues(text, ".srt")] == starts
+    assert [cue.end_samples for cue in cues(text, ".srt")] == [start + 500 for start in starts]
+
+
+@pytest.mark.parametrize(
+    "clocks",
+    [
+        ["23:59:59", *(f"00:00:0{n}" for n in range(1, 9))],  # a title
+        ["23:50:00", "23:59:59", *(f"00:0{n}:00" for n in range(1, 9)), "13:00:00"],
+    ],
+)
+def test_other_clocks_that_fall_are_out_of_order(clocks: list[str]) -> None:
+    assert max(cue.start_samples for cue in cues(at(*clocks), ".srt")) < 86_400_000

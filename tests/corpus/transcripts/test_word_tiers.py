@@ -155,3 +155,10 @@ def test_stm_as_scorers_and_ted_lium_write_it() -> None:
     assert cues(text, ".stm") == [Cue(0, 1000, "I gonna it's the", "ann", "1")]
     spaces = " " * 200_000  # a search from each of them would take minutes
     assert cues(f"r 1 ann 0 1 one{spaces}two", ".stm") == [Cue(0, 1000, "one two", "ann", "1")]
+
+
+@pytest.mark.parametrize("name", ["A_Transcription", "default", "utterance", "tx@A"])
+def test_the_participant_of_a_tier_is_its_speaker(name: str) -> None:
+    """Also of the only tier, whatever its name."""
+    tiers = f'<TIER TIER_ID="{name}" PARTICIPANT="Ann Smith">{timed("a1", "ts1", "ts3", "Hi!")}</TIER>'
+    assert cues(elan(tiers), ".eaf") == [Cue(100, 300, "Hi!", "Ann Smith")]
