@@ -23,6 +23,8 @@ OGG_TAIL = 1 << 17  # room for two pages of the maximum size (65,307 bytes)
 MAX_ZEROS = 1 << 20  # that some recorders and damaged copies leave before an MP3's first frame
 MAX_TRAILER = 4096  # padding and tags that some programs leave after the last chunk
 END_OF_STREAM = 0x04
+POINTER = b"version https://git-lfs.github.com/spec/"
+POINTER_REMARK = "only a pointer of Git LFS to the file; get the file with `git lfs pull`"
 
 
 def byte_size(file: BinaryIO) -> int:
@@ -51,8 +53,9 @@ class Unfinished(NamedTuple):
 def check_container(file: BinaryIO, size: int, *, cut_short: bool = False) -> Unfinished | None:
     """Raise BadRecord if `file` (`size` bytes) is empty, truncated, encrypted or declares a wrong length.
 
-    Reasons: ``zero-length-audio``, ``truncated-audio``, ``header-lies``, ``encrypted-audio``. Formats other than WAV,
-    Ogg, SPHERE, AVI, MP4 and Matroska pass: their decoders detect errors. Moves the position to the start.
+    Reasons: ``zero-length-audio``, ``unreadable-audio`` (a pointer of Git LFS), ``truncated-audio``, ``header-lies``,
+    ``encrypted-audio``. Formats other than WAV, Ogg, SPHERE, AVI, MP4 and Matroska pass: their decoders detect errors.
+    Moves the position to the start.
 
     Returns how to read a WAV file to its end whose header declares no samples although it has some: the recorder was
     interrupted. With `cut_short`, also one whose header declares more than there is, or fewer, as of a recorder that
@@ -63,6 +66,8 @@ def check_container(file: BinaryIO, size: int, *, cut_short: bool = False) -> Un
         raise BadRecord("zero-length-audio", "the file is empty")
     file.seek(0)
     magic = file.read(12)
+    if magic == POINTER[:12]:
+        raise BadRecord("unreadable-audio", POINTER_REMARK)
     if magic[:4] in (b"RIFF", b"RF64") and magic[8:12] == b"WAVE":
         unfinished = _check_wave(file, size, magic, cut_short)
     elif magic[:4] == b"OggS":

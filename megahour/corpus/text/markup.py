@@ -17,6 +17,8 @@ from megahour.corpus.text.speaker_labels import LABEL, bracketed_name, label_nam
 
 _HINT = re.compile(r"[<>&{\\\[(*♪♫♬#【［（〔\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]|:\s|:$")
 _CODE = re.compile(r"(?is:<(?P<raw>script|style)\b[^<>]*>(?:.*?</(?P=raw)\s*>|.*))")  # an open one runs to the end
+_DOCTYPE = re.compile(r"<!doctype\b[^<>]*>", re.IGNORECASE)
+_HEAD = re.compile(r"<head\b[^<>]*>.*?</head\s*>", re.IGNORECASE | re.DOTALL)
 _MARKUP = re.compile(
     rf"(?P<code>{_CODE.pattern})"
     r"|(?P<voice><v(?:\.[^\s<>]*)?[ \t]+(?P<name>[^<>\n]+)>)"
@@ -88,8 +90,12 @@ def view(raw: str) -> View:
 
 
 def without_code(text: str) -> str:
-    """Remove a web page's scripts and styles, which may extend over several paragraphs."""
-    return _CODE.sub("", text) if "<" in text else text
+    """Remove a web page's head, scripts and styles, which may extend over several paragraphs."""
+    if "<" not in text:
+        return text
+    if "</head" in text.lower():  # else each <head> would be searched to the end
+        text = _HEAD.sub("", text, count=1)
+    return _CODE.sub("", _DOCTYPE.sub("", text))
 
 
 def spoken_text(raw: str) -> str:

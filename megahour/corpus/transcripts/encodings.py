@@ -8,6 +8,7 @@ import unicodedata
 
 from megahour.core.errors import BadRecord
 from megahour.core.unicode import REPLACEMENT, mended
+from megahour.corpus.media.containers import POINTER, POINTER_REMARK
 
 BOMS = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -45,8 +46,13 @@ def decode_text(data: bytes, language: str = "en") -> str:
 
     Raises
     ------
-    BadRecord: ``unreadable-encoding`` if no encoding gives plausible text (binary data, wrong code page).
+    BadRecord: ``unreadable-encoding`` if no encoding gives plausible text (binary data, wrong code page);
+    ``unreadable-transcript`` for RTF, whose commands would be spoken, and for a pointer to the file.
     """
+    if data.startswith(b"{\\rtf"):
+        raise BadRecord("unreadable-transcript", "RTF of a word processor; save it as plain text")
+    if data.startswith(POINTER):
+        raise BadRecord("unreadable-transcript", POINTER_REMARK)
     encoding = marked_encoding(data)
     page = CODE_PAGES.get(language.lower()[:2], "cp1252")
     candidates = [encoding] if encoding else ["utf-8", page]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from itertools import pairwise
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.text import language_id
@@ -21,6 +22,7 @@ _LYRIC_PLACE = r"(?:(\d{1,2}):(?=\d+:\d+\.))?(\d{1,3}):([0-5]?\d)(?:[.:](\d{1,3}
 _LYRIC = re.compile(rf"((?:\[{_LYRIC_PLACE}\]\s*)+)(.*)")
 _LYRIC_CLOCK = re.compile(rf"[\[<]{_LYRIC_PLACE}[\]>]")
 _LYRIC_OFFSET = re.compile(r"\[offset:\s*([+-]?\d{1,9})\s*\]", re.IGNORECASE)
+_NAMED_CLOCK = re.compile(rf"([^\W\d_][^\t:;?!<>\[(]{{0,50}}?)\s*(?:\s|[\[(]){_PLACE}[\])]?:?")
 CLOCKED_SHARE = 0.5  # of a file's lines, above which its clocks are times and no part of its sentences
 FEWEST_CLOCKS = 3
 MOST_UNCLOCKED = 2  # lines of a heading
@@ -123,6 +125,31 @@ def clocked_said(text: str) -> list[Said]:
         else:
             said[-1] = said[-1]._replace(text=f"{said[-1].text}\n{line}".strip())
     return said
+
+
+def headed_said(text: str) -> list[Said]:
+    """Turns below lines of a name and a clock ("Ann Smith  0:05"), as meeting recorders export them.
+
+    None unless the file begins with such a line or has a short heading, the clocks begin in the first minutes and never
+    fall, each has text below, and a name returns: chapters have clocks, too.
+
+    >>> headed_said("Ann  0:00\\nHello.\\n\\nBob  0:02\\nHi!\\n\\nAnn  0:04\\nBye.")[1]
+    Said(start_s=2.0, end_s=nan, text='Hi!', speaker='Bob', joined=False, channel='')
+    """
+    lines = [line.strip() for line in text.split("\n") if line.strip()]
+    heads = [n for n, line in enumerate(lines) if _NAMED_CLOCK.fullmatch(line)]
+    found = [match for n in heads if (match := _NAMED_CLOCK.fullmatch(lines[n]))]
+    starts = [_place(*match.groups()[1:]) for match in found]
+    bounds = [*heads, len(lines)]
+    if len(heads) < FEWEST_CLOCKS or heads[0] > MOST_UNCLOCKED or any(b - a < 2 for a, b in pairwise(bounds)):
+        return []
+    if starts[0] > LATEST_S or starts[0] == starts[-1] or sorted(starts) != starts:
+        return []
+    if len({match[1] for match in found}) == len(found):
+        return []
+    said = [Said(math.nan, math.nan, "\n".join(lines[: heads[0]]))] if heads[0] else []
+    turns = zip(found, starts, pairwise(bounds), strict=True)
+    return said + [Said(start, math.nan, "\n".join(lines[a + 1 : b]), match[1]) for match, start, (a, b) in turns]
 
 
 def _seconds(match: re.Match[str]) -> tuple[float, float]:

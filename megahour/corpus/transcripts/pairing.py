@@ -1,10 +1,11 @@
 """Group files that belong together: a media file, its candidate transcripts and its metadata.
 
-By name: `a/talk.mp3` belongs with `a/talk.srt`, `a/talk.en.srt`, `a/talk.mp3.srt`, with `a/talk.json`, and with
-`a/talk.info.json`, where yt-dlp writes what a page says about a video. By folder, as in archive.org items: transcripts
-whose name matches no media file are candidates for every media file in their folder, and `*_meta.json` or
-`metadata.json` describes all of them. The right candidate is chosen later, by language and length in `ingest`
-(corpus.candidates) and by the audio in `align`.
+By name: `a/talk.mp3` belongs with `a/talk.srt`, `a/talk.en.srt`, `a/talk.mp3.srt`, `a/talk.en.sdh.srt` and
+`a/talk.transcript.vtt` (if no shorter name has that form), with `a/talk.json`, and with `a/talk.info.json`, where
+yt-dlp writes what a page says about a video. By folder, as in archive.org items: transcripts whose name matches no
+media file are candidates for every media file in their folder, and `*_meta.json` or `metadata.json` describes all of
+them. The right candidate is chosen later, by language and length in `ingest` (corpus.candidates) and by the audio in
+`align`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ INFO = ".json"
 OF_PAGE = "info"  # before `INFO`; no language tag, as these have two or three letters
 MAX_CANDIDATES = 16  # maximum per media file; aligning each costs time
 _LANGUAGE = re.compile(r"\.([a-z]{2,3}(?:-(?:[A-Za-z]{2,4}|\d{3})){0,2})$")
+_KIND = re.compile(r"\.(?:transcript|sdh)$")  # Zoom's transcripts; subtitles for the deaf, which have every line
 _OF_PAGE = re.compile(rf"\.({OF_PAGE})$")
 _FOLDER_INFO = re.compile(r"(?:^|/)(?:metadata|[^/]*_meta)\.json$")
 
@@ -85,10 +87,8 @@ def group_files(paths: Iterable[str], pairing: Pairing = "name") -> list[FileGro
     claimed: dict[str, dict[str, dict[str, str]]] = {}
     for stem in list(texts):
         if owner := _owner(stem, media):
-            claimed.setdefault(owner[0], {})[owner[1]] = {
-                **claimed.get(owner[0], {}).get(owner[1], {}),
-                **texts.pop(stem),
-            }
+            before, more = claimed.setdefault(owner[0], {}).get(owner[1], {}), texts.pop(stem)
+            claimed[owner[0]][owner[1]] = more | before if _KIND.search(stem) else before | more
     folders = _by_folder(texts, media) if pairing == "folder" else {}
     groups = []
     for stem, files in media.items():
@@ -135,7 +135,8 @@ def _owner(stem: str, media: dict[str, list[str]]) -> tuple[str, str] | None:
         whole = split_suffix(name)
         if whole[1] in MEDIA and whole[0] in media:  # talk.mp3.srt
             return whole[0], tag
-    return None
+    kind = _KIND.search(stem)
+    return _owner(stem[: kind.start()], media) if kind else None
 
 
 def _by_preference(forms: dict[str, str]) -> list[str]:

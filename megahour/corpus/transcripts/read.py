@@ -28,7 +28,7 @@ from megahour.corpus.transcripts.cues import (
 from megahour.corpus.transcripts.encodings import decode_text
 from megahour.corpus.transcripts.json_cues import MAX_HOURS, json_cues, timed_cue
 from megahour.corpus.transcripts.json_words import Said
-from megahour.corpus.transcripts.line_forms import clocked_said, frames_said, lyrics_said
+from megahour.corpus.transcripts.line_forms import clocked_said, frames_said, headed_said, lyrics_said
 from megahour.corpus.transcripts.sentences import in_sentences
 from megahour.corpus.transcripts.subtitle_forms import ass_said, sami_said, table_said, ttml_said
 from megahour.corpus.transcripts.word_tiers import ctm_said, elan_said, stm_said, textgrid_said
@@ -177,9 +177,9 @@ def _unranged(text: str) -> str:
 def _clocked(text: str, rate_hz: int) -> list[Cue]:
     """Cues of a text whose lines begin with clocks, if they do. Of a long cue only the first sentence has a time."""
     cues = []
-    for cue in (timed_cue(each, rate_hz) for each in clocked_said(text)):
+    for cue in (timed_cue(each, rate_hz) for each in clocked_said(text) or headed_said(text)):
         first, *later = in_sentences(cue.raw)
-        cues += [replace(cue, raw=first), *(Cue(-1, -1, sentence) for sentence in later)]
+        cues += [replace(cue, raw=first), *(Cue(-1, -1, sentence, cue.speaker) for sentence in later)]
     return cues
 
 

@@ -446,3 +446,23 @@ def test_subtitles_as_pictures_are_no_transcript(tmp_path: Path, engine: LocalEn
     out = ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), licence="CC0-1.0")
     assert [row["name"] for row in rows(out)] == ["b"]
     assert out.manifest.counts.dropped == {"no-transcript": 1}
+
+
+def test_a_pointer_of_git_lfs_is_no_damaged_file(tmp_path: Path, engine: LocalEngine) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 123\n"
+    put(tmp_path / "in", "a.wav", encode(murmur(2)))
+    put(tmp_path / "in", "b.flac", pointer)
+    for name in ("a.txt", "b.txt"):
+        put(tmp_path / "in", name, "Good evening.")
+    out = ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), licence="CC0-1.0", max_bad=0.9)
+    (left_out,) = rows(out, ".left_out.parquet")
+    assert (left_out["reason"], "git lfs pull" in left_out["detail"]) == ("unreadable-audio", True)
+
+
+def test_what_zoom_and_players_add_to_a_name() -> None:
+    """A file without the addition comes first; `forced` subtitles have only the lines in other languages."""
+    names = ["call.m4a", "call.transcript.vtt", "film.mp4", "film.en.sdh.srt", "film.en.srt", "film.en.forced.srt"]
+    call, film = (group for group in group_files(names) if group.media)
+    assert (call.transcripts, film.transcripts) == (("call.transcript.vtt",), ("film.en.srt",))
+    assert group_files(["film.mp4", "film.en.sdh.srt"])[0].transcripts == ("film.en.sdh.srt",)
+    assert group_files(["a.transcript.wav", "a.transcript.txt"])[0].transcripts == ("a.transcript.txt",)

@@ -330,3 +330,46 @@ def test_a_clock_of_the_day_goes_on_behind_midnight() -> None:
 )
 def test_other_clocks_that_fall_are_out_of_order(clocks: list[str]) -> None:
     assert max(cue.start_samples for cue in cues(at(*clocks), ".srt")) < 86_400_000
+
+
+@pytest.mark.parametrize("head", ["{who}  {clock}  ", "{who} ({clock})", "{who} [00:{clock}]:"])
+def test_turns_below_a_name_and_a_clock(head: str) -> None:
+    """As Otter, Rev and Zoom's editors export them; the name and the clock were spoken."""
+    long = " ".join(["We walk to the garden and back again."] * 12)
+    turns = [("Ann Smith", "00:00", "Hello there."), ("Bob", "00:02", long), ("Ann Smith", "00:40", "Fine.\n\nBye.")]
+    text = "\n\n".join(f"{head.format(who=who, clock=clock)}\n{said}" for who, clock, said in turns)
+    found = cues(text, ".txt")
+    assert [(cue.start_samples, cue.speaker) for cue in found if cue.start_samples >= 0] == [
+        (0, "Ann Smith"),
+        (2000, "Bob"),
+        (40_000, "Ann Smith"),
+    ]
+    assert {cue.speaker for cue in found[1:-1]} == {"Bob"}, "also of the sentences behind the first"
+    assert " ".join(cue.raw for cue in found[1:-1]) == long
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Beginnings 0:00\nHello.\n\nMiddles 0:20\nHow are you?\n\nEnds 0:40\nBye.",  # chapters
+        "Ann 0:40\nHello.\n\nBob 0:20\nHow are you?\n\nAnn 0:50\nBye.",
+        "Ann 0:00\nAnn 0:20\nHow are you?\n\nAnn 0:50\nBye.",
+        "We met\n\nat noon\n\nin May\n\nAnn 0:00\nHello.\n\nBob 0:20\nHi.\n\nAnn 0:50\nBye.",
+    ],
+)
+def test_other_lines_that_end_in_a_clock_are_text(text: str) -> None:
+    assert {cue.start_samples for cue in cues(text, ".txt")} == {-1}
+
+
+@pytest.mark.parametrize(
+    ("data", "what"),
+    [("{\\rtf1\\ansi Hello.\\par}", "RTF"), ("version https://git-lfs.github.com/spec/v1\noid x\n", "git lfs pull")],
+)
+def test_files_that_are_no_text_are_named(data: str, what: str) -> None:
+    assert what in problem(data, ".txt").detail
+    assert what in problem(data, ".srt").detail
+
+
+def test_the_head_of_a_web_page_is_not_spoken() -> None:
+    page = "<!DOCTYPE html>\n<html><head>\n<title>Talk</title>\n</head>\n<body><p>Hello.</p>\n\n<p>Bye.</p></body>"
+    assert [cue.raw for cue in cues(page, ".txt")] == ["<html>\n<body><p>Hello.</p>", "<p>Bye.</p></body>"]
