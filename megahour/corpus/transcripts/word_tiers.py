@@ -204,19 +204,26 @@ def _check_single(by_recording: Mapping[str, object], what: str) -> None:
 
 
 def ctm_said(text: str) -> list[Said]:
-    """Sentences of the words of a CTM file, by start; words of two channels are not joined.
+    """Sentences of the words of a CTM file, by start; words of two channels are not joined. Of alternatives (``* *
+    <ALT_BEGIN>`` … ``<ALT>`` … ``<ALT_END>``) the first is taken.
 
     Raises BadRecord (``unreadable-transcript``) for a line of another form, and for words of several recordings.
     """
     words: dict[str, list[Said]] = {}  # by recording
+    is_other = False  # an alternative that is not the first
     for number, line in enumerate(text.split("\n"), 1):
         fields = line.split()
         if not fields or fields[0].startswith(";;"):
+            continue
+        if fields[2:4] == ["*", "*"] and len(fields) > 4:
+            is_other = fields[4].upper() == "<ALT>"
             continue
         start, lasts = (seconds(fields[at]) if len(fields) > 4 else float("nan") for at in (2, 3))
         if start != start or lasts != lasts:
             raise BadRecord("unreadable-transcript", f"line {number}: not recording, channel, start, duration, word")
         said = words.setdefault(fields[0], [])
-        said += [Said(start, start + lasts, fields[4], channel=fields[1])] * (fields[4].lower() not in SILENCES)
+        said += [Said(start, start + lasts, fields[4], channel=fields[1])] * (
+            fields[4].lower() not in SILENCES and not is_other
+        )
     _check_single(words, "words")
     return sentences_by_channel(sorted((word for own in words.values() for word in own), key=lambda word: word.start_s))

@@ -464,5 +464,6 @@ def test_what_zoom_and_players_add_to_a_name() -> None:
     names = ["call.m4a", "call.transcript.vtt", "film.mp4", "film.en.sdh.srt", "film.en.srt", "film.en.forced.srt"]
     call, film = (group for group in group_files(names) if group.media)
     assert (call.transcripts, film.transcripts) == (("call.transcript.vtt",), ("film.en.srt",))
+    assert group_files(["film.mp4", "film.en.srt", "film.en.sdh.srt"])[0].transcripts == ("film.en.srt",)
     assert group_files(["film.mp4", "film.en.sdh.srt"])[0].transcripts == ("film.en.sdh.srt",)
     assert group_files(["a.transcript.wav", "a.transcript.txt"])[0].transcripts == ("a.transcript.txt",)

@@ -162,3 +162,11 @@ def test_the_participant_of_a_tier_is_its_speaker(name: str) -> None:
     """Also of the only tier, whatever its name."""
     tiers = f'<TIER TIER_ID="{name}" PARTICIPANT="Ann Smith">{timed("a1", "ts1", "ts3", "Hi!")}</TIER>'
     assert cues(elan(tiers), ".eaf") == [Cue(100, 300, "Hi!", "Ann Smith")]
+
+
+def test_of_alternatives_in_a_ctm_the_first_is_taken() -> None:
+    """As in the references that NIST's scorer reads."""
+    marked = {"<ALT_BEGIN>": "* *", "<ALT>": "* *", "<ALT_END>": "* *"}
+    said = ["well", "<ALT_BEGIN>", "gonna", "<ALT>", "going", "to", "<ALT_END>", "go"]
+    text = "\n".join(f"talk 1 {marked.get(word, f'{n}.0 0.9')} {word}" for n, word in enumerate(said))
+    assert [cue.raw for cue in cues(text, ".ctm")] == ["well", "gonna", "go"]
