@@ -121,7 +121,7 @@ def read_candidates(
     """Read all candidate transcripts of a recording, and a recogniser's text of it.
 
     A recogniser's times are only hints: if they contradict each other, its words stay without times.
-    If channels are split, the candidates that `tells_sides` come first, and of a transcript's forms the first of them.
+    If channels are split, the candidates that `tells_sides` come first.
 
     Raises
     ------
@@ -132,8 +132,7 @@ def read_candidates(
     for each in raw:
         if each.spare and any(candidate.tells_sides for candidate in candidates.kept):
             break
-        if found := _first_usable(each, declared, p, candidates):
-            candidates.kept.append(found)
+        candidates.kept += _usable(each, declared, p, candidates)
     order = sorted(candidates.kept, key=lambda candidate: not candidate.tells_sides)
     if p.channels == "split" and order and order[0] is not candidates.kept[0]:
         candidates.counts[PREFERRED] = 1
@@ -148,27 +147,24 @@ def read_candidates(
     return candidates
 
 
-def _first_usable(raw: RawTranscript, declared: str, p: IngestParams, candidates: Candidates) -> Candidate | None:
-    """The candidate of the first form that can be used; if channels are split, of the first that tells sides."""
-    found = None
+def _usable(raw: RawTranscript, declared: str, p: IngestParams, candidates: Candidates) -> list[Candidate]:
+    """The candidate of the first form that can be used and, if channels are split, of the first that tells sides."""
+    found: list[Candidate] = []
     for form in _forms(raw):
         try:
             candidate, repairs = _read(form, declared, p)
         except BadRecord as bad:
-            candidates.reject(bad)
-            candidates.read.add(form.path)
+            if not (found or raw.spare):
+                candidates.reject(bad)
+                candidates.read.add(form.path)
             continue
-        if found is None or candidate.tells_sides:
-            if found:
-                candidates.counts[PREFERRED] = 1
-            found = candidate, repairs, form.path
+        if candidate.tells_sides or not (found or raw.spare):
+            found.append(candidate)
+            candidates.counts.update(repairs)
+            candidates.read.add(form.path)
         if p.channels == "mix" or candidate.tells_sides:
             break
-    if found is None or (raw.spare and not found[0].tells_sides):
-        return None
-    candidates.counts.update(found[1])
-    candidates.read.add(found[2])
-    return found[0]
+    return found
 
 
 def _forms(raw: RawTranscript) -> Iterator[RawTranscript]:
