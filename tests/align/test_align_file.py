@@ -118,12 +118,12 @@ def test_what_cannot_be_aligned_is_named(talk: Talk, caplog: pytest.LogCaptureFi
 
 
 def test_a_model_that_cannot_align_is_named(talk: Talk) -> None:
-    """One of `features --mean utterance`, which needs the mean of a piece before it is cut."""
-    shutil.copytree(talk.folder / "aligner", talk.folder / "of-utterances")
-    (file,) = (talk.folder / "of-utterances").rglob("*.model.json")
+    """One of phones: texts are aligned by letters."""
+    shutil.copytree(talk.folder / "aligner", talk.folder / "of-phones")
+    (file,) = (talk.folder / "of-phones").rglob("*.model.json")
     config = json.loads(file.read_text("utf-8"))
-    file.write_text(json.dumps({**config, "audio": {**config["audio"], "mean": "utterance"}}), "utf-8")
-    with pytest.raises(ConfigError, match="subtracts the mean of each utterance") as caught:
-        run(talk.folder, "words of it.md", aligner="of-utterances")
-    assert caught.value.where.endswith("of-utterances")
-    assert "mean: causal" in caught.value.remedy
+    file.write_text(json.dumps({**config, "phones": True}), "utf-8")
+    with pytest.raises(ConfigError, match="the model has phones") as caught:
+        run(talk.folder, "words of it.md", aligner="of-phones")
+    assert caught.value.where.endswith("of-phones")
+    assert "without the input `lexicon`" in caught.value.remedy
