@@ -48,8 +48,8 @@ class FeaturesParams(Params):
     next and recognition may wait for the end; such models cannot be exported."""
     range_db: Decibels = Field(0.0, json_schema_extra=LATER)
     """With the mean of the utterance: energies lower than this below the loud level of their mel (95th percentile) are
-    raised to that. Use 15 where models of few voices will hear other voices, rooms or noise: pauses are then alike
-    everywhere. 0 is no limit."""
+    raised to that. Try 15 where models of few voices will hear other voices, rooms or noise: pauses are then alike
+    everywhere. With many voices it may cost more than it gains. 0 is no limit."""
     restarts: Share = Field(0.0, json_schema_extra=LATER)
     """Share of the utterances before which the speaker's causal mean starts again at `prior`, as in streams, exported
     bundles and `transcribe --whole`. Use 0.5 for models that will run there: with 0, few utterances are the first of
