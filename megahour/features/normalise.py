@@ -8,6 +8,8 @@ The causal mean of a speaker's frames x_1, x_2, … in order of time, over all o
 It starts as a cumulative mean, with a prior worth N0 frames, and becomes an exponential window of N1 frames, so that it
 follows a speaker who moves to another room. The output is x_t − m_t; no frame depends on a later one. Frames of digital
 silence, at the floor of all mels, are no sound of the room: they are not counted and leave the mean as it is.
+
+An utterance's own mean can go with a range: what is far below the loud level of its mel is raised first.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ def subtracted_mean(about: Mapping[str, Any]) -> str:
     audio = about.get("audio") or {}
     mean = audio.get("mean") or about.get("subtracts", "causal")
     range_db = audio.get("range_db") or about.get("range_db")
-    return f"{mean}, range_db: {range_db:g}" if range_db else str(mean)
+    return f"{mean}, range_db: {range_db}" if range_db else str(mean)
 
 
 def normalisation(config: Mapping[str, Any], *, where: str) -> tuple[NDArray[np.float32], NDArray[np.float32], int]:
