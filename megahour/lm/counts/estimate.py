@@ -225,7 +225,7 @@ def _kneser_ney(table: _Table, limits: Int64) -> tuple[list[Any], dict[int, str]
         table.p[table.level(k)] = (own - taken) / table.of_context(k, total) + table.of_context(k, gamma) * table.lower(
             k
         )
-        table.weight[table.level(k - 1)] = np.where(total > 0, gamma, 1.0)
+        table.weight[table.level(k - 1)] = np.where(total > 0, np.maximum(gamma, 10.0**NEVER), 1.0)
     return result, fallbacks
 
 

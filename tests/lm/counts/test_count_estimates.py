@@ -108,6 +108,14 @@ def test_kneser_ney_of_counts_is_that_of_their_text(lines: list[str], order: int
     assert ours.fallbacks == text.fallbacks
 
 
+def test_a_context_that_keeps_all_of_its_mass_backs_off_to_nothing() -> None:
+    """What follows "b" is always "a", and a count of two has no discount here: no other word can follow."""
+    lines = ["a a", "a a", "a a", "a a b a a", "c a a", "a b a a a", "b a b a a"]
+    ours, text = estimated(lines, 3, "kneser-ney", ()), estimate_text(lines, 3, ())
+    assert_alike(ours.model, text.model)
+    assert entries(ours.model)["b",][1] == pytest.approx(-99)
+
+
 def assert_alike(one: NgramModel, other: NgramModel) -> None:
     found, wanted = entries(one), entries(other)
     assert found.keys() == wanted.keys()
