@@ -76,8 +76,7 @@ def _features(
             try:
                 samples = audio.read(row)
                 before = {"count": mean.count, "mean": mean.mean.copy()}
-                heard, floor = energies(p, samples, row["rate_hz"]), lowest(p, row["rate_hz"])
-                features = mean.apply(heard, floor) if p.mean == "causal" else without_mean(heard, floor, p.range_db)
+                features = less_mean(p, energies(p, samples, row["rate_hz"]), mean, row["rate_hz"])
                 check_features(features, row["key"])
             except BadRecord as bad:
                 out.quarantine(row["key"], bad.reason, bad.detail, source=utterances.url)
@@ -97,6 +96,12 @@ def energies(p: FeaturesParams, samples: NDArray[Any], rate_hz: int) -> NDArray[
     if p.edges == "mirrored":
         signal = with_mirrored_ends(signal, rate_hz)
     return log_mel(signal, rate_hz, p.mels, p.low_hz, p.high_hz, lowest(p, rate_hz))
+
+
+def less_mean(p: FeaturesParams, heard: NDArray[np.float32], running: CausalMean, rate_hz: int) -> NDArray[np.float32]:
+    """Energies (T, mels) less the speaker's `running` mean, which follows them, or less their own, as `p.mean` says."""
+    floor = lowest(p, rate_hz)
+    return running.apply(heard, floor) if p.mean == "causal" else without_mean(heard, floor, p.range_db)
 
 
 def lowest(p: FeaturesParams, rate_hz: int) -> NDArray[np.float32] | None:

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 from megahour.core.errors import BadRecord, ConfigError, StageError
 from megahour.core.store import Artifact
 from megahour.corpus.media.tar import MappedAudio
-from megahour.features.extract import check_features, energies, lowest
+from megahour.features.extract import check_features, energies, less_mean, lowest
 from megahour.features.fbank import frame_count
-from megahour.features.normalise import PRIOR_FRAMES, CausalMean, sounds, without_mean
+from megahour.features.normalise import PRIOR_FRAMES, CausalMean, sounds
 from megahour.features.params import FeaturesParams
 from megahour.features.perturb import Perturb, at_speed, samples_at
 
@@ -100,9 +100,7 @@ class ShardOnTheFly:
             )
         mean = CausalMean.after(row["count"], np.array(row["mean"]))
         heard = self._energies(clean, row, mean, float(self.speeds[i]))
-        p = self.source.params
-        floor = lowest(p, row["rate_hz"])
-        features = mean.apply(heard, floor) if p.mean == "causal" else without_mean(heard, floor, p.range_db)
+        features = less_mean(self.source.params, heard, mean, row["rate_hz"])
         try:
             check_features(features, row["key"])
         except BadRecord as bad:
