@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import islice
 from typing import TypeVar
 
+LONGEST_S = 1.0  # of a wait: an interrupt that comes just before it is only seen behind it
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -30,6 +31,8 @@ def in_order(
         while waiting:
             first = waiting.popleft()
             waiting.extend(pool.submit(function, item) for item in islice(todo, 1))
+            while not first.done():
+                wait([first], LONGEST_S)
             yield first.result()
 
     try:

@@ -150,20 +150,26 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     yield
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_does_not_wait_for_what_is_being_made() -> None:
+@pytest.mark.parametrize("wakes", [True, False])
+def test_an_interrupt_does_not_wait_for_what_is_being_made(wakes: bool) -> None:
+    """Not even one that does not wake the waiting thread, as just before it waits: here another thread gets it."""
     go_on: Future[None] = Future()
     began: list[int] = []
     before, began_s = set(threading.enumerate()), time.monotonic()
 
     def interrupt() -> None:
         until(lambda: len(began) == 2)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         os.kill(os.getpid(), signal.SIGINT)
 
     def interrupted(results: Iterator[object]) -> object:
+        if not wakes:
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         threading.Thread(target=interrupt).start()
         return next(results)
 
