@@ -108,10 +108,8 @@ def _training(speaker: str, a: argparse.Namespace, compose: Step) -> Iterator[tu
     yield made, {**_step("cut", recordings=f"prompts-recordings-{speaker}"), "min_s": 0.3, "max_s": 70}
     yield f"prompts-{speaker}", {**_step("select", utterances=made), "sets": [{"name": "prompts"}]}
     features = _step("features", selection=f"prompts-{speaker}", utterances=made, mels=a.mels)
-    yield (
-        f"prompts-features-{speaker}",
-        features | ({"mean": "utterance", "range_db": a.range_db} if a.range_db else {}),
-    )
+    own = {"mean": "utterance", "range_db": a.range_db} if a.range_db else {}
+    yield f"prompts-features-{speaker}", {**features, **own}
     before, initial = 0, a.initial
     shape = {"kind": "tdnn", "criterion": "ctc", "sets": ["prompts"], "layers": 5, "hidden": 128, "warp": 0.1}
     shape |= {key: Artifact(initial).manifest.params[key] for key in ("kind", "layers", "hidden")} if initial else {}

@@ -122,7 +122,7 @@ def align_shard(
     recordings to leave out.
     """
     config = aligner.read_json(0, ".model.json")
-    front = FrontEnd.of(config, window_s=p.window_s, margin_s=p.margin_s)
+    front = FrontEnd.of(config, window_s=p.window_s, margin_s=p.margin_s, where=aligner.url)
     work = Shard(p, front, config["tokens"], out)
     speller = Speller(config["tokens"], marks=bool(config.get("marks", False)))
     cues = by_recording(recordings.read_table(shard, ".cues.parquet", columns=COLUMNS))

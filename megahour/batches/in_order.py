@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import islice
 from typing import TypeVar
 
-LONGEST_S = 1.0  # of a wait: an interrupt that comes just before it is only seen behind it
+LONGEST_S = 1.0  # of one wait: Python sees an interrupt that came just before a wait only when the wait ends
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

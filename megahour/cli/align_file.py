@@ -94,10 +94,7 @@ def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -
     if not model.complete or model.manifest.stage not in ("train", "import-aligner"):
         remedy = "give a *model* artifact: of `import-aligner`, or of `train` with criterion ctc"
         raise ConfigError("not an aligner", where=model.url, remedy=remedy)
-    try:
-        rate_hz = FrontEnd.of(model.read_json(0, ".model.json")).rate_hz
-    except ConfigError as error:
-        raise ConfigError(error.message, where=model.url, remedy=error.remedy) from None
+    rate_hz = FrontEnd.of(model.read_json(0, ".model.json"), where=model.url).rate_hz
     recordings, alignment = (Artifact(folder / name) for name in ("recordings", "alignment"))
     source = _source(folder / "source", Path(audio), Path(text))
     ingest, align = load_stage("ingest"), load_stage("align")

@@ -47,7 +47,7 @@ class FrontEnd:
     shift_s: seconds from one output frame to the next. inputs: input frames per output frame.
     units: number of tokens V. stats: mean and inv_std (F,) of stacked input. mirrored: the ends of log-mel frames are
     reflected (`edges` of stage `features`). restarts: share of the training utterances that began without a mean.
-    mean, range_db: the mean that is subtracted, and the range that an utterance's own leaves (stage `features`).
+    mean, range_db: parameters of stage `features` by these names.
     """
 
     kind: str
@@ -72,12 +72,17 @@ class FrontEnd:
 
     @staticmethod
     def of(
-        config: Mapping[str, Any], *, window_s: float = 30.0, margin_s: float = 0.0, tokens: bool = True
+        config: Mapping[str, Any],
+        *,
+        window_s: float = 30.0,
+        margin_s: float = 0.0,
+        tokens: bool = True,
+        where: str = "",
     ) -> FrontEnd:
         """From a model's `.model.json` (audio, tokens; stack and stats of a trained one).
 
         The window is shortened to a length that the model service computes without padding. tokens: whether a model of
-        tokens, such as a CTC model, is required.
+        tokens, such as a CTC model, is required. where: the model's address, for errors.
 
         Raises
         ------
@@ -89,18 +94,20 @@ class FrontEnd:
         if kind not in ("stacked", "log-mel", "waveform") or lacks or not audio.get("rate_hz"):
             raise ConfigError(
                 "the model's configuration does not describe its input (`audio`, `tokens`)",
+                where=where,
                 remedy="train it with criterion ctc on features of one sampling rate, or use import-aligner",
             )
         if tokens and config.get("phones"):
             raise ConfigError(
                 "the model has phones, but transcripts are aligned by letters",
+                where=where,
                 remedy="train it without the input `lexicon`",
             )
         if (mean := audio.get("mean", "causal")) not in get_args(Mean):
             what = f"the model's configuration has an unknown mean {mean!r}"
-            raise ConfigError(what, remedy="copy the model again, or use the version that trained it")
+            raise ConfigError(what, where=where, remedy="copy the model again, or use the version that trained it")
         if "tokens" in config and len(config["tokens"]) != config["outputs"]:
-            raise misfit(config["outputs"], len(config["tokens"]))
+            raise misfit(config["outputs"], len(config["tokens"]), where=where)
         rate_hz = int(audio["rate_hz"])
         stacked = kind == "stacked"
         trained_s = config.get("stack", 1) * config.get("subsample", 1) * frame_seconds(rate_hz)
@@ -111,7 +118,9 @@ class FrontEnd:
         window = _unpadded(round(window_s / shift_s), inputs)
         if window <= 2 * margin:
             raise ConfigError(
-                f"window_s = {window_s} with margins of {margin_s} s leaves nothing", remedy="raise window_s"
+                f"window_s = {window_s} with margins of {margin_s} s leaves nothing",
+                where=where,
+                remedy="raise window_s",
             )
         stats = (
             tuple(np.asarray(config["stats"][name], np.float32) for name in ("mean", "inv_std")) if stacked else None
@@ -222,10 +231,11 @@ class FrontEnd:
         return np.asarray(centred / np.maximum(spread, 1e-7), np.float32)
 
 
-def misfit(outputs: int, tokens: int) -> ConfigError:
+def misfit(outputs: int, tokens: int, *, where: str = "") -> ConfigError:
     """The error for a model and a token list that do not belong together."""
     return ConfigError(
         f"the model gives {outputs} values per frame, but the list has {tokens} tokens",
+        where=where,
         remedy="give the token list that the model was trained with, its blank included",
     )
 

@@ -132,7 +132,7 @@ class Recogniser:
         if "stats" in config:
             normalisation(config, where=parts.model)  # damaged values would fail for each piece, or give no words
         try:
-            self.front = FrontEnd.of(config, tokens=False)
+            self.front = FrontEnd.of(config, tokens=False, where=parts.model)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             what = f"the model's configuration is damaged: {error!r}"
             raise StoreError(what, where=parts.model, remedy="train the model or copy it again") from None

@@ -116,7 +116,7 @@ def clocked_said(text: str) -> list[Said]:
     heading = next((n for n, match in enumerate(found) if match), len(found))
     if len(starts) < FEWEST_CLOCKS or len(starts) <= CLOCKED_SHARE * (len(lines) - bare) or heading > MOST_UNCLOCKED:
         return []
-    if starts[0] > LATEST_S or starts[0] == starts[-1] or sorted(starts) != starts:
+    if not _may_be_times(starts):
         return []
     said = [Said(math.nan, math.nan, "\n".join(lines[:heading]))] if heading else []
     for line, match in zip(lines[heading:], found[heading:], strict=True):
@@ -137,19 +137,22 @@ def headed_said(text: str) -> list[Said]:
     Said(start_s=2.0, end_s=nan, text='Hi!', speaker='Bob', joined=False, channel='')
     """
     lines = [line.strip() for line in text.split("\n") if line.strip()]
-    heads = [n for n, line in enumerate(lines) if _NAMED_CLOCK.fullmatch(line)]
-    found = [match for n in heads if (match := _NAMED_CLOCK.fullmatch(lines[n]))]
-    starts = [_place(*match.groups()[1:]) for match in found]
-    bounds = [*heads, len(lines)]
-    if len(heads) < FEWEST_CLOCKS or heads[0] > MOST_UNCLOCKED or any(b - a < 2 for a, b in pairwise(bounds)):
+    heads = [(n, match) for n, line in enumerate(lines) if (match := _NAMED_CLOCK.fullmatch(line))]
+    names = [match[1] for _, match in heads]
+    starts = [_place(*match.groups()[1:]) for _, match in heads]
+    bounds = [*(n for n, _ in heads), len(lines)]
+    if len(heads) < FEWEST_CLOCKS or bounds[0] > MOST_UNCLOCKED or any(b - a < 2 for a, b in pairwise(bounds)):
         return []
-    if starts[0] > LATEST_S or starts[0] == starts[-1] or sorted(starts) != starts:
+    if not _may_be_times(starts) or len(set(names)) == len(names):
         return []
-    if len({match[1] for match in found}) == len(found):
-        return []
-    said = [Said(math.nan, math.nan, "\n".join(lines[: heads[0]]))] if heads[0] else []
-    turns = zip(found, starts, pairwise(bounds), strict=True)
-    return said + [Said(start, math.nan, "\n".join(lines[a + 1 : b]), match[1]) for match, start, (a, b) in turns]
+    said = [Said(math.nan, math.nan, "\n".join(lines[: bounds[0]]))] if bounds[0] else []
+    turns = zip(names, starts, pairwise(bounds), strict=True)
+    return said + [Said(start, math.nan, "\n".join(lines[a + 1 : b]), name) for name, start, (a, b) in turns]
+
+
+def _may_be_times(starts: list[float]) -> bool:
+    """Whether clocks begin in the first minutes, rise, and never fall, as those of sentences may not."""
+    return starts[0] <= LATEST_S and starts[0] < starts[-1] and sorted(starts) == starts
 
 
 def _seconds(match: re.Match[str]) -> tuple[float, float]:
