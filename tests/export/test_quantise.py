@@ -80,6 +80,34 @@ def test_all_weights_are_stored_in_int8_with_a_scale_per_channel(graph: Path, tm
     assert 0 < np.abs(scores(target) - exact).max() < 0.03 * np.abs(exact).max()
 
 
+class TwoLayers(nn.Module):
+    """Matrices with a bias on rows without a time axis, as a joiner and a predictor have them: Gemm in a graph."""
+
+    inputs, outputs = ("tokens",), ("scores",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.embedding, self.small, self.large = nn.Embedding(20, 32), nn.Linear(32, 16), nn.Linear(16, 300)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.large(self.small(self.embedding(tokens)).tanh())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("feeds", [None, [{"tokens": np.arange(20)}]], ids=["dynamic", "static"])
+def test_matrices_with_a_bias_are_stored_in_int8_and_large_ones_computed(feeds: Any, tmp_path: Path) -> None:
+    path, target = tmp_path / "joiner.onnx", tmp_path / "int8.onnx"
+    write_onnx(TwoLayers(), (torch.zeros(2, dtype=torch.int64),), {"tokens": {0: "N"}, "scores": {0: "N"}}, path)
+    assert operators(path)["Gemm"] == 2
+    to_int8(path, target, least=16 * 300, feeds=feeds)
+    assert feeds or operators(target)["MatMulInteger"] == 1
+    weights = [numpy_helper.to_array(each) for each in onnx.load(str(target)).graph.initializer]
+    assert sorted(each.size for each in weights if each.dtype == np.int8 and each.ndim == 2) == [512, 640, 4800]
+    given = {"tokens": np.arange(20)}
+    small, exact = (outputs_of(each, [given], "scores")[0] for each in (target, path))
+    assert 0 < np.abs(small - exact).max() < 0.03 * np.abs(exact).max()
+
+
 def test_calibrated_matrices_round_their_inputs_only(graph: Path, tmp_path: Path) -> None:
     """Rounded outputs are added to, multiplied and exponentiated: log posteriors in 256 steps were far from fp32."""
     target = tmp_path / "int8.onnx"
