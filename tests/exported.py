@@ -59,7 +59,8 @@ def model(
         "tokens": list(tokens),
         "stats": stats or {"mean": [0.3] * mels, "inv_std": [0.4] * mels},
     }
-    config |= {"audio": {**audio, "edges": p.edges, "scale": p.scale}, "mels": mels}
+    means = {"mean": p.mean, "range_db": p.range_db}
+    config |= {"audio": {**audio, "edges": p.edges, "scale": p.scale, **means}, "mels": mels}
     config |= {"lookahead": 3} if kind == "lstm" else {}
     config |= {"join": 24, "context": 2, "decoder_layers": 1, **heads} if heads else {}
     module = build(config, seed=5)

@@ -11,7 +11,7 @@ has a closed form that needs no loop: with P_t = Π_{i ≤ t} (1 − 1/d_i),
     m_t = P_t (m_0 + Σ_{i ≤ t} x_i / (d_i P_i))
 
 where P falls as N0 / (t + N0) up to frame N1 − N0, then as e^{−t/N1}; float64 keeps it accurate for hours. t counts all
-frames but those of digital silence.
+frames but those of digital silence. A model that subtracts an utterance's own mean has an offline graph only.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from megahour.features.fbank import noise_floor
-from megahour.features.normalise import LEAST_SOUND, PRIOR_FRAMES, WINDOW_FRAMES
+from megahour.features.normalise import LEAST_SOUND, LOUD, NATS_OF_A_DB, PRIOR_FRAMES, WINDOW_FRAMES
 from megahour.features.params import UNIT
 from megahour.models.conformer import KERNEL, AttentionContext, Conformer, StreamState
 from megahour.models.end_to_end import EndToEnd, LstmPredictor, StatelessPredictor
@@ -60,6 +61,35 @@ def without_causal_mean(
     return (x.double() - means).float(), means[:, -1].float(), place[:, -1] - PRIOR_FRAMES
 
 
+def without_own_mean(x: Tensor, lengths: Tensor, floor: Tensor | None = None, range_db: float = 0.0) -> Tensor:
+    """Each utterance of `x` (B, T, F), the first `lengths` (B,) frames, less its mean (`features.normalise`).
+
+    floor (F,): of digital silence, which is not counted. range_db: as in `without_mean`.
+    """
+    there = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
+    sound = there if floor is None else there & (x > floor + float(LEAST_SOUND)).any(2)
+    counted = (sound | (there & ~sound.any(1, keepdim=True)))[:, :, None]  # of silence alone, all frames
+    frames = counted.sum(1).clamp(min=1)
+    if range_db:
+        x = torch.maximum(x, (_loud(x, counted, frames) - np.float32(range_db * NATS_OF_A_DB).item())[:, None])
+    mean = (x.double() * counted).sum(1) / frames
+    return (x.double() - mean[:, None]).float()
+
+
+def _loud(x: Tensor, counted: Tensor, frames: Tensor) -> Tensor:
+    """The loud level (B, F) of each mel over the `counted` (B, T, 1) frames.
+
+    Interpolated in the order of `np.percentile`: one bit would move all frames that are raised to it, before rounding.
+    """
+    falling = x.masked_fill(~counted, -math.inf).sort(dim=1, descending=True).values
+    place = (frames - 1).double() * (LOUD / 100)  # (B, 1), from the lowest
+    below, share = place.floor(), place - place.floor()
+    ranks = (frames - 1 - below.long(), frames - 1 - place.ceil().long())
+    lower, upper = (falling.gather(1, each[:, None].expand(-1, 1, x.shape[2]))[:, 0] for each in ranks)
+    up, down = lower + (upper - lower) * share.float(), upper - (upper - lower) * (1 - share).float()
+    return torch.where(share >= 0.5, down, up)
+
+
 class FrontGraph(nn.Module):
     """A runtime's log-mel frames (B, T, F) to the encoder's input (B, T // stack, stack · F), streaming or offline.
 
@@ -70,6 +100,8 @@ class FrontGraph(nn.Module):
     def __init__(self, config: Mapping[str, Any], *, int16: bool = False) -> None:
         super().__init__()
         self.stack, self.prior = int(config["stack"]), float(config["audio"]["prior"])
+        self.own_mean = config["audio"].get("mean") == "utterance"
+        self.range_db = float(config["audio"].get("range_db", 0.0))
         self.to_unit = TO_UNIT if int16 and config["audio"].get("scale") == "unit" else 0.0
         for name in ("mean", "inv_std"):
             self.register_buffer(name, torch.tensor(config["stats"][name], dtype=torch.float32))
@@ -87,17 +119,29 @@ class FrontGraph(nn.Module):
 
         moved, count: those before `x`.
         """
+        x, floor = self._floored(x)
+        x, mean, count = without_causal_mean(x, moved + self.prior, count, floor)
+        return self._stacked(x), mean - self.prior, count
+
+    def whole(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Encoder input of whole utterances, the first `lengths` (B,) frames of each."""
+        if not self.own_mean:
+            return self(x, x.new_zeros(x.shape[0], x.shape[2]), torch.zeros_like(lengths))[0]  # type: ignore[no-any-return]
+        x, floor = self._floored(x)
+        return self._stacked(without_own_mean(x, lengths, floor, self.range_db))
+
+    def _floored(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The frames in the scale of the training, and the floor of digital silence, if there is one."""
         if self.to_unit:
             x = (x + self.to_unit).clamp(min=FLOOR)
-        if self.audible:
-            x = torch.maximum(x, self.floor)
-        floor = self.floor if self.audible else None
-        x, mean, count = without_causal_mean(x, moved + self.prior, count, floor)
+        return (torch.maximum(x, self.floor), self.floor) if self.audible else (x, None)
+
+    def _stacked(self, x: Tensor) -> Tensor:
         x = (x.half().float() - self.mean) * self.inv_std  # float16 is the stored precision
         groups = x.shape[1] // self.stack
-        if self.stack > 1:
-            x = x[:, : groups * self.stack].reshape(x.shape[0], groups, self.stack * x.shape[2])
-        return x, mean - self.prior, count
+        return (
+            x if self.stack == 1 else x[:, : groups * self.stack].reshape(x.shape[0], groups, self.stack * x.shape[2])
+        )
 
 
 class OfflineGraph(nn.Module):
@@ -118,8 +162,7 @@ class OfflineGraph(nn.Module):
     def forward(self, x: Tensor, x_lens: Tensor) -> tuple[Tensor, Tensor]:
         rows = x.shape[1] // self.least
         x = functional.pad(x, (0, 0, 0, self.least))  # never too short for the convolutions; cropped below
-        features, _, _ = self.front(x, x.new_zeros(x.shape[0], x.shape[2]), torch.zeros_like(x_lens))
-        logits = self.encoder(features, x_lens // self.front.stack)
+        logits = self.encoder(self.front.whole(x, x_lens), x_lens // self.front.stack)
         return self.top(logits[:, :rows]), x_lens // self.least
 
 

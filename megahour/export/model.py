@@ -58,12 +58,6 @@ class TrainedModel:
             what = "--tell recognised: a bundle's graphs cannot recognise a tag before the utterance ends"
             raise ConfigError(what, where=parts.model, remedy="give --tell a tag, or leave it out")
         self.recogniser = Recogniser(greedy(parts, tell), threads=threads)
-        if self.recogniser.front.mean == "utterance":
-            raise ConfigError(
-                "the model subtracts the mean of each utterance, and an exported graph that of the frames before",
-                where=parts.model,
-                remedy="train it on features with `mean: causal`",
-            )
         loaded = self.recogniser.model
         assert isinstance(loaded, Model)
         module = loaded.module
@@ -98,7 +92,7 @@ class TrainedModel:
     @property
     def sherpa_forms(self) -> dict[str, Any]:
         """The sherpa-onnx forms that can run the model, or the reason why none can."""
-        streams = isinstance(self.encoder, Conformer)
+        streams = self.streams and isinstance(self.encoder, Conformer)
         return forms(self.front_end, self.criterion, streams=streams, predictor=self.predictor)
 
     @property
@@ -108,13 +102,19 @@ class TrainedModel:
 
     @property
     def streams(self) -> bool:
-        return encoder_of(self.encoder) is not None
+        """Whether it can recognise chunk by chunk. The mean of an utterance is known at its end only."""
+        return encoder_of(self.encoder) is not None and not self.own_mean
+
+    @property
+    def own_mean(self) -> bool:
+        """Whether each utterance's own mean is subtracted."""
+        return self.recogniser.front.mean == "utterance"
 
     @property
     def look_ahead_s(self) -> float | None:
         """Look-ahead of the offline graph in seconds; None: to the end of the utterance."""
         kind = self.config["kind"]
-        if kind in ("blstm", "conformer"):
+        if kind in ("blstm", "conformer") or self.own_mean:
             return None
         dilations = (2 ** (i % 4) for i in range(self.config["layers"]))
         rows = self.config.get("lookahead", 0) if kind in WITH_LOOKAHEAD else sum(dilations)
@@ -139,7 +139,8 @@ class TrainedModel:
         return text_of(self.recogniser, output)
 
     def _rows(self, samples: NDArray[np.int16]) -> Float32:
-        return np.concatenate(list(self.recogniser.front.rows_of(iter([samples.astype(np.float32)]), [])))
+        front = self.recogniser.front
+        return front.less_own_mean(np.concatenate(list(front.rows_of(iter([samples.astype(np.float32)]), []))))
 
 
 def greedy(parts: RecogniserParts, tell: str = "") -> RecogniserParts:

@@ -44,7 +44,9 @@ def forms(front: FrontEndSettings, criterion: str, *, streams: bool, predictor: 
     streaming = streaming if streams else ""
     reasons = [] if offline else [f"it computes other features: {REMEDY}"]
     if not streaming:
-        reasons.append(f"no streaming: {REMEDY}" if streams else "no streaming: only a conformer supports it")
+        reasons.append(
+            f"no streaming: {REMEDY}" if streams else "no streaming: that needs a conformer and a causal mean"
+        )
     return {"offline": offline, "streaming": streaming, "reason": "; ".join(reasons)}
 
 

@@ -45,7 +45,7 @@ class FeaturesParams(Params):
     mean: Mean = Field("causal", json_schema_extra=LATER)
     """Mean to subtract. causal: the speaker's running mean, over all earlier utterances, as streams can have it.
     utterance: that of the utterance itself. Use utterance where microphones or rooms change from one utterance to the
-    next and recognition may wait for the end; such models cannot be exported."""
+    next and recognition may wait for the end; such models have no streaming graph when they are exported."""
     range_db: Decibels = Field(0.0, json_schema_extra=LATER)
     """With the mean of the utterance: energies lower than this below the loud level of their mel (95th percentile) are
     raised to that. Try 15 where models of few voices will hear other voices, rooms or noise: pauses are then alike

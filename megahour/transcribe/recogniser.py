@@ -229,6 +229,8 @@ class Recogniser:
         """The model's input (T', F) for a piece of rows."""
         if self.front.kind == "stacked":
             rows = rows.astype(np.float16).astype(np.float32)  # as in training: stored features are fp16
+        if self.parts.precision:
+            return self.front.shape(rows)  # a bundle's graph takes all rows, which its mean of an utterance needs
         return self.front.shape(rows[: len(rows) // self.joined * self.joined])
 
     @property

@@ -14,7 +14,7 @@ import pytest
 import soundfile
 import torch
 from click.testing import CliRunner
-from exported import MELS, TOKENS, model, run, voice
+from exported import MELS, SHERPA, TOKENS, model, run, voice
 
 from megahour.cli.export_model import command
 from megahour.core.errors import ConfigError
@@ -31,7 +31,7 @@ from megahour.features.params import FeaturesParams
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.parts import RecogniserParts, parts_of
 from megahour.transcribe.recogniser import Recogniser
-from megahour.transcribe.session import transcribe
+from megahour.transcribe.session import stream, transcribe
 
 ORIGIN = ModelOrigin({"model": {"digest": "d" * 64}})
 CLIPS = [SpokenClip(f"c{seed}", voice(2.0 + 0.37 * seed, seed)) for seed in range(3)]
@@ -64,6 +64,23 @@ def test_every_encoder_says_the_same_from_its_bundle(kind: str, tmp_path: Path) 
             (word.text, word.start_s, word.end_s) for word in other.words
         ]
         assert seconds < 60 or len(set(one.text)) > 3, "it says something"
+
+
+@pytest.mark.parametrize("kind", ["lstm", "conformer"])
+def test_a_model_of_utterances_own_means_says_the_same_from_its_bundle(kind: str, tmp_path: Path) -> None:
+    """Each piece of speech has its own mean and range; a stream recognises the piece again as it grows."""
+    made = model(tmp_path / "model", kind, SHERPA.model_copy(update={"mean": "utterance", "range_db": 15.0}))
+    bundle = written(made, tmp_path / "bundle", precisions=["int8"], program=kind == "conformer")
+    assert (bundle.manifest.streaming, bundle.manifest.look_ahead_s) == (None, None)
+    mine, exported = (Recogniser(greedy(parts_of(str(tmp_path / name)))) for name in ("model", "bundle"))
+    pause = np.zeros(12_000, np.int16)
+    samples = np.concatenate([voice(3.1, 5), pause, voice(2.3, 6) // 8, pause])
+    heard = [transcribe(samples, each, rate_hz=8000) for each in (mine, exported)]
+    assert heard[0].text == heard[1].text
+    assert len(set(heard[0].text)) > 3, "it says something"
+    blocks = [block.astype(np.float32) for block in np.split(samples, range(800, len(samples), 800))]
+    streams = [" ".join(w.text for u in stream(each, blocks) if u.final for w in u.words) for each in (mine, exported)]
+    assert streams == [heard[0].text] * 2
 
 
 def test_streams_carry_their_state_through_the_graph(conformer: Artifact, bundle: Bundle) -> None:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from megahour.export.graphs import without_causal_mean
-from megahour.features.normalise import CausalMean
+from megahour.export.graphs import without_causal_mean, without_own_mean
+from megahour.features.normalise import CausalMean, without_mean
 
 
 @pytest.mark.parametrize("cut", [1, 50, 2_899, 2_900, 2_901, 8_999])
@@ -36,3 +36,17 @@ def test_the_causal_mean_of_three_hours_is_as_exact_at_its_end() -> None:
     expected = CausalMean(np.zeros(1, np.float32)).apply(frames)
     result, _, _ = without_causal_mean(torch.from_numpy(frames)[None], torch.zeros(1, 1), torch.tensor([0]))
     np.testing.assert_allclose(result[0, -5_000:].numpy(), expected[-5_000:], atol=2e-6)
+
+
+@pytest.mark.parametrize("range_db", [0.0, 15.0])
+@pytest.mark.parametrize("floor", [None, np.full(3, -17.997, np.float32)], ids=["unit", "int16"])
+def test_the_mean_of_each_utterance_of_a_batch(floor: np.ndarray | None, range_db: float) -> None:
+    """With digital silence among the frames, an utterance of it alone, one of a single frame, and padding."""
+    rng, lengths = np.random.default_rng(0), [400, 21, 1, 30]
+    frames = rng.normal(-5, 3, (4, 400, 3)).clip(-17).astype(np.float32)
+    frames[0, rng.random(400) < 0.3] = frames[3] = -17.997
+    result = without_own_mean(
+        torch.from_numpy(frames), torch.tensor(lengths), None if floor is None else torch.from_numpy(floor), range_db
+    )
+    for utterance, length, got in zip(frames, lengths, result.numpy(), strict=True):
+        np.testing.assert_allclose(got[:length], without_mean(utterance[:length], floor, range_db), atol=1e-6)
