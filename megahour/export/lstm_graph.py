@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from megahour.export.graphs import FrontGraph
+from megahour.export.front_graph import FrontGraph
 from megahour.models.encoders import Lstm
 
 

@@ -88,26 +88,9 @@ class FrontEnd:
         ------
         ConfigError: not a model of audio, not of tokens if required, or a window no longer than its margins.
         """
-        audio = config.get("audio") or {}
-        kind = audio.get("input")
-        lacks = tokens and "tokens" not in config
-        if kind not in ("stacked", "log-mel", "waveform") or lacks or not audio.get("rate_hz"):
-            raise ConfigError(
-                "the model's configuration does not describe its input (`audio`, `tokens`)",
-                where=where,
-                remedy="train it with criterion ctc on features of one sampling rate, or use import-aligner",
-            )
-        if tokens and config.get("phones"):
-            raise ConfigError(
-                "the model has phones, but transcripts are aligned by letters",
-                where=where,
-                remedy="train it without the input `lexicon`",
-            )
-        if (mean := audio.get("mean", "causal")) not in get_args(Mean):
-            what = f"the model's configuration has an unknown mean {mean!r}"
-            raise ConfigError(what, where=where, remedy="copy the model again, or use the version that trained it")
-        if "tokens" in config and len(config["tokens"]) != config["outputs"]:
-            raise misfit(config["outputs"], len(config["tokens"]), where=where)
+        _check_configuration(config, tokens=tokens, where=where)
+        audio = config["audio"]
+        kind, mean = audio["input"], audio.get("mean", "causal")
         rate_hz = int(audio["rate_hz"])
         stacked = kind == "stacked"
         trained_s = config.get("stack", 1) * config.get("subsample", 1) * frame_seconds(rate_hz)
@@ -229,6 +212,30 @@ class FrontEnd:
         spread = rows.std(axis=axis, dtype=np.float64, keepdims=True)
         centred = rows - rows.mean(axis=axis, dtype=np.float64, keepdims=True)
         return np.asarray(centred / np.maximum(spread, 1e-7), np.float32)
+
+
+def _check_configuration(config: Mapping[str, Any], *, tokens: bool, where: str) -> None:
+    """Raises ConfigError, as `FrontEnd.of` does, unless a model's configuration describes a front end."""
+    audio = config.get("audio") or {}
+    kind = audio.get("input")
+    lacks = tokens and "tokens" not in config
+    if kind not in ("stacked", "log-mel", "waveform") or lacks or not audio.get("rate_hz"):
+        raise ConfigError(
+            "the model's configuration does not describe its input (`audio`, `tokens`)",
+            where=where,
+            remedy="train it with criterion ctc on features of one sampling rate, or use import-aligner",
+        )
+    if tokens and config.get("phones"):
+        raise ConfigError(
+            "the model has phones, but transcripts are aligned by letters",
+            where=where,
+            remedy="train it without the input `lexicon`",
+        )
+    if (mean := audio.get("mean", "causal")) not in get_args(Mean):
+        what = f"the model's configuration has an unknown mean {mean!r}"
+        raise ConfigError(what, where=where, remedy="copy the model again, or use the version that trained it")
+    if "tokens" in config and len(config["tokens"]) != config["outputs"]:
+        raise misfit(config["outputs"], len(config["tokens"]), where=where)
 
 
 def misfit(outputs: int, tokens: int, *, where: str = "") -> ConfigError:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from megahour.export.graphs import without_causal_mean, without_own_mean
+from megahour.export.front_graph import without_causal_mean, without_own_mean
 from megahour.features.normalise import CausalMean, without_mean
 
 
