@@ -29,7 +29,7 @@ from megahour.lm.estimate.discounts import USUAL, Discount, KneserNey, Smoothing
 from megahour.lm.estimate.partitions import PADDING, Corpus, Partitions
 from megahour.lm.estimate.smooth import fill_names, gammas, log_probability, smooth
 from megahour.lm.estimate.stupid import stupid, unigram_scores
-from megahour.lm.estimate.sweep import KEPT, SUMS, TALLIES, Words
+from megahour.lm.estimate.sweep import ALL_WORDS, KEPT, SUMS, TALLIES, Words
 from megahour.lm.text.arrays import Float32, Int32, Int64
 from megahour.lm.text.tokenise import BOUNDARY, END, RESERVED
 
@@ -233,8 +233,9 @@ def _smooth(
     room = 1 << int(2 * (own.stop - own.start) + 2).bit_length()
     keys, values = np.empty(room, np.int64), np.empty(room, np.float32)
     fill_names(first[own], length[own], gamma[own], keys, values)
+    allowed = ALL_WORDS if parts.allowed is None else parts.allowed
     smooth(
-        0, windows, positions, parts.corpus.tokens, parts.order, parts.cutoffs, parts.allowed,
+        0, windows, positions, parts.corpus.tokens, parts.order, parts.cutoffs, allowed,
         smoothing.discounts, smoothing.unigram, *kept, len(kept.nodes), s.contexts.seats, s.chain,
         keys, values, s.at, s.logp, s.backoff, s.sizes,
     )  # fmt: skip

@@ -113,7 +113,7 @@ def smooth(  # type: ignore[no-untyped-def]
     """
     # unsigned: indexing needs no test for negative numbers
     windows, nodes, seats = windows.view(np.uint32), nodes.view(np.uint32), seats.view(np.uint32)
-    mask, width = np.uint64(len(keys) - 1), seats.shape[1]
+    mask, width, limited = np.uint64(len(keys) - 1), seats.shape[1], len(allowed) > 0
     sizes[:] = 0
     held = np.empty((order + 1, BLOCK))  # p of n-grams whose logarithms are still to be computed
     once = np.zeros(order + 2)  # log10 γ of a context that occurs once, by its length + 1
@@ -177,7 +177,7 @@ def smooth(  # type: ignore[no-untyped-def]
                 weight = 0.0
                 if k < order and last != BOUNDARY:
                     weight = once[k + 1]
-                    if not several and allowed is not None and allowed[tokens[positions[row] + 1]] == 0:
+                    if not several and limited and allowed[tokens[positions[row] + 1]] == 0:
                         weight = 0.0
                     if several:
                         key = positions[row] * 8 + k
@@ -191,7 +191,7 @@ def smooth(  # type: ignore[no-untyped-def]
                     _logs(held, k, size - BLOCK, size, logp)
             sizes[k] = size
         lower = unigram[word] if shared == 0 else chain[shared, seats[word, shared - 1]]
-        if allowed is not None:
+        if limited:
             for j in range(have + 1):
                 if allowed[windows[i, j]] == 0:
                     have = np.int64(j - 1)  # only n-grams to the right of this word are kept
@@ -203,7 +203,7 @@ def smooth(  # type: ignore[no-untyped-def]
             size = sizes[k]
             at[k, size], held[k, size & (BLOCK - 1)] = i, lower
             weight = once[k + 1] if k < order and word != BOUNDARY else 0.0
-            if allowed is not None and allowed[tokens[min(positions[i] + 1, len(tokens) - 1)]] == 0:
+            if limited and allowed[tokens[min(positions[i] + 1, len(tokens) - 1)]] == 0:
                 weight = 0.0
             backoff[k, size] = weight
             sizes[k] = size + 1

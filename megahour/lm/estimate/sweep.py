@@ -30,6 +30,8 @@ AHEAD = 8  # rows, or n-grams, between the prefetch of a word's entries and thei
 KEPT, CHARACTERS = 5, 6
 TALLIES = 7  # columns of `tally`: n-grams with a = 0 … 4; KEPT: n-grams not dropped; CHARACTERS: bytes of their words
 SUMS = 5  # of a context: Σ a, kept n-grams with a = 1, 2, ≥ 3, and Σ a of the dropped n-grams (its wildcard entry)
+ALL_WORDS, NO_LENGTHS, NO_NODES = np.empty(0, np.uint8), np.empty(0, np.int32), np.empty((0, 3), np.int32)
+"""What `sweep_from` takes for None: each None would be one more type of its arguments, and all of it compiled again."""
 Words = npt.NDArray[np.uint8] | None  # (V,) whether n-grams with the word are kept; None: all are
 
 
@@ -102,9 +104,10 @@ def sweep(
     and to tally (order + 1, TALLIES).
     """
     arrays = out if kept is None else out._replace(grams=kept.grams)
-    nodes = None if kept is None else kept.nodes
+    nodes = NO_NODES if kept is None else kept.nodes
+    words = ALL_WORDS if allowed is None else allowed, NO_LENGTHS if lengths is None else lengths
     result: tuple[int, int, int] = sweep_from(
-        0, windows, positions, order, cutoffs, allowed, lengths, *scratch, *arrays, nodes, unigrams, tally, compact
+        0, windows, positions, order, cutoffs, *words, *scratch, *arrays, nodes, unigrams, tally, compact
     )
     return result
 
@@ -134,13 +137,14 @@ def sweep_from(  # type: ignore[no-untyped-def]
 ):
     """`sweep` of a part of the positions of one context, that of their last `floor` words (0: whole partitions).
 
-    The context stays open; its n-grams in these positions are in sets[floor, : sizes[floor]]. kept_nodes: None, or
-    those of `Kept`, whose n-grams then are `grams`.
+    The context stays open; its n-grams in these positions are in sets[floor, : sizes[floor]]. kept_nodes: those of
+    `Kept`, whose n-grams then are `grams`, or NO_NODES. allowed, lengths: ALL_WORDS and NO_LENGTHS for none.
     """
     # unsigned: indexing needs no test for negative numbers
     windows, seats, sets = windows.view(np.uint32), seats.view(np.uint32), sets.view(np.uint32)
     grams, nodes, sums = grams.view(np.uint32), nodes.view(np.uint32), sums.view(np.uint32)
     m, width = len(positions), seats.shape[1]
+    limited, spelled, keeps = len(allowed) > 0, len(lengths) > 0, len(kept_nodes) > 0
     held = n = rows = 0
     alone: np.bool_ = np.bool_(False)  # the row before is the only one so far of its history
     words, shared_words = np.empty(ROWS + 1, np.uint8), np.empty(ROWS + 1, np.uint8)
@@ -151,7 +155,7 @@ def sweep_from(  # type: ignore[no-untyped-def]
         ahead = np.int64(min(i + AHEAD, m - 1))  # tables by word do not fit into the cache
         prefetch(unigrams, np.int64(windows[ahead, 0]))
         prefetch(seats, width * np.int64(windows[ahead, 0]))
-        if lengths is not None:  # decided at compile time
+        if spelled:
             prefetch(lengths, np.int64(windows[ahead, 0]))  # those of the history are its neighbours', too
         have, before, after = np.int64(words[row]), np.int64(shared_words[row]), np.int64(shared_words[row + 1])
         shared, word = max(before, after), windows[i, 0]
@@ -159,15 +163,15 @@ def sweep_from(  # type: ignore[no-untyped-def]
         rows += 1
         if shared < have:  # else no n-gram occurs here alone
             characters = np.int64(0)
-            if lengths is not None:
+            if spelled:
                 characters += lengths[END if word == BOUNDARY else word]
             keep = True
-            if allowed is not None:  # likewise
+            if limited:
                 keep = allowed[word] != 0
             for k in range(2, have + 2):
-                if lengths is not None:
+                if spelled:
                     characters += lengths[windows[i, k - 1]]
-                if allowed is not None:
+                if limited:
                     keep = keep and allowed[windows[i, k - 1]] != 0
                 if k > shared + 1:
                     tally[k, 1] += 1
@@ -202,14 +206,14 @@ def sweep_from(  # type: ignore[no-untyped-def]
             characters = np.int64(0)
             keep = True
             for j in range(1, k):
-                if lengths is not None:
+                if spelled:
                     characters += lengths[windows[i, j]]
-                if allowed is not None:
+                if limited:
                     keep = keep and allowed[windows[i, j]] != 0
             for seat in range(sizes[length]):
                 if seat + AHEAD < sizes[length]:
                     ahead = np.int64(sets[length, seat + AHEAD, 0])
-                    if lengths is not None:
+                    if spelled:
                         prefetch(lengths, ahead)
                     if length == 1:
                         prefetch(unigrams, ahead)
@@ -217,7 +221,7 @@ def sweep_from(  # type: ignore[no-untyped-def]
                         prefetch(seats, width * ahead)
                 word, at = sets[length, seat, 0], sets[length, seat, 1]
                 adjusted, raw = sets[length, seat, 2], sets[length, seat, 3]
-                if kept_nodes is None:
+                if not keeps:
                     grams[held, 0], grams[held, 1], grams[held, 2], grams[held, 3] = word, at, adjusted, raw
                     held += 1
                 else:
@@ -228,13 +232,13 @@ def sweep_from(  # type: ignore[no-untyped-def]
                 if adjusted < 5:
                     tally[k, adjusted] += 1
                 kept = raw > cutoffs[k] and keep
-                if allowed is not None:
+                if limited:
                     kept = kept and allowed[word] != 0
                 if kept:
                     tally[k, KEPT] += 1
-                    if kept_nodes is not None:
+                    if keeps:
                         held += 1
-                    if lengths is not None:
+                    if spelled:
                         tally[k, CHARACTERS] += characters + lengths[END if word == BOUNDARY else word]
                     ones += adjusted == 1
                     twos += adjusted == 2
@@ -256,7 +260,7 @@ def sweep_from(  # type: ignore[no-untyped-def]
                     sizes[up] = size + 1
             sizes[length] = 0
             nodes[n, 0], nodes[n, 1], nodes[n, 2], nodes[n, 3] = length, begin, held, rows - 1
-            if kept_nodes is not None:
+            if keeps:
                 kept_nodes[n, 0], kept_nodes[n, 1], kept_nodes[n, 2] = length, held, dropped
             first[n] = earliest - 1
             sums[n, 0], sums[n, 1], sums[n, 2], sums[n, 3], sums[n, 4] = total, ones, twos, more, dropped

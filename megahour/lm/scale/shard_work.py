@@ -10,7 +10,7 @@ import numpy.typing as npt
 from megahour.lm.estimate.discounts import Smoothing
 from megahour.lm.estimate.kept_ngrams import Kept
 from megahour.lm.estimate.smooth import smooth
-from megahour.lm.estimate.sweep import CHARACTERS, KEPT, SUMS, TALLIES, open_contexts, store, sweep_from
+from megahour.lm.estimate.sweep import ALL_WORDS, CHARACTERS, KEPT, SUMS, TALLIES, open_contexts, store, sweep_from
 from megahour.lm.scale.shard_files import Swept, SweptFiles
 from megahour.lm.scale.shard_kernels import take_contexts
 from megahour.lm.scale.shard_lines import LineBlock, LineSpeller, by_target, columns, name_table
@@ -86,7 +86,7 @@ class ShardWorker:
             if shared is not None:
                 self._share_chain(shard.floor, shared)
             smooth(
-                shard.floor, windows, positions, self._no_tokens, order, text.cutoffs, None, smoothing.discounts,
+                shard.floor, windows, positions, self._no_tokens, order, text.cutoffs, ALL_WORDS, smoothing.discounts,
                 smoothing.unigram, *kept, len(kept.nodes), self._open.seats, self._chain, *table, self._at,
                 self._logp, self._backoff, sizes,
             )  # fmt: skip
@@ -128,7 +128,7 @@ class ShardWorker:
         text = self._text
         grams, nodes = self._kept
         n, held, _ = sweep_from(
-            floor, windows, positions, text.order, text.cutoffs, None, text.lengths, *self._open,
+            floor, windows, positions, text.order, text.cutoffs, ALL_WORDS, text.lengths, *self._open,
             *self._store._replace(grams=grams), nodes, self._unigrams, tally, False,
         )  # fmt: skip
         return int(n), int(held)

@@ -6,7 +6,9 @@ kpu/kenlm made of `small.txt`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,9 @@ from hypothesis import strategies as st
 from models import SMALL, entries, estimate_text
 from scorer import Scorer
 
+from megahour.core.machine_code import kinds_of
 from megahour.lm.arpa.model import read_arpa
+from megahour.lm.estimate import estimate, sweep
 from megahour.lm.estimate.discounts import FALLBACK
 from megahour.lm.estimate.estimate import STORE_BYTES, thresholds
 from megahour.lm.estimate.partitions import Partitions
@@ -88,6 +92,21 @@ def test_neither_threads_nor_memory_for_the_first_pass_change_anything(
     two = estimate_text(lines, order, cutoffs, listed=listed, threads=2, store_bytes=0)
     assert entries(one.model) == entries(two.model)
     assert (one.discounts, one.fallbacks) == (two.discounts, two.fallbacks)
+
+
+def test_kernels_are_compiled_once_whatever_is_asked_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each None among their arguments would be one more type, and seconds of compilation."""
+    seen: dict[str, set[Any]] = {"sweep_from": set(), "smooth": set()}
+
+    def noted(kernel: Callable[..., Any], name: str) -> Callable[..., Any]:
+        return lambda *args: seen[name].add(kinds_of(args)) or kernel(*args)
+
+    monkeypatch.setattr(sweep, "sweep_from", noted(sweep.sweep_from, "sweep_from"))
+    monkeypatch.setattr(estimate, "smooth", noted(estimate.smooth, "smooth"))
+    for listed in (None, ["a b c"]):
+        for store_bytes in (0, STORE_BYTES):
+            estimate_text(["a b c", "a b d"], 3, listed=listed, store_bytes=store_bytes)
+    assert {name: len(kinds) for name, kinds in seen.items()} == {"sweep_from": 1, "smooth": 1}
 
 
 def test_positions_that_repeat_an_n_gram_are_not_read_again() -> None:
