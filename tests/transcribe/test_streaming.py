@@ -178,8 +178,7 @@ def test_a_model_of_utterances_own_means_is_recognised_again_too(tmp_path: Path)
     hiss = np.random.default_rng(1).normal(0, 0.02, 16_000).astype(np.float32)
     quiet, loud = (transcribe(gain * hiss, heard, rate_hz=8000, whole=True).text for gain in (1, 4))
     assert quiet == loud != ""
-    with pytest.raises(ConfigError, match="an exported graph that of the frames before"):
-        TrainedModel(RecogniserParts(str(tmp_path / "model"), search=SEARCH))
+    assert not TrainedModel(RecogniserParts(str(tmp_path / "model"), search=SEARCH)).streams
 
 
 @pytest.mark.parametrize("kind", ["conformer", "lstm"])
