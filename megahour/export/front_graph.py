@@ -134,7 +134,7 @@ class FrontGraph(nn.Module):
 
     def _stacked(self, x: Tensor) -> Tensor:
         x = (x.half().float() - self.mean) * self.inv_std  # float16 is the stored precision
+        if self.stack == 1:
+            return x
         groups = x.shape[1] // self.stack
-        return (
-            x if self.stack == 1 else x[:, : groups * self.stack].reshape(x.shape[0], groups, self.stack * x.shape[2])
-        )
+        return x[:, : groups * self.stack].reshape(x.shape[0], groups, self.stack * x.shape[2])
