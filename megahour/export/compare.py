@@ -97,8 +97,7 @@ def _heard(
     """Outputs of the bundle in onnxruntime: by `transcribe`'s recogniser (offline), or by its streaming graph."""
     if form == "offline":
         for clip in clips:
-            blocks = iter([clip.samples.astype(np.float32)])
-            yield recogniser.log_posteriors(np.concatenate(list(recogniser.front.rows_of(blocks, []))))
+            yield recogniser.log_posteriors(recogniser.front.utterance(clip.samples))
         return
     stream, rate_hz = PlayedStream(bundle, precision), bundle.manifest.front_end.rate_hz
     for clip in clips:

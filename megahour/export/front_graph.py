@@ -41,6 +41,11 @@ def _log_weight(place: Tensor) -> Tensor:
     return early + late
 
 
+def _sounds(x: Tensor, floor: Tensor | None) -> Tensor:
+    """(B, T): whether a frame is counted, as by `features.normalise.sounds`."""
+    return torch.ones_like(x[:, :, 0]) > 0 if floor is None else (x > floor + float(LEAST_SOUND)).any(2)
+
+
 def without_causal_mean(
     x: Tensor, mean: Tensor, count: Tensor, floor: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -49,7 +54,7 @@ def without_causal_mean(
     mean: the mean before the first frame, over `count` frames. floor (F,): of digital silence, which is not counted.
     """
     before = (count + PRIOR_FRAMES).double()[:, None]
-    heard = torch.ones_like(x[:, :, 0]) if floor is None else (x > floor + float(LEAST_SOUND)).any(2)
+    heard = _sounds(x, floor)
     place = before + heard.double().cumsum(1)
     share = (_log_weight(place) - _log_weight(before)).exp()[:, :, None]
     news = x.double() * heard[:, :, None] / (place.clamp(max=WINDOW_FRAMES)[:, :, None] * share)
@@ -63,7 +68,7 @@ def without_own_mean(x: Tensor, lengths: Tensor, floor: Tensor | None = None, ra
     floor (F,): of digital silence, which is not counted. range_db: as in `without_mean`.
     """
     there = torch.arange(x.shape[1], device=x.device) < lengths[:, None]
-    sound = there if floor is None else there & (x > floor + float(LEAST_SOUND)).any(2)
+    sound = there & _sounds(x, floor)
     counted = (sound | (there & ~sound.any(1, keepdim=True)))[:, :, None]  # of silence alone, all frames
     frames = counted.sum(1).clamp(min=1)
     if range_db:
@@ -77,11 +82,11 @@ def _loud(x: Tensor, counted: Tensor, frames: Tensor) -> Tensor:
 
     Interpolated in the order of `np.percentile`: one bit would move all frames that are raised to it, before rounding.
     """
-    falling = x.masked_fill(~counted, -math.inf).sort(dim=1, descending=True).values
-    place = (frames - 1).double() * (LOUD / 100)  # (B, 1), from the lowest
-    below, share = place.floor(), place - place.floor()
-    ranks = (frames - 1 - below.long(), frames - 1 - place.ceil().long())
-    lower, upper = (falling.gather(1, each[:, None].expand(-1, 1, x.shape[2]))[:, 0] for each in ranks)
+    rising = x.masked_fill(~counted, math.inf).sort(dim=1).values
+    place = (frames - 1).double() * (LOUD / 100)  # (B, 1)
+    share = place - place.floor()
+    ranks = (each.long()[:, None].expand(-1, 1, x.shape[2]) for each in (place.floor(), place.ceil()))
+    lower, upper = (rising.gather(1, each)[:, 0] for each in ranks)
     up, down = lower + (upper - lower) * share.float(), upper - (upper - lower) * (1 - share).float()
     return torch.where(share >= 0.5, down, up)
 

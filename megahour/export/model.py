@@ -122,12 +122,12 @@ class TrainedModel:
 
     def output(self, samples: NDArray[np.int16]) -> Float32:
         """The output for a whole clip."""
-        return self.recogniser.log_posteriors(self._rows(samples))
+        return self.recogniser.log_posteriors(self.recogniser.front.utterance(samples))
 
     def streamed(self, samples: NDArray[np.int16], chunk: int, left: int) -> Float32:
         """The output for a clip streamed as by a runtime: chunks of `chunk` output frames, `left` previous chunks."""
         rate_hz, size = self.recogniser.front.rate_hz, chunk * self.frames
-        rows = self._rows(padded(samples, rate_hz, size / 100))
+        rows = self.recogniser.front.utterance(padded(samples, rate_hz, size / 100))
         assert isinstance(self.recogniser.model, Model)
         features, stack = self.recogniser.features(rows), int(self.config["stack"])
         stream = ModelStream(self.recogniser.model, AttentionContext(chunk, left))
@@ -137,10 +137,6 @@ class TrainedModel:
     def text(self, output: Float32) -> str:
         """The text of the best path through `output`."""
         return text_of(self.recogniser, output)
-
-    def _rows(self, samples: NDArray[np.int16]) -> Float32:
-        front = self.recogniser.front
-        return front.less_own_mean(np.concatenate(list(front.rows_of(iter([samples.astype(np.float32)]), []))))
 
 
 def greedy(parts: RecogniserParts, tell: str = "") -> RecogniserParts:

@@ -60,7 +60,7 @@ def stream_rows(bundle: Bundle, front: FrontEnd, samples: NDArray[np.int16]) -> 
     They are a runtime's, without the floor of ours, which is in the graph.
     """
     own = replace(front, kind="log-mel", scale=1.0 if bundle.manifest.streams_int16 else front.scale)
-    return np.concatenate(list(own.rows_of(iter([samples.astype(np.float32)]), [], mean=False)))
+    return own.utterance(samples, mean=False)
 
 
 def _parts(bundle: Bundle, form: str, precision: str) -> dict[str, str]:

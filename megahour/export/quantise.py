@@ -74,7 +74,7 @@ def to_int8(
     metadata = {each.key: each.value for each in model.metadata_props}
     chosen = [name for name in layers(source) if name not in leave]
     computed = _computed(model.graph, chosen, least if feeds is None else 0)
-    chosen += [name + SPLIT for name in chosen]
+    chosen, computed = ([*names, *(name + SPLIT for name in names)] for names in (chosen, computed))
     if computed:  # an empty list would mean all nodes
         onnx.helper.set_model_props(model, {"onnx.quant.pre_process": "onnxruntime.quant"})  # by `write_onnx`
         _compute(model, target, computed, feeds)
@@ -99,16 +99,14 @@ def _compute(model: Any, target: Path, nodes: list[str], feeds: Iterable[Feed] |
     """
     from onnxruntime.quantization import QuantFormat, QuantType, quantize_dynamic, quantize_static
 
-    shared = {"per_channel": True, "weight_type": QuantType.QInt8, "reduce_range": True}
+    shared = {"per_channel": True, "weight_type": QuantType.QInt8, "reduce_range": True, "nodes_to_quantize": nodes}
     if feeds is None:
-        shared["nodes_to_quantize"] = [*nodes, *(name + SPLIT for name in nodes)]
         quantize_dynamic(model, str(target), op_types_to_quantize=[*MATRICES, "LSTM"], **shared)
     else:
         quantize_static(
             model, str(target), _FeedReader(feeds), quant_format=QuantFormat.QDQ,
             activation_type=QuantType.QUInt8, op_types_to_quantize=MATRICES,
-            extra_options={"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": MATRICES},
-            nodes_to_quantize=nodes, **shared,
+            extra_options={"MatMulConstBOnly": True, "OpTypesToExcludeOutputQuantization": MATRICES}, **shared,
         )  # fmt: skip
 
 

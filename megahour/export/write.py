@@ -248,8 +248,7 @@ def _feeds(draft: Draft, form: str) -> Iterator[dict[str, Any]]:
             samples = padded(clip.samples, model.front_end.rate_hz, stream.chunk * model.frames / 100)
             yield from stream.feeds(stream_rows(bundle, model.recogniser.front, samples))
         else:
-            front = model.recogniser.front
-            rows = np.concatenate(list(front.rows_of(iter([clip.samples.astype(np.float32)]), [], mean=False)))
+            rows = model.recogniser.front.utterance(clip.samples, mean=False)
             yield {"x": rows[None], "x_lens": np.array([len(rows)])}
 
 

@@ -193,6 +193,11 @@ class FrontEnd:
             levels.append(heard.mean(axis=1).astype(np.float16))
             yield mel if causal is None else causal.apply(mel, lowest)
 
+    def utterance(self, samples: NDArray[np.int16], *, mean: bool = True) -> Rows:
+        """Rows (N, F) of a whole utterance at the model's rate. mean: subtract the mean, of whichever kind."""
+        rows = np.concatenate(list(self.rows_of(iter([samples.astype(np.float32)]), [], mean=mean)))
+        return self.less_own_mean(rows) if mean else rows
+
     def causal_mean(self) -> CausalMean | None:
         """The causal mean at the beginning of a recording; None if the model subtracts none."""
         subtracts = self.kind == "stacked" and self.mean == "causal"
