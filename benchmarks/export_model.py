@@ -142,9 +142,10 @@ def lines(asked: argparse.Namespace) -> list[str]:
     addresses = trained(asked.data, asked.held_out, asked.work)
     models = {criterion: TrainedModel(parts_of(address)) for criterion, address in addresses.items()}
     sizes = (sum(p.numel() for p in model.encoder.parameters()) / 1e6 for model in models.values())
+    which = f"--clips {asked.clips} --held-out {asked.held_out}"
     return [
         "# Exported models in sherpa-onnx", "",
-        f"Command: `python benchmarks/export_model.py FSDD --clips {asked.clips} --write`", "",
+        f"Command: `python benchmarks/export_model.py FSDD {which} --write`", "",
         f"{machine(python(), 'torch ' + torch.__version__)} One thread.",
         f"Conformers of {' and '.join(f'{size:.2f}' for size in sizes)} M parameters.",
         f"{asked.clips} strings of {sum(len(said.split()) for _, said in spoken)} digits by {asked.held_out},",
