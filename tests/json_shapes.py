@@ -91,11 +91,26 @@ SHAPES: dict[str, Any] = {
             for c in WHISPER
         ]
     },
+    "Google, version 2": {
+        "results": [
+            {
+                "alternatives": [
+                    {
+                        "transcript": c["text"],
+                        "words": [{"startOffset": f"{c['start']}s", "endOffset": f"{c['end']}s", "word": "-"}],
+                    }
+                ],
+                "resultEndOffset": "3s",
+            }
+            for c in WHISPER
+        ]
+    },
     "Deepgram": {
         "results": {"channels": [{"alternatives": [{"transcript": "Hello there. Good day.", "words": WORDS}]}]}
     },
     "Azure": {
         "recognizedPhrases": [
+            {"recognitionStatus": "InitialSilenceTimeout", "offsetInTicks": 0, "durationInTicks": 4e6},
             {"offsetInTicks": 5e6, "durationInTicks": 1e7, "nBest": [{"display": "Hello there."}]},
             {"offsetInTicks": 2e7, "durationInTicks": 1e7, "nBest": [{"display": "Good day."}]},
         ]

@@ -150,7 +150,7 @@ def _whisper_cpp(value: Fields) -> Iterator[Said]:
         yield Said(seconds(at.get("from")) / 1000, seconds(at.get("to")) / 1000, part["text"])
 
 
-def _amazon(value: Fields) -> Iterator[Said]:
+def _amazon(value: Fields) -> Iterable[Said]:
     results = value["results"]
     if segments := results.get("audio_segments"):
         return _list(segments)
@@ -166,10 +166,11 @@ def _amazon(value: Fields) -> Iterator[Said]:
             item["alternatives"][0]["content"],
             item.get("speaker_label") or who.get(item.get("start_time"), ""),
             item.get("type") == "punctuation",
+            channel_of(item),
         )
         for item in results["items"]
     )
-    return sentences(words)
+    return sentences_by_channel(words)
 
 
 def _deepgram(value: Fields) -> Iterator[Said]:
@@ -190,22 +191,26 @@ def _deepgram_channel(best: Fields) -> Iterator[Said]:
 
 
 def _google(value: Fields) -> Iterator[Said]:
+    """Version 2 has offsets, and none for a first word at 0."""
     for result in value["results"]:
         best = (result.get("alternatives") or [{}])[0]
         words = best.get("words") or [{}]
+        first = {"startOffset": 0, **words[0]} if "endOffset" in words[0] else words[0]
         if best.get("transcript"):
-            yield Said(time_of(words[0], STARTS), time_of(words[-1], ENDS), best["transcript"])
+            start, end = time_of(first, (*STARTS, "startOffset")), time_of(words[-1], (*ENDS, "endOffset"))
+            yield Said(start, end, best["transcript"], channel=channel_of(result))
 
 
 def _azure(value: Fields) -> list[Said]:
-    """Of several channels, all phrases of one may come before those of the next."""
+    """All phrases of one channel may come before those of the next. Phrases without words have another status."""
 
     def said(phrase: Fields) -> Said:
         start = seconds(phrase.get("offsetInTicks")) / 1e7
         end = start + seconds(phrase.get("durationInTicks")) / 1e7
         return Said(start, end, phrase["nBest"][0]["display"], speaker_of(phrase), channel=channel_of(phrase))
 
-    return in_time(map(said, value["recognizedPhrases"]))
+    phrases = value["recognizedPhrases"]
+    return in_time(said(phrase) for phrase in phrases if phrase.get("recognitionStatus", "Success") == "Success")
 
 
 def _rev(value: Fields) -> Iterator[Said]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 TEXTS = ("text", "content", "sentence", "transcript", "body")
 SPEAKERS = ("speaker", "speaker_label", "name")
-CHANNELS = ("channel", "channel_label")
+CHANNELS = ("channel", "channel_label", "channelTag")
 STARTS, ENDS = ("start", "from", "begin", "start_time", "startTime"), ("end", "to", "end_time", "endTime")
 MAX_S = 1e18  # three thousand years in ticks of 100 ns; a larger JSON integer may overflow a float
 SENTENCE_WORDS = 40  # maximum number of words in a joined cue

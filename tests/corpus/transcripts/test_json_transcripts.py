@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
-from json_shapes import AMAZON, HELLO, SHAPES, WHISPER
+from json_shapes import AMAZON, HELLO, SHAPES, WHISPER, amazon_word
 
 from megahour.core.errors import BadRecord
 from megahour.corpus.transcripts.cues import Cue
@@ -66,11 +66,27 @@ def test_both_channels_of_a_call_are_read() -> None:
     assert [(cue.raw, cue.channel) for cue in found] == [("Hello.", "0"), ("How are you?", "1"), ("Fine.", "0")]
 
 
+def test_two_who_talk_at_once_on_amazons_channels_are_not_mixed() -> None:
+    """`items` has the words of all channels in order of time."""
+    said = [("Hello", 0.5, "ch_0"), ("Yes", 0.6, "ch_1"), ("there", 1.0, "ch_0"), (".", None, "ch_0")]
+    items = [amazon_word(word, at, (at or 0) + 0.4, channel_label=channel) for word, at, channel in said]
+    found = cues({"results": {"items": items}})
+    assert [(cue.raw, cue.channel) for cue in found] == [("Hello there.", "ch_0"), ("Yes", "ch_1")]
+
+
+def test_googles_first_word_at_0_has_no_offset() -> None:
+    words = [{"word": "Hello", "endOffset": "0.400s"}, {"word": "there", "startOffset": "0.5s", "endOffset": "1s"}]
+    assert cues({"results": [{"alternatives": [{"transcript": "Hello there", "words": words}]}]}) == [
+        Cue(0, 1000, "Hello there")
+    ]
+
+
 @pytest.mark.parametrize(
     "value",
     [
         {"utterances": [{"start": 0, "end": 900, "text": "Hello.", "channel": "2"}]},  # AssemblyAI
         {"recognizedPhrases": [{"channel": 2, "offsetInTicks": 0, "nBest": [{"display": "Hello."}]}]},  # Azure
+        {"results": [{"channelTag": 2, "alternatives": [{"transcript": "Hello."}]}]},  # Google
         {"segments": [{"start": 0, "end": 1, "text": "Hello.", "channel": 2}]},
     ],
 )
