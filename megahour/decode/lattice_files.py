@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import PurePosixPath
@@ -25,7 +27,7 @@ from megahour.lattices.lattice import Lattice, pruned
 from megahour.lattices.n_best import best_paths
 from megahour.lattices.slf import from_slf, to_slf
 from megahour.lattices.table import EXACT, SUFFIX, LatticeRow, density, misfit, read_rows, rows_of, to_table
-from megahour.units.texts import find_files
+from megahour.units.texts import file_lines, find_files
 
 Inputs = Mapping[str, Artifact]
 MAX_SLF = 256 << 20  # largest SLF file in bytes
@@ -135,6 +137,14 @@ class ReadLattices(ReadRecords[ImportLatticesParams]):
 
 def _lattices(p: ImportLatticesParams, url: str) -> Iterator[tuple[str, Lattice | ValueError]]:
     """Names and lattices of a file. Raises ConfigError: the archive is damaged, so the rest of it is unreadable."""
+    try:
+        yield from _of_file(p, url)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        remedy = "copy it again; `gzip -t FILE` tests it"
+        raise ConfigError(f"damaged gzip: {error}", where=url, remedy=remedy) from None
+
+
+def _of_file(p: ImportLatticesParams, url: str) -> Iterator[tuple[str, Lattice | ValueError]]:
     with fsspec.open(url, "rb", compression="infer") as file:
         if p.format == "slf" and url.endswith((".tar", ".tar.gz", ".tgz")):
             yield from _slf_members(file, url, p.frame_s)
@@ -173,8 +183,7 @@ def _slf(name: str, data: bytes, frame_s: float) -> tuple[str, Lattice | ValueEr
 
 def _words(path: str) -> Sequence[str]:
     """The word of each number in a words.txt; "" for unused numbers."""
-    with fsspec.open(path, "rt", encoding="utf-8") as file:
-        pairs = [line.split() for line in file if line.strip()]
+    pairs = [line.split() for line in file_lines([path]) if line.strip()]
     if not pairs or any(len(pair) != 2 or not pair[1].isdecimal() for pair in pairs):
         raise ConfigError("not a list of words", where=path, remedy="give Kaldi's words.txt: lines `word number`")
     numbers = {int(number): word for word, number in pairs}

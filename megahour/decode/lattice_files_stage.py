@@ -31,7 +31,7 @@ class ImportLattices(Stage[ImportLatticesParams]):
     """One task per features shard of the sets. The source is read once; keys send its lattices to their shards."""
 
     name = "import-lattices"
-    version = 3
+    version = 4
     params = ImportLatticesParams
     inputs = (Input("features"),)
 

@@ -18,6 +18,7 @@ from megahour.lattices.loose import WeightedLink, from_links
 from megahour.units.fst import MAGIC
 
 COMPACT, PLAIN = b"compactlattice44", b"lattice4"
+TO_COMPACT = "convert with lattice-copy --write-compact=true"
 MOST = 1 << 26  # most states, arcs of a state, or labels of an arc to read
 Numbers = Mapping[str, int]
 
@@ -122,6 +123,8 @@ def read_archive(file: BinaryIO, words: Sequence[str]) -> Iterator[tuple[str, La
     while key := _key(file):
         begins = file.read(1)
         is_binary = begins == struct.pack("<i", MAGIC)[:1]
+        if begins == b"\r":  # of a text with lines as in Windows
+            file.readline()
         entry = _binary(file) if is_binary else None  # a text entry always ends at an empty line
         lines = [] if is_binary else list(iter(lambda: file.readline().rstrip(), b""))
         try:
@@ -151,9 +154,7 @@ def _binary(file: BinaryIO) -> Read:
     (_,) = _unpack(file, "3s")
     names = [file.read(_bounded(_unpack(file, "i")[0], 64)) for _ in range(2)]
     if names != [b"vector", COMPACT]:
-        raise ValueError(
-            f"an FST of type {names}, not a compact lattice: convert with lattice-copy --write-compact=true"
-        )
+        raise ValueError(f"an FST of type {names}, not a compact lattice: {TO_COMPACT}")
     _, flags, _, start, states, _ = _unpack(file, "iiQqqq")
     if flags:
         raise ValueError(f"an FST with symbol tables (flags {flags}) is not supported")
@@ -205,6 +206,8 @@ def _text(lines: Iterable[bytes]) -> Read:
     links, finals, start = [], {}, None
     for line in lines:
         fields = line.decode("utf-8", "replace").split()
+        if len(fields) == 5:
+            raise ValueError(f"{line[:60]!r} is a line of a plain lattice: {TO_COMPACT}")
         try:
             graph, acoustic, string = fields[-1].split(",") if len(fields) in (2, 4) else ("0", "0", "")
             weight = float(graph), float(acoustic), tuple(map(int, string.split("_"))) if string else ()

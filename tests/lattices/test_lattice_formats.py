@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import struct
 from dataclasses import replace
@@ -11,6 +12,9 @@ import kaldifst
 import numpy as np
 import pytest
 
+from megahour.core.errors import ConfigError
+from megahour.decode.lattice_files import ReadLattices
+from megahour.decode.params import ImportLatticesParams
 from megahour.lattices import n_best
 from megahour.lattices.kaldi_format import compact_bytes, compact_text, plain_bytes, read_archive
 from megahour.lattices.lattice import Lattice
@@ -196,5 +200,25 @@ def test_a_bad_lattice_of_an_archive_is_an_error_of_its_own_and_a_cut_archive_on
         archive(b"u1 ", compact_bytes(lattice(), NUMBERS)[:-3])
     with pytest.raises(ValueError, match="lattice-copy --write-compact"):
         archive(b"u1 ", plain_bytes(lattice(), NUMBERS))
+    plain = archive(b"plain \n0 1 3 1 1,2\n1 2 2 0 1,2\n2\n\n")["plain"]  # its words would be transition ids
+    assert isinstance(plain, ValueError)
+    assert "lattice-copy --write-compact" in str(plain)
     with pytest.raises(ValueError, match=r"'boat' is not in the graph's words\.txt"):
         compact_bytes(lattice(), {"red": 1, "l'eau": 2})
+
+
+def test_an_archive_with_lines_as_in_windows_is_read() -> None:
+    text = b"u1 " + compact_text(lattice(), NUMBERS).encode()
+    (found,) = archive((text + text).replace(b"\n", b"\r\n")).values()
+    assert isinstance(found, Lattice)
+    assert listed(found) == listed(lattice())
+
+
+def test_cut_gzip_and_words_of_another_encoding_are_named(tmp_path: Path) -> None:
+    packed, words = tmp_path / "lat.1.gz", tmp_path / "words.txt"
+    packed.write_bytes(gzip.compress(b"u1 " + compact_bytes(lattice(), NUMBERS))[:-9])
+    words.write_bytes(b"<eps> 0\n\xe9 1\n")
+    for source, what in ((packed, "lat.1.gz: damaged gzip"), (words, "words.txt: not UTF-8")):
+        p = ImportLatticesParams(source=[str(source)], words=str(words))
+        with pytest.raises(ConfigError, match=what):
+            list(ReadLattices().records(p, str(source)))
