@@ -78,7 +78,8 @@ def _rank(words: Tongue) -> str:
 
 def _number(words: Tongue) -> str:
     point = "" if words.decimal_sign == "." else r"|\d++\.\d++(?!\.?\d)"
-    return rf"(?:{grouped_number(words)}|\d++{_point(words)}\d++{point}|\d++)"
+    bare = r"|(?<![\w.,])\.\d++(?!\.\d)" if words.code == "en" else ""  # .5
+    return rf"(?:{grouped_number(words)}|\d++{_point(words)}\d++{point}|\d++{bare})"
 
 
 def _plain_rules(language: str) -> list[str]:
@@ -121,7 +122,7 @@ def _reading_rules(words: Tongue) -> list[str]:
     of_digits = "|".join((*_date_rules(words), *_time_rules(words), *_number_rules(words)))
     return [
         _plain_word(words),
-        rf"(?=[\d(+−-])(?:{of_digits})",
+        rf"(?=[\d(+−-]|\.\d)(?:{of_digits})",
         _MONTH_DAY if words.code == "en" else "(?!)",
         *(f"(?P<extra_{name}>{rule})" for name, rule in words.letter_rules.items()),
         rf"(?P<elided>(?<!\w){_ELISIONS[words.code]}['’])(?=\d)" if words.code in _ELISIONS else "(?!)",

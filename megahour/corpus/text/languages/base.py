@@ -194,8 +194,8 @@ class Tongue:
         return tuple(word for digit in digits for word in names[digit])
 
     def decimal(self, whole: str, fraction: str, case: str = "n") -> Words:
-        """Words of a number with decimals."""
-        return (*self.whole(int(whole)), *self.decimal_word.split(), *self.after_point(fraction))
+        """Words of a number with decimals; `whole` is empty in .5, "point five"."""
+        return (*(self.whole(int(whole)) if whole else ()), *self.decimal_word.split(), *self.after_point(fraction))
 
     def after_point(self, fraction: str) -> Words:
         """Words of the digits after a decimal sign."""
@@ -226,6 +226,7 @@ class Tongue:
         """Words of an amount of money; with two decimals, as in $3.25, they are read as cents."""
         name, cent = self.currencies[symbol], self.cents.get(symbol)
         whole, _, fraction = digits.partition(".")
+        whole = "0" if not whole and len(fraction) == 2 else whole
         if symbol == "€" and self.bare_cents.forms[0] and len(fraction) == 2:
             if whole == "0":
                 return self.quantity(str(int(fraction)), self.bare_cents, around)
