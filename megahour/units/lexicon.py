@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
+from itertools import dropwhile
 
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.store import Artifact
@@ -13,6 +14,7 @@ Lexicon = Mapping[str, list[list[str]]]
 """Words and their pronunciations, each at least one phone."""
 
 _VARIANT = re.compile(r"\(\w+\)$")  # WORD(2)
+_DECIMAL = re.compile(r"\d+\.\d+|\d+(?:\.\d+)?[eE]-\d+")  # a phone is none, though X-SAMPA has 2, 6 and 9
 
 
 def parse_dictionary(
@@ -20,8 +22,9 @@ def parse_dictionary(
 ) -> dict[str, list[list[str]]]:
     """Parse a dictionary such as CMU's or AN4's: lines ``WORD(2)  AH N D``, comments after ``;;;`` or ``#``.
 
-    Words are case-folded. A repeated pronunciation is skipped, and its word appended to `repeated`. So is a line with a
-    word but no phones, and `bare` gets its number and word.
+    Words are case-folded. Probabilities before the phones, as the Montreal Forced Aligner and Kaldi write them, are
+    left out. A repeated pronunciation is skipped, and its word appended to `repeated`. So is a line with a word but no
+    phones, and `bare` gets its number and word.
 
     Raises ConfigError, naming the first such line, if `bare` is None.
     """
@@ -30,7 +33,7 @@ def parse_dictionary(
         fields = line.split("#")[0].split() if not line.startswith(";;;") else []
         if not fields:
             continue
-        word, phones = _VARIANT.sub("", fields[0]).casefold(), fields[1:]
+        word, phones = _VARIANT.sub("", fields[0]).casefold(), list(dropwhile(_DECIMAL.fullmatch, fields[1:]))
         if not phones:
             if bare is None:
                 raise ConfigError(

@@ -19,6 +19,7 @@ class MakeLexicon(SingleShard[LexiconParams]):
     """
 
     name = "lexicon"
+    version = 2
     params = LexiconParams
     inputs = Input.if_given("lm", "text", "selection", "features")
 

@@ -50,6 +50,12 @@ def test_dictionaries_have_variants_comments_and_any_case() -> None:
         parse_dictionary(["A  AH", "WHALE"], where="my.dic")
 
 
+def test_probabilities_of_a_dictionary_are_no_phones() -> None:
+    """The Montreal Forced Aligner's four, and Kaldi's one; 2 is a phone of X-SAMPA."""
+    lines = ["and\t0.99\t0.14\t1.0\t1.05\tæ n d", "and\t0.25\t1e-05\t0.5\t1.5\tn", "deux 1.0 d 2"]
+    assert parse_dictionary(lines) == {"and": [["æ", "n", "d"], ["n"]], "deux": [["d", "2"]]}
+
+
 def test_spelling_keeps_letters_marks_and_digits() -> None:
     assert graphemes("O'Neill") == [list("oneill")]
     assert graphemes("cafe\u0301") == [list("café")]
