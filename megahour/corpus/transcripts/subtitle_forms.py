@@ -23,7 +23,7 @@ _ASS_FIELDS = ["layer", "start", "end", "style", "name", "marginl", "marginr", "
 _TABLE_ROW = re.compile(r"\s*(\d{1,12}(?:\.\d+)?)\t(\d{1,12}(?:\.\d+)?)\t(.*)")
 _CLOCK = re.compile(r"(\d{1,4}):(\d\d):(\d\d)(\.\d+|:\d+(?:\.\d+)?)?")
 _OFFSET = re.compile(r"(\d{1,15}(?:\.\d+)?)(h|ms|m|s|f|t)")
-_DRAWING = re.compile(r"\{[^}]*\\p[1-9]")
+_DRAWING = re.compile(r"\{[^{}]*\\p[1-9]")
 _SYNC = re.compile(r"<sync\b[^<>]*?\bstart\s*=\s*[\"']?(-?\d{1,12})[^<>]*>", re.IGNORECASE)
 _SYNC_END = re.compile(r"\bend\s*=\s*[\"']?(\d{1,12})", re.IGNORECASE)
 _PARAGRAPH = re.compile(r"<p\b([^<>]*)>", re.IGNORECASE)

@@ -10,6 +10,7 @@ from megahour.core.errors import BadRecord
 from megahour.corpus.text.markup import spoken_text
 from megahour.corpus.transcripts.cues import Cue
 from megahour.corpus.transcripts.read import read_transcript
+from megahour.corpus.transcripts.subtitle_forms import ass_said
 
 RATE = 1000  # samples are milliseconds
 
@@ -373,3 +374,10 @@ def test_files_that_are_no_text_are_named(data: str, what: str) -> None:
 def test_the_head_of_a_web_page_is_not_spoken() -> None:
     page = "<!DOCTYPE html>\n<html><head>\n<title>Talk</title>\n</head>\n<body><p>Hello.</p>\n\n<p>Bye.</p></body>"
     assert [cue.raw for cue in cues(page, ".txt")] == ["<html>\n<body><p>Hello.</p>", "<p>Bye.</p></body>"]
+
+
+def test_many_braces_of_ass_that_never_close_are_read_at_once() -> None:
+    began = time.perf_counter()
+    (cue,) = ass_said("Dialogue: 0,0:00:01.00,0:00:02.00,D,,0,0,0,,Hello" + "{\\p" * 100_000)
+    assert cue.text.startswith("Hello")
+    assert time.perf_counter() - began < 10  # a search from each to the end takes minutes
