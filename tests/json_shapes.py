@@ -105,6 +105,21 @@ SHAPES: dict[str, Any] = {
             for c in WHISPER
         ]
     },
+    "Speechmatics": {
+        "results": [
+            {
+                "type": "punctuation" if word == "." else "word",
+                **({"attaches_to": "previous"} if word == "." else {}),
+                "start_time": start,
+                "end_time": end,
+                "alternatives": [{"content": word, "confidence": 0.9, "speaker": "UU"}],
+            }
+            for word, start, end in [
+                *(("Hello", 0.5, 0.9), ("there", 0.9, 1.5), (".", 1.5, 1.5)),
+                *(("Good", 2.0, 2.4), ("day", 2.5, 3.0), (".", 3.0, 3.0)),
+            ]
+        ]
+    },
     "Deepgram": {
         "results": {"channels": [{"alternatives": [{"transcript": "Hello there. Good day.", "words": WORDS}]}]}
     },

@@ -7,7 +7,7 @@ The format is recognised by its keys, at the top level or in a wrapping object:
     chunks                             Hugging Face (`timestamp: [start, end]`)
     events                             YouTube's json3 (`tStartMs`, `segs`)
     transcription                      whisper.cpp (`offsets` in milliseconds)
-    results                            Amazon Transcribe, Google, Deepgram, Vosk's `result`
+    results                            Amazon Transcribe, Google, Speechmatics, Deepgram, Vosk's `result`
     recognizedPhrases                  Azure (ticks of 100 ns)
     monologues                         Rev
     utterances                         AssemblyAI (milliseconds)
@@ -201,6 +201,15 @@ def _google(value: Fields) -> Iterator[Said]:
             yield Said(start, end, best["transcript"], channel=channel_of(result))
 
 
+def _speechmatics(value: Fields) -> list[Said]:
+    def said(item: Fields) -> Said:
+        best, joined = item["alternatives"][0], item.get("attaches_to") in ("previous", "both")
+        who = speaker_of(best).replace("UU", "")  # unknown
+        return Said(time_of(item, STARTS), time_of(item, ENDS), best["content"], who, joined, channel_of(item))
+
+    return sentences_by_channel(map(said, value["results"]))
+
+
 def _azure(value: Fields) -> list[Said]:
     """All phrases of one channel may come before those of the next. Phrases without words have another status."""
 
@@ -262,9 +271,10 @@ _SHAPES: tuple[tuple[str, Reader], ...] = (
 
 
 def _service(results: Any) -> Reader | None:
-    """The reader for `results`, a key that Amazon, Google and Deepgram share."""
+    """The reader for `results`, a key that Amazon, Google, Speechmatics and Deepgram share."""
     if isinstance(results, list):
-        return _google if any(isinstance(each, dict) and "alternatives" in each for each in results) else None
+        said = [each for each in results if isinstance(each, dict) and "alternatives" in each]
+        return (_speechmatics if "type" in said[0] else _google) if said else None
     if isinstance(results, dict) and ("items" in results or "audio_segments" in results):
         return _amazon
     return _deepgram if isinstance(results, dict) and ("channels" in results or "utterances" in results) else None
