@@ -14,10 +14,11 @@ class ImportHypotheses(Stage[ImportHypothesesParams]):
     """One task per features shard of the sets. The source is read once, and its records are sent to their shards.
 
     Records name an utterance by its key, as `export` does. With the input `selection` they may also name a recording
-    that has only one utterance.
+    that has only one utterance, with or without its folders.
     """
 
     name = "import-hypotheses"
+    version = 2
     params = ImportHypothesesParams
     inputs = (Input("features"), Input("selection", optional=True))
 
@@ -50,4 +51,5 @@ class ImportHypotheses(Stage[ImportHypothesesParams]):
             "a text of a whole recording is not cut: recognise the files of `megahour export --formats files`, "
             "one for each utterance, named by its key"
         )
-        return {"not-recognised": names, "several-utterances": whole}
+        folders = "name recordings with their folders, as they are named in `selection`, or utterances by their keys"
+        return {"not-recognised": names, "several-utterances": whole, "ambiguous-name": folders}

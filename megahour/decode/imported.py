@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 import pyarrow as pa
@@ -17,14 +18,15 @@ from megahour.core.unicode import load_json, shown
 from megahour.core.writer import ShardWriter
 from megahour.corpus.text.normalise import normalise
 from megahour.corpus.transcripts.recognised import Recognised, named, recognised, utterance_id
-from megahour.decode.named_records import NamedRecord, ReadRecords, names_of, records_beside
+from megahour.decode.named_records import NamedRecord, ReadRecords, names_of, paths_of, records_beside
 from megahour.decode.params import ImportHypothesesParams
 from megahour.features.sets import set_of
 from megahour.units.texts import find_files
 
 MAX_FILE_BYTES = 64 << 20  # largest JSON value over several lines
 MAX_BYTES = 1 << 40  # largest file of lines, unpacked
-COLUMNS = ["text", "reason", "detail", "confidence"]
+R = TypeVar("R")
+COLUMNS = ["path", "text", "reason", "detail", "confidence"]
 
 
 def import_shard(p: ImportHypothesesParams, inputs: Mapping[str, Artifact], task: Task, out: ShardWriter) -> None:
@@ -35,20 +37,22 @@ def import_shard(p: ImportHypothesesParams, inputs: Mapping[str, Artifact], task
     """
     features, shard = inputs["features"], task["shard"]
     table = features.read_table(shard, ".arrow", columns=["key", "frames"])
-    names = names_of(features, shard, ".arrow", inputs.get("selection"), task.spec.get("beside"))
-    found: dict[int, Recognised | BadRecord] = {}
-    shared: set[int] = set()
+    paths = paths_of(features, shard, ".arrow", inputs.get("selection"), task.spec.get("beside"))
+    names = names_of(paths)
+    records: dict[str, dict[str, Recognised | BadRecord]] = {}  # by name and path
     out.came_in(len(table))
     out.stat("records", inputs["records"].manifest.counts.kept)
-    for name, record in _records(records_beside(inputs, shard)):
-        own = names.get(name, [])
-        out.stat("own", 1 if own else 0)
-        if len(own) == 1:
-            found.setdefault(own[0], record)
+    for name, path, record in _records(records_beside(inputs, shard)):
+        out.stat("own", 1 if name in names else 0)
+        if name in names:
+            records.setdefault(name, {}).setdefault(path, record)
         elif not name and task["is_first"] and isinstance(record, BadRecord):
             out.came_in()
             out.quarantine(record.record, record.reason, record.detail)
-        shared.update(own)
+    several = {path for path, n in Counter(paths.values()).items() if n > 1}
+    shared = {key for name in records for key in names[name] if paths[key] in several and name != str(key)}
+    own = {name: {key: paths[key] for key in names[name] if name == str(key) or key not in shared} for name in records}
+    found = matched(own, records)
     _write(p, table, found, shared, out)
     out.tags.update({"set": set_of(features, shard), "model": p.model_name})
 
@@ -56,15 +60,19 @@ def import_shard(p: ImportHypothesesParams, inputs: Mapping[str, Artifact], task
 def _write(
     p: ImportHypothesesParams,
     table: pa.Table,
-    found: Mapping[int, Recognised | BadRecord],
+    found: Mapping[int, Recognised | BadRecord | None],
     shared: Collection[int],
     out: ShardWriter,
 ) -> None:
-    """shared: utterances whose recording has several, while the source has one text for all of it."""
+    """found: None where several recordings may be meant. shared: utterances whose recording has several, while the
+    source has one text for all of it.
+    """
     rows: list[tuple[Any, ...]] = []
     for key, frames in zip(table["key"].to_pylist(), table["frames"].to_pylist(), strict=True):
         record = found.get(key)
-        if record is None:
+        if record is None and key in found:
+            out.drop("ambiguous-name")
+        elif record is None:
             out.drop("several-utterances" if key in shared else "not-recognised")
         elif isinstance(record, BadRecord):
             out.quarantine(key, record.reason, record.detail)
@@ -77,19 +85,67 @@ def _write(
     out.table(pa.table([pa.array(c, t) for c, t in zip(columns, schema.types, strict=True)], schema=schema))
 
 
-def _records(table: pa.Table) -> Iterator[tuple[str, Recognised | BadRecord]]:
-    """Names and their records, or why a record is unusable."""
+def _records(table: pa.Table) -> Iterator[tuple[str, str, Recognised | BadRecord]]:
+    """Names and paths with their records, or why a record is unusable."""
     for row in table.to_pylist():
         if row["reason"] is None:
-            yield row["name"], Recognised(row["text"], row["confidence"])
+            yield row["name"], row["path"], Recognised(row["text"], row["confidence"])
         else:
-            yield row["name"], BadRecord(row["reason"], row["detail"], record=row["text"])
+            yield row["name"], row["path"], BadRecord(row["reason"], row["detail"], record=row["text"])
+
+
+def matched(own: Mapping[str, Mapping[int, str]], records: Mapping[str, Mapping[str, R]]) -> dict[int, R | None]:
+    """The record of each utterance, by names: the one whose path ends like the recording's for most folders.
+
+    None if other recordings or records end like that, too, or other folders are named where the source names those of
+    the recordings. own: paths of recordings by utterance, "" for one that is named by its key. records: by path.
+
+    >>> matched({"1": {7: "ann/1.wav", 8: "bob/1.wav"}}, {"1": {"x/bob/1": "Bob's", "x/ann/1": "Ann's"}})
+    {7: "Ann's", 8: "Bob's"}
+    """
+    by_key: dict[int, R | None] = {}
+    by_path: dict[int, R | None] = {}
+    bare: list[int] = []  # utterances found by their names only, while both paths name folders
+    by_folder = False
+    for name, given in records.items():
+        theirs, ours = _by_ending(given), _by_ending(own[name].values())
+        for key, path in own[name].items():
+            if name == str(key):
+                by_key[key] = next(iter(given.values()))
+                continue
+            ending = next(each for each in _endings(path) if each in theirs)
+            (one, *more) = theirs[ending]
+            by_path[key] = None if len(ours[ending]) > 1 or (more and "/" in path) else given[one]
+            by_folder |= "/" in ending
+            if "/" not in ending and "/" in path and "/" in one:
+                bare.append(key)
+    return by_path | dict.fromkeys(bare if by_folder else ()) | by_key
+
+
+def _endings(path: str) -> Iterator[str]:
+    """A path without its suffix, and with ever fewer folders.
+
+    >>> list(_endings("a/b/1.wav"))
+    ['a/b/1', 'b/1', '1']
+    """
+    name, folders = utterance_id(path), path.split("/")[:-1]
+    yield from ("/".join([*folders[n:], name]) for n in range(len(folders) + 1))
+
+
+def _by_ending(paths: Iterable[str]) -> dict[str, list[str]]:
+    """By each ending of the paths those that end like that."""
+    found: dict[str, list[str]] = {}
+    for path in dict.fromkeys(paths):
+        for ending in _endings(path):
+            found.setdefault(ending, []).append(path)
+    return found
 
 
 class ReadHypotheses(ReadRecords[ImportHypothesesParams]):
     """Reads the records of recognisers' files. For an unusable record, `text` is its place in the source."""
 
     name = "read-hypotheses"
+    version = 2
     params = ImportHypothesesParams
 
     def columns(self) -> pa.Schema:
@@ -101,19 +157,21 @@ class ReadHypotheses(ReadRecords[ImportHypothesesParams]):
     def records(self, p: ImportHypothesesParams, url: str) -> Iterator[NamedRecord]:
         """The records of a file. If the first value names no utterance, the file's name does."""
         for number, value in enumerate(_values(url)):
-            name = named(value) if isinstance(value, dict) else ""
-            name = name or ("" if number else utterance_id(url))
+            path = named(value) if isinstance(value, dict) else ""
+            path = shown(next(_endings(path or ("" if number else url))))
+            name = utterance_id(path)
             try:
                 if isinstance(value, BadRecord):
                     raise value
                 if not name:
                     raise BadRecord("no-id", "it does not name its utterance")
                 found = recognised(value)
-                row: dict[str, Any] = {"text": found.text, "confidence": found.confidence}
+                row: dict[str, Any] = {"path": path, "text": found.text, "confidence": found.confidence}
             except RECORD_FAULTS as error:
                 bad = bad_record(error)
-                row = {"reason": bad.reason, "detail": shown(bad.detail), "text": f"value {number + 1} of {shown(url)}"}
-            yield NamedRecord(shown(name), row)
+                where = f"value {number + 1} of {shown(url)}"
+                row = {"path": path, "reason": bad.reason, "detail": shown(bad.detail), "text": where}
+            yield NamedRecord(name, row)
 
 
 def _values(url: str) -> Iterator[dict[str, Any] | BadRecord]:

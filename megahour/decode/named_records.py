@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 BATCH_ROWS = 4096
 BATCH_BYTES = 64 << 20
 Names = dict[str, list[int]]
+Paths = dict[int, str]
 PLACE = ("file", "at")  # a record's position; the first of several records wins
 
 
@@ -57,19 +58,25 @@ def records_beside(inputs: Inputs, shard: int) -> pa.Table:
     return rows_beside(inputs["found"], shard).sort_by([(name, "ascending") for name in PLACE])
 
 
-def names_of(features: Artifact, shard: int, suffix: str, selection: Artifact | None, beside: int | None) -> Names:
-    """Utterances of a features shard by what they may be called: their keys, and their recordings' names."""
+def paths_of(features: Artifact, shard: int, suffix: str, selection: Artifact | None, beside: int | None) -> Paths:
+    """The utterances of a features shard and the names of their recordings, "" without a selection."""
+    paths: Paths = dict.fromkeys(features.read_table(shard, suffix, columns=["key"])["key"].to_pylist(), "")
+    if selection is not None and beside is not None:
+        table = selection.read_table(beside, columns=["key", "name"])
+        named = zip(table["key"].to_pylist(), table["name"].to_pylist(), strict=True)
+        paths |= {key: name for key, name in named if key in paths}
+    return paths
+
+
+def names_of(paths: Paths) -> Names:
+    """Utterances by what they may be called: their keys, and their recordings' names without folders."""
     from megahour.corpus.transcripts.recognised import utterance_id
 
-    keys = features.read_table(shard, suffix, columns=["key"])["key"].to_pylist()
     names: Names = {}
-    if selection is not None and beside is not None:
-        here = set(keys)
-        table = selection.read_table(beside, columns=["key", "name"])
-        for key, name in zip(table["key"].to_pylist(), table["name"].to_pylist(), strict=True):
-            if key in here:
-                names.setdefault(utterance_id(name), []).append(key)
-    return names | {str(key): [key] for key in keys}
+    for key, path in paths.items():
+        if path:
+            names.setdefault(utterance_id(path), []).append(key)
+    return names | {str(key): [key] for key in paths}
 
 
 class NamesOfUtterances(Stage[NamesParams]):
@@ -92,10 +99,9 @@ class NamesOfUtterances(Stage[NamesParams]):
 
         hashes: set[int] = {hash_of("")} if task.spec.get("nameless") else set()
         if task.spec:
-            found = names_of(
-                inputs["features"], task["shard"], ".arrow", inputs.get("selection"), task.spec.get("beside")
-            )
-            hashes |= {hash_of(name) for name in found}
+            features, selection = inputs["features"], inputs.get("selection")
+            paths = paths_of(features, task["shard"], ".arrow", selection, task.spec.get("beside"))
+            hashes |= {hash_of(name) for name in names_of(paths)}
         out.kept_all(len(hashes))
         out.table(pa.table({"key": np.sort(np.array(list(hashes), np.int64))}))
 

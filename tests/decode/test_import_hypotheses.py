@@ -14,8 +14,9 @@ from made_artifacts import features_artifact, utterances, write_artifact
 
 from megahour.core.errors import BadRecord, MegahourError
 from megahour.core.store import Artifact
-from megahour.corpus.transcripts.recognised import Recognised, named, recognised
+from megahour.corpus.transcripts.recognised import Recognised, named, recognised, utterance_id
 from megahour.decode.import_stage import ImportHypotheses
+from megahour.decode.imported import matched
 from megahour.decode.params import ImportHypothesesParams
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
@@ -78,7 +79,7 @@ def test_what_cannot_be_used_has_a_reason(value: Any, reason: str) -> None:
     [({"audio_filepath": "clips/7.flac"}, "7"), ({"key": 7}, "7"), ({"file": "an4.12.wav"}, "an4.12"), ({}, "")],
 )
 def test_which_utterance_it_is_of(value: Any, name: str) -> None:
-    assert named(value) == name
+    assert utterance_id(named(value)) == name
 
 
 @pytest.fixture
@@ -150,3 +151,38 @@ def test_a_source_of_other_utterances_is_an_error_with_a_remedy(
         imported(tmp_path, [tmp_path / "two.json"], inputs, engine)
     with pytest.raises(MegahourError, match="no file matches"):
         imported(tmp_path, [tmp_path / "nothing*"], inputs, engine)
+
+
+def test_equal_names_in_several_folders_each_get_their_own_text(tmp_path: Path, engine: LocalEngine) -> None:
+    """One shard had the text of the other's utterance, with which only its name without the folder agreed."""
+    names = [["ann/u1.wav", "ann/u2.wav", "ann/u3.wav"], ["bob/u1.wav", "bob/u2.wav", "bob/u3.wav"]]
+    shards = [("unlabelled", MADE[:3]), ("unlabelled", MADE[3:])]
+    tables = [pa.table({"key": [3 * s + n for n in range(3)], "name": names[s]}) for s in (0, 1)]
+    selection = [({"set": "unlabelled"}, {".parquet": table}) for table in tables]
+    inputs = {
+        "features": features_artifact(tmp_path / "features", shards),
+        "selection": write_artifact(tmp_path / "selection", selection, {}),
+    }
+    manifest = tmp_path / "manifest.json"
+    heard = {"/x/bob/u1.flac": "b one", "/x/ann/u1.flac": "a one", "/x/ann/u2.flac": "a two", "bob/u3": "b three"}
+    lines = [json.dumps({"audio_filepath": path, "pred_text": text}) for path, text in heard.items()]
+    manifest.write_text("\n".join(lines))
+    output = imported(tmp_path, [manifest], inputs, engine)
+    assert found(output) == [(0, "a one", None), (1, "a two", None), (3, "b one", None), (5, "b three", None)]
+    assert output.manifest.counts.dropped == {"ambiguous-name": 2}, "no text of ann/u3 and bob/u2"
+
+
+@pytest.mark.parametrize(
+    ("own", "records", "expected"),
+    [
+        ({7: "a/1.wav"}, {"out/1": "x"}, {7: "x"}),  # other folders, none of which is the recordings'
+        ({7: "1.wav"}, {"p/1": "x", "q/1": "y"}, {7: "x"}),  # the first one counts
+        ({7: "a/1.wav"}, {"p/1": "x", "q/1": "y"}, {7: None}),
+        ({7: "a/1.wav", 8: "b/1.wav"}, {"1": "x"}, {7: None, 8: None}),
+        ({7: "a/c/1.wav", 8: "b/c/1.wav"}, {"z/b/c/1": "x", "z/a/c/1": "y"}, {7: "y", 8: "x"}),
+        ({7: "a/c/1.wav", 8: "b/c/1.wav"}, {"c/1": "x"}, {7: None, 8: None}),
+        ({1: "a/b"}, {"p/1": "x", "q/1": "y"}, {1: "x"}),  # a key
+    ],
+)
+def test_a_path_finds_its_utterance(own: dict[int, str], records: dict[str, str], expected: dict[int, Any]) -> None:
+    assert matched({"1": own}, {"1": records}) == expected

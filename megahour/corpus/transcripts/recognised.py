@@ -41,8 +41,8 @@ def recognised(value: Mapping[str, Any]) -> Recognised:
 
 
 def named(value: Mapping[str, Any]) -> str:
-    """The utterance id in a JSON object; "" if there is none."""
-    return utterance_id(str(next((value[key] for key in IDS if isinstance(value.get(key), str | int)), "")))
+    """What a JSON object calls its utterance, an id or a path; "" if there is nothing."""
+    return str(next((value[key] for key in IDS if isinstance(value.get(key), str | int)), ""))
 
 
 def utterance_id(name: str) -> str:
