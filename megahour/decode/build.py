@@ -132,7 +132,8 @@ def write_graph(p: GraphParams, inputs: Inputs, out: ShardWriter) -> None:
 def read_graph(artifact: Artifact) -> tuple[Graph, dict[str, Any]]:
     """The graph of a *graph* artifact and its `.json`. Raises StoreError for damaged files."""
     fst = from_bytes(artifact.read_bytes(0, ".fst"), where=artifact.url)
-    words = [line.rpartition(" ")[0] for line in artifact.read_bytes(0, ".words.txt").decode().splitlines()]
+    listed = artifact.read_bytes(0, ".words.txt").decode().removesuffix("\n")
+    words = [line.rpartition(" ")[0] for line in listed.split("\n")]  # words may have other line ends in them
     about = artifact.read_json(0, ".json")
     highest = int(fst.arcs["olabel"].max(initial=0))
     if highest >= len(words) or int(fst.arcs["ilabel"].max(initial=0)) > about["labels"]:

@@ -134,7 +134,7 @@ def _sorted_words(url: str) -> SortedWords:
 def _words(artifact: Artifact) -> list[str]:
     files = next(receipt.files for receipt in artifact.each_receipt())
     if ".vocab.txt" in files:
-        return artifact.read_bytes(0, ".vocab.txt").decode("utf-8", "replace").splitlines()
+        return artifact.read_bytes(0, ".vocab.txt").decode("utf-8", "replace").removesuffix("\n").split("\n")
     return _opened(artifact.url).model.spelled()[len(RESERVED) :]
 
 

@@ -40,7 +40,7 @@ def export_shard(p: ExportLatticesParams, inputs: Inputs, shard: int, out: Shard
     Lattices with a word that the graph lacks are quarantined.
     """
     table = inputs["graph"].read_bytes(0, ".words.txt").decode()
-    numbers = {line.rpartition(" ")[0]: int(line.rpartition(" ")[2]) for line in table.splitlines()}
+    numbers = {line.rpartition(" ")[0]: int(line.rpartition(" ")[2]) for line in table.removesuffix("\n").split("\n")}
     entries: dict[str, list[bytes]] = {name: [] for name in p.formats}
     slf = io.BytesIO()
     with tarfile.open(fileobj=slf, mode="w") as tar:
@@ -175,7 +175,7 @@ def _slf_members(file: IO[bytes], url: str, frame_s: float) -> Iterator[tuple[st
 def _slf(name: str, data: bytes, frame_s: float) -> tuple[str, Lattice | ValueError]:
     """Name and lattice of an SLF file; the name is the file's if the text has no UTTERANCE."""
     try:
-        own, lattice = from_slf(data.decode("utf-8", "replace").splitlines(), frame_s)
+        own, lattice = from_slf(data.decode("utf-8", "replace").replace("\r\n", "\n").split("\n"), frame_s)
         return own or name, pruned(lattice, 1.0, float("inf"))
     except ValueError as error:
         return name, error

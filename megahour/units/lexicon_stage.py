@@ -77,7 +77,12 @@ def _words(p: LexiconParams, inputs: Inputs) -> list[str]:
 
     words: set[str] = set()
     if "lm" in inputs:
-        words.update(inputs["lm"].read_bytes(0, ".vocab.txt").decode().split("\n"))
+        try:
+            words.update(inputs["lm"].read_bytes(0, ".vocab.txt").decode().split("\n"))
+        except UnicodeDecodeError as error:
+            what = f"its words are not UTF-8: byte {error.object[error.start]:#04x}"
+            remedy = "iconv -f latin1 -t utf-8 TEXT, with the encoding it has, and estimate the model again"
+            raise ConfigError(what, where=inputs["lm"].url, remedy=remedy) from None
     for line in input_lines(inputs, p.sets):
         words.update(line.split())
     return sorted(words - {"", "<unk>", "<s>", "</s>"})

@@ -194,7 +194,7 @@ def test_a_graph_whose_words_or_labels_are_not_in_its_lists_is_refused(tmp_path:
         finish(artifact, receipts, Manifest("graph", 1, "g", "d", {}, {}, 1, Counts(), {}))
         return read_graph(artifact)
 
-    words = ["<eps>", *"abcdef"]  # SMALL writes word 6 and reads label 3
+    words = ["<eps>", "a", "b\u2028c", "d\x85", *"def"]  # SMALL writes word 6 and reads label 3
     assert read(words, 3, SMALL)[0].words == words
     with pytest.raises(StoreError, match="outputs word 6, but its list has 6"):
         read(words[:6], 3, SMALL)

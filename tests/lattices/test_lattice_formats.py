@@ -222,3 +222,12 @@ def test_cut_gzip_and_words_of_another_encoding_are_named(tmp_path: Path) -> Non
         p = ImportLatticesParams(source=[str(source)], words=str(words))
         with pytest.raises(ConfigError, match=what):
             list(ReadLattices().records(p, str(source)))
+
+
+def test_a_word_of_slf_may_hold_a_line_end_of_unicode(tmp_path: Path) -> None:
+    path, one = tmp_path / "7.lat", replace(lattice(), words=["<eps>", "red", "b\u2028c", "l'eau"])
+    path.write_bytes(to_slf("7", one, 1.0, 0.03).replace("\n", "\r\n").encode())
+    p = ImportLatticesParams(source=[str(path)], format="slf", frame_s=0.03)
+    (record,) = ReadLattices().records(p, str(path))
+    assert record.name == "7"
+    assert set(record.row["word"]) == {"", "red", "b\u2028c", "l'eau"}

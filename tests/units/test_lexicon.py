@@ -27,6 +27,7 @@ from megahour.units.lexicon import (
     read_lexicon,
     read_probabilities,
     write_lexicon,
+    write_probabilities,
 )
 from megahour.units.lexicon_stage import MakeLexicon
 from megahour.units.params import LexiconParams, PronunciationsParams
@@ -73,6 +74,18 @@ def test_espeak_pronounces_by_language_and_silent_words_are_named() -> None:
 @given(st.dictionaries(symbols, st.lists(st.lists(symbols, min_size=1, max_size=4), min_size=1, max_size=2)))
 def test_files_read_back(lexicon: dict[str, list[list[str]]]) -> None:
     assert read_lexicon(write_lexicon(lexicon)) == lexicon
+
+
+def test_words_with_spaces_and_line_ends_of_unicode_stay_whole(tmp_path: Path, engine: LocalEngine) -> None:
+    """A language model's words end at spaces of ASCII only."""
+    lexicon = {word: [["a", "b"]] for word in ("10\u00a0000", "b\u2028c", "d\x85", "\u3000e")}
+    assert read_lexicon(write_lexicon(lexicon)) == lexicon
+    weights = dict.fromkeys(((word, "a b") for word in lexicon), 0.5)
+    assert read_probabilities(write_probabilities(lexicon, weights)) == weights
+    assert read_lexicon("") == {}
+    lm = write_artifact(tmp_path / "lm", [({}, {".vocab.txt": b"caf\xe9\nnoir\n"})], {})
+    with pytest.raises(MegahourError, match=r"lm: its words are not UTF-8: byte 0xe9\n.*iconv"):
+        make(tmp_path, engine, LexiconParams(source="graphemes"), lm=lm)
 
 
 def test_a_word_without_phones_in_a_file_is_refused() -> None:
