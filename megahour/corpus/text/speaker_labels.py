@@ -31,6 +31,7 @@ LABEL = re.compile(
     rf"|(?P<bracketed>\[[^\[\]\n]{{2,40}}\]):?(?=[ \t]+[^\s♪])))"
 )
 _NOBODY = re.compile(rf"{_ROLES}|[A-Z]|(?i:(?:speaker|spkr?|ch(?:annel)?|s)[ _-]?)?\d{{1,4}}")
+_NUMBERED = re.compile(r"(?i:speaker)[ _-]?\d{1,4}")  # WhisperX's [SPEAKER_01]; "speaks" is a sound
 _NAME_LABEL = re.compile(
     r"(?m:^[ \t]*(?:(?:>>+|»|--?|[–—•])[ \t]*)?"
     r"((?:[^\W\d_a-zß-öø-ÿа-яё][\w.'’-]{0,20})(?:[ \t][^\W\d_a-zß-öø-ÿа-яё][\w.'’-]{0,20}){0,2}):(?=\s))"
@@ -60,7 +61,8 @@ def bracketed_name(bracketed: str) -> str:
     name = bracketed[1:-1].partition(",")[0].strip().rstrip(":")
     words = name.split()
     is_name = 0 < len(words) <= MAX_NAME_WORDS and all(word[:1].isupper() or word.isdigit() for word in words)
-    return "" if not is_name or names_sound(name) or name.casefold() in _NO_NAMES else name
+    is_sound = names_sound(name) and not _NUMBERED.fullmatch(name)
+    return "" if not is_name or is_sound or name.casefold() in _NO_NAMES else name
 
 
 def named_labels(texts: Iterable[str]) -> frozenset[str]:
