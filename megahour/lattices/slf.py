@@ -11,6 +11,7 @@ from megahour.lattices.loose import WeightedLink, from_links
 
 NULL = ("!NULL", "<eps>", "!SENT_START", "!SENT_END", "<s>", "</s>")
 _COMMENT = re.compile(r"(?:^|\s)#.*")  # a word may have this sign too
+_SHORT = {"WORD": "W", "START": "S", "END": "E", "time": "t", "acoustic": "a", "language": "l"}  # HTK has both names
 _FIELD = re.compile(r'([A-Za-z]+)=("(?:[^"\\]|\\.)*"|\S+)')
 
 
@@ -57,7 +58,7 @@ def _read(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
     nodes: dict[int, dict[str, str]] = {}
     links: list[dict[str, str]] = []
     for line in lines:
-        fields = {key: _plain(value) for key, value in _FIELD.findall(_COMMENT.sub("", line))}
+        fields = {_SHORT.get(key, key): _plain(value) for key, value in _FIELD.findall(_COMMENT.sub("", line))}
         if "I" in fields:
             nodes[int(fields["I"])] = fields
         elif "J" in fields:
@@ -77,7 +78,7 @@ def _read(lines: Iterable[str], frame_s: float) -> tuple[str, Lattice]:
     words, number = ["<eps>"], dict.fromkeys(NULL, 0)
     made = []
     for (source, target), link in zip(ends, links, strict=True):
-        word = link.get("W", link.get("WORD", nodes.get(target, {}).get("W", "!NULL")))
+        word = link.get("W", nodes.get(target, {}).get("W", "!NULL"))
         if word not in number:
             number[word] = len(words)
             words.append(word)

@@ -151,6 +151,11 @@ def test_slf_is_read_as_it_was_written_and_in_other_forms() -> None:
     (path,) = best_paths(other, 1.0)
     assert (path.words, path.cost) == (("red",), pytest.approx(4 * np.log(10)))
     assert other.frame.tolist() == [0, 10, 20]
+    whole = nodes
+    for short, name in {"t": "time", "W": "WORD", "S": "START", "E": "END", "a": "acoustic", "l": "language"}.items():
+        whole = whole.replace(f" {short}=", f" {name}=")
+    _, again = from_slf(whole.splitlines(), 0.03)
+    assert (next(best_paths(again, 1.0)), again.frame.tolist()) == (path, other.frame.tolist())
     weighed = nodes.replace("base=10", "base=10\nlmscale=3 wdpenalty=0.5 acscale=1")
     (path,) = best_paths(from_slf(weighed.splitlines(), 0.03)[1], 1.0)
     assert path.cost == pytest.approx((3 + 3 - 0.5) * np.log(10)), (
