@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from megahour.core.unicode import shown
 from megahour.corpus.interchange.subtitles import stamp
 from megahour.decode.nbest import as_items
 from megahour.transcribe.recogniser import TimedWord
@@ -73,7 +74,7 @@ def as_json(transcript: Transcription) -> str:
 def as_dict(transcript: Transcription) -> dict[str, Any]:
     tag, value, probability = transcript.tag or ("", "", 0.0)
     return {
-        "file": transcript.name,
+        "file": shown(transcript.name),
         "model": transcript.model,
         **_channel(transcript),
         "seconds": transcript.seconds,
@@ -104,7 +105,7 @@ def _channel(heard: Transcription | TimedWord | PieceTexts) -> dict[str, int]:
 
 def ctm(transcript: Transcription) -> str:
     """NIST's CTM: `recording channel start duration word confidence`, for sclite."""
-    recording = "_".join(transcript.name.rsplit("/", 1)[-1].split()) or "-"
+    recording = "_".join(shown(transcript.name).rsplit("/", 1)[-1].split()) or "-"
     lines = []
     for word in sorted(transcript.words, key=lambda word: word.channel):
         if word.start_s is not None and word.end_s is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 
 import numpy as np
 import pytest
@@ -51,6 +52,12 @@ def test_words_without_times_have_a_line_for_the_whole_recording() -> None:
     assert srt(made) == "1\n00:00:00,000 --> 01:01:40,000\na b\n\n"
     assert ctm(made) == ""
     assert json.loads(as_json(made))["words"] == [{"word": "a"}, {"word": "b"}]
+
+
+def test_a_name_that_is_no_utf8_makes_valid_json_and_ctm() -> None:
+    made = Transcription(os.fsdecode(b"talks/\xff talk.wav"), "student", 1.0, WORDS[:1])
+    assert json.loads(as_json(made).encode("utf-8"))["file"] == r"talks/\xff talk.wav"
+    assert ctm(made).encode("utf-8").startswith(rb"\xff_talk.wav 1 0.000")
 
 
 def test_the_channel_that_was_heard_is_named() -> None:
