@@ -19,6 +19,7 @@ import click
 from megahour.core.errors import ConfigError, NothingKept
 from megahour.core.output import prepare_output, write_output
 from megahour.core.store import Artifact
+from megahour.core.unicode import shown
 from megahour.runner import log
 
 Row = dict[str, Any]
@@ -190,13 +191,13 @@ def _json(aligned: AlignedFile) -> str:
         times = {key: round(row[key] / aligned.rate_hz, 3) if row[key] >= 0 else None for key in ("start", "end")}
         return row | times
 
-    made = {"file": aligned.file, "seconds": round(aligned.samples / aligned.rate_hz, 3)}
+    made = {"file": shown(aligned.file), "seconds": round(aligned.samples / aligned.rate_hz, 3)}
     rows = {"lines": list(map(in_seconds, aligned.lines)), "words": list(map(in_seconds, aligned.words))}
     return json.dumps(made | rows, ensure_ascii=False, indent=1) + "\n"
 
 
 def _ctm(aligned: AlignedFile) -> str:
-    name, rate_hz = "_".join(Path(aligned.file).stem.split()), aligned.rate_hz
+    name, rate_hz = "_".join(Path(shown(aligned.file)).stem.split()), aligned.rate_hz
     times = ((word["start"] / rate_hz, (word["end"] - word["start"]) / rate_hz, word) for word in aligned.words)
     return "".join(f"{name} 1 {at:.3f} {s:.3f} {word['word']} {word['confidence']}\n" for at, s, word in times)
 

@@ -33,7 +33,7 @@ def published(out: str) -> Iterator[Path]:
     beside = target.absolute().parent
     place: dict[str, Any] = {"folder": beside, "marks": f".{target.name}{MARKS}", "where": out}
     files = Disk()
-    with explaining(out, beside), alone(files, **place) as token:
+    with explaining(out, beside, resumes=False), alone(files, **place) as token:
         for left in beside.glob(f".{glob.escape(target.name)}.{'?' * len(token)}.partial"):
             shutil.rmtree(left, ignore_errors=True)  # of killed processes
         folder = target.with_name(f".{target.name}.{token}.partial")

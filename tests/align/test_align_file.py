@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -85,6 +86,13 @@ def test_the_formats_hold_the_same_times(talk: Talk) -> None:
     ]
     assert all(f'text = "{line}"' in grid for line in talk.lines if line != UNSPOKEN)
     assert UNSPOKEN not in grid
+
+
+def test_a_name_that_is_no_utf8_makes_valid_json_and_ctm() -> None:
+    word = {"word": "a", "start": 0, "end": 80, "confidence": 1.0}
+    aligned = AlignedFile(os.fsdecode(b"\xff talk.wav"), RATE_HZ, RATE_HZ, [], [word])
+    assert json.loads(written(aligned, "json").encode("utf-8"))["file"] == r"\xff talk.wav"
+    assert written(aligned, "ctm").encode("utf-8").startswith(rb"\xff_talk 1 0.000")
 
 
 def test_a_recording_cut_short_is_aligned_as_far_as_it_goes(talk: Talk) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,3 +42,9 @@ def test_a_bundle_that_appeared_meanwhile_stays(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="already exists"), published(str(tmp_path / "bundle")):
         (tmp_path / "bundle").mkdir()
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"]
+
+
+def test_after_a_full_disk_the_same_command_starts_again(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="the same command starts again"), published(str(tmp_path / "bundle")):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert not list(tmp_path.iterdir()), "nothing is left to resume from"
