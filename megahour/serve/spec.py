@@ -144,7 +144,7 @@ def spec_of(values: Any) -> ModelSpec:
     """The model that a driver asks for. Raises ConfigError: its version writes the request in another way."""
     try:
         return ModelSpec(**values)
-    except TypeError as error:
+    except (AttributeError, TypeError) as error:  # the former of a loader that is no text
         remedy = "all machines need the same version of megahour"
         raise ConfigError(f"a run asks for a model in a way that is not known here: {error}", remedy=remedy) from None
 

@@ -77,7 +77,8 @@ def test_what_another_version_asks_for_ends_no_service(
     monkeypatch.setattr(host, "POLL_S", 0.01)
     monkeypatch.setattr(host, "BEAT_S", 0.01)
     registry, stop = Registry(str(tmp_path)), threading.Event()
-    for text in ('{"name": "x", "spec": {"loader": "a:b", "later": 1}}', '{"name": "x"}', "3"):
+    later, untyped = '{"name": "x", "spec": {"loader": "a:b", "later": 1}}', '{"name": "x", "spec": {"loader": 5}}'
+    for text in (later, untyped, '{"name": "x"}', "3"):
         (tmp_path / "wanted.json").write_text(text)
         caplog.clear()
         thread = threading.Thread(
