@@ -27,6 +27,7 @@ from megahour.lm.query.convert import read_lm
 from megahour.units.fst import from_bytes, from_columns, to_bytes
 from megahour.units.hmm import Units, read_units
 from megahour.units.lexicon import Lexicon, Probabilities, lexicon_of, read_probabilities
+from megahour.units.texts import listed_words, word_list
 
 History = tuple[int, ...]
 END = -1
@@ -123,7 +124,7 @@ def write_graph(p: GraphParams, inputs: Inputs, out: ShardWriter) -> None:
     about |= {**sizes, "topology": p.topology}
     with out.open(".fst") as file:
         file.write(to_bytes(graph.fst))
-    out.text("".join(f"{word} {number}\n" for number, word in enumerate(graph.words)), ".words.txt")
+    out.text(word_list(graph.words), ".words.txt")
     out.json(about, ".json")
     unheard = {"words_without_pronunciation": unpronounced[:100]} if unpronounced else {}
     out.stats.update(sizes, topology=p.topology, dropped_words=unspelled[:100], **unheard)
@@ -132,8 +133,7 @@ def write_graph(p: GraphParams, inputs: Inputs, out: ShardWriter) -> None:
 def read_graph(artifact: Artifact) -> tuple[Graph, dict[str, Any]]:
     """The graph of a *graph* artifact and its `.json`. Raises StoreError for damaged files."""
     fst = from_bytes(artifact.read_bytes(0, ".fst"), where=artifact.url)
-    listed = artifact.read_bytes(0, ".words.txt").decode().removesuffix("\n")
-    words = [line.rpartition(" ")[0] for line in listed.split("\n")]  # words may have other line ends in them
+    words = listed_words(artifact.read_bytes(0, ".words.txt").decode())
     about = artifact.read_json(0, ".json")
     highest = int(fst.arcs["olabel"].max(initial=0))
     if highest >= len(words) or int(fst.arcs["ilabel"].max(initial=0)) > about["labels"]:

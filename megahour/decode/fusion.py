@@ -19,6 +19,7 @@ from megahour.lm.query.model_files import lm_file
 from megahour.lm.query.scorer import NgramScorer
 from megahour.lm.query.states import Ngrams
 from megahour.lm.text.tokenise import PADDING, RESERVED
+from megahour.units.texts import lines_of
 from megahour.units.tokens import MARK
 
 FITTING = 0.5  # share of a language model's words that the model must be able to spell
@@ -134,7 +135,7 @@ def _sorted_words(url: str) -> SortedWords:
 def _words(artifact: Artifact) -> list[str]:
     files = next(receipt.files for receipt in artifact.each_receipt())
     if ".vocab.txt" in files:
-        return artifact.read_bytes(0, ".vocab.txt").decode("utf-8", "replace").removesuffix("\n").split("\n")
+        return lines_of(artifact.read_bytes(0, ".vocab.txt").decode("utf-8", "replace"))
     return _opened(artifact.url).model.spelled()[len(RESERVED) :]
 
 

@@ -27,7 +27,7 @@ from megahour.lattices.lattice import Lattice, pruned
 from megahour.lattices.n_best import best_paths
 from megahour.lattices.slf import from_slf, to_slf
 from megahour.lattices.table import EXACT, SUFFIX, LatticeRow, density, misfit, read_rows, rows_of, to_table
-from megahour.units.texts import file_lines, find_files
+from megahour.units.texts import fields_of, file_lines, find_files, listed_words
 
 Inputs = Mapping[str, Artifact]
 MAX_SLF = 256 << 20  # largest SLF file in bytes
@@ -40,7 +40,7 @@ def export_shard(p: ExportLatticesParams, inputs: Inputs, shard: int, out: Shard
     Lattices with a word that the graph lacks are quarantined.
     """
     table = inputs["graph"].read_bytes(0, ".words.txt").decode()
-    numbers = {line.rpartition(" ")[0]: int(line.rpartition(" ")[2]) for line in table.removesuffix("\n").split("\n")}
+    numbers = {word: number for number, word in enumerate(listed_words(table))}
     entries: dict[str, list[bytes]] = {name: [] for name in p.formats}
     slf = io.BytesIO()
     with tarfile.open(fileobj=slf, mode="w") as tar:
@@ -183,7 +183,7 @@ def _slf(name: str, data: bytes, frame_s: float) -> tuple[str, Lattice | ValueEr
 
 def _words(path: str) -> Sequence[str]:
     """The word of each number in a words.txt; "" for unused numbers."""
-    pairs = [line.split() for line in file_lines([path]) if line.strip()]
+    pairs = [fields for line in file_lines([path]) if (fields := fields_of(line))]
     if not pairs or any(len(pair) != 2 or not pair[1].isdecimal() for pair in pairs):
         raise ConfigError("not a list of words", where=path, remedy="give Kaldi's words.txt: lines `word number`")
     numbers = {int(number): word for word, number in pairs}

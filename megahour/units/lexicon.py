@@ -9,6 +9,7 @@ from itertools import dropwhile
 
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.store import Artifact
+from megahour.units.texts import fields_of, lines_of
 
 Lexicon = Mapping[str, list[list[str]]]
 """Words and their pronunciations, each at least one phone."""
@@ -94,15 +95,10 @@ def write_lexicon(lexicon: Lexicon) -> str:
     return "".join(f"{word}  {' '.join(phones)}\n" for word, all_ in lexicon.items() for phones in all_)
 
 
-def fields_of(line: str) -> list[str]:
-    """Split at spaces only: a word of a language model may have others in it, as the one of no break in 10 000."""
-    return [field for field in line.split(" ") if field]
-
-
 def read_lexicon(text: str, *, where: str = "") -> dict[str, list[list[str]]]:
     """Inverse of `write_lexicon`. Raises MegahourError, naming the first line without phones."""
     lexicon: dict[str, list[list[str]]] = {}
-    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), 1):
+    for number, line in enumerate(lines_of(text), 1):
         word, *phones = fields_of(line)
         if not phones:
             raise MegahourError(
@@ -139,7 +135,7 @@ def write_probabilities(lexicon: Lexicon, probabilities: Probabilities) -> str:
 def read_probabilities(text: str, *, where: str = "") -> dict[tuple[str, str], float]:
     """Inverse of `write_probabilities`. Raises MegahourError for a line without phones or a probability in (0, 1]."""
     probabilities = {}
-    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), 1):
+    for number, line in enumerate(lines_of(text), 1):
         try:
             word, value, *phones = fields_of(line)
             probability = float(value)

@@ -73,12 +73,12 @@ class MakeLexicon(SingleShard[LexiconParams]):
 
 
 def _words(p: LexiconParams, inputs: Inputs) -> list[str]:
-    from megahour.units.texts import input_lines
+    from megahour.units.texts import input_lines, lines_of
 
     words: set[str] = set()
     if "lm" in inputs:
         try:
-            words.update(inputs["lm"].read_bytes(0, ".vocab.txt").decode().split("\n"))
+            words.update(lines_of(inputs["lm"].read_bytes(0, ".vocab.txt").decode()))
         except UnicodeDecodeError as error:
             what = f"its words are not UTF-8: byte {error.object[error.start]:#04x}"
             remedy = "iconv -f latin1 -t utf-8 TEXT, with the encoding it has, and estimate the model again"

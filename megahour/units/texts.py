@@ -5,8 +5,9 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from megahour.core.errors import ConfigError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 TABLES = {"features": ".arrow", "selection": ".parquet"}
 """Roles whose tables have a `text` column, and the tables' suffix."""
+_FIELD = re.compile(r"[^ \t\r\n]+")
 
 
 def find_files(sources: Sequence[str]) -> list[str]:
@@ -56,6 +58,30 @@ def file_lines(sources: Sequence[str]) -> Iterator[str]:
     for url in find_files(sources):
         with open_file(url) as file:
             yield from _lines(file, packed=url.endswith(".gz"), where=url)
+
+
+def lines_of(text: str) -> list[str]:
+    r"""Lines that end at a line feed only: words may hold the other line ends of Unicode.
+
+    >>> lines_of("a\u2028b 1\nc 2\n")
+    ['a\u2028b 1', 'c 2']
+    """
+    return text.removesuffix("\n").split("\n") if text else []
+
+
+def fields_of(line: str) -> list[str]:
+    """What stands between spaces, tabs and line ends of ASCII: a word may hold a no-break space, as in 10 000."""
+    return _FIELD.findall(line)
+
+
+def word_list(words: Iterable[str]) -> str:
+    """Kaldi's words.txt: lines ``word number``, numbered from 0."""
+    return "".join(f"{word} {number}\n" for number, word in enumerate(words))
+
+
+def listed_words(text: str) -> list[str]:
+    """Inverse of `word_list`."""
+    return [line.rpartition(" ")[0] for line in lines_of(text)]
 
 
 def input_lines(inputs: Mapping[str, Artifact], sets: Sequence[str] = ()) -> Iterator[str]:

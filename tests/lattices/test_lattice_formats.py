@@ -229,6 +229,17 @@ def test_cut_gzip_and_words_of_another_encoding_are_named(tmp_path: Path) -> Non
             list(ReadLattices().records(p, str(source)))
 
 
+def test_a_word_of_words_txt_may_hold_a_space_of_unicode(tmp_path: Path) -> None:
+    archive_file, words = tmp_path / "lat.1", tmp_path / "words.txt"
+    numbers = {"10\u00a0000" if word == "red" else word: number for word, number in NUMBERS.items()}
+    one = replace(lattice(), words=["10\u00a0000" if word == "red" else word for word in lattice().words])
+    archive_file.write_bytes(b"u1 " + compact_bytes(one, numbers))
+    words.write_text("".join(f"{word}\t{number}\n" for word, number in {"<eps>": 0, **numbers}.items()), "utf-8")
+    p = ImportLatticesParams(source=[str(archive_file)], words=str(words))
+    (record,) = ReadLattices().records(p, str(archive_file))
+    assert "10\u00a0000" in record.row["word"]
+
+
 def test_a_word_of_slf_may_hold_a_line_end_of_unicode(tmp_path: Path) -> None:
     path, one = tmp_path / "7.lat", replace(lattice(), words=["<eps>", "red", "b\u2028c", "l'eau"])
     path.write_bytes(to_slf("7", one, 1.0, 0.03).replace("\n", "\r\n").encode())

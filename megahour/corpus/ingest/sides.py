@@ -151,8 +151,7 @@ def ends_of(cues: Sequence[Cue], rate_hz: int) -> list[int]:
 def _compared(windows: Mapping[str, NDArray[np.intp]], in_db: Levels, shift: int) -> tuple[float, dict[str, int]]:
     """By how many dB each speaker's channel is at least louder than the next one, and the channels, at one shift.
 
-    0 dB where a speaker's channel is no louder during that speaker's turns than during the other turns, as is a channel
-    on which nobody speaks.
+    0 dB if a speaker's channel is no louder during that speaker's turns than during the others, as a silent channel is.
 
     Compared are means over the louder half of a speaker's windows, less their mean over the speakers: channels differ
     in gain, and hear each other's speakers.
