@@ -28,6 +28,13 @@ WORDS = [
 ]
 PLAIN_WORDS = [{"word": w["word"], "start": w["start"], "end": w["end"]} for w in WORDS]
 OF_WHISPER = [{**w, "word": f" {shown['punctuated_word']}"} for w, shown in zip(PLAIN_WORDS, WORDS, strict=True)]
+IN_MS = [{"text": w["punctuated_word"], "start": int(w["start"] * 1000), "end": int(w["end"] * 1000)} for w in WORDS]
+SPACE = {"text": " ", "start": 0.9, "end": 0.9, "type": "spacing"}
+ELEVEN_LABS = [
+    item
+    for word in WORDS
+    for item in ({"text": word["punctuated_word"], "start": word["start"], "end": word["end"], "type": "word"}, SPACE)
+]
 SHAPES: dict[str, Any] = {
     "faster-whisper's words": OF_WHISPER,
     "WhisperX's words": {"word_segments": [{**w, "word": w["word"].strip(), "score": 0.9} for w in OF_WHISPER]},
@@ -105,6 +112,21 @@ SHAPES: dict[str, Any] = {
             for c in WHISPER
         ]
     },
+    "Watson": {
+        "result_index": 0,
+        "results": [
+            {
+                "final": True,
+                "alternatives": [
+                    {
+                        "transcript": f"{c['text']} %HESITATION ",
+                        "timestamps": [["-", c["start"], c["start"] + 0.1], ["-", c["end"] - 0.1, c["end"]]],
+                    }
+                ],
+            }
+            for c in WHISPER
+        ],
+    },
     "Speechmatics": {
         "results": [
             {
@@ -130,6 +152,13 @@ SHAPES: dict[str, Any] = {
             {"offsetInTicks": 2e7, "durationInTicks": 1e7, "nBest": [{"display": "Good day."}]},
         ]
     },
+    "Azure's fast transcription": {
+        "combinedPhrases": [{"text": "Hello there. Good day."}],
+        "phrases": [
+            {"offsetMilliseconds": 500, "durationMilliseconds": 1000, "text": "Hello there."},
+            {"offsetMilliseconds": 2000, "durationMilliseconds": 1000, "text": "Good day."},
+        ],
+    },
     "Rev": {
         "monologues": [
             {
@@ -148,6 +177,18 @@ SHAPES: dict[str, Any] = {
     "AssemblyAI": {
         "text": "Hello there. Good day.",
         "utterances": [{"start": c.start_samples, "end": c.end_samples, "text": c.raw} for c in HELLO],
+    },
+    "AssemblyAI without speakers": {"text": "Hello there. Good day.", "words": IN_MS, "utterances": None},
+    "Gladia": {"result": {"transcription": {"full_transcript": "Hello there. Good day.", "utterances": WHISPER}}},
+    "ElevenLabs": {"language_code": "eng", "text": "Hello there. Good day.", "words": ELEVEN_LABS},
+    "NeMo's manifest": {
+        "audio_filepath": "talk.wav",
+        "pred_text": "Hello there. Good day.",
+        "timestamps_segment": [{"segment": c["text"], "start": c["start"], "end": c["end"]} for c in WHISPER],
+    },
+    "NeMo's words": {
+        "text": "Hello there. Good day.",
+        "timestamp": {"word": [{**word, "word": word["punctuated_word"], "start_offset": 6} for word in WORDS]},
     },
     "aeneas": {
         "fragments": [

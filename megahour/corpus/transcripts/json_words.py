@@ -9,9 +9,10 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 TEXTS = ("text", "content", "sentence", "transcript", "body")
-SPEAKERS = ("speaker", "speaker_label", "name")
+SPEAKERS = ("speaker", "speaker_label", "name", "speaker_id")
 CHANNELS = ("channel", "channel_label", "channelTag")
 STARTS, ENDS = ("start", "from", "begin", "start_time", "startTime"), ("end", "to", "end_time", "endTime")
+DURATIONS = ("duration", "dur")
 MAX_S = 1e18  # three thousand years in ticks of 100 ns; a larger JSON integer may overflow a float
 SENTENCE_WORDS = 40  # maximum number of words in a joined cue
 SENTENCE_PAUSE_S = 1.0  # a pause of this length ends a cue
@@ -67,6 +68,24 @@ def _joined(words: list[Said]) -> Said:
     return Said(words[0].start_s, max(ends, default=math.nan), text, words[0].speaker, channel=words[0].channel)
 
 
+def is_cue(value: Any) -> bool:
+    """Whether an object has a text. A `transcript` of one word does not count: it may be a file name."""
+    if not isinstance(value, dict):
+        return False
+    return any(isinstance(text := value.get(name), str) and (name != "transcript" or " " in text) for name in TEXTS)
+
+
+def cue_list(cues: list[Any]) -> Iterator[Said]:
+    """Convert a list of texts, or of objects with a text; an end may be given by a duration."""
+    for item in cues:
+        cue = {"text": item} if isinstance(item, str) else item
+        if not isinstance(cue, dict):
+            raise TypeError(f"a cue is a JSON {type(item).__name__}")
+        start, end = time_of(cue, STARTS), time_of(cue, ENDS)
+        end = start + time_of(cue, DURATIONS) if math.isnan(end) else end
+        yield Said(start, end, first_text(cue, TEXTS), speaker_of(cue), channel=channel_of(cue))
+
+
 def word_of(item: Fields) -> Said:
     """Convert one item of a list of words."""
     return Said(
@@ -78,12 +97,12 @@ def word_of(item: Fields) -> Said:
     )
 
 
-def are_words(value: Any) -> bool:
-    """Whether a JSON value is a list of words, each with its text in `word`."""
+def are_words(value: Any, named: str = "word") -> bool:
+    """Whether a JSON value is a list of words, each with its text in the field `named`."""
     return (
         bool(value)
         and isinstance(value, list)
-        and all(isinstance(item, dict) and isinstance(item.get("word"), str) for item in value)
+        and all(isinstance(item, dict) and isinstance(item.get(named), str) for item in value)
     )
 
 

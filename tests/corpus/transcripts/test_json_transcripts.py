@@ -101,6 +101,41 @@ def test_azures_phrases_of_several_channels_are_in_order_of_time() -> None:
     assert [cue.raw for cue in cues({"recognizedPhrases": phrases})] == ["Hello.", "Fine.", "Bye.", "So."]
 
 
+def test_watson_names_speakers_by_the_starts_of_words() -> None:
+    words = [["good", 0.5, 0.9], ["morning", 0.9, 1.5], ["%HESITATION", 1.5, 1.6], ["hi", 2.0, 2.4]]
+    value = {
+        "results": [
+            {"final": True, "alternatives": [{"transcript": "good morning %HESITATION hi", "timestamps": words}]}
+        ],
+        "speaker_labels": [{"from": start, "to": end, "speaker": 1 if start > 1.5 else 0} for _, start, end in words],
+    }
+    assert cues(value) == [Cue(500, 1500, "good morning", "0"), Cue(2000, 2400, "hi", "1")]
+
+
+def test_elevenlabs_channels_and_speakers() -> None:
+    said = [("Hello.", 0.5, 0), ("Fine.", 2.5, 0), ("How are you?", 1.5, 1)]
+    words = [{"text": t, "start": at, "end": at + 0.5, "speaker_id": f"speaker_{n}", "channel": n} for t, at, n in said]
+    of_channels = [[{**w, "channel": None} for w in words if w["channel"] == n] for n in (0, 1)]
+    expected = [("Hello.", "speaker_0", "0"), ("How are you?", "speaker_1", "1"), ("Fine.", "speaker_0", "0")]
+    for value in (
+        {"words": words},
+        {"transcripts": [{"channel_index": n, "words": w} for n, w in enumerate(of_channels)]},
+    ):
+        assert [(cue.raw, cue.speaker, cue.channel) for cue in cues(value)] == expected
+
+
+def test_characters_between_which_elevenlabs_has_no_space_are_one_word() -> None:
+    words = [{"text": char, "start": i / 10, "end": i / 10 + 0.1, "type": "word"} for i, char in enumerate("你好")]
+    space = {"text": " ", "start": 0.2, "end": 0.2, "type": "spacing"}
+    assert [cue.raw for cue in cues({"words": [*words, space, {**words[0], "start": 0.2, "end": 0.3}]})] == ["你好 你"]
+
+
+def test_whole_seconds_of_utterances_are_no_milliseconds() -> None:
+    """JavaScript writes 3.0 as 3: a fraction within one of the words decides."""
+    words = [{"word": "Hello", "start": 1, "end": 1.5}]
+    assert cues({"utterances": [{"start": 1, "end": 3, "text": "Hello", "words": words}]}) == [Cue(1000, 3000, "Hello")]
+
+
 def test_words_without_marks_are_parted_at_pauses() -> None:
     spoken = [{"word": "one", "start": 0, "end": 0.4}, {"word": "two", "start": 0.5, "end": 1}]
     spoken += [{"word": "three", "start": 2.5, "end": 3}]
@@ -152,9 +187,22 @@ JSON = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["segments", "results", "items", "text", "start", "chunks", "timestamp", "events", "segs"])
+            st.sampled_from(
+                ["segments", "results", "items", "text", "start", "chunks", "timestamp", "events", "phrases"]
+            )
             | st.sampled_from(
-                ["utterances", "result", "word", "words", "transcript", "channels", "alternatives", "speaker"]
+                [
+                    "utterances",
+                    "result",
+                    "word",
+                    "words",
+                    "transcript",
+                    "channels",
+                    "alternatives",
+                    "speaker",
+                    "segs",
+                    "final",
+                ]
             ),
             inner,
             max_size=4,
