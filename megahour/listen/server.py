@@ -35,7 +35,7 @@ from megahour.transcribe.live import live_blocks
 from megahour.transcribe.pieces import USUAL_ENDS, EndRules
 from megahour.transcribe.recogniser import Recogniser
 from megahour.transcribe.session import stream
-from megahour.transcribe.streaming import USUAL, ChunkLengths, plan_of
+from megahour.transcribe.streaming import USUAL, ChunkLengths, latency_of, plan_of
 
 PAGE = Path(__file__).parent / "page"
 FILES = {"": "listen.html", "listen.js": "listen.js", "listen.css": "listen.css", "worklet.js": "worklet.js"}
@@ -93,9 +93,8 @@ class ListenServer:
         self.recogniser, self.access, self.limits = recogniser, access, limits
         self.chunks, self.ends = chunks, ends
         self.counts, self.busy = ServedCounts(), 0
-        plan = plan_of(recogniser, chunks)
         self.about = {"model": Path(recogniser.parts.model_name).name, "rate_hz": recogniser.front.rate_hz}
-        self.about |= {"latency_ms": None if plan is None else plan.latency_ms}
+        self.about |= {"latency_ms": latency_of(plan_of(recogniser, chunks))}
         self._threads = ThreadPoolExecutor(limits.sessions, "listen")
         self._uploads = Uploads(recogniser, self._threads, ends, limits)
         self._heads = RequestHeads(limits.head_s)

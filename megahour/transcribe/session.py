@@ -19,10 +19,17 @@ from megahour.transcribe.live import checked_blocks, live_blocks
 from megahour.transcribe.parts import parts_of
 from megahour.transcribe.pieces import USUAL_ENDS, Cutter, EndRules, SpeechPiece
 from megahour.transcribe.recogniser import Recogniser, TimedWord
-from megahour.transcribe.streaming import USUAL, ChunkLengths, PieceStream, StreamPlan, plan_of
+from megahour.transcribe.streaming import (
+    UPDATE_S,
+    USUAL,
+    ChunkLengths,
+    PieceStream,
+    StreamPlan,
+    latency_of,
+    plan_of,
+)
 
 MOST_WHOLE_S = 600.0  # as `longest`; the memory of attention grows with the square of the length: an hour takes 16 GB
-UPDATE_S = 0.5  # audio between two partial results of a stream
 
 TagsOfPiece = tuple[int, NDArray[np.float32]]
 """Number of rows of a piece, and the probabilities of its tags (N,)."""
@@ -171,7 +178,7 @@ def stream(
     cutter, plan = Cutter(recogniser.front, ends), plan_of(recogniser, chunks)
     under_way: _Carried | _Repeated = _Repeated(recogniser) if plan is None else _Carried(recogniser, plan)
     meter = meter or StreamMeter()
-    meter.latency_ms = round(UPDATE_S * 1000) if plan is None else plan.latency_ms
+    meter.latency_ms = latency_of(plan)
     rate_hz = recogniser.front.rate_hz
     for rows in cutter.rows(meter.watch(checked_blocks(blocks, rate_hz), rate_hz)):
         for piece in cutter.add(rows):

@@ -22,6 +22,7 @@ from megahour.transcribe.recogniser import Float32, Recogniser, TimedWord
 CHUNK_MS = {"conformer": 640, "lstm": 160}
 """Default chunk lengths. An LSTM gives the same output for any length: short chunks cost calls, not accuracy."""
 WINDOW_MS, SHIFT_MS = 25, 10
+UPDATE_S = 0.5  # audio between two partial results of a model that carries no state
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,15 @@ def plan_of(recogniser: Recogniser, chunks: ChunkLengths) -> StreamPlan | None:
     ahead = look_ahead(encoder) * frame_ms
     latency_ms = round(frames * frame_ms + ahead) + WINDOW_MS - SHIFT_MS
     return StreamPlan(frames * recogniser.joined, AttentionContext(frames, chunks.left), latency_ms)
+
+
+def latency_of(plan: StreamPlan | None) -> int:
+    """That of a plan; without one the current piece is recognised again every `UPDATE_S`.
+
+    >>> latency_of(None)
+    500
+    """
+    return round(UPDATE_S * 1000) if plan is None else plan.latency_ms
 
 
 def _frames(recogniser: Recogniser, ms: int) -> int:
