@@ -40,6 +40,7 @@ def test_map_gives_every_result_with_its_index(ray: RayEngine) -> None:
     engine_promises.map_gives_every_result_with_its_index(ray, 8)
 
 
+@pytest.mark.faults
 def test_items_are_taken_as_they_are_needed_and_closing_stops_tasks(ray: RayEngine) -> None:
     taken = itertools.count()
     results = ray.map(toy_tasks.square, taken)
@@ -70,6 +71,7 @@ def test_stages_make_the_same_artifacts(ray: RayEngine, local: LocalEngine, tmp_
     engine_promises.stages_make_the_same_artifacts(ray, local, tmp_path)
 
 
+@pytest.mark.faults
 def test_killed_workers_are_retried_and_then_named(ray: RayEngine, tmp_path: Path) -> None:
     engine_promises.killed_workers_are_retried_and_then_named(ray, tmp_path)
 

@@ -152,9 +152,9 @@ def newest_round(folder: Path) -> Path:
     return max(folder.glob("round-*"), default=folder)
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 @needs_spark
-@pytest.mark.parametrize(("sessions", "kills"), [(1, 6), pytest.param(2, 15, marks=pytest.mark.faults)])
+@pytest.mark.parametrize(("sessions", "kills"), [(1, 6), (2, 15)])
 def test_spark_task_workers_and_driver_killed(
     tmp_path: Path, undisturbed: dict[str, str], sessions: int, kills: int
 ) -> None:

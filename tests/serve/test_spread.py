@@ -131,6 +131,7 @@ def test_tasks_outlive_the_loss_and_the_restart_of_the_only_service(tmp_path: Pa
         assert registered(tmp_path, pool) == 0
 
 
+@pytest.mark.faults
 def test_a_service_that_stands_still_costs_a_moment(tmp_path: Path) -> None:
     items = sequences(120)
     with services_thread(tmp_path) as pool_of, machine(tmp_path) as first, machine(tmp_path):

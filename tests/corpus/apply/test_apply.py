@@ -82,6 +82,7 @@ def test_a_filter_as_the_page_shows_it_and_the_stage_behind_it(
     assert (kind_of(longer), len(rows(longer))) == ("utterances", 2)
 
 
+@pytest.mark.faults
 @needs_spark
 def test_spark_makes_the_same_bytes(tmp_path: Path, engine: LocalEngine, recordings: Artifact) -> None:
     """For cues, by the command, and for rows; a function that raises is named there too."""
