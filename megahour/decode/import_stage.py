@@ -18,7 +18,7 @@ class ImportHypotheses(Stage[ImportHypothesesParams]):
     """
 
     name = "import-hypotheses"
-    version = 2
+    version = 3
     params = ImportHypothesesParams
     inputs = (Input("features"), Input("selection", optional=True))
 
@@ -32,7 +32,7 @@ class ImportHypotheses(Stage[ImportHypothesesParams]):
         from megahour.decode.imported import COLUMNS, ReadHypotheses
         from megahour.decode.named_records import laid_by_name
 
-        return laid_by_name(ReadHypotheses(), p, inputs, COLUMNS, nameless=True)
+        return laid_by_name(ReadHypotheses(), p, inputs, COLUMNS, recordings=True)
 
     def run(self, p: ImportHypothesesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.decode.imported import import_shard

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import Any, TypeVar
@@ -18,7 +17,7 @@ from megahour.core.unicode import load_json, shown
 from megahour.core.writer import ShardWriter
 from megahour.corpus.text.normalise import normalise
 from megahour.corpus.transcripts.recognised import Recognised, named, recognised, utterance_id
-from megahour.decode.named_records import NamedRecord, ReadRecords, names_of, paths_of, records_beside
+from megahour.decode.named_records import NamedRecord, ReadRecords, hash_of, names_of, paths_of, records_beside
 from megahour.decode.params import ImportHypothesesParams
 from megahour.features.sets import set_of
 from megahour.units.texts import find_files
@@ -33,26 +32,30 @@ def import_shard(p: ImportHypothesesParams, inputs: Mapping[str, Artifact], task
     """Write a row for each utterance of a features shard that the source has; the first of several records is taken.
 
     Unreadable records name no utterance; they are quarantined with the first shard of the sets. The statistics
-    `records` and `own` count the records of the source, and those that name an utterance of this shard.
+    `records` and `own` count the records of the source, and those that name an utterance; each in one shard only.
     """
     features, shard = inputs["features"], task["shard"]
     table = features.read_table(shard, ".arrow", columns=["key", "frames"])
     paths = paths_of(features, shard, ".arrow", inputs.get("selection"), task.spec.get("beside"))
     names = names_of(paths)
     records: dict[str, dict[str, Recognised | BadRecord]] = {}  # by name and path
+    alike, cut = set[str](), set[int]()  # names of several recordings; recordings with several utterances, in any shard
     out.came_in(len(table))
     out.stat("records", inputs["records"].manifest.counts.kept)
-    for name, path, record in _records(records_beside(inputs, shard)):
-        out.stat("own", 1 if name in names else 0)
+    for row in records_beside(inputs, shard).to_pylist():
+        name, record = row["name"], _record(row)
         if name in names:
-            records.setdefault(name, {}).setdefault(path, record)
+            out.stat("own", int(row["once"]))
+            records.setdefault(name, {}).setdefault(row["path"], record)
+            alike |= {name} if row["recordings"] > 1 else set()
+            cut |= {row["recording"]} if row["utterances"] > 1 else set()
         elif not name and task["is_first"] and isinstance(record, BadRecord):
             out.came_in()
             out.quarantine(record.record, record.reason, record.detail)
-    several = {path for path, n in Counter(paths.values()).items() if n > 1}
+    several = {path for path in paths.values() if hash_of(path) in cut}
     shared = {key for name in records for key in names[name] if paths[key] in several and name != str(key)}
     own = {name: {key: paths[key] for key in names[name] if name == str(key) or key not in shared} for name in records}
-    found = matched(own, records)
+    found = matched(own, records, alike)
     _write(p, table, found, shared, out)
     out.tags.update({"set": set_of(features, shard), "model": p.model_name})
 
@@ -85,20 +88,21 @@ def _write(
     out.table(pa.table([pa.array(c, t) for c, t in zip(columns, schema.types, strict=True)], schema=schema))
 
 
-def _records(table: pa.Table) -> Iterator[tuple[str, str, Recognised | BadRecord]]:
-    """Names and paths with their records, or why a record is unusable."""
-    for row in table.to_pylist():
-        if row["reason"] is None:
-            yield row["name"], row["path"], Recognised(row["text"], row["confidence"])
-        else:
-            yield row["name"], row["path"], BadRecord(row["reason"], row["detail"], record=row["text"])
+def _record(row: Mapping[str, Any]) -> Recognised | BadRecord:
+    """A record, or why it is unusable."""
+    if row["reason"] is None:
+        return Recognised(row["text"], row["confidence"])
+    return BadRecord(row["reason"], row["detail"], record=row["text"])
 
 
-def matched(own: Mapping[str, Mapping[int, str]], records: Mapping[str, Mapping[str, R]]) -> dict[int, R | None]:
+def matched(
+    own: Mapping[str, Mapping[int, str]], records: Mapping[str, Mapping[str, R]], alike: Collection[str] = ()
+) -> dict[int, R | None]:
     """The record of each utterance, by names: the one whose path ends like the recording's for most folders.
 
     None if other recordings or records end like that, too, or other folders are named where the source names those of
-    the recordings. own: paths of recordings by utterance, "" for one that is named by its key. records: by path.
+    the recordings. own: paths of recordings by utterance, "" for one that is named by its key. records: by path. alike:
+    names of several recordings, here and elsewhere.
 
     >>> matched({"1": {7: "ann/1.wav", 8: "bob/1.wav"}}, {"1": {"x/bob/1": "Bob's", "x/ann/1": "Ann's"}})
     {7: "Ann's", 8: "Bob's"}
@@ -115,9 +119,11 @@ def matched(own: Mapping[str, Mapping[int, str]], records: Mapping[str, Mapping[
                 continue
             ending = next(each for each in _endings(path) if each in theirs)
             (one, *more) = theirs[ending]
-            by_path[key] = None if len(ours[ending]) > 1 or (more and "/" in path) else given[one]
-            by_folder |= "/" in ending
-            if "/" not in ending and "/" in path and "/" in one:
+            in_folder, by_name = "/" in path, "/" not in ending
+            unclear = len(ours[ending]) > 1 or (in_folder and (bool(more) or (by_name and name in alike)))
+            by_path[key] = None if unclear else given[one]
+            by_folder |= not by_name
+            if by_name and in_folder and "/" in one:
                 bare.append(key)
     return by_path | dict.fromkeys(bare if by_folder else ()) | by_key
 

@@ -7,6 +7,7 @@ it S times. Instead, records are joined with the utterances' names by hash, and 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -14,7 +15,7 @@ from megahour.core.config import P
 from megahour.core.records import key_of
 from megahour.core.stage import Artifact, Batches, Context, Input, Inputs, LaidOut, ShardWriter, Stage, Task
 from megahour.decode.params import NamesParams
-from megahour.runner.beside import laid_beside, rows_beside
+from megahour.runner.beside import OWNER, MeetByKey, laid_beside, rows_beside
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -36,16 +37,17 @@ class NamedRecord(NamedTuple):
 
 
 def laid_by_name(
-    reader: Stage[Any], p: Any, inputs: Inputs, columns: list[str], *, nameless: bool = False, **limits: int
+    reader: Stage[Any], p: Any, inputs: Inputs, columns: list[str], *, recordings: bool = False, **limits: int
 ) -> dict[str, LaidOut]:
     """Of `Stage.layouts`: the records of `reader`, with `columns`, for `records_beside`.
 
-    p: of the stage, with `sets`. nameless: records that name no utterance go to the first shard of the sets. limits: of
-    `BesideParams`, for large rows.
+    p: of the stage, with `sets`. recordings: records may name recordings, too, and have the columns of `MeetByName`;
+    those that name nothing go to the first shard of the sets. limits: of `BesideParams`, for large rows.
     """
     roles = {role: role for role in ("features", "selection") if role in inputs}
-    named = NamesParams.model_validate({"sets": p.sets, "nameless": nameless})
-    met = laid_beside("found", "names", "records", columns=["name", *PLACE, *columns], **limits)
+    named = NamesParams.model_validate({"sets": p.sets, "nameless": recordings, "recordings": recordings})
+    meet = MeetByName() if recordings else None
+    met = laid_beside("found", "names", "records", meet, columns=["name", *PLACE, *columns], **limits)
     return {
         "names": LaidOut(NamesOfUtterances(), named, roles),
         "records": LaidOut(reader, p, {"features": "features"}),
@@ -94,16 +96,47 @@ class NamesOfUtterances(Stage[NamesParams]):
         return [Task(specs.get(shard, {})) for shard in range(inputs["features"].manifest.shards)]
 
     def run(self, p: NamesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        import numpy as np
         import pyarrow as pa
 
-        hashes: set[int] = {hash_of("")} if task.spec.get("nameless") else set()
+        found = Counter[tuple[int, int]]([(hash_of(""), 0)] if task.spec.get("nameless") else ())
         if task.spec:
             features, selection = inputs["features"], inputs.get("selection")
             paths = paths_of(features, task["shard"], ".arrow", selection, task.spec.get("beside"))
-            hashes |= {hash_of(name) for name in names_of(paths)}
-        out.kept_all(len(hashes))
-        out.table(pa.table({"key": np.sort(np.array(list(hashes), np.int64))}))
+            called = [(name, key) for name, keys in names_of(paths).items() for key in keys]
+            found.update((hash_of(name), hash_of(paths[key])) for name, key in called)
+        names = sorted(found) if p.recordings else [(name, 0) for name in sorted({name for name, _ in found})]
+        columns = {"key": [name for name, _ in names]}
+        if p.recordings:
+            columns |= {"recording": [path for _, path in names], "utterances": [found[each] for each in names]}
+        out.kept_all(len(names))
+        out.table(pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()}))
+
+
+class MeetByName(MeetByKey):
+    """Joins records to names with what the name may mean in all shards.
+
+    Columns: `recording`, the hash of the path of one that the shard has; `recordings` of that name; `utterances` of
+    this recording; and `once`, true for one of the rows of each record.
+    """
+
+    name = "meet-by-name"
+    sent = ("recording", "utterances")
+
+    def all_owners(self, owners: pa.Table) -> pa.Table:
+        import numpy as np
+        import pyarrow as pa
+
+        key, recording, here = (owners[name].to_numpy() for name in ("key", *self.sent))
+        each, place = np.unique(np.stack([key, recording]), axis=1, return_inverse=True)
+        utterances = np.bincount(place.ravel(), here, len(each[0])).astype(np.int64)[place.ravel()]
+        first, last = (np.searchsorted(each[0], key, side) for side in ("left", "right"))
+        by_owner = np.lexsort((recording, owners[OWNER].to_numpy(), key))
+        once = np.zeros(len(key), bool)
+        once[by_owner[np.unique(key[by_owner], return_index=True)[1]]] = True
+        table = owners.select([OWNER, "key", "recording"])
+        for name, column in (("recordings", last - first), ("utterances", utterances), ("once", once)):
+            table = table.append_column(name, pa.array(column))
+        return table
 
 
 class ReadRecords(Stage[P]):

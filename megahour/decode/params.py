@@ -177,6 +177,8 @@ class NamesParams(Params):
     """Sets of the features whose utterances are matched by name."""
     nameless: bool = False
     """Send records without a name to the first shard of the sets."""
+    recordings: bool = Field(False, json_schema_extra=LATER)
+    """Also count what the same name may mean: recordings, and the utterances of each."""
 
 
 class ImportHypothesesParams(Params):

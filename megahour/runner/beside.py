@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 OWNER = "owner_shard"
 
 
-def laid_beside(role: str, owners: str, rows: str, **params: Any) -> dict[str, LaidOut]:
+def laid_beside(role: str, owners: str, rows: str, meet: MeetByKey | None = None, **params: Any) -> dict[str, LaidOut]:
     """For `Stage.layouts`: joins the rows of input `rows` to the keys of input `owners`, as role `role`.
 
-    params: fields of `BesideParams`.
+    params: fields of `BesideParams`. meet: a first exchange that knows more of the owners.
     """
     p = BesideParams(**params)
     return {
-        f"{role}_met": LaidOut(MeetByKey(), p, {"owners": owners, "rows": rows}),
+        f"{role}_met": LaidOut(meet or MeetByKey(), p, {"owners": owners, "rows": rows}),
         role: LaidOut(GatherByShard(), p, {"met": f"{role}_met", "owners": owners}),
     }
 
@@ -50,6 +50,13 @@ class MeetByKey(Stage[BesideParams]):
     params = BesideParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("owners"), Input("rows"))
     exchange = True
+    sent: ClassVar[tuple[str, ...]] = ()
+    """Whole numbers of the owners that are sent beside their keys."""
+
+    def all_owners(self, owners: pa.Table) -> pa.Table:
+        """All owners of the keys of a partition, one row for each join: the owner, the key, and what else
+        joined rows get."""
+        return owners.select([OWNER, "key"])
 
     def plan(self, p: BesideParams, inputs: Inputs) -> list[Task]:
         return [
@@ -64,7 +71,7 @@ class MeetByKey(Stage[BesideParams]):
     def split(self, p: BesideParams, inputs: Inputs, task: Task) -> Iterator[tuple[int, pa.RecordBatch]]:
         import numpy as np
 
-        table = _sent(p, inputs, task)
+        table = _sent(p, inputs, task, self.sent)
         count = self.partitions(p, inputs)
         # Knuth's multiplicative hash: keys need not be uniform.
         mixed = (table["key"].to_numpy().astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(32)
@@ -78,15 +85,18 @@ class MeetByKey(Stage[BesideParams]):
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        table = pa.Table.from_batches(list(batches), _schema(p, inputs["rows"]))
-        owners = table.filter(pc.greater_equal(table[OWNER], 0)).select([OWNER, "key"]).sort_by("key")
-        rows = table.filter(pc.less(table[OWNER], 0)).drop_columns([OWNER])
+        table = pa.Table.from_batches(list(batches), _schema(p, inputs["rows"], self.sent))
+        owners = self.all_owners(table.filter(pc.greater_equal(table[OWNER], 0))).sort_by("key")
+        rows = table.filter(pc.less(table[OWNER], 0)).drop_columns([OWNER, *self.sent])
         keys, wanted = owners["key"].to_numpy(), rows["key"].to_numpy()
         first, last = (np.searchsorted(keys, wanted, side) for side in ("left", "right"))
         times = last - first  # a key may be in several shards
         row = np.repeat(np.arange(len(wanted)), times)
         at = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times) + np.repeat(first, times)
-        joined = rows.take(row).add_column(0, OWNER, owners[OWNER].take(at))
+        joined = rows.take(row)
+        joined = joined.add_column(0, OWNER, owners[OWNER].take(at))
+        for name in owners.column_names[2:]:
+            joined = joined.append_column(name, owners[name].take(at))
         _write_sorted(joined, out)
 
 
@@ -148,27 +158,29 @@ def runs(shards: int, most: int) -> list[tuple[int, int]]:
     return [(first, min(first + size, shards)) for first in range(0, shards, size)]
 
 
-def _schema(p: BesideParams, rows: Artifact) -> pa.Schema:
+def _schema(p: BesideParams, rows: Artifact, of_owners: tuple[str, ...]) -> pa.Schema:
     """The schema of exchanged rows: the shard that owns the key (−1 for a row of `rows`), the key and the columns."""
     import pyarrow as pa
 
+    first = [(OWNER, pa.int32()), ("key", pa.int64()), *((name, pa.int64()) for name in of_owners)]
     if not rows.manifest.shards:
-        return pa.schema([(OWNER, pa.int32()), ("key", pa.int64()), *((name, pa.null()) for name in p.columns)])
+        return pa.schema([*first, *((name, pa.null()) for name in p.columns)])
     own = rows.read_table(0, p.rows_suffix, columns=["key", *p.columns]).schema
-    return pa.schema([(OWNER, pa.int32()), ("key", pa.int64()), *(own.field(name) for name in p.columns)])
+    return pa.schema([*first, *(own.field(name) for name in p.columns)])
 
 
-def _sent(p: BesideParams, inputs: Inputs, task: Task) -> pa.Table:
+def _sent(p: BesideParams, inputs: Inputs, task: Task, of_owners: tuple[str, ...]) -> pa.Table:
     """What a task sends: the keys of a run of the owners' shards, or the rows of a run of the rows' shards."""
     import pyarrow as pa
 
-    schema, artifact, is_owner = _schema(p, inputs["rows"]), inputs[task["role"]], task["role"] == "owners"
+    schema, artifact = _schema(p, inputs["rows"], of_owners), inputs[task["role"]]
+    is_owner = task["role"] == "owners"
+    given = [*of_owners] if is_owner else p.columns
     tables = []
     for shard in range(task["first"], task["stop"]):
-        names, suffix = (["key"], p.owners_suffix) if is_owner else (["key", *p.columns], p.rows_suffix)
-        table = artifact.read_table(shard, suffix, columns=names)
+        table = artifact.read_table(shard, p.owners_suffix if is_owner else p.rows_suffix, columns=["key", *given])
         count = table.num_rows
         owner = pa.array([shard if is_owner else -1] * count, pa.int32())
-        others = [pa.nulls(count, schema.field(name).type) if is_owner else table[name] for name in p.columns]
+        others = [table[f.name] if f.name in given else pa.nulls(count, f.type) for f in list(schema)[2:]]
         tables.append(pa.table([owner, table["key"], *others], schema=schema))
     return pa.concat_tables(tables)

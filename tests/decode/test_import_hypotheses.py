@@ -172,6 +172,26 @@ def test_equal_names_in_several_folders_each_get_their_own_text(tmp_path: Path, 
     assert output.manifest.counts.dropped == {"ambiguous-name": 2}, "no text of ann/u3 and bob/u2"
 
 
+def test_what_a_name_means_in_other_shards_is_known(tmp_path: Path, engine: LocalEngine) -> None:
+    """A recording whose utterances lie in two shards, and two recordings of one name, each in its own shard."""
+    names = [["ann/long.wav", "ann/u1.wav", "ann/u2.wav"], ["ann/long.wav", "bob/u1.wav", "bob/u3.wav"]]
+    shards = [("unlabelled", MADE[:3]), ("unlabelled", MADE[3:])]
+    tables = [pa.table({"key": [3 * s + n for n in range(3)], "name": names[s]}) for s in (0, 1)]
+    inputs = {
+        "features": features_artifact(tmp_path / "features", shards),
+        "selection": write_artifact(
+            tmp_path / "selection", [({"set": "unlabelled"}, {".parquet": table}) for table in tables], {}
+        ),
+    }
+    manifest = tmp_path / "manifest.json"
+    heard = {"long": "all of it", "u1": "whose?", "u2": "two", "bob/u3": "three", "u4": "of none"}
+    manifest.write_text("\n".join(json.dumps({"audio": path, "text": text}) for path, text in heard.items()))
+    output = imported(tmp_path, [manifest], inputs, engine)
+    assert found(output) == [(2, "two", None), (5, "three", None)]
+    assert output.manifest.counts.dropped == {"several-utterances": 2, "ambiguous-name": 2}
+    assert output.summary["unknown"] == 1
+
+
 @pytest.mark.parametrize(
     ("own", "records", "expected"),
     [
