@@ -72,7 +72,7 @@ def read_transcripts(url: str, language: str) -> dict[str, str]:
 
     Raises
     ------
-    ConfigError: the files are larger than `MAX_BYTES`, cannot be read, or have different texts for a name.
+    ConfigError: the files are larger than `MAX_BYTES`, cannot be read, have no text, or different texts for a name.
     """
     listing = list_source(url, where="transcripts")
     if not open_source(url)[2]:
@@ -96,6 +96,9 @@ def read_transcripts(url: str, language: str) -> dict[str, str]:
                 remedy += " ingest the folders one by one, each with its file"
                 message = f"{path} has another text for {name} than an earlier line or file"
                 raise ConfigError(message, where=url, remedy=remedy)
+    if not texts:
+        remedy = 'write lines "name: text", "name TAB text" or "name|text", or a table with a header (.csv, .tsv)'
+        raise ConfigError("no line has a name and a text", where=url, remedy=remedy)
     return texts
 
 

@@ -37,9 +37,8 @@ def test_each_name_has_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert [table.get(name) for name in ("", "ü/", "ü/99999", "zz")] == [None] * 4
 
 
-def test_files_without_a_transcript_and_too_large_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("slow_store.DELAY_S", 0.0)
-    assert TranscriptsByName(laid_out(tmp_path, ["# nothing"])).get("a") is None
     monkeypatch.setattr(transcript_table, "MAX_BYTES", 5)
     with pytest.raises(ConfigError, match="more than"):
         laid_out(tmp_path, ["a: too many"])
@@ -53,6 +52,7 @@ def test_files_without_a_transcript_and_too_large_ones(tmp_path: Path, monkeypat
         ("cut.tsv.gz", gzip.compress(b"name\ttext\na\tb\n", mtime=0)[:-4], "cannot unpack: Compressed file ended"),
         ("no.txt.gz", b"a: One.", "cannot unpack: Not a gzipped file"),
         ("no.txt.xz", b"a: One.", "cannot unpack: Input format not supported"),
+        ("nothing.txt", b"# nothing\n", "no line has a name and a text"),
         ("noise.txt", bytes(range(256)), "save the file as UTF-8"),
     ],
 )
