@@ -54,6 +54,20 @@ def tasks_of_sets(artifact: Artifact, sets: Sequence[str], *, where: str, beside
     return [Task({"shard": shard, "beside": shard_beside(artifact, shard, beside)}) for shard in shards]
 
 
+def check_made_from(selection: Artifact, utterances: Artifact, *, where: str) -> None:
+    """Raises ConfigError: `selection` says where its utterances lie in shards other than those of `utterances`.
+
+    There one would find the sound of another utterance, or of none. A selection that `apply` made is not checked.
+    """
+    made_from = selection.manifest.inputs.get("utterances", "")
+    if made_from not in ("", utterances.manifest.digest):
+        raise ConfigError(
+            f"{selection.url} was not made from {utterances.url}",
+            where=where,
+            remedy="give the utterances that the selection was made from",
+        )
+
+
 def check_stats_sets(stats_sets: Sequence[str], sets: Sequence[str], *, where: str) -> None:
     """Raises ConfigError: one of `stats_sets` is not among the `sets` that features are made of."""
     if missing := sorted(set(stats_sets) - set(sets)):

@@ -24,8 +24,9 @@ class Features(Stage[FeaturesParams]):
     inputs = (Input("selection"), Input("utterances"))
 
     def plan(self, p: FeaturesParams, inputs: Inputs) -> list[Task]:
-        from megahour.features.sets import check_stats_sets, names_of_sets, tasks_of_sets
+        from megahour.features.sets import check_made_from, check_stats_sets, names_of_sets, tasks_of_sets
 
+        check_made_from(inputs["selection"], inputs["utterances"], where=self.name)
         if p.stats_sets:
             check_stats_sets(p.stats_sets, p.sets or names_of_sets(inputs["selection"]), where=self.name)
         return tasks_of_sets(inputs["selection"], p.sets, where=self.name) if p.sets else super().plan(p, inputs)

@@ -8,6 +8,7 @@ both exchanges are limited (`BesideParams.most`): S by S blocks would hold less 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+LOG = logging.getLogger(__name__)
 OWNER = "owner_shard"
 
 
@@ -41,6 +43,15 @@ def rows_beside(beside: Artifact, shard: int) -> pa.Table:
 
     table = beside.read_table(shard // int(beside.summary["run"]))
     return table.filter(pc.equal(table[OWNER], shard)).drop_columns([OWNER])
+
+
+def warn_of_other_duplicates(inputs: Inputs, *, where: str) -> None:
+    """Log if `duplicates` lists utterances, and none of them is among the owners of `listed`: it would do nothing."""
+    if "listed" in inputs and not inputs["listed"].manifest.counts.kept:
+        summary = inputs["duplicates"].summary
+        if count := summary.get("listed_audio", 0) + summary.get("listed_text", 0):
+            what = "%s: none of the %s utterances that %s lists is among these: give the list that was made of them"
+            LOG.warning(what, where, f"{count:,}", inputs["duplicates"].url)
 
 
 class MeetByKey(Stage[BesideParams]):

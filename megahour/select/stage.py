@@ -65,6 +65,9 @@ class Select(Stage[SelectParams]):
         return {**listed, "counted": counted, "layout": layout, **({"grouped": grouped} if many else {})}
 
     def plan(self, p: SelectParams, inputs: Inputs) -> list[Task]:
+        from megahour.runner.beside import warn_of_other_duplicates
+
+        warn_of_other_duplicates(inputs, where=self.name)
         return [Task({"shard": shard}) for shard in range(_source(inputs).manifest.shards)]
 
     def partitions(self, p: SelectParams, inputs: Inputs) -> int:

@@ -31,8 +31,9 @@ class TtsData(Stage[TtsDataParams]):
     )
 
     def plan(self, p: TtsDataParams, inputs: Inputs) -> list[Task]:
-        from megahour.features.sets import tasks_of_sets
+        from megahour.features.sets import check_made_from, tasks_of_sets
 
+        check_made_from(inputs["selection"], inputs["utterances"], where=self.name)
         return tasks_of_sets(inputs["selection"], p.sets, where=self.name) if p.sets else super().plan(p, inputs)
 
     def run(self, p: TtsDataParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +278,19 @@ def test_only_the_wanted_sets(corpus: Corpus) -> None:
     assert [task["shard"] for task in tasks] == [0, 2]
     with pytest.raises(ConfigError, match=r"is in sets \['labeled'\]; its sets are \['labelled', 'test'\]"):
         Features().plan(FeaturesParams(sets=["labelled", "labeled"]), corpus.inputs)
+
+
+def test_a_selection_of_other_utterances_is_refused(corpus: Corpus) -> None:
+    """Its places are those of other shards: they have other sound there, or none."""
+
+    def planned(made_from: str) -> list[Task]:
+        selection = Artifact(corpus.selection.url)
+        selection.__dict__["manifest"] = replace(selection.manifest, inputs={"utterances": made_from})
+        return Features().plan(PARAMS, {**corpus.inputs, "selection": selection})
+
+    assert len(planned(corpus.utterances.manifest.digest)) == 3
+    with pytest.raises(ConfigError, match=r"selection was not made from .*utterances"):
+        planned("digest of others")
 
 
 @pytest.mark.parametrize(("sets", "stats_sets"), [([], ["labeled"]), (["test"], ["test", "labelled"])])

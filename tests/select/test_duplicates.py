@@ -242,6 +242,24 @@ def test_select_leaves_listed_duplicates_out_and_counts_them(tmp_path: Path, eng
     assert {row["key"] for row in listed(selection)} == {row["key"] for row in rows} - twice
 
 
+def test_a_list_of_other_utterances_is_named(
+    tmp_path: Path, engine: LocalEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would leave out none, without a word."""
+    rows = [utterance(name, SPEAKERS[name], text=text) for name, text in SAID.items()]
+    others = [utterance(f"other-{name}", SPEAKERS[name], text=text) for name, text in SAID.items()]
+    duplicates, selection = Artifact(tmp_path / "duplicates"), Artifact(tmp_path / "selection")
+    heard = {"utterances": write_utterances(tmp_path / "utterances", [rows])}
+    run_stage(Duplicates(), DuplicatesParams(audio=False), heard, duplicates, engine)
+    p = SelectParams.model_validate({"sets": [{"name": "all"}]})
+    run_stage(Select(), p, {**heard, "duplicates": duplicates}, selection, engine)
+    assert "is among these" not in caplog.text
+    inputs = {"utterances": write_utterances(tmp_path / "others", [others]), "duplicates": duplicates}
+    run_stage(Select(), p, inputs, selection, engine)
+    assert "select: none of the 1 utterances" in caplog.text
+    assert "give the list that was made of them" in caplog.text
+
+
 def test_of_copies_with_one_key_and_of_spellings_of_one_speaker_one_stays(tmp_path: Path) -> None:
     """`combine` of artifacts that overlap makes such copies. A list of keys would leave out all of them."""
     rows = [utterance(name, "Voice 001", text=text) for name, text in SAID.items() if name in "ad"]

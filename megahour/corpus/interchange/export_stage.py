@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from megahour.core.stage import Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
+from megahour.core.errors import ConfigError, nearest
+from megahour.core.stage import Artifact, Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
 from megahour.corpus.interchange.params import ExportParams
 
 
@@ -26,12 +27,15 @@ class Export(Stage[ExportParams]):
     def layouts(self, p: ExportParams, inputs: Inputs) -> Mapping[str, LaidOut]:
         from megahour.runner.beside import laid_beside
 
+        _check_sets(p.sets, inputs.get("selection"))
         selected = laid_beside("selected", "utterances", "selection", columns=["set"]) if "selection" in inputs else {}
         return selected | (laid_beside("listed", "utterances", "duplicates") if "duplicates" in inputs else {})
 
     def plan(self, p: ExportParams, inputs: Inputs) -> list[Task]:
         from megahour.corpus.interchange.export import plan_parts
+        from megahour.runner.beside import warn_of_other_duplicates
 
+        warn_of_other_duplicates(inputs, where=self.name)
         return [Task(spec) for spec in plan_parts(inputs["utterances"], p.max_tar_mb * 1e6)] + [Task({"whole": True})]
 
     def run(self, p: ExportParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
@@ -44,6 +48,15 @@ class Export(Stage[ExportParams]):
 
             export_part(p, inputs, task.spec, out, ctx)
 
+    def remedies(self, p: ExportParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
+        return {
+            "not-selected": "`selection` has none of the others: was it made from these utterances?",
+            "other-set": f"--sets is {p.sets}",
+            "other-split": f"--splits is {p.splits}",
+            "other-tier": f"--tiers is {p.tiers}",
+            "duplicate": "`duplicates` lists them",
+        }
+
     def finish(self, p: ExportParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         whole = receipts[-1].stats
         return {
@@ -53,3 +66,16 @@ class Export(Stage[ExportParams]):
             "formats": sorted(p.formats),
             "audio_shards": len(receipts) - 1,
         }
+
+
+def _check_sets(sets: Sequence[str], selection: Artifact | None) -> None:
+    """Raises ConfigError: one of `sets` is none of the selection, of which nothing would be exported."""
+    if not sets:
+        return
+    if selection is None:
+        remedy = "`sets` are those of the input selection: give it"
+        raise ConfigError("there is no selection", where="export", remedy=remedy)
+    present = sorted({receipt.tags.get("set", "") for receipt in selection.each_receipt()})
+    if unknown := [name for name in sets if name not in present]:
+        what = f"{selection.url} has no set {unknown[0]!r}{nearest(unknown[0], present)}"
+        raise ConfigError(what, where="export", remedy=f"its sets are {present}")

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megahour.cli.stage_command import stage_command
-from megahour.core.errors import StoreError
+from megahour.core.errors import ConfigError, NothingKept, StoreError
 from megahour.core.receipts import Counts, Manifest
 from megahour.core.schemas import DUPLICATES, SELECTION
 from megahour.core.stage import Context
@@ -45,10 +45,20 @@ def shards_of(folder: Path, tables: list[pa.Table]) -> Artifact:
     for shard, table in enumerate(tables):
         with ShardWriter(artifact, shard, "made") as out:
             out.table(table)
+            if "set" in table.column_names:
+                out.tags["set"] = table["set"][0].as_py()
             receipts.append(out.commit())
     manifest = Manifest("made", 1, "made", content_digest(receipts, {}), {}, {}, len(tables), Counts(), {})
     finish(artifact, receipts, manifest)
     return artifact
+
+
+def selection_of(folder: Path, rows: Rows) -> Artifact:
+    """A *selection* of these rows: a shard for each set, as `select` writes them."""
+    sets = sorted({row["set"] for row in rows})
+    return shards_of(
+        folder, [pa.Table.from_pylist([row for row in rows if row["set"] == name], SELECTION) for name in sets]
+    )
 
 
 def exported_keys(artifact: Artifact) -> dict[int, dict[str, Any]]:
@@ -61,9 +71,7 @@ def test_selection_duplicates_tiers_and_splits(utterances: Artifact, rows: Rows,
     """Each filter leaves out the right utterances and counts them under its own reason."""
     chosen = [{**row, "set": "test" if i % 2 else "labelled", "shard": 0} for i, row in enumerate(rows[:9])]
     empty = {"offset": 0, "size": 0}
-    selection = shards_of(
-        tmp_path / "selection", [pa.Table.from_pylist([{**row, **empty} for row in chosen], SELECTION)]
-    )
+    selection = selection_of(tmp_path / "selection", [{**row, **empty} for row in chosen])
     twice = [{"key": rows[0]["key"], "duplicate_of": rows[1]["key"], "kind": "audio", "similarity": 1.0}]
     duplicates = shards_of(tmp_path / "duplicates", [pa.Table.from_pylist(twice, DUPLICATES)])
     inputs = {"utterances": utterances, "selection": selection, "duplicates": duplicates}
@@ -82,6 +90,27 @@ def test_selection_duplicates_tiers_and_splits(utterances: Artifact, rows: Rows,
     assert counts.dropped["not-selected"] == len(rows) - 9
     assert counts.came_in == len(rows) == counts.kept + sum(counts.dropped.values())
     assert artifact.summary["utterances"] == len(wanted)
+
+
+def test_a_set_that_the_selection_lacks_is_refused(utterances: Artifact, rows: Rows, tmp_path: Path) -> None:
+    """A misspelt set, or sets without a selection, would export nothing of it, without a word."""
+    chosen = [{**row, "set": "labelled", "shard": 0, "offset": 0, "size": 0} for row in rows[:3]]
+    inputs = {"utterances": utterances, "selection": selection_of(tmp_path / "selection", chosen)}
+    with pytest.raises(ConfigError, match="no set 'labeled' – did you mean \"labelled\""):
+        run(Export(), ExportParams(sets=["labelled", "labeled"]), inputs, tmp_path / "out")
+    with pytest.raises(ConfigError, match="there is no selection"):
+        run(Export(), ExportParams(sets=["labelled"]), {"utterances": utterances}, tmp_path / "out")
+
+
+def test_an_export_of_nothing_fails(utterances: Artifact, rows: Rows, tmp_path: Path, engine: LocalEngine) -> None:
+    """A selection of other utterances has none of these, and a split may be misspelt."""
+    other = [{**row, "key": row["key"] ^ 1, "set": "test", "shard": 0, "offset": 0, "size": 0} for row in rows[:3]]
+    inputs = {"utterances": utterances, "selection": selection_of(tmp_path / "selection", other)}
+    with pytest.raises(NothingKept, match=f"none of {len(rows)} records.*: not-selected {len(rows)}"):
+        run_stage(Export(), ExportParams(), inputs, Artifact(tmp_path / "out"), engine)
+    misspelt = ExportParams(splits=["trian"])
+    with pytest.raises(NothingKept, match="other-split"):
+        run_stage(Export(), misspelt, {"utterances": utterances}, Artifact(tmp_path / "out"), engine)
 
 
 def test_same_bytes_for_any_order_and_any_workers(utterances: Artifact, tmp_path: Path, engine: LocalEngine) -> None:
