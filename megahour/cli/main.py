@@ -216,8 +216,8 @@ def _plans(recipe: str, overrides: tuple[str, ...], as_json: bool) -> Sequence[S
 def verify_command(target: str, overrides: tuple[str, ...], repair: bool, digest: str) -> None:
     """Check a run, an artifact or a bundle byte by byte.
 
-    With --repair, damaged shards are rebuilt from the same inputs, and replaced if the new ones match their receipts.
-    Inputs are searched for in the artifact's folder; inputs.ROLE=URL names an input that is elsewhere.
+    A run is a recipe, or a run's folder. With --repair, damaged shards are rebuilt from the same inputs, and replaced
+    if the new ones match their receipts. Inputs are searched for beside the artifact, or named: inputs.ROLE=URL.
     """
     from megahour.cli.verify_targets import verify_bundle, verify_targets
     from megahour.transcribe.bundle import Bundle

@@ -14,7 +14,9 @@ import click
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError, MegahourError, StoreError, nearest
 from megahour.core.filesystems import work_beside, work_in
-from megahour.core.store import Artifact
+from megahour.core.store import RESOLVED, Artifact
+from megahour.core.strict_yaml import parse_yaml
+from megahour.core.transfer import small_file
 from megahour.core.verify import verify
 from megahour.recipes.recipe import EngineParams, Recipe, Step, load_recipe
 from megahour.recipes.recipe_text import put, section
@@ -41,7 +43,7 @@ class _Target:
 
 
 def verify_targets(target: str, overrides: Sequence[str], *, repairing: bool) -> list[str]:
-    """Verify an artifact or a recipe's artifacts, inputs before their readers; returns the remaining problems.
+    """Verify an artifact, or those of a recipe or of a run's folder, inputs first; returns the remaining problems.
 
     overrides: of the recipe; for repairs of a single artifact, `inputs.ROLE=URL`, `engine.KEY=VALUE` and `threads=N`.
     Raises ConfigError: no such recipe, or an override of an unknown name.
@@ -49,12 +51,13 @@ def verify_targets(target: str, overrides: Sequence[str], *, repairing: bool) ->
     shipped = target in names() and not Path(target).exists()
     if shipped or target.endswith((".yaml", ".yml")) or Path(target).is_file():
         recipe = load_recipe(target, overrides)
-        targets, home = _of_recipe(recipe), recipe.run
+        targets, home, whole = _of_recipe(recipe), recipe.run, True
     else:
-        targets, home = [_of_artifact(target, overrides, repairing)], target
+        steps, home = _steps_of_run(target), target
+        targets, whole = [_of_artifact(url, overrides, repairing) for url in steps or [target]], bool(steps)
     if not repairing:
         return [problem for one in targets for problem in _examined(one)]
-    of_run = alone_in(home) if targets[0].step and Path(home).is_dir() else nullcontext()
+    of_run = alone_in(home) if whole and Path(home).is_dir() else nullcontext()
     with resumable(home, lambda: "the shards rebuilt so far"), of_run:
         return [problem for one in targets for problem in _repaired(one)]
 
@@ -91,6 +94,20 @@ def _of_recipe(recipe: Recipe) -> list[_Target]:
         )
         for step in recipe.steps
     ]
+
+
+def _steps_of_run(url: str) -> list[str]:
+    """The addresses of a run's artifacts, in the order of its recipe; none if this is not the folder of a run."""
+    home = Artifact(url)
+    if home.complete or not home.fs.exists(home.path(RESOLVED)):
+        return []
+    where = home.path(RESOLVED)
+    try:
+        text = small_file(home.fs, where).decode()
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"not UTF-8: {error}", where=where, remedy="name the recipe, with run=FOLDER") from None
+    made = parse_yaml(text, where)
+    return [f"{url.rstrip('/')}/{step}" for step in section(made if isinstance(made, dict) else {}, "steps", where)]
 
 
 def _of_artifact(url: str, overrides: Sequence[str], repairing: bool) -> _Target:

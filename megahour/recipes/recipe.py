@@ -22,6 +22,9 @@ from megahour.recipes.recipe_text import KEYS, read_recipe, section
 from megahour.recipes.shipped import find_recipe
 from megahour.recipes.stage_table import STAGES
 
+LONGEST_NAME = 200
+"""Characters of a step's name: that of a folder, and part of those of scratch files, which may have 255."""
+
 
 class EngineParams(Options):
     """Where tasks run."""
@@ -160,6 +163,9 @@ def _address(value: Any, what: str, where: str) -> str:
 def _step(name: str, sections: Mapping[str, Any], run: str, seed: int | None, where: str) -> Step:
     if not re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name):
         raise ConfigError(f'step name "{name}": use lower-case letters, digits, - and _', where=where)
+    if len(name) > LONGEST_NAME:
+        what = f'step name "{name[:40]}…" has {len(name)} characters, at most {LONGEST_NAME} fit into folders\' names'
+        raise ConfigError(what, where=where)
     if name in KEYS:
         raise ConfigError(f'step name "{name}" is reserved: it is a key of recipes', where=where)
     values = dict(section(sections, name, where))

@@ -52,6 +52,11 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
         '"run" is reserved: it is a key of recipes',
     ),
     "upper case": ("  numbers:\n", "  Numbers: {{stage: toy-count}}\n  numbers:\n", "use lower-case letters, digits"),
+    "a name that no folder can have": (
+        "  numbers:\n",
+        f"  {'n' * 300}: {{{{stage: toy-count}}}}\n  numbers:\n",
+        "has 300 characters, at most 200 fit",
+    ),
     # Circles.
     "itself": ("numbers: numbers", "numbers: grouped", "steps depend on each other: grouped → grouped"),
     "three in a circle": (

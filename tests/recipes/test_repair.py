@@ -162,6 +162,20 @@ def test_several_shards_of_several_steps(made: Made) -> None:
     assert made.megahour("verify", str(made.path)).count("ok ") == 3
 
 
+def test_a_runs_folder_is_examined_without_its_recipe_wherever_it_is(made: Made, tmp_path: Path) -> None:
+    """`coverage` and `report` take such a folder, too. That it has no manifest is no damage."""
+    moved = tmp_path / "moved"
+    made.home.rename(moved)
+    assert made.megahour("verify", str(moved)).count("ok ") == 3
+    flip(moved / "numbers/shards/00001.parquet")
+    output = made.megahour("verify", f"{moved}/", code=1)
+    assert (output.count("ok "), output.count("BAD ")) == (2, 1)
+    assert "rebuilt shard 1 of 4" in made.megahour("verify", "--repair", str(moved))
+    assert made.megahour("verify", str(moved)).count("ok ") == 3
+    shutil.rmtree(moved / "regrouped")
+    assert f"{moved}/regrouped: no manifest" in made.megahour("verify", str(moved), code=1)
+
+
 def test_the_command_that_verify_names_repairs_the_run_that_it_read(made: Made, tmp_path: Path) -> None:
     """Not the run that the recipe names without its overrides."""
     other = tmp_path / "the other run"
