@@ -16,6 +16,7 @@ from megahour.core.errors import ConfigError, MegahourError, StoreError, nearest
 from megahour.core.filesystems import work_beside, work_in
 from megahour.core.store import RESOLVED, Artifact
 from megahour.core.strict_yaml import parse_yaml
+from megahour.core.surroundings import explaining
 from megahour.core.transfer import small_file
 from megahour.core.verify import verify
 from megahour.recipes.recipe import EngineParams, Recipe, Step, load_recipe
@@ -99,8 +100,9 @@ def _of_recipe(recipe: Recipe) -> list[_Target]:
 def _steps_of_run(url: str) -> list[str]:
     """The addresses of a run's artifacts, in the order of its recipe; none if this is not the folder of a run."""
     home = Artifact(url)
-    if home.complete or not home.fs.exists(home.path(RESOLVED)):
-        return []
+    with explaining(url):
+        if home.complete or not home.fs.exists(home.path(RESOLVED)):
+            return []
     where = home.path(RESOLVED)
     try:
         text = small_file(home.fs, where).decode()
@@ -132,7 +134,8 @@ def _of_artifact(url: str, overrides: Sequence[str], repairing: bool) -> _Target
 
 def _examined(target: _Target) -> list[str]:
     url, artifact = target.url, Artifact(target.url)
-    problems = _verified(artifact, target) if artifact.complete else [f"{url}: no manifest: missing or unfinished"]
+    with explaining(url):
+        problems = _verified(artifact, target) if artifact.complete else [f"{url}: no manifest: missing or unfinished"]
     click.echo(f"{'BAD' if problems else 'ok '} {url}")
     return problems
 

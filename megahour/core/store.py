@@ -35,6 +35,7 @@ from megahour.core.locks import MARKS
 from megahour.core.ranges import BLOCK_BYTES, open_ranges, scratch_file
 from megahour.core.receipts import Manifest, Receipt
 from megahour.core.records import canonical_json
+from megahour.core.surroundings import explaining
 from megahour.core.transfer import REQUESTS, is_local, publish_lines, publish_text, side_by_side, small_file
 from megahour.core.unicode import shown
 
@@ -85,7 +86,8 @@ class Artifact:
 
     @property
     def complete(self) -> bool:
-        return bool(self.fs.exists(self.path("manifest.json")))
+        with explaining(self.url):  # a store's answer, such as "Forbidden", names no place
+            return bool(self.fs.exists(self.path("manifest.json")))
 
     @cached_property
     def manifest(self) -> Manifest:

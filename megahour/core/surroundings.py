@@ -15,6 +15,8 @@ from megahour.core.extras import missing
 CLIENTS = ("aiohttp", "botocore", "aiobotocore", "gcsfs", "google", "azure")  # packages whose errors are not OSErrors
 FULL = (errno.ENOSPC, errno.EDQUOT)
 _PLACE = "choose a path that you may write to"
+_RIGHTS = "check the credentials, and that they allow to read, list, write and delete there"
+_STORE = "check the address, the credentials and the network"
 _FULL = "free some space, or choose another disk"
 _OTHER = "check the disk and the network"
 _FILES = "allow more open files (ulimit -n), or use fewer workers"
@@ -50,12 +52,13 @@ def explained(error: BaseException, *, resumes: bool = True) -> MegahourError | 
     if isinstance(error, MemoryError):  # numpy's and Arrow's, too
         return StageError(f"not enough memory{f': {error}' if str(error) else ''}", remedy=_MEMORY)
     if is_of_a_store(error):
-        remedy = "check the address, the credentials and the network"
-        return StoreError(f"the store cannot be used: {error}", remedy=remedy)
+        return StoreError(f"the store cannot be used: {error}", remedy=_STORE)
     if not isinstance(error, OSError) or not (number := _number(error)):
         return None
     remedy = REMEDIES.get(number, _OTHER)
-    if remedy in (_FULL, _OTHER):
+    if error.__cause__ is not None and is_of_a_store(error.__cause__):  # s3fs makes OSErrors of answers
+        remedy = {_PLACE: _RIGHTS, _OTHER: _STORE}.get(remedy, remedy)
+    if remedy in (_FULL, _OTHER, _STORE):
         remedy += f"; the same command {'resumes where it stopped' if resumes else 'starts again'}"
     return StoreError(str(error.strerror or error), where=str(error.filename2 or error.filename or ""), remedy=remedy)
 

@@ -75,6 +75,11 @@ def models_of(params: EngineParams) -> Models:
 
 def plan(recipe: Recipe) -> list[StepPlan]:
     """State of each step, and the reason why it would run."""
+    with explaining(recipe.run):
+        return _planned(recipe)
+
+
+def _planned(recipe: Recipe) -> list[StepPlan]:
     history = _history(recipe)
     plans: list[StepPlan] = []
     will_run: set[str] = set()

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
+from megahour.core.surroundings import explaining
 
 MANIFEST = "bundle.json"
 MAX_MANIFEST_BYTES, MAX_FILE_BYTES = 16 << 20, 2 << 30
@@ -67,8 +68,9 @@ class BundleFolder(Generic[M]):
     @staticmethod
     def at(url: str) -> bool:
         """Whether there is a bundle at `url`."""
-        fs, path = file_system(url)
-        return bool(fs.exists(f"{path}/{MANIFEST}"))
+        with explaining(url):
+            fs, path = file_system(url)
+            return bool(fs.exists(f"{path}/{MANIFEST}"))
 
     def read(self, name: str) -> bytes:
         """The contents of a listed file. Raises StoreError if it is missing or its size or checksum differs."""

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from megahour.core.errors import BadRecord, MegahourError, StoreError
+from megahour.core.store import Artifact
 from megahour.core.surroundings import explained, explaining, is_of_a_store
+from megahour.recipes.recipe import resolve
+from megahour.recipes.run import plan
+from megahour.transcribe.bundle import Bundle
 
 
 def remedy(error: BaseException) -> str:
@@ -67,6 +73,37 @@ def test_a_stores_client_is_named_as_the_store() -> None:
     assert str(explained(error)) == (
         "the store cannot be used: no keys\nRemedy: check the address, the credentials and the network"
     )
+
+
+@pytest.mark.parametrize(("kind", "words"), [(PermissionError, "the credentials"), (OSError, "the address")])
+def test_the_answer_of_a_store_is_no_matter_of_a_disk(kind: type[OSError], words: str) -> None:
+    """s3fs raises an OSError for it, also where nothing is written: "choose a path that you may write to" misleads."""
+    answer = kind(errno.EIO if kind is OSError else errno.EACCES, "Forbidden")
+    answer.__cause__ = type("ClientError", (Exception,), {"__module__": "botocore.exceptions"})("403")
+    assert words in remedy(answer)
+    assert "disk" not in remedy(answer)
+    full = OSError(errno.ENOSPC, "full")
+    full.__cause__ = answer.__cause__
+    assert "free some space" in remedy(full)
+
+
+def test_a_store_that_answers_no_is_named_with_what_was_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answer is a bare "Forbidden"; `verify` asks for a bundle first, `status`, `plan` and `run` for history."""
+
+    def forbidden(self: object, path: str, *more: object, **options: object) -> bool:
+        raise PermissionError(errno.EACCES, "Forbidden")
+
+    for request in ("exists", "cat_file", "ls", "info"):
+        monkeypatch.setattr(MemoryFileSystem, request, forbidden)
+    recipe = resolve({"steps": {"ingest": {"source": "talks"}}, "run": "memory://run"}, name="r", where="r")
+    asked: dict[str, Callable[[], object]] = {
+        "memory://bucket": lambda: Bundle.at("memory://bucket"),
+        "memory://numbers": lambda: Artifact("memory://numbers").complete,
+        "memory://run": lambda: plan(recipe),
+    }
+    for place, ask in asked.items():
+        with pytest.raises(StoreError, match=f"{place}[^:]*: Forbidden"):
+            ask()
 
 
 def test_an_endpoint_without_a_protocol_is_the_stores_error(monkeypatch: pytest.MonkeyPatch) -> None:
