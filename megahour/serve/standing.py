@@ -48,8 +48,11 @@ def are_addresses(services: str) -> bool:
 
 
 def token_of_environment() -> str:
-    """The token that driver and services share. Raises ConfigError: there is none."""
+    """The token that driver and services share. Raises ConfigError: there is none, or gRPC's headers cannot hold it."""
     if token := os.environ.get(TOKEN, ""):
+        if not (token.isascii() and token.isprintable() and token == token.strip()):
+            what = f"{TOKEN} has other characters than ASCII's printable ones, or a space or line end around it"
+            raise ConfigError(what, where="engine.services", remedy="set another one on both sides")
         return token
     remedy = f"set the same secret on both sides, for example {TOKEN}={secrets.token_hex(16)}"
     raise ConfigError(f"services at given addresses need a token in {TOKEN}", where="engine.services", remedy=remedy)
@@ -69,7 +72,8 @@ class Desk(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no typ
         try:
             super().__init__(location, middleware={"token": TokenCheck(token)}, **keys)
         except (pa.ArrowException, OSError) as error:
-            raise ConfigError(f"{address}: cannot listen there", remedy=OWN_ADDRESS) from error
+            remedy = f"{OWN_ADDRESS}, and a port that no other program has"
+            raise ConfigError(f"{address}: cannot listen there", remedy=remedy) from error
         self.url = f"{location.rpartition(':')[0]}:{self.port}"
         self._lock = threading.Lock()
         self._wanted: tuple[str, ModelSpec] | None = None
@@ -184,6 +188,6 @@ def with_scheme(address: str, tls: object) -> str:
 def host_of(address: str) -> str:
     """The host of `grpc://HOST:PORT`. Raises ConfigError: the address has another form."""
     host, _, port = address.partition("://")[2].rpartition(":")
-    if not host or not port.isdigit() or "," in host:
+    if not host or not re.fullmatch(r"\d{1,5}", port) or int(port) > 65_535 or "," in host:
         raise ConfigError(f"{address} is not of the form grpc://HOST:PORT", where="engine.services")
     return host

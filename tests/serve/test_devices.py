@@ -32,6 +32,23 @@ def test_devices_by_name(
     assert devices.of_machine(given, cores=3) == expected
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (("gpu",), "device 'gpu' is unknown – did you mean"),
+        (("cuda:one",), "device 'cuda:one' is unknown"),
+        (("cpu", "auto"), "device 'auto' is unknown"),
+        (("cuda:0", "cuda:1"), "device cuda:1: torch sees 1 GPUs, from cuda:0"),
+    ],
+)
+def test_a_device_that_is_not_there_is_refused_before_a_run_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch, given: tuple[str, ...], words: str
+) -> None:
+    monkeypatch.setattr(devices, "gpus", lambda: 1)
+    with pytest.raises(ConfigError, match=words):
+        devices.of_machine(given, cores=3)
+
+
 def test_without_a_driver_no_gpu_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "DRIVERS", ())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -101,8 +102,16 @@ def test_what_is_refused_before_a_run_waits_for_it(monkeypatch: pytest.MonkeyPat
     with pytest.raises(ConfigError, match=f"need a token in {TOKEN}\nRemedy: set the same secret"):
         services_of("grpc://127.0.0.1:1", SUMS).__enter__()
     assert "need a token" in str(CliRunner().invoke(serve_command, ["grpc://127.0.0.1:1"]).exception)
+    for unusable in ("schlüssel", "from a file\r", "two\nlines", " "):  # gRPC sends none of these, and a run would wait
+        monkeypatch.setenv(TOKEN, unusable)
+        with pytest.raises(ConfigError, match="other characters than ASCII"):
+            services_of("grpc://127.0.0.1:1", SUMS).__enter__()
     monkeypatch.setenv(TOKEN, "secret")
     assert "not of the form" in str(CliRunner().invoke(serve_command, ["grpc://nowhere"]).exception)
+    assert "not of the form" in str(CliRunner().invoke(serve_command, ["grpc://127.0.0.1:99999"]).exception)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = f"grpc://127.0.0.1:{other.getsockname()[1]}"
+        assert "a port that no other program has" in str(CliRunner().invoke(serve_command, [taken]).exception)
     for alone in ("node7:5000", "10.0.0.7:5000,10.0.0.8:5000"):  # no folder of that name
         given = alone.replace("10.", "grpc://10.").replace("node", "grpc://node")
         with pytest.raises(
