@@ -8,7 +8,7 @@ import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -103,24 +103,30 @@ def publish_text(fs: Any, target: str, text: str) -> None:
 
 def publish_bytes(fs: Any, target: str, data: bytes) -> None:
     """Atomic write of a file that fits into memory."""
-    scratch = _scratch(fs, target)
-    scratch.write_bytes(data)
-    publish(fs, scratch, target)
+    with _scratch(fs, target) as scratch:
+        scratch.write_bytes(data)
+        publish(fs, scratch, target)
 
 
 def publish_lines(fs: Any, target: str, lines: Iterable[str]) -> None:
     """Atomic write of a text file, line by line; a newline is added to each."""
-    scratch = _scratch(fs, target)
-    with scratch.open("w", encoding="utf-8", errors="surrogatepass", newline="") as file:
-        file.writelines(f"{line}\n" for line in lines)
-    publish(fs, scratch, target)
+    with _scratch(fs, target) as scratch:
+        with scratch.open("w", encoding="utf-8", errors="surrogatepass", newline="") as file:
+            file.writelines(f"{line}\n" for line in lines)
+        publish(fs, scratch, target)
 
 
-def _scratch(fs: Any, target: str) -> Path:
-    """A new name for a file that `publish` moves to `target`."""
+@contextmanager
+def _scratch(fs: Any, target: str) -> Iterator[Path]:
+    """A new name for a file that `publish` moves to `target`. Without that the file, which may fill a disk, goes."""
     folder = Path(target).parent if is_local(fs) else Path(tempfile.gettempdir())
     folder.mkdir(parents=True, exist_ok=True)
-    return folder / f".{uuid.uuid4().hex}.tmp"
+    path = folder / f".{uuid.uuid4().hex}.tmp"
+    try:
+        yield path
+    finally:
+        with suppress(OSError):  # as on a disk that has become read-only: the error of the write counts
+            path.unlink()
 
 
 def file_digest(fs: Any, path: str) -> tuple[int, str]:

@@ -193,6 +193,16 @@ def test_a_full_disk_ends_a_stage_with_a_line_and_with_room_it_goes_on(tmp_path:
         assert verify(Artifact(out)) == []
 
 
+def test_a_page_that_a_full_disk_cannot_hold_leaves_nothing_there(empty: Artifact, tmp_path: Path) -> None:
+    """Half of a page under a hidden name would keep the disk full."""
+    with small_disk(tmp_path / "disk") as disk:
+        (disk / "filler").write_bytes(bytes(shutil.disk_usage(disk).free - 8_192))
+        before = sorted(disk.iterdir())
+        said = ran("report", empty.url, "--out", str(disk / "page.html"), code=1).stderr
+        assert "No space left on device" in said
+        assert sorted(disk.iterdir()) == before
+
+
 @pytest.mark.parametrize("memory", [(), ("--memory", "100MB")], ids=["in memory", "on disk"])
 def test_a_full_disk_ends_a_language_model_with_a_line(tmp_path: Path, memory: tuple[str, ...]) -> None:
     words = " ".join(f"w{i}" for i in range(60_000))

@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,9 @@ from click.testing import CliRunner
 
 from megahour.cli.main import app
 from megahour.core.errors import StoreError
+from megahour.core.filesystems import file_system
 from megahour.core.output import is_sink, prepare_output, write_output
+from megahour.core.transfer import publish_lines
 
 
 def piped(pipe: Path, *command: str | Path) -> bytes:
@@ -75,3 +78,16 @@ def test_an_output_that_cannot_be_written_is_found_before_the_work(tmp_path: Pat
     aligned = ["align-file", "file", "file", "--aligner", "none", "--out", "folder"]
     with contextlib.chdir(tmp_path):
         assert isinstance(CliRunner().invoke(app, aligned).exception, StoreError)
+
+
+def test_lines_that_end_in_an_error_leave_no_part_of_a_file(tmp_path: Path) -> None:
+    def lines() -> Iterator[str]:
+        yield "one"
+        raise ValueError("no more")
+
+    fs, target = file_system(str(tmp_path / "lines.txt"))
+    with pytest.raises(ValueError, match="no more"):
+        publish_lines(fs, target, lines())
+    assert not list(tmp_path.iterdir())
+    publish_lines(fs, target, ["one", "two"])
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["one\ntwo\n"]
