@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
@@ -41,7 +41,7 @@ class Compose(Stage[ComposeParams]):
             raise ConfigError(
                 f"no usable clips (left out: {dropped or 'none'})",
                 where=self.name,
-                remedy=f"check pattern {p.pattern!r}",
+                remedy=_missing(p, dropped),
             )
         _noise(p)
         speakers = sorted({clip.speaker for clip in clips})
@@ -153,3 +153,16 @@ class FetchPrompts(Stage[FetchPromptsParams]):
                     out.kept_all()
         licence, voice = CREDITS[language]
         out.tags.update(language=language, licence=licence, attribution=voice)
+
+
+def _missing(p: ComposeParams, dropped: Mapping[str, int]) -> str:
+    """What to look at if no clip is used, by the most frequent reason."""
+    reason = max(dropped, key=lambda name: dropped[name], default="")
+    names = ("only", "leave_out", "share", "also")
+    chosen = [name for name in names if getattr(p, name) != type(p).model_fields[name].default]
+    texts = "`words` for the pattern's group word, `listing` for its group name, or NAME.txt beside NAME.wav"
+    return {
+        "": f"no file's name matches pattern {p.pattern!r}",
+        "no-text": f"give {texts}; pattern is {p.pattern!r}",
+        "left-out": f"check {' and '.join(chosen)}, and pattern {p.pattern!r}",
+    }.get(reason, f"check their texts, and pattern {p.pattern!r}")

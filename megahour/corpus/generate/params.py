@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -97,6 +98,17 @@ class ComposeParams(Params):
     """Shards per speaker."""
     seed: int = Field(0, ge=0)
     """Random seed."""
+
+    @model_validator(mode="after")
+    def _expressions(self) -> ComposeParams:
+        chosen = {"only": self.only, "leave_out": self.leave_out, "also": self.also}
+        groups = {f"{name}.{group}": text for name, by in chosen.items() for group, text in by.items()}
+        for name, text in {"pattern": self.pattern, **groups}.items():
+            try:
+                re.compile(text)
+            except re.error as error:
+                raise ValueError(f"{name} = {text!r} is not a regular expression: {error}") from None
+        return self
 
     @model_validator(mode="after")
     def _ranges(self) -> ComposeParams:

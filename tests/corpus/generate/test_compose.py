@@ -279,8 +279,15 @@ def test_wrong_parameters_are_named(engine: LocalEngine, tmp_path: Path, digits:
         ComposeParams(source=str(digits), pause_s=(1.0, 0.5))
     with pytest.raises(ConfigError, match='no group "age"'):
         composed(engine, tmp_path, digits, only={"age": "old"})
-    with pytest.raises(ConfigError, match="no usable clips"):
+    with pytest.raises(ConfigError, match=r"no usable clips[\s\S]*check only, and pattern"):
         composed(engine, tmp_path, digits, only={"speaker": "carl"})
+    with pytest.raises(ConfigError, match=r"no usable clips[\s\S]*give `words` for the pattern's group word"):
+        composed(engine, tmp_path, digits, words={})
+    with pytest.raises(ConfigError, match=r"no usable clips[\s\S]*no file's name matches pattern"):
+        composed(engine, tmp_path, digits, pattern="other")
+    for name, value in {"pattern": "(open", "only": {"word": "(open"}, "leave_out": {"word": "["}}.items():
+        with pytest.raises(ValueError, match="is not a regular expression: "):
+            ComposeParams.model_validate({"source": str(digits), name: value})
     with pytest.raises(ConfigError, match="either `source` or"):
         run_stage(Compose(), ComposeParams(), {}, Artifact(tmp_path / "x"), engine, work=tmp_path)
 
