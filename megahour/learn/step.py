@@ -206,6 +206,8 @@ class Trainer:
     def apply(self, gradients: Gradients | None, learning_rate: float, number: int) -> None:
         """One step of the synchroniser: clip, agree, update. None: this worker had no batch.
 
+        number: of the step, from 1, as in the curves and the meters.
+
         Raises
         ------
         StageError: loss or gradient is not finite; on a GPU `check_finite` finds out later.
@@ -246,7 +248,7 @@ class Trainer:
             raise StageError(
                 f"{what} at step {number}, learning rate {learning_rate:.2g}",
                 where="train",
-                remedy="lower learning_rate or clip; at step 0, look for NaN in the features",
+                remedy="lower learning_rate or clip; at step 1, look for NaN in the features",
             )
 
     def loss_scale(self) -> dict[str, float | Tensor]:

@@ -228,7 +228,7 @@ class Run:
 
     def _update(self, claim: Claim, batches: Sequence[Batch], gradients: Gradients | None, rate: float) -> None:
         """Apply the step and advance the position."""
-        self.trainer.apply(gradients, rate, claim.first)
+        self.trainer.apply(gradients, rate, self.at.steps + 1)
         if self.job.params.average and claim.last > (1 - self.job.params.average) * self.total:
             self.trainer.add_to_average()
         self.at.add(TrainedTotals.of(batches, None))
@@ -244,11 +244,11 @@ class Run:
             loss = None
             if lacking := int(values.get("without_path", 0)):
                 self._count_pathless(lacking)
-            self.trainer.check_scale(values.get("loss_scale", 1.0), step.first)
+            self.trainer.check_scale(values.get("loss_scale", 1.0), step.number)
             if step.weight:
                 summed, correct = values.pop("loss"), int(values.pop("correct"))
                 loss = summed / step.weight
-                self.trainer.check_finite(loss, values.get("gradient_norm", 0.0), step.first, step.learning_rate)
+                self.trainer.check_finite(loss, values.get("gradient_norm", 0.0), step.number, step.learning_rate)
                 if not self.sums_of_all:
                     self.at.sums.add(summed, step.weight, correct)
             values = {"learning_rate": step.learning_rate, **values}

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import signal
 import time
 from dataclasses import replace
@@ -218,6 +219,20 @@ def test_a_loss_that_is_not_a_number_ends_the_run_with_a_remedy(tmp_path):
     inputs = with_a_nan(tmp_path, 4)
     with pytest.raises(StageError, match=r"loss nan at step \d+.*utterance 2 are not finite"):
         run(tmp_path, inputs, epochs=1, held_out=0.0)
+
+
+def test_a_loss_that_is_not_a_number_names_the_step_of_the_curves_and_meters(tmp_path, caplog):
+    """Not the number of its first batch: a step of several workers, or with `accumulate`, has several batches."""
+    made = utterances(60)
+    made[33]["features"][5, 1] = np.nan
+    inputs = {"features": features_artifact(tmp_path / "features", [("labelled", made)])}
+    inputs["units"] = units_artifact(tmp_path / "units", made)
+    with pytest.raises(StageError, match="loss nan") as caught:
+        run(tmp_path, inputs, epochs=0, whole_epochs=3, accumulate=5, held_out=0.0)
+    named = int(re.search(r"at step (\d+),", str(caught.value))[1])
+    ended = [int(after) for after in re.findall(r"training ended after step (\d+)", caplog.text)]
+    assert ended == [named - 1]
+    assert named > 1
 
 
 @pytest.mark.parametrize(

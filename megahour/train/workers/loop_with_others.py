@@ -216,11 +216,11 @@ class RunWithOthers(Run):
         if self._in_blocks() is None:
             totals = self.totals.of_all(own)
             self.round.undo = Undo.of(self.trainer)
-            self.trainer.apply(gradients, rate, claim.first)
+            self.trainer.apply(gradients, rate, self.at.steps + 1)
             self._passed(claim)
             self._over(totals)
             return
-        self.trainer.apply(gradients, rate, claim.first)
+        self.trainer.apply(gradients, rate, self.at.steps + 1)
         self._passed(claim)
         self.round.own += claim.own
         self.round.totals = self.round.totals.plus(own)

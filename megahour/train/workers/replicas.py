@@ -160,7 +160,7 @@ class RunOfReplica(RunWithOthers):
             agreed.append(self.totals.of_all(own))
 
         with _before_update(self.trainer.optimiser, agree):
-            self.trainer.apply(gradients, rate, claim.first)
+            self.trainer.apply(gradients, rate, self.at.steps + 1)
         if not agreed:  # no worker had a frame, so there was nothing to step with
             agree()
         self._passed(claim)
