@@ -66,7 +66,7 @@ class IngestParams(Params):
     speaker: str = ""
     """Speaker of recordings that name none."""
     speaker_pattern: str = ""
-    """Regular expression whose group matches the speaker in a file's path."""
+    """Regular expression whose group matches the speaker in a file's path below the source."""
     condition: str = ""
     """Recording condition of recordings that name none."""
     require_transcript: bool = True

@@ -153,6 +153,7 @@ class _Shard:
         self.out.stat("audio_samples_in", stats.samples_in)
         self.out.stat("clipped_samples", stats.clipped)
         self.out.stat("dates_not_read", int(info.has_odd_date))
+        self.out.stat("paths_without_speaker", int(info.escapes_pattern))
         self.tally.media(stats.format, stats.subtype)
 
     def _same_audio(self, whole: str, language: str, candidates: Candidates, sides: list[Candidates]) -> NoReturn:

@@ -37,7 +37,8 @@ class SideInfo:
     """Speaker, language, licence and origin of a recording.
 
     `language` is a BCP 47 tag and `licence` an SPDX identifier. `source` is that of the side file, else the path.
-    `created_s` is Unix time, 0 if unknown; `has_odd_date` is set if a date is given that cannot be parsed.
+    `created_s` is Unix time, 0 if unknown; `has_odd_date` is set if a date is given that cannot be parsed,
+    `escapes_pattern` if nothing names the speaker and `speaker_pattern` does not match the path.
     """
 
     speaker: str
@@ -48,6 +49,7 @@ class SideInfo:
     source: str
     created_s: int
     has_odd_date: bool
+    escapes_pattern: bool
 
 
 def side_info(item: Item, p: IngestParams) -> SideInfo:
@@ -72,11 +74,9 @@ def side_info(item: Item, p: IngestParams) -> SideInfo:
                 has = ", ".join(list(fields)[:8]) or "no fields"
                 refused.detail += f"; {info.path} has {has}, and none of {', '.join(ALIASES['licence'])}"
         raise
+    speaker = _text(values["speaker"]) or _speaker_in_path(item.source, p.speaker_pattern) or p.speaker
     return SideInfo(
-        speaker=_text(values["speaker"])
-        or _speaker_in_path(item.source, p.speaker_pattern)
-        or p.speaker
-        or item.source,
+        speaker=speaker or item.source,
         language=canonical(_text(values["language"]) or p.language),
         licence=licence,
         attribution=_text(values["attribution"]) or p.attribution,
@@ -84,6 +84,7 @@ def side_info(item: Item, p: IngestParams) -> SideInfo:
         source=masked(_text(values["source"])) or item.source,
         created_s=created_s or 0,
         has_odd_date=created_s is None,
+        escapes_pattern=bool(p.speaker_pattern) and not speaker,
     )
 
 

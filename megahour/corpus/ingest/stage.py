@@ -26,6 +26,9 @@ SIDES = {
     PREFERRED: "recordings with a transcript that names speakers or channels, which was taken before those without",
 }
 """By statistic: what became of transcripts with `channels: split`; `examples` name the latter under `not-divided`."""
+VOICES = {
+    "paths_without_speaker": "recordings that are each a speaker, as --speaker-pattern matches no path below the source"
+}
 
 
 class Ingest(Stage[IngestParams]):
@@ -117,7 +120,7 @@ def _remarks(receipts: Sequence[Receipt]) -> dict[str, Any]:
     """The summary's `remark`: replaced characters, and odd audio that was kept."""
     summary = replaced_remark(receipts)
     remarks = [summary["remark"]] if summary else []
-    for name, what in (ODD_AUDIO | SIDES).items():
+    for name, what in (ODD_AUDIO | SIDES | VOICES).items():
         if n := sum(receipt.stats.get(name, 0) for receipt in receipts):
             remarks.append(f"{what}: {n:,}")
     return summary | ({"remark": "; ".join(remarks)} if remarks else {})

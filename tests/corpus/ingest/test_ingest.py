@@ -67,6 +67,20 @@ def folder(tmp_path: Path) -> Path:
     return root
 
 
+def test_paths_that_the_speaker_pattern_does_not_match_are_counted_in_the_closing_line(
+    folder: Path, tmp_path: Path, engine: LocalEngine
+) -> None:
+    """Each is a speaker of its own, so that the sets share voices. A pattern with the source's name matched nothing."""
+    pattern = {"speaker_pattern": f"{folder.name}/([a-z]+)"}
+    remark = "--speaker-pattern matches no path below the source"
+    none = ingest(tmp_path / "none", engine, source=str(folder), licence="CC0", **pattern)
+    assert f"{remark}: 2" in none.summary["remark"], "the third has a speaker beside it"
+    assert none.receipts()[0].stats["paths_without_speaker"] == 2
+    for name, given in {"named": {**pattern, "speaker": "eve"}, "unasked": {}}.items():
+        out = ingest(tmp_path / name, engine, source=str(folder), licence="CC0", **given)
+        assert remark not in out.summary.get("remark", "")
+
+
 def test_a_directory_becomes_recordings(folder: Path, tmp_path: Path, engine: LocalEngine) -> None:
     out = ingest(tmp_path / "out", engine, source=str(folder), licence="CC0", speaker_pattern="([a-z]+)_")
     table = out.read_table(0)
