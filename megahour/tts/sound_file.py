@@ -69,7 +69,8 @@ class WavWriter:
             with contextlib.suppress(soundfile.SoundFileError) if kind else self._explaining():
                 self._file.close()
             if kind is None and frames and self._pipe is None:
-                self._scratch.replace(self.path)
+                with self._explaining():
+                    self._scratch.replace(self.path)
             elif kind is None and frames and self._pipe is not None:
                 with self._explaining(), self._scratch.open("rb") as file:
                     shutil.copyfileobj(file, self._pipe)
@@ -81,7 +82,8 @@ class WavWriter:
         try:
             yield
         except (OSError, soundfile.SoundFileError) as error:
-            self._scratch.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # on a file system that may not be written, this fails as well
+                self._scratch.unlink(missing_ok=True)
             why = error.strerror if isinstance(error, OSError) else "the disk may be full"
             free = shutil.disk_usage(self.path.parent).free
             raise StoreError(

@@ -1,5 +1,6 @@
 """WAV files of synthetic speech: whole or not there, and errors that say what is wrong."""
 
+import errno
 import io
 import os
 import resource
@@ -89,3 +90,33 @@ def test_a_dash_is_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         assert _text(words, path) == "hello"
     with pytest.raises(ConfigError, match="--file - reads standard input"):
         _text((), "")
+
+
+def test_a_place_that_may_not_be_written_is_named_rather_than_the_scratch_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a read-only file system the scratch file can be neither made nor removed."""
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+
+    monkeypatch.setattr(Path, "touch", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with (
+        pytest.raises(StoreError, match=r"/a\.wav: cannot be written: Read-only file system"),
+        WavWriter(tmp_path / "a.wav", 8000),
+    ):
+        pass
+
+
+def test_a_file_that_cannot_be_replaced_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *_: object) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+
+    monkeypatch.setattr(Path, "replace", refuse)
+    with (
+        pytest.raises(StoreError, match=r"/a\.wav: cannot be written: Operation not permitted"),
+        WavWriter(tmp_path / "a.wav", 8000) as wav,
+    ):
+        wav.add(SECOND)
+    assert not list(tmp_path.iterdir())
