@@ -8,6 +8,7 @@ from typing import Any
 from torch import nn
 
 from megahour.core.errors import ConfigError
+from megahour.core.kinds import kind_of
 from megahour.core.store import Artifact
 from megahour.features.mel_spectrum import MelSpectrum
 from megahour.models.configuration import read_config
@@ -36,12 +37,16 @@ def vocoder_at(url: str, spectrum: MelSpectrum) -> ReadVocoder:
 
     Raises
     ------
-    ConfigError: the model is not a vocoder, or its mel spectrum differs from the voice's.
+    ConfigError: nothing finished is there, it is not a vocoder, or its mel spectrum differs from the voice's.
     StoreError: the artifact is damaged.
     """
     if not url:
         return ReadVocoder(GriffinLim(spectrum))
     artifact = Artifact(url)
+    if not artifact.complete:
+        raise ConfigError("no finished model, so no vocoder", where=url, remedy=REMEDY)
+    if kind_of(artifact) != "model":
+        raise ConfigError(f"an artifact of stage {artifact.manifest.stage}, not a vocoder", where=url, remedy=REMEDY)
     config: dict[str, Any] = read_config(artifact)
     if config.get("kind") != "vocoder":
         raise ConfigError(f"a model of kind {config.get('kind')}, not vocoder", where=url, remedy=REMEDY)

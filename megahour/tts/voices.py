@@ -15,6 +15,7 @@ from megahour.units.lexicon import Lexicon, lexicon_of, parse_dictionary
 if TYPE_CHECKING:
     from megahour.tts.speaking import AnySpeaker
 
+EXPORTED = ("fp16", "int8")  # precisions of a bundle beside fp32
 GIVE = "give a *model* of kind voice, or the folder of a run that trains one, such as that of `megahour run voice`"
 
 
@@ -54,13 +55,15 @@ def speaker_at(
         from megahour.tts.exported import ExportedSpeaker
 
         return ExportedSpeaker(address, precision=precision, lexicon=lexicon, threads=threads)
+    model = voice_of(address)
     if precision != "fp32":
         what = f"a model speaks only in fp32, not in {precision}"
-        remedy = f"export it with megahour export-model --precisions [{precision}]"
-        raise ConfigError(what, where=address, remedy=remedy)
+        known = f"megahour export-model {model} --precisions [{precision}], and speak with the bundle"
+        remedy = known if precision in EXPORTED else f"use fp32, or export the voice in {' or '.join(EXPORTED)}"
+        raise ConfigError(what, where=model, remedy=remedy)
     from megahour.tts.speaking import Speaker
 
-    return Speaker(voice_of(address), lexicon=lexicon, threads=threads, vocoder=vocoder)
+    return Speaker(model, lexicon=lexicon, threads=threads, vocoder=vocoder)
 
 
 def lexicon_at(address: str) -> Lexicon:

@@ -39,6 +39,7 @@ from megahour.tts.params import ScoreSpeechParams, SpeakParams
 from megahour.tts.score_stage import ScoreSpeech
 from megahour.tts.speak_stage import Speak
 from megahour.tts.speaking import Manner, Speaker
+from megahour.tts.voices import speaker_at
 from megahour.units.lexicon import read_lexicon
 
 pytest.importorskip("pyworld", reason="needs the extra tts")
@@ -349,6 +350,29 @@ def test_speech(made: Path) -> None:
 def test_a_speaker_that_is_not_there(made: Path) -> None:
     with pytest.raises(ConfigError, match="'eve' is not one of the model's voices"):
         list(speaker(made).say("a", Manner(speaker="eve")))
+
+
+def test_an_address_without_a_voice_is_named_before_the_precision(made: Path) -> None:
+    """A bundle that is not there was called a model that speaks only in fp32."""
+    with pytest.raises(ConfigError, match="nothing: neither a voice nor a run"):
+        speaker_at(str(made / "nothing"), None, 1, "int8")
+    with pytest.raises(ConfigError, match=r"export-model \S+/model --precisions \[int8\]"):
+        speaker_at(str(made / "model"), read_lexicon(LEXICON), 1, "int8")
+    with pytest.raises(ConfigError, match="use fp32, or export the voice in fp16 or int8"):
+        speaker_at(str(made / "model"), read_lexicon(LEXICON), 1, "loud")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nothing", "no finished model, so no vocoder"),
+        ("data", "an artifact of stage tts-data, not a vocoder"),
+        ("model", "a model of kind voice, not vocoder"),
+    ],
+)
+def test_what_is_no_vocoder_is_named(made: Path, name: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}: {said}\nRemedy: give a model of `train` with kind: vocoder"):
+        speaker_at(str(made / "model"), read_lexicon(LEXICON), 1, vocoder=str(made / name))
 
 
 def test_a_voice_does_not_hear(made: Path) -> None:

@@ -76,8 +76,8 @@ def test_paths_that_the_speaker_pattern_does_not_match_are_counted_in_the_closin
     none = ingest(tmp_path / "none", engine, source=str(folder), licence="CC0", **pattern)
     assert f"{remark}: 2" in none.summary["remark"], "the third has a speaker beside it"
     assert none.receipts()[0].stats["paths_without_speaker"] == 2
-    for name, given in {"named": {**pattern, "speaker": "eve"}, "unasked": {}}.items():
-        out = ingest(tmp_path / name, engine, source=str(folder), licence="CC0", **given)
+    for name, options in {"named": {**pattern, "speaker": "eve"}, "unasked": {}}.items():
+        out = ingest(tmp_path / name, engine, source=str(folder), licence="CC0", **options)
         assert remark not in out.summary.get("remark", "")
 
 
