@@ -327,7 +327,7 @@ class TrainParams(MachineParams, LearningParams):
         )
         if mode == "tensor":
             refused[
-                f"kind {self.kind}: torch shares out its layers no more than LSTMs; use conformer, or mode fsdp"
+                f"kind {self.kind}, whose layers mode {mode} does not share out; use conformer, or mode fsdp"
             ] = self.kind not in ("conformer", *SOUNDING)
             refused[f"trainer {self.trainer}, under which copies of the norms would part; use dense"] = (
                 self.trainer != "dense"
