@@ -326,9 +326,9 @@ class TrainParams(MachineParams, LearningParams):
             isinstance(self.goal, CtcOptions) and self.goal.consistency and mode in ("pipeline", "tensor")
         )
         if mode == "tensor":
-            refused[
-                f"kind {self.kind}, whose layers mode {mode} does not share out; use conformer, or mode fsdp"
-            ] = self.kind not in ("conformer", *SOUNDING)
+            refused[f"kind {self.kind}, whose layers mode {mode} does not share out; use conformer, or mode fsdp"] = (
+                self.kind not in ("conformer", *SOUNDING)
+            )
             refused[f"trainer {self.trainer}, under which copies of the norms would part; use dense"] = (
                 self.trainer != "dense"
             )

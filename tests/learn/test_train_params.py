@@ -47,7 +47,10 @@ def test_a_model_may_be_shared_out_over_machines_that_all_stay() -> None:
         ({"parallel": {"shards": 2}, "workers": 2}, "shards"),
         ({"parallel": {"shard": 2, "microbatches": 2}, "workers": 2}, "apply only to mode pipeline, not to fsdp"),
         ({"parallel": {"shard": 3, "mode": "pipeline"}, "workers": 3}, "with layers 2: each worker of a pipeline"),
-        ({"parallel": {"shard": 2, "mode": "tensor"}, "workers": 2}, "with kind lstm, whose layers mode tensor does not share out; use conformer"),
+        (
+            {"parallel": {"shard": 2, "mode": "tensor"}, "workers": 2},
+            "kind lstm, whose layers mode tensor does not share out",
+        ),
         (
             CONFORMER | {"parallel": {"shard": 2, "mode": "tensor"}, "workers": 4, "trainer": "bmuf"},
             "trainer bmuf, under",
