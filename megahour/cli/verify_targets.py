@@ -15,9 +15,7 @@ from megahour.core.config import parse
 from megahour.core.errors import ConfigError, MegahourError, StoreError, nearest
 from megahour.core.filesystems import work_beside, work_in
 from megahour.core.store import RESOLVED, Artifact
-from megahour.core.strict_yaml import parse_yaml
 from megahour.core.surroundings import explaining
-from megahour.core.transfer import small_file
 from megahour.core.verify import verify
 from megahour.recipes.recipe import EngineParams, Recipe, Step, load_recipe
 from megahour.recipes.recipe_text import put, section
@@ -28,6 +26,7 @@ from megahour.runner.job import Origin
 from megahour.runner.progress import TerminalMonitor
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.bundle_files import BundleFolder
+from megahour.transcribe.parts import steps_of_run
 from megahour.tts.voice_bundle import VoiceBundle, is_voice
 
 FEW_SHARDS = 64  # at most this many are verified without an engine
@@ -54,8 +53,8 @@ def verify_targets(target: str, overrides: Sequence[str], *, repairing: bool) ->
         recipe = load_recipe(target, overrides)
         targets, home, whole = _of_recipe(recipe), recipe.run, True
     else:
-        steps, home = _steps_of_run(target), target
-        targets, whole = [_of_artifact(url, overrides, repairing) for url in steps or [target]], bool(steps)
+        made, home = _artifacts_of_run(target), target
+        targets, whole = [_of_artifact(url, overrides, repairing) for url in made or [target]], bool(made)
     if not repairing:
         return [problem for one in targets for problem in _examined(one)]
     of_run = alone_in(home) if whole and Path(home).is_dir() else nullcontext()
@@ -97,19 +96,12 @@ def _of_recipe(recipe: Recipe) -> list[_Target]:
     ]
 
 
-def _steps_of_run(url: str) -> list[str]:
+def _artifacts_of_run(url: str) -> list[str]:
     """The addresses of a run's artifacts, in the order of its recipe; none if this is not the folder of a run."""
     home = Artifact(url)
     with explaining(url):
-        if home.complete or not home.fs.exists(home.path(RESOLVED)):
-            return []
-    where = home.path(RESOLVED)
-    try:
-        text = small_file(home.fs, where).decode()
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"not UTF-8: {error}", where=where, remedy="name the recipe, with run=FOLDER") from None
-    made = parse_yaml(text, where)
-    return [f"{url.rstrip('/')}/{step}" for step in section(made if isinstance(made, dict) else {}, "steps", where)]
+        is_run = not home.complete and home.fs.exists(home.path(RESOLVED))
+        return [f"{url.rstrip('/')}/{step}" for step in steps_of_run(home)] if is_run else []
 
 
 def _of_artifact(url: str, overrides: Sequence[str], repairing: bool) -> _Target:

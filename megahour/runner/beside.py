@@ -65,8 +65,10 @@ class MeetByKey(Stage[BesideParams]):
     """Whole numbers of the owners that are sent beside their keys."""
 
     def all_owners(self, owners: pa.Table) -> pa.Table:
-        """All owners of the keys of a partition, one row for each join: the owner, the key, and what else
-        joined rows get."""
+        """A row for each join: the owner, the key, and more columns that joined rows get.
+
+        owners: all of the keys of a partition, with the columns `sent`.
+        """
         return owners.select([OWNER, "key"])
 
     def plan(self, p: BesideParams, inputs: Inputs) -> list[Task]:
@@ -104,8 +106,7 @@ class MeetByKey(Stage[BesideParams]):
         times = last - first  # a key may be in several shards
         row = np.repeat(np.arange(len(wanted)), times)
         at = np.arange(times.sum()) - np.repeat(np.cumsum(times) - times, times) + np.repeat(first, times)
-        joined = rows.take(row)
-        joined = joined.add_column(0, OWNER, owners[OWNER].take(at))
+        joined = rows.take(row).add_column(0, OWNER, owners[OWNER].take(at))
         for name in owners.column_names[2:]:
             joined = joined.append_column(name, owners[name].take(at))
         _write_sorted(joined, out)

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, StoreError
 from megahour.core.store import RESOLVED, Artifact
 from megahour.decode.match import with_tuned_scale
 from megahour.decode.params import DecodeParams
@@ -94,19 +94,27 @@ def how_to_finish(run: str, recipe: str = "") -> str:
 
 
 def steps_of_run(home: Artifact) -> dict[str, dict[str, Any]]:
-    """The run's steps. Inputs made by the run are looked up below its current address: it may have been moved."""
-    recipe = yaml.safe_load(home.fs.cat_file(home.path(RESOLVED)))
-    own = f"{recipe['run']}/"
-    return {
-        name: {
-            **step,
-            "inputs": {
-                role: f"{home.url}/{url.removeprefix(own)}" if url.startswith(own) else url
-                for role, url in step["inputs"].items()
-            },
+    """The run's steps. Inputs made by the run are looked up below its current address: it may have been moved.
+
+    Raises StoreError: the file with its recipe is damaged.
+    """
+    where = home.path(RESOLVED)
+    try:
+        recipe = yaml.safe_load(home.fs.cat_file(where))
+        own = f"{recipe['run']}/"
+        return {
+            name: {
+                **step,
+                "inputs": {
+                    role: f"{home.url}/{url.removeprefix(own)}" if url.startswith(own) else url
+                    for role, url in step["inputs"].items()
+                },
+            }
+            for name, step in recipe["steps"].items()
         }
-        for name, step in recipe["steps"].items()
-    }
+    except (yaml.YAMLError, UnicodeDecodeError, AttributeError, KeyError, TypeError) as error:
+        remedy = "run the recipe again, which writes it, or name one of the run's artifacts"
+        raise StoreError("not the recipe of a run, but damaged", where=where, remedy=remedy) from error
 
 
 def _decodes(step: Mapping[str, Any]) -> bool:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from megahour.core.errors import ConfigError
 from megahour.core.kinds import kind_of
 from megahour.core.store import RESOLVED, Artifact
+from megahour.transcribe.bundle import PRECISIONS
 from megahour.transcribe.bundle_files import BundleFolder
 from megahour.transcribe.parts import how_to_finish, steps_of_run
 from megahour.units.lexicon import Lexicon, lexicon_of, parse_dictionary
@@ -15,7 +16,6 @@ from megahour.units.lexicon import Lexicon, lexicon_of, parse_dictionary
 if TYPE_CHECKING:
     from megahour.tts.speaking import AnySpeaker
 
-EXPORTED = ("fp16", "int8")  # precisions of a bundle beside fp32
 GIVE = "give a *model* of kind voice, or the folder of a run that trains one, such as that of `megahour run voice`"
 
 
@@ -59,7 +59,7 @@ def speaker_at(
     if precision != "fp32":
         what = f"a model speaks only in fp32, not in {precision}"
         known = f"megahour export-model {model} --precisions [{precision}], and speak with the bundle"
-        remedy = known if precision in EXPORTED else f"use fp32, or export the voice in {' or '.join(EXPORTED)}"
+        remedy = known if precision in PRECISIONS else f"use one of {', '.join(PRECISIONS)}"
         raise ConfigError(what, where=model, remedy=remedy)
     from megahour.tts.speaking import Speaker
 

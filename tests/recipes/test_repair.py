@@ -172,8 +172,12 @@ def test_a_runs_folder_is_examined_without_its_recipe_wherever_it_is(made: Made,
     assert (output.count("ok "), output.count("BAD ")) == (2, 1)
     assert "rebuilt shard 1 of 4" in made.megahour("verify", "--repair", str(moved))
     assert made.megahour("verify", str(moved)).count("ok ") == 3
+    assert made.megahour("verify", f"{moved}/regrouped").count("ok ") == 1
     shutil.rmtree(moved / "regrouped")
     assert f"{moved}/regrouped: no manifest" in made.megahour("verify", str(moved), code=1)
+    for damage in (b"\xff\xfe", b"[", b"steps: 3", b""):
+        (moved / "recipe.resolved.yaml").write_bytes(damage)
+        assert "recipe.resolved.yaml: not the recipe of a run" in made.megahour("verify", str(moved), code=1)
 
 
 def test_the_command_that_verify_names_repairs_the_run_that_it_read(made: Made, tmp_path: Path) -> None:

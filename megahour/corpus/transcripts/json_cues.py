@@ -23,7 +23,7 @@ Lists of single words are joined into sentences.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from megahour.core.errors import BadRecord
@@ -35,6 +35,7 @@ from megahour.corpus.transcripts.json_words import (
     STARTS,
     TEXTS,
     Fields,
+    Reader,
     Said,
     are_words,
     cue_list,
@@ -57,7 +58,6 @@ MAX_DEPTH = 4
 CUE_LISTS = ("cues", "segments", "subtitles", "body")
 WORD_LISTS = ("word_segments", "words")
 NEMO = ("segment", "word")
-Reader = Callable[[Any], Iterable[Said]]
 
 
 def json_cues(text: str, rate_hz: int) -> list[Cue]:

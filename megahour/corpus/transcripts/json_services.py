@@ -13,6 +13,7 @@ from megahour.corpus.transcripts.json_words import (
     STARTS,
     TEXTS,
     Fields,
+    Reader,
     Said,
     channel_of,
     cue_list,
@@ -181,7 +182,7 @@ def _unit_s(items: Iterable[Fields]) -> float:
     return 1e-3 if all(isinstance(time, int) for time in times) else 1.0
 
 
-def service(results: Any) -> Any:
+def service(results: Any) -> Reader | None:
     """The reader for `results`, a key that several services share; None for other values."""
     if isinstance(results, list):
         said = [each for each in results if isinstance(each, dict) and "alternatives" in each]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -30,6 +30,9 @@ class Said(NamedTuple):
     speaker: str = ""
     joined: bool = False
     channel: str = ""
+
+
+Reader = Callable[[Any], Iterable[Said]]
 
 
 def sentences(words: Iterable[Said]) -> Iterator[Said]:
