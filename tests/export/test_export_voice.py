@@ -157,9 +157,9 @@ def test_say_with_a_bundle(made: Path, tmp_path: Path) -> None:
     assert small.exit_code == 0, small.output
     assert (tmp_path / "8.wav").read_bytes() != out.read_bytes()
     none = CliRunner().invoke(
-        app, ["say", TEXT, "--voice", str(made / "model"), "--precision", "int8", "--out", "x.wav"]
+        app, ["say", TEXT, "--voice", str(made / "run/model"), "--precision", "int8", "--out", "x.wav"]
     )
-    assert "export it" in str(getattr(none.exception, "remedy", ""))
+    assert f"export-model {made}/run/model --precisions [int8]" in str(getattr(none.exception, "remedy", ""))
     drawn = [next(ExportedSpeaker(bundle).say("ab", Manner(seed=seed))).samples for seed in (1, 1, 2)]
     assert np.array_equal(drawn[0], drawn[1])
     assert not np.array_equal(drawn[0], drawn[2])
