@@ -118,7 +118,7 @@ def run_stage(
     disk_errors = explaining(output.url, *job.disks())
     with disk_errors, alone(output.fs, output.root, where=output.url) as owner, alone_at_work(job):
         job = replace(job, owner=owner)
-        claim(output, origin.fingerprint)
+        claim(output, job)
         monitor.begins(stage.name, job, engine)
         with _watched(output, job, engine, monitor):
             receipts = _make_shards(origin, output, job, engine, monitor, models or Models())

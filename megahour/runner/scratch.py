@@ -63,12 +63,31 @@ def clear_durable(output: Artifact) -> None:
         LOG.warning("%s is no longer needed but could not be removed: %s", path, error)
 
 
-def claim(output: Artifact, job_fingerprint: str) -> None:
-    """Claim the output for a job: keep shards of the same job, delete those of any other version."""
-    if claimed_by(output) == job_fingerprint:
+def claim(output: Artifact, job: Job) -> None:
+    """Claim the output for a job: keep shards of the same job, delete those of any other version.
+
+    What another job has not finished is removed with a warning: a run that was stopped and started again with other
+    parameters would otherwise begin at its first shard without a word.
+    """
+    if (before := claimed_by(output)) == job.fingerprint:
         return
+    lost = "" if output.complete else _unfinished(output, Path(job.work).parent / before) if before else ""
     output.delete()
-    publish_text(output.fs, output.path("claim.txt"), job_fingerprint)
+    publish_text(output.fs, output.path("claim.txt"), job.fingerprint)
+    if lost:
+        LOG.warning("%s was begun with other parameters, inputs or versions: %s", output.url, lost)
+
+
+def _unfinished(output: Artifact, work: Path) -> str:
+    """What a stopped job with the scratch directory `work` loses when another one takes its output."""
+    lost = []
+    if shards := len(output.committed()):
+        lost.append(f"{shards} finished shard{'s are' if shards > 1 else ' is'} removed")
+    if output.fs.exists(output.path(f"{SCRATCH}/checkpoints")):
+        lost.append("its checkpoints are removed")
+    if (work / "checkpoints").is_dir():
+        lost.append(f"its checkpoints stay in {work}; with the earlier parameters it goes on from them")
+    return "; ".join(lost)
 
 
 def claimed_by(output: Artifact) -> str:

@@ -20,7 +20,7 @@ from megahour.core.writer import ShardWriter
 from megahour.engine.local import LocalEngine
 from megahour.runner.job import Job, run_task
 from megahour.runner.runner import Models, run_stage
-from megahour.runner.scratch import clear, scratch_of
+from megahour.runner.scratch import claimed_by, clear, scratch_of
 from megahour.serve.client import client
 from megahour.serve.spec import ModelSpec
 
@@ -71,6 +71,29 @@ def test_other_parameters_replace_the_whole_artifact(tmp_path: Path, engine: Loc
     run_stage(Count(), CountParams(shards=2), {}, out, engine, work=tmp_path / "work")
     assert len(list((tmp_path / "numbers" / "shards").iterdir())) == 2
     assert verify(out) == []
+
+
+def test_what_a_stopped_run_finished_is_not_removed_without_a_word(
+    tmp_path: Path, engine: LocalEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    out, work = Artifact(tmp_path / "numbers"), tmp_path / "work"
+    run_stage(Count(), CountParams(shards=4), {}, out, engine, work=work)
+    (tmp_path / "numbers" / "manifest.json").unlink()  # as if the run had been stopped
+    (work / claimed_by(out) / "checkpoints").mkdir(parents=True)
+    stopped = Artifact(out.url)
+    run_stage(Count(), CountParams(shards=4), {}, stopped, engine, work=work)
+    assert not caplog.records, "the same job goes on"
+    (tmp_path / "numbers" / "manifest.json").unlink()
+    checkpoints = work / claimed_by(out)
+    (checkpoints / "checkpoints").mkdir(parents=True)
+    run_stage(Count(), CountParams(shards=2), {}, Artifact(out.url), engine, work=work)
+    (warning,) = (record.getMessage() for record in caplog.records)
+    assert "begun with other parameters, inputs or versions: 4 finished shards are removed" in warning
+    assert f"its checkpoints stay in {checkpoints}" in warning
+    assert (checkpoints / "checkpoints").is_dir()
+    caplog.clear()
+    run_stage(Count(), CountParams(shards=4), {}, Artifact(out.url), engine, work=work)
+    assert not caplog.records, "a finished artifact is the caller's to name"
 
 
 def test_too_many_bad_records_stop_the_stage(tmp_path: Path, engine: LocalEngine) -> None:
