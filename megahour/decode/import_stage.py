@@ -18,7 +18,7 @@ class ImportHypotheses(Stage[ImportHypothesesParams]):
     """
 
     name = "import-hypotheses"
-    version = 3
+    version = 4
     params = ImportHypothesesParams
     inputs = (Input("features"), Input("selection", optional=True))
 

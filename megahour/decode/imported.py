@@ -17,7 +17,15 @@ from megahour.core.unicode import load_json, shown
 from megahour.core.writer import ShardWriter
 from megahour.corpus.text.normalise import normalise
 from megahour.corpus.transcripts.recognised import Recognised, named, recognised, utterance_id
-from megahour.decode.named_records import NamedRecord, ReadRecords, hash_of, names_of, paths_of, records_beside
+from megahour.decode.named_records import (
+    NamedRecord,
+    ReadRecords,
+    endings,
+    hash_of,
+    names_of,
+    paths_of,
+    records_beside,
+)
 from megahour.decode.params import ImportHypothesesParams
 from megahour.features.sets import set_of
 from megahour.units.texts import find_files
@@ -39,7 +47,8 @@ def import_shard(p: ImportHypothesesParams, inputs: Mapping[str, Artifact], task
     paths = paths_of(features, shard, ".arrow", inputs.get("selection"), task.spec.get("beside"))
     names = names_of(paths)
     records: dict[str, dict[str, Recognised | BadRecord]] = {}  # by name and path
-    alike, cut = set[str](), set[int]()  # names of several recordings; recordings with several utterances, in any shard
+    by_hash = {hash_of(path): path for path in paths.values()}
+    alike, cut = dict[str, int](), set[str]()  # of recordings: see `MeetByName`; with several utterances, in any shard
     out.came_in(len(table))
     out.stat("records", inputs["records"].manifest.counts.kept)
     for row in records_beside(inputs, shard).to_pylist():
@@ -47,13 +56,13 @@ def import_shard(p: ImportHypothesesParams, inputs: Mapping[str, Artifact], task
         if name in names:
             out.stat("own", int(row["once"]))
             records.setdefault(name, {}).setdefault(row["path"], record)
-            alike |= {name} if row["recordings"] > 1 else set()
-            cut |= {row["recording"]} if row["utterances"] > 1 else set()
+            path = by_hash[row["recording"]]
+            alike[path] = max(alike.get(path, -1), row["alike"])
+            cut |= {path} if row["utterances"] > 1 else set()
         elif not name and task["is_first"] and isinstance(record, BadRecord):
             out.came_in()
             out.quarantine(record.record, record.reason, record.detail)
-    several = {path for path in paths.values() if hash_of(path) in cut}
-    shared = {key for name in records for key in names[name] if paths[key] in several and name != str(key)}
+    shared = {key for name in records for key in names[name] if paths[key] in cut and name != str(key)}
     own = {name: {key: paths[key] for key in names[name] if name == str(key) or key not in shared} for name in records}
     found = matched(own, records, alike)
     _write(p, table, found, shared, out)
@@ -96,15 +105,16 @@ def _record(row: Mapping[str, Any]) -> Recognised | BadRecord:
 
 
 def matched(
-    own: Mapping[str, Mapping[int, str]], records: Mapping[str, Mapping[str, R]], alike: Collection[str] = ()
+    own: Mapping[str, Mapping[int, str]], records: Mapping[str, Mapping[str, R]], alike: Mapping[str, int]
 ) -> dict[int, R | None]:
     """The record of each utterance, by names: the one whose path ends like the recording's for most folders.
 
     None if other recordings or records end like that, too, or other folders are named where the source names those of
     the recordings. own: paths of recordings by utterance, "" for one that is named by its key. records: by path. alike:
-    names of several recordings, here and elsewhere.
+    by paths of recordings, see `MeetByName`.
 
-    >>> matched({"1": {7: "ann/1.wav", 8: "bob/1.wav"}}, {"1": {"x/bob/1": "Bob's", "x/ann/1": "Ann's"}})
+    >>> own = {"1": {7: "ann/1.wav", 8: "bob/1.wav"}}
+    >>> matched(own, {"1": {"x/bob/1": "Bob's", "x/ann/1": "Ann's"}}, {"ann/1.wav": 0, "bob/1.wav": 0})
     {7: "Ann's", 8: "Bob's"}
     """
     by_key: dict[int, R | None] = {}
@@ -112,37 +122,28 @@ def matched(
     bare: list[int] = []  # utterances found by their names only, while both paths name folders
     by_folder = False
     for name, given in records.items():
-        theirs, ours = _by_ending(given), _by_ending(own[name].values())
+        theirs = _by_ending(given)
         for key, path in own[name].items():
             if name == str(key):
                 by_key[key] = next(iter(given.values()))
                 continue
-            ending = next(each for each in _endings(path) if each in theirs)
-            (one, *more) = theirs[ending]
-            in_folder, by_name = "/" in path, "/" not in ending
-            unclear = len(ours[ending]) > 1 or (in_folder and (bool(more) or (by_name and name in alike)))
+            (whole, *_) = endings(path)
+            ending = next(each for each in endings(path) if each in theirs)
+            (one, *more) = [whole] if whole in given else theirs[ending]
+            folders, in_folder = ending.count("/"), "/" in path
+            unclear = one != whole and (folders <= alike[path] or (in_folder and bool(more)))
             by_path[key] = None if unclear else given[one]
-            by_folder |= not by_name
-            if by_name and in_folder and "/" in one:
+            by_folder |= folders > 0
+            if not folders and in_folder and "/" in one:
                 bare.append(key)
     return by_path | dict.fromkeys(bare if by_folder else ()) | by_key
-
-
-def _endings(path: str) -> Iterator[str]:
-    """A path without its suffix, and with ever fewer folders.
-
-    >>> list(_endings("a/b/1.wav"))
-    ['a/b/1', 'b/1', '1']
-    """
-    name, folders = utterance_id(path), path.split("/")[:-1]
-    yield from ("/".join([*folders[n:], name]) for n in range(len(folders) + 1))
 
 
 def _by_ending(paths: Iterable[str]) -> dict[str, list[str]]:
     """By each ending of the paths those that end like that."""
     found: dict[str, list[str]] = {}
     for path in dict.fromkeys(paths):
-        for ending in _endings(path):
+        for ending in endings(path):
             found.setdefault(ending, []).append(path)
     return found
 
@@ -164,7 +165,7 @@ class ReadHypotheses(ReadRecords[ImportHypothesesParams]):
         """The records of a file. If the first value names no utterance, the file's name does."""
         for number, value in enumerate(_values(url)):
             path = named(value) if isinstance(value, dict) else ""
-            path = shown(next(_endings(path or ("" if number else url))))
+            path = shown(next(endings(path or ("" if number else url))))
             name = utterance_id(path)
             try:
                 if isinstance(value, BadRecord):

@@ -45,7 +45,7 @@ def laid_by_name(
     those that name nothing go to the first shard of the sets. limits: of `BesideParams`, for large rows.
     """
     roles = {role: role for role in ("features", "selection") if role in inputs}
-    named = NamesParams.model_validate({"sets": p.sets, "nameless": recordings, "recordings": recordings})
+    named = NamesParams.model_validate({"sets": p.sets, "recordings": recordings})
     meet = MeetByName() if recordings else None
     met = laid_beside("found", "names", "records", meet, columns=["name", *PLACE, *columns], **limits)
     return {
@@ -92,51 +92,80 @@ class NamesOfUtterances(Stage[NamesParams]):
         from megahour.features.sets import tasks_of_sets
 
         own = tasks_of_sets(inputs["features"], p.sets, where=self.name, beside=inputs.get("selection"))
-        specs = {task["shard"]: {**task.spec, "nameless": p.nameless and task is own[0]} for task in own}
+        specs = {task["shard"]: {**task.spec, "nameless": p.recordings and task is own[0]} for task in own}
         return [Task(specs.get(shard, {})) for shard in range(inputs["features"].manifest.shards)]
 
     def run(self, p: NamesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         import pyarrow as pa
 
-        found = Counter[tuple[int, int]]([(hash_of(""), 0)] if task.spec.get("nameless") else ())
+        found = Counter[tuple[int, ...]]()
         if task.spec:
             features, selection = inputs["features"], inputs.get("selection")
             paths = paths_of(features, task["shard"], ".arrow", selection, task.spec.get("beside"))
-            called = [(name, key) for name, keys in names_of(paths).items() for key in keys]
-            found.update((hash_of(name), hash_of(paths[key])) for name, key in called)
-        names = sorted(found) if p.recordings else [(name, 0) for name in sorted({name for name, _ in found})]
-        columns = {"key": [name for name, _ in names]}
-        if p.recordings:
-            columns |= {"recording": [path for _, path in names], "utterances": [found[each] for each in names]}
-        out.kept_all(len(names))
-        out.table(pa.table({name: pa.array(values, pa.int64()) for name, values in columns.items()}))
+            for name, keys in names_of(paths).items():
+                found.update(row for key in keys for row in _rows_of_name(p, name, paths[key]))
+        if task.spec.get("nameless"):
+            found.update(_rows_of_name(p, "", ""))
+        columns = ("key", *MeetByName.sent) if p.recordings else ("key",)
+        rows = [(*row, found[row]) for row in sorted(found)]
+        out.kept_all(len(rows))
+        out.table(pa.table({name: pa.array([row[n] for row in rows], pa.int64()) for n, name in enumerate(columns)}))
+
+
+def _rows_of_name(p: NamesParams, name: str, path: str) -> list[tuple[int, ...]]:
+    """The hash of a name; with `recordings`, beside those of its recording's path and of each ending of that."""
+    if not p.recordings:
+        return [(hash_of(name),)]
+    of_recording = (hash_of(name), hash_of(path))
+    return [(*of_recording, hash_of(end), end.count("/")) for end in endings(path)]
+
+
+def endings(path: str) -> Iterator[str]:
+    """A path without its suffix, and with ever fewer folders.
+
+    >>> list(endings("a/b/1.wav"))
+    ['a/b/1', 'b/1', '1']
+    """
+    from megahour.corpus.transcripts.recognised import utterance_id
+
+    name, folders = utterance_id(path), path.split("/")[:-1]
+    yield from ("/".join([*folders[n:], name]) for n in range(len(folders) + 1))
 
 
 class MeetByName(MeetByKey):
     """Joins records to names with what the name may mean in all shards.
 
-    Columns: `recording`, the hash of the path of one that the shard has; `recordings` of that name; `utterances` of
-    this recording; and `once`, true for one of the rows of each record.
+    Columns: `recording`, the hash of the path of one that the shard has; `alike`, the folders with which the path of
+    another recording ends like this one's (0: only the name is shared, -1: not even that); `utterances` of this
+    recording; and `once`, true for one of the rows of each record.
     """
 
     name = "meet-by-name"
-    sent = ("recording", "utterances")
+    sent = ("recording", "ending", "depth", "utterances")
 
     def all_owners(self, owners: pa.Table) -> pa.Table:
         import numpy as np
         import pyarrow as pa
 
-        key, recording, here = (owners[name].to_numpy() for name in ("key", *self.sent))
-        each, place = np.unique(np.stack([key, recording]), axis=1, return_inverse=True)
-        utterances = np.bincount(place.ravel(), here, len(each[0])).astype(np.int64)[place.ravel()]
-        first, last = (np.searchsorted(each[0], key, side) for side in ("left", "right"))
-        by_owner = np.lexsort((recording, owners[OWNER].to_numpy(), key))
+        owner, key, recording, ending, depth, here = (owners[name].to_numpy() for name in (OWNER, "key", *self.sent))
+        each, place = np.unique(np.stack([key, ending, recording]), axis=1, return_inverse=True)
+        _, of_ending, recordings = np.unique(each[:2], axis=1, return_inverse=True, return_counts=True)
+        shared = recordings[of_ending.ravel()][place.ravel()] > 1
+        _, place = np.unique(np.stack([key, recording]), axis=1, return_inverse=True)
+        alike = np.full(len(key), -1)
+        np.maximum.at(alike, place.ravel(), np.where(shared, depth, -1))
+        utterances = np.bincount(place.ravel(), here * (depth == 0)).astype(np.int64)
+        by_owner = np.lexsort((depth, recording, owner, key))
         once = np.zeros(len(key), bool)
         once[by_owner[np.unique(key[by_owner], return_index=True)[1]]] = True
         table = owners.select([OWNER, "key", "recording"])
-        for name, column in (("recordings", last - first), ("utterances", utterances), ("once", once)):
+        for name, column in (
+            ("alike", alike[place.ravel()]),
+            ("utterances", utterances[place.ravel()]),
+            ("once", once),
+        ):
             table = table.append_column(name, pa.array(column))
-        return table
+        return table.filter(pa.array(depth == 0))
 
 
 class ReadRecords(Stage[P]):

@@ -175,10 +175,9 @@ class NamesParams(Params):
 
     sets: list[str] = Field([])
     """Sets of the features whose utterances are matched by name."""
-    nameless: bool = False
-    """Send records without a name to the first shard of the sets."""
     recordings: bool = Field(False, json_schema_extra=LATER)
-    """Also count what the same name may mean: recordings, and the utterances of each."""
+    """Records may name recordings, too: also find what else a name may mean, and send records without a name to the
+    first shard of the sets."""
 
 
 class ImportHypothesesParams(Params):

@@ -17,6 +17,7 @@ from megahour.core.store import Artifact
 from megahour.corpus.transcripts.recognised import Recognised, named, recognised, utterance_id
 from megahour.decode.import_stage import ImportHypotheses
 from megahour.decode.imported import matched
+from megahour.decode.named_records import endings
 from megahour.decode.params import ImportHypothesesParams
 from megahour.engine.local import LocalEngine
 from megahour.runner.runner import run_stage
@@ -96,6 +97,17 @@ def inputs(tmp_path: Path) -> dict[str, Artifact]:
     }
 
 
+def selected(folder: Path, names: list[list[str]]) -> dict[str, Artifact]:
+    """Features and selection of two shards of three utterances each, with the names of their recordings."""
+    shards = [("unlabelled", MADE[:3]), ("unlabelled", MADE[3:])]
+    tables = [pa.table({"key": [3 * s + n for n in range(3)], "name": names[s]}) for s in (0, 1)]
+    selection = [({"set": "unlabelled"}, {".parquet": table}) for table in tables]
+    return {
+        "features": features_artifact(folder / "features", shards),
+        "selection": write_artifact(folder / "selection", selection, {}),
+    }
+
+
 def imported(folder: Path, source: list[Path], inputs: dict[str, Artifact], engine: LocalEngine) -> Artifact:
     output = Artifact(folder / "hypotheses")
     p = ImportHypothesesParams(source=list(map(str, source)), max_bad=1.0)
@@ -156,13 +168,7 @@ def test_a_source_of_other_utterances_is_an_error_with_a_remedy(
 def test_equal_names_in_several_folders_each_get_their_own_text(tmp_path: Path, engine: LocalEngine) -> None:
     """One shard had the text of the other's utterance, with which only its name without the folder agreed."""
     names = [["ann/u1.wav", "ann/u2.wav", "ann/u3.wav"], ["bob/u1.wav", "bob/u2.wav", "bob/u3.wav"]]
-    shards = [("unlabelled", MADE[:3]), ("unlabelled", MADE[3:])]
-    tables = [pa.table({"key": [3 * s + n for n in range(3)], "name": names[s]}) for s in (0, 1)]
-    selection = [({"set": "unlabelled"}, {".parquet": table}) for table in tables]
-    inputs = {
-        "features": features_artifact(tmp_path / "features", shards),
-        "selection": write_artifact(tmp_path / "selection", selection, {}),
-    }
+    inputs = selected(tmp_path, names)
     manifest = tmp_path / "manifest.json"
     heard = {"/x/bob/u1.flac": "b one", "/x/ann/u1.flac": "a one", "/x/ann/u2.flac": "a two", "bob/u3": "b three"}
     lines = [json.dumps({"audio_filepath": path, "pred_text": text}) for path, text in heard.items()]
@@ -175,14 +181,7 @@ def test_equal_names_in_several_folders_each_get_their_own_text(tmp_path: Path, 
 def test_what_a_name_means_in_other_shards_is_known(tmp_path: Path, engine: LocalEngine) -> None:
     """A recording whose utterances lie in two shards, and two recordings of one name, each in its own shard."""
     names = [["ann/long.wav", "ann/u1.wav", "ann/u2.wav"], ["ann/long.wav", "bob/u1.wav", "bob/u3.wav"]]
-    shards = [("unlabelled", MADE[:3]), ("unlabelled", MADE[3:])]
-    tables = [pa.table({"key": [3 * s + n for n in range(3)], "name": names[s]}) for s in (0, 1)]
-    inputs = {
-        "features": features_artifact(tmp_path / "features", shards),
-        "selection": write_artifact(
-            tmp_path / "selection", [({"set": "unlabelled"}, {".parquet": table}) for table in tables], {}
-        ),
-    }
+    inputs = selected(tmp_path, names)
     manifest = tmp_path / "manifest.json"
     heard = {"long": "all of it", "u1": "whose?", "u2": "two", "bob/u3": "three", "u4": "of none"}
     manifest.write_text("\n".join(json.dumps({"audio": path, "text": text}) for path, text in heard.items()))
@@ -192,11 +191,25 @@ def test_what_a_name_means_in_other_shards_is_known(tmp_path: Path, engine: Loca
     assert output.summary["unknown"] == 1
 
 
+def test_folders_that_end_alike_in_several_shards_are_told_apart(tmp_path: Path, engine: LocalEngine) -> None:
+    """`c/u1` may be a/c/u1 or b/c/u1; d/u1 ends like no other recording; z/u2 and u2 are whole paths."""
+    names = [["a/c/u1.wav", "a/d/u1.wav", "z/u2.wav"], ["b/c/u1.wav", "u2.wav", "y/z/u2.wav"]]
+    inputs = selected(tmp_path, names)
+    manifest = tmp_path / "manifest.json"
+    heard = {"c/u1": "whose?", "d/u1": "the other", "z/u2": "whole", "u2": "bare"}
+    manifest.write_text("\n".join(json.dumps({"audio": path, "text": text}) for path, text in heard.items()))
+    output = imported(tmp_path, [manifest], inputs, engine)
+    assert found(output) == [(1, "the other", None), (2, "whole", None), (4, "bare", None)]
+    assert output.manifest.counts.dropped == {"ambiguous-name": 3}
+    assert output.summary["unknown"] == 0
+
+
 @pytest.mark.parametrize(
     ("own", "records", "expected"),
     [
         ({7: "a/1.wav"}, {"out/1": "x"}, {7: "x"}),  # other folders, none of which is the recordings'
         ({7: "1.wav"}, {"p/1": "x", "q/1": "y"}, {7: "x"}),  # the first one counts
+        ({7: "1.wav"}, {"p/1": "x", "1": "y"}, {7: "y"}),  # but for the whole path
         ({7: "a/1.wav"}, {"p/1": "x", "q/1": "y"}, {7: None}),
         ({7: "a/1.wav", 8: "b/1.wav"}, {"1": "x"}, {7: None, 8: None}),
         ({7: "a/c/1.wav", 8: "b/c/1.wav"}, {"z/b/c/1": "x", "z/a/c/1": "y"}, {7: "y", 8: "x"}),
@@ -205,4 +218,6 @@ def test_what_a_name_means_in_other_shards_is_known(tmp_path: Path, engine: Loca
     ],
 )
 def test_a_path_finds_its_utterance(own: dict[int, str], records: dict[str, str], expected: dict[int, Any]) -> None:
-    assert matched({"1": own}, {"1": records}) == expected
+    several = [set(endings(path)) for path in own.values()]
+    alike = max((end.count("/") for end in set.intersection(*several)), default=-1) if len(several) > 1 else -1
+    assert matched({"1": own}, {"1": records}, dict.fromkeys(own.values(), alike)) == expected
