@@ -89,7 +89,7 @@ def command(
     reader, manner = speaker.reader(values["language"]), Manner(**values)
     speaker.ready(manner)
     began_s = time.process_time()
-    seconds = _write(speaker, speaker.say(content, manner, reader), out)
+    seconds = _write(speaker, _shown(speaker.say(content, manner, reader), len(content)), out)
     for detail in reader.details[:5]:
         log.say("left-out", f"left out: {detail}", {"detail": detail})
     unread = ""
@@ -136,6 +136,17 @@ def _text(words: tuple[str, ...], path: str) -> str:
         raise ConfigError(
             f"not UTF-8: {error}", where=where, remedy=f"iconv -f LATIN1 -t UTF-8 {path} first"
         ) from error
+
+
+def _shown(pieces: Iterator[Spoken], characters: int) -> Iterator[Spoken]:
+    """The pieces; tells how much of a long text has been spoken, every quarter of a minute."""
+    from megahour.runner.progress import TerminalMonitor
+
+    monitor, done = TerminalMonitor(step="say"), 0
+    for spoken in pieces:
+        done += len(spoken.piece.text)
+        monitor.progress(min(done, characters), characters, "characters")  # numbers are longer in words
+        yield spoken
 
 
 def _write(speaker: AnySpeaker, pieces: Iterator[Spoken], out: str) -> float:

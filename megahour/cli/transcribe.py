@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -259,13 +259,15 @@ def _write(target: Path, text: str) -> None:
 
 def _transcribe(recogniser: Recogniser, path: str, asked: Asked) -> Transcription:
     from megahour.transcribe.channels import transcribe_channel
+    from megahour.transcribe.decoded import declared_s
     from megahour.transcribe.live import UNSENT
     from megahour.transcribe.session import transcribe
 
     how: dict[str, Any] = {"ends": asked.ends, "whole": asked.whole, "chunks": asked.chunks}
     if path != PIPE:
         with _opened(path) as file:
-            return transcribe_channel(file, recogniser, asked.channel, name=path, **how)
+            watch = _shown(path, declared_s(file))
+            return transcribe_channel(file, recogniser, asked.channel, name=path, watch=watch, **how)
     if asked.rate_hz:
         transcript = transcribe(sys.stdin.buffer, recogniser, name="stdin", rate_hz=asked.rate_hz, **how)
         if not transcript.seconds:
@@ -279,6 +281,14 @@ def _transcribe(recogniser: Recogniser, path: str, asked: Asked) -> Transcriptio
         except BadRecord as bad:
             hint = "; of raw 16-bit samples give their sampling rate with --rate-hz"
             raise BadRecord(bad.reason, f"{bad.detail}{hint * (bad.reason == 'unreadable-audio')}") from bad
+
+
+def _shown(path: str, seconds: float) -> Callable[[float], None]:
+    """Tells how much of a long recording of `seconds` has been heard, every quarter of a minute."""
+    from megahour.runner.progress import TerminalMonitor
+
+    monitor = TerminalMonitor(step=path)
+    return lambda heard_s: monitor.progress(heard_s, seconds, "s of audio")
 
 
 def _opened(path: str) -> BinaryIO:

@@ -40,10 +40,12 @@ class Pace:
 
     def left_s(self) -> float | None:
         """Estimated seconds left; None if there is no basis for an estimate."""
+        if not self.total:
+            return None
         if self.done > self._first:
             left = (self.total - self.done) / self.rate - (self._clock() - self._updated)
             return max(left, 0.0)
-        if self._last_s is None or not self.total:
+        if self._last_s is None:
             return None
         left = self._last_s * (1 - self._first / self.total) - self.spent_s
         return left if left > 0 else None  # slower than last time, by an unknown amount

@@ -114,11 +114,13 @@ class TerminalMonitor(Monitor):
         self._show({"unit": "shards", "rate": round(self._pace.rate, 6), "values": values})
 
     def progress(self, done: float, total: float, unit: str, **fields: Any) -> None:
+        """total: 0 if it is unknown; then nothing is said of the time left."""
         if not self._counting or done < self._pace.done:  # the first report, or the next task's
             self._counting = unit
             self._pace.begin(done, total)
         self._pace.update(done, total)
-        self._note = f"{_short(done)}/{_short(total)} {unit}, {_short(self._pace.rate)}/s"
+        of = f"/{_short(total)}" if total else ""
+        self._note = f"{_short(done)}{of} {unit}, {_short(self._pace.rate)}/s"
         self._more = "".join(f", {name} {_short(value)}" for name, value in fields.items())
         self._show({"unit": unit, "rate": round(self._pace.rate, 6), "values": fields})
 
@@ -126,7 +128,7 @@ class TerminalMonitor(Monitor):
         pace = self._pace
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=pace.done, total=max(pace.total, 1))
-        if time.monotonic() - self._spoke <= LINE_EVERY_S or pace.done >= pace.total:
+        if time.monotonic() - self._spoke <= LINE_EVERY_S or pace.done >= pace.total > 0:
             return  # the closing line follows
         self._spoke = time.monotonic()
         left = pace.left_s()

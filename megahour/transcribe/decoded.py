@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
@@ -40,6 +41,16 @@ def channels_of(file: BinaryIO, rate_hz: int) -> int:
     channels = Decoder(file, rate_hz, limits=LIMITS, channels="split").channels_out
     file.seek(0)
     return channels
+
+
+def declared_s(file: BinaryIO) -> float:
+    """Seconds that the header of a seekable file declares, which is rewound; 0 if it declares none.
+
+    Raises BadRecord: the file cannot be decoded.
+    """
+    seconds = Decoder(file, LIMITS.min_rate_hz, limits=LIMITS, channels="mix").declared_s
+    file.seek(0)
+    return 0.0 if math.isnan(seconds) else seconds
 
 
 def played_blocks(file: BinaryIO, rate_hz: int, remarks: list[str]) -> Iterator[NDArray[np.float32]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+from click.testing import CliRunner
 from command_line import forked
 from numpy.typing import NDArray
 from small_run import megahour
 
+from megahour.cli.main import app
 from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.corpus.media.tar import ShardAudio
@@ -101,6 +104,16 @@ def test_from_files_and_folders(undisturbed: Path, tmp_path: Path) -> None:
     made = json.loads((tmp_path / "out" / "one" / "a.json").read_text())
     assert made["text"] == texts[found[0]]
     assert [path.name for path in (tmp_path / "out").rglob("*.*")] == ["a.json"]
+
+
+def test_a_long_recording_shows_how_much_of_it_was_heard(
+    undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("megahour.runner.progress.LINE_EVERY_S", -1.0)
+    (_, samples, rate_hz), *_ = first_utterances(undisturbed)
+    soundfile.write(tmp_path / "talk.flac", np.tile(samples, 1 + 30 * rate_hz // len(samples))[: 30 * rate_hz], rate_hz)
+    done = CliRunner().invoke(app, ["transcribe", str(tmp_path / "talk.flac"), "--model", str(undisturbed)])
+    assert re.search(r"talk\.flac: \S+/30 s of audio, \S+/s", done.output), done.output
 
 
 def test_from_a_pipe_as_it_comes(undisturbed: Path) -> None:

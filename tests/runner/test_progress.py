@@ -129,6 +129,14 @@ def test_a_long_task_reports_its_speed_since_it_resumed(clock: Clock, capsys: Sh
     ]
 
 
+def test_a_task_of_unknown_length_reports_its_speed(clock: Clock, capsys: Shown) -> None:
+    lines = TerminalMonitor("talk.wav")
+    lines.progress(0, 0, "s of audio")
+    clock.now += 20.0
+    lines.progress(600, 0, "s of audio")
+    assert capsys.readouterr().err == "talk.wav: 600 s of audio, 30/s, 20 s, ETA ?\n"
+
+
 def test_shards_after_rounds_are_shown_with_their_own_pace(clock: Clock, capsys: Shown) -> None:
     lines = TerminalMonitor("units")
     lines.started("senones", 10, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -401,6 +402,16 @@ def test_the_command(made: Path, tmp_path: Path) -> None:
         refused = CliRunner().invoke(app, ["say", "ab", *options, option, "nan"])
         assert (refused.exit_code, "nan is not a finite number" in refused.output) == (2, True)
     assert out.read_bytes() == before
+
+
+def test_a_long_text_shows_how_much_is_spoken(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("megahour.runner.progress.LINE_EVERY_S", -1.0)
+    (tmp_path / "words.txt").write_text(LEXICON)
+    options = ["--voice", str(made / "model"), "--lexicon", str(tmp_path / "words.txt")]
+    done = CliRunner().invoke(app, ["say", "ab ba. ba ab. ab ab.", *options, "--out", str(tmp_path / "said.wav")])
+    shown = re.findall(r"say: (\d+)/20 characters", done.output)
+    assert 2 <= len(shown) <= 3, done.output
+    assert sorted(shown, key=int) == shown
 
 
 def test_spoken_texts_are_utterances_and_have_scores(made: Path, tmp_path: Path) -> None:
