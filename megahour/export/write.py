@@ -32,14 +32,13 @@ from megahour.export.onnx_file import set_metadata, shorten, write_onnx
 from megahour.export.origin import ModelOrigin
 from megahour.export.params import CALIBRATED, ExportModelParams
 from megahour.export.play import PlayedStream, padded, stream_rows
+from megahour.export.program import FRAMES, write_program
 from megahour.models.encoders import Lstm
 from megahour.transcribe.bundle import Bundle, GoldenClip
 from megahour.transcribe.bundle_files import MANIFEST
 from megahour.transcribe.streaming import CHUNK_MS
 
 OUTPUTS = {"ctc": "log_probs", "transducer": "encoder_out"}
-RECURRENT = ("lstm", "blstm")
-FRAMES = 120  # length of the example that graphs are traced with
 
 
 @dataclass
@@ -113,8 +112,8 @@ def write_bundle(
 
     Raises
     ------
-    ConfigError: `out` exists, static or mixed int8 lacks calibration clips, an LSTM cannot be a program, or a graph's
-        texts of the clips differ from the model's. Nothing is left at `out`.
+    ConfigError: `out` exists, static or mixed int8 lacks calibration clips, or a graph's texts of the clips differ from
+        the model's. Nothing is left at `out`.
     """
     if "int8" in params.precisions and params.int8 in CALIBRATED and not calibration:
         raise ConfigError(
@@ -122,9 +121,6 @@ def write_bundle(
             where="export-model",
             remedy="export from a run's folder, give --calibration, or --int8 dynamic",
         )
-    if params.program and (kind := model.config["kind"]) in RECURRENT:
-        what = f"torch.export fixes the length of an utterance for an encoder {kind}"
-        raise ConfigError(what, where="export-model", remedy="leave --program out: the ONNX graph takes any length")
     with published(out) as folder:
         result = _fill(Draft(folder, model, params, clips, calibration, origin))
     return Bundle.open(out), result
@@ -279,18 +275,6 @@ def _layer(node: str) -> str:
 
 
 def _program(draft: Draft) -> None:
-    """Write the offline graph as a torch.export program for one utterance of two output rows or more."""
-    model, path = draft.model, draft.folder / "model.pt2"
-    graph = _offline_graph(model).eval()
-    x = torch.zeros(1, FRAMES * model.frames, model.front_end.mels)
-    frames = torch.export.Dim("T", min=2 * model.frames, max=1_000_000)  # it takes one row for a constant
-    with torch.inference_mode():
-        program = torch.export.export(
-            graph,
-            (x, torch.tensor([x.shape[1]])),
-            dynamic_shapes=({1: frames}, None),
-            strict=False,
-            prefer_deferred_runtime_asserts_over_guards=True,  # it cannot prove what attention needs of every length
-        )
-        torch.export.save(program, str(path))
-    draft.program = path.name
+    model = draft.model
+    draft.program = "model.pt2"
+    write_program(_offline_graph(model), model.front_end.mels, model.frames, draft.folder / draft.program)

@@ -393,7 +393,7 @@ def test_a_model_is_exported_with_a_fixed_tag(bundle: Bundle, tmp_path: Path) ->
         Recogniser(replace(parts_of(bundle.url), search=DecodeParams(tell="ru")))
 
 
-@pytest.mark.parametrize(("kind", "stack"), [("tdnn", 1), ("tdnn", 3), ("conformer", 1)])
+@pytest.mark.parametrize(("kind", "stack"), [("tdnn", 1), ("tdnn", 3), ("conformer", 1), ("lstm", 3), ("blstm", 1)])
 def test_a_program_of_torch_export_says_the_same(kind: str, stack: int, tmp_path: Path) -> None:
     made = model(tmp_path / "model", kind, layers=1, stack=stack)
     bundle = written(made, tmp_path / "bundle", CLIPS[:1], program=True)
@@ -406,8 +406,3 @@ def test_a_program_of_torch_export_says_the_same(kind: str, stack: int, tmp_path
     expected = trained.output(samples)
     assert lengths.tolist() == [len(expected)]
     np.testing.assert_allclose(log_probs[0, : len(expected)].detach().numpy(), expected, atol=1e-3)
-
-
-def test_a_program_of_an_lstm_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"torch\.export fixes the length of an utterance for an encoder blstm"):
-        written(model(tmp_path / "model", "blstm", layers=1), tmp_path / "bundle", CLIPS[:1], program=True)
