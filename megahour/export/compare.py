@@ -62,7 +62,8 @@ def compare(
 ) -> GraphComparison:
     """Run every graph on the clips and compare its texts and outputs with the model's.
 
-    Raises ConfigError: an fp32 graph gives another text, or its outputs differ by more than the tolerance.
+    Raises ConfigError: an fp32 graph, or the program, gives another text, or its outputs differ by more than the
+    tolerance.
     """
     found = GraphComparison(clips, [{} for _ in clips])
     for form in ("offline", "streaming"):
@@ -80,9 +81,26 @@ def compare(
                 if precision == "fp32":
                     _check(form, clips[number].name, model.text(mine), text, worst, params.tolerance)
             found.differences[form, precision] = worst
+    if bundle.manifest.program:
+        _check_program(model, params, bundle, clips)
     if find_spec("sherpa_onnx"):
         _played(model, bundle, clips, found)
     return found
+
+
+def _check_program(model: TrainedModel, params: ExportModelParams, bundle: Bundle, clips: Sequence[SpokenClip]) -> None:
+    """Raises ConfigError: the torch.export program gives another text, or its outputs differ too much."""
+    import torch
+
+    program = torch.export.load(f"{bundle.url}/{bundle.manifest.program}").module()
+    recogniser = Recogniser(greedy(parts_of(bundle.url, "fp32")))
+    for clip in clips:
+        rows = recogniser.features(recogniser.front.utterance(clip.samples))
+        with torch.inference_mode():
+            outputs, lengths = program(torch.from_numpy(rows)[None], torch.tensor([len(rows)]))
+        values, mine = outputs[0, : int(lengths[0])].numpy(), model.output(clip.samples)
+        worst = float(np.abs(mine - values).max(initial=0.0))
+        _check("torch.export", clip.name, model.text(mine), text_of(recogniser, values), worst, params.tolerance)
 
 
 def _expected(model: TrainedModel, streaming: StreamSettings | None, clip: SpokenClip) -> Float32:

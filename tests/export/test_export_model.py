@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -23,9 +25,11 @@ from megahour.decode.params import DecodeParams
 from megahour.export import play, quantise
 from megahour.export.clips import SpokenClip, digest
 from megahour.export.command import export_model, golden_clips
+from megahour.export.graphs import OfflineGraph
 from megahour.export.model import TrainedModel, greedy
 from megahour.export.origin import ModelOrigin, origin_of
 from megahour.export.params import ExportModelParams
+from megahour.export.program import write_program
 from megahour.export.write import write_bundle
 from megahour.features.params import FeaturesParams
 from megahour.transcribe.bundle import Bundle
@@ -406,3 +410,17 @@ def test_a_program_of_torch_export_says_the_same(kind: str, stack: int, tmp_path
     expected = trained.output(samples)
     assert lengths.tolist() == [len(expected)]
     np.testing.assert_allclose(log_probs[0, : len(expected)].detach().numpy(), expected, atol=1e-3)
+
+
+def test_a_program_with_other_words_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoilt(graph: OfflineGraph, *more: Any) -> None:
+        graph = copy.deepcopy(graph)
+        for weights in graph.encoder.parameters():
+            weights.data.neg_()
+        write_program(graph, *more)
+
+    monkeypatch.setattr("megahour.export.write.write_program", spoilt)
+    made = model(tmp_path / "model", "tdnn", layers=1)
+    with pytest.raises(ConfigError, match=r"the torch\.export graph"):
+        written(made, tmp_path / "bundle", CLIPS[:1], program=True)
+    assert not (tmp_path / "bundle").exists()
