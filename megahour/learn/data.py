@@ -186,7 +186,10 @@ def _targets(p: TrainParams, features: Artifact, artifact: Artifact) -> TopK:
 
 
 def held_out_rule(p: TrainParams, features: Artifact) -> Rule | None:
-    """Predicate of the rows of a features table that are held out for the curves; None if none are."""
+    """Predicate of the rows of a features table that are held out for the curves; None if none are.
+
+    Raises ConfigError for a voice of which whole speakers would be held out: it would speak as them, untrained.
+    """
     if p.held_out == 0.0:
         return None
     if p.held_out_by == "utterance":
@@ -195,6 +198,9 @@ def held_out_rule(p: TrainParams, features: Artifact) -> Rule | None:
             [key_of("held-out", p.seed, key) < limit for key in table["key"].to_pylist()], bool
         )
     speakers = held_out_speakers(_speakers(features, p.sets), p.held_out, p.seed)
+    if speakers and p.criterion == "speech":
+        what = f"the voice would not learn to speak as {', '.join(speakers)}, whose utterances would all be held out"
+        raise ConfigError(what, where=features.url, remedy="set held_out_by: utterance, or held_out: 0")
     return (lambda table: np.isin(np.asarray(table["speaker"].to_pylist(), dtype=str), speakers)) if speakers else None
 
 

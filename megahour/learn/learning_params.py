@@ -50,7 +50,7 @@ class LearningParams(Params):
     held_out: float = Field(0.05, ge=0.0, lt=1.0)
     """Share of the labelled data that is held out: evaluated for the training curve, never trained on."""
     held_out_by: Literal["speaker", "utterance"] = "speaker"
-    """Hold out whole speakers (at least one), or single utterances when there are few speakers."""
+    """Hold out whole speakers (at least one), or single utterances when there are few speakers, or for a voice."""
     stack: int = Field(3, ge=1, le=16)
     """Number of 10 ms frames joined into one model input. 3 gives steps of 30 ms, a third as many as 1."""
     offsets: list[int] = Field([0, 1, 2], min_length=1)

@@ -27,6 +27,7 @@ from megahour.core.records import key_of
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
+from megahour.learn.data import held_out_rule
 from megahour.learn.params import TrainParams
 from megahour.models.build import build
 from megahour.models.inference import load
@@ -194,6 +195,14 @@ def test_a_stopped_training_goes_on_to_the_same_bytes(tmp_path: Path, made: Path
     with ShardWriter(Artifact(tmp_path / "model"), 0, "made") as out, pytest.raises(Stopped):
         train(p, inputs, out, Context(work=tmp_path / "work", progress=stop))
     assert trained(tmp_path, inputs, TINY)[0] == Artifact(made / "model").read_bytes(0, ".safetensors")
+
+
+def test_a_voice_of_several_speakers_holds_out_none_of_them_whole(tmp_path: Path) -> None:
+    data = voice_data(tmp_path / "data", corpus(tmp_path, speakers=2))
+    by_speaker = TrainParams(**TINY | {"held_out_by": "speaker"})
+    with pytest.raises(ConfigError, match=r"not learn to speak as s1, .*\nRemedy: set held_out_by: utterance"):
+        ran(Train(), by_speaker, {"features": data}, tmp_path / "refused")
+    assert held_out_rule(TrainParams(**TINY), data)
 
 
 def test_held_out_speech_is_judged_while_a_voice_trains(made: Path) -> None:
