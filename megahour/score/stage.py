@@ -26,7 +26,7 @@ class Score(SingleShard[ScoreParams]):
     """
 
     name = "score"
-    version = 2
+    version = 3
     params = ScoreParams
     inputs = (
         Input("baseline", optional=True, kinds=("hypotheses",)),

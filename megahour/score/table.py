@@ -74,7 +74,7 @@ def _comparison_columns(comparison: Comparison) -> dict[str, Any]:
     return {
         "werr": _number(comparison.werr),
         "werr_interval": [_number(value) for value in comparison.interval],
-        "probability_of_improvement": round(comparison.probability, 6),
+        "probability_of_improvement": _number(comparison.probability),
     }
 
 
@@ -99,14 +99,15 @@ def to_markdown(table: Sequence[Mapping[str, Any]]) -> str:
         for system in systems:
             line += [_percent(row[f"wer_{system}"]), *([] if paired else [_span(row[f"wer_{system}_interval"])])]
         if paired:
-            line += [_percent(row["werr"], 1), _span(row["werr_interval"]), f"{row['probability_of_improvement']:.3f}"]
+            better = row["probability_of_improvement"]
+            line += [_percent(row["werr"], 1), _span(row["werr_interval"]), "–" if better is None else f"{better:.3f}"]
         lines.append(line)
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def _span(interval: Sequence[float | None]) -> str:
     low, high = interval
-    return f"{_percent(low, 1)} … {_percent(high, 1)}"
+    return "–" if low is None else f"{_percent(low, 1)} … {_percent(high, 1)}"
 
 
 def _percent(value: float | None, digits: int = 2) -> str:

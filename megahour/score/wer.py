@@ -5,7 +5,7 @@
 Intervals are those of the bootstrap of Bisani & Ney 2004: draw N of N utterances with replacement, many times, and take
 quantiles of the rates on the draws. Both systems use the same draws, so the share of draws in which the student has
 fewer errors is the probability of improvement. Words of one speaker are not independent: if speakers are known, whole
-speakers are drawn.
+speakers are drawn. One utterance alone has no interval and no probability: all draws would be the same.
 """
 
 from __future__ import annotations
@@ -97,6 +97,10 @@ class Bootstrap:
         ]
         return np.concatenate(parts)
 
+    def spread(self, columns: npt.ArrayLike) -> Float64:
+        """The same (draws, C), but NaN with a single cluster, whose draws do not differ and say nothing of chance."""
+        return self.totals(columns) * (1.0 if self.clusters > 1 else np.nan)
+
 
 def interval(values: Float64, level: float = 0.95) -> Interval:
     """Central interval of the finite values that holds `level` of them; NaN when there are none."""
@@ -109,24 +113,25 @@ def interval(values: Float64, level: float = 0.95) -> Interval:
 
 def rate(words: Sequence[Edits], characters: Sequence[Edits], bootstrap: Bootstrap) -> Rate:
     """Totals of one system over the utterances, with the WER's 95 % interval."""
-    totals = bootstrap.totals([(edits.errors, edits.length) for edits in words])
+    totals = bootstrap.spread([(edits.errors, edits.length) for edits in words])
     return Rate(sum(words, Edits()), sum(characters, Edits()), interval(_ratio(totals[:, 0], totals[:, 1])))
 
 
 def compare(before: Sequence[Edits], after: Sequence[Edits], bootstrap: Bootstrap) -> Comparison:
-    """Two systems on the same utterances, in the same order.
+    """Two systems on the same utterances, in the same order; with one utterance, interval and probability are NaN.
 
     Raises ValueError when the references differ.
     """
     if [edits.length for edits in before] != [edits.length for edits in after]:
         raise ValueError("the two systems were scored against different references; score them together")
-    totals = bootstrap.totals([(b.errors, a.errors) for b, a in zip(before, after, strict=True)])
+    totals = bootstrap.spread([(b.errors, a.errors) for b, a in zip(before, after, strict=True)])
     old, new = totals[:, 0], totals[:, 1]
+    better = np.where(np.isnan(old), np.nan, (new < old) + 0.5 * (new == old))
     whole_old, whole_new = (sum(edits.errors for edits in system) for system in (before, after))
     return Comparison(
         relative_reduction(whole_old, whole_new),
         interval(_ratio(old - new, old)),
-        float(np.mean((new < old) + 0.5 * (new == old))),
+        float(np.mean(better)),
     )
 
 

@@ -183,7 +183,7 @@ def test_every_figure_of_a_row_is_of_its_own_utterances() -> None:
     }
     assert (noisy["utterances"], noisy["speakers"], noisy["words"]) == (1, 1, 2)
     assert (noisy["wer_baseline"], noisy["wer_student"], noisy["substitutions_student"]) == (0.0, 0.5, 1)
-    assert (noisy["werr"], noisy["werr_interval"], noisy["probability_of_improvement"]) == (None, [None, None], 0.0)
+    assert (noisy["werr"], noisy["werr_interval"], noisy["probability_of_improvement"]) == (None, [None, None], None)
     assert (everything["condition"], everything["words"], everything["werr"]) == ("all", 8, round(2 / 3, 6))
     assert made.speakers() == [
         {
@@ -218,12 +218,16 @@ def test_a_hypothesis_that_is_missing_is_an_empty_one() -> None:
 
 
 def test_the_table_reads_well_for_one_row() -> None:
-    (row, _) = scored(("a b c d", "clean", "ann", "a b", "a b c"), ("a b", "clean", "ann", "a", "a b")).table(20, 0)
+    said = [("a b c d", "clean", "ann", "a b", "a b c"), ("a b", "clean", "ann", "a", "a b")]
+    (row, _) = scored(*said).table(20, 0)
     head, rule, line = to_markdown([row]).splitlines()
     assert head.endswith("| WER baseline % | WER student % | WERR % | 95 % interval | P(better) |")
     assert rule == "| --- |" + " ---: |" * 7
     low, high = (f"{100 * value:.1f}" for value in row["werr_interval"])
     assert line == f"| clean | 2 | 6 | 50.00 | 16.67 | 66.7 | {low} … {high} | 1.000 |"
+    (alone, _) = scored(said[0]).table(20, 0)
+    assert alone["wer_student_interval"] == [None, None], "draws of one utterance are all the same"
+    assert to_markdown([alone]).splitlines()[2] == "| clean | 1 | 4 | 50.00 | 25.00 | 50.0 | – | – |"
 
 
 def table(schema: pa.Schema, rows: list[dict[str, object]]) -> pa.Table:
