@@ -25,6 +25,7 @@ from megahour.learn.params import TrainParams
 from megahour.train import result
 from megahour.train.workers.agent import run_agent
 from megahour.train.workers.coordinator import Coordinator
+from megahour.train.workers.losses import cause_of
 
 PROGRESS = "progress.json"
 SPEC = "train.json"
@@ -60,7 +61,7 @@ def launch(
                 run_agent(p, work, spec, first=True)
         except ChildFailedError as error:
             rank, failure = error.get_first_failure()
-            last = f"the last was worker {rank} ({_cause(failure.exitcode)})"
+            last = f"the last was worker {rank} ({cause_of(failure.exitcode)})"
             raise StageError(
                 f"workers were lost more than {p.max_restarts} times, {last}",
                 where="train",
@@ -82,10 +83,6 @@ def launch(
                 where="train",
                 remedy="the same command resumes from the last checkpoint",
             ) from None
-
-
-def _cause(exit_code: int) -> str:
-    return signal.Signals(-exit_code).name if exit_code < 0 else f"exit code {exit_code}"
 
 
 @contextmanager

@@ -18,7 +18,9 @@ from megahour.core.errors import StageError
 from megahour.core.stopping import Terminated
 from megahour.learn.params import TrainParams
 from megahour.train import result
-from megahour.train.workers.launch import _cause, _own_handlers, _relayed, launch
+from megahour.train.workers import losses
+from megahour.train.workers.launch import _own_handlers, _relayed, launch
+from megahour.train.workers.losses import cause_of
 
 
 def test_what_worker_0_writes_is_shown_soon(tmp_path: Path) -> None:
@@ -47,7 +49,24 @@ def test_handlers_of_signals_are_put_back() -> None:
 
 
 def test_the_cause_of_an_end_is_a_signal_or_an_exit_code() -> None:
-    assert (_cause(-9), _cause(1), _cause(0)) == ("SIGKILL", "exit code 1", "exit code 0")
+    assert (cause_of(-15), cause_of(1), cause_of(0)) == ("SIGTERM", "exit code 1", "exit code 0")
+    assert cause_of(-9) == "SIGKILL, as when memory runs out"
+
+
+def test_the_agents_own_lines_give_way_to_a_warning_that_names_the_worker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with losses.of_agent(2, tmp_path):
+        for code in (-9, 1, 1):
+            losses.AGENT_LOG.warning("Sending process %s closing signal %s", 77, "SIGTERM")
+            failed = "failed (exitcode: %s) local_rank: %s (pid: %s) of binary: %s"
+            losses.AGENT_LOG.error(failed, code, 3, 78, "python")
+        losses.AGENT_LOG.error("something else")
+    first, second, third = caplog.messages
+    assert first.startswith("train: worker 3 was lost (SIGKILL, as when memory runs out); all start again from the")
+    assert first.endswith(f"checkpoint (restart 1 of at most 2; their output is in {tmp_path})")
+    assert "(exit code 1); all start again from the newest checkpoint (restart 2 of at most 2;" in second
+    assert third == "something else", "the third failure is the error that ends the training"
 
 
 LOST = ChildFailedError("worker", {1: ProcessFailure(local_rank=1, pid=1, exitcode=-9, error_file="")})
@@ -56,7 +75,7 @@ LOST = ChildFailedError("worker", {1: ProcessFailure(local_rank=1, pid=1, exitco
 @pytest.mark.parametrize(
     ("end", "kind", "words"),
     [
-        (LOST, StageError, r"workers were lost more than 3 times, the last was worker 1 \(SIGKILL\)"),
+        (LOST, StageError, r"workers were lost more than 3 times, the last was worker 1 \(SIGKILL, as"),
         (RendezvousConnectionError("refused"), StageError, "the machines did not meet at host:1: refused"),
         (SignalException("", signal.SIGINT), KeyboardInterrupt, ""),
         (SignalException("", signal.SIGTERM), Terminated, "stopped by SIGTERM"),

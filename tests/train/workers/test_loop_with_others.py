@@ -110,7 +110,7 @@ def test_without_a_loss_the_bytes_are_those_of_restart(tmp_path: Path, data: dic
 
 
 def test_all_workers_are_lost_and_go_on_from_the_checkpoint(
-    tmp_path: Path, data: dict[str, Artifact], an_epoch: tuple[int, int]
+    tmp_path: Path, data: dict[str, Artifact], an_epoch: tuple[int, int], caplog: pytest.LogCaptureFixture
 ) -> None:
     def kill_all(run: Forked) -> None:
         until(lambda: list(run.folder.glob("checkpoints/*/checkpoint.json")))
@@ -122,6 +122,8 @@ def test_all_workers_are_lost_and_go_on_from_the_checkpoint(
     run = Forked(tmp_path, data, kill_all, workers=2, epochs=60, checkpoint_s=0.1)
     assert len(run.workers) == 4
     assert "from (-1, -1) on" in run.logs()[2]
+    told = [message for message in caplog.messages if "the others go on, and it is started again (restart" in message]
+    assert {message.split(" (")[0] for message in told} == {f"train: worker {n} was lost" for n in range(2)}
     assert seen(run.result.curves.rows) == tuple(60 * n for n in an_epoch)
 
 

@@ -194,12 +194,19 @@ def test_killed_workers_are_started_again_and_the_bytes_are_the_same(
 
 
 def test_workers_that_do_not_wait_for_each_other_skip_and_repeat_nothing_either(
-    tmp_path: Path, data: dict[str, Artifact], undisturbed: Trained, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    data: dict[str, Artifact],
+    undisturbed: Trained,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     killer = Killer(tmp_path, 1, monkeypatch)
     _, rows = run(tmp_path, data, epochs=8, trainer="gossip", checkpoint_s=0.05)
     killer.join()
     assert killer.killed == 1
+    (told,) = [message for message in caplog.messages if "was lost" in message]
+    assert told.startswith(("train: worker 0 was lost (", "train: worker 1 was lost ("))
+    assert "all start again from the newest checkpoint (restart 1 of at most 100;" in told
     assert seen(rows) == seen(undisturbed[1])
 
 
@@ -218,7 +225,7 @@ def test_workers_that_are_lost_again_and_again_end_the_run_with_their_folder(
 ) -> None:
     command, told = page_me(tmp_path)
     killer = Killer(tmp_path, 1, monkeypatch)
-    last = r"the last was worker \d \((SIGKILL|exit code 1)\)"  # the other one's, if the agent sees both at once
+    last = r"the last was worker \d \((SIGKILL, as .*|exit code 1)\)"  # the other one's, if the agent sees both at once
     with pytest.raises(StageError, match=rf"more than 0 times, {last}(.|\n)*work/workers"):
         run(tmp_path, data, epochs=8, max_restarts=0, checkpoint_s=0.05, alarm=command)
     killer.join()
