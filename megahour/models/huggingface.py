@@ -150,11 +150,14 @@ def open_checkpoint(config: Mapping[str, Any], data: bytes, device: str, where: 
     extractor = _extractor(config["extractor"], where)
     module = _built(config["architecture"], data, where).to(device)
     rate_hz = int(config["audio"]["rate_hz"])
+    frames_of: Any = getattr(module, "_get_subsampling_output_length", None)
 
     def call(one: NDArray[np.float32]) -> NDArray[np.float32]:
         given = extractor(one[0], sampling_rate=rate_hz, return_tensors="pt")
         with torch.inference_mode():
             logits = module(**{name: values.to(device) for name, values in given.items()}).logits
+            if frames_of and "attention_mask" in given:  # mel extractors pad by a frame, which is masked
+                logits = logits[:, : int(frames_of(given["attention_mask"].sum()))]
         return np.asarray(logits.float().cpu().numpy(), np.float32)
 
     return call

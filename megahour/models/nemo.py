@@ -7,10 +7,11 @@ reads the weights; it makes tensors and runs no code. NeMo is not needed.
 from __future__ import annotations
 
 import io
+import re
 import tarfile
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -18,6 +19,9 @@ from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
 from megahour.models.foreign import check_unpacked
 from megahour.models.huggingface import MAX_JSON_BYTES, MAX_WEIGHT_BYTES, CtcCheckpoint
+
+if TYPE_CHECKING:
+    import torch
 
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
 NAMES = {
@@ -34,31 +38,55 @@ NAMES = {
 }
 """Parts of the names of weights in NeMo, and in transformers."""
 UNUSED = ("preprocessor.", "encoder.pos_enc.", "spec_augmentation.", "loss.", "_wer.", "wer.")
-ENCODER = {
-    "d_model": "hidden_size",
-    "n_layers": "num_hidden_layers",
-    "n_heads": "num_attention_heads",
-    "feat_in": "num_mel_bins",
-    "conv_kernel_size": "conv_kernel_size",
-    "subsampling_factor": "subsampling_factor",
-    "subsampling_conv_channels": "subsampling_conv_channels",
-    "pos_emb_max_len": "max_position_embeddings",
-    "xscaling": "scale_input",
+TRANSDUCER = ("decoder.", "joint.", "ctc_loss.", "ctc_wer.")
+"""Other parts of a hybrid model, whose CTC head is `ctc_decoder`."""
+USED = re.compile(
+    r"ctc_head\.|encoder\.subsampling\.(layers\.\d+|linear)\.|"
+    r"encoder\.layers\.\d+\.(feed_forward[12]\.linear[12]|norm_\w+|conv\.\w+|self_attn\.\w+)"
+)
+ENCODER: dict[str, tuple[str, Any]] = {
+    "d_model": ("hidden_size", None),
+    "n_layers": ("num_hidden_layers", None),
+    "n_heads": ("num_attention_heads", 4),
+    "feat_in": ("num_mel_bins", None),
+    "conv_kernel_size": ("conv_kernel_size", 31),
+    "subsampling_factor": ("subsampling_factor", 4),
+    "subsampling_conv_channels": ("subsampling_conv_channels", -1),
+    "pos_emb_max_len": ("max_position_embeddings", 5000),
+    "xscaling": ("scale_input", True),
 }
-"""Keys of the encoder's configuration in NeMo, and in ParakeetEncoderConfig."""
+"""Keys of the encoder's configuration in NeMo; in ParakeetEncoderConfig; NeMo's default, None if it has none."""
 ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
     "encoder": {
         "subsampling": ("dw_striding",),
         "self_attention_model": ("rel_pos",),
         "conv_norm_type": ("batch_norm",),
-        "att_context_size": ([-1, -1], None),
+        "att_context_size": (None, [-1, -1]),
+        "att_context_style": ("regular",),
+        "conv_context_size": (None,),
+        "conv_context_style": ("regular",),
         "causal_downsampling": (False,),
         "untie_biases": (True,),
         "reduction": (None, False),
     },
-    "preprocessor": {"normalize": ("per_feature",), "window": ("hann",), "frame_splicing": (1,), "log": (True,)},
+    "preprocessor": {
+        "normalize": ("per_feature",),
+        "window": ("hann",),
+        "frame_splicing": (1,),
+        "log": (True,),
+        "lowfreq": (0,),
+        "highfreq": (None, 0),
+        "log_zero_guard_type": ("add",),
+        "log_zero_guard_value": (2**-24,),
+        "exact_pad": (False,),
+        "mag_power": (2.0,),
+        "mel_norm": ("slaney",),
+    },
 }
-"""Supported values; others would be another network. The first is the default."""
+"""Supported values; others would be another network. The first is what the import computes."""
+ABSENT = {"subsampling": "striding"}
+"""NeMo's defaults that are not supported."""
+CLASSES = {"preprocessor": "AudioToMelSpectrogramPreprocessor", "encoder": "ConformerEncoder"}
 
 
 def read_nemo(url: str) -> CtcCheckpoint:
@@ -76,10 +104,11 @@ def read_nemo(url: str) -> CtcCheckpoint:
     if not isinstance(config, dict) or not all(isinstance(config.get(part), dict) for part in ("encoder", "decoder")):
         raise ConfigError(f"{CONFIG} has no encoder and decoder: not a CTC model", where=url)
     _check(config, url)
-    tokens = config["decoder"].get("vocabulary")
+    hybrid = isinstance(config.get("aux_ctc"), dict) and isinstance(config["aux_ctc"].get("decoder"), dict)
+    tokens = (config["aux_ctc"] if hybrid else config)["decoder"].get("vocabulary")
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
         what = f"decoder.vocabulary of {CONFIG} is not a list of tokens"
-        raise ConfigError(what, where=url, remedy="use a CTC model; save the CTC part of a hybrid one")
+        raise ConfigError(what, where=url, remedy="use a CTC model, or a hybrid one, which has a CTC head too")
     tokens = [*tokens, "<blank>"]
     if twice := [token for token, count in Counter(tokens).items() if count > 1]:
         what = f"decoder.vocabulary of {CONFIG} and the blank share the token {twice[0]!r}"
@@ -88,7 +117,8 @@ def read_nemo(url: str) -> CtcCheckpoint:
         architecture, extractor = _architecture(config["encoder"], len(tokens)), _extractor(config)
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{CONFIG} does not describe the encoder: {error!r}", where=url) from None
-    return CtcCheckpoint(architecture, extractor, tokens, len(tokens) - 1, _weights(members[WEIGHTS], url))
+    weights = _weights(members[WEIGHTS], url, hybrid=hybrid)
+    return CtcCheckpoint(architecture, extractor, tokens, len(tokens) - 1, weights)
 
 
 def _members(url: str) -> dict[str, bytes]:
@@ -116,17 +146,32 @@ def _members(url: str) -> dict[str, bytes]:
 
 
 def _check(config: Mapping[str, Any], url: str) -> None:
+    remedy = "export the model to ONNX, and import that with its tokens"
     for part, settings in ONLY.items():
         given = config.get(part)
+        if not isinstance(given, dict):
+            raise ConfigError(f"{CONFIG} has no {part}", where=url, remedy="copy the file again")
+        if (kind := str(given.get("_target_", CLASSES[part])).rpartition(".")[2]) != CLASSES[part]:
+            raise ConfigError(f"{part} is {kind[:60]}, not {CLASSES[part]}", where=url, remedy=remedy)
+        if part == "preprocessor":
+            settings = {**settings, "highfreq": (*settings["highfreq"], _half(given.get("sample_rate")))}
         for name, allowed in settings.items():
-            value = given.get(name, allowed[0]) if isinstance(given, dict) else None
+            value = given.get(name, ABSENT.get(name, allowed[0]))
             if value not in allowed:
                 what = f"{part}.{name} is {str(value)[:60]!r}, not {allowed[0]!r}: not an offline FastConformer"
-                raise ConfigError(what, where=url, remedy="export the model to ONNX, and import that with its tokens")
+                raise ConfigError(what, where=url, remedy=remedy)
+
+
+def _half(rate_hz: Any) -> float | None:
+    return rate_hz / 2 if isinstance(rate_hz, int) else None
 
 
 def _architecture(encoder: Mapping[str, Any], outputs: int) -> dict[str, Any]:
-    config = {name: encoder[key] for key, name in ENCODER.items() if key in encoder}
+    config = {
+        name: encoder[key] if default is None else encoder.get(key, default) for key, (name, default) in ENCODER.items()
+    }
+    if config["subsampling_conv_channels"] == -1:
+        config["subsampling_conv_channels"] = config["hidden_size"]
     config["intermediate_size"] = int(encoder["d_model"]) * int(encoder.get("ff_expansion_factor", 4))
     config["attention_bias"] = config["convolution_bias"] = bool(encoder.get("use_bias", True))
     kind = {"model_type": "parakeet_ctc", "vocab_size": outputs, "pad_token_id": outputs - 1}
@@ -136,40 +181,58 @@ def _architecture(encoder: Mapping[str, Any], outputs: int) -> dict[str, Any]:
 def _extractor(config: Mapping[str, Any]) -> dict[str, Any]:
     given = config["preprocessor"]
     rate_hz = int(given["sample_rate"])
+    window = _samples(given, "size", 0.02, rate_hz)
     return {
         "feature_extractor_type": "ParakeetFeatureExtractor",
         "sampling_rate": rate_hz,
         "feature_size": int(given["features"]),
-        "n_fft": int(given.get("n_fft") or 512),
-        "win_length": round(given["window_size"] * rate_hz),
-        "hop_length": round(given["window_stride"] * rate_hz),
-        "preemphasis": float(given.get("preemph", 0.97)),
+        "n_fft": int(given.get("n_fft") or 1 << (window - 1).bit_length()),
+        "win_length": window,
+        "hop_length": _samples(given, "stride", 0.01, rate_hz),
+        "preemphasis": float(given.get("preemph", 0.97) or 0.0),
     }
 
 
-def _weights(data: bytes, url: str) -> bytes:
-    import torch
+def _samples(given: Mapping[str, Any], name: str, default_s: float, rate_hz: int) -> int:
+    """Length in samples, which NeMo's configuration gives in seconds or in samples."""
+    seconds = given.get(f"window_{name}", default_s)
+    return int(seconds * rate_hz) if seconds else int(given[f"n_window_{name}"])
+
+
+def _weights(data: bytes, url: str, *, hybrid: bool) -> bytes:
     from safetensors.torch import save
 
-    check_unpacked(data, WEIGHTS, url)
+    tensors = read_tensors(data, WEIGHTS, url)
+    if hybrid:
+        tensors = {name.removeprefix("ctc_"): each for name, each in tensors.items() if not name.startswith(TRANSDUCER)}
+    kept = {_renamed(name): each for name, each in tensors.items() if not name.startswith(UNUSED)}
+    if more := sorted(name for name in kept if not USED.match(name)):
+        what = f"it has weights of other parts than a FastConformer and its CTC head: {', '.join(more[:3])}"
+        raise ConfigError(what, where=url, remedy="export the model to ONNX, and import that with its tokens")
+    return save(kept, {"format": "pt"})
+
+
+def read_tensors(data: bytes, what: str, url: str) -> dict[str, torch.Tensor]:
+    """The tensors of a file of `torch.save`, by name. torch's restricted unpickler makes them, and runs no code.
+
+    Raises StoreError: the file is damaged, or holds anything else, or its tensors are larger than the file.
+    """
+    import torch
+
+    check_unpacked(data, what, url)
     try:
         tensors = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged or hostile file may raise anything
-        what = f"{WEIGHTS} does not hold tensors only: {str(error).splitlines()[0]}"
+        said = f"{what} does not hold tensors only: {str(error).splitlines()[0] if str(error) else error!r}"
         remedy = "copy it again; files that need a full unpickler are not supported"
-        raise StoreError(what, where=url, remedy=remedy) from None
+        raise StoreError(said, where=url, remedy=remedy) from None
     if not isinstance(tensors, dict) or not all(_is_weight(*item) for item in tensors.items()):
-        raise StoreError(f"{WEIGHTS} is not a map from names to dense tensors", where=url)
+        raise StoreError(f"{what} is not a map from names to dense tensors", where=url)
     if (claimed := sum(each.numel() * each.element_size() for each in tensors.values())) > 2 * len(data):
-        what = f"{WEIGHTS} has {len(data)} bytes, but its tensors claim {claimed}"  # expanded from few numbers
-        raise StoreError(what, where=url, remedy="get the model again")
+        said = f"{what} has {len(data)} bytes, but its tensors claim {claimed}"  # expanded from few numbers
+        raise StoreError(said, where=url, remedy="get the model again")
     # safetensors refuses tensors that share memory, so each is copied.
-    kept = {
-        _renamed(name): each.clone(memory_format=torch.contiguous_format)
-        for name, each in tensors.items()
-        if not name.startswith(UNUSED)
-    }
-    return save(kept, {"format": "pt"})
+    return {name: each.clone(memory_format=torch.contiguous_format) for name, each in tensors.items()}
 
 
 def _is_weight(name: object, value: object) -> bool:
