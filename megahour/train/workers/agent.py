@@ -23,7 +23,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from megahour.core.errors import ConfigError
 from megahour.learn.params import TrainParams
-from megahour.train.workers import losses
+from megahour.train.workers import lost
 
 OWN_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 AGENT = "MEGAHOUR_AGENT"  # process number of the agent: its workers end with it
@@ -90,7 +90,7 @@ def run_agent(p: TrainParams, work: Path, spec: Path, *, first: bool) -> None:
             where="rendezvous",
             remedy="start the training on the machine with this address, and `megahour.train.join` on the others",
         )
-    with environment(place), losses.of_agent(p.max_restarts, work / "workers"):  # LaunchConfig reads the former too
+    with environment(place), lost.of_agent(p.max_restarts, work / "workers"):  # LaunchConfig reads the former too
         config = LaunchConfig(
             min_nodes=1 if alone else p.min_nodes,
             max_nodes=1 if alone else p.nodes,

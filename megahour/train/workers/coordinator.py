@@ -23,7 +23,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, P
 
 from megahour.learn.params import TrainParams
 from megahour.train import result
-from megahour.train.workers import losses
+from megahour.train.workers import lost
 from megahour.train.workers.agent import STOP_S, environment, place_of
 from megahour.train.workers.membership import MEMBER, STORE, Place
 from megahour.train.workers.quorum import Asking, Quorum, quorum_of
@@ -120,7 +120,7 @@ class Coordinator:
             if self._lost > self._p.max_restarts:
                 failure = ProcessFailure(worker.slot, worker.process.pid, code, error_file="")
                 raise ChildFailedError("megahour.train.workers.worker", {worker.slot: failure})
-            losses.warn(worker.slot, code, self._lost, self._p.max_restarts, self._logs, all_start=False)
+            lost.warn(worker.slot, code, self._lost, self._p.max_restarts, self._logs, all_start=False)
             self._due.append((time.monotonic() + AFTER_S, worker.slot))
 
     def _start_due(self) -> None:

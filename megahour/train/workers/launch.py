@@ -25,7 +25,7 @@ from megahour.learn.params import TrainParams
 from megahour.train import result
 from megahour.train.workers.agent import run_agent
 from megahour.train.workers.coordinator import Coordinator
-from megahour.train.workers.losses import cause_of
+from megahour.train.workers.lost import cause_of
 
 PROGRESS = "progress.json"
 SPEC = "train.json"

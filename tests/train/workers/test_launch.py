@@ -18,9 +18,9 @@ from megahour.core.errors import StageError
 from megahour.core.stopping import Terminated
 from megahour.learn.params import TrainParams
 from megahour.train import result
-from megahour.train.workers import losses
+from megahour.train.workers import lost
 from megahour.train.workers.launch import _own_handlers, _relayed, launch
-from megahour.train.workers.losses import cause_of
+from megahour.train.workers.lost import cause_of
 
 
 def test_what_worker_0_writes_is_shown_soon(tmp_path: Path) -> None:
@@ -56,12 +56,12 @@ def test_the_cause_of_an_end_is_a_signal_or_an_exit_code() -> None:
 def test_the_agents_own_lines_give_way_to_a_warning_that_names_the_worker(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with losses.of_agent(2, tmp_path):
+    with lost.of_agent(2, tmp_path):
         for code in (-9, 1, 1):
-            losses.AGENT_LOG.warning("Sending process %s closing signal %s", 77, "SIGTERM")
+            lost.AGENT_LOG.warning("Sending process %s closing signal %s", 77, "SIGTERM")
             failed = "failed (exitcode: %s) local_rank: %s (pid: %s) of binary: %s"
-            losses.AGENT_LOG.error(failed, code, 3, 78, "python")
-        losses.AGENT_LOG.error("something else")
+            lost.AGENT_LOG.error(failed, code, 3, 78, "python")
+        lost.AGENT_LOG.error("something else")
     first, second, third = caplog.messages
     assert first.startswith("train: worker 3 was lost (SIGKILL, as when memory runs out); all start again from the")
     assert first.endswith(f"checkpoint (restart 1 of at most 2; their output is in {tmp_path})")
