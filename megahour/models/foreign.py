@@ -1,4 +1,4 @@
-"""Runs imported acoustic models with their own libraries: ONNX, TorchScript, Hugging Face checkpoints. No pickle.
+"""Runs imported acoustic models with their own libraries: ONNX, TorchScript, Hugging Face and ESPnet. No pickle.
 
 Such a model may use its whole input (normalisation over time, attention without a mask). Each sequence therefore runs
 alone at its own length: neither the batch nor padding can change its result.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import warnings
-import zipfile
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,11 +15,12 @@ import numpy as np
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.models.onnx_session import in_a_line, limited_run, read_session
+from megahour.models.torch_file import check_unpacked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SUFFIX = {"onnx": ".onnx", "torchscript": ".pt", "huggingface": ".safetensors"}
+SUFFIX = {"onnx": ".onnx", "torchscript": ".pt", "huggingface": ".safetensors", "espnet": ".safetensors"}
 CODE_BYTES = 64 << 20  # most that the compressed code of a TorchScript file unpacks to
 COST_STEPS = 16  # 8-bit costs are in steps of 1/16 nat, as in `align.ctc.quantise`
 _NUMPY = {"tensor(float16)": np.float16, "tensor(double)": np.float64, "tensor(int32)": np.int32}
@@ -58,6 +58,10 @@ class ForeignModel:
             from megahour.models.huggingface import open_checkpoint
 
             self._call = open_checkpoint(config, data, device, where)
+        elif config["kind"] == "espnet":
+            from megahour.models.espnet import open_espnet
+
+            self._call = open_espnet(config, data, device, where)
         else:
             self._call = _open_torchscript(data, config["run"], threads, device, where)
 
@@ -173,22 +177,6 @@ def _open_torchscript(data: bytes, run: Mapping[str, Any], threads: int, device:
             return np.asarray(values.float().cpu().numpy(), np.float32)
 
     return call
-
-
-def check_unpacked(data: bytes, what: str, where: str, *, spare: int = 0) -> None:
-    """Check that a zip file of torch unpacks to at most twice its size and `spare` bytes: weights are stored as they
-    are, and a compressed file could unpack to any size.
-
-    Raises StoreError: it would unpack to more.
-    """
-    try:
-        with zipfile.ZipFile(io.BytesIO(data)) as file:
-            claimed = sum(member.file_size for member in file.infolist())
-    except (zipfile.BadZipFile, ValueError, NotImplementedError):  # torch names the damage, or reads its older format
-        return
-    if claimed > 2 * len(data) + spare:
-        message = f"{what} has {len(data)} bytes, but would unpack to {claimed}"
-        raise StoreError(message, where=where, remedy="get the model again")
 
 
 def _time_axis(run: Mapping[str, Any], one: NDArray[np.float32]) -> int:

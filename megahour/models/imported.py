@@ -33,15 +33,17 @@ def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:
         raise ConfigError("model is empty", where="import-aligner", remedy="give the path of the model")
     kind = _kind(p)
     own: dict[str, Any] = {}
-    if kind in ("huggingface", "nemo"):
+    if kind in ("huggingface", "nemo", "espnet"):
         if p.tokens:
-            remedy = "leave tokens out; a Hugging Face checkpoint has them in its vocab.json"
-            raise ConfigError(f"{p.model} has its own tokens", where="tokens", remedy=remedy)
+            raise ConfigError(f"{p.model} has its own tokens", where="tokens", remedy="leave tokens out")
         checkpoint = _checkpoint(p, kind)
-        kind = "huggingface"
+        kind = "huggingface" if kind == "nemo" else kind
         tokens, data = checkpoint.tokens, checkpoint.weights
         own = {"architecture": checkpoint.architecture, "extractor": checkpoint.extractor}
-        p = _with_checkpoint(p, {"rate_hz": checkpoint.rate_hz, "blank": tokens[checkpoint.blank]})
+        fixed = {"rate_hz": checkpoint.rate_hz, "blank": tokens[checkpoint.blank]}
+        if kind == "espnet":
+            fixed["frame_shift_samples"] = checkpoint.extractor["frame_shift_samples"]
+        p = _with_checkpoint(p, fixed)
         p = p.model_copy(update={"separator": p.separator or checkpoint.separator})
     elif p.tokens:
         tokens, data = read_tokens(p.tokens), read_file(p.model, MAX_MODEL_BYTES)
@@ -124,9 +126,12 @@ def likely_shift(samples: int, frames: int, rate_hz: int) -> int:
 
 
 def _checkpoint(p: ImportAlignerParams, kind: str) -> CtcCheckpoint:
+    from megahour.models.espnet import read_espnet
     from megahour.models.huggingface import read_checkpoint
     from megahour.models.nemo import read_nemo
 
+    if kind == "espnet":
+        return read_espnet(p.model)
     return read_nemo(p.model) if kind == "nemo" else read_checkpoint(p.model, p.language)
 
 
@@ -173,9 +178,13 @@ def _noise(p: ImportAlignerParams, seconds: int) -> Any:
 def _kind(p: ImportAlignerParams) -> str:
     if p.format != "auto":
         return p.format
+    from megahour.models.espnet import is_espnet
+
     name = p.model.lower()
     if name.endswith(".onnx"):
         return "onnx"
+    if name.endswith((".zip", ".pth")) and is_espnet(p.model):
+        return "espnet"
     if name.endswith((".pt", ".ts", ".pth", ".torchscript", ".jit")):
         return "torchscript"
     if name.endswith(".nemo"):
@@ -184,10 +193,12 @@ def _kind(p: ImportAlignerParams) -> str:
 
     if is_checkpoint(p.model):
         return "huggingface"
+    if is_espnet(p.model):
+        return "espnet"
     fs, inner = file_system(p.model)
     if not fs.exists(inner):
         raise ConfigError("no such file or folder", where=p.model, remedy="check the path")
-    remedy = "format: onnx or torchscript; or a folder with the config.json of a Hugging Face checkpoint"
+    remedy = "format: onnx or torchscript; or a folder with config.json (Hugging Face) or meta.yaml (ESPnet)"
     raise ConfigError("the file's name does not show its format", where=p.model, remedy=remedy)
 
 

@@ -6,22 +6,18 @@ reads the weights; it makes tensors and runs no code. NeMo is not needed.
 
 from __future__ import annotations
 
-import io
 import re
 import tarfile
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import yaml
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
-from megahour.models.foreign import check_unpacked
 from megahour.models.huggingface import MAX_JSON_BYTES, MAX_WEIGHT_BYTES, CtcCheckpoint
-
-if TYPE_CHECKING:
-    import torch
+from megahour.models.torch_file import read_tensors
 
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
 NAMES = {
@@ -210,35 +206,6 @@ def _weights(data: bytes, url: str, *, hybrid: bool) -> bytes:
         what = f"it has weights of other parts than a FastConformer and its CTC head: {', '.join(more[:3])}"
         raise ConfigError(what, where=url, remedy="export the model to ONNX, and import that with its tokens")
     return save(kept, {"format": "pt"})
-
-
-def read_tensors(data: bytes, what: str, url: str) -> dict[str, torch.Tensor]:
-    """The tensors of a file of `torch.save`, by name. torch's restricted unpickler makes them, and runs no code.
-
-    Raises StoreError: the file is damaged, or holds anything else, or its tensors are larger than the file.
-    """
-    import torch
-
-    check_unpacked(data, what, url)
-    try:
-        tensors = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged or hostile file may raise anything
-        said = f"{what} does not hold tensors only: {str(error).splitlines()[0] if str(error) else error!r}"
-        remedy = "copy it again; files that need a full unpickler are not supported"
-        raise StoreError(said, where=url, remedy=remedy) from None
-    if not isinstance(tensors, dict) or not all(_is_weight(*item) for item in tensors.items()):
-        raise StoreError(f"{what} is not a map from names to dense tensors", where=url)
-    if (claimed := sum(each.numel() * each.element_size() for each in tensors.values())) > 2 * len(data):
-        said = f"{what} has {len(data)} bytes, but its tensors claim {claimed}"  # expanded from few numbers
-        raise StoreError(said, where=url, remedy="get the model again")
-    # safetensors refuses tensors that share memory, so each is copied.
-    return {name: each.clone(memory_format=torch.contiguous_format) for name, each in tensors.items()}
-
-
-def _is_weight(name: object, value: object) -> bool:
-    import torch
-
-    return isinstance(name, str) and isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 
 def _renamed(name: str) -> str:

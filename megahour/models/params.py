@@ -23,17 +23,18 @@ Precision = Annotated[
 class ImportAlignerParams(Params):
     """Import a CTC model as an aligner.
 
-    It may be ONNX or TorchScript with its tokens, a Hugging Face checkpoint or a .nemo file.
+    It may be ONNX or TorchScript with its tokens, a Hugging Face checkpoint, a .nemo file or a model of ESPnet2.
     """
 
     model: str = ""
     """Path or URL of a .onnx or TorchScript file (.pt, .ts, .torchscript), of the folder of a Hugging Face checkpoint
-    (config.json, model.safetensors, vocab.json) or of a .nemo file of a FastConformer with CTC. The last two define all
-    parameters below themselves."""
+    (config.json, model.safetensors, vocab.json), of a .nemo file of a FastConformer with CTC, or of a model of ESPnet2
+    (packed .zip, its folder, or the .pth beside config.yaml). The last three define all parameters below themselves."""
     tokens: str = ""
     """Token list of the model: one token per line, or JSON (a list, or a map from token to number)."""
-    format: Literal["auto", "onnx", "torchscript", "huggingface", "nemo"] = "auto"
-    """Format of the model. auto: by the file's name. huggingface: a folder with a config.json."""
+    format: Literal["auto", "onnx", "torchscript", "huggingface", "nemo", "espnet"] = "auto"
+    """Format of the model. auto: by the file's name. huggingface: a folder with a config.json. espnet: one with a
+    meta.yaml, a .zip, or a .pth beside its config.yaml."""
     language: str = Field("", json_schema_extra=LATER)
     """With a checkpoint that has adapters for many languages (MMS): name of the adapter, such as deu."""
     blank: str = ""
@@ -86,6 +87,7 @@ class ImportAlignerParams(Params):
         files = []
         for path in filter(None, (self.model, self.tokens)):
             fs, inner = file_system(path)
-            inside = sorted(fs.ls(inner, detail=False)) if fs.isdir(inner) else []
+            packed = fs.exists(f"{inner.rstrip('/')}/meta.yaml")  # ESPnet's, with its files in folders
+            inside = sorted(fs.find(inner) if packed else fs.ls(inner, detail=False)) if fs.isdir(inner) else []
             files += [fs.unstrip_protocol(file) for file in inside if fs.isfile(file)] if inside else [path]
         return {**super().identity(), "versions": [version_of(path) for path in files]}
