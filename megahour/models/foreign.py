@@ -1,4 +1,4 @@
-"""Runs imported acoustic models with their own libraries: ONNX, TorchScript, Hugging Face and ESPnet. No pickle.
+"""Runs imported models: ONNX, TorchScript, Hugging Face checkpoints, ESPnet, SpeechBrain. No pickle.
 
 Such a model may use its whole input (normalisation over time, attention without a mask). Each sequence therefore runs
 alone at its own length: neither the batch nor padding can change its result.
@@ -20,7 +20,8 @@ from megahour.models.torch_file import check_unpacked
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-SUFFIX = {"onnx": ".onnx", "torchscript": ".pt", "huggingface": ".safetensors", "espnet": ".safetensors"}
+SUFFIX = {"onnx": ".onnx", "torchscript": ".pt"}
+SUFFIX |= dict.fromkeys(("huggingface", "espnet", "speechbrain"), ".safetensors")
 CODE_BYTES = 64 << 20  # most that the compressed code of a TorchScript file unpacks to
 COST_STEPS = 16  # 8-bit costs are in steps of 1/16 nat, as in `align.ctc.quantise`
 _NUMPY = {"tensor(float16)": np.float16, "tensor(double)": np.float64, "tensor(int32)": np.int32}
@@ -62,6 +63,10 @@ class ForeignModel:
             from megahour.models.espnet import open_espnet
 
             self._call = open_espnet(config, data, device, where)
+        elif config["kind"] == "speechbrain":
+            from megahour.models.speechbrain import open_speechbrain
+
+            self._call = open_speechbrain(config, data, device, where)
         else:
             self._call = _open_torchscript(data, config["run"], threads, device, where)
 

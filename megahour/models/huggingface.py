@@ -146,9 +146,15 @@ def open_checkpoint(config: Mapping[str, Any], data: bytes, device: str, where: 
     ConfigError: transformers is missing, or lacks the architecture or extractor. StoreError: damaged weights.
     """
     import torch
+    from safetensors import SafetensorError
+    from safetensors.torch import load
 
     extractor = _extractor(config["extractor"], where)
-    module = _built(config["architecture"], data, where).to(device)
+    try:
+        weights = load(data)
+    except SafetensorError as error:
+        raise StoreError(f"the weights cannot be read: {error}", where=where, remedy="copy them again") from None
+    module: Any = built(config["architecture"], weights, where).to(device)
     rate_hz = int(config["audio"]["rate_hz"])
     frames_of: Any = getattr(module, "_get_subsampling_output_length", None)
 
@@ -163,11 +169,15 @@ def open_checkpoint(config: Mapping[str, Any], data: bytes, device: str, where: 
     return call
 
 
-def _built(architecture: dict[str, Any], data: bytes, where: str) -> torch.nn.Module:
+def built(
+    architecture: dict[str, Any], weights: Mapping[str, torch.Tensor], where: str, *, head: bool = True
+) -> torch.nn.Module:
+    """transformers' model of `architecture`, with or without its CTC head.
+
+    Raises ConfigError: transformers cannot build it, or the weights do not fit.
+    """
     import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load
-    from transformers import CONFIG_MAPPING, MODEL_FOR_CTC_MAPPING
+    from transformers import CONFIG_MAPPING, MODEL_FOR_CTC_MAPPING, MODEL_MAPPING
     from transformers.utils import logging
 
     check_architecture(architecture, where=where)
@@ -175,15 +185,9 @@ def _built(architecture: dict[str, Any], data: bytes, where: str) -> torch.nn.Mo
     logging.set_verbosity_error()  # missing weights are reported below
     try:
         config = CONFIG_MAPPING[architecture["model_type"]].from_dict(architecture)
-        kind: Any = MODEL_FOR_CTC_MAPPING[type(config)]
-        own: dict[str, Any] = {
-            "config": config,
-            "state_dict": load(data),
-            "dtype": torch.float32,
-        }  # samples are float32
-        module, notes = kind.from_pretrained(None, output_loading_info=True, **own)
-    except SafetensorError as error:
-        raise StoreError(f"the weights cannot be read: {error}", where=where, remedy="copy them again") from None
+        kind: Any = (MODEL_FOR_CTC_MAPPING if head else MODEL_MAPPING)[type(config)]
+        own: dict[str, Any] = {"config": config, "state_dict": dict(weights), "dtype": torch.float32}
+        module, notes = kind.from_pretrained(None, output_loading_info=True, **own)  # samples are float32
     except Exception as error:  # transformers raises many classes for settings and shapes that do not fit
         what = f"transformers cannot build the model: {str(error).splitlines()[0] if str(error) else error!r}"
         raise ConfigError(what, where=where, remedy="take config.json and the weights from one checkpoint") from None

@@ -33,7 +33,7 @@ def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:
         raise ConfigError("model is empty", where="import-aligner", remedy="give the path of the model")
     kind = _kind(p)
     own: dict[str, Any] = {}
-    if kind in ("huggingface", "nemo", "espnet"):
+    if kind in ("huggingface", "nemo", "espnet", "speechbrain"):
         if p.tokens:
             raise ConfigError(f"{p.model} has its own tokens", where="tokens", remedy="leave tokens out")
         checkpoint = _checkpoint(p, kind)
@@ -129,10 +129,10 @@ def _checkpoint(p: ImportAlignerParams, kind: str) -> CtcCheckpoint:
     from megahour.models.espnet import read_espnet
     from megahour.models.huggingface import read_checkpoint
     from megahour.models.nemo import read_nemo
+    from megahour.models.speechbrain import read_speechbrain
 
-    if kind == "espnet":
-        return read_espnet(p.model)
-    return read_nemo(p.model) if kind == "nemo" else read_checkpoint(p.model, p.language)
+    readers = {"espnet": read_espnet, "nemo": read_nemo, "speechbrain": read_speechbrain}
+    return readers[kind](p.model) if kind in readers else read_checkpoint(p.model, p.language)
 
 
 def _with_checkpoint(p: ImportAlignerParams, values: Mapping[str, Any]) -> ImportAlignerParams:
@@ -190,7 +190,10 @@ def _kind(p: ImportAlignerParams) -> str:
     if name.endswith(".nemo"):
         return "nemo"
     from megahour.models.huggingface import is_checkpoint
+    from megahour.models.speechbrain import is_speechbrain
 
+    if is_speechbrain(p.model):  # whose repositories have a config.json, too
+        return "speechbrain"
     if is_checkpoint(p.model):
         return "huggingface"
     if is_espnet(p.model):
@@ -198,7 +201,8 @@ def _kind(p: ImportAlignerParams) -> str:
     fs, inner = file_system(p.model)
     if not fs.exists(inner):
         raise ConfigError("no such file or folder", where=p.model, remedy="check the path")
-    remedy = "format: onnx or torchscript; or a folder with config.json (Hugging Face) or meta.yaml (ESPnet)"
+    remedy = "format: onnx or torchscript; or a folder with config.json (Hugging Face), meta.yaml (ESPnet) "
+    remedy += "or hyperparams.yaml (SpeechBrain)"
     raise ConfigError("the file's name does not show its format", where=p.model, remedy=remedy)
 
 

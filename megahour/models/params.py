@@ -23,18 +23,20 @@ Precision = Annotated[
 class ImportAlignerParams(Params):
     """Import a CTC model as an aligner.
 
-    It may be ONNX or TorchScript with its tokens, a Hugging Face checkpoint, a .nemo file or a model of ESPnet2.
+    It may be ONNX or TorchScript with its tokens, a Hugging Face checkpoint, a .nemo file, or a model of ESPnet2 or
+    SpeechBrain.
     """
 
     model: str = ""
     """Path or URL of a .onnx or TorchScript file (.pt, .ts, .torchscript), of the folder of a Hugging Face checkpoint
     (config.json, model.safetensors, vocab.json), of a .nemo file of a FastConformer with CTC, or of a model of ESPnet2
-    (packed .zip, its folder, or the .pth beside config.yaml). The last three define all parameters below themselves."""
+    (packed .zip, its folder, or the .pth beside config.yaml) or SpeechBrain (the folder of hyperparams.yaml). All but
+    the first two define the parameters below themselves."""
     tokens: str = ""
     """Token list of the model: one token per line, or JSON (a list, or a map from token to number)."""
-    format: Literal["auto", "onnx", "torchscript", "huggingface", "nemo", "espnet"] = "auto"
+    format: Literal["auto", "onnx", "torchscript", "huggingface", "nemo", "espnet", "speechbrain"] = "auto"
     """Format of the model. auto: by the file's name. huggingface: a folder with a config.json. espnet: one with a
-    meta.yaml, a .zip, or a .pth beside its config.yaml."""
+    meta.yaml, a .zip, or a .pth beside its config.yaml. speechbrain: one with a hyperparams.yaml."""
     language: str = Field("", json_schema_extra=LATER)
     """With a checkpoint that has adapters for many languages (MMS): name of the adapter, such as deu."""
     blank: str = ""
@@ -87,7 +89,7 @@ class ImportAlignerParams(Params):
         files = []
         for path in filter(None, (self.model, self.tokens)):
             fs, inner = file_system(path)
-            packed = fs.exists(f"{inner.rstrip('/')}/meta.yaml")  # ESPnet's, with its files in folders
-            inside = sorted(fs.find(inner) if packed else fs.ls(inner, detail=False)) if fs.isdir(inner) else []
+            deep = any(fs.exists(f"{inner.rstrip('/')}/{name}") for name in ("meta.yaml", "hyperparams.yaml"))
+            inside = sorted(fs.find(inner) if deep else fs.ls(inner, detail=False)) if fs.isdir(inner) else []
             files += [fs.unstrip_protocol(file) for file in inside if fs.isfile(file)] if inside else [path]
         return {**super().identity(), "versions": [version_of(path) for path in files]}
