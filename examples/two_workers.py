@@ -8,6 +8,7 @@ from torch import nn
 
 from megahour import sync
 
+OPTIONS = {"gtc": {"threshold": 4.0, "capacity": 1.0}}  # the other trainers have defaults for all options
 parser = argparse.ArgumentParser()
 parser.add_argument("--trainer", default="dense", help="dense, gtc, bmuf, gossip, local_sgd, ddp …")
 parser.add_argument("--steps", type=int, default=200)
@@ -18,7 +19,7 @@ dist.init_process_group("gloo")
 torch.manual_seed(0)
 model = nn.Linear(8, 1)
 optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
-worker = sync.build(given.trainer, model, optimiser)
+worker = sync.build(given.trainer, model, optimiser, **OPTIONS.get(given.trainer, {}))
 
 truth = torch.arange(8.0)
 torch.manual_seed(1 + dist.get_rank())  # other data for each worker

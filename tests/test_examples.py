@@ -71,10 +71,10 @@ def test_lines_are_found_and_the_unspoken_one_is_not(printed: Callable[[str], li
     assert third.split()[3:5] == ["frames", "36"]
 
 
-@pytest.mark.parametrize("trainer", ["dense", pytest.param("bmuf", marks=pytest.mark.faults)])
+@pytest.mark.parametrize("trainer", ["dense", "gtc", pytest.param("bmuf", marks=pytest.mark.faults)])
 def test_two_workers_learn_the_same_model(trainer: str, tmp_path: Path) -> None:
     """bmuf: as the page says to start it."""
-    if trainer == "dense":
+    if trainer != "bmuf":
         printed = "".join(torchrun(example, 2, "two_workers.py", "--trainer", trainer))
     else:
         launch = ["-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", "2"]
