@@ -72,7 +72,7 @@ class RunSession:
     def _say_end(self) -> None:
         if not log.quiet():
             output_console().print(summary_table([_row(done) for done in self.done]))
-            for text in (*_texts(self.done), ""):
+            for text in (*tables_of(_outputs(self.done)), ""):
                 click.echo(text)
         ran = sum(done.seconds is not None for done in self.done)
         finished = len(self.done) - ran
@@ -105,19 +105,22 @@ def _row(done: Done) -> tuple[str, Any, float | None, float]:
     return done.step.name, done.manifest, done.seconds, sum(map(audio_seconds, output.each_receipt())) / wall_s
 
 
-def _files(done: Sequence[Done], suffix: str) -> Iterator[tuple[Artifact, int]]:
+def _outputs(done: Sequence[Done]) -> list[Artifact]:
+    return [Artifact(each.step.output) for each in done]
+
+
+def _files(outputs: Sequence[Artifact], suffix: str) -> Iterator[tuple[Artifact, int]]:
     """Artifacts and shards that have a file of this suffix."""
-    for each in done:
-        output = Artifact(each.step.output)
+    for output in outputs:
         for receipt in output.each_receipt():
             if suffix in receipt.files:
                 yield output, receipt.shard
 
 
-def _texts(done: Sequence[Done]) -> list[str]:
-    """The tables of the scoring steps."""
-    return [output.read_bytes(shard, ".md").decode() for output, shard in _files(done, ".md")]
+def tables_of(outputs: Sequence[Artifact]) -> list[str]:
+    """The tables that scoring stages have written."""
+    return [output.read_bytes(shard, ".md").decode() for output, shard in _files(outputs, ".md")]
 
 
 def _reports(done: Sequence[Done]) -> list[str]:
-    return [f"{output.url}/shards/{shard:05d}.html" for output, shard in _files(done, ".html")]
+    return [f"{output.url}/shards/{shard:05d}.html" for output, shard in _files(_outputs(done), ".html")]

@@ -107,6 +107,7 @@ class ReportCommand(click.Command):
 
 
 def _run(stage: Stage[Any], values: dict[str, Any], board: RunBoard | None) -> None:
+    from megahour.cli.session import tables_of
     from megahour.core.store import Artifact
     from megahour.recipes.run import difference, make_engine, models_of, resumable
     from megahour.runner.runner import run_stage
@@ -130,6 +131,8 @@ def _run(stage: Stage[Any], values: dict[str, Any], board: RunBoard | None) -> N
     with resumable(out, monitor.kept), make_engine(chosen) as engine:
         models = models_of(chosen)
         manifest = run_stage(stage, params, inputs, output, engine, models=models, **options)
+    for text in () if log.quiet() else tables_of([output]):
+        click.echo(text)
     summary = f"{out}: {count(manifest.shards, 'shard')}, {manifest.counts.kept:,} records kept"
     log.say_last(summary, facts={"path": out, "shards": manifest.shards, "kept": manifest.counts.kept})
     log.say_next(_next(stage, params, out, inputs, manifest.summary))
@@ -169,6 +172,8 @@ def _next(
         # Other inputs of this stage may not fit. References of `score` are those of the features that were decoded.
         if spec.role == role or not spec.optional or (following, spec.role) == ("score", "features"):
             words += [f"--{spec.role.replace('_', '-')}", known.get(spec.role, spec.role.upper())]
+    if following == "score" and (sets := getattr(params, "sets", None)) not in (None, ["test"]):
+        words += ["--sets", yaml_text(sets)]  # those that have hypotheses
     folder, slash, _ = out.rstrip("/").rpartition("/")  # shells complete folders with a slash
     yield STAGES[following][1].rstrip("."), shlex.join([*words, *options, "--out", f"{folder}{slash}{following}"])
 

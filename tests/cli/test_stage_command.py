@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import pyarrow as pa
 import pytest
 import yaml
 from click.testing import CliRunner
-from made_artifacts import utterances
+from made_artifacts import features_artifact, utterances, write_artifact
 from trainings import training_data
 
 from megahour.cli.command_table import COMMANDS
@@ -19,6 +20,7 @@ from megahour.cli.stage_command import _next, stage_command
 from megahour.core.config import parse
 from megahour.core.errors import ConfigError
 from megahour.core.receipts import Counts, Manifest
+from megahour.core.schemas import HYPOTHESES
 from megahour.core.store import Artifact
 from megahour.recipes.recipe import load_stage
 from megahour.recipes.stage_table import NEXT, NEXT_OF_CLIPS, STAGES
@@ -133,6 +135,27 @@ def test_the_next_stage_gets_the_inputs_that_it_needs() -> None:
     inputs = {"utterances": Artifact("work/utterances"), "selection": Artifact("work/selection")}
     (hint,) = _next(load_stage("features"), None, "work/features", inputs, {})
     assert hint[1] == "megahour train --features work/features --criterion ctc --out work/train"
+
+
+@pytest.mark.parametrize(("sets", "option"), [(["test"], ""), (["dev", "voice"], " --sets '[dev, voice]'")])
+def test_what_was_decoded_is_what_is_scored_next(sets: list[str], option: str) -> None:
+    decode, inputs = load_stage("decode"), {"features": Artifact("work/features"), "model": Artifact("work/model")}
+    (hint,) = _next(decode, decode.params(sets=sets), "work/heard", inputs, {})
+    assert hint[1] == f"megahour score --student work/heard --features work/features{option} --out work/score"
+
+
+def test_the_command_score_shows_the_error_rates(tmp_path: Path) -> None:
+    made = utterances(2, speakers=2)
+    features_artifact(tmp_path / "features", [("test", made)])
+    rows = [{"key": each["key"], "text": each["text"]} for each in made]
+    heard = pa.Table.from_pylist([{name: row.get(name) for name in HYPOTHESES.names} for row in rows], HYPOTHESES)
+    write_artifact(tmp_path / "heard", [({}, {".parquet": heard})], {})
+    words = ["--student", f"{tmp_path}/heard", "--features", f"{tmp_path}/features", "--out", f"{tmp_path}/score"]
+    done = CliRunner().invoke(stage_command("score"), [*words, "--workers", "1"], catch_exceptions=False)
+    assert "| condition | utterances | words | WER student % | 95 % interval |" in done.stdout
+    assert "| all | 2 | " in done.stdout
+    quiet = CliRunner().invoke(stage_command("score"), [*words, "--quiet"], catch_exceptions=False)
+    assert quiet.stdout.splitlines() == [f"{tmp_path}/score: 1 shard, 2 records kept"]
 
 
 @pytest.mark.parametrize(
