@@ -28,9 +28,9 @@ from megahour.models.encoders import Encoder, dropped_out, recurrent
 HEADS = ("transducer", "ctc", "attention")
 BLANK = 0
 SIMPLE_WEIGHT = 0.05
-"""Weight of the simple loss, which selects the region of the pruned loss. Kuang et al. use 0.5, which slowed a small
-encoder: on strings of digits after three passes, the held-out loss of all symbols was 0.57 with 0.5, 0.36 with 0.05 and
-0.32 with 0."""
+"""Weight of the simple loss, which selects the region of the pruned loss. Its gradient ends at the simple joiner: an
+encoder that learns from it, as in Kuang et al., needs more passes (docs/real-speech-digits.md). So the weight matters
+where gradients are clipped together, and to optimisers that do not scale them."""
 State = tuple[Tensor, ...]
 """A predictor's state of N hypotheses; the first axis of each tensor is N."""
 
@@ -295,7 +295,7 @@ class EndToEnd(nn.Module):
         given = (encoded, predicted, self.joiner.weight, self.joiner.bias)
         if not (self.prune and torch.is_grad_enabled()):
             return fused_transducer_loss(*given, *spelled, keys=keys)
-        adding = self.simple_encoder(encoded), self.simple_predictor(predicted)
+        adding = self.simple_encoder(encoded.detach()), self.simple_predictor(predicted.detach())
         if self.prunes:
             each, simple = pruned_transducer_loss(*given, *adding, *spelled, span=self.prune, keys=keys)
         else:

@@ -88,6 +88,18 @@ def test_a_pruned_transducer_trains_on_two_losses_and_is_held_out_on_the_whole_o
     assert all(bool(gradient.any()) for gradient in gradients)
 
 
+def test_encoder_and_predictor_do_not_learn_from_the_simple_joiner() -> None:
+    """With windows of all symbols they learn what they learn from the whole loss."""
+    whole, pruned = model(heads={"transducer": 1.0}), model(heads={"transducer": 1.0}, prune=1000)
+    pruned.load_state_dict({**pruned.state_dict(), **whole.state_dict()})
+    expected = torch.autograd.grad(whole(features(), LENGTHS, None, TARGETS).sum(), list(whole.parameters()))
+    for prunes in (False, True):
+        pruned.prunes = prunes
+        shared = [value for name, value in pruned.named_parameters() if not name.startswith("simple_")]
+        gradients = torch.autograd.grad(pruned(features(), LENGTHS, None, TARGETS).sum(), shared)
+        torch.testing.assert_close(gradients, expected)
+
+
 def test_the_transducers_loss_is_of_encoder_plus_predictor() -> None:
     module = model(heads={"transducer": 1.0})
     encoded, predicted = module.encode(features(), LENGTHS), module.predictor(TARGETS["tokens"])
