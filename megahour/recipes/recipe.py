@@ -16,6 +16,7 @@ from megahour.core.errors import ConfigError, nearest
 from megahour.core.expect import shown
 from megahour.core.kinds import check_roles, made_by, makers_of, taken_by
 from megahour.core.stage import Stage
+from megahour.core.store import RESOLVED
 from megahour.core.strict_yaml import kind_name
 from megahour.engine.spark_settings import settings_of, without_secrets
 from megahour.recipes.recipe_text import KEYS, read_recipe, section
@@ -96,15 +97,24 @@ def load_stage(name: str) -> Stage[Any]:
 
 
 def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
-    """Read a recipe, given by its path or as the name of a shipped one, and apply ``key=value`` overrides.
+    """Read a recipe, given by its path, as the name of a shipped one, or as the folder of a run, which has the recipe
+    that it ran, and apply ``key=value`` overrides.
 
     Raises
     ------
     ConfigError: unreadable YAML, duplicate or unknown keys (with the nearest name), values of the wrong type, unknown
-        inputs or inputs of the wrong kind, parameters that need other inputs, or steps that form a cycle.
+        inputs or inputs of the wrong kind, parameters that need other inputs, steps that form a cycle, or the folder of
+        a run that was moved or is looked at from another folder than it ran in.
     """
     path = find_recipe(path)
-    return resolve(read_recipe(path, overrides), name=path.stem, where=str(path))
+    if path.name != RESOLVED:
+        return resolve(read_recipe(path, overrides), name=path.stem, where=str(path))
+    folder = path.resolve().parent
+    loaded = resolve(read_recipe(path, overrides), name=folder.name, where=str(path))
+    if Path(loaded.run).resolve() != folder:
+        remedy = "work in the folder where it ran, or give the recipe itself"
+        raise ConfigError(f"the run was in {loaded.run}, and not here", where=str(path), remedy=remedy)
+    return loaded
 
 
 def resolve(data: dict[str, Any], *, name: str, where: str) -> Recipe:

@@ -24,7 +24,8 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     variable of an unknown name.
     """
     where = str(path)
-    data = read_mapping(path, "recipe", "give the path of a YAML file with `steps`, or a name from `megahour recipes`")
+    remedy = "give the path of a YAML file with `steps` or of a run, or a name from `megahour recipes`"
+    data = read_mapping(path, "recipe", remedy)
     check_names(data, "the recipe", where)
     for key in data:
         if key not in KEYS:

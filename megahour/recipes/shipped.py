@@ -7,6 +7,7 @@ from pathlib import Path
 
 import megahour
 from megahour.core.errors import ConfigError, nearest
+from megahour.core.store import RESOLVED
 
 FOLDER = Path(megahour.__file__).parent / "recipes"
 
@@ -17,13 +18,16 @@ def names() -> list[str]:
 
 
 def find_recipe(text: str | Path) -> Path:
-    """The file of a recipe given as a path or by name: an existing file, else `demo` or `recipes/demo.yaml`.
+    """The file of a recipe given as a path or by name: an existing file or a run's folder, else `demo` or
+    `recipes/demo.yaml`.
 
     Raises ConfigError for a name without a file, with the nearest known one.
     """
     path = Path(text)
     if path.is_file():
         return path
+    if (path / RESOLVED).is_file():
+        return path / RESOLVED
     if str(path.parent) in (".", "recipes") and path.suffix in ("", ".yaml") and path.stem in names():
         return FOLDER / f"{path.stem}.yaml"
     if str(path) == path.stem and not path.exists():

@@ -66,6 +66,18 @@ def test_a_finished_run_has_counts_bytes_and_seconds(tmp_path: Path) -> None:
     assert abs(again["seconds_to_run"] - numbers["seconds"] - grouped["seconds"]) < 1e-6
 
 
+def test_a_runs_folder_stands_for_the_recipe_that_it_ran(tmp_path: Path) -> None:
+    """With the overrides of that run. Elsewhere it would be another run, so that a moved one is refused."""
+    megahour("run", str(write_recipe(tmp_path)), "numbers.bad_every=10", "numbers.max_bad=0.2")
+    overview = shown("status", str(tmp_path / "run"))
+    assert [step["state"] for step in overview["steps"]] == ["done", "done"]
+    assert (overview["recipe"], overview["run"]) == ("run", str(tmp_path / "run"))
+    assert "2/2 grouped: up to date" in megahour("run", str(tmp_path / "run"))
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert f"the run was in {tmp_path}/run, and not here" in megahour("run", str(tmp_path / "moved"), code=1)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_step_that_was_stopped_says_how_much_is_left(tmp_path: Path) -> None:
     recipe = str(write_recipe(tmp_path))
     megahour("run", recipe)
