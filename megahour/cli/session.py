@@ -67,7 +67,7 @@ class RunSession:
     def _kept(self) -> str:
         text, at = f"{len(self.done)} of {count(len(self.plans), 'step')}", self._at
         at_work = at is not None and len(self.done) < len(self.plans) and at.total
-        return f"{text}, {at.done:,} of {count(at.total, 'shard')} of {at.step}" if at and at_work else text
+        return f"{text}, {at.kept()} of {at.step}" if at and at_work else text
 
     def _say_end(self) -> None:
         if not log.quiet():

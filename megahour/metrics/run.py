@@ -219,6 +219,7 @@ class MeteredMonitor(TerminalMonitor):
         self._board, self._key = board, step
 
     def begins(self, stage: str, job: Job, engine: Engine) -> None:
+        super().begins(stage, job, engine)
         self._key = self.step or stage
         self._board.begins(self._key, job, stage, engine)
 

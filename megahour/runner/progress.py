@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from megahour.core.receipts import Counts, Manifest, Receipt
@@ -11,10 +12,14 @@ from megahour.runner.console import count, duration
 from megahour.runner.log import bars, say
 from megahour.runner.monitor import Monitor
 from megahour.runner.pace import Pace, run_left
+from megahour.runner.scratch import has_checkpoints
 
 if TYPE_CHECKING:
     from rich.progress import Progress
     from rich.table import Table
+
+    from megahour.engine.base import Engine
+    from megahour.runner.job import Job
 
 LINE_EVERY_S = 15.0  # between plain lines, which a log file also gets beside a bar
 
@@ -46,6 +51,10 @@ class TerminalMonitor(Monitor):
         self._spoke = time.monotonic()
         self._counting = ""  # the unit in which a long task reports progress; "": shards
         self._note = self._more = ""
+        self._work = ""
+
+    def begins(self, stage: str, job: Job, engine: Engine) -> None:
+        self._work = job.work
 
     @property
     def title(self) -> str:
@@ -168,7 +177,8 @@ class TerminalMonitor(Monitor):
 
     def kept(self) -> str:
         """How much of an interrupted step is finished."""
-        return f"{self.done:,} of {count(self.total, 'shard')}"
+        checkpoints = " and checkpoints" if self._work and has_checkpoints(Path(self._work)) else ""
+        return f"{self.done:,} of {count(self.total, 'shard')}{checkpoints}"
 
     def stopped(self) -> None:
         if self._bar is not None:

@@ -85,9 +85,14 @@ def _unfinished(output: Artifact, work: Path) -> str:
         lost.append(f"{shards} finished shard{'s are' if shards > 1 else ' is'} removed")
     if output.fs.exists(output.path(f"{SCRATCH}/checkpoints")):
         lost.append("its checkpoints are removed")
-    if (work / "checkpoints").is_dir():
+    if has_checkpoints(work):
         lost.append(f"its checkpoints stay in {work}; with the earlier parameters it goes on from them")
     return "; ".join(lost)
+
+
+def has_checkpoints(work: Path) -> bool:
+    """Whether a job's scratch directory holds whole checkpoints of a training."""
+    return any(work.glob("checkpoints/*/checkpoint.json"))
 
 
 def claimed_by(output: Artifact) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from megahour.core.receipts import Counts, Manifest, Receipt
+from megahour.engine.local import LocalEngine
 from megahour.runner import log, progress
+from megahour.runner.job import Job
 from megahour.runner.progress import StepPlace, TerminalMonitor, closing_line, summary_table
 
 Shown = pytest.CaptureFixture[str]
@@ -152,6 +155,19 @@ def test_shards_after_rounds_are_shown_with_their_own_pace(clock: Clock, capsys:
         "units: 3/10 shards, 40 s, ETA 2 min 20 s, 1.50 h, 90× real time",
         "units: 4/10 shards, 1 min 00 s, ETA 2 min 00 s, 2.00 h, 90× real time",
     ]
+
+
+def test_checkpoints_of_a_stopped_training_are_among_what_is_kept(tmp_path: Path) -> None:
+    """It said "0 of 1 shard", as if all was lost."""
+    monitor = TerminalMonitor("student")
+    with LocalEngine(workers=1) as engine:
+        monitor.begins("train", Job("toy_stages:Count", {}, {}, str(tmp_path / "out"), "f", str(tmp_path)), engine)
+    monitor.started("train", 1, 0)
+    assert monitor.kept() == "0 of 1 shard"
+    (tmp_path / "checkpoints" / "7").mkdir(parents=True)
+    assert monitor.kept() == "0 of 1 shard", "it is not whole"
+    (tmp_path / "checkpoints" / "7" / "checkpoint.json").touch()
+    assert monitor.kept() == "0 of 1 shard and checkpoints"
 
 
 @pytest.mark.parametrize(

@@ -73,19 +73,24 @@ def test_other_parameters_replace_the_whole_artifact(tmp_path: Path, engine: Loc
     assert verify(out) == []
 
 
+def checkpoint(work: Path) -> None:
+    (work / "checkpoints" / "7").mkdir(parents=True)
+    (work / "checkpoints" / "7" / "checkpoint.json").touch()
+
+
 def test_what_a_stopped_run_finished_is_not_removed_without_a_word(
     tmp_path: Path, engine: LocalEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     out, work = Artifact(tmp_path / "numbers"), tmp_path / "work"
     run_stage(Count(), CountParams(shards=4), {}, out, engine, work=work)
     (tmp_path / "numbers" / "manifest.json").unlink()  # as if the run had been stopped
-    (work / claimed_by(out) / "checkpoints").mkdir(parents=True)
+    checkpoint(work / claimed_by(out))
     stopped = Artifact(out.url)
     run_stage(Count(), CountParams(shards=4), {}, stopped, engine, work=work)
     assert not caplog.records, "the same job goes on"
     (tmp_path / "numbers" / "manifest.json").unlink()
     checkpoints = work / claimed_by(out)
-    (checkpoints / "checkpoints").mkdir(parents=True)
+    checkpoint(checkpoints)
     run_stage(Count(), CountParams(shards=2), {}, Artifact(out.url), engine, work=work)
     (warning,) = (record.getMessage() for record in caplog.records)
     assert "begun with other parameters, inputs or versions: 4 finished shards are removed" in warning
