@@ -16,6 +16,7 @@ import numpy as np
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
+from megahour.models.nemo_striding import STRIDING, with_striding
 from megahour.models.token_list import by_number
 
 if TYPE_CHECKING:
@@ -186,14 +187,16 @@ def built(
     try:
         config = CONFIG_MAPPING[architecture["model_type"]].from_dict(architecture)
         kind: Any = (MODEL_FOR_CTC_MAPPING if head else MODEL_MAPPING)[type(config)]
-        own: dict[str, Any] = {"config": config, "state_dict": dict(weights), "dtype": torch.float32}
-        module, notes = kind.from_pretrained(None, output_loading_info=True, **own)  # samples are float32
+        kind = with_striding(kind) if STRIDING.items() <= architecture.items() else kind
+        own: dict[str, Any] = {"config": config, "state_dict": dict(weights), "dtype": torch.float32}  # as samples are
+        own |= {"output_loading_info": True, "ignore_mismatched_sizes": True}  # they are named below
+        module, notes = kind.from_pretrained(None, **own)
     except Exception as error:  # transformers raises many classes for settings and shapes that do not fit
         what = f"transformers cannot build the model: {str(error).splitlines()[0] if str(error) else error!r}"
         raise ConfigError(what, where=where, remedy="take config.json and the weights from one checkpoint") from None
-    missing = sorted(name for name in notes["missing_keys"] if not name.endswith(OPTIONAL_WEIGHTS))
-    if missing or notes["mismatched_keys"]:
-        names = ", ".join(map(str, [*missing, *notes["mismatched_keys"]][:3]))
+    missing = {name for name in notes["missing_keys"] if not name.endswith(OPTIONAL_WEIGHTS)}
+    if unlike := sorted(missing | {name for name, *_ in notes["mismatched_keys"]}):
+        names = ", ".join(unlike[:3])
         remedy = "use a checkpoint that was fine-tuned with CTC, with all its files"
         raise ConfigError(f"weights are missing or have other shapes: {names}", where=where, remedy=remedy)
     _check_layers(notes["unexpected_keys"], module, where)

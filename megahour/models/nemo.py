@@ -1,4 +1,6 @@
-"""Reads NeMo's `.nemo` files of FastConformers with CTC as checkpoints of transformers' Parakeet, the same network.
+"""Reads NeMo's `.nemo` files of Conformers with CTC as checkpoints of transformers' Parakeet.
+
+FastConformers are the same network, and older Conformers are but for their subsampling (`nemo_striding`).
 
 A `.nemo` file is a tar of `model_config.yaml` and `model_weights.ckpt`. torch's restricted unpickler (`weights_only`)
 reads the weights; it makes tensors and runs no code. NeMo is not needed.
@@ -17,6 +19,7 @@ import yaml
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
 from megahour.models.huggingface import MAX_JSON_BYTES, MAX_WEIGHT_BYTES, CtcCheckpoint
+from megahour.models.nemo_striding import STRIDING
 from megahour.models.torch_file import read_tensors
 
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
@@ -54,7 +57,7 @@ ENCODER: dict[str, tuple[str, Any]] = {
 """Keys of the encoder's configuration in NeMo; in ParakeetEncoderConfig; NeMo's default, None if it has none."""
 ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
     "encoder": {
-        "subsampling": ("dw_striding",),
+        "subsampling": ("striding", "dw_striding"),
         "self_attention_model": ("rel_pos",),
         "conv_norm_type": ("batch_norm",),
         "att_context_size": (None, [-1, -1]),
@@ -79,9 +82,7 @@ ONLY: dict[str, dict[str, tuple[Any, ...]]] = {
         "mel_norm": ("slaney",),
     },
 }
-"""Supported values; others would be another network. The first is what the import computes."""
-ABSENT = {"subsampling": "striding"}
-"""NeMo's defaults that are not supported."""
+"""Supported values, NeMo's default first. Others would be another network."""
 CLASSES = {"preprocessor": "AudioToMelSpectrogramPreprocessor", "encoder": "ConformerEncoder"}
 
 
@@ -90,7 +91,7 @@ def read_nemo(url: str) -> CtcCheckpoint:
 
     Raises
     ------
-    ConfigError: the model is not a FastConformer with CTC. StoreError: the file is damaged.
+    ConfigError: the model is not a Conformer with CTC, or of another form. StoreError: the file is damaged.
     """
     members = _members(url)
     try:
@@ -152,9 +153,10 @@ def _check(config: Mapping[str, Any], url: str) -> None:
         if part == "preprocessor":
             settings = {**settings, "highfreq": (*settings["highfreq"], _half(given.get("sample_rate")))}
         for name, allowed in settings.items():
-            value = given.get(name, ABSENT.get(name, allowed[0]))
+            value = given.get(name, allowed[0])
             if value not in allowed:
-                what = f"{part}.{name} is {str(value)[:60]!r}, not {allowed[0]!r}: not an offline FastConformer"
+                those = " or ".join(map(repr, allowed))
+                what = f"{part}.{name} is {str(value)[:60]!r}, not {those}: not an offline Conformer of the usual form"
                 raise ConfigError(what, where=url, remedy=remedy)
 
 
@@ -171,7 +173,8 @@ def _architecture(encoder: Mapping[str, Any], outputs: int) -> dict[str, Any]:
     config["intermediate_size"] = int(encoder["d_model"]) * int(encoder.get("ff_expansion_factor", 4))
     config["attention_bias"] = config["convolution_bias"] = bool(encoder.get("use_bias", True))
     kind = {"model_type": "parakeet_ctc", "vocab_size": outputs, "pad_token_id": outputs - 1}
-    return {**kind, "encoder_config": config}
+    older = STRIDING if encoder.get("subsampling", "striding") == "striding" else {}
+    return {**kind, **older, "encoder_config": config}
 
 
 def _extractor(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,7 +206,7 @@ def _weights(data: bytes, url: str, *, hybrid: bool) -> bytes:
         tensors = {name.removeprefix("ctc_"): each for name, each in tensors.items() if not name.startswith(TRANSDUCER)}
     kept = {_renamed(name): each for name, each in tensors.items() if not name.startswith(UNUSED)}
     if more := sorted(name for name in kept if not USED.match(name)):
-        what = f"it has weights of other parts than a FastConformer and its CTC head: {', '.join(more[:3])}"
+        what = f"it has weights of other parts than a Conformer and its CTC head: {', '.join(more[:3])}"
         raise ConfigError(what, where=url, remedy="export the model to ONNX, and import that with its tokens")
     return save(kept, {"format": "pt"})
 

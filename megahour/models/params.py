@@ -29,7 +29,7 @@ class ImportAlignerParams(Params):
 
     model: str = ""
     """Path or URL of a .onnx or TorchScript file (.pt, .ts, .torchscript), of the folder of a Hugging Face checkpoint
-    (config.json, model.safetensors, vocab.json), of a .nemo file of a FastConformer with CTC, or of a model of ESPnet2
+    (config.json, model.safetensors, vocab.json), of a .nemo file of a Conformer with CTC, or of a model of ESPnet2
     (packed .zip, its folder, or the .pth beside config.yaml) or SpeechBrain (the folder of hyperparams.yaml). All but
     the first two define the parameters below themselves."""
     tokens: str = ""

@@ -19,7 +19,9 @@ from imported_aligners import heard, imported
 from imported_later import ImportedLater
 
 from megahour.core.errors import MegahourError
+from megahour.models.foreign import ForeignModel
 from megahour.models.nemo import NAMES
+from megahour.models.nemo_striding import with_striding
 
 transformers: Any = ImportedLater("transformers")  # which loads each class when it is first used, in seconds
 SMALL: dict[str, Any] = {
@@ -36,30 +38,43 @@ def noise(seconds: float = 1.5) -> np.ndarray:
     return np.random.default_rng(5).normal(0.02, 0.1, int(seconds * RATE_HZ)).astype(np.float32)
 
 
-def parakeet(**encoder: Any) -> Any:
+def parakeet(*, older: bool = False, **encoder: Any) -> Any:
     config = transformers.ParakeetCTCConfig(vocab_size=6, pad_token_id=5, encoder_config={**SMALL, **encoder})
-    return transformers.ParakeetForCTC(config).eval()
+    kind = transformers.ParakeetForCTC
+    return (with_striding(kind) if older else kind)(config).eval()
 
 
+OLDER = {"subsampling_factor": 4, "conv_kernel_size": 31}
 BY_NEMO = {
-    16_000: {
+    ("dw_striding", 16_000): {
         0: [-0.7732, -6.1666, -4.8740, -0.7465, -3.0929, -4.6719],
         9: [-0.5476, -4.6858, -6.0596, -1.0926, -2.6695, -5.2138],
         31: [-0.4295, -7.0899, -3.7479, -1.3405, -3.8134, -3.1952],
     },
-    8_000: {
+    ("dw_striding", 8_000): {
         0: [-0.6807, -6.5143, -4.3980, -0.8414, -3.4970, -3.9869],
         9: [-0.9880, -6.2961, -5.0990, -0.5424, -3.7514, -4.2075],
         31: [-0.5019, -3.8949, -5.6217, -1.3033, -2.5208, -3.9818],
+    },
+    ("striding", 16_000): {
+        0: [-0.8244, -4.4108, -2.6897, -1.0798, -2.2528, -3.3049],
+        9: [-0.8842, -5.1882, -1.9642, -1.4988, -2.3182, -2.1266],
+        31: [-1.1010, -5.2436, -2.5208, -0.8430, -2.2052, -3.1907],
+    },
+    ("striding", 8_000): {
+        0: [-0.8151, -4.3741, -2.7477, -1.0531, -2.2016, -3.8520],
+        9: [-0.7307, -5.0173, -2.2271, -1.9864, -2.0412, -1.9882],
+        31: [-0.6949, -5.7702, -2.6808, -1.1801, -2.8327, -2.7624],
     },
 }
 """Some frames of log posteriors of NeMo 3.0.0 (EncDecCTCModel, read back from its own file), the blank last."""
 
 
-@pytest.mark.parametrize("rate_hz", list(BY_NEMO))
+@pytest.mark.parametrize(("subsampling", "rate_hz"), list(BY_NEMO))
 @pytest.mark.parametrize("hybrid", [False, True])
-def test_the_posteriors_are_those_of_nemo(tmp_path: Path, rate_hz: int, hybrid: bool) -> None:
-    whole = parakeet(num_mel_bins=16)
+def test_the_posteriors_are_those_of_nemo(tmp_path: Path, subsampling: str, rate_hz: int, hybrid: bool) -> None:
+    older = OLDER if subsampling == "striding" else {}
+    whole = parakeet(num_mel_bins=16, older=bool(older), **older)
     ours = {name: value for name, value in whole.state_dict().items() if value.is_floating_point()}
     names = {theirs_of(name): name for name in ours}
     made = filled({name: ours[own].shape for name, own in names.items()})
@@ -70,11 +85,22 @@ def test_the_posteriors_are_those_of_nemo(tmp_path: Path, rate_hz: int, hybrid: 
         weights |= {"decoder.prediction.embed.weight": torch.zeros(6, 4), "joint.pred.weight": torch.zeros(4, 4)}
     more = {"aux_ctc": {"decoder": {"vocabulary": ["▁a", *"bcde"]}}, "decoder": {}} if hybrid else {}
     source = SimpleNamespace(state_dict=lambda: weights)
-    model = imported(tmp_path / "model", model=nemo(tmp_path / "a.nemo", source, ["▁a", *"bcde"], mels, more))
-    got = heard(model, sound(int(2.56 * rate_hz)))
+    file = nemo(tmp_path / "a.nemo", source, ["▁a", *"bcde"], mels, more, subsampling=subsampling, **older)
+    got = heard(imported(tmp_path / "model", model=file), sound(int((1.28 if older else 2.56) * rate_hz)))
     assert got.shape == (32, 6)
-    for frame, due in BY_NEMO[rate_hz].items():
+    for frame, due in BY_NEMO[subsampling, rate_hz].items():
         np.testing.assert_allclose(got[frame], [due[5], *due[:5]], atol=2e-4)
+
+
+@pytest.mark.parametrize(("samples", "due"), [(1999, 3), (4001, 7), (12_345, 20), (20_160, 32)])
+def test_an_older_conformer_has_as_many_frames_as_in_nemo(tmp_path: Path, samples: int, due: int) -> None:
+    """What NeMo 3.0.0 gave, also where samples do not fill the last frame."""
+    file = nemo(tmp_path / "a.nemo", parakeet(older=True, **OLDER), ["▁a", *"bcde"], subsampling="striding", **OLDER)
+    model = imported(tmp_path / "model", model=file)
+    about = json.loads(model.read_bytes(0, ".model.json"))
+    assert about["audio"]["frame_shift_samples"] == 640
+    run = ForeignModel(about, model.read_bytes(0, ".safetensors")).run
+    assert len(run(noise(2)[None, :samples])) == due
 
 
 def theirs_of(name: str) -> str:
@@ -91,7 +117,9 @@ def theirs_of(name: str) -> str:
         ({"log_zero_guard_type": "clamp"}, {}, "log_zero_guard_type"),
         ({"_target_": "nemo.collections.asr.modules.AudioToMFCCPreprocessor"}, {}, "preprocessor is AudioToMFCC"),
         ({}, {"conv_context_size": "causal"}, "conv_context_size is 'causal'"),
-        ({}, {"subsampling": "striding"}, "subsampling is 'striding'"),
+        ({}, {"subsampling": "vggnet"}, "subsampling is 'vggnet', not 'striding' or 'dw_striding'"),
+        ({}, {"_target_": "nemo.collections.asr.modules.ConvASREncoder"}, "encoder is ConvASREncoder, not Conformer"),
+        ({}, {"subsampling": "striding"}, r"other shapes: encoder\.subsampling\.layers\.2\.weight"),  # of dw_striding
     ],
 )
 def test_settings_of_other_networks_are_refused(tmp_path: Path, mels: Any, encoder: Any, says: str) -> None:
@@ -154,7 +182,7 @@ def test_a_nemo_file_is_the_same_network(tmp_path: Path) -> None:
         due = whole(**given).logits[0].log_softmax(-1).numpy()
     np.testing.assert_allclose(heard(model, samples), due[:24, about["order"]], atol=1e-4)  # the 25th is padding
     streaming = nemo(tmp_path / "b.nemo", whole, ["▁a", *"bcde"], att_context_size=[70, 13])
-    with pytest.raises(MegahourError, match=r"att_context_size is '\[70, 13\]'.*not an offline FastConformer"):
+    with pytest.raises(MegahourError, match=r"att_context_size is '\[70, 13\]'.*not an offline Conformer"):
         imported(tmp_path / "none", model=streaming)
 
 
