@@ -230,6 +230,9 @@ def test_a_loss_that_is_not_a_number_names_the_step_of_the_curves_and_meters(tmp
     with pytest.raises(StageError, match="loss nan") as caught:
         run(tmp_path, inputs, epochs=0, whole_epochs=3, accumulate=5, held_out=0.0)
     named = int(re.search(r"at step (\d+),", str(caught.value))[1])
+    deadline = time.monotonic() + 60
+    while "training ended" not in caplog.text and time.monotonic() < deadline:
+        time.sleep(0.01)  # another thread gives the alarm
     ended = [int(after) for after in re.findall(r"training ended after step (\d+)", caplog.text)]
     assert ended == [named - 1]
     assert named > 1
