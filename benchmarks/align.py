@@ -36,7 +36,7 @@ from megahour.align.anchors import Anchoring
 from megahour.align.confidence import Costs, align_document
 from megahour.align.ctc import U8_NATS
 from megahour.align.document import Document, spell
-from megahour.models.foreign import quantised
+from megahour.foreign.model import quantised
 
 UNITS = ["<blank>", " ", *"abcdefghijklmnopqrstuvwxyz'"]
 LETTERS = "etaoinshrdlucmfwypvbgk"

@@ -25,10 +25,10 @@ from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.export_stage import Export
 from megahour.corpus.interchange.params import ExportParams
 from megahour.corpus.media.audio import encode_flac
-from megahour.decode.import_stage import ImportHypotheses
-from megahour.decode.params import ImportHypothesesParams
 from megahour.features.params import FeaturesParams
 from megahour.features.stage import Features
+from megahour.foreign.hypotheses_stage import ImportHypotheses
+from megahour.foreign.params import ImportHypothesesParams
 from megahour.report.params import ReportParams
 from megahour.report.stage import Report
 from megahour.runner.runner import run_stage

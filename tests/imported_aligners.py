@@ -12,9 +12,9 @@ from tones import write
 from megahour.core.config import parse
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
-from megahour.models.import_stage import ImportAligner
+from megahour.foreign.aligner_stage import ImportAligner
+from megahour.foreign.params import ImportAlignerParams
 from megahour.models.inference import load
-from megahour.models.params import ImportAlignerParams
 
 
 def imported(folder: Path, **values: Any) -> Artifact:

@@ -33,7 +33,7 @@ FOLDERS = {
     "": "cli core engine lattices lm metrics recipes runner score serve",
     "audio": "align corpus cut features report select",
     "generate": "corpus",
-    "train": "batches clock learn losses models monitor parallel sync teach train units",
+    "train": "batches clock foreign learn losses models monitor parallel sync teach train units",
     "decode": "decode",
     "transcribe": "listen transcribe",
     "export": "export",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from megahour.core.config import LATER, Params
 from megahour.models.params import BatchFrames, Precision
@@ -123,82 +123,3 @@ class LatticesParams(Params):
     """Drop arcs that score this many nats below the best path. 0 keeps all."""
     nbest: int = Field(0, ge=0, le=1000)
     """Texts per utterance in `.nbest.jsonl`. 0 writes none."""
-
-
-class ExportLatticesParams(Params):
-    """Export lattices to Kaldi archives or HTK's SLF."""
-
-    formats: list[Literal["kaldi", "kaldi-text", "lattice4", "slf"]] = Field(["kaldi"], min_length=1)
-    """kaldi: compact lattices, binary. kaldi-text: the same as text. lattice4: plain lattices, for readers of OpenFst
-    files. slf: a tar with one file per utterance."""
-
-
-class ImportLatticesParams(Params):
-    """Import lattices of other recognisers.
-
-    Kaldi archives and HTK's SLF can be rescored, and scored beside our own.
-    """
-
-    source: list[str] = Field(min_length=1)
-    """Files, globs or URLs of archives, or of SLF files or tars of them, also compressed (.gz)."""
-    format: Literal["kaldi", "slf"] = "kaldi"
-    """kaldi: compact lattices, binary or text. slf: HTK's format."""
-    words: str = ""
-    """With format kaldi: its words.txt."""
-    sets: list[str] = Field(["test"])
-    """Sets of the features whose utterances are imported."""
-    model_name: str = "recogniser"
-    """Name of the recogniser in the hypotheses."""
-    acoustic_scale: float = Field(1.0, gt=0)
-    """Acoustic scale for which the lattices were made, `acscale` in SLF."""
-    frame_s: float = Field(0.01, gt=0)
-    """Length of a frame, in seconds: 0.03 if the recogniser computes every third 10 ms frame."""
-
-    @model_validator(mode="after")
-    def _words_fit(self) -> ImportLatticesParams:
-        if (self.format == "kaldi") != bool(self.words):
-            raise ValueError(
-                f"{self.format} {'needs' if self.format == 'kaldi' else 'has no use for'} words = WORDS.TXT"
-            )
-        return self
-
-    def identity(self) -> dict[str, Any]:
-        """Other contents are another job; other places are not."""
-        from megahour.units.texts import files_digest
-
-        files = {"source": files_digest(self.source), "words": files_digest([self.words]) if self.words else ""}
-        return {**super().identity(), **files}
-
-
-class NamesParams(Params):
-    """Find the utterances whose names match imported records, laid out for the stages that import."""
-
-    sets: list[str] = Field([])
-    """Sets of the features whose utterances are matched by name."""
-    recordings: bool = Field(False, json_schema_extra=LATER)
-    """Records may name recordings, too: also find what else a name may mean, and send records without a name to the
-    first shard of the sets."""
-
-
-class ImportHypothesesParams(Params):
-    """Import the texts of any recogniser from JSON.
-
-    They can be scored beside our own, and make pseudo-labels.
-    """
-
-    source: list[str] = Field(min_length=1)
-    """Files, globs or URLs: one JSON object per line (NeMo manifests with pred_text and others), or one file per
-    utterance with its name (Whisper, Vosk, the JSON of `transcribe` and others), also compressed (.gz)."""
-    sets: list[str] = Field(["unlabelled"])
-    """Sets of the features whose utterances are imported."""
-    model_name: str = "recogniser"
-    """Name of the recogniser in the hypotheses."""
-    language: str = "en"
-    """Language for text normalisation: numbers and signs become spoken words, as in transcripts. Empty: texts stay as
-    they are."""
-
-    def identity(self) -> dict[str, Any]:
-        """Other contents are another job; other places are not."""
-        from megahour.units.texts import files_digest
-
-        return {**super().identity(), "source": files_digest(self.source)}

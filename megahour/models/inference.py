@@ -15,11 +15,11 @@ from torch import nn
 
 from megahour.core.errors import ConfigError, MegahourError, StoreError
 from megahour.core.store import Artifact
+from megahour.foreign.model import COST_STEPS, SUFFIX, ForeignModel
 from megahour.models.build import shapes, skeleton
 from megahour.models.configuration import DAMAGED, MAX_CONFIG_BYTES, RECOGNISED, parse_config, read_config, tag_number
 from megahour.models.conformer import AttentionContext, Conformer
 from megahour.models.end_to_end import EndToEnd
-from megahour.models.foreign import COST_STEPS, SUFFIX, ForeignModel
 from megahour.models.precision import autocast
 
 if TYPE_CHECKING:

@@ -1,12 +1,12 @@
-"""Parameters of stage `import-aligner`, and of inference with a model."""
+"""Parameters of inference with a model."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from megahour.core.config import LATER, Params
+from megahour.core.config import LATER
 
 BatchFrames = Annotated[
     int, Field(ge=1, description="Average batch size for inference, in stacked frames. Halve it when memory runs out.")
@@ -18,78 +18,3 @@ Precision = Annotated[
         json_schema_extra=LATER,
     ),
 ]
-
-
-class ImportAlignerParams(Params):
-    """Import a CTC model as an aligner.
-
-    It may be ONNX or TorchScript with its tokens, a Hugging Face checkpoint, a .nemo file, or a model of ESPnet2 or
-    SpeechBrain.
-    """
-
-    model: str = ""
-    """Path or URL of a .onnx or TorchScript file (.pt, .ts, .torchscript), of the folder of a Hugging Face checkpoint
-    (config.json, model.safetensors, vocab.json), of a .nemo file of a Conformer with CTC, or of a model of ESPnet2
-    (packed .zip, its folder, or the .pth beside config.yaml) or SpeechBrain (the folder of hyperparams.yaml). All but
-    the first two define the parameters below themselves."""
-    tokens: str = ""
-    """Token list of the model: one token per line, or JSON (a list, or a map from token to number)."""
-    format: Literal["auto", "onnx", "torchscript", "huggingface", "nemo", "espnet", "speechbrain"] = "auto"
-    """Format of the model. auto: by the file's name. huggingface: a folder with a config.json. espnet: one with a
-    meta.yaml, a .zip, or a .pth beside its config.yaml. speechbrain: one with a hyperparams.yaml."""
-    language: str = Field("", json_schema_extra=LATER)
-    """With a checkpoint that has adapters for many languages (MMS): name of the adapter, such as deu."""
-    blank: str = ""
-    """The blank token. Empty: the first of `<blank>`, `<blk>`, `<pad>`, `[PAD]` and `<eps>` that exists."""
-    separator: str = ""
-    """The token between words. Empty: | or a space, if there is one."""
-    case: Literal["auto", "lower", "upper"] = "auto"
-    """upper: compare the model's letters with the text in lower case. lower: compare them unchanged. auto: decide by
-    the tokens."""
-    input: Literal["waveform", "log-mel"] = "waveform"
-    """Input of the model. An ONNX graph whose input has three axes is taken as log-mel."""
-    rate_hz: int = Field(16_000, ge=4000, le=192_000)
-    """Sampling rate of the audio that the model takes, in Hz."""
-    frame_shift_samples: int = Field(320, ge=1)
-    """Samples (at `rate_hz`) between output frames. If left out, it is measured on noise."""
-    scale: Literal["unit", "int16"] = "unit"
-    """Range of the samples. unit: -1 … 1. int16: -32768 … 32767."""
-    normalise: bool = False
-    """Normalise each window to mean 0 and variance 1, over its samples or over each mel."""
-    mels: int = Field(80, ge=8, le=256)
-    """Number of mel filters of log-mel input, with 25 ms windows every 10 ms."""
-    low_hz: float = Field(20.0, ge=0)
-    """Lower edge of the lowest mel filter, in Hz."""
-    high_hz: float = 0.0
-    """Upper edge of the highest mel filter, in Hz. 0 or less is relative to the Nyquist frequency."""
-    layout: Literal["frames-first", "mels-first"] = "frames-first"
-    """Order of the axes of log-mel input."""
-    input_name: str = ""
-    """ONNX input for audio or features. Empty: the first."""
-    length_name: str = ""
-    """ONNX input for the length. With TorchScript, any name passes the length as second argument."""
-    output_name: str = ""
-    """ONNX output with the posteriors. Empty: the first."""
-    output: Literal["logits", "log-probs"] = "logits"
-    """Whether the output is before (logits) or after the softmax (log-probs)."""
-
-    @model_validator(mode="after")
-    def _check(self) -> ImportAlignerParams:
-        if self.input == "log-mel" and self.frame_shift_samples * 100 % self.rate_hz:
-            raise ValueError(
-                f"frame_shift_samples = {self.frame_shift_samples} at {self.rate_hz} Hz is not a multiple of the 10 ms "
-                "between log-mel frames"
-            )
-        return self
-
-    def identity(self) -> dict[str, Any]:
-        """Includes versions of the files, so that a rewritten file is a new job, as for `ingest`."""
-        from megahour.core.filesystems import file_system, version_of
-
-        files = []
-        for path in filter(None, (self.model, self.tokens)):
-            fs, inner = file_system(path)
-            deep = any(fs.exists(f"{inner.rstrip('/')}/{name}") for name in ("meta.yaml", "hyperparams.yaml"))
-            inside = sorted(fs.find(inner) if deep else fs.ls(inner, detail=False)) if fs.isdir(inner) else []
-            files += [fs.unstrip_protocol(file) for file in inside if fs.isfile(file)] if inside else [path]
-        return {**super().identity(), "versions": [version_of(path) for path in files]}

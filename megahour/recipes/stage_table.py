@@ -29,7 +29,7 @@ STAGES: dict[str, tuple[str, str]] = {
         "Import lhotse, NeMo, Kaldi, Hugging Face, WebDataset data.",
     ),
     "import-aligner": (
-        "megahour.models.import_stage:ImportAligner",
+        "megahour.foreign.aligner_stage:ImportAligner",
         "Import a CTC model as an aligner.",
     ),
     "apply": (
@@ -213,15 +213,15 @@ STAGES: dict[str, tuple[str, str]] = {
         "Rescore lattices with another language model.",
     ),
     "export-lattices": (
-        "megahour.decode.lattice_files_stage:ExportLattices",
+        "megahour.foreign.lattice_files_stage:ExportLattices",
         "Export lattices to Kaldi archives or HTK's SLF.",
     ),
     "import-lattices": (
-        "megahour.decode.lattice_files_stage:ImportLattices",
+        "megahour.foreign.lattice_files_stage:ImportLattices",
         "Import lattices of other recognisers.",
     ),
     "import-hypotheses": (
-        "megahour.decode.import_stage:ImportHypotheses",
+        "megahour.foreign.hypotheses_stage:ImportHypotheses",
         "Import the texts of any recogniser from JSON.",
     ),
     "score": (

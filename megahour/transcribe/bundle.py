@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.features.params import frame_seconds
-from megahour.models.foreign import ForeignModel
+from megahour.foreign.model import ForeignModel
 from megahour.transcribe.bundle_files import (
     AGAIN,
     CONTROL,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.features.params import UNIT
-from megahour.models.onnx_session import in_a_line, limited_run, open_session
+from megahour.foreign.onnx_session import in_a_line, limited_run, open_session
 from megahour.transcribe.bundle import Bundle
 
 Float32 = NDArray[np.float32]

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from megahour.core.errors import ConfigError, StoreError
+from megahour.foreign.onnx_session import in_a_line, limited_run, open_session
 from megahour.models.end_to_end import BLANK, State
-from megahour.models.onnx_session import in_a_line, limited_run, open_session
 
 
 class ExportedTransducer:

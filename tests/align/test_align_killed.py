@@ -25,8 +25,8 @@ from megahour.core.receipts import Receipt
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
-from megahour.models.import_stage import ImportAligner
-from megahour.models.params import ImportAlignerParams
+from megahour.foreign.aligner_stage import ImportAligner
+from megahour.foreign.params import ImportAlignerParams
 from megahour.runner.monitor import Monitor
 
 SHARDS, RECORDINGS = 4, 3

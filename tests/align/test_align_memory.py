@@ -15,8 +15,8 @@ from megahour.align.params import AlignParams
 from megahour.align.stage import Align
 from megahour.core.stage import Context
 from megahour.corpus.media.tar import WHOLE_BYTES
-from megahour.models.import_stage import ImportAligner
-from megahour.models.params import ImportAlignerParams
+from megahour.foreign.aligner_stage import ImportAligner
+from megahour.foreign.params import ImportAlignerParams
 from megahour.serve.server import serve
 
 MINUTES = (30, 90)  # both have more windows than may be in flight: what that holds does not grow

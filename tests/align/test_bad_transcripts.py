@@ -32,9 +32,9 @@ from megahour.core.schemas import DUPLICATES
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.models.foreign import quantised
-from megahour.models.import_stage import ImportAligner
-from megahour.models.params import ImportAlignerParams
+from megahour.foreign.aligner_stage import ImportAligner
+from megahour.foreign.model import quantised
+from megahour.foreign.params import ImportAlignerParams
 
 PARAMS = AlignParams(window_s=8.0, margin_s=0.5, anchor_every_s=10.0, anchor_length=6, max_hint_error_s=2.0)
 

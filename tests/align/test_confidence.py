@@ -12,7 +12,7 @@ from megahour.align.anchors import Anchoring
 from megahour.align.confidence import Aligned, Costs, align_document, refusals, unforced
 from megahour.align.ctc import Problem
 from megahour.align.document import Document, spell
-from megahour.models.foreign import quantised
+from megahour.foreign.model import quantised
 
 RNG_SEED = 11
 

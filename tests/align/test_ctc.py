@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align
-from megahour.models.foreign import quantised
+from megahour.foreign.model import quantised
 
 BLANK, SPACE, UNITS = 0, 1, 5
 

@@ -9,7 +9,7 @@ from speech import UNITS, say, sentences
 from megahour.align.ctc import NoPathError, Problem, align
 from megahour.align.decoys import DECOYS, CuePlace, cue_costs, decoys, deviation
 from megahour.align.document import spell
-from megahour.models.foreign import quantised
+from megahour.foreign.model import quantised
 
 
 @pytest.mark.parametrize("seed", range(30))

@@ -12,7 +12,7 @@ from megahour.align.ctc import AlignmentPath, Problem
 from megahour.align.document import Document, spell
 from megahour.align.params import AlignParams
 from megahour.align.tables import Clock, segments_of, time_words
-from megahour.models.foreign import quantised
+from megahour.foreign.model import quantised
 
 EXACT = Anchoring(every_frames=10**9)
 ANCHORED = Anchoring(every_frames=500)

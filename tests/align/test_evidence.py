@@ -21,7 +21,7 @@ from megahour.align.evidence import (
 )
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard
-from megahour.models.foreign import quantised
+from megahour.foreign.model import quantised
 
 ERRORS = [0.05, 0.3, 0.5]
 

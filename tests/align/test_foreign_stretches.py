@@ -11,7 +11,7 @@ from megahour.align.document import spell
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard
 from megahour.align.wrong_transcript import foreign_cues
-from megahour.models.foreign import quantised
+from megahour.foreign.model import quantised
 
 SURE, DOUBTFUL, ABSENT = -8.0, -2.0, np.nan
 

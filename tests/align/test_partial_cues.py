@@ -12,7 +12,7 @@ from megahour.align.ctc import cue_frames
 from megahour.align.document import Document, spell
 from megahour.align.params import AlignParams
 from megahour.align.tables import Clock, segments_of, time_words, words_of
-from megahour.models.foreign import quantised
+from megahour.foreign.model import quantised
 
 OTHER, PLACE = 40, 20
 MORE = "and please try once more now"

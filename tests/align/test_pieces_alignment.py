@@ -19,7 +19,7 @@ from megahour.align.anchors import Anchoring, NoAnchorsError, align_pieces, anch
 from megahour.align.confidence import Costs, align_document, inner_frames, word_frames
 from megahour.align.ctc import NoPathError, Problem, align
 from megahour.align.document import Document, spell
-from megahour.models.foreign import quantised
+from megahour.foreign.model import quantised
 
 ANCHORED = Anchoring(every_frames=400)
 

@@ -11,7 +11,7 @@ from megahour.align.confidence import Costs, align_document
 from megahour.align.ctc import Problem, align
 from megahour.align.document import Document, spell
 from megahour.align.recover_cues import recover_cues
-from megahour.models.foreign import quantised
+from megahour.foreign.model import quantised
 
 WRONG, OTHER = 0.65, 60  # errors of a badly heard sentence; sentences of a document
 PLACE = 30

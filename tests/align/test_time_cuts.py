@@ -15,7 +15,7 @@ from megahour.align.confidence import Costs, align_document, first_problem
 from megahour.align.ctc import Problem
 from megahour.align.document import Document, spell
 from megahour.align.timed import with_cuts
-from megahour.models.foreign import quantised
+from megahour.foreign.model import quantised
 
 SECOND = 1000 / 30
 PRAYERS = 12  # lines, said again and again

@@ -39,8 +39,8 @@ from megahour.corpus.interchange.params import ImportParams
 from megahour.corpus.text.language_id import identify
 from megahour.corpus.text.normalise import normalise
 from megahour.corpus.transcripts.read import read_table
-from megahour.decode.imported import ReadHypotheses
-from megahour.decode.params import ImportHypothesesParams
+from megahour.foreign.hypotheses import ReadHypotheses
+from megahour.foreign.params import ImportHypothesesParams
 from megahour.lattices.kaldi_format import read_archive
 from megahour.lattices.slf import from_slf
 

@@ -34,20 +34,19 @@ from megahour.core.stage import Context, Stage, Task
 from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.decode.build import read_graph
-from megahour.decode.lattice_files_stage import ExportLattices, ImportLattices
 from megahour.decode.lattice_search import composed_graph
 from megahour.decode.lattice_shard import lattices_shard
 from megahour.decode.lattice_stage import Lattices
 from megahour.decode.params import (
     DecodeParams,
-    ExportLatticesParams,
     GraphParams,
-    ImportLatticesParams,
     LatticesParams,
 )
 from megahour.decode.stage import Decode, MakeGraph
 from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
+from megahour.foreign.lattice_files_stage import ExportLattices, ImportLattices
+from megahour.foreign.params import ExportLatticesParams, ImportLatticesParams
 from megahour.lattices.n_best import best_paths
 from megahour.lattices.table import LatticeRow, read_rows
 from megahour.learn.criteria import on_device

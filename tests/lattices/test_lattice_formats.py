@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from megahour.core.errors import ConfigError
-from megahour.decode.lattice_files import ReadLattices
-from megahour.decode.params import ImportLatticesParams
+from megahour.foreign.lattice_files import ReadLattices
+from megahour.foreign.params import ImportLatticesParams
 from megahour.lattices import n_best
 from megahour.lattices.kaldi_format import compact_bytes, compact_text, plain_bytes, read_archive
 from megahour.lattices.lattice import Lattice

@@ -16,8 +16,8 @@ import numpy as np
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
-from megahour.models.nemo_striding import STRIDING, with_striding
-from megahour.models.token_list import by_number
+from megahour.foreign.nemo_striding import STRIDING, with_striding
+from megahour.foreign.token_list import by_number
 
 if TYPE_CHECKING:
     import torch

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from megahour.core.config import P
 from megahour.core.records import key_of
 from megahour.core.stage import Artifact, Batches, Context, Input, Inputs, LaidOut, ShardWriter, Stage, Task
-from megahour.decode.params import NamesParams
+from megahour.foreign.params import NamesParams
 from megahour.runner.beside import OWNER, MeetByKey, laid_beside, rows_beside
 
 if TYPE_CHECKING:

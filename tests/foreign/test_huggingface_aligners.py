@@ -16,8 +16,8 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from megahour.core.errors import MegahourError
-from megahour.models.huggingface import Folder, _parts
-from megahour.models.imported import likely_shift
+from megahour.foreign.aligner import likely_shift
+from megahour.foreign.huggingface import Folder, _parts
 
 transformers: Any = ImportedLater("transformers")  # which loads each class when it is first used, in seconds
 TOKENS = ["<pad>", "<s>", "</s>", "<unk>", "|", *"ABCDEFG"]

@@ -15,9 +15,9 @@ import numpy as np
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
-from megahour.models.huggingface import MAX_WEIGHT_BYTES, CtcCheckpoint, Folder, built, check_architecture
-from megahour.models.speechbrain_settings import AGAIN, EXPORT, SETTINGS, Settings, layers_of
-from megahour.models.torch_file import read_tensors
+from megahour.foreign.huggingface import MAX_WEIGHT_BYTES, CtcCheckpoint, Folder, built, check_architecture
+from megahour.foreign.speechbrain_settings import AGAIN, EXPORT, SETTINGS, Settings, layers_of
+from megahour.foreign.torch_file import read_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -160,7 +160,7 @@ def _weights(folder: Folder, settings: Settings, layers: list[tuple[str, str]]) 
 
 def _tokens(data: bytes, url: str) -> list[str]:
     """Tokens of a `CTCTextEncoder` (text) or of a sentencepiece model, in the order of their numbers."""
-    from megahour.models.token_list import by_number
+    from megahour.foreign.token_list import by_number
 
     if b" => " not in data:
         import sentencepiece

@@ -7,7 +7,7 @@ from typing import Any
 
 from megahour.core.receipts import summed
 from megahour.core.stage import Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
-from megahour.decode.params import ImportHypothesesParams
+from megahour.foreign.params import ImportHypothesesParams
 
 
 class ImportHypotheses(Stage[ImportHypothesesParams]):
@@ -29,13 +29,13 @@ class ImportHypotheses(Stage[ImportHypothesesParams]):
         return [Task({**task.spec, "is_first": task is tasks[0]}) for task in tasks]
 
     def layouts(self, p: ImportHypothesesParams, inputs: Inputs) -> Mapping[str, LaidOut]:
-        from megahour.decode.imported import COLUMNS, ReadHypotheses
-        from megahour.decode.named_records import laid_by_name
+        from megahour.foreign.hypotheses import COLUMNS, ReadHypotheses
+        from megahour.foreign.named_records import laid_by_name
 
         return laid_by_name(ReadHypotheses(), p, inputs, COLUMNS, recordings=True)
 
     def run(self, p: ImportHypothesesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.decode.imported import import_shard
+        from megahour.foreign.hypotheses import import_shard
 
         import_shard(p, inputs, task, out)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from megahour.core.stage import Context, Inputs, ShardWriter, Stage, Task
-from megahour.models.params import ImportAlignerParams
+from megahour.foreign.params import ImportAlignerParams
 
 
 class ImportAligner(Stage[ImportAlignerParams]):
@@ -17,6 +17,6 @@ class ImportAligner(Stage[ImportAlignerParams]):
         return [Task({})]
 
     def run(self, p: ImportAlignerParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.models.imported import import_aligner
+        from megahour.foreign.aligner import import_aligner
 
         import_aligner(p, out)

@@ -15,11 +15,11 @@ from made_artifacts import features_artifact, utterances, write_artifact
 from megahour.core.errors import BadRecord, MegahourError
 from megahour.core.store import Artifact
 from megahour.corpus.transcripts.recognised import Recognised, named, recognised, utterance_id
-from megahour.decode.import_stage import ImportHypotheses
-from megahour.decode.imported import matched
-from megahour.decode.named_records import endings
-from megahour.decode.params import ImportHypothesesParams
 from megahour.engine.local import LocalEngine
+from megahour.foreign.hypotheses import matched
+from megahour.foreign.hypotheses_stage import ImportHypotheses
+from megahour.foreign.named_records import endings
+from megahour.foreign.params import ImportHypothesesParams
 from megahour.runner.runner import run_stage
 
 MADE = utterances(6)

@@ -16,9 +16,9 @@ import yaml
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
-from megahour.models.espnet_settings import EXPORT, frame_shift, rate_of, settings_of
-from megahour.models.huggingface import MAX_JSON_BYTES, MAX_WEIGHT_BYTES, CtcCheckpoint, Folder
-from megahour.models.torch_file import read_tensors
+from megahour.foreign.espnet_settings import EXPORT, frame_shift, rate_of, settings_of
+from megahour.foreign.huggingface import MAX_JSON_BYTES, MAX_WEIGHT_BYTES, CtcCheckpoint, Folder
+from megahour.foreign.torch_file import read_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -76,7 +76,7 @@ def open_espnet(
     from safetensors import SafetensorError
     from safetensors.torch import load
 
-    from megahour.models.espnet_encoder import EspnetCtc
+    from megahour.foreign.espnet_encoder import EspnetCtc
 
     try:
         weights = load(data)

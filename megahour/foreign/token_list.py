@@ -12,7 +12,7 @@ from megahour.core.filesystems import file_system
 from megahour.units.tokens import MARK, lines_of_tokens
 
 if TYPE_CHECKING:
-    from megahour.models.params import ImportAlignerParams
+    from megahour.foreign.params import ImportAlignerParams
 
 BLANKS = ("<blank>", "<blk>", "<pad>", "[PAD]", "<eps>", "[blank]", "_")
 SEPARATORS = ("|", " ", "<space>")

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from megahour.models.espnet_layers import BranchLayer, Layer, norm, sinusoids
+from megahour.foreign.espnet_layers import BranchLayer, Layer, norm, sinusoids
 
 SUBSAMPLING = {
     "conv2d1": ((3, 1), (3, 1)),

@@ -19,9 +19,9 @@ from imported_aligners import heard, imported
 from imported_later import ImportedLater
 
 from megahour.core.errors import MegahourError
-from megahour.models.foreign import ForeignModel
-from megahour.models.nemo import NAMES
-from megahour.models.nemo_striding import with_striding
+from megahour.foreign.model import ForeignModel
+from megahour.foreign.nemo import NAMES
+from megahour.foreign.nemo_striding import with_striding
 
 transformers: Any = ImportedLater("transformers")  # which loads each class when it is first used, in seconds
 SMALL: dict[str, Any] = {

@@ -9,14 +9,14 @@ import numpy as np
 
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.filesystems import file_system
-from megahour.models.foreign import SUFFIX, ForeignModel, log_softmax
-from megahour.models.onnx_session import GraphFacts, graph_facts
-from megahour.models.token_list import ordered, read_file, read_tokens
+from megahour.foreign.model import SUFFIX, ForeignModel, log_softmax
+from megahour.foreign.onnx_session import GraphFacts, graph_facts
+from megahour.foreign.token_list import ordered, read_file, read_tokens
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
-    from megahour.models.huggingface import CtcCheckpoint
-    from megahour.models.params import ImportAlignerParams
+    from megahour.foreign.huggingface import CtcCheckpoint
+    from megahour.foreign.params import ImportAlignerParams
 
 MAX_MODEL_BYTES = 2 << 30
 NOISE_S = (1, 11)
@@ -126,10 +126,10 @@ def likely_shift(samples: int, frames: int, rate_hz: int) -> int:
 
 
 def _checkpoint(p: ImportAlignerParams, kind: str) -> CtcCheckpoint:
-    from megahour.models.espnet import read_espnet
-    from megahour.models.huggingface import read_checkpoint
-    from megahour.models.nemo import read_nemo
-    from megahour.models.speechbrain import read_speechbrain
+    from megahour.foreign.espnet import read_espnet
+    from megahour.foreign.huggingface import read_checkpoint
+    from megahour.foreign.nemo import read_nemo
+    from megahour.foreign.speechbrain import read_speechbrain
 
     readers = {"espnet": read_espnet, "nemo": read_nemo, "speechbrain": read_speechbrain}
     return readers[kind](p.model) if kind in readers else read_checkpoint(p.model, p.language)
@@ -178,7 +178,7 @@ def _noise(p: ImportAlignerParams, seconds: int) -> Any:
 def _kind(p: ImportAlignerParams) -> str:
     if p.format != "auto":
         return p.format
-    from megahour.models.espnet import is_espnet
+    from megahour.foreign.espnet import is_espnet
 
     name = p.model.lower()
     if name.endswith(".onnx"):
@@ -189,8 +189,8 @@ def _kind(p: ImportAlignerParams) -> str:
         return "torchscript"
     if name.endswith(".nemo"):
         return "nemo"
-    from megahour.models.huggingface import is_checkpoint
-    from megahour.models.speechbrain import is_speechbrain
+    from megahour.foreign.huggingface import is_checkpoint
+    from megahour.foreign.speechbrain import is_speechbrain
 
     if is_speechbrain(p.model):  # whose repositories have a config.json, too
         return "speechbrain"

@@ -17,7 +17,8 @@ from megahour.core.unicode import load_json, shown
 from megahour.core.writer import ShardWriter
 from megahour.corpus.text.normalise import normalise
 from megahour.corpus.transcripts.recognised import Recognised, named, recognised, utterance_id
-from megahour.decode.named_records import (
+from megahour.features.sets import set_of
+from megahour.foreign.named_records import (
     NamedRecord,
     ReadRecords,
     endings,
@@ -26,8 +27,7 @@ from megahour.decode.named_records import (
     paths_of,
     records_beside,
 )
-from megahour.decode.params import ImportHypothesesParams
-from megahour.features.sets import set_of
+from megahour.foreign.params import ImportHypothesesParams
 from megahour.units.texts import find_files
 
 MAX_FILE_BYTES = 64 << 20  # largest JSON value over several lines

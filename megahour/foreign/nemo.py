@@ -18,9 +18,9 @@ import yaml
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
-from megahour.models.huggingface import MAX_JSON_BYTES, MAX_WEIGHT_BYTES, CtcCheckpoint
-from megahour.models.nemo_striding import STRIDING
-from megahour.models.torch_file import read_tensors
+from megahour.foreign.huggingface import MAX_JSON_BYTES, MAX_WEIGHT_BYTES, CtcCheckpoint
+from megahour.foreign.nemo_striding import STRIDING
+from megahour.foreign.torch_file import read_tensors
 
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
 NAMES = {

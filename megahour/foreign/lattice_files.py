@@ -19,9 +19,9 @@ from megahour.core.schemas import HYPOTHESES
 from megahour.core.store import Artifact
 from megahour.core.unicode import shown
 from megahour.core.writer import ShardWriter
-from megahour.decode.named_records import NamedRecord, ReadRecords, records_beside
-from megahour.decode.params import ExportLatticesParams, ImportLatticesParams
 from megahour.features.sets import set_of
+from megahour.foreign.named_records import NamedRecord, ReadRecords, records_beside
+from megahour.foreign.params import ExportLatticesParams, ImportLatticesParams
 from megahour.lattices.kaldi_format import compact_bytes, compact_text, plain_bytes, read_archive
 from megahour.lattices.lattice import Lattice, pruned
 from megahour.lattices.n_best import best_paths

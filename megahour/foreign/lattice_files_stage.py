@@ -7,7 +7,7 @@ from typing import Any
 
 from megahour.core.receipts import summed
 from megahour.core.stage import Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
-from megahour.decode.params import ExportLatticesParams, ImportLatticesParams
+from megahour.foreign.params import ExportLatticesParams, ImportLatticesParams
 
 
 class ExportLattices(Stage[ExportLatticesParams]):
@@ -22,7 +22,7 @@ class ExportLattices(Stage[ExportLatticesParams]):
     inputs = (Input("lattices", kinds=("hypotheses",)), Input("graph"))
 
     def run(self, p: ExportLatticesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.decode.lattice_files import export_shard
+        from megahour.foreign.lattice_files import export_shard
 
         export_shard(p, inputs, task["shard"], out)
 
@@ -41,14 +41,14 @@ class ImportLattices(Stage[ImportLatticesParams]):
         return tasks_of_sets(inputs["features"], p.sets, where=self.name)
 
     def layouts(self, p: ImportLatticesParams, inputs: Inputs) -> Mapping[str, LaidOut]:
-        from megahour.decode.lattice_files import KEYS, MOST, ReadLattices
-        from megahour.decode.named_records import laid_by_name
+        from megahour.foreign.lattice_files import KEYS, MOST, ReadLattices
+        from megahour.foreign.named_records import laid_by_name
 
         reader = ReadLattices()
         return laid_by_name(reader, p, inputs, reader.columns().names, keys=KEYS, most=MOST)
 
     def run(self, p: ImportLatticesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
-        from megahour.decode.lattice_files import import_shard_of_lattices
+        from megahour.foreign.lattice_files import import_shard_of_lattices
 
         import_shard_of_lattices(p, inputs, task["shard"], out)
 

@@ -18,9 +18,9 @@ from imported_aligners import heard, imported
 
 from megahour.core.config import parse
 from megahour.core.errors import MegahourError
-from megahour.models.espnet_encoder import EspnetCtc
-from megahour.models.espnet_settings import settings_of
-from megahour.models.params import ImportAlignerParams
+from megahour.foreign.espnet_encoder import EspnetCtc
+from megahour.foreign.espnet_settings import settings_of
+from megahour.foreign.params import ImportAlignerParams
 
 TOKENS = ["<blank>", "<unk>", "▁a", *"bcdef", "<sos/eos>"]
 FRONT_8K = {"fs": "8k", "n_fft": 256, "hop_length": 64, "n_mels": 16}

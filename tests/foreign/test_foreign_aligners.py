@@ -24,10 +24,10 @@ from megahour.core.errors import ConfigError, StoreError
 from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.features.fbank import log_mel
-from megahour.models.foreign import quantised
-from megahour.models.import_stage import ImportAligner
-from megahour.models.params import ImportAlignerParams
-from megahour.models.token_list import read_tokens
+from megahour.foreign.aligner_stage import ImportAligner
+from megahour.foreign.model import quantised
+from megahour.foreign.params import ImportAlignerParams
+from megahour.foreign.token_list import read_tokens
 from megahour.serve.local import serve_in_process
 
 PARAMS = AlignParams(window_s=8.0, margin_s=0.5, anchor_every_s=10.0, anchor_length=6)

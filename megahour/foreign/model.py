@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from megahour.core.errors import ConfigError, StoreError
-from megahour.models.onnx_session import in_a_line, limited_run, read_session
-from megahour.models.torch_file import check_unpacked
+from megahour.foreign.onnx_session import in_a_line, limited_run, read_session
+from megahour.foreign.torch_file import check_unpacked
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,15 +56,15 @@ class ForeignModel:
         if config["kind"] == "onnx":
             self._call: Call = _open_onnx(data, config["run"], threads, device, where, bounded=bounded)
         elif config["kind"] == "huggingface":
-            from megahour.models.huggingface import open_checkpoint
+            from megahour.foreign.huggingface import open_checkpoint
 
             self._call = open_checkpoint(config, data, device, where)
         elif config["kind"] == "espnet":
-            from megahour.models.espnet import open_espnet
+            from megahour.foreign.espnet import open_espnet
 
             self._call = open_espnet(config, data, device, where)
         elif config["kind"] == "speechbrain":
-            from megahour.models.speechbrain import open_speechbrain
+            from megahour.foreign.speechbrain import open_speechbrain
 
             self._call = open_speechbrain(config, data, device, where)
         else:
