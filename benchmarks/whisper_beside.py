@@ -1,6 +1,7 @@
 """What a Whisper model's text adds to `align` and `cut` on read speech: beside texts, in place of wrong ones, alone.
 
     python benchmarks/whisper_beside.py CLIPS --aligner ALIGNER --model tiny.en --out OUT [--write]
+    python benchmarks/whisper_beside.py ../shared/data/fsdd --digits --speaker lucas --aligner ALIGNER --out OUT
 
 CLIPS/SPEAKER/NAME.wav with NAME.txt; ALIGNER has not heard these clips. The clips, each once, become recordings of some
 minutes whose texts lack a tenth of the lines and have a tenth that nobody says. faster-whisper reads each recording,
@@ -23,7 +24,7 @@ from itertools import groupby
 from pathlib import Path
 
 from page import command_line, machine, publish, python
-from strangers import FLAWED, PATTERN, Step, rows_of, run
+from strangers import FLAWED, OF_DIGITS, PATTERN, Step, rows_of, run
 
 from megahour.core.store import Artifact
 from megahour.corpus.text.edit_distance import match
@@ -127,6 +128,8 @@ def main() -> None:
     parser.add_argument("--model", default="tiny.en", help="of faster-whisper: a name or a folder")
     parser.add_argument("--out", required=True, type=Path)
     parser.add_argument("--pattern", default=PATTERN)
+    parser.add_argument("--digits", action="store_true", help="clips are those of the Free Spoken Digit Dataset")
+    parser.add_argument("--speaker", default="", help="only this speaker's clips")
     parser.add_argument("--language", default="en")
     parser.add_argument("--licence", default="CC0-1.0", help="of the clips")
     parser.add_argument("--rate-hz", type=int, default=8000)
@@ -138,6 +141,7 @@ def main() -> None:
     a.aligner, load = str(Path(a.aligner).resolve()), os.getloadavg()[0]
     a.out.mkdir(parents=True, exist_ok=True)
     source = {"stage": "compose", "source": a.clips, "pattern": a.pattern, "licence": a.licence}
+    source |= (OF_DIGITS if a.digits else {}) | ({"only": {"speaker": a.speaker}} if a.speaker else {})
     about = {"language": a.language, "rate_hz": a.rate_hz, "recording_minutes": a.minutes, "forms": ["lines"]}
     raw = Artifact(run(a.out / "raw.yaml", {"raw": {**source, **about, **FLAWED}}, a) / "raw")
     folders = unpacked(raw, a.out / "talks")

@@ -107,12 +107,33 @@ def in_turn(
     return [(transcript, not score.sure) for transcript, score in best]
 
 
-def reading_of(document: Document, timed: Timed, clock: Clock) -> pa.Table:
-    """HEARD (without the key) of one recording: one row with the recogniser's words that are in the audio."""
+SKIPPED_S = 5.0  # without a word of the recogniser, while the aligner hears something
+
+
+def reading_of(document: Document, timed: Timed, clock: Clock, letters: pa.Table) -> pa.Table:
+    """HEARD (without the key) of one recording: one row with the recogniser's words that are in the audio.
+
+    Sequence-to-sequence recognisers skip stretches, Whisper windows of half a minute. There the aligner's own `letters`
+    (HEARD, too) are read: without a second reading all that is said there would be lost.
+    """
     spoken = np.flatnonzero(timed.start >= 0)
+    starts, ends = (
+        np.maximum.accumulate(clock.of_energy_frames(frames[spoken])) for frames in (timed.start, timed.end)
+    )
+    at = letters["start_samples"].combine_chunks().flatten().to_numpy()
+    following = np.searchsorted(starts, at, "right")
+    since, until = np.append(0, ends)[following], np.append(starts, clock.samples)[following]
+    skipped = np.flatnonzero((until - since >= SKIPPED_S * clock.rate_hz) & (at >= since))
+    own = letters["tokens"].combine_chunks().flatten().take(pa.array(skipped)).to_pylist()
+    apart = np.diff(following[skipped], prepend=-1) != 0  # the first of a stretch begins a word
     words = [f" {document.words[word]}" for word in spoken.tolist()]
-    starts = np.maximum.accumulate(clock.of_energy_frames(timed.start[spoken]))
-    columns = [pa.array([words], pa.list_(pa.string())), pa.array([starts], pa.list_(pa.int64()))]
+    words += [f" {token}" if first else token for token, first in zip(own, apart.tolist(), strict=True)]
+    starts = np.append(starts, at[skipped])
+    order = np.argsort(starts, kind="stable")
+    columns = [
+        pa.array([[words[place] for place in order.tolist()]], pa.list_(pa.string())),
+        pa.array([starts[order]], pa.list_(pa.int64())),
+    ]
     return pa.table(columns, schema=pa.schema(list(HEARD)[1:]))
 
 

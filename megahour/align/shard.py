@@ -220,7 +220,7 @@ def _align_row(work: Shard, row: Row, transcripts: list[SpelledTranscript], hear
     by_recogniser = chosen.transcript.number == BY_RECOGNISER
     unsure = chosen.unsure
     if not by_recogniser and (other := recognised(p, transcripts, units, heard, clock)):
-        reading = reading_of(other.transcript.document, other.timed, clock)
+        reading = reading_of(other.transcript.document, other.timed, clock, reading)
         agree = confirmed_cues(chosen.transcript.document, chosen.timed, other.transcript.document, other.timed)
         unsure = unsure & ~agree
         out.stat("read_by_recogniser", 1)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from speech import UNITS
 from test_bad_transcripts import PARAMS, align, import_model, only_reason, spoken
 from tone_models import onnx_model
 from tones import RATE_HZ, write
 
-from megahour.align.choice import BESIDE_FRAMES, confirmed_cues
+from megahour.align.choice import BESIDE_FRAMES, confirmed_cues, reading_of
 from megahour.align.document import Document, spell
-from megahour.align.tables import Timed
+from megahour.align.tables import Clock, Timed
 from megahour.core.stage import Context, Task
 from megahour.core.store import Artifact
 from megahour.cut.params import CutParams
+from megahour.cut.second_reading import Reading
 from megahour.cut.stage import Cut
 
 MACHINE = -1
@@ -142,3 +145,16 @@ def test_other_words_or_words_that_the_path_leaves_out_bear_nothing_out() -> Non
     own = placed("good night", "alpha", starts=[100, 140, -1])
     assert confirmed_cues(*own, *placed("good knight", "alpha", starts=[100, 140, 300])).tolist() == [False, False]
     assert confirmed_cues(*own, *placed("good night", starts=[100, -1])).tolist() == [False, False]
+
+
+def test_what_the_recogniser_skipped_is_read_by_the_aligner() -> None:
+    """Whisper skips windows of half a minute; all that people had written down of them was lost."""
+    words = SimpleNamespace(words=["one", "two", "three"])
+    times = SimpleNamespace(start=np.array([0, 100, 4000]), end=np.array([50, 150, 4050]))  # of 10 ms
+    at = np.array([10, 120, 155, 1000, 1010, 3990, 4010, 4400, 4600]) * 80
+    letters = pa.table({"tokens": [list("abcdefghi")], "start_samples": [at.tolist()]})
+    row = reading_of(words, times, Clock(0.03, 8000, 80 * 4500), letters)
+    reading = dict(zip(row["start_samples"][0].as_py(), row["tokens"][0].as_py(), strict=True))
+    expected = {0: " one", 100: " two", 155: " c", 1000: "d", 1010: "e", 3990: "f", 4000: " three"}
+    assert reading == {80 * frame: token for frame, token in expected.items()}, "after the last word 4.5 s are a pause"
+    assert Reading.of(row.add_column(0, "key", [[1]])).between(80 * 150, 80 * 4000) == "cdef"
