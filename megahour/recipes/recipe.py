@@ -104,17 +104,31 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     ------
     ConfigError: unreadable YAML, duplicate or unknown keys (with the nearest name), values of the wrong type, unknown
         inputs or inputs of the wrong kind, parameters that need other inputs, steps that form a cycle, or the folder of
-        a run that was moved or is looked at from another folder than it ran in.
+        a run that was moved, is looked at from another folder than it ran in, or has an override of `run`, `seed` or
+        `vars`.
     """
     path = find_recipe(path)
     if path.name != RESOLVED:
         return resolve(read_recipe(path, overrides), name=path.stem, where=str(path))
     folder = path.resolve().parent
+    _check_overrides_of_run(overrides, str(path))
     loaded = resolve(read_recipe(path, overrides), name=folder.name, where=str(path))
     if Path(loaded.run).resolve() != folder:
         remedy = "work in the folder where it ran, or give the recipe itself"
         raise ConfigError(f"the run was in {loaded.run}, and not here", where=str(path), remedy=remedy)
     return loaded
+
+
+def _check_overrides_of_run(overrides: Sequence[str], where: str) -> None:
+    """Raise ConfigError for what the steps of a run no longer take from elsewhere: each has its own seed, the values of
+    the variables, and inputs in the run's folder."""
+    for override in overrides:
+        key = override.partition("=")[0]
+        if key.partition(".")[0] in ("run", "seed", "vars"):
+            what = f"override {key}: the steps of a run have their own values already"
+            raise ConfigError(
+                what, where=where, remedy="set a step's parameter, STEP.parameter=…, or give the recipe itself"
+            )
 
 
 def resolve(data: dict[str, Any], *, name: str, where: str) -> Recipe:

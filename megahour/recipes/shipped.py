@@ -21,8 +21,11 @@ def find_recipe(text: str | Path) -> Path:
     """The file of a recipe given as a path or by name: an existing file or a run's folder, else `demo` or
     `recipes/demo.yaml`.
 
-    Raises ConfigError for a name without a file, with the nearest known one.
+    Raises ConfigError for a name without a file, with the nearest known one, and for a URL.
     """
+    if "://" in str(text):
+        remedy = f"a run in a store goes on with its recipe and run={text}"
+        raise ConfigError("a recipe is a file of this machine, or the folder of a run", where=str(text), remedy=remedy)
     path = Path(text)
     if path.is_file():
         return path

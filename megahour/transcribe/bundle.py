@@ -132,7 +132,7 @@ class BundleManifest(ListedFiles):
         return self.frames * frame_seconds(self.front_end.rate_hz)
 
     def model_config_of(self) -> dict[str, Any]:
-        """The offline graph's configuration, in the form that `models.foreign` and the front end take."""
+        """The offline graph's configuration, in the form that `foreign.model` and the front end take."""
         audio = self.front_end.model_dump()
         audio |= {"input": "log-mel", "frame_shift_samples": round(self.shift_s * self.front_end.rate_hz)}
         output = "encoder_out" if self.criterion == "transducer" else "log_probs"

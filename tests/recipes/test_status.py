@@ -78,6 +78,18 @@ def test_a_runs_folder_stands_for_the_recipe_that_it_ran(tmp_path: Path) -> None
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("override", ["run=elsewhere", "seed=2", "vars.word=no"])
+def test_a_runs_folder_refuses_overrides_that_its_steps_would_not_take(tmp_path: Path, override: str) -> None:
+    """Each step has its seed and its inputs: a new one for the whole recipe changed nothing, without a word."""
+    megahour("run", str(write_recipe(tmp_path)))
+    said = megahour("plan", str(tmp_path / "run"), override, code=1)
+    assert f"override {override.partition('=')[0]}: the steps of a run have their own values already" in said
+
+
+def test_a_run_in_a_store_goes_on_with_its_recipe() -> None:
+    assert "goes on with its recipe and run=memory://stored/run" in megahour("run", "memory://stored/run", code=1)
+
+
 def test_a_step_that_was_stopped_says_how_much_is_left(tmp_path: Path) -> None:
     recipe = str(write_recipe(tmp_path))
     megahour("run", recipe)
