@@ -23,6 +23,7 @@ from megahour.foreign.named_records import (
     ReadRecords,
     endings,
     hash_of,
+    names_folders,
     names_of,
     paths_of,
     records_beside,
@@ -64,7 +65,7 @@ def import_shard(p: ImportHypothesesParams, inputs: Mapping[str, Artifact], task
             out.quarantine(record.record, record.reason, record.detail)
     shared = {key for name in records for key in names[name] if paths[key] in cut and name != str(key)}
     own = {name: {key: paths[key] for key in names[name] if name == str(key) or key not in shared} for name in records}
-    found = matched(own, records, alike)
+    found = matched(own, records, alike, by_folder=names_folders(inputs))
     _write(p, table, found, shared, out)
     out.tags.update({"set": set_of(features, shard), "model": p.model_name})
 
@@ -105,22 +106,26 @@ def _record(row: Mapping[str, Any]) -> Recognised | BadRecord:
 
 
 def matched(
-    own: Mapping[str, Mapping[int, str]], records: Mapping[str, Mapping[str, R]], alike: Mapping[str, int]
+    own: Mapping[str, Mapping[int, str]],
+    records: Mapping[str, Mapping[str, R]],
+    alike: Mapping[str, int],
+    *,
+    by_folder: bool,
 ) -> dict[int, R | None]:
     """The record of each utterance, by names: the one whose path ends like the recording's for most folders.
 
     None if other recordings or records end like that, too, or other folders are named where the source names those of
     the recordings. own: paths of recordings by utterance, "" for one that is named by its key. records: by path. alike:
-    by paths of recordings, see `MeetByName`.
+    by paths of recordings, see `MeetByName`. by_folder: whether the source names folders of recordings, in any shard.
 
     >>> own = {"1": {7: "ann/1.wav", 8: "bob/1.wav"}}
-    >>> matched(own, {"1": {"x/bob/1": "Bob's", "x/ann/1": "Ann's"}}, {"ann/1.wav": 0, "bob/1.wav": 0})
+    >>> matched(own, {"1": {"x/bob/1": "Bob's", "x/ann/1": "Ann's"}}, {"ann/1.wav": 0, "bob/1.wav": 0},
+    ...         by_folder=True)
     {7: "Ann's", 8: "Bob's"}
     """
     by_key: dict[int, R | None] = {}
     by_path: dict[int, R | None] = {}
     bare: list[int] = []  # utterances found by their names only, while both paths name folders
-    by_folder = False
     for name, given in records.items():
         theirs = _by_ending(given)
         for key, path in own[name].items():
@@ -133,7 +138,6 @@ def matched(
             folders, in_folder = ending.count("/"), "/" in path
             unclear = one != whole and (folders <= alike[path] or (in_folder and bool(more)))
             by_path[key] = None if unclear else given[one]
-            by_folder |= folders > 0
             if not folders and in_folder and "/" in one:
                 bare.append(key)
     return by_path | dict.fromkeys(bare if by_folder else ()) | by_key

@@ -18,7 +18,7 @@ class ImportHypotheses(Stage[ImportHypothesesParams]):
     """
 
     name = "import-hypotheses"
-    version = 4
+    version = 5
     params = ImportHypothesesParams
     inputs = (Input("features"), Input("selection", optional=True))
 

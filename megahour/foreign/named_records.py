@@ -8,14 +8,16 @@ it S times. Instead, records are joined with the utterances' names by hash, and 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from megahour.core.config import P
+from megahour.core.receipts import Receipt, summed
 from megahour.core.records import key_of
 from megahour.core.stage import Artifact, Batches, Context, Input, Inputs, LaidOut, ShardWriter, Stage, Task
 from megahour.foreign.params import NamesParams
 from megahour.runner.beside import OWNER, MeetByKey, laid_beside, rows_beside
+from megahour.runner.params import BesideParams
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -58,6 +60,11 @@ def laid_by_name(
 def records_beside(inputs: Inputs, shard: int) -> pa.Table:
     """The records that may be of the utterances of a features shard, in the order of the source."""
     return rows_beside(inputs["found"], shard).sort_by([(name, "ascending") for name in PLACE])
+
+
+def names_folders(inputs: Inputs) -> bool:
+    """Whether any record names a folder of a recording, in any shard of the sets."""
+    return bool(inputs["found_met"].summary["by_folder"])
 
 
 def paths_of(features: Artifact, shard: int, suffix: str, selection: Artifact | None, beside: int | None) -> Paths:
@@ -137,10 +144,12 @@ class MeetByName(MeetByKey):
 
     Columns: `recording`, the hash of the path of one that the shard has; `alike`, the folders with which the path of
     another recording ends like this one's (0: only the name is shared, -1: not even that); `utterances` of this
-    recording; and `once`, true for one of the rows of each record.
+    recording; and `once`, true for one of the rows of each record. `by_folder` of the summary: the partitions with
+    records that name a folder of a recording.
     """
 
     name = "meet-by-name"
+    version = 2
     sent = ("recording", "ending", "depth", "utterances")
 
     def all_owners(self, owners: pa.Table) -> pa.Table:
@@ -166,6 +175,32 @@ class MeetByName(MeetByKey):
         ):
             table = table.append_column(name, pa.array(column))
         return table.filter(pa.array(depth == 0))
+
+    def merge(
+        self, p: BesideParams, inputs: Inputs, partition: int, batches: Batches, out: ShardWriter, ctx: Context
+    ) -> None:
+        kept = list(batches)
+        out.stat("by_folder", int(_any_by_folder(kept)))
+        super().merge(p, inputs, partition, iter(kept), out, ctx)
+
+    def finish(self, p: BesideParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
+        return {"by_folder": int(summed(receipt.stats for receipt in receipts).get("by_folder", 0))}
+
+
+def _any_by_folder(batches: Sequence[pa.RecordBatch]) -> bool:
+    """Whether the path of any record ends like a recording's of the same name, and for a folder at least."""
+    import pyarrow.compute as pc
+
+    folders = set[tuple[int, int]]()
+    for batch in batches:
+        own = batch.filter(pc.greater(batch["depth"], 0))  # a record's is null
+        folders.update(zip(own["key"].to_pylist(), own["ending"].to_pylist(), strict=True))
+    for batch in batches if folders else ():
+        given = batch.filter(pc.less(batch[OWNER], 0))
+        for key, path in zip(given["key"].to_pylist(), given["path"].to_pylist(), strict=True):
+            if any((key, hash_of(end)) in folders for end in endings(path)):
+                return True
+    return False
 
 
 class ReadRecords(Stage[P]):

@@ -205,6 +205,22 @@ def test_folders_that_end_alike_in_several_shards_are_told_apart(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
+    ("path", "dropped"),
+    [("ann/u1", {"ambiguous-name": 1, "not-recognised": 4}), ("other/u1", {"not-recognised": 4})],
+)
+def test_other_folders_are_others_where_any_shard_has_the_named_ones(
+    tmp_path: Path, engine: LocalEngine, path: str, dropped: dict[str, int]
+) -> None:
+    """A source that names ann's folder means another u5 by x/u5 than bob's, though bob is in another shard."""
+    names = [["ann/u1.wav", "ann/u2.wav", "ann/u3.wav"], ["bob/u4.wav", "bob/u5.wav", "bob/u6.wav"]]
+    manifest = tmp_path / "manifest.json"
+    heard = {path: "one", "x/u5": "whose?"}
+    manifest.write_text("\n".join(json.dumps({"audio": path, "text": text}) for path, text in heard.items()))
+    output = imported(tmp_path, [manifest], selected(tmp_path, names), engine)
+    assert output.manifest.counts.dropped == dropped
+
+
+@pytest.mark.parametrize(
     ("own", "records", "expected"),
     [
         ({7: "a/1.wav"}, {"out/1": "x"}, {7: "x"}),  # other folders, none of which is the recordings'
@@ -220,4 +236,6 @@ def test_folders_that_end_alike_in_several_shards_are_told_apart(tmp_path: Path,
 def test_a_path_finds_its_utterance(own: dict[int, str], records: dict[str, str], expected: dict[int, Any]) -> None:
     several = [set(endings(path)) for path in own.values()]
     alike = max((end.count("/") for end in set.intersection(*several)), default=-1) if len(several) > 1 else -1
-    assert matched({"1": own}, {"1": records}, dict.fromkeys(own.values(), alike)) == expected
+    ends = {end for path in own.values() for end in endings(path) if "/" in end}
+    by_folder = any(end in ends for path in records for end in endings(path))
+    assert matched({"1": own}, {"1": records}, dict.fromkeys(own.values(), alike), by_folder=by_folder) == expected
