@@ -81,6 +81,8 @@ class ImportAlignerParams(Params):
             deep = any(fs.exists(f"{inner.rstrip('/')}/{name}") for name in ("meta.yaml", "hyperparams.yaml"))
             inside = sorted(fs.find(inner) if deep else fs.ls(inner, detail=False)) if fs.isdir(inner) else []
             files += [fs.unstrip_protocol(file) for file in inside if fs.isfile(file)] if inside else [path]
+            beside = f"{inner.rpartition('/')[0]}/config.yaml"  # the settings and tokens of ESPnet's weights
+            files += [fs.unstrip_protocol(beside)] if path.lower().endswith(".pth") and fs.exists(beside) else []
         return {**super().identity(), "versions": [version_of(path) for path in files]}
 
 

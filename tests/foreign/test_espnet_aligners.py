@@ -184,6 +184,15 @@ def test_other_weights_in_the_folder_are_another_job(tmp_path: Path) -> None:
     assert p.identity() != before
 
 
+def test_other_settings_beside_the_weights_are_another_job(tmp_path: Path) -> None:
+    """Which would else be the old aligner, with the old tokens."""
+    source = packed(tmp_path / "source") / "exp" / "asr"
+    p = parse(ImportAlignerParams, {"model": str(source / "valid.acc.ave.pth")}, where="import-aligner")
+    before = p.identity()
+    (source / "config.yaml").write_text(yaml.safe_dump(config(token_list=TOKENS[::-1])))
+    assert p.identity() != before
+
+
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
