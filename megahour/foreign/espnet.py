@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 META, CONFIG = "meta.yaml", "config.yaml"
+TEXT = ("bpe", "char")  # types of tokens that spell a text
 USED = ("frontend.logmel.melmat", "normalize.", "encoder.", "ctc.ctc_lo.")
 
 
@@ -47,6 +48,9 @@ def read_espnet(url: str) -> CtcCheckpoint:
     text, data = _files(url)
     config = _mapping(text, CONFIG, url)
     settings = settings_of(config, url)
+    if (kind := config.get("token_type", "bpe")) not in TEXT:
+        what = f"token_type is {str(kind)[:40]!r}: the tokens are no letters or pieces of words, which spell a text"
+        raise ConfigError(what, where=url, remedy=f"use a model whose token_type is {' or '.join(TEXT)}")
     tokens = config.get("token_list")
     if not isinstance(tokens, list) or not tokens or not all(isinstance(token, str) for token in tokens):
         raise ConfigError(f"token_list of {CONFIG} is not a list of tokens", where=url, remedy="copy the file again")

@@ -121,7 +121,11 @@ def read_checkpoint(url: str, language: str = "") -> CtcCheckpoint:
     blank = architecture.get("pad_token_id")
     if not isinstance(blank, int) or not 0 <= blank < rows:
         raise ConfigError(f"pad_token_id {blank!r}: which output is the blank?", where=folder.of(CONFIG))
-    between = folder.json("tokenizer_config.json").get("word_delimiter_token")
+    tokenizer = folder.json("tokenizer_config.json")
+    if tokenizer.get("tokenizer_class") == "Wav2Vec2PhonemeCTCTokenizer":
+        remedy = "use a checkpoint whose tokens are letters or pieces of words"
+        raise ConfigError("its tokens are phonemes, which do not spell a text", where=url, remedy=remedy)
+    between = tokenizer.get("word_delimiter_token")
     separator = between if isinstance(between, str) and between in tokens else ""
     return CtcCheckpoint({**architecture, "vocab_size": rows}, extractor, tokens, blank, weights, separator)
 

@@ -221,6 +221,8 @@ def test_other_settings_beside_the_weights_are_another_job(tmp_path: Path) -> No
         ({"token_list": [*TOKENS, "g"]}, "weights do not fit.*ctc_lo"),
         ({"encoder": ["conformer"]}, "encoder is"),
         ({"model_conf": None, "encoder_conf": {**CONFORMER, "linear_units": None}}, "linear_units is 'None', not 1"),
+        ({"token_type": "phn"}, "token_type is 'phn': the tokens are no letters.*bpe or char"),
+        ({"token_type": "word"}, "token_type is 'word'"),
         ({"token_list": "data/tokens.txt"}, "not a list of tokens"),
     ],
 )

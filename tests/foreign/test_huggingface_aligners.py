@@ -214,6 +214,14 @@ def test_a_model_that_was_only_pretrained_is_refused(tmp_path: Path) -> None:
         imported(tmp_path / "model", model=source)
 
 
+def test_a_model_of_phonemes_is_refused(tmp_path: Path) -> None:
+    """Its tokens look like letters, and texts would be spelled with them."""
+    source = wav2vec2(tmp_path / "source")
+    (source / "tokenizer_config.json").write_text('{"tokenizer_class": "Wav2Vec2PhonemeCTCTokenizer"}')
+    with pytest.raises(MegahourError, match="phonemes, which do not spell"):
+        imported(tmp_path / "model", model=source)
+
+
 def test_an_index_names_files_of_its_folder_only(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "../secret.safetensors"}}')
     with pytest.raises(MegahourError, match="in its folder"):
