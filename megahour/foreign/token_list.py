@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 BLANKS = ("<blank>", "<blk>", "<pad>", "[PAD]", "<eps>", "[blank]", "_")
 SEPARATORS = ("|", " ", "<space>")
+GOES_ON = "##"  # WordPiece's sign of a piece that continues a word
 MAX_TOKENS_BYTES = 64 << 20
 
 
@@ -79,7 +80,7 @@ def ordered(p: ImportAlignerParams, tokens: Sequence[str]) -> dict[str, Any]:
     """`tokens` in the aligner's spelling, the blank first, and `order`: the model's output for each.
 
     The separator becomes " ". Letters become lower case, as in normalised text, if the list has upper-case letters only
-    or `case` is upper.
+    or `case` is upper. WordPiece's pieces become sentencepiece's.
 
     Raises
     ------
@@ -88,9 +89,12 @@ def ordered(p: ImportAlignerParams, tokens: Sequence[str]) -> dict[str, Any]:
     blank = _special(p.blank, tokens, BLANKS, "blank")
     separator = _special(p.separator, tokens, SEPARATORS, "separator")
     order = [blank, *(i for i in range(len(tokens)) if i != blank)]
+    if separator < 0:
+        tokens = _marked(tokens, blank)
     letters = [token for i, token in enumerate(tokens) if i not in (blank, separator) and not _is_sign(token)]
     upper = any(token != token.lower() for token in letters)
-    lower = any(token != token.upper() for token in letters)
+    # Lists of capitals may have ß, whose capital form is SS.
+    lower = any(token != token.upper() and len(token) == len(token.upper()) for token in letters)
     if p.case == "upper" or (p.case == "auto" and upper and not lower):
         tokens = [token if _is_sign(token) else token.lower() for token in tokens]
         doubled = sorted({token for token in tokens if tokens.count(token) > 1})
@@ -99,6 +103,16 @@ def ordered(p: ImportAlignerParams, tokens: Sequence[str]) -> dict[str, Any]:
     spelled = [" " if i == separator else tokens[i] for i in order]
     marks = any(token.startswith(MARK) for token in tokens)
     return {"outputs": len(tokens), "tokens": ["<blank>", *spelled[1:]], "order": order, "marks": marks}
+
+
+def _marked(tokens: Sequence[str], blank: int) -> Sequence[str]:
+    """Pieces of WordPiece (`hell`, `##o`) in sentencepiece's form (`▁hell`, `o`); other lists unchanged."""
+    if not any(token.startswith(GOES_ON) and token != GOES_ON for token in tokens):
+        return tokens
+    if any(token.startswith(MARK) for token in tokens):
+        return tokens
+    named = [token.removeprefix(GOES_ON) if token.startswith(GOES_ON) else MARK + token for token in tokens]
+    return [old if i == blank or _is_sign(old) else new for i, (old, new) in enumerate(zip(tokens, named, strict=True))]
 
 
 def _is_sign(token: str) -> bool:

@@ -1,0 +1,25 @@
+"""How the tokens of imported models spell texts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from megahour.align.document import spell_pieces
+from megahour.foreign.params import ImportAlignerParams
+from megahour.foreign.token_list import ordered
+
+
+def test_wordpieces_begin_words_as_sentencepieces_do() -> None:
+    """NeMo's tokenizers of type wpe. Letters that begin words were taken for all letters."""
+    about = ordered(ImportAlignerParams(), ["[UNK]", "T", "##T", "THE", "##RE", "##E", "<blank>"])
+    assert about["tokens"] == ["<blank>", "[UNK]", "\u2581t", "t", "\u2581the", "re", "e"]
+    assert about["marks"]
+    document = spell_pieces([(0, np.nan, "there te")], about["tokens"])
+    assert document.tokens.tolist() == [4, 5, 2, 6]
+
+
+def test_capitals_with_an_eszett_are_capitals() -> None:
+    about = ordered(ImportAlignerParams(), ["<blank>", "A", "S", "\u00df", "|"])
+    assert about["tokens"] == ["<blank>", "a", "s", "\u00df", " "]
+    about = ordered(ImportAlignerParams(), ["<blank>", "a", "A", "\u00df", "|"])
+    assert about["tokens"] == ["<blank>", "a", "A", "\u00df", " "]
