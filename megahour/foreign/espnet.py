@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
 from megahour.foreign.espnet_settings import EXPORT, frame_shift, rate_of, settings_of
 from megahour.foreign.huggingface import MAX_JSON_BYTES, MAX_WEIGHT_BYTES, CtcCheckpoint, Folder
-from megahour.foreign.torch_file import read_tensors
+from megahour.foreign.torch_file import check_ratio, read_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -138,7 +139,7 @@ def _files(url: str) -> tuple[bytes, bytes]:
             return _member(packed, config, MAX_JSON_BYTES, url), _member(packed, weights, MAX_WEIGHT_BYTES, url)
     except FileNotFoundError:
         raise ConfigError("no such file", where=url) from None
-    except (zipfile.BadZipFile, EOFError, OSError, NotImplementedError, RuntimeError, ValueError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError, ValueError) as error:
         raise StoreError(f"the .zip cannot be read: {error}", where=url, remedy="copy it again") from None
 
 
@@ -151,11 +152,12 @@ def _read(folder: Folder, name: str, limit: int) -> bytes:
 
 def _member(packed: zipfile.ZipFile, name: str, limit: int, url: str) -> bytes:
     try:
-        about = packed.getinfo(name)
+        about = packed.getinfo(name.removeprefix("./"))
     except KeyError:
         raise ConfigError(f"no {name} in it", where=url, remedy="give a model that ESPnet packed") from None
     if about.file_size > limit:
         raise ConfigError(f"{name}: {about.file_size} bytes, at most {limit}", where=url)
+    check_ratio(about.file_size, about.compress_size, name, url)
     with packed.open(about) as file:
         return file.read(about.file_size)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 import tarfile
+import zlib
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +21,7 @@ from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
 from megahour.foreign.huggingface import MAX_JSON_BYTES, MAX_WEIGHT_BYTES, CtcCheckpoint
 from megahour.foreign.nemo_striding import STRIDING
-from megahour.foreign.torch_file import read_tensors
+from megahour.foreign.torch_file import check_ratio, read_tensors
 
 CONFIG, WEIGHTS = "model_config.yaml", "model_weights.ckpt"
 NAMES = {
@@ -130,12 +131,13 @@ def _members(url: str) -> dict[str, bytes]:
                     continue
                 if member.size > limit:
                     raise ConfigError(f"{name}: {member.size} bytes, at most {limit}", where=url)
+                check_ratio(member.size, fs.size(inner), name, url)  # older files are compressed
                 part = tar.extractfile(member)
                 assert part is not None, "it is a file"
                 members[name] = part.read()
     except FileNotFoundError:
         raise ConfigError("no such file", where=url) from None
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         raise StoreError(f"not a .nemo file: {error}", where=url, remedy="copy it again") from None
     if lacking := {CONFIG, WEIGHTS} - members.keys():
         raise StoreError(f"no {' and no '.join(sorted(lacking))} in it", where=url, remedy="copy it again")

@@ -11,6 +11,8 @@ from megahour.core.errors import StoreError
 if TYPE_CHECKING:
     import torch
 
+SMALL_BYTES, MOST_RATIO = 1 << 20, 20  # compressed weights take at least half of their size, and text a tenth
+
 
 def read_tensors(data: bytes, what: str, url: str, remedy: str = "get the model again") -> dict[str, torch.Tensor]:
     """The tensors of a file of `torch.save`, by name. torch's restricted unpickler makes them, and runs no code.
@@ -33,6 +35,16 @@ def read_tensors(data: bytes, what: str, url: str, remedy: str = "get the model 
         raise StoreError(said, where=url, remedy="get the model again")
     # safetensors refuses tensors that share memory, so each is copied.
     return {name: each.clone(memory_format=torch.contiguous_format) for name, each in tensors.items()}
+
+
+def check_ratio(unpacked: int, stored: int, what: str, where: str) -> None:
+    """Check that `what`, a file of weights or settings in an archive, is not stored in far fewer bytes than it has.
+
+    Raises StoreError: it is, and could fill the memory.
+    """
+    if unpacked > SMALL_BYTES + MOST_RATIO * stored:
+        message = f"{what} has {stored} bytes, but would unpack to {unpacked}"
+        raise StoreError(message, where=where, remedy="get the model again")
 
 
 def check_unpacked(data: bytes, what: str, where: str, *, spare: int = 0) -> None:
