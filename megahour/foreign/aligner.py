@@ -189,20 +189,21 @@ def _kind(p: ImportAlignerParams) -> str:
         return "torchscript"
     if name.endswith(".nemo"):
         return "nemo"
-    from megahour.foreign.huggingface import is_checkpoint
+    from megahour.foreign.huggingface import CONFIG, Folder, is_checkpoint
     from megahour.foreign.speechbrain import is_speechbrain
 
     if is_speechbrain(p.model):  # whose repositories have a config.json, too
         return "speechbrain"
-    if is_checkpoint(p.model):
+    espnet = is_espnet(p.model)
+    if is_checkpoint(p.model) and not (espnet and "model_type" not in Folder(p.model).json(CONFIG)):
         return "huggingface"
-    if is_espnet(p.model):
+    if espnet:  # whose repositories may have a config.json for the hub's statistics
         return "espnet"
     fs, inner = file_system(p.model)
     if not fs.exists(inner):
         raise ConfigError("no such file or folder", where=p.model, remedy="check the path")
     remedy = "format: onnx or torchscript; or a folder with config.json (Hugging Face), meta.yaml (ESPnet) "
-    remedy += "or hyperparams.yaml (SpeechBrain)"
+    remedy += "or hyperparams.yaml (SpeechBrain); or the .pth beside config.yaml (ESPnet)"
     raise ConfigError("the file's name does not show its format", where=p.model, remedy=remedy)
 
 

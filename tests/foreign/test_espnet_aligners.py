@@ -161,6 +161,15 @@ def test_the_zip_the_folder_and_the_weights_are_one_model(tmp_path: Path) -> Non
     assert len(data) == 1
 
 
+def test_a_config_of_the_hub_beside_it_does_not_matter(tmp_path: Path) -> None:
+    source = packed(tmp_path / "source")
+    (source / "config.json").write_text('{"library_name": "espnet"}')
+    assert imported(tmp_path / "model", model=source).complete
+    (source / "config.json").write_text('{"model_type": "wav2vec2"}')  # a checkpoint of transformers
+    with pytest.raises(MegahourError, match="settings of the feature extractor"):
+        imported(tmp_path / "none", model=source)
+
+
 def test_a_model_in_half_precision_is_used_in_single(tmp_path: Path) -> None:
     halves = {
         name: values.half() if values.is_floating_point() else values for name, values in weights(config()).items()
