@@ -31,7 +31,7 @@ from megahour.export.params import ExportModelParams
 from megahour.export.sherpa import tokens_text
 from megahour.export.write import write_bundle
 from megahour.features.params import FeaturesParams
-from megahour.models import onnx_session
+from megahour.foreign import onnx_session
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.bundle_files import MANIFEST
 from megahour.transcribe.parts import parts_of
