@@ -131,8 +131,8 @@ def _step(stage: str, rate_hz: int = 0, mels: int = 0, **inputs: str) -> Step:
     return {"stage": stage, "inputs": inputs, **more}
 
 
-def swapped(raw: Artifact, folder: Path) -> Path:
-    """A folder of each recording with the transcript of the next one."""
+def files_of(raw: Artifact) -> dict[str, dict[str, bytes]]:
+    """The files of each recording by suffix."""
     files: dict[str, dict[str, bytes]] = {}
     for receipt in raw.receipts():
         with raw.open(receipt.shard, ".tar") as packed, tarfile.open(fileobj=io.BytesIO(packed.read())) as tar:
@@ -140,6 +140,12 @@ def swapped(raw: Artifact, folder: Path) -> Path:
                 stem, _, suffix = Path(member.name).name.rpartition(".")
                 part = tar.extractfile(member)
                 files.setdefault(stem, {})[suffix] = part.read() if part else b""
+    return files
+
+
+def swapped(raw: Artifact, folder: Path) -> Path:
+    """A folder of each recording with the transcript of the next one."""
+    files = files_of(raw)
     names = sorted(files)
     folder.mkdir(parents=True, exist_ok=True)
     for name, other in zip(names, names[1:] + names[:1], strict=True):

@@ -4,27 +4,25 @@
     python benchmarks/whisper_beside.py ../shared/data/fsdd --digits --speaker lucas --aligner ALIGNER --out OUT
 
 CLIPS/SPEAKER/NAME.wav with NAME.txt; ALIGNER has not heard these clips. The clips, each once, become recordings of some
-minutes whose texts lack a tenth of the lines and have a tenth that nobody says. faster-whisper reads each recording,
-MODEL is its name or folder. Recordings have their own text, the text of the next one, or none; each is tried with and
-without `ingest --recognised`, all else by default but for the shortest utterance. A word of an utterance is right if it
-is spoken there, in order.
+minutes. A tenth of the lines is missing from their texts, and a tenth was never spoken. faster-whisper reads each
+recording; MODEL is its name or folder. Recordings have their own text, the text of the next one, or none; each is tried
+with and without `ingest --recognised`, all else by default but for the shortest utterance. A word of an utterance
+is right if it is spoken there, in order.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import io
 import json
 import os
 import subprocess
 import sys
-import tarfile
 from itertools import groupby
 from pathlib import Path
 
 from page import command_line, machine, publish, python
-from strangers import FLAWED, OF_DIGITS, PATTERN, Step, rows_of, run
+from strangers import FLAWED, OF_DIGITS, PATTERN, Step, files_of, rows_of, run
 
 from megahour.core.store import Artifact
 from megahour.corpus.text.edit_distance import match
@@ -38,13 +36,7 @@ HEAD = (
 
 def unpacked(raw: Artifact, folder: Path) -> dict[str, Path]:
     """Write each recording's audio and text; gives a folder for each kind of text, with links to the audio."""
-    files: dict[str, dict[str, bytes]] = {}
-    for receipt in raw.receipts():
-        with raw.open(receipt.shard, ".tar") as packed, tarfile.open(fileobj=io.BytesIO(packed.read())) as tar:
-            for member in tar.getmembers():
-                stem, _, suffix = Path(member.name).name.rpartition(".")
-                part = tar.extractfile(member)
-                files.setdefault(stem, {})[suffix] = part.read() if part else b""
+    files = files_of(raw)
     names = sorted(files)
     next_to = dict(zip(names, names[1:] + names[:1], strict=True))
     made = {text: folder / text.replace(" ", "-") for text in TEXTS}

@@ -114,7 +114,7 @@ def reading_of(document: Document, timed: Timed, clock: Clock, letters: pa.Table
     """HEARD (without the key) of one recording: one row with the recogniser's words that are in the audio.
 
     Sequence-to-sequence recognisers skip stretches, Whisper windows of half a minute. There the aligner's own `letters`
-    (HEARD, too) are read: without a second reading all that is said there would be lost.
+    (HEARD, too) are the reading: `cut` drops utterances of which nothing is heard.
     """
     spoken = np.flatnonzero(timed.start >= 0)
     starts, ends = (

@@ -58,7 +58,7 @@ class EspnetCtc(nn.Module):
         self.frontend = nn.ModuleDict({"logmel": Buffers(melmat=torch.zeros(front_end["n_fft"] // 2 + 1, mels))})
         if normalise["kind"] == "global":
             self.normalize = Buffers(mean=torch.zeros(mels), std=torch.ones(mels))
-        self.encoder, self.outputs = Encoder(encoder, mels), outputs
+        self.encoder, self.outputs = EspnetEncoder(encoder, mels), outputs
         self.ctc = nn.ModuleDict({"ctc_lo": nn.Linear(encoder["output_size"], outputs)})
 
     def forward(self, samples: torch.Tensor) -> torch.Tensor:
@@ -101,7 +101,7 @@ class EspnetCtc(nn.Module):
         return x
 
 
-class Encoder(nn.Module):
+class EspnetEncoder(nn.Module):
     """Subsampling by convolutions, positions, and layers of attention."""
 
     def __init__(self, settings: Mapping[str, Any], mels: int) -> None:

@@ -26,7 +26,7 @@ class Layer(nn.Module):
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__()
         size, self.before = settings["output_size"], settings["normalize_before"]
-        self.self_attn = Attention(settings)
+        self.self_attn = EspnetAttention(settings)
         self.norm_mha, self.norm_ff = norm(size), norm(size)
         self.feed_forward = FeedForward(settings)
         self.feed_forward_macaron = self.conv_module = None
@@ -60,7 +60,7 @@ class BranchLayer(nn.Module):
     def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__()
         size, kernel = settings["output_size"], settings["merge_conv_kernel"]
-        self.attn, self.norm_mha = Attention(settings), norm(size)
+        self.attn, self.norm_mha = EspnetAttention(settings), norm(size)
         self.cgmlp, self.norm_mlp = GatedConvolution(settings), norm(size)
         self.depthwise_conv_fusion = nn.Conv1d(2 * size, 2 * size, kernel, padding=(kernel - 1) // 2, groups=2 * size)
         self.merge_proj, self.norm_final = nn.Linear(2 * size, size), norm(size)
@@ -83,7 +83,7 @@ class BranchLayer(nn.Module):
         return result
 
 
-class Attention(nn.Module):
+class EspnetAttention(nn.Module):
     """Attention over the whole sequence, with positions in its scores or without."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:

@@ -123,7 +123,7 @@ class TerminalMonitor(Monitor):
         self._show({"unit": "shards", "rate": round(self._pace.rate, 6), "values": values})
 
     def progress(self, done: float, total: float, unit: str, **fields: Any) -> None:
-        """total: 0 if it is unknown; then nothing is said of the time left."""
+        """total: 0 if it is unknown; then the time left is not estimated."""
         if not self._counting or done < self._pace.done:  # the first report, or the next task's
             self._counting = unit
             self._pace.begin(done, total)
