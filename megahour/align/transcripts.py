@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -39,8 +40,9 @@ def by_recording(table: pa.Table) -> dict[int, pa.Table]:
 class Speller:
     """Spells texts in a model's tokens, by characters or by pieces."""
 
-    def __init__(self, tokens: list[str], *, marks: bool) -> None:
-        self._tokens, self._spell = tokens, spell_pieces if marks else spell
+    def __init__(self, tokens: list[str], *, marks: bool, longest_first: bool = False) -> None:
+        self._tokens = tokens
+        self._spell = partial(spell_pieces, longest_first=longest_first) if marks else spell
         self._characters = set("".join(tokens[:BLANK] + tokens[BLANK + 1 :]))
 
     def read(self, cues: pa.Table, rate_hz: int, samples: int, late_s: float) -> list[SpelledTranscript]:

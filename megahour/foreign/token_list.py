@@ -80,7 +80,7 @@ def ordered(p: ImportAlignerParams, tokens: Sequence[str]) -> dict[str, Any]:
     """`tokens` in the aligner's spelling, the blank first, and `order`: the model's output for each.
 
     The separator becomes " ". Letters become lower case, as in normalised text, if the list has upper-case letters only
-    or `case` is upper. WordPiece's pieces become sentencepiece's.
+    or `case` is upper. WordPiece's pieces become sentencepiece's, and `longest_first` says that they were WordPiece's.
 
     Raises
     ------
@@ -89,7 +89,8 @@ def ordered(p: ImportAlignerParams, tokens: Sequence[str]) -> dict[str, Any]:
     blank = _special(p.blank, tokens, BLANKS, "blank")
     separator = _special(p.separator, tokens, SEPARATORS, "separator")
     order = [blank, *(i for i in range(len(tokens)) if i != blank)]
-    if separator < 0:
+    word_pieces = separator < 0 and _are_word_pieces(tokens)
+    if word_pieces:
         tokens = _marked(tokens, blank)
     letters = [token for i, token in enumerate(tokens) if i not in (blank, separator) and not _is_sign(token)]
     upper = any(token != token.lower() for token in letters)
@@ -102,15 +103,18 @@ def ordered(p: ImportAlignerParams, tokens: Sequence[str]) -> dict[str, Any]:
             raise ConfigError(f"two tokens are {doubled[0]!r} in lower case", where=p.tokens, remedy="case: lower")
     spelled = [" " if i == separator else tokens[i] for i in order]
     marks = any(token.startswith(MARK) for token in tokens)
-    return {"outputs": len(tokens), "tokens": ["<blank>", *spelled[1:]], "order": order, "marks": marks}
+    about = {"outputs": len(tokens), "tokens": ["<blank>", *spelled[1:]], "order": order, "marks": marks}
+    return about | ({"longest_first": True} if word_pieces else {})
+
+
+def _are_word_pieces(tokens: Sequence[str]) -> bool:
+    """Whether the list is of WordPiece."""
+    goes_on = any(token.startswith(GOES_ON) and token != GOES_ON for token in tokens)
+    return goes_on and not any(token.startswith(MARK) for token in tokens)
 
 
 def _marked(tokens: Sequence[str], blank: int) -> Sequence[str]:
-    """Pieces of WordPiece (`hell`, `##o`) in sentencepiece's form (`▁hell`, `o`); other lists unchanged."""
-    if not any(token.startswith(GOES_ON) and token != GOES_ON for token in tokens):
-        return tokens
-    if any(token.startswith(MARK) for token in tokens):
-        return tokens
+    """Pieces of WordPiece (`hell`, `##o`) in sentencepiece's form (`▁hell`, `o`)."""
     named = [token.removeprefix(GOES_ON) if token.startswith(GOES_ON) else MARK + token for token in tokens]
     return [old if i == blank or _is_sign(old) else new for i, (old, new) in enumerate(zip(tokens, named, strict=True))]
 

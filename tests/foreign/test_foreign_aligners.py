@@ -11,12 +11,9 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from tone_models import TOKENS, MelTones, Tones, onnx_model, onnx_of_mels, torchscript
 from tones import LETTERS, RATE_HZ, sentences, speak, write, write_recordings
 
-from megahour.align.document import spell_pieces
 from megahour.align.params import AlignParams
 from megahour.align.stage import Align
 from megahour.core.config import parse
@@ -218,26 +215,6 @@ def test_a_torchscript_model_that_would_unpack_to_much_more_is_refused(tmp_path:
         target.writestr("packed/data/9", bytes(80 << 20))
     with pytest.raises(StoreError, match=r"the model has \d+ bytes, but would unpack to 83\d+\n.*get the model again"):
         imported(tmp_path / "none", model=packed, tokens=tokens)
-
-
-# -- pieces ----------------------------------------------------------------------------------------------------------
-
-PIECES = ["<blank>", "\u2581", "\u2581the", "\u2581t", "re", "he", *"abcdefghijklmnopqrstuvwxyz"]
-
-
-def test_words_are_cut_into_the_fewest_pieces() -> None:
-    document = spell_pieces([(3, 1.5, "the there è tree")], PIECES)
-    spelled = [[PIECES[t] for t in document.tokens[document.token_word == w]] for w in range(4)]
-    assert spelled == [["\u2581the"], ["\u2581the", "re"], ["\u2581"], ["\u2581t", "re", "e"]]
-    assert document.words == ["the", "there", "è", "tree"]
-    assert document.word_index.tolist() == [0, 1, 2, 3]
-
-
-@given(st.lists(st.text("thereabc", min_size=1, max_size=12), min_size=1, max_size=6))
-def test_pieces_spell_their_words(words: list[str]) -> None:
-    document = spell_pieces([(0, np.nan, " ".join(words))], PIECES)
-    assert "".join(PIECES[t] for t in document.tokens) == "".join("\u2581" + word for word in words)
-    assert document.words == words
 
 
 def test_a_token_that_a_numbered_list_has_twice_is_named(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ def test_wordpieces_begin_words_as_sentencepieces_do() -> None:
     about = ordered(ImportAlignerParams(), ["[UNK]", "T", "##T", "THE", "##RE", "##E", "<blank>"])
     assert about["tokens"] == ["<blank>", "[UNK]", "\u2581t", "t", "\u2581the", "re", "e"]
     assert about["marks"]
-    document = spell_pieces([(0, np.nan, "there te")], about["tokens"])
+    document = spell_pieces([(0, np.nan, "there te")], about["tokens"], longest_first=about["longest_first"])
     assert document.tokens.tolist() == [4, 5, 2, 6]
 
 

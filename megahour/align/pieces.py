@@ -1,0 +1,95 @@
+"""Cuts words into the pieces of a subword vocabulary as the tokenizer that made its list does.
+
+A model learned to give the pieces of its tokenizer, and another cut of a word scores badly. A list has no scores, but
+its order shows how it was made:
+
+- byte-pair encoding (Sennrich et al., 2016) lists its merges in order, so each piece joins two that come before it;
+- a unigram model (Kudo, 2018) lists its pieces from the most to the least probable;
+- WordPiece (Devlin et al., 2019) takes the longest piece that fits from left to right, whatever the order; the import
+  of a list knows it by its ``##``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+
+MARK = "\u2581"  # sentencepiece's sign of a word's beginning
+UNKNOWN_COST = 1e6  # nats of dropping a character
+MERGED_SHARE = 0.95  # of pieces that join two earlier ones, in a list of merges; a unigram list has less than half
+ZIPF_OFFSET = 10  # probability ~ 1 / (rank + offset): 99.7 % of running words are then cut as by the true probabilities
+
+Cut = Callable[[str], list[int]]
+"""Numbers of the pieces of a word, which begins with `MARK`. Characters that are in no piece are left out."""
+
+
+def cut_for(units: Sequence[str], *, longest_first: bool = False) -> Cut:
+    """How the tokenizer of this list cuts words. Unit 0 is the blank.
+
+    longest_first: the list is of WordPiece.
+
+    >>> units = ["<blank>", "re", "the", "▁t", "▁the", "▁", "t", "h", "e", "r"]
+    >>> [units[number] for number in cut_for(units, longest_first=True)("▁there")]
+    ['▁the', 're']
+    """
+    known = {piece: i for i, piece in enumerate(units) if i and piece}
+    if longest_first:
+        return lambda word: _longest_first(word, known)
+    if _of_merges(known):
+        return lambda word: _merged(word, known)
+    in_order = list(known) == sorted(known)  # an alphabetical list says nothing about probabilities
+    costs = [1.0 if in_order else math.log(i + ZIPF_OFFSET) for i in range(len(units))]
+    longest = max(map(len, known), default=0)
+    return lambda word: _cheapest(word, known, costs, longest)
+
+
+def _of_merges(known: Mapping[str, int]) -> bool:
+    joined = [piece for piece in known if len(piece) > 1 and piece[0] + piece[-1] not in ("<>", "[]")]
+    merged = sum(any(_before(piece, part, known) for part in range(1, len(piece))) for piece in joined)
+    return merged >= MERGED_SHARE * len(joined) > 0
+
+
+def _before(piece: str, at: int, known: Mapping[str, int]) -> bool:
+    """Whether both parts of a piece are characters, or pieces that come before it."""
+    parts = (piece[:at], piece[at:])
+    return all(part in known and (len(part) == 1 or known[part] < known[piece]) for part in parts)
+
+
+def _merged(word: str, known: Mapping[str, int]) -> list[int]:
+    """Merge the neighbours whose merge comes first in the list, until none can be merged."""
+    parts = list(word)
+    while True:
+        ranks = [known.get(left + right, math.inf) for left, right in pairwise(parts)]
+        first = min(ranks, default=math.inf)
+        if first == math.inf:
+            return [known[part] for part in parts if part in known]
+        at = ranks.index(first)
+        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+
+
+def _cheapest(word: str, known: Mapping[str, int], costs: Sequence[float], longest: int) -> list[int]:
+    """The pieces with the least sum of costs; of equal sums, the one whose last piece is longest."""
+    best = [(0.0, 0, 0)] + [(math.inf, 0, 0)] * len(word)  # cost, where the last piece begins, its number
+    for end in range(1, len(word) + 1):
+        best[end] = (best[end - 1][0] + UNKNOWN_COST, end - 1, 0)
+        for begin in range(max(0, end - longest), end):
+            number = known.get(word[begin:end], 0)
+            if number and best[begin][0] + costs[number] < best[end][0]:
+                best[end] = (best[begin][0] + costs[number], begin, number)
+    numbers, end = list[int](), len(word)
+    while end:
+        _, end, number = best[end]
+        numbers.append(number)
+    return [number for number in reversed(numbers) if number]
+
+
+def _longest_first(word: str, known: Mapping[str, int]) -> list[int]:
+    numbers, begin = list[int](), 0
+    while begin < len(word):
+        ends = (end for end in range(len(word), begin, -1) if word[begin:end] in known)
+        end = next(ends, 0)
+        if end:
+            numbers.append(known[word[begin:end]])
+        begin = end or begin + 1
+    return numbers
