@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.align.pieces import MARK, cut_for
+from megahour.units.listed_pieces import cut_for
+from megahour.units.tokens import MARK
 
 BLANK = 0
 SPACE = " "

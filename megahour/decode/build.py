@@ -27,7 +27,9 @@ from megahour.lm.query.convert import read_lm
 from megahour.units.fst import from_bytes, from_columns, to_bytes
 from megahour.units.hmm import Units, read_units
 from megahour.units.lexicon import Lexicon, Probabilities, lexicon_of, read_probabilities
+from megahour.units.listed_pieces import ListedPieces
 from megahour.units.texts import listed_words, word_list
+from megahour.units.tokens import TokenSpeller
 
 History = tuple[int, ...]
 END = -1
@@ -252,21 +254,26 @@ def _ctc_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexic
 def _in_tokens(config: Mapping[str, Any], inputs: Inputs, lexicon: Lexicon) -> Lexicon:
     """Spells a lexicon's words in the model's tokens: phones, pieces or characters.
 
-    Raises ConfigError if the model uses pieces and the input `tokens` is missing or has other pieces.
+    Without the input `tokens`, the order of the model's pieces shows how words are cut (`cut_for`), which is exact for
+    byte-pair encoding and WordPiece. Raises ConfigError if `tokens` has other pieces than the model.
     """
     if config.get("phones"):
         return lexicon
     if not config.get("marks"):
         return {word: [list(word)] for word in lexicon}
+    pieces = _pieces(config, inputs)
+    known = filter(pieces.spellable, lexicon)
+    spelled = {word: [[pieces.tokens[token] for token in pieces.encode(word)]] for word in known}
+    return {word: spelled.get(word, []) for word in lexicon}
+
+
+def _pieces(config: Mapping[str, Any], inputs: Inputs) -> TokenSpeller:
     if "tokens" not in inputs:
-        what = "the model spells words in pieces, but does not contain the rules that split words into them"
-        raise ConfigError(what, where=inputs["model"].url, remedy="give the input `tokens` that it was trained with")
+        return ListedPieces.of(config)
     from megahour.units.spellers import speller_of
 
     pieces = speller_of(inputs["tokens"])
     if list(pieces.tokens) != config["tokens"]:
         remedy = "give the input `tokens` that the model was trained with"
         raise ConfigError("its pieces are not the model's", where=inputs["tokens"].url, remedy=remedy)
-    known = filter(pieces.spellable, lexicon)
-    spelled = {word: [[pieces.tokens[token] for token in pieces.encode(word)]] for word in known}
-    return {word: spelled.get(word, []) for word in lexicon}
+    return pieces

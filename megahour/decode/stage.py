@@ -20,8 +20,9 @@ class MakeGraph(SingleShard[GraphParams]):
     """Writes `.fst` (OpenFst const), `.words.txt` (`word number` lines) and `.json`.
 
     Inputs: `lm`, `lexicon`, and `units` for topology hmm, or `model` (trained with criterion ctc) for topology ctc. To
-    a model of phones the lexicon says how words are pronounced; to one of characters, or of pieces with the input
-    `tokens`, only which words there are. Topology phones takes `units` alone.
+    a model of phones the lexicon says how words are pronounced; to one of characters or pieces, only which words there
+    are. Words are cut into pieces by the input `tokens`, or without it as the order of the model's pieces shows.
+    Topology phones takes `units` alone.
     """
 
     name = "graph"

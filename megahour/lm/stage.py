@@ -9,6 +9,7 @@ from megahour.core.errors import ConfigError, StageError
 from megahour.core.stage import Artifact, Context, Input, Inputs, Receipt, ShardWriter, SingleShard, Task
 from megahour.lm.params import LanguageModelParams
 from megahour.lm.text.token_lines import TokenLines
+from megahour.units.listed_pieces import ListedPieces
 from megahour.units.spellers import form_of, speller_of
 from megahour.units.tokens import BLANK, Characters
 
@@ -20,7 +21,8 @@ class LanguageModel(SingleShard[LanguageModelParams]):
     """Counts, smooths and writes `.arpa` and `.vocab.txt` (one word per line, without the specials).
 
     With the input `tokens` it is a model of tokens, for `decode`: the text is spelled in the tokens of an artifact of
-    stage `tokens`, or in the characters of a *model*, with the space as ▁. Lines with other characters are dropped.
+    stage `tokens`, or in the characters or pieces of a *model*, with the space as ▁. Lines with other characters
+    are dropped.
     """
 
     name = "language-model"
@@ -78,10 +80,11 @@ def _spelling(artifact: Artifact) -> TokenLines:
     if form_of(artifact):
         return TokenLines(speller_of(artifact))
     config = artifact.read_json(0, ".model.json")
-    if config.get("marks") or not config.get("tokens"):
-        what = "a model of pieces" if config.get("marks") else "a model without tokens"
+    if not config.get("tokens"):
         remedy = "give the artifact of stage `tokens` that it was trained with"
-        raise ConfigError(f"{what} cannot spell a text", where=artifact.url, remedy=remedy)
+        raise ConfigError("a model without tokens cannot spell a text", where=artifact.url, remedy=remedy)
+    if config.get("marks"):
+        return TokenLines(ListedPieces.of(config))
     return TokenLines(Characters((BLANK, *config["tokens"][1:])))
 
 

@@ -146,15 +146,17 @@ def test_parameters_that_contradict_each_other_are_refused(values: dict[str, obj
         LanguageModelParams.model_validate(values)
 
 
-@pytest.mark.parametrize("pieces", [False, True])
-def test_a_model_of_tokens_is_made_of_spelled_text(tmp_path: Path, engine: LocalEngine, pieces: bool) -> None:
+@pytest.mark.parametrize("pieces", ["", "rules", "list"])
+def test_a_model_of_tokens_is_made_of_spelled_text(tmp_path: Path, engine: LocalEngine, pieces: str) -> None:
     """The space of characters is written as sentencepiece writes it; what cannot be spelled is counted."""
     lines = ["the cat", "a  hat", "that hat", "Zoë"]
     (tmp_path / "text.txt").write_text("\n".join(lines) + "\n", "utf-8")
     if pieces:
-        model = learn(TokensParams(size=12), lines[:3], where="test")
-        tokens = write_artifact(tmp_path / "tokens", [({}, {".spm.model": model})], {})
-        spell = Pieces(model, where="test")
+        learnt = learn(TokensParams(size=14, method="bpe"), lines[:3], where="test")
+        spell = Pieces(learnt, where="test")
+        listed = {"tokens": list(spell.tokens), "marks": True}
+        files = {".spm.model": learnt} if pieces == "rules" else {".model.json": listed}
+        tokens = write_artifact(tmp_path / "tokens", [({}, files)], {})
         expected = [
             " ".join(spell.tokens[token] for token in spell.encode(" ".join(line.split()))) for line in lines[:3]
         ]

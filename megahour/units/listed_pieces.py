@@ -13,15 +13,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
-MARK = "\u2581"  # sentencepiece's sign of a word's beginning
+from megahour.units.tokens import MARK
+
 UNKNOWN_COST = 1e6  # nats of dropping a character
 MERGED_SHARE = 0.95  # of pieces that join two earlier ones, in a list of merges; a unigram list has less than half
 ZIPF_OFFSET = 10  # probability ~ 1 / (rank + offset): 99.7 % of running words are then cut as by the true probabilities
 
 Cut = Callable[[str], list[int]]
 """Numbers of the pieces of a word, which begins with `MARK`. Characters that are in no piece are left out."""
+
+
+class ListedPieces:
+    """Encodes texts in the pieces of a model's token list. Token 0 is the blank.
+
+    >>> pieces = ListedPieces(["<blank>", "▁t", "he", "▁the", "t", "h", "e", "▁"])
+    >>> [pieces.tokens[token] for token in pieces.encode("the het")]
+    ['▁the', '▁', 'he', 't']
+    """
+
+    def __init__(self, tokens: Sequence[str], *, longest_first: bool = False) -> None:
+        self.tokens = tuple(tokens)
+        self._cut = cache(cut_for(tokens, longest_first=longest_first))
+
+    @staticmethod
+    def of(config: Mapping[str, Any]) -> ListedPieces:
+        """The pieces of a model's configuration."""
+        return ListedPieces(config["tokens"], longest_first=bool(config.get("longest_first", False)))
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, without its characters that are in no piece."""
+        return [token for word in text.split() for token in self._cut(MARK + word)]
+
+    def spellable(self, text: str) -> bool:
+        """Whether a text is not empty and its pieces spell all of it."""
+        spelled = "".join(self.tokens[token] for token in self.encode(text))
+        return bool(text.split()) and spelled == "".join(MARK + word for word in text.split())
 
 
 def cut_for(units: Sequence[str], *, longest_first: bool = False) -> Cut:

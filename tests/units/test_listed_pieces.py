@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from megahour.align.document import spell_pieces
-from megahour.align.pieces import MARK, cut_for
+from megahour.units.listed_pieces import ListedPieces, cut_for
 from megahour.units.params import TokensParams
 from megahour.units.pieces import learn
+from megahour.units.tokens import MARK
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -95,3 +96,11 @@ def test_pieces_spell_their_words(units: list[str], longest_first: bool, words: 
     document = spell_pieces([(0, np.nan, " ".join(words))], units, longest_first=longest_first)
     assert "".join(units[t] for t in document.tokens) == "".join("\u2581" + word.replace("è", "") for word in words)
     assert document.words == words
+
+
+def test_a_text_is_spellable_if_its_pieces_spell_all_of_it() -> None:
+    pieces = ListedPieces(PIECES)
+    assert pieces.spellable("the there")
+    assert not pieces.spellable("the è")
+    assert not pieces.spellable(" ")
+    assert [PIECES[token] for token in pieces.encode("the tèe")] == ["\u2581the", "\u2581t", "e"]
