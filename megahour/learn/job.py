@@ -126,6 +126,8 @@ def _goal(p: TrainParams, inputs: Inputs) -> Goal:
         labels: Labels = TokenLabels(speller, _subsample(p), between, every_place)
         marked = "tokens" in inputs and any(token.startswith(MARK) for token in speller.tokens)
         kind = {"marks": True} if marked else {"phones": True} if "lexicon" in inputs else {}
+        if marked and getattr(speller, "longest_first", False):
+            kind["longest_first"] = True
         config = {"tokens": list(speller.tokens), **kind, **_heads(p)}
         if p.tag:
             labels = _tagged(p, inputs, labels)

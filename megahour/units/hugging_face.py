@@ -16,7 +16,7 @@ class HuggingFaceTokens:
     """Encodes texts with the tokenizer of a file. Token 0 is the blank; token n of the file becomes n + 1.
 
     A text is `spellable` if its tokens joined give exactly the text: none is unknown, and the case of letters matches
-    the tokenizer's.
+    the tokenizer's. `longest_first`: it is WordPiece, which cuts words so (`ListedPieces`).
 
     Raises
     ------
@@ -43,6 +43,7 @@ class HuggingFaceTokens:
         names = {number: name_of(token) for token, number in ids.items()}
         size = max(names, default=-1) + 1
         self.tokens = (BLANK, *(names.get(number, f"<{number}>") for number in range(size)))
+        self.longest_first = rules["model"]["type"] == "WordPiece"
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -18,6 +18,7 @@ from megahour.learn.job import prepare
 from megahour.learn.params import TrainParams
 from megahour.runner.runner import run_stage
 from megahour.units.hugging_face import HuggingFaceTokens
+from megahour.units.listed_pieces import ListedPieces
 from megahour.units.params import TokensParams
 from megahour.units.pieces import Pieces
 from megahour.units.spellers import from_elsewhere, speller, speller_of
@@ -28,7 +29,7 @@ TEXTS = ["one two three", "two three four", "three four fivé", "don't one one t
 TORCHAUDIO = ["-", "|", "E", "T", "A", "O", "N", "I", "H", "S", "R", "D", "L", "U", "W", "F", "V", "'", "É"]
 
 
-def hugging_face(kind: str) -> Tokenizer:
+def hugging_face(kind: str, texts: list[str] = TEXTS) -> Tokenizer:
     """A tokenizer of pieces, learnt from the texts by the library itself."""
     special = ["<unk>", "<s>", "</s>"]
     if kind == "wordpiece":
@@ -45,7 +46,7 @@ def hugging_face(kind: str) -> Tokenizer:
         parts = [pre_tokenizers.Digits(), pre_tokenizers.ByteLevel(add_prefix_space=prefixed)]
         tokenizer.pre_tokenizer = parts[1] if prefixed else pre_tokenizers.Sequence(parts)
         trainer = trainers.BpeTrainer(vocab_size=60, special_tokens=special)
-    tokenizer.train_from_iterator(TEXTS, trainer)
+    tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
 
@@ -64,6 +65,8 @@ def test_hugging_faces_tokens_read_as_the_texts(kind: str) -> None:
         assert [token - 1 for token in tokens] == tokenizer.encode(
             " " + text if kind == "bytes" else text, add_special_tokens=False
         ).ids
+        listed = ListedPieces.of({"tokens": ours.tokens, "longest_first": ours.longest_first})
+        assert listed.encode(text) == tokens or "é" in text
     assert any(len(token.strip(MARK)) > 1 for token in ours.tokens if not token.startswith("<"))
     one = ours.encode("one")
     assert ours.encode("two one")[-len(one) :] == one, "a word is spelled alike wherever it stands"
@@ -87,6 +90,21 @@ def test_tokens_that_are_words_read_as_the_texts(cut: pre_tokenizers.PreTokenize
         path = [label for token in ours.encode(text) for label in (token, 0)]
         assert " ".join(word.text for word in spelled_words(path, ours.tokens, MARK)) == text
     assert not ours.spellable("one zebra")
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bytes, prefixed"])
+def test_a_model_knows_how_its_words_are_cut(tmp_path: Path, engine: LocalEngine, kind: str) -> None:
+    """Its list alone does not show that WordPiece takes the longest piece first."""
+    features = features_artifact(tmp_path / "features", [("labelled", utterances(20))])
+    hugging_face(kind, [utterance["text"] for utterance in utterances(20)]).save(str(tmp_path / "tokenizer.json"))
+    tokens = Artifact(tmp_path / "tokens")
+    p = TokensParams(file=str(tmp_path / "tokenizer.json"))
+    run_stage(MakeTokens(), p, {"features": features}, tokens, engine, work=tmp_path / "work")
+    job = prepare(
+        TrainParams(criterion="ctc", hidden=8, layers=1, held_out=0.0), {"features": features, "tokens": tokens}
+    )
+    assert job.config["marks"]
+    assert job.config.get("longest_first", False) == (kind == "wordpiece")
 
 
 def test_pieces_that_go_on_with_a_prefix_are_not_words_prefixed() -> None:
