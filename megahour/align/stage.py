@@ -25,7 +25,7 @@ class Align(Stage[AlignParams]):
     """
 
     name = "align"
-    version = 23
+    version = 24
     params = AlignParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("recordings"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
 from megahour.core.filesystems import file_system
-from megahour.units.tokens import MARK, lines_of_tokens
+from megahour.units.tokens import MARK, is_sign, lines_of_tokens
 
 if TYPE_CHECKING:
     from megahour.foreign.params import ImportAlignerParams
@@ -79,30 +79,32 @@ def _parsed(text: str, path: str) -> Any:
 def ordered(p: ImportAlignerParams, tokens: Sequence[str]) -> dict[str, Any]:
     """`tokens` in the aligner's spelling, the blank first, and `order`: the model's output for each.
 
-    The separator becomes " ". Letters become lower case, as in normalised text, if the list has upper-case letters only
-    or `case` is upper. WordPiece's pieces become sentencepiece's, and `longest_first` says that they were WordPiece's.
+    The separator becomes " "; among characters it may be ▁, as `export-model` writes it. Letters become lower case, as
+    in normalised text, if the list has upper-case letters only or `case` is upper. WordPiece's pieces become
+    sentencepiece's, and `longest_first` says that they were WordPiece's.
 
     Raises
     ------
     ConfigError: the blank or separator is missing, or two tokens are equal in lower case.
     """
     blank = _special(p.blank, tokens, BLANKS, "blank")
-    separator = _special(p.separator, tokens, SEPARATORS, "separator")
+    separators = SEPARATORS if any(len(token) > 1 and not is_sign(token) for token in tokens) else (*SEPARATORS, MARK)
+    separator = _special(p.separator, tokens, separators, "separator")
     order = [blank, *(i for i in range(len(tokens)) if i != blank)]
     word_pieces = separator < 0 and _are_word_pieces(tokens)
     if word_pieces:
         tokens = _marked(tokens, blank)
-    letters = [token for i, token in enumerate(tokens) if i not in (blank, separator) and not _is_sign(token)]
+    letters = [token for i, token in enumerate(tokens) if i not in (blank, separator) and not is_sign(token)]
     upper = any(token != token.lower() for token in letters)
     # Lists of capitals may have ß, whose capital form is SS.
     lower = any(token != token.upper() and len(token) == len(token.upper()) for token in letters)
     if p.case == "upper" or (p.case == "auto" and upper and not lower):
-        tokens = [token if _is_sign(token) else token.lower() for token in tokens]
+        tokens = [token if is_sign(token) else token.lower() for token in tokens]
         doubled = sorted({token for token in tokens if tokens.count(token) > 1})
         if doubled:
             raise ConfigError(f"two tokens are {doubled[0]!r} in lower case", where=p.tokens, remedy="case: lower")
     spelled = [" " if i == separator else tokens[i] for i in order]
-    marks = any(token.startswith(MARK) for token in tokens)
+    marks = any(token.startswith(MARK) for token in spelled)
     about = {"outputs": len(tokens), "tokens": ["<blank>", *spelled[1:]], "order": order, "marks": marks}
     return about | ({"longest_first": True} if word_pieces else {})
 
@@ -116,12 +118,7 @@ def _are_word_pieces(tokens: Sequence[str]) -> bool:
 def _marked(tokens: Sequence[str], blank: int) -> Sequence[str]:
     """Pieces of WordPiece (`hell`, `##o`) in sentencepiece's form (`▁hell`, `o`)."""
     named = [token.removeprefix(GOES_ON) if token.startswith(GOES_ON) else MARK + token for token in tokens]
-    return [old if i == blank or _is_sign(old) else new for i, (old, new) in enumerate(zip(tokens, named, strict=True))]
-
-
-def _is_sign(token: str) -> bool:
-    """Whether a token is a special symbol such as `<unk>` or `[PAD]`, not text."""
-    return len(token) > 2 and token[0] + token[-1] in ("<>", "[]")
+    return [old if i == blank or is_sign(old) else new for i, (old, new) in enumerate(zip(tokens, named, strict=True))]
 
 
 def _special(asked: str, tokens: Sequence[str], usual: Sequence[str], role: str) -> int:

@@ -43,6 +43,11 @@ def lines_of_tokens(text: str) -> list[str] | dict[str, int]:
     return numbers
 
 
+def is_sign(token: str) -> bool:
+    """Whether a token is a special symbol such as `<unk>`, `[PAD]` or the byte `<0x41>`, not text."""
+    return len(token) > 2 and token[0] + token[-1] in ("<>", "[]")
+
+
 class TokenSpeller(Protocol):
     """Converts texts to the tokens of a model. Token 0 is the blank."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from megahour.align.document import spell_pieces
 from megahour.foreign.params import ImportAlignerParams
@@ -16,6 +17,14 @@ def test_wordpieces_begin_words_as_sentencepieces_do() -> None:
     assert about["marks"]
     document = spell_pieces([(0, np.nan, "there te")], about["tokens"], longest_first=about["longest_first"])
     assert document.tokens.tolist() == [4, 5, 2, 6]
+
+
+@pytest.mark.parametrize(("more", "space"), [(["<unk>", "<0x41>"], " "), (["th"], "\u2581")])
+def test_a_lone_mark_is_the_space_among_characters(more: list[str], space: str) -> None:
+    """Among pieces it is one of them, with which words begin."""
+    about = ordered(ImportAlignerParams(), ["<blk>", "a", "\u2581", "b", *more])
+    assert about["tokens"] == ["<blank>", "a", space, "b", *more]
+    assert about["marks"] == (space != " ")
 
 
 def test_capitals_with_an_eszett_are_capitals() -> None:

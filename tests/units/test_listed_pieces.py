@@ -70,6 +70,30 @@ def test_words_are_cut_as_wordpiece_cuts_them() -> None:
     assert otherwise(theirs, units) > 0.01  # in the order of merges they are others
 
 
+def test_signs_do_not_count() -> None:
+    """Bytes come before the pieces, and would shift the ranks by 256: 0.6 % of the running words were others."""
+    pieces = tokenizer("unigram", 500)
+    listed = [pieces.id_to_piece(i) for i in range(1, pieces.get_piece_size())]
+    units = ["<blank>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), *listed, "<sos/eos>"]
+    assert otherwise({word: pieces.encode(word, out_type=str) for word in OTHERS}, units) <= 0.003
+
+
+def test_merges_are_known_beside_symbols_of_the_user() -> None:
+    pieces = tokenizer("bpe", 300)
+    listed = [pieces.id_to_piece(i) for i in range(1, pieces.get_piece_size())]
+    units = ["<blank>", *(f"noise-{letter}" for letter in "abcdefghijklmnopqrst"), *listed]
+    assert otherwise({word: pieces.encode(word, out_type=str) for word in OTHERS}, units) == 0
+
+
+@pytest.mark.parametrize(("method", "at_most"), [("bpe", 0.12), ("unigram", 0.1)])
+def test_an_alphabetical_list_is_not_one_of_merges(method: str, at_most: float) -> None:
+    """WeNet sorts its pieces, with <sos/eos> behind them. Taken for merges, 14 % of the running words were others."""
+    pieces = tokenizer(method, 500)
+    listed = sorted(pieces.id_to_piece(i) for i in range(1, pieces.get_piece_size()))
+    units = ["<blank>", "<unk>", *listed, "<sos/eos>"]
+    assert otherwise({word: pieces.encode(word, out_type=str) for word in OTHERS}, units) <= at_most
+
+
 def test_an_alphabetical_list_gives_the_fewest_pieces() -> None:
     """Its order says nothing about probabilities: by rank, ▁abc would lose against ▁ and its letters."""
     units = ["<blank>", *sorted(["a", "b", "c", "cab", f"{MARK}abc", "bcab", MARK])]
