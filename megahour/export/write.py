@@ -33,6 +33,7 @@ from megahour.export.origin import ModelOrigin
 from megahour.export.params import CALIBRATED, ExportModelParams
 from megahour.export.play import PlayedStream, padded, stream_rows
 from megahour.export.program import FRAMES, write_program
+from megahour.foreign.onnx_session import FRONT_END
 from megahour.models.encoders import Lstm
 from megahour.transcribe.bundle import Bundle, GoldenClip
 from megahour.transcribe.bundle_files import MANIFEST
@@ -170,7 +171,8 @@ def _offline(draft: Draft) -> None:
     write_onnx(graph, (x, lengths), free, path)
     if model.criterion == "ctc":
         form = sherpa.forms(model.front_end, model.criterion, streams=False)["offline"]
-        set_metadata(path, sherpa.offline_metadata(form, model.front_end.mels, len(model.tokens), model.frames))
+        about = sherpa.offline_metadata(form, model.front_end.mels, len(model.tokens), model.frames)
+        set_metadata(path, {**about, FRONT_END: model.front_end.model_dump_json()})
     draft.graphs["offline"] = {"fp32": path.name}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,13 @@ import numpy as np
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.filesystems import file_system
 from megahour.foreign.model import SUFFIX, ForeignModel, log_softmax
-from megahour.foreign.onnx_session import GraphFacts, graph_facts
+from megahour.foreign.onnx_session import FRONT_END, GraphFacts, graph_facts
+from megahour.foreign.params import ImportAlignerParams
 from megahour.foreign.token_list import ordered, read_file, read_tokens
 
 if TYPE_CHECKING:
     from megahour.core.writer import ShardWriter
     from megahour.foreign.huggingface import CtcCheckpoint
-    from megahour.foreign.params import ImportAlignerParams
 
 MAX_MODEL_BYTES = 2 << 30
 NOISE_S = (1, 11)
@@ -148,8 +149,8 @@ def _with_checkpoint(p: ImportAlignerParams, values: Mapping[str, Any]) -> Impor
 def _with_graph(p: ImportAlignerParams, graph: GraphFacts) -> ImportAlignerParams:
     """The parameters with values from an ONNX graph's inputs, for those that the user did not set.
 
-    An input with three axes is log-mel, and an integer input is the length. icefall's models, which their metadata
-    name, have filters up to 400 Hz below the Nyquist frequency.
+    An input with three axes is log-mel, and an integer input is the length. The metadata of graphs of `export-model`
+    have the front end. icefall's models, which theirs name, have filters up to 400 Hz below the Nyquist frequency.
     """
     audio = graph.inputs.get(p.input_name) if p.input_name else next(iter(graph.inputs.values()), None)
     seen: dict[str, Any] = {}
@@ -162,7 +163,21 @@ def _with_graph(p: ImportAlignerParams, graph: GraphFacts) -> ImportAlignerParam
         seen["length_name"] = graph.lengths[0]
     if graph.notes.get("model_author") == "k2-fsa":
         seen["high_hz"] = -400.0
+    seen |= _front_end(graph, p.model)
     return p.model_copy(update={name: value for name, value in seen.items() if not p.differs(name)})
+
+
+def _front_end(graph: GraphFacts, where: str) -> dict[str, Any]:
+    """Settings in the metadata of a graph of `export-model`. Raises ConfigError: they are damaged."""
+    names = ("rate_hz", "scale", "mels", "low_hz", "high_hz", "edges")
+    try:
+        noted = json.loads(graph.notes.get(FRONT_END, "{}"))
+        own = {name: noted[name] for name in names if name in noted}
+        ImportAlignerParams.model_validate(own)
+    except (ValueError, TypeError, RecursionError):  # a ValidationError is a ValueError
+        what = f"its metadata `{FRONT_END}` are damaged"
+        raise ConfigError(what, where=where, remedy="export the model again") from None
+    return own
 
 
 def _noise(p: ImportAlignerParams, seconds: int) -> Any:
@@ -208,7 +223,7 @@ def _kind(p: ImportAlignerParams) -> str:
 
 
 def _audio(p: ImportAlignerParams) -> dict[str, Any]:
-    names = ("input", "rate_hz", "frame_shift_samples", "scale", "normalise", "mels", "low_hz", "high_hz")
+    names = ("input", "rate_hz", "frame_shift_samples", "scale", "normalise", "mels", "low_hz", "high_hz", "edges")
     return {"audio": {name: getattr(p, name) for name in names}}
 
 

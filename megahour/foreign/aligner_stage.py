@@ -10,7 +10,7 @@ class ImportAligner(Stage[ImportAlignerParams]):
     """One task. The model must run on noise before it is accepted."""
 
     name = "import-aligner"
-    version = 4
+    version = 5
     params = ImportAlignerParams
 
     def plan(self, p: ImportAlignerParams, inputs: Inputs) -> list[Task]:

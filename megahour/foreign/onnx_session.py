@@ -22,6 +22,8 @@ MAX_TENSOR_BYTES = 8 << 30
 """Memory limit of all bounded graphs of a process together. Half of the machine's memory, if that is less."""
 RUN_S, AUDIO_TIMES = 60.0, 10.0
 """Time limit of a run: RUN_S seconds plus AUDIO_TIMES times the length of its audio."""
+FRONT_END = "megahour_front_end"
+"""Metadata of an exported graph that says which log-mel frames it takes, as JSON."""
 FATAL = 4  # log level: onnxruntime would also write the errors that it raises to stderr
 
 

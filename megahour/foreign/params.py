@@ -51,6 +51,9 @@ class ImportAlignerParams(Params):
     """Lower edge of the lowest mel filter, in Hz."""
     high_hz: float = 0.0
     """Upper edge of the highest mel filter, in Hz. 0 or less is relative to the Nyquist frequency."""
+    edges: Literal["inside", "mirrored"] = Field("inside", json_schema_extra=LATER)
+    """Frames of log-mel input. inside: of windows inside the audio only (Kaldi's snip_edges). mirrored: every 10 ms,
+    with the ends reflected."""
     layout: Literal["frames-first", "mels-first"] = "frames-first"
     """Order of the axes of log-mel input."""
     input_name: str = ""

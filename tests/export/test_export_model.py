@@ -17,6 +17,7 @@ import soundfile
 import torch
 from click.testing import CliRunner
 from exported import MELS, SHERPA, TOKENS, model, run, voice
+from imported_aligners import imported
 
 from megahour.cli.export_model import command
 from megahour.core.errors import ConfigError
@@ -31,7 +32,9 @@ from megahour.export.origin import ModelOrigin, origin_of
 from megahour.export.params import ExportModelParams
 from megahour.export.program import write_program
 from megahour.export.write import write_bundle
+from megahour.features.frontend import FrontEnd
 from megahour.features.params import FeaturesParams
+from megahour.models.inference import load
 from megahour.transcribe.bundle import Bundle
 from megahour.transcribe.parts import RecogniserParts, parts_of
 from megahour.transcribe.recogniser import Recogniser
@@ -68,6 +71,29 @@ def test_every_encoder_says_the_same_from_its_bundle(kind: str, tmp_path: Path) 
             (word.text, word.start_s, word.end_s) for word in other.words
         ]
         assert seconds < 60 or len(set(one.text)) > 3, "it says something"
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_a_graph_of_a_bundle_is_imported_with_its_front_end(bundle: Bundle, precision: str, tmp_path: Path) -> None:
+    """Rate, scale, filters and edges are in the graph; ▁ in tokens.txt is the space. Without them it heard nothing."""
+    graph = f"{bundle.url}/{bundle.manifest.graphs['offline'][precision]}"
+    aligner = imported(tmp_path / "aligner", model=graph, tokens=f"{bundle.url}/tokens.txt")
+    assert aligner.read_json(0, ".model.json")["tokens"] == TOKENS
+    heard = []
+    for graph_model in (bundle.model(precision), load(aligner.url)):
+        rows = FrontEnd.of(graph_model.config).utterance(voice(3.1, 5), mean=False)
+        heard.append(graph_model(rows[None], np.array([len(rows)]))[0]["log_probs"])
+    assert heard[0].shape[1] > 60
+    np.testing.assert_allclose(heard[1], heard[0], atol=1e-5)
+
+
+def test_damaged_metadata_of_a_graph_are_named(bundle: Bundle, tmp_path: Path) -> None:
+    graph = onnx.load(f"{bundle.url}/model.onnx")
+    for noted in ("{", '{"rate_hz": 1}', '{"edges": "round"}'):
+        onnx.helper.set_model_props(graph, {"megahour_front_end": noted})
+        onnx.save(graph, str(tmp_path / "model.onnx"))
+        with pytest.raises(ConfigError, match=r"model\.onnx: its metadata .* are damaged"):
+            imported(tmp_path / "aligner", model=tmp_path / "model.onnx", tokens=f"{bundle.url}/tokens.txt")
 
 
 @pytest.mark.parametrize("kind", ["lstm", "conformer"])
