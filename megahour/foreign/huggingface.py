@@ -84,6 +84,9 @@ class Folder:
             return values
         return {}
 
+    def has(self, name: str) -> bool:
+        return bool(self._fs.exists(f"{self._inner.rstrip('/')}/{name}"))
+
     def of(self, name: str) -> str:
         """The file's address."""
         return f"{self.url}/{name}"
@@ -285,7 +288,7 @@ def _weights(folder: Folder, language: str) -> bytes:
 
 def _parts(folder: Folder) -> list[str]:
     """Names of the files of weights. An index may only name files in its own folder."""
-    named = folder.json(INDEX).get("weight_map")
+    named = None if folder.has(WEIGHTS) else folder.json(INDEX).get("weight_map")  # in this order, as transformers
     if named is None:
         return [WEIGHTS]
     names = list(named.values()) if isinstance(named, dict) else [named]

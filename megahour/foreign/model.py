@@ -137,6 +137,9 @@ def _open_onnx(data: bytes, run: Mapping[str, Any], threads: int, device: str, w
     for name, known in ((input_name, inputs), (run["length_name"], inputs), (output_name, names)):
         if name and name not in known:
             raise ConfigError(f'the model has no "{name}", only {", ".join(sorted(known))}', where=where)
+    if others := [name for name in inputs if name not in (input_name, run["length_name"])]:
+        what = f"the graph also takes {', '.join(others[:3])}, as graphs of streams take their state"
+        raise ConfigError(what, where=where, remedy="export the model offline, with audio and its length as inputs")
 
     def call(one: NDArray[np.float32]) -> NDArray[np.float32]:
         feed: dict[str, Any] = {input_name: one.astype(inputs[input_name] or np.float32, copy=False)}

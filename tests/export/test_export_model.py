@@ -87,6 +87,11 @@ def test_a_graph_of_a_bundle_is_imported_with_its_front_end(bundle: Bundle, prec
     np.testing.assert_allclose(heard[1], heard[0], atol=1e-5)
 
 
+def test_a_graph_of_streams_is_no_aligner(bundle: Bundle, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"(?s)also takes .*attn_cache.* export the model offline"):
+        imported(tmp_path / "aligner", model=f"{bundle.url}/streaming.onnx", tokens=f"{bundle.url}/tokens.txt")
+
+
 def test_damaged_metadata_of_a_graph_are_named(bundle: Bundle, tmp_path: Path) -> None:
     graph = onnx.load(f"{bundle.url}/model.onnx")
     for noted in ("{", '{"rate_hz": 1}', '{"edges": "round"}'):

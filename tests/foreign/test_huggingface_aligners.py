@@ -106,6 +106,23 @@ def test_hubert_in_several_files(tmp_path: Path) -> None:
     np.testing.assert_allclose(heard(model, samples), due, atol=1e-4)
 
 
+def test_a_whole_file_comes_before_one_in_parts(tmp_path: Path) -> None:
+    """As transformers reads a folder in which a training in parts was replaced, or the reverse."""
+    source = wav2vec2(tmp_path / "source")
+    whole = transformers.Wav2Vec2ForCTC.from_pretrained(source).eval()
+    weights = load_file(source / "model.safetensors")
+    whole.save_pretrained(source, max_shard_size="10KB")
+    save_file({name: 0.5 * values for name, values in weights.items()}, source / "model.safetensors", {"format": "pt"})
+    assert len(_parts(Folder(str(source)))) == 1
+    samples = noise()
+    model = transformers.Wav2Vec2ForCTC.from_pretrained(source).eval()
+    normal = torch.from_numpy((samples - samples.mean()) / np.sqrt(samples.var() + 1e-7))[None]
+    with torch.inference_mode():
+        due, other = (each(normal).logits[0].log_softmax(-1).numpy() for each in (model, whole))
+    assert np.abs(due - other).max() > 0.01
+    np.testing.assert_allclose(heard(imported(tmp_path / "model", model=source), samples), due, atol=1e-4)
+
+
 def test_a_language_of_many_has_its_own_adapter_and_tokens(tmp_path: Path) -> None:
     """As MMS: one folder, an adapter and a list of tokens for each language."""
     config = transformers.Wav2Vec2Config(vocab_size=len(TOKENS), adapter_attn_dim=4, **WAVES)
