@@ -92,15 +92,19 @@ def _before(piece: str, at: int, known: Mapping[str, int]) -> bool:
 
 
 def _merged(word: str, known: Mapping[str, int]) -> list[int]:
-    """Merge the neighbours whose merge comes first in the list, until none can be merged."""
+    """Merge the neighbours whose merge comes first in the list, wherever they stand, until none can be merged."""
     parts = list(word)
     while True:
-        ranks = [known.get(left + right, math.inf) for left, right in pairwise(parts)]
-        first = min(ranks, default=math.inf)
-        if first == math.inf:
+        joined = [pair for left, right in pairwise(parts) if (pair := left + right) in known]
+        if not joined:
             return [known[part] for part in parts if part in known]
-        at = ranks.index(first)
-        parts[at : at + 2] = [parts[at] + parts[at + 1]]
+        first = min(joined, key=known.__getitem__)
+        whole, parts = parts, []
+        for part in whole:
+            if parts and parts[-1] + part == first:
+                parts[-1] = first
+            else:
+                parts.append(part)
 
 
 def _cheapest(word: str, known: Mapping[str, int], costs: Sequence[float], longest: int) -> list[int]:
