@@ -20,7 +20,7 @@ import megahour
 from megahour.cli.command_table import COMMANDS
 from megahour.cli.metrics import metrics_options, watching
 from megahour.core.errors import ConfigError, MegahourError
-from megahour.core.stopping import end_by_sigterm, exit_code, said, signal_name
+from megahour.core.stopping import end_by_signals, exit_code, no_more_signals, said, signal_name
 from megahour.recipes.stage_table import GROUPS, STAGES
 from megahour.runner import log
 from megahour.runner.lazy_group import LazyGroup
@@ -302,8 +302,8 @@ def _for_users(error: Exception) -> MegahourError | None:
 
 
 def main() -> None:
-    """Entry point: prints errors that a user can fix without a traceback, and handles SIGTERM like Ctrl-C."""
-    end_by_sigterm()
+    """Entry point: prints errors that a user can fix without a traceback, and handles Ctrl-C and SIGTERM."""
+    end_by_signals()
     if sys.stdin is None:  # closed by who started this process: read as empty
         sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115
     try:
@@ -314,3 +314,5 @@ def main() -> None:
         else:
             log.LOG.exception("unexpected %s", type(error).__name__)
         sys.exit(1)
+    finally:
+        no_more_signals()

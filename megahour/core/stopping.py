@@ -1,13 +1,22 @@
-"""Stops a command cleanly: SIGTERM (from `kill`, a scheduler or a container) is handled like Ctrl-C."""
+"""Stops a command cleanly: SIGTERM (from `kill`, a scheduler or a container) is handled like Ctrl-C, and neither gets
+lost in a library that swallows exceptions."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
+import weakref
 from types import FrameType
+from typing import NoReturn
 
 TWICE_S = 1.0  # `timeout` and others signal a process and, a moment later, its group
+
+AGAIN_S = 1.0
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGINT has arrived. Unlike Python's own, it can have weak references."""
 
 
 class Terminated(KeyboardInterrupt):
@@ -32,17 +41,52 @@ def exit_code(stop: KeyboardInterrupt) -> int:
     return 128 + (signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT)
 
 
-def end_by_sigterm() -> None:
-    """Raise Terminated in the main thread at SIGTERM; a second one ends the process at once."""
+def end_by_signals() -> None:
+    """Raise Interrupted in the main thread at SIGINT and Terminated at SIGTERM; a second SIGTERM ends the process.
+
+    A shell that has SIGINT ignored (`&`, `nohup`) keeps it so. Call `no_more_signals` when the command has ended.
+    """
     first_s: list[float] = []
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        _raise(Interrupted)
+
+    def terminate(number: int, frame: FrameType | None) -> None:
         if first_s:
             if time.monotonic() - first_s[0] > TWICE_S:
                 signal.signal(number, signal.SIG_DFL)
                 os.kill(os.getpid(), number)
             return None
         first_s.append(time.monotonic())
-        raise Terminated
+        _raise(Terminated)
 
-    signal.signal(signal.SIGTERM, stop)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, interrupt)
+    signal.signal(signal.SIGTERM, terminate)
+
+
+def no_more_signals() -> None:
+    """The command has ended: a stop that it has dealt with is not raised again."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _raise(kind: type[KeyboardInterrupt]) -> NoReturn:
+    """Raise a stop, and every `AGAIN_S` another one if it has got lost.
+
+    Libraries swallow what is raised in them: pyarrow imports pandas when an array is first turned into numpy's, and
+    goes on without it whatever ends that import. A stop that nothing refers to is one that nobody handles:
+    from `resumable` to the end of the process it is the context of SystemExit.
+    """
+    stop = kind()
+    known = weakref.ref(stop)
+
+    def again(number: int, frame: FrameType | None) -> None:
+        if known() is None:
+            _raise(kind)
+
+    signal.signal(signal.SIGALRM, again)
+    signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
+    try:
+        raise stop
+    finally:
+        del stop  # its traceback has this frame, which would keep it alive
