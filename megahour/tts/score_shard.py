@@ -150,16 +150,19 @@ def summary(p: ScoreSpeechParams, receipts: Sequence[Receipt]) -> dict[str, Any]
         known = values[np.isfinite(values)]
         if len(known):
             draws = np.random.Generator(np.random.PCG64(p.seed)).choice(known, (p.draws, len(known))).mean(axis=1)
-            found[name] = {"mean": round(float(known.mean()), 4), "interval": [round(v, 4) for v in interval(draws)]}
+            found[name] = {"mean": round(float(known.mean()), 4), "interval": _bounds(draws, len(known), 4)}
     said = [row for row in rows if row[0] is not None]
     if said:
         counts = np.array([row[:2] for row in said], float)
         words, errors = counts.sum(axis=0)
         drawn = Bootstrap(len(said), None, p.draws, p.seed).totals(counts)
-        shares = drawn[:, 1] / np.maximum(drawn[:, 0], 1)
-        found["wer"] = {
-            "mean": round(100 * float(errors / max(1.0, words)), 2),
-            "interval": [round(100 * v, 2) for v in interval(shares)],
-        }
+        shares = 100 * drawn[:, 1] / np.maximum(drawn[:, 0], 1)
+        rate = round(100 * float(errors / max(1.0, words)), 2)
+        found["wer"] = {"mean": rate, "interval": _bounds(shares, len(said), 2)}
         found["words"] = int(words)
     return found
+
+
+def _bounds(draws: NDArray[np.float64], utterances: int, digits: int) -> list[float | None]:
+    """The interval of `draws`; of one utterance it is unknown, since the draws do not differ."""
+    return [round(v, digits) if utterances > 1 else None for v in interval(draws)]

@@ -20,7 +20,7 @@ class ScoreSpeech(Stage[ScoreSpeechParams]):
     """
 
     name = "score-speech"
-    version = 4
+    version = 5
     params = ScoreSpeechParams
     inputs = (
         Input("speech", kinds=("utterances",)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,11 @@ from made_utterances import utterance, write_utterances
 from made_voices import ran
 
 from megahour.core.errors import ConfigError, NothingKept
+from megahour.core.receipts import Counts, Receipt
 from megahour.runner.loss_limits import check_kept
 from megahour.transcribe.intelligibility import heard
 from megahour.tts.params import ScoreSpeechParams, SpeakParams
-from megahour.tts.score_shard import places_of
+from megahour.tts.score_shard import MEASURES, places_of, summary
 from megahour.tts.score_stage import ScoreSpeech
 
 
@@ -55,3 +57,19 @@ def test_speech_of_other_texts_than_the_reference_is_an_error(tmp_path: Path) ->
 def test_rates_that_no_speech_has() -> None:
     with pytest.raises(ValueError, match="rate_hz is 8; give at least 1,000"):
         SpeakParams(rate_hz=8)
+
+
+def test_one_utterance_has_no_interval() -> None:
+    """All draws of one utterance are the same: an interval of no width would say that chance has no part."""
+    row: list[Any] = [10, 1, 5.0] + [None] * (len(MEASURES) - 1)
+    other = [10, 4, None] + [None] * (len(MEASURES) - 1)
+
+    def summarised(*rows: list[Any]) -> dict[str, Any]:
+        return summary(ScoreSpeechParams(), [Receipt(0, "", Counts(), {}, {"rows": rows}, {})])
+
+    alone = summarised(row)
+    assert alone["wer"] == {"mean": 10.0, "interval": [None, None]}
+    assert alone["mcd_db"] == {"mean": 5.0, "interval": [None, None]}
+    both = summarised(row, other)
+    assert both["wer"] == {"mean": 25.0, "interval": [10.0, 40.0]}
+    assert both["mcd_db"]["interval"] == [None, None]
