@@ -56,7 +56,7 @@ def serve_registry(
                 continue
             try:
                 with serve(spec, devices=devices, host=host, port=port, tls=tls, mutual=mutual) as service:
-                    LOG.warning("serving %s at %s on %s", spec.loader, service.address, ", ".join(devices))
+                    LOG.info("serving %s at %s on %s", spec.loader, service.address, ", ".join(devices))
                     _offer(registry, model, service, stop)
             except MegahourError as error:
                 LOG.error("%s", error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import yaml
 from command_line import ran
 from made_artifacts import write_artifact
 from toy_stages import write_recipe
@@ -22,6 +23,14 @@ def test_a_plan_from_runs_of_two_sizes(tmp_path: Path) -> None:
     rows = {words[0]: words[1] for line in made.splitlines() if len(words := line.replace("│", " ").split()) > 8}
     assert rows["numbers"] == "600", "a shard an hour, as calibrated"
     assert rows["grouped"] == "3", "as many in both runs"
+
+    home = yaml.safe_load(Path(recipe).read_text("utf-8"))["run"]
+    sizes = [f"{home}-calibration/numbers.shards={size}" for size in (2, 6)]
+    again = ran("plan", sizes[0], "--hours", "600", "--from", sizes[0], "--from", sizes[1]).stdout
+    assert again == made[made.index("600 h of audio") :], "of the runs' folders, without the recipe"
+    refused = ran("plan", sizes[0], "--hours", "9", "--calibrate", "numbers.shards=2,6", code=1).stderr
+    assert "--calibrate numbers.shards=2,6: a run's folder has its steps at one size only" in refused
+    assert "give the recipe itself" in refused
 
     prices.write_text("{core_hour: 36, spot_core_hour: 9, currency: EUR}")
     plan = ["plan", recipe, "--hours", "600", "--constants", constants]

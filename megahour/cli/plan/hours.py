@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -16,6 +16,9 @@ from megahour.core.errors import ConfigError
 from megahour.core.output import write_output
 from megahour.runner.console import count, duration
 from megahour.runner.options import FiniteRange, options_of
+
+if TYPE_CHECKING:
+    from megahour.recipes.recipe import Recipe
 
 SHOWN = "step", "shards", "wall", "core hours", "device hours", "written", "read", "requests", "money", "bound by"
 UNITS = ("B", 1.0), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9), ("TB", 1e12), ("PB", 1e15)
@@ -83,9 +86,8 @@ def _run(
     if decode_with:
         from megahour.cli.plan.finished import measurements
         from megahour.clock.measured import with_searches_of
-        from megahour.recipes.recipe import load_recipe
 
-        decoded = measurements(load_recipe(recipe, (*overrides, f"run={decode_with}")))
+        decoded = measurements(_recipe_of(decode_with, recipe, overrides))
         known = known._replace(steps=with_searches_of(known.steps, decoded))
     if save:
         save_constants(save, known.steps)
@@ -116,12 +118,29 @@ def _calibrated(path: str, overrides: Sequence[str], calibrate: str) -> list[str
     sizes = [value.strip() for value in values.split(",") if value.strip()]
     if not key or len(set(sizes)) < 2:
         raise ConfigError(f"--calibrate {calibrate}", remedy="give a key and several values: raw.hours=0.5,1.5")
+    if _is_run(path):
+        what, remedy = "a run's folder has its steps at one size only", "give the recipe itself"
+        raise ConfigError(f"--calibrate {calibrate}: {what}", where=path, remedy=remedy)
     home = load_recipe(path, overrides).run
     runs = [f"{home}-calibration/{key}={size}" for size in sizes]
     for size, run in zip(sizes, runs, strict=True):
         words = (*overrides, f"{key}={size}", f"run={run}")
         RunSession(load_recipe(path, words), (path, *words)).run()
     return runs
+
+
+def _recipe_of(run: str, path: str, overrides: Sequence[str]) -> Recipe:
+    """The recipe as `run` has made it: a run's folder in place of the recipe cannot be moved to another one."""
+    from megahour.recipes.recipe import load_recipe
+
+    return load_recipe(run, overrides) if _is_run(path) else load_recipe(path, (*overrides, f"run={run}"))
+
+
+def _is_run(path: str) -> bool:
+    from megahour.core.store import RESOLVED
+    from megahour.recipes.shipped import find_recipe
+
+    return find_recipe(path).name == RESOLVED
 
 
 class _Known(NamedTuple):
@@ -142,7 +161,7 @@ def _constants(path: str, overrides: Sequence[str], source: str, runs: Sequence[
         return _Known(read_constants(constants))
     from megahour.recipes.recipe import load_recipe
 
-    recipes = [load_recipe(path, (*overrides, f"run={run}")) for run in runs] or [load_recipe(path, overrides)]
+    recipes = [_recipe_of(run, path, overrides) for run in runs] or [load_recipe(path, overrides)]
     tables = [measurements(recipe) for recipe in recipes]
     for recipe, table in zip(recipes, tables, strict=True):
         if not table:
