@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -86,3 +87,24 @@ def test_the_image_has_what_the_manifests_start() -> None:
 def test_scripts_can_be_read(path: Path) -> None:
     done = subprocess.run(["bash", "-n", path], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("script", ["run", "train"])
+@pytest.mark.parametrize("status", [0, 1])
+def test_a_slurm_job_that_gets_no_other_turn_has_failed(tmp_path: Path, script: str, status: int) -> None:
+    """With stand-ins for megahour, which runs until it is stopped, and for scontrol, which may refuse."""
+    stand_ins = {"megahour": "echo began; exec sleep 60", "scontrol": f"echo $@; exit {status}"}
+    for name, text in stand_ins.items():
+        (tmp_path / name).write_text(f"#!/bin/bash\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    words = {"run": ["demo"], "train": ["student", "demo", "run=runs/it"]}[script]
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_NNODES": "1", "SLURM_JOB_NODELIST": "n1", "FIRST": "127.0.0.1"}
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", **slurm}
+    command = ["/bin/bash", str(DEPLOY / "slurm" / f"{script}.sbatch"), *words]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline().startswith("turn 0 on ")
+        assert job.stdout.readline() == "began\n"
+        job.send_signal(signal.SIGUSR1)
+        out, _ = job.communicate(timeout=30)
+    assert (out, job.returncode) == ("requeue 7\n", status)
