@@ -44,11 +44,11 @@ def join(spec: Path, patience_s: float) -> None:
     """
     try:
         work = Path(json.loads(spec.read_text("utf-8"))["work"])
-    except OSError as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise StageError(
             f"{spec} cannot be read: {error}",
             where="join",
-            remedy="start the training on the first machine before this",
+            remedy="start the training on the first machine before this, and give the train.json that it writes",
         ) from error
     lost_s = time.monotonic()
     while not result.ended(work):
@@ -85,6 +85,7 @@ def join_all(run: Path, patience_s: float) -> NoReturn:
 
     Raises SignalException: a signal has stopped this process; its workers have been ended.
     """
+    LOG.info("waiting for trainings of %s%s", run, "" if run.is_dir() else ", which is not there yet")
     while True:
         for spec in sorted(run.glob(f".work/*/{SPEC}")):
             try:
@@ -114,6 +115,8 @@ def main() -> None:
         sys.exit(str(error))
     except SignalException as stopped:
         sys.exit(f"stopped by {stopped.sigval.name}; the same command joins again")
+    except KeyboardInterrupt:  # before its first training
+        sys.exit("stopped by SIGINT; the same command joins again")
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 
 from megahour.core.errors import StageError
+from megahour.core.output import write_output
 from megahour.core.stopping import Terminated
 from megahour.learn.params import TrainParams
 from megahour.train import result
@@ -52,7 +53,7 @@ def launch(
     spec = work / SPEC
     spec.parent.mkdir(parents=True, exist_ok=True)
     known = {"params": p.model_dump(mode="json"), "inputs": dict(inputs), "work": str(work), "durable": durable}
-    spec.write_text(json.dumps(known), "utf-8")
+    write_output(spec, json.dumps(known))  # whole at once: `join` may be looking
     with _relayed(work / PROGRESS, progress), _own_handlers():
         try:
             if p.faults == "continue":

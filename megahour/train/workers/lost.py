@@ -11,6 +11,7 @@ from typing import Any
 
 LOG = logging.getLogger(__name__)
 AGENT_LOG = logging.getLogger("torch.distributed.elastic.multiprocessing.api")
+SIGNAL_LOG = logging.getLogger("torch.distributed.elastic.agent.server.api")
 
 
 def cause_of(exit_code: int) -> str:
@@ -30,7 +31,7 @@ def warn(worker: int, exit_code: int, restarts: int, most: int, logs: Path, *, a
 
 @contextmanager
 def of_agent(most: int, logs: Path) -> Iterator[None]:
-    """Give such warnings in place of the agent's own lines on failures and on the processes that it ends."""
+    """Give such warnings in place of the agent's own lines on failures, signals and the processes that it ends."""
     restarts = 0
 
     def other(record: logging.LogRecord) -> bool:
@@ -43,8 +44,13 @@ def of_agent(most: int, logs: Path) -> Iterator[None]:
             warn(args[1], args[0], restarts, most, logs, all_start=True)
         return False
 
+    def of_signal(record: logging.LogRecord) -> bool:  # the command itself says how it was stopped
+        return not (record.getMessage().startswith("Received ") and "death signal" in record.getMessage())
+
     AGENT_LOG.addFilter(other)
+    SIGNAL_LOG.addFilter(of_signal)
     try:
         yield
     finally:
         AGENT_LOG.removeFilter(other)
+        SIGNAL_LOG.removeFilter(of_signal)

@@ -104,7 +104,7 @@ def main() -> None:
     """Run the job in the file argv[1]; worker 0 writes the result."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     _end_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the agent decides when to end
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # to end at once: Ctrl-C also reaches the agent, which passes it on
     spec = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     work, p = Path(spec["work"]), TrainParams.model_validate(spec["params"])
     durable: str = spec["durable"]

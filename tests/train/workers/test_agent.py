@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,19 @@ def test_patience_begins_again_when_others_had_been_met(tmp_path: Path, monkeypa
 def test_there_is_nothing_to_join_before_the_first_machine_has_begun(tmp_path: Path) -> None:
     with pytest.raises(StageError, match=r"train\.json cannot be read: .*\nRemedy: start the training on the first"):
         join(tmp_path / "train.json", 1.0)
+    (tmp_path / "train.json").write_text('{"params": {}')
+    with pytest.raises(StageError, match=r"train\.json cannot be read: "):
+        join(tmp_path / "train.json", 1.0)
+
+
+def test_ctrl_c_before_the_first_training_ends_with_a_line(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "megahour.train.join", str(tmp_path / "run")]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().endswith(f"waiting for trainings of {tmp_path}/run, which is not there yet\n")
+        process.send_signal(signal.SIGINT)
+        _, rest = process.communicate(timeout=30)
+    assert (rest, process.returncode) == ("stopped by SIGINT; the same command joins again\n", 1)
 
 
 def test_who_joins_a_training_that_has_ended_is_done(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ def test_the_agents_own_lines_give_way_to_a_warning_that_names_the_worker(
             lost.AGENT_LOG.warning("Sending process %s closing signal %s", 77, "SIGTERM")
             failed = "failed (exitcode: %s) local_rank: %s (pid: %s) of binary: %s"
             lost.AGENT_LOG.error(failed, code, 3, 78, "python")
+        lost.SIGNAL_LOG.warning("Received %s death signal, shutting down workers", 15)
         lost.AGENT_LOG.error("something else")
     first, second, third = caplog.messages
     assert first.startswith("train: worker 3 was lost (SIGKILL, as when memory runs out); all start again from the")
