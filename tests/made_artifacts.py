@@ -27,6 +27,7 @@ def write_artifact(
     inputs: Mapping[str, str] | None = None,
     params: Mapping[str, Any] | None = None,
     stats: Sequence[Mapping[str, float]] = (),
+    stage: str = "made",
 ) -> Artifact:
     """An artifact of shards given as (tags, {suffix: table, bytes or JSON value}), from inputs given by digest.
 
@@ -48,7 +49,7 @@ def write_artifact(
             receipts.append(out.commit())
     digest = content_digest(receipts, dict(summary))
     about = dict(params or {}), dict(inputs or {}), len(shards), Counts(), dict(summary)
-    finish(artifact, receipts, Manifest("made", 1, "made", digest, *about))
+    finish(artifact, receipts, Manifest(stage, 1, "made", digest, *about))
     return artifact
 
 

@@ -161,6 +161,11 @@ def _next(
     if getattr(params, "kind", "") == "vocoder":
         yield "speak with it", shlex.join(["megahour", "say", "TEXT", "--voice", "VOICE", "--vocoder", out])
         return
+    model = inputs.get("model")
+    if stage.name == "graph" and model is not None and model.manifest.stage == "import-aligner":
+        # It reads audio, where `decode` has features.
+        yield "recognise a file", shlex.join(["megahour", "transcribe", "FILE", "--model", model.url, "--graph", out])
+        return
     finished = "ingest" if getattr(params, "kind", "") == "recordings" else stage.name
     if finished not in NEXT:
         return

@@ -144,6 +144,15 @@ def test_what_was_decoded_is_what_is_scored_next(sets: list[str], option: str) -
     assert hint[1] == f"megahour score --student work/heard --features work/features{option} --out work/score"
 
 
+@pytest.mark.parametrize("maker", ["import-aligner", "train"])
+def test_a_graph_of_an_imported_model_is_for_audio(tmp_path: Path, maker: str) -> None:
+    """`decode` refuses the model: it reads features."""
+    model = write_artifact(tmp_path / "model", [({}, {".model.json": {}})], {}, stage=maker)
+    (hint,) = _next(load_stage("graph"), None, "work/graph", {"model": model}, {})
+    imported = f"megahour transcribe FILE --model {model.url} --graph work/graph"
+    assert hint[1].startswith("megahour decode ") if maker == "train" else hint[1] == imported
+
+
 def test_the_command_score_shows_the_error_rates(tmp_path: Path) -> None:
     made = utterances(2, speakers=2)
     features_artifact(tmp_path / "features", [("test", made)])
