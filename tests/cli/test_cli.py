@@ -170,6 +170,29 @@ def test_an_artifact_of_another_kind_is_refused(tmp_path: Path) -> None:
     )
 
 
+LOADS = """
+import signal, sys, time
+class Slow:
+    def find_spec(self, name, path=None, target=None):
+        if name == "megahour.cli.main":
+            print("loading", flush=True)
+            time.sleep(20)
+sys.meta_path.insert(0, Slow())
+from megahour.__main__ import main
+main()
+"""
+
+
+def test_ctrl_c_while_the_modules_load_gives_no_traceback() -> None:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", LOADS], preexec_fn=hears_ctrl_c, **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"loading\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=10) == (b"", b"")
+        assert process.returncode == 130
+
+
 @pytest.mark.parametrize(
     ("number", "begins", "code"),
     [(signal.SIGINT, hears_ctrl_c, 130), (signal.SIGTERM, hears_ctrl_c, 143), (signal.SIGTERM, ignores_ctrl_c, 143)],

@@ -6,6 +6,7 @@ import sys
 import time
 
 import pytest
+from command_line import hears_ctrl_c
 
 SWALLOWS = """
 import gc, sys, time
@@ -39,7 +40,8 @@ finally:
 )
 def test_a_stop_that_a_library_swallows_is_raised_again(number: int, said: str, code: int) -> None:
     command = [sys.executable, "-c", SWALLOWS]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, text=True, preexec_fn=hears_ctrl_c, **pipes) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "in the library\n"
         time.sleep(0.1)
