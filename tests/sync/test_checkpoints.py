@@ -177,10 +177,11 @@ class Refusing(MemoryFileSystem):  # type: ignore[misc]
             raise self.answer
         return bytes(super().cat_file(path, *arguments, **named))
 
-    def put_file(self, *arguments: Any, **named: Any) -> None:
+    def put_file(self, source: str, target: str, **_: Any) -> None:
+        """The file appears whole, as in an object store; fsspec's appears empty, and is then filled."""
         if self.answer is not None:
             raise self.answer
-        super().put_file(*arguments, **named)
+        self.pipe_file(target, Path(source).read_bytes())
 
 
 @pytest.fixture

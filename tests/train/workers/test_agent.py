@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command_line import hears_ctrl_c
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous.api import RendezvousClosedError, RendezvousConnectionError
 
@@ -144,7 +145,7 @@ def test_there_is_nothing_to_join_before_the_first_machine_has_begun(tmp_path: P
 
 def test_ctrl_c_before_the_first_training_ends_with_a_line(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "megahour.train.join", str(tmp_path / "run")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=hears_ctrl_c) as process:
         assert process.stderr is not None
         assert process.stderr.readline().endswith(f"waiting for trainings of {tmp_path}/run, which is not there yet\n")
         process.send_signal(signal.SIGINT)
