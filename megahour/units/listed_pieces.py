@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -24,6 +24,7 @@ UNKNOWN_COST = 1e6  # nats of dropping a character
 # Share of pieces that join two earlier ones. In a list of merges only user-defined symbols do not; a unigram list has
 # 0.3 to 0.7, or up to 0.82 with a dozen of them.
 MERGED_SHARE = 0.9
+MOST_WORDS = 1 << 18  # that are kept with their pieces
 ZIPF_OFFSET = 10  # probability ~ 1 / (rank + offset): 99.7 % of running words are then cut as by the true probabilities
 
 Cut = Callable[[str], list[int]]
@@ -40,7 +41,7 @@ class ListedPieces:
 
     def __init__(self, tokens: Sequence[str], *, longest_first: bool = False) -> None:
         self.tokens = tuple(tokens)
-        self._cut = cache(cut_for(tokens, longest_first=longest_first))
+        self._cut = lru_cache(MOST_WORDS)(cut_for(tokens, longest_first=longest_first))
 
     @staticmethod
     def of(config: Mapping[str, Any]) -> ListedPieces:
