@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MAX_MODEL_BYTES = 2 << 30
 NOISE_S = (1, 11)
+BUNDLE, GRAPH, TOKENS = "bundle.json", "model.onnx", "tokens.txt"  # in a folder of `export-model`
 
 
 def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:
@@ -32,6 +33,7 @@ def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:
     """
     if not p.model:
         raise ConfigError("model is empty", where="import-aligner", remedy="give the path of the model")
+    p = _in_bundle(p)
     kind = _kind(p)
     own: dict[str, Any] = {}
     if kind in ("huggingface", "nemo", "espnet", "speechbrain"):
@@ -124,6 +126,18 @@ def likely_shift(samples: int, frames: int, rate_hz: int) -> int:
         if shift and abs(samples / shift - frames) <= 1:
             return shift
     return round(samples / max(1, frames))
+
+
+def _in_bundle(p: ImportAlignerParams) -> ImportAlignerParams:
+    """The parameters with the graph and the tokens of a bundle, if `model` is the folder of one."""
+    folder = p.model.rstrip("/")
+    has = {name: fs.exists(f"{inner}/{name}") for fs, inner in [file_system(folder)] for name in (BUNDLE, GRAPH)}
+    if not has[BUNDLE]:
+        return p
+    if not has[GRAPH]:
+        what = f"the bundle has no {GRAPH}, the graph of a CTC model for whole utterances"
+        raise ConfigError(what, where=p.model, remedy="export a model of criterion ctc")
+    return p.model_copy(update={"model": f"{folder}/{GRAPH}", "tokens": p.tokens or f"{folder}/{TOKENS}"})
 
 
 def _checkpoint(p: ImportAlignerParams, kind: str) -> CtcCheckpoint:

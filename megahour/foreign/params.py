@@ -19,8 +19,8 @@ class ImportAlignerParams(Params):
     model: str = ""
     """Path or URL of a .onnx or TorchScript file (.pt, .ts, .torchscript), of the folder of a Hugging Face checkpoint
     (config.json, model.safetensors, vocab.json), of a .nemo file of a Conformer with CTC, or of a model of ESPnet2
-    (packed .zip, its folder, or the .pth beside config.yaml) or SpeechBrain (the folder of hyperparams.yaml). All but
-    the first two define the parameters below themselves."""
+    (packed .zip, its folder, or the .pth beside config.yaml) or SpeechBrain (the folder of hyperparams.yaml), or of a
+    bundle of `export-model` with CTC. All but the first two define the parameters below themselves."""
     tokens: str = ""
     """Token list of the model: one token per line, or JSON (a list, or a map from token to number)."""
     format: Literal["auto", "onnx", "torchscript", "huggingface", "nemo", "espnet", "speechbrain"] = "auto"

@@ -92,6 +92,17 @@ def test_a_graph_of_streams_is_no_aligner(bundle: Bundle, tmp_path: Path) -> Non
         imported(tmp_path / "aligner", model=f"{bundle.url}/streaming.onnx", tokens=f"{bundle.url}/tokens.txt")
 
 
+def test_a_bundle_is_imported_by_its_folder(bundle: Bundle, tmp_path: Path) -> None:
+    files = {"model": f"{bundle.url}/model.onnx", "tokens": f"{bundle.url}/tokens.txt"}
+    by_file = imported(tmp_path / "by-file", **files)
+    by_folder = imported(tmp_path / "by-folder", model=f"{bundle.url}/")
+    assert by_folder.manifest.digest == by_file.manifest.digest
+    (tmp_path / "transducer").mkdir()
+    (tmp_path / "transducer" / "bundle.json").write_text("{}")
+    with pytest.raises(ConfigError, match=r"the bundle has no model\.onnx"):
+        imported(tmp_path / "none", model=tmp_path / "transducer")
+
+
 def test_damaged_metadata_of_a_graph_are_named(bundle: Bundle, tmp_path: Path) -> None:
     graph = onnx.load(f"{bundle.url}/model.onnx")
     for noted in ("{", '{"rate_hz": 1}', '{"edges": "round"}'):
