@@ -47,6 +47,7 @@ def end_by_signals() -> None:
     A shell that has SIGINT ignored (`&`, `nohup`) keeps it so. Call `no_more_signals` when the command has ended.
     """
     first_s: list[float] = []
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         _raise(Interrupted)
@@ -66,7 +67,12 @@ def end_by_signals() -> None:
 
 
 def no_more_signals() -> None:
-    """The command has ended: a stop that it has dealt with is not raised again."""
+    """The command has ended: a stop that it has dealt with is not raised again.
+
+    Nor is one that comes while the process exits: each of its exit functions swallows what it raises, and another one
+    would end the next.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_REAL, 0)
 
 
@@ -84,8 +90,9 @@ def _raise(kind: type[KeyboardInterrupt]) -> NoReturn:
         if known() is None:
             _raise(kind)
 
-    signal.signal(signal.SIGALRM, again)
-    signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
+    if signal.getsignal(signal.SIGALRM) is not signal.SIG_IGN:
+        signal.signal(signal.SIGALRM, again)
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_S, AGAIN_S)
     try:
         raise stop
     finally:

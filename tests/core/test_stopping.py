@@ -50,6 +50,78 @@ def test_a_stop_that_a_library_swallows_is_raised_again(number: int, said: str, 
     assert (out, error, process.returncode) == (f"lost\n{said}\n", "", code)
 
 
+EXITS = """
+import atexit, time
+from megahour.core import stopping
+stopping.AGAIN_S = 0.2
+def leave():
+    for step in "12":
+        try:
+            print("leaving", flush=True)
+            time.sleep(1)
+            print("left", step, flush=True)
+        except KeyboardInterrupt:
+            print("stopped in", step, flush=True)
+atexit.register(leave)
+stopping.end_by_signals()
+stopping.no_more_signals()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_that_an_exit_function_swallows_ends_no_other(number: int) -> None:
+    command = [sys.executable, "-c", EXITS]
+    with subprocess.Popen(command, text=True, stdout=subprocess.PIPE, preexec_fn=hears_ctrl_c) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "leaving\n"
+        time.sleep(0.1)
+        process.send_signal(number)
+        out, _ = process.communicate(timeout=10)
+    assert (out, process.returncode) == ("stopped in 1\nleaving\nleft 2\n", 0)
+
+
+CLEANS_UP = """
+import contextlib, os, signal, sys, time
+from megahour.core import stopping
+stopping.AGAIN_S = 0.1
+stopping.end_by_signals()
+def slowly():
+    time.sleep(0.35)
+    print("cleaned", flush=True)
+@contextlib.contextmanager
+def held():
+    try:
+        yield
+    finally:
+        slowly()
+def items():
+    with held():
+        yield 1
+        os.kill(os.getpid(), signal.SIGINT)
+def work():
+    with held(), contextlib.ExitStack() as stack:
+        stack.callback(slowly)
+        try:
+            list(items())
+        except BaseException:
+            slowly()
+            raise RuntimeError("other") from None
+try:
+    work()
+except RuntimeError:
+    slowly()
+    print(signal.getitimer(signal.ITIMER_REAL)[1], flush=True)
+finally:
+    stopping.no_more_signals()
+"""
+
+
+def test_long_cleaning_up_is_not_stopped_again() -> None:
+    """Whatever takes long while the stop is handled: blocks, generators, stacks, and handlers of what it became."""
+    done = subprocess.run([sys.executable, "-c", CLEANS_UP], capture_output=True, text=True, preexec_fn=hears_ctrl_c)
+    assert (done.stdout, done.stderr, done.returncode) == ("cleaned\n" * 5 + "0.1\n", "", 0)
+
+
 def test_a_shell_that_ignores_ctrl_c_is_obeyed() -> None:
     before = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     after = "stopping.end_by_signals(); print(signal.getsignal(signal.SIGINT).name)"
