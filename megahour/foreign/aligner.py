@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 MAX_MODEL_BYTES = 2 << 30
 NOISE_S = (1, 11)
 BUNDLE, GRAPH, TOKENS = "bundle.json", "model.onnx", "tokens.txt"  # in a folder of `export-model`
+PROGRAMS = (".pt", ".ts", ".pth", ".torchscript", ".jit")
+FILES = (".onnx", ".zip", ".nemo", *PROGRAMS)  # ends of names that show the format
 
 
 def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:
@@ -130,11 +132,13 @@ def likely_shift(samples: int, frames: int, rate_hz: int) -> int:
 
 def _in_bundle(p: ImportAlignerParams) -> ImportAlignerParams:
     """The parameters with the graph and the tokens of a bundle, if `model` is the folder of one."""
-    folder = p.model.rstrip("/")
-    has = {name: fs.exists(f"{inner}/{name}") for fs, inner in [file_system(folder)] for name in (BUNDLE, GRAPH)}
-    if not has[BUNDLE]:
+    if p.format != "auto" or p.model.lower().endswith(FILES):
+        return p  # what lies beside a file is not ours to ask for: credentials may be for the file alone
+    fs, inner = file_system(p.model)
+    folder, inner = p.model.rstrip("/"), inner.rstrip("/")
+    if not fs.exists(f"{inner}/{BUNDLE}"):
         return p
-    if not has[GRAPH]:
+    if not fs.exists(f"{inner}/{GRAPH}"):
         what = f"the bundle has no {GRAPH}, the graph of a CTC model for whole utterances"
         raise ConfigError(what, where=p.model, remedy="export a model of criterion ctc")
     return p.model_copy(update={"model": f"{folder}/{GRAPH}", "tokens": p.tokens or f"{folder}/{TOKENS}"})
@@ -214,7 +218,7 @@ def _kind(p: ImportAlignerParams) -> str:
         return "onnx"
     if name.endswith((".zip", ".pth")) and is_espnet(p.model):
         return "espnet"
-    if name.endswith((".pt", ".ts", ".pth", ".torchscript", ".jit")):
+    if name.endswith(PROGRAMS):
         return "torchscript"
     if name.endswith(".nemo"):
         return "nemo"

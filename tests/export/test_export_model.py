@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import onnx
 import pytest
@@ -17,6 +18,7 @@ import soundfile
 import torch
 from click.testing import CliRunner
 from exported import MELS, SHERPA, TOKENS, model, run, voice
+from fsspec.implementations.memory import MemoryFileSystem
 from imported_aligners import imported
 
 from megahour.cli.export_model import command
@@ -101,6 +103,31 @@ def test_a_bundle_is_imported_by_its_folder(bundle: Bundle, tmp_path: Path) -> N
     (tmp_path / "transducer" / "bundle.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"the bundle has no model\.onnx"):
         imported(tmp_path / "none", model=tmp_path / "transducer")
+
+
+class KeyedStore(MemoryFileSystem):  # type: ignore[misc]
+    """As S3 with a key that may read files but not list them: what is not there is forbidden."""
+
+    protocol = "keyed"
+
+    def exists(self, path: str, **named: Any) -> bool:
+        if not super().exists(path, **named):
+            raise PermissionError("Forbidden")
+        return True
+
+
+def test_a_graph_needs_no_rights_to_other_files(bundle: Bundle, tmp_path: Path) -> None:
+    fsspec.register_implementation("keyed", KeyedStore, clobber=True)
+    store = fsspec.filesystem("keyed")
+    for name in ("model.onnx", "tokens.txt"):
+        store.pipe_file(f"keyed://alone/{name}", (Path(bundle.url) / name).read_bytes())
+    store.pipe_file("keyed://alone/unnamed", (Path(bundle.url) / "model.onnx").read_bytes())
+    model = imported(tmp_path / "model", model="keyed://alone/model.onnx", tokens="keyed://alone/tokens.txt")
+    unnamed = {"model": "keyed://alone/unnamed", "tokens": "keyed://alone/tokens.txt", "format": "onnx"}
+    assert imported(tmp_path / "same", **unnamed).manifest.digest == model.manifest.digest
+    store.pipe_file("keyed://alone/bundle.json", b"{}")
+    by_folder = imported(tmp_path / "by-folder", model="keyed://alone/")
+    assert by_folder.manifest.digest == model.manifest.digest
 
 
 def test_damaged_metadata_of_a_graph_are_named(bundle: Bundle, tmp_path: Path) -> None:
