@@ -157,15 +157,21 @@ def _checkpoint(p: ImportAlignerParams, kind: str) -> CtcCheckpoint:
 def _with_checkpoint(p: ImportAlignerParams, values: Mapping[str, Any]) -> ImportAlignerParams:
     """The parameters with the values that the checkpoint fixes. Raises ConfigError: the user set another value."""
     fixed = {**values, "input": "waveform", "scale": "unit", "normalise": False, "output": "logits"}
+    return _with_fixed(p, fixed, "checkpoint")
+
+
+def _with_fixed(p: ImportAlignerParams, fixed: Mapping[str, Any], by: str) -> ImportAlignerParams:
     for name, value in fixed.items():
         if p.differs(name) and getattr(p, name) != value:
-            what = f"{name} = {getattr(p, name)!r}, but the checkpoint has {value!r}"
-            raise ConfigError(what, where=p.model, remedy=f"leave {name} out: the checkpoint defines it")
+            what = f"{name} = {getattr(p, name)!r}, but the {by} has {value!r}"
+            raise ConfigError(what, where=p.model, remedy=f"leave {name} out: the {by} defines it")
     return p.model_copy(update=fixed)
 
 
 def _with_graph(p: ImportAlignerParams, graph: GraphFacts) -> ImportAlignerParams:
     """The parameters with values from an ONNX graph's inputs, for those that the user did not set.
+
+    Raises ConfigError: the user set another value than the graph's own metadata.
 
     An input with three axes is log-mel, and an integer input is the length. The metadata of graphs of `export-model`
     have the front end. icefall's models, which theirs name, have filters up to 400 Hz below the Nyquist frequency.
@@ -181,8 +187,9 @@ def _with_graph(p: ImportAlignerParams, graph: GraphFacts) -> ImportAlignerParam
         seen["length_name"] = graph.lengths[0]
     if graph.notes.get("model_author") == "k2-fsa":
         seen["high_hz"] = -400.0
-    seen |= _front_end(graph, p.model)
-    return p.model_copy(update={name: value for name, value in seen.items() if not p.differs(name)})
+    own = _front_end(graph, p.model)
+    seen = {name: value for name, value in seen.items() if name not in own and not p.differs(name)}
+    return _with_fixed(p, own, "graph").model_copy(update=seen)
 
 
 def _front_end(graph: GraphFacts, where: str) -> dict[str, Any]:

@@ -85,6 +85,8 @@ def test_a_graph_of_a_bundle_is_imported_with_its_front_end(bundle: Bundle, prec
     for graph_model in (bundle.model(precision), load(aligner.url)):
         rows = FrontEnd.of(graph_model.config).utterance(voice(3.1, 5), mean=False)
         heard.append(graph_model(rows[None], np.array([len(rows)]))[0]["log_probs"])
+    with pytest.raises(ConfigError, match=r"rate_hz = 22050, but the graph has \d+\nRemedy: leave rate_hz out"):
+        imported(tmp_path / "other", model=graph, tokens=f"{bundle.url}/tokens.txt", rate_hz=22050)
     assert heard[0].shape[1] > 60
     np.testing.assert_allclose(heard[1], heard[0], atol=1e-5)
 
