@@ -124,8 +124,7 @@ def align_shard(
     config = aligner.read_json(0, ".model.json")
     front = FrontEnd.of(config, window_s=p.window_s, margin_s=p.margin_s, where=aligner.url)
     work = Shard(p, front, config["tokens"], out)
-    marks, longest_first = bool(config.get("marks", False)), bool(config.get("longest_first", False))
-    speller = Speller(config["tokens"], marks=marks, longest_first=longest_first)
+    speller = Speller.of(config)
     cues = by_recording(recordings.read_table(shard, ".cues.parquet", columns=COLUMNS))
     index = recordings.read_table(shard, columns=INDEX)
     if copies is not None:

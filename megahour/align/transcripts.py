@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -44,6 +46,12 @@ class Speller:
         self._tokens = tokens
         self._spell = partial(spell_pieces, longest_first=longest_first) if marks else spell
         self._characters = set("".join(tokens[:BLANK] + tokens[BLANK + 1 :]))
+
+    @staticmethod
+    def of(config: Mapping[str, Any]) -> Speller:
+        """For a model's configuration."""
+        pieces = {name: bool(config.get(name, False)) for name in ("marks", "longest_first")}
+        return Speller(config["tokens"], **pieces)
 
     def read(self, cues: pa.Table, rate_hz: int, samples: int, late_s: float) -> list[SpelledTranscript]:
         """All candidate transcripts of a recording, by number.

@@ -59,6 +59,16 @@ def test_cues_are_sorted_into_recordings_and_candidates() -> None:
     assert (first.number, first.document.words, second.number, second.document.words) == (0, ["a", "b", "e"], 1, ["d"])
 
 
+@pytest.mark.parametrize("longest_first", [True, False])
+def test_words_are_cut_as_the_model_says(longest_first: bool) -> None:
+    """WordPiece takes ▁the first; the merges of this list come to ▁t and here."""
+    tokens = ["<blank>", *"\u2581ther", "re", "he", "here", "\u2581t", "\u2581the"]
+    config = {"tokens": tokens, "marks": True} | ({"longest_first": True} if longest_first else {})
+    (read,) = Speller.of(config).read(table(CUES, [cue(0, "there")]), RATE_HZ, 100_000, 0.0)
+    cut = [tokens[token] for token in read.document.tokens]
+    assert cut == (["\u2581the", "re"] if longest_first else ["\u2581t", "here"])
+
+
 def test_cues_far_beyond_the_end_are_left_out_and_drifting_ones_are_not() -> None:
     end = int(100_000 * (1 + LATE_SHARE))
     (found,) = read(cue(0, "a", 0), cue(1, "b", end), cue(2, "c", end + 1), cue(3, "d"))

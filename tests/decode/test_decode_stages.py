@@ -33,7 +33,7 @@ from megahour.core.schemas import FEATURES
 from megahour.core.stage import Context, Stage, Task
 from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
-from megahour.decode.build import read_graph
+from megahour.decode.build import _in_tokens, read_graph
 from megahour.decode.lattice_search import composed_graph
 from megahour.decode.lattice_shard import lattices_shard
 from megahour.decode.lattice_stage import Lattices
@@ -265,6 +265,11 @@ def test_phones_are_decoded_with_the_lexicons_pronunciations(
     del inputs["graph"]
     with pytest.raises(ConfigError, match="the model outputs phones, which need a graph"):
         run_stage(Decode(), DecodeParams(), inputs, Artifact(tmp_path / "no"), engine, work=tmp_path / "work")
+
+
+def test_words_that_pieces_cannot_spell_are_not_in_a_graph() -> None:
+    config = {"tokens": ["<blank>", "\u2581", "a", "b", "\u2581ab"], "marks": True}
+    assert _in_tokens(config, {}, {"abb": [], "aéb": []}) == {"abb": [["\u2581ab", "b"]], "aéb": []}
 
 
 def test_pieces_are_decoded_with_a_graph_of_the_model_they_are_from(

@@ -101,6 +101,10 @@ def test_a_bundle_is_imported_by_its_folder(bundle: Bundle, tmp_path: Path) -> N
     by_file = imported(tmp_path / "by-file", **files)
     by_folder = imported(tmp_path / "by-folder", model=f"{bundle.url}/")
     assert by_folder.manifest.digest == by_file.manifest.digest
+    listed = (Path(bundle.url) / "tokens.txt").read_text("utf-8")
+    (tmp_path / "tokens.txt").write_text(listed.replace("a 2", "é 2"), "utf-8")
+    own = imported(tmp_path / "own", model=bundle.url, tokens=tmp_path / "tokens.txt")
+    assert own.read_json(0, ".model.json")["tokens"] == [{"a": "é"}.get(token, token) for token in TOKENS]
     (tmp_path / "transducer").mkdir()
     (tmp_path / "transducer" / "bundle.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"the bundle has no model\.onnx"):
