@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from megahour.cli.recogniser_options import chunk_options, end_options, recogniser_of, recogniser_options, taken
-from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.errors import BadRecord, ConfigError, StoreError
 from megahour.core.extras import needing
 from megahour.core.output import make_folder, write_output
 from megahour.runner import log
@@ -196,7 +196,7 @@ def _transcribe_all(
         if target is None:
             click.echo(written, nl=False)
         else:
-            _write(target, written)
+            _write(target, written, asked)
         heard_s += transcript.seconds
         rate = transcript.seconds / max(time.monotonic() - started_s, 1e-9)
         if len(inputs) > 1:
@@ -252,9 +252,14 @@ def _targets(inputs: list[tuple[str, str]], asked: Asked) -> Sequence[Path | Non
     return targets
 
 
-def _write(target: Path, text: str) -> None:
-    make_folder(target.parent)
-    write_output(target, text)
+def _write(target: Path, text: str, asked: Asked) -> None:
+    try:
+        make_folder(target.parent)
+        write_output(target, text)
+    except StoreError as error:  # the same command would be refused for the transcripts that are there
+        if not asked.overwrite:
+            error.remedy = error.remedy.replace("starts again", "with --resume makes the missing ones")
+        raise
 
 
 def _transcribe(recogniser: Recogniser, path: str, asked: Asked) -> Transcription:

@@ -45,7 +45,8 @@ def make_folder(path: str | Path) -> None:
     with explaining(path, Path(path).absolute().parent, resumes=False):
         Path(path).mkdir(parents=True, exist_ok=True)
         if not os.access(path, os.W_OK):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+            number = errno.EROFS if os.statvfs(path).f_flag & os.ST_RDONLY else errno.EACCES
+            raise OSError(number, os.strerror(number), str(path))
 
 
 def prepare_output(path: str | Path) -> None:

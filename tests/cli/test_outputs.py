@@ -17,7 +17,8 @@ from command_line import command, megahour, ran
 from toy_stages import TOY_STAGES, write_recipe
 
 from megahour.cli.main import app
-from megahour.core.errors import MegahourError
+from megahour.core.errors import MegahourError, StoreError
+from megahour.core.output import prepare_output
 from megahour.core.receipts import Counts, Manifest
 from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.surroundings import explained, explaining
@@ -176,6 +177,8 @@ def test_a_read_only_disk(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "ro") as disk:
         assert "Read-only file system" in refused("toy-count", "--out", disk / "numbers")
         assert "Read-only file system" in refused("lm", "train", tmp_path / "text", "--out", disk / "a.arpa")
+        with pytest.raises(StoreError, match="Read-only file system"):
+            prepare_output(disk / "a.srt")
 
 
 def test_a_full_disk_ends_a_stage_with_a_line_and_with_room_it_goes_on(tmp_path: Path) -> None:

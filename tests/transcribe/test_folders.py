@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import cProfile
+import errno
 import io
+import os
 from pathlib import Path
 from unittest.mock import patch
 
@@ -51,6 +53,22 @@ def test_a_command_that_is_stopped_says_what_is_made_and_how_to_go_on(
     assert f"1 of 2 transcripts are in {out}" in caplog.text
     assert "--resume" in caplog.text
     assert [path.name for path in out.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"), [([], "with --resume makes the missing ones"), (["--overwrite"], "starts again")]
+)
+def test_a_full_disk_names_a_command_that_goes_on(tmp_path: Path, words: list[str], told: str) -> None:
+    """Without --resume the same command is refused for the transcripts that were made."""
+    for name in ("a", "b"):
+        soundfile.write(tmp_path / f"{name}.wav", voice(0.5, 1), 8000)
+    out, trained = tmp_path / "out", model(tmp_path / "model", "tdnn").url
+    asked = [*(str(tmp_path / f"{name}.wav") for name in ("a", "b")), "--model", trained, "--out", str(out), *words]
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    with patch("megahour.core.output.publish_bytes", side_effect=[None, full]):
+        error = CliRunner().invoke(command, asked).exception
+    assert isinstance(error, StoreError)
+    assert error.remedy == f"free some space, or choose another disk; the same command {told}"
 
 
 def test_a_folder_in_place_of_a_transcript_is_not_one(tmp_path: Path) -> None:
