@@ -26,7 +26,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore
 
-from megahour.core.errors import ConfigError, MegahourError, StageError
+from megahour.core.errors import ConfigError, MegahourError, StageError, StoreError
+from megahour.core.output import write_output
 from megahour.core.stage import Context, Inputs
 from megahour.core.store import Artifact
 from megahour.learn import device
@@ -212,11 +213,9 @@ class _Progress:
             return
         self._said_s = time.monotonic()
         facts = {"done": done, "total": total, "unit": unit, **self._restarts, **fields}
-        scratch = self.path.with_suffix(".tmp")
         try:
-            scratch.write_text(json.dumps(facts), "utf-8")
-            scratch.replace(self.path)
-        except OSError as error:  # a full disk: progress is not essential
+            write_output(self.path, json.dumps(facts))  # whole at once: several may write where workers come and go
+        except StoreError as error:  # a full disk: progress is not essential
             LOG.warning("progress is not shown: %s", error)
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 import signal
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,26 @@ def test_progress_is_written_now_and_then_and_at_the_end(tmp_path: Path) -> None
     assert [path.name for path in tmp_path.iterdir()] == ["progress.json"]
 
 
+def test_progress_of_several_workers_does_not_mix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Where they come and go, each machine's writes. One half file would end the thread that shows them."""
+    monkeypatch.setattr(worker, "PROGRESS_S", 0.0)
+    path = tmp_path / "progress.json"
+
+    def write(_: int) -> None:
+        say = _Progress(path)
+        for done in range(200):
+            say(done, 200, "batches")
+
+    with caplog.at_level(logging.WARNING), ThreadPoolExecutor(2) as pool:
+        writers = [pool.submit(write, number) for number in range(2)]
+        while not all(writer.done() for writer in writers):
+            if path.exists():
+                assert json.loads(path.read_text())["total"] == 200
+    assert not caplog.text
+
+
 def test_progress_names_restarts_once_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
     _Progress(tmp_path / "progress.json")(1, 3, "batches")
@@ -94,8 +115,9 @@ def test_progress_names_restarts_once_there_are_any(tmp_path: Path, monkeypatch:
 
 
 def test_progress_that_cannot_be_written_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "file").touch()
     with caplog.at_level(logging.WARNING):
-        _Progress(tmp_path / "nowhere" / "progress.json")(1, 3, "batches")
+        _Progress(tmp_path / "file" / "progress.json")(1, 3, "batches")
     assert "progress is not shown" in caplog.text
 
 
