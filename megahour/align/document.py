@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from megahour.units.listed_pieces import cut_for
+from megahour.units.listed_pieces import ListedPieces
 from megahour.units.tokens import MARK
 
 BLANK = 0
@@ -83,22 +83,14 @@ def spell(cues: Sequence[tuple[int, float, str]], units: Sequence[str]) -> Docum
 PRIVATE = 0xF0000  # first of the 65,534 characters of a private plane: one stands for each piece
 
 
-def spell_pieces(
-    cues: Sequence[tuple[int, float, str]], units: Sequence[str], *, longest_first: bool = False
-) -> Document:
-    """`spell` for the pieces of a subword vocabulary ("▁the", "re"); a word begins with a piece that carries the mark.
+def spell_pieces(cues: Sequence[tuple[int, float, str]], pieces: ListedPieces) -> Document:
+    """`spell` for the pieces of a subword vocabulary ("▁the", "re"); a word begins with a piece with the mark."""
+    names = [chr(PRIVATE + i) for i in range(len(pieces.tokens))]
 
-    longest_first: the pieces are of WordPiece. Others are cut as the order of their list shows (`cut_for`).
-    """
-    cut = cut_for(units, longest_first=longest_first)
-    names = [chr(PRIVATE + i) for i in range(len(units))]
-    words: dict[str, str] = {}
-    for _, _, text in cues:
-        for word in text.split():
-            if word not in words:
-                words[word] = "".join(names[number] for number in cut(MARK + word)) or MARK
-    coded = [(number, hint, " ".join(words[word] for word in text.split())) for number, hint, text in cues]
-    document = spell(coded, names)
+    def coded(word: str) -> str:
+        return "".join(names[number] for number in pieces.cut(MARK + word)) or MARK
+
+    document = spell([(number, hint, " ".join(map(coded, text.split()))) for number, hint, text in cues], names)
     written = {number: text.split() for number, _, text in cues}
     places = zip(document.word_cue.tolist(), document.word_index.tolist(), strict=True)
     return replace(document, words=[written[cue][index] for cue, index in places])

@@ -124,7 +124,7 @@ def align_shard(
     config = aligner.read_json(0, ".model.json")
     front = FrontEnd.of(config, window_s=p.window_s, margin_s=p.margin_s, where=aligner.url)
     work = Shard(p, front, config["tokens"], out)
-    speller = Speller.of(config)
+    speller = Speller(config)
     cues = by_recording(recordings.read_table(shard, ".cues.parquet", columns=COLUMNS))
     index = recordings.read_table(shard, columns=INDEX)
     if copies is not None:

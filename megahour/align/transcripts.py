@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from megahour.align.document import BLANK, Document, spell, spell_pieces
+from megahour.units.listed_pieces import ListedPieces
 
 LEAST_KNOWN = 0.5  # share of a transcript's letters and digits that the model must know
 LONGEST_WORD = 100  # characters: the longest words of German dictionaries have 80
@@ -42,16 +42,11 @@ def by_recording(table: pa.Table) -> dict[int, pa.Table]:
 class Speller:
     """Spells texts in a model's tokens, by characters or by pieces."""
 
-    def __init__(self, tokens: list[str], *, marks: bool, longest_first: bool = False) -> None:
-        self._tokens = tokens
-        self._spell = partial(spell_pieces, longest_first=longest_first) if marks else spell
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        """config: the model's."""
+        tokens: list[str] = config["tokens"]
+        self._tokens, self._pieces = tokens, ListedPieces.of(config) if config.get("marks") else None
         self._characters = set("".join(tokens[:BLANK] + tokens[BLANK + 1 :]))
-
-    @staticmethod
-    def of(config: Mapping[str, Any]) -> Speller:
-        """For a model's configuration."""
-        pieces = {name: bool(config.get(name, False)) for name in ("marks", "longest_first")}
-        return Speller(config["tokens"], **pieces)
 
     def read(self, cues: pa.Table, rate_hz: int, samples: int, late_s: float) -> list[SpelledTranscript]:
         """All candidate transcripts of a recording, by number.
@@ -78,7 +73,7 @@ class Speller:
             written = [character for character in text if character.isalnum()]
             letters += len(written)
             known += sum(character in self._characters for character in written)
-        document = self._spell(cues, self._tokens)
+        document = spell_pieces(cues, self._pieces) if self._pieces else spell(cues, self._tokens)
         left_out = left_out | dict.fromkeys(document.unspellable, "unspellable")
         return SpelledTranscript(number, document, known / letters if letters else 0.0, left_out)
 

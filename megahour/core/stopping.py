@@ -79,9 +79,9 @@ def no_more_signals() -> None:
 def _raise(kind: type[KeyboardInterrupt]) -> NoReturn:
     """Raise a stop, and every `AGAIN_S` another one if it has got lost.
 
-    Libraries swallow what is raised in them: pyarrow imports pandas when an array is first turned into numpy's, and
-    goes on without it whatever ends that import. A stop that nothing refers to is one that nobody handles:
-    from `resumable` to the end of the process it is the context of SystemExit.
+    Some libraries catch every exception: pyarrow imports pandas when it first converts an array to numpy, and ignores
+    any exception from that import. A stop without references is one that no code handles: from `resumable` to the end
+    of the process, SystemExit refers to it as its context.
     """
     stop = kind()
     known = weakref.ref(stop)

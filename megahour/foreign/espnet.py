@@ -19,7 +19,7 @@ from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
 from megahour.foreign.espnet_settings import EXPORT, frame_shift, rate_of, settings_of
 from megahour.foreign.huggingface import MAX_JSON_BYTES, MAX_WEIGHT_BYTES, CtcCheckpoint, Folder
-from megahour.foreign.torch_file import check_ratio, read_tensors
+from megahour.foreign.torch_file import check_ratio, read_tensors, stored_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -78,18 +78,14 @@ def open_espnet(
     StoreError: the weights cannot be read. ConfigError: they do not fit the settings.
     """
     import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load
 
     from megahour.foreign.espnet_encoder import EspnetCtc
 
+    weights = stored_tensors(data, where)
     try:
-        weights = load(data)
         with torch.device("meta"):
             module = EspnetCtc(**config["architecture"])
         module.load_state_dict({n: w.float() if w.is_floating_point() else w for n, w in weights.items()}, assign=True)
-    except SafetensorError as error:
-        raise StoreError(f"the weights cannot be read: {error}", where=where, remedy="copy them again") from None
     except (RuntimeError, TypeError, ValueError, LookupError) as error:
         lines = [line.strip() for line in str(error).splitlines()]
         what = f"the weights do not fit {CONFIG}: {' '.join(lines[1:2] or lines)[:300]}"

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from megahour.core.errors import ConfigError, StoreError
+from megahour.core.errors import ConfigError
 from megahour.core.filesystems import file_system
 from megahour.foreign.nemo_striding import STRIDING, with_striding
 from megahour.foreign.token_list import by_number
+from megahour.foreign.torch_file import stored_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -154,14 +155,9 @@ def open_checkpoint(config: Mapping[str, Any], data: bytes, device: str, where: 
     ConfigError: transformers is missing, or lacks the architecture or extractor. StoreError: damaged weights.
     """
     import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load
 
     extractor = _extractor(config["extractor"], where)
-    try:
-        weights = load(data)
-    except SafetensorError as error:
-        raise StoreError(f"the weights cannot be read: {error}", where=where, remedy="copy them again") from None
+    weights = stored_tensors(data, where)
     module: Any = built(config["architecture"], weights, where).to(device)
     rate_hz = int(config["audio"]["rate_hz"])
     frames_of: Any = getattr(module, "_get_subsampling_output_length", None)

@@ -17,7 +17,7 @@ from megahour.core.errors import ConfigError, StoreError
 from megahour.core.filesystems import file_system
 from megahour.foreign.huggingface import MAX_WEIGHT_BYTES, CtcCheckpoint, Folder, built, check_architecture
 from megahour.foreign.speechbrain_settings import AGAIN, EXPORT, SETTINGS, Settings, layers_of
-from megahour.foreign.torch_file import read_tensors
+from megahour.foreign.torch_file import read_tensors, stored_tensors
 
 if TYPE_CHECKING:
     import torch
@@ -85,15 +85,10 @@ def open_speechbrain(
     ConfigError: transformers is missing, or the weights do not fit. StoreError: they cannot be read.
     """
     import torch
-    from safetensors import SafetensorError
-    from safetensors.torch import load
     from torch.nn import functional
 
     about = config["architecture"]
-    try:
-        weights = load(data)
-    except SafetensorError as error:
-        raise StoreError(f"the weights cannot be read: {error}", where=where, remedy="copy them again") from None
+    weights = stored_tensors(data, where)
     own = {name.removeprefix("body."): each for name, each in weights.items() if name.startswith("body.")}
     body: Any = built(about["body"], own, where, head=False).to(device)
     try:

@@ -1,4 +1,5 @@
-"""Reads files of `torch.save` that hold tensors only. No pickled code runs, and none unpacks to more than it says."""
+"""Reads files of tensors: of `torch.save`, where no pickled code runs and none unpacks to more than it says, and the
+safetensors files that imports are stored in."""
 
 from __future__ import annotations
 
@@ -35,6 +36,17 @@ def read_tensors(data: bytes, what: str, url: str, remedy: str = "get the model 
         raise StoreError(said, where=url, remedy="get the model again")
     # safetensors refuses tensors that share memory, so each is copied.
     return {name: each.clone(memory_format=torch.contiguous_format) for name, each in tensors.items()}
+
+
+def stored_tensors(data: bytes, where: str) -> dict[str, torch.Tensor]:
+    """The tensors of a model artifact's safetensors file, by name. Raises StoreError: they cannot be read."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(data)
+    except SafetensorError as error:
+        raise StoreError(f"the weights cannot be read: {error}", where=where, remedy="copy them again") from None
 
 
 def check_ratio(unpacked: int, stored: int, what: str, where: str) -> None:

@@ -48,14 +48,14 @@ def cue(number: int, text: str, start: int = -1, **values: Any) -> Row:
 
 
 def read(*rows: Row, samples: int = 100_000, late_s: float = 0.0) -> Any:
-    return Speller(TOKENS, marks=False).read(table(CUES, list(rows)), RATE_HZ, samples, late_s)
+    return Speller({"tokens": TOKENS}).read(table(CUES, list(rows)), RATE_HZ, samples, late_s)
 
 
 def test_cues_are_sorted_into_recordings_and_candidates() -> None:
     rows = [cue(1, "b"), cue(0, "a"), cue(0, "c", key=3), cue(0, "d", transcript=1), cue(2, "e", transcript=None)]
     found = by_recording(table(CUES, rows).select(COLUMNS))
     assert {key: part["text"].to_pylist() for key, part in found.items()} == {1: ["a", "b", "e", "d"], 3: ["c"]}
-    first, second = Speller(TOKENS, marks=False).read(found[1], RATE_HZ, 100_000, 0.0)
+    first, second = Speller({"tokens": TOKENS}).read(found[1], RATE_HZ, 100_000, 0.0)
     assert (first.number, first.document.words, second.number, second.document.words) == (0, ["a", "b", "e"], 1, ["d"])
 
 
@@ -64,7 +64,7 @@ def test_words_are_cut_as_the_model_says(longest_first: bool) -> None:
     """WordPiece takes ▁the first; the merges of this list come to ▁t and here."""
     tokens = ["<blank>", *"\u2581ther", "re", "he", "here", "\u2581t", "\u2581the"]
     config = {"tokens": tokens, "marks": True} | ({"longest_first": True} if longest_first else {})
-    (read,) = Speller.of(config).read(table(CUES, [cue(0, "there")]), RATE_HZ, 100_000, 0.0)
+    (read,) = Speller(config).read(table(CUES, [cue(0, "there")]), RATE_HZ, 100_000, 0.0)
     cut = [tokens[token] for token in read.document.tokens]
     assert cut == (["\u2581the", "re"] if longest_first else ["\u2581t", "here"])
 

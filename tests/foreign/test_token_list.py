@@ -8,6 +8,7 @@ import pytest
 from megahour.align.document import spell_pieces
 from megahour.foreign.params import ImportAlignerParams
 from megahour.foreign.token_list import ordered
+from megahour.units.listed_pieces import ListedPieces
 
 
 def test_wordpieces_begin_words_as_sentencepieces_do() -> None:
@@ -15,7 +16,7 @@ def test_wordpieces_begin_words_as_sentencepieces_do() -> None:
     about = ordered(ImportAlignerParams(), ["[UNK]", "T", "##T", "THE", "##RE", "##E", "<blank>"])
     assert about["tokens"] == ["<blank>", "[UNK]", "\u2581t", "t", "\u2581the", "re", "e"]
     assert about["marks"]
-    document = spell_pieces([(0, np.nan, "there te")], about["tokens"], longest_first=about["longest_first"])
+    document = spell_pieces([(0, np.nan, "there te")], ListedPieces.of(about))
     assert document.tokens.tolist() == [4, 5, 2, 6]
 
 
