@@ -133,7 +133,11 @@ def forked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture
 def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The agent of this process forks its workers with torch loaded; it would start each with `python -m`."""
+    """The agent of this process forks its workers with torch loaded; it would start each with `python -m`.
+
+    Its port for worker 0 is one of ours: torch takes one that others may get before that worker listens, and starts all
+    again.
+    """
     from gloo import ForkedWorker
     from torch.distributed.elastic.multiprocessing.subprocess_handler.subprocess_handler import SubprocessHandler
 
@@ -147,6 +151,7 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
             close(handler, death_sig)
 
     close = SubprocessHandler.close
+    monkeypatch.setattr("torch.distributed.elastic.rendezvous.api.get_free_port", free_port)
     monkeypatch.setattr(SubprocessHandler, "_popen", fork)
     monkeypatch.setattr(SubprocessHandler, "close", end)
 
