@@ -59,7 +59,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--write", action="store_true")
     a = parser.parse_args()
-    a.aligner, a.names, a.initial, a.mels, load = [], [], "", 40, os.getloadavg()[0]
+    a.aligner, a.names, a.initial, a.mels, a.range_db, load = [], [], "", 40, 0.0, os.getloadavg()[0]
     a.out.mkdir(parents=True, exist_ok=True)
     table = [HEAD]
     for speaker in a.speakers:

@@ -148,14 +148,16 @@ def longest_head(delays: Frames) -> int:
     return LONGEST_LETTER if late else LONGEST_HEAD
 
 
-def fade(start: Frames, end: Frames, levels: Levels) -> tuple[Frames, Frames]:
+def fade(words: EdgeWords, start: Frames, end: Frames, levels: Levels) -> tuple[Frames, Frames]:
     """Starts and ends of words (W,) in order, moved out over the faint sound around them; never into another word.
 
     In noise and in rooms a word's last sounds are no longer loud: without this its end is some 100 ms early there.
+    Before a pause the path's own end counts, too: it moves in over what is not heard at all, not over what is faint.
     """
     audible = audible_frames(levels)
+    last = last_frames(levels, audible)
     new_end, floor, preceding = _outward(start, end, audible, FADE_OUT)
-    last_end, _, _ = _outward(start, end, last_frames(levels, audible), FADE_LAST)
+    last_end, _, _ = _outward(start, np.maximum(end, narrow(words, last)[1]), last, FADE_LAST)
     paused = np.append(start[1:], len(audible) + LONGEST_GAP) - last_end >= LONGEST_GAP
     new_end = np.where(paused, np.maximum(last_end, new_end), new_end)
     return np.minimum(start, np.maximum(np.maximum(preceding, start - FADE_IN), floor)), new_end

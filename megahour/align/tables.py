@@ -83,7 +83,7 @@ def time_words(document: Document, aligned: Aligned, level: NDArray[np.float32],
     for word, head, tail in main_parts(document.token_word[letters], token_start, token_end, loud):
         start[word], end[word] = token_start[head], token_end[tail]
     words = EdgeWords(start[spoken], end[spoken], second, inner, *doubts)
-    start[spoken], end[spoken] = fade(*widen(words, loud), levels)
+    start[spoken], end[spoken] = fade(words, *widen(words, loud), levels)
     return Timed(start, end, confidence)
 
 

@@ -276,7 +276,7 @@ def test_a_sure_first_token_on_the_sound_before_does_not_begin_the_word() -> Non
 def faded(level: NDArray[np.float32], *words: tuple[int, int]) -> list[tuple[int, int]]:
     """Words by their CTC peaks (start, end), with the edges that the energy gives them."""
     start, end = (ints(*edges) for edges in zip(*words, strict=True))
-    start, end = fade(*widen(whole(start, end), loud_in(level)), levels_of(level))
+    start, end = fade(whole(start, end), *widen(whole(start, end), loud_in(level)), levels_of(level))
     return list(zip(start.tolist(), end.tolist(), strict=True))
 
 
@@ -293,6 +293,24 @@ def test_hiss_behind_a_clean_word_is_no_part_of_it() -> None:
     level = level_of([(50, 90)], 300, noise=0.0) - np.float32(20)
     level[90:100] = -10 - 7.0
     assert faded(level, (60, 80)) == [(50, 90)]
+
+
+@pytest.mark.parametrize(("rise", "end"), [([0.2, 0.2], 90), ([0.5, 0.5], 130), ([0.31, 0.34], 128)])
+def test_an_end_in_noise_moves_in_over_what_is_not_heard_alone(rise: list[float], end: int) -> None:
+    """As "continuous" does, whose last syllables are a fifth of the way from the noise to the loud level."""
+    level = level_of([(50, 90)], 300, noise=0.05) / 4
+    level[110:130] += np.tile(rise, 10).astype(np.float32)
+    one = words([60], [125], [70], [115])
+    new_start, new_end = fade(one, *widen(one, loud_in(level)), levels_of(level))
+    assert (new_start.tolist(), new_end.tolist()) == ([50], [end])
+
+
+def test_a_doubtful_last_token_on_another_sound_does_not_bring_the_end_back() -> None:
+    level = level_of([(50, 90)], 300, noise=0.05) / 4
+    level[130:150] += 0.5
+    for doubt, end in ((True, 90), (False, 150)):
+        one = words([60], [140], [70], [80], doubt=doubt)
+        assert fade(one, *widen(one, loud_in(level)), levels_of(level))[1].tolist() == [end]
 
 
 def test_a_fade_is_short() -> None:
@@ -343,7 +361,7 @@ def test_fading_never_shortens_a_word_nor_enters_another(lengths: list[int], see
     start, end = edges[::2].astype(np.int64), edges[1::2].astype(np.int64)
     level = np.random.default_rng(seed).normal(0, 3, int(edges[-1]) + 30).astype(np.float32)
     levels = levels_of(level)
-    new_start, new_end = fade(start, end, levels)
+    new_start, new_end = fade(whole(start, end), start, end, levels)
     assert (new_start <= start).all()
     assert (new_end >= end).all()
     assert (new_start[1:] >= new_end[:-1]).all()
