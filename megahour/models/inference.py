@@ -118,6 +118,7 @@ def load(
     chunk: int = 0,
     left: int = 4,
     others: Sequence[str] = (),
+    digests: Sequence[str] = (),
 ) -> Model | ForeignModel:
     """Load a *model* artifact. The model service uses it as loader ``megahour.models.inference:load``.
 
@@ -125,10 +126,11 @@ def load(
     tell: a tag, as in `restore`. An imported model (`import-aligner`) has outputs log_probs and costs only.
     chunk, left: context of a conformer's attention in output frames and earlier chunks, as in a stream; 0: everything.
     others: models with the same inputs and outputs, whose posteriors are averaged with this one's.
+    digests: those of this model's and the others' manifests, if they must be these.
 
     Raises
     ------
-    StoreError: a file is damaged, hostile or does not match.
+    StoreError: a file is damaged, hostile or does not match, or a model has been made again since.
     ConfigError: the model does not have such outputs or tag, or cannot compute in `precision`, or a library is missing.
     """
     artifact = Artifact(url)
@@ -144,6 +146,10 @@ def load(
     if outputs == "encoded" and not heads:
         remedy = "leave attention_weight at 0, or train with criterion_options: {attention: 0.3}"
         raise ConfigError("the model has no attention decoder", where=url, remedy=remedy)
+    data = artifact.read_bytes(shard, SUFFIX.get(str(config.get("kind")), ".safetensors"))
+    if digests and artifact.manifest.digest != digests[0]:  # after the reads, which may have met the old files
+        what = "the model has been made again since this work was asked for"
+        raise StoreError(what, where=url, remedy="run the command again when the model is finished")
     if config.get("kind") in SUFFIX:
         tag_number(config, tell, where=url)
         if outputs == "top_k" or outputs == "encoded":
@@ -151,9 +157,8 @@ def load(
         if precision != "fp32":
             what = f"precision {precision}: an imported model keeps the precision of its export"
             raise ConfigError(what, where=url, remedy="leave precision out")
-        data = artifact.read_bytes(shard, SUFFIX[config["kind"]])
         return ForeignModel(config, data, threads=threads, device=device, outputs=outputs, where=url)
-    module = restore(config, artifact.read_bytes(shard, ".safetensors"), where=url, tell=tell)
+    module = restore(config, data, where=url, tell=tell)
     if chunk:
         encoder = module.encoder if isinstance(module, EndToEnd) else module
         if not isinstance(encoder, Conformer):
@@ -161,7 +166,9 @@ def load(
             raise ConfigError(what, where=url, remedy="leave them out, or train a conformer")
         encoder.context = AttentionContext(chunk, left)
     if others:
-        rest = [load(other, threads, device, outputs=outputs, shard=shard, precision=precision) for other in others]
+        same: dict[str, Any] = {"outputs": outputs, "shard": shard, "precision": precision}
+        theirs = [digests[number : number + 1] for number in range(1, len(others) + 1)]
+        rest = [load(other, threads, device, digests=own, **same) for other, own in zip(others, theirs, strict=True)]
         members = [module, *(cast(Model, model).module for model in rest)]
         if len({getattr(member, "subsample", 1) for member in members}) > 1:
             what = "models that join frames differently have no mean: a conformer joins four, others none"

@@ -15,10 +15,13 @@ def model_spec(model: Artifact, batch_frames: int, *others: Artifact, **argument
 
     others: models whose posteriors are averaged with its own.
     arguments: those of `models.inference.load`, such as ``outputs="top_k", k=20``.
+
+    Digests are part of it: a service that has loaded a model knows that one trained again in its place is another.
     """
     if others:
         arguments["others"] = [_address(other) for other in others]
     arguments["url"] = _address(model)
+    arguments["digests"] = [each.manifest.digest for each in (model, *others)]
     return ModelSpec("megahour.models.inference:load", arguments, max_batch_frames=batch_frames)
 
 

@@ -10,6 +10,7 @@ import torch
 from made_artifacts import write_artifact
 
 from megahour.core.errors import StoreError
+from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.models.build import build
 from megahour.models.inference import load, parse_config, restore
@@ -60,6 +61,16 @@ def test_half_precision_gives_nearly_the_same_in_fp32(url, precision):
     assert near.dtype == np.float32
     np.testing.assert_allclose(near, exact, atol=0.03)
     assert (near != exact).any()
+
+
+def test_a_model_that_was_made_again_is_not_the_one_asked_for(url):
+    """A worker that starts again in the middle of a stage would mix two models' results."""
+    x, lengths, own = np.ones((1, 4, 6), np.float32), np.array([4]), Artifact(url).manifest.digest
+    of_two, _ = load(url, others=[url], digests=[own, own])(x, lengths)
+    np.testing.assert_allclose(of_two["log_probs"], load(url, digests=[own])(x, lengths)[0]["log_probs"], atol=1e-6)
+    for digests in (["other", own], [own, "other"]):
+        with pytest.raises(StoreError, match="made again"):
+            load(url, others=[url], digests=digests)
 
 
 def header_of(entries: object) -> bytes:

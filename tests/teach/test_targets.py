@@ -1,13 +1,17 @@
 """Stage `targets`: the teacher's largest logits of every frame at every offset, and a student that learns from them."""
 
 import json
+import shutil
 import threading
+from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from made_artifacts import features_artifact, units_artifact, utterances, write_artifact
+from trainings import until
 
 from megahour.core.config import parse
 from megahour.core.errors import MegahourError
@@ -18,6 +22,7 @@ from megahour.features.stack import stack
 from megahour.models.inference import load
 from megahour.runner.runner import Models, run_stage
 from megahour.serve.host import serve_registry
+from megahour.serve.registry import Registry
 from megahour.teach.params import TargetsParams
 from megahour.teach.stage import Targets
 from megahour.train.stage import Train
@@ -171,21 +176,47 @@ def test_the_bytes_are_those_without_a_service(tmp_path, features, teacher, targ
     assert receipt.tags == targets.receipts()[0].tags
 
 
-def test_services_of_other_machines_give_the_same_bytes(tmp_path, features, teacher, targets, engine):
-    registry, stop = tmp_path / "services", threading.Event()
-    where = {"devices": ["cpu"], "host": "127.0.0.1"}
-    hosts = [threading.Thread(target=serve_registry, args=(str(registry), stop), kwargs=where) for _ in range(2)]
-    for host in hosts:
-        host.start()
+@contextmanager
+def hosts(number: int, registry: Path):
+    """Services on this many machines."""
+    stop, where = threading.Event(), {"devices": ["cpu"], "host": "127.0.0.1"}
+    threads = [threading.Thread(target=serve_registry, args=(str(registry), stop), kwargs=where) for _ in range(number)]
+    for thread in threads:
+        thread.start()
     try:
-        inputs, p = {"features": features, "teacher": teacher}, TargetsParams(top_k=3, offsets=[0, 2])
-        output, models = Artifact(tmp_path / "targets"), Models(services=str(registry))
-        manifest = run_stage(Targets(), p, inputs, output, engine, work=tmp_path / "work", models=models)
+        yield
     finally:
         stop.set()
-        for host in hosts:
-            host.join()
+        for thread in threads:
+            thread.join()
+
+
+def test_services_of_other_machines_give_the_same_bytes(tmp_path, features, teacher, targets, engine):
+    inputs, p = {"features": features, "teacher": teacher}, TargetsParams(top_k=3, offsets=[0, 2])
+    output, models = Artifact(tmp_path / "targets"), Models(services=str(tmp_path / "services"))
+    with hosts(2, tmp_path / "services"):
+        manifest = run_stage(Targets(), p, inputs, output, engine, work=tmp_path / "work", models=models)
     assert manifest.digest == targets.manifest.digest
+
+
+def test_a_service_forgets_a_model_that_is_trained_again_in_its_place(
+    tmp_path, features, units, teacher, targets, engine
+):
+    """Its run was killed, so nothing has told the service that it is over."""
+    p, services, place = TargetsParams(top_k=3, offsets=[0, 2]), tmp_path / "services", tmp_path / "teacher"
+    shutil.copytree(teacher.root, place)
+    with hosts(1, services):
+        registry = Registry(str(services))
+        left = registry.want(Targets().accelerator(p, {"features": features, "teacher": Artifact(place)}))
+        until(lambda: registry.services(left))
+        values = {**SMALL, "kind": "blstm", "epochs": 4, "whole_epochs": 4, "seed": 2}
+        other = make(Train(), values, {"features": features, "units": units}, tmp_path / "other", engine)
+        shutil.rmtree(place)
+        shutil.copytree(other.root, place)
+        inputs, options = {"features": features, "teacher": Artifact(place)}, {"models": Models(services=str(services))}
+        made = run_stage(Targets(), p, inputs, Artifact(tmp_path / "out"), engine, work=tmp_path / "work", **options)
+    alone = make(Targets(), {"top_k": 3, "offsets": [0, 2]}, inputs, tmp_path / "alone", engine)
+    assert made.digest == alone.manifest.digest != targets.manifest.digest
 
 
 def test_a_student_learns_from_targets_and_labels_by_turns(tmp_path, features, units, targets, engine):
