@@ -20,6 +20,7 @@ from megahour.serve.tls import server_options
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
+AGAIN_S = 60.0  # after which a model that failed to load is tried again: a disk was away, or memory in use
 TRUSTED = ("megahour.",)  # modules whose loaders may run by default: registry files must not name arbitrary code
 
 
@@ -36,31 +37,28 @@ def serve_registry(
 ) -> None:
     """Until `stop` is set: load and offer the requested model, until another one or none is requested.
 
-    A model that fails to load is logged, and skipped until another one is requested. The service goes on while the
-    registry's store does not answer.
+    A model that fails to load is logged, the run is told why, and it is tried again every `AGAIN_S` while it is
+    requested. The service goes on while the registry's store does not answer.
 
     url: a registry's folder, or this machine's address, grpc://HOST:PORT, see `standing`.
     """
     with _registry(url, tls, mutual) as registry:
-        refused = ""
         while not stop.is_set():
             wanted = _patiently(registry.wanted, None, stop)
-            if wanted is None or wanted[0] == refused:
+            if wanted is None:
                 stop.wait(POLL_S)
                 continue
             model, spec = wanted
             if not spec.loader.startswith(tuple(trusted)):
                 known = ", ".join(f"{prefix}*" for prefix in trusted)
-                LOG.error("%s asks for %s, which does not match %s", url, spec.loader, known)
-                refused = model
+                _refuse(registry, model, f"{url} asks for {spec.loader}, which does not match {known}", stop)
                 continue
             try:
                 with serve(spec, devices=devices, host=host, port=port, tls=tls, mutual=mutual) as service:
                     LOG.info("serving %s at %s on %s", spec.loader, service.address, ", ".join(devices))
                     _offer(registry, model, service, stop)
             except MegahourError as error:
-                LOG.error("%s", error)
-                refused = model
+                _refuse(registry, model, str(error), stop)
 
 
 def _registry(url: str, tls: str, mutual: bool) -> AbstractContextManager[Registry | Desk]:
@@ -83,6 +81,18 @@ def _offer(registry: Registry | Desk, model: str, service: Service, stop: thread
     finally:
         if key:  # first, so that no task connects while it ends
             _patiently(partial(registry.remove, key), None, stop)
+
+
+def _refuse(registry: Registry | Desk, model: str, problem: str, stop: threading.Event) -> None:
+    """Say why the model cannot be served, for `AGAIN_S`, or until `stop` is set or it is no longer requested."""
+    LOG.error("%s", problem)
+    key, began_s = _patiently(partial(registry.refuse, model, problem), "", stop), time.monotonic()
+    while not (stop.is_set() or _patiently(partial(_other, registry, model), False, stop)):
+        if time.monotonic() - began_s > AGAIN_S:
+            break
+        stop.wait(POLL_S)
+    if key:
+        _patiently(partial(registry.remove, key), None, stop)
 
 
 def _patiently(call: Callable[[], T], otherwise: T, stop: threading.Event) -> T:

@@ -2,7 +2,8 @@
 
     wanted.json          the model that the run needs now, written by the driver
     services/<id>.json   a service that offers it: address and token, rewritten every `BEAT_S` seconds by its
-                         `megahour serve`; the file of a lost machine gets old and is then ignored
+                         `megahour serve`; the file of a lost machine gets old and is then ignored. Or why it cannot
+                         offer the model
 
 Whoever can write here decides what those machines load, and whoever can read here can use them: keep the folder
 private (local files are readable by their owner only).
@@ -35,11 +36,13 @@ BEAT_S, DEAD_S = 10.0, 60.0  # between two heartbeats of a service; without one 
 
 
 class Registry:
-    """The folder at a path or URL."""
+    """The folder at a path or URL. `level`: at which problems of services are logged."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, level: int = logging.INFO) -> None:
         self.url = url
         self._home = Artifact(url)
+        self._level = level
+        self._noted: set[str] = set()
 
     def want(self, spec: ModelSpec) -> str:
         """Request a model; returns its name. Removes offers of other models, which lost machines may have left.
@@ -51,7 +54,7 @@ class Registry:
             LOG.warning("%s: another run asked for a model here; if it goes on, give each run a folder", self.url)
         for path in self._home.matching("services/*.json"):
             offer = self._read(self._relative(path))
-            if offer and offer["model"] != name:
+            if offer and (offer["model"] != name or "problem" in offer):
                 self._remove(self._relative(path))
         self._write(WANTED, {"name": name, "spec": asdict(spec)})
         return name
@@ -75,6 +78,12 @@ class Registry:
         self.beat(key, model, service)
         return key
 
+    def refuse(self, model: str, problem: str) -> str:
+        """Say why a service cannot load the model; returns the key for `remove`."""
+        key = f"services/{uuid.uuid4().hex}.json"
+        self._write(key, {"model": model, "problem": problem})
+        return key
+
     def beat(self, key: str, model: str, service: ServiceAddress) -> None:
         """Renew a service's offer (heartbeat)."""
         self._write(key, {"model": model, "address": service.address, "token": service.token, "unix_s": time.time()})
@@ -86,11 +95,16 @@ class Registry:
     def services(self, model: str, tls: str = "") -> list[ServiceAddress]:
         """Services that offer a model, in no order; a killed one stays among them for `DEAD_S` seconds.
 
-        If no heartbeat is recent, all are returned, because the machines' clocks may differ.
+        If no heartbeat is recent, all are returned, because the machines' clocks may differ. Why others cannot offer
+        it is logged once.
         """
         self._home.fs.invalidate_cache()
         offers = [self._read(self._relative(path)) for path in self._home.matching("services/*.json")]
         own = [each for each in offers if each and each["model"] == model]
+        for problem in {each["problem"] for each in own if "problem" in each} - self._noted:
+            LOG.log(self._level, "a model service cannot serve the model: %s", problem)
+            self._noted.add(problem)
+        own = [each for each in own if "address" in each]
         now_s = time.time()
         alive = [each for each in own if now_s - float(each.get("unix_s", now_s)) < DEAD_S]
         return [ServiceAddress(each["address"], each["token"], tls) for each in alive or own]
@@ -123,7 +137,7 @@ class Registry:
 def registry_of(pool: ServicePool, level: int = logging.INFO) -> Registry | Desks:
     """Where drivers and tasks find the services of `pool`. `level`: at which lacking ones are logged."""
     if pool.spec is None:
-        return Registry(pool.registry)
+        return Registry(pool.registry, level)
     return Desks(pool.registry, pool.spec, pool.token, pool.tls, level)
 
 

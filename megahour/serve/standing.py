@@ -93,7 +93,7 @@ class Desk(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no typ
         raise flight.FlightServerError(f"unknown action {action.type!r}; available: serve, forget")
 
     def _serve(self, name: str, spec: dict[str, Any]) -> dict[str, Any]:
-        """The model's address and token; {} while it loads, `busy` while another run has this machine."""
+        """The model's address and token, or the `problem`; {} while it loads, `busy` while another run is served."""
         if (current := self._current()) and current[0] != name:
             return {"busy": True}
         self._wanted, self._asked_s = (name, spec_of(spec)), time.monotonic()
@@ -111,6 +111,12 @@ class Desk(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no typ
         """See `Registry.add`."""
         with self._lock:
             self._offer = {"model": model, "address": service.address, "token": service.token}
+        return model
+
+    def refuse(self, model: str, problem: str) -> str:
+        """See `Registry.refuse`."""
+        with self._lock:
+            self._offer = {"model": model, "problem": problem}
         return model
 
     def beat(self, key: str, model: str, service: ServiceAddress) -> None:
@@ -147,7 +153,7 @@ class Desks:
         """Request the model of every desk; returns the services that have loaded it."""
         answers = self._ask("serve", **self._request)
         for address, answer in answers.items():
-            self._note(address, "it serves another run" if answer.get("busy") else "")
+            self._note(address, "it serves another run" if answer.get("busy") else answer.get("problem", ""))
         return [ServiceAddress(each["address"], each["token"], tls) for each in answers.values() if "address" in each]
 
     def _ask(self, action: str, **request: Any) -> dict[str, dict[str, Any]]:

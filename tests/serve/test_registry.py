@@ -5,17 +5,21 @@ from __future__ import annotations
 import shutil
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from loopback import free_port
+from services_here import services_at
 from trainings import until
 
 from megahour.cli.serve import command as serve_command
 from megahour.serve import host
-from megahour.serve.registry import DEAD_S, Registry
-from megahour.serve.spec import ModelSpec, ServiceAddress
+from megahour.serve.registry import DEAD_S, Registry, registry_of, services_of
+from megahour.serve.spec import AcceleratorError, ModelSpec, ServiceAddress
 
 HERE, THERE = ServiceAddress("here:1", "a"), ServiceAddress("there:1", "b")
 
@@ -91,6 +95,33 @@ def test_what_another_version_asks_for_ends_no_service(
         stop.set()
         thread.join()
         stop.clear()
+
+
+@pytest.mark.parametrize("kind", ["folder", "address"])
+def test_a_run_is_told_why_a_service_cannot_load_its_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    """And the service tries again. The run waited for an hour, and its only advice was to start a service."""
+    for name in ("host.POLL_S", "host.AGAIN_S", "registry.POLL_S"):
+        monkeypatch.setattr(f"megahour.serve.{name}", 0.01)
+    monkeypatch.setenv("MEGAHOUR_SERVICE_TOKEN", "secret")
+
+    def told() -> bool:
+        said = [record.getMessage() for record in caplog.records if record.name.startswith("megahour.serve.")]
+        return any("model service" in text and text.endswith(": its disk is away") for text in said)
+
+    @contextmanager
+    def serve(spec: ModelSpec, **_: object) -> Iterator[SimpleNamespace]:
+        if not told():
+            raise AcceleratorError("its disk is away")
+        yield SimpleNamespace(endpoint=HERE, ended=False, address=HERE.address)
+
+    monkeypatch.setattr(host, "serve", serve)
+    url = str(tmp_path) if kind == "folder" else f"grpc://127.0.0.1:{free_port()}"
+    with services_at(url), services_of(url, ModelSpec("accelerator_models:load"), join_s=20.0) as pool:
+        assert registry_of(pool).services(pool.model) == [HERE]
+    assert told()
+    assert not list(tmp_path.glob("services/*")), "what was said is withdrawn"
 
 
 def test_a_second_run_in_a_registry_is_warned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
