@@ -21,7 +21,7 @@ from megahour.core.surroundings import is_of_a_store
 from megahour.serve import wire
 from megahour.serve.call import Call
 from megahour.serve.client import FlightSession, InferOptions, SendWindow, Sequences
-from megahour.serve.registry import registry_of
+from megahour.serve.registry import SAY_S, registry_of
 from megahour.serve.spec import CLOSED, GIVEN_UP, AcceleratorError, ServiceAddress, ServicePool
 
 LOG = logging.getLogger(__name__)
@@ -37,6 +37,7 @@ class SpreadSession:
     """A `client.Session` with a changing set of services, for one thread."""
 
     def __init__(self, pool: ServicePool) -> None:
+        self.url = pool.registry
         self._pool, self._registry = pool, registry_of(pool)
         self._sessions: dict[str, FlightSession] = {}
         self._away: dict[str, tuple[float, float]] = {}  # address: (retry at, waiting time)
@@ -153,6 +154,7 @@ class _Spread:
 
     def receive(self, *, block: bool) -> Iterator[tuple[int, wire.Outputs | str]]:
         """Answers that have arrived; with `block`, waits for at least one."""
+        said = False
         while True:
             self._news.clear()
             answers = [answer for address in list(self._lanes) for answer in self._answers(address)]
@@ -164,6 +166,10 @@ class _Spread:
                 return
             if time.monotonic() - self._heard_s > PATIENCE_S:
                 raise self._silence() from self._problem
+            if not self._lanes and not said and time.monotonic() - self._heard_s > SAY_S:
+                what = "no model service, waiting for %g s at most; check `megahour serve` and other runs of %s"
+                LOG.warning(what, PATIENCE_S, self._session.url)
+                said = True
             if not self._news.wait(SILENCE_S):
                 self._take_over()
 
@@ -233,6 +239,6 @@ class _Spread:
         last = f"; last error: {self._problem}" if self._problem else ""
         return AcceleratorError(
             f"no model service has answered for {PATIENCE_S:g} s{last}",
-            where=self._session._pool.registry,
+            where=self._session.url,
             remedy="check `megahour serve` on the machines with devices",
         )

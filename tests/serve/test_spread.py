@@ -185,7 +185,11 @@ def test_an_error_of_one_sequence_affects_no_other(tmp_path: Path) -> None:
             list(session.infer([(1, good), (2, good.astype(np.float16))]))
 
 
-def test_silence_ends_with_what_was_wrong_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_is_told_and_ends_with_what_was_wrong_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("SAY_S", "SILENCE_S"):
+        monkeypatch.setattr(f"megahour.serve.spread.{name}", 0.1)
     lost = SpreadSession.lost
 
     def lost_for_good(session: SpreadSession, address: str, error: Exception) -> None:
@@ -201,6 +205,7 @@ def test_silence_ends_with_what_was_wrong_last(tmp_path: Path, monkeypatch: pyte
     reason = r"(?s)no model service has answered for 1 s; .*engine\.host"
     with SpreadSession(ServicePool(str(tmp_path), model)) as session, pytest.raises(AcceleratorError, match=reason):
         list(session.infer(sequences(2)))
+    assert caplog.text.count("no model service, waiting for 1 s at most") == 1
     nobody = pytest.raises(AcceleratorError, match=r"no model service joined within 0\.2 s")
     with nobody, services_of(str(tmp_path / "other"), SUMS, join_s=0.2):
         pass
