@@ -176,14 +176,15 @@ class _Lock:
     def _moved_in(self, data: bytes) -> bool:
         """Create the folder of marks with the mark inside (an empty one might be removed); False if one exists."""
         scratch = Path(f"{self._folder}-{self.token}.tmp")
-        scratch.mkdir(parents=True, exist_ok=True)
-        (scratch / self.token).write_bytes(data)
         try:
-            scratch.rename(self._folder)  # replaces an empty folder
-        except OSError:  # another writer's mark is there already
-            shutil.rmtree(scratch, ignore_errors=True)
-            return False
-        return True
+            scratch.mkdir(parents=True, exist_ok=True)
+            (scratch / self.token).write_bytes(data)
+            with contextlib.suppress(OSError):  # another writer's mark is there already
+                scratch.rename(self._folder)  # replaces an empty folder
+                return True
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)  # also on a full disk
+        return False
 
     def _remove(self) -> None:
         with contextlib.suppress(Exception):  # a mark that stays is dead once this process is

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 import traceback
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ _FULL = "free some space, or choose another disk"
 _OTHER = "check the disk and the network"
 _FILES = "allow more open files (ulimit -n), or use fewer workers"
 _MEMORY = "use fewer workers or smaller shards, or allow more (ulimit -v, the container's or the job's limit)"
+_SCRATCH = re.compile(r"(^|/)\.[^/]+\.(tmp|partial)(/.*)?$")  # a file that gets its name at the end
 REMEDIES = {
     **dict.fromkeys(FULL, _FULL),
     **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST), _PLACE),
@@ -60,7 +62,8 @@ def explained(error: BaseException, *, resumes: bool = True) -> MegahourError | 
         remedy = {_PLACE: _RIGHTS, _OTHER: _STORE}.get(remedy, remedy)
     if remedy in (_FULL, _OTHER, _STORE):
         remedy += f"; the same command {'resumes where it stopped' if resumes else 'starts again'}"
-    return StoreError(str(error.strerror or error), where=str(error.filename2 or error.filename or ""), remedy=remedy)
+    where = _SCRATCH.sub("", str(error.filename2 or error.filename or ""))
+    return StoreError(str(error.strerror or error), where=where, remedy=remedy)
 
 
 def _number(error: OSError) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from pathlib import Path
 
 import torch
@@ -56,4 +57,6 @@ def write_program(graph: OfflineGraph, mels: int, frames: int, path: Path) -> No
             strict=False,
             prefer_deferred_runtime_asserts_over_guards=True,  # it cannot prove what attention needs of every length
         )
-        torch.export.save(program, str(path))
+        data = io.BytesIO()
+        torch.export.save(program, data)
+    path.write_bytes(data.getbuffer())  # torch's own writer aborts the process where a disk is full

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 from collections.abc import Iterator, Sequence
@@ -140,7 +141,9 @@ def _fill(draft: Draft) -> GraphComparison:
     if draft.params.program:
         _program(draft)
     for number, clip in enumerate(draft.clips):
-        soundfile.write(draft.folder / GOLDEN / f"{number:03d}.wav", clip.samples, draft.model.front_end.rate_hz)
+        sound = io.BytesIO()  # libsndfile says "System error" of a full disk
+        soundfile.write(sound, clip.samples, draft.model.front_end.rate_hz, format="WAV")
+        (draft.folder / GOLDEN / f"{number:03d}.wav").write_bytes(sound.getbuffer())
         np.save(draft.folder / GOLDEN / f"{number:03d}.npy", draft.model.output(clip.samples))
     found = compare(draft.model, draft.params, draft.bundle(), draft.clips)
     draft.played = {"version": found.sherpa} if found.sherpa else {}

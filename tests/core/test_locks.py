@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -400,4 +401,17 @@ def test_the_plain_disk_locks_against_fsspec_s(tmp_path: Path, monkeypatch: pyte
         (tmp_path / MARKS / token).unlink()
         with pytest.raises(StoreError, match="taken over"):
             check(Disk(), tmp_path, token, fresh=True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_mark_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full disk still has room for a folder's name: `.writer-….tmp` stayed, beside what was to be written."""
+
+    def full(path: Path, data: bytes) -> int:
+        number = errno.ENOSPC if path.parent.exists() else errno.ENOENT
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left"), alone(Disk(), tmp_path, marks=".bundle.writer", where="bundle"):
+        pass
     assert not list(tmp_path.iterdir())

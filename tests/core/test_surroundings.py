@@ -66,6 +66,23 @@ def test_the_place_and_the_words_are_those_of_the_error() -> None:
     assert str(explained(FileNotFoundError("bucket/key"))).startswith("bucket/key\nRemedy:")
 
 
+@pytest.mark.parametrize(
+    ("path", "where"),
+    [
+        ("/data/.7139120e.tmp", "/data: "),
+        ("/data/.bundle.writer-f7fc.tmp", "/data: "),
+        ("out/.bundle.8888.partial/golden/000.wav", "out: "),
+        (".7139120e.tmp", ""),
+        ("/data/x.tmp", "/data/x.tmp: "),
+        ("/data/.hidden/x", "/data/.hidden/x: "),
+    ],
+)
+def test_a_scratch_file_is_not_named_but_its_folder(path: str, where: str) -> None:
+    """Nobody knows `.7139120e.tmp`, which is gone by then."""
+    known = explained(OSError(errno.EROFS, "Read-only file system", path))
+    assert str(known).startswith(f"{where}Read-only file system\n")
+
+
 def test_a_stores_client_is_named_as_the_store() -> None:
     error = type("NoCredentialsError", (Exception,), {"__module__": "botocore.exceptions"})("no keys")
     assert is_of_a_store(error)

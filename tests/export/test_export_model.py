@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import json
 import re
+import resource
+import subprocess
+import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -485,6 +488,30 @@ def test_a_program_of_torch_export_says_the_same(kind: str, stack: int, tmp_path
     expected = trained.output(samples)
     assert lengths.tolist() == [len(expected)]
     np.testing.assert_allclose(log_probs[0, : len(expected)].detach().numpy(), expected, atol=1e-3)
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    """torch's writer ended the process by SIGABRT, libsndfile said "System error". A file size limit is the disk."""
+    made, long = model(tmp_path / "model", "tdnn", layers=1), SpokenClip("long", voice(20.0, 3))
+    whole = written(made, tmp_path / "bundle", [long], program=True)
+    sizes = {name: each.bytes for name, each in whole.manifest.files.items()}
+    graph, program, sound = sizes["model.onnx"], sizes[whole.manifest.program], sizes["golden/000.wav"]
+    assert graph + 4000 < min(program, sound)
+    soundfile.write(tmp_path / "long.wav", long.samples, 8000)
+    asked = [sys.executable, "-m", "megahour", "export-model", made.url, "--golden", str(tmp_path / "long.wav")]
+    for more in (["--program"], []):
+        done = subprocess.run(
+            [*asked, *more, "--out", str(tmp_path / "other")],
+            capture_output=True,
+            text=True,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (graph + 4000, graph + 4000)),
+        )
+        assert done.returncode == 1, done.stderr
+        assert done.stderr.splitlines()[-2:] == [
+            f"error: {tmp_path}/other: File too large",
+            "Remedy: raise the file size limit (ulimit -f), or choose another file system",
+        ]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "long.wav", "model"]
 
 
 def test_a_program_with_other_words_is_not_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
