@@ -96,7 +96,7 @@ class Checkpoints:
         Raises
         ------
         StoreError: the previous checkpoint could not be written: the disk is full, a file reads back differently, or a
-            worker did not write its part. Older ones are complete, and this one is being written.
+            worker did not write its part. Older ones stay, and this one is being written.
         """
         before: StoreError | None = None
         try:
@@ -133,9 +133,19 @@ class Checkpoints:
                 raise
             with contextlib.suppress(Exception):  # if even this cannot be written, worker 0 waits for `patience_s`
                 self.fs.touch(failed)
-            raise StoreError(
-                f"checkpoint of step {step} not written: {error}", where=folder, remedy="older checkpoints are complete"
-            ) from error
+            why = getattr(error, "strerror", None) or error  # without the name of a scratch file
+            what = f"checkpoint of step {step} not written: {why}"
+            raise StoreError(what, where=folder, remedy=self._left()) from error
+
+    def _left(self) -> str:
+        """What to do, and from where a restart would go on."""
+        try:
+            last = f"a restart would go on from step {int(self._whole()[-1].rpartition('/')[2])}"
+        except IndexError:
+            last = "none is complete yet, and a restart would begin anew"
+        except Exception:  # of a store that does not answer; the error of the write counts
+            last = "older ones are kept"
+        return f"make room, or check the store: the next one is tried in any case; {last}"
 
     def _room(self, size_bytes: int, folder: str) -> None:
         """Check for enough disk space for all parts before writing any."""
@@ -181,15 +191,22 @@ class Checkpoints:
         self._remove_old()
 
     def _remove_old(self) -> None:
-        self.fs.invalidate_cache()
-        # Object stores may list the folder itself, as an empty object.
-        listed = [path.rstrip("/") for path in self.fs.ls(self.root, detail=False)]
-        folders = sorted(path for path in listed if path.rsplit("/", 1)[-1].removesuffix(ASIDE).isdecimal())
-        whole = [path for path in folders if not path.endswith(ASIDE) and self.fs.exists(f"{path}/{MARK}")]
-        for path in folders:
+        whole = self._whole()
+        for path in self._folders():
             # Unfinished ones too, except those newer than the newest complete one, which may be in progress.
             if path < whole[-KEEP:][0]:
                 self.fs.rm(path, recursive=True)
+
+    def _folders(self) -> list[str]:
+        """Folders of checkpoints, also unfinished ones and those set aside, from the oldest."""
+        self.fs.invalidate_cache()
+        # Object stores may list the folder itself, as an empty object.
+        listed = [path.rstrip("/") for path in self.fs.ls(self.root, detail=False)]
+        return sorted(path for path in listed if path.rsplit("/", 1)[-1].removesuffix(ASIDE).isdecimal())
+
+    def _whole(self) -> list[str]:
+        """Those of the folders that have a complete checkpoint."""
+        return [p for p in self._folders() if not p.endswith(ASIDE) and self.fs.exists(f"{p}/{MARK}")]
 
 
 def _header(tensors: Mapping[str, Tensor], offsets: Mapping[str, Sequence[int]]) -> dict[str, str] | None:
