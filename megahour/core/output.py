@@ -65,12 +65,18 @@ def prepare_output(path: str | Path) -> None:
 def write_output(path: str | Path, content: str | bytes) -> None:
     """Write a file of any file system atomically, or into a pipe or device.
 
-    Raises StoreError: no such folder, no permission or no space.
+    Raises StoreError: no such folder, no permission or no space; BrokenPipeError: the pipe's reader has left.
     """
     data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     if is_sink(path):
-        with open_sink(path) as file:
-            file.write(data)
+        try:
+            with open_sink(path) as file:
+                file.write(data)
+        except BrokenPipeError:  # a reader that has left, such as `head`, is no error
+            raise
+        except OSError:
+            with explaining(path, resumes=False):
+                raise
         return
     with explaining(path, Path(path).absolute().parent, resumes=False):
         publish_bytes(*file_system(str(path)), data)

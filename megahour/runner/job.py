@@ -17,7 +17,7 @@ from megahour.core.stage import Batches, Context, Stage, Task
 from megahour.core.store import SCRATCH, Artifact
 from megahour.core.surroundings import explaining
 from megahour.core.writer import ShardWriter
-from megahour.engine.base import shown
+from megahour.engine.base import ITEM_CHARACTERS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,15 +86,20 @@ def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -
     ctx = job.context()
     if progress is not None:
         ctx.progress = progress
-    with blame(job, _place(shard, spec)), ShardWriter(output, shard, job.fingerprint, owner=job.owner) as out:
+    with (
+        blame(job, _place(f"shard {shard}", spec, ("shard", shard))),
+        ShardWriter(output, shard, job.fingerprint, owner=job.owner) as out,
+    ):
         stage.run(p, inputs, Task(spec), out, ctx)
         return out.commit().to_json()
 
 
-def _place(shard: int, spec: dict[str, Any]) -> str:
-    """The shard, and the numbers and names of its task; omits lists, such as a source's files, as too long."""
+def _place(what: str, spec: dict[str, Any], *known: Any) -> str:
+    """A task with its numbers and names, for people; omits lists, such as a source's files, as too long, and numbers
+    that are `known`."""
     scalars = {key: value for key, value in spec.items() if not isinstance(value, list | dict)}
-    return f"shard {shard}" + ("" if scalars in ({}, {"shard": shard}) else f" {shown(scalars)}")
+    named = [f"{key} {value}" for key, value in scalars.items() if (key, value) not in known]
+    return what + (f" ({', '.join(named)[:ITEM_CHARACTERS]})" if named else "")
 
 
 def measure_tasks(job: Job, specs: Sequence[dict[str, Any]]) -> bytes:
@@ -102,7 +107,7 @@ def measure_tasks(job: Job, specs: Sequence[dict[str, Any]]) -> bytes:
     stage, p, inputs = job.load()
     ctx, total = job.context(), b""
     for count, spec in enumerate(specs):
-        with blame(job, f"task {shown(spec)}"):
+        with blame(job, _place("task", spec)):
             part = stage.measure(p, inputs, Task(spec), ctx)
             total = stage.add(total, part) if count else part
     return total
@@ -111,7 +116,7 @@ def measure_tasks(job: Job, specs: Sequence[dict[str, Any]]) -> bytes:
 def split_task(job: Job, spec: dict[str, Any]) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Worker side of `exchange`, map half."""
     stage, p, inputs = job.load()
-    with blame(job, f"split task {shown(spec)}"):
+    with blame(job, _place("split task", spec)):
         yield from stage.split(p, inputs, Task(spec))
 
 

@@ -18,7 +18,7 @@ from toy_stages import TOY_STAGES, write_recipe
 
 from megahour.cli.main import app
 from megahour.core.errors import MegahourError, StoreError
-from megahour.core.output import prepare_output
+from megahour.core.output import prepare_output, write_output
 from megahour.core.receipts import Counts, Manifest
 from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.surroundings import explained, explaining
@@ -245,6 +245,16 @@ def test_a_full_disk_says_whether_finished_work_stays(resumes: bool, told: str, 
     with pytest.raises(MegahourError) as caught, explaining(tmp_path, resumes=resumes):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     assert caught.value.remedy == f"free some space, or choose another disk; the same command {told}"
+
+
+def test_a_full_device_is_named_and_a_reader_that_leaves_is_no_error() -> None:
+    with pytest.raises(StoreError, match=r"(?s)^/dev/full: No space left.*the same command starts again"):
+        write_output("/dev/full", "x" * 100_000)
+    read, write = os.pipe()
+    os.close(read)
+    with pytest.raises(BrokenPipeError):
+        write_output(f"/dev/fd/{write}", "x")
+    os.close(write)
 
 
 def test_an_error_of_the_program_keeps_its_traceback() -> None:

@@ -237,4 +237,4 @@ def test_an_error_of_a_shard_names_artifact_and_shard_and_not_a_thousand_inputs(
         run_task(job, (0, {}))
     with pytest.raises(StageError) as caught:
         run_task(job, (3, {"files": ["talk.wav"] * 1000, "first": 2}))
-    assert caught.value.where == f"{tmp_path}/out shard 3 {{'first': 2}}: a.wav"
+    assert caught.value.where == f"{tmp_path}/out shard 3 (first 2): a.wav"
