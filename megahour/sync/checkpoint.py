@@ -142,7 +142,7 @@ class Checkpoints:
         try:
             last = f"a restart would go on from step {int(self._whole()[-1].rpartition('/')[2])}"
         except IndexError:
-            last = "none is complete yet, and a restart would begin anew"
+            last = "none is complete yet, and a restart would begin with the first step"
         except Exception:  # of a store that does not answer; the error of the write counts
             last = "older ones are kept"
         return f"make room, or check the store: the next one is tried in any case; {last}"

@@ -307,7 +307,7 @@ def test_a_full_disk_at_the_first_checkpoint_promises_no_older_one(tmp_path: Pat
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     said = str(caught.value)
     assert "step 7 not written: File too large\n" in said
-    assert said.endswith("none is complete yet, and a restart would begin anew")
+    assert said.endswith("none is complete yet, and a restart would begin with the first step")
     assert not list(tmp_path.rglob("*.tmp"))
 
 
