@@ -114,7 +114,7 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
     _check_overrides_of_run(overrides, str(path))
     loaded = resolve(read_recipe(path, overrides), name=folder.name, where=str(path))
     if Path(loaded.run).resolve() != folder:
-        remedy = "work in the folder where it ran, or give the recipe itself"
+        remedy = f"work in the folder where it ran, or give the recipe or a copy of this file, with run={path.parent}"
         raise ConfigError(f"the run was in {loaded.run}, and not here", where=str(path), remedy=remedy)
     return loaded
 

@@ -10,6 +10,8 @@ import pytest
 from command_line import megahour, ran
 from toy_stages import write_recipe
 
+from megahour.core.store import Artifact
+
 KEYS = ["number", "name", "stage", "state", "why", "shards", "records", "bytes", "seconds", "path"]
 
 
@@ -76,6 +78,21 @@ def test_a_runs_folder_stands_for_the_recipe_that_it_ran(tmp_path: Path) -> None
     (tmp_path / "run").rename(tmp_path / "moved")
     assert f"the run was in {tmp_path}/run, and not here" in megahour("run", str(tmp_path / "moved"), code=1)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_copy_of_a_resolved_recipe_takes_no_artifact_of_the_old_run(tmp_path: Path) -> None:
+    """Its steps' inputs are addresses in the old run, which `run=NEW` must not mix into the new one."""
+    megahour("run", str(write_recipe(tmp_path)))
+    copy = tmp_path / "copy.yaml"
+    copy.write_text((tmp_path / "run" / "recipe.resolved.yaml").read_text("utf-8"), "utf-8")
+    new = f"run={tmp_path}/new"
+    numbers, grouped = shown("plan", str(copy), new, "numbers.bad_every=10", "numbers.max_bad=0.2")["steps"]
+    assert (numbers["state"], grouped["why"]) == ("missing", "after numbers")
+    megahour("run", str(copy), new, "numbers.bad_every=10", "numbers.max_bad=0.2")
+    read = Artifact(tmp_path / "new/grouped").manifest.inputs["numbers"]
+    assert read == Artifact(tmp_path / "new/numbers").manifest.digest
+    (tmp_path / "run").rename(tmp_path / "moved")
+    assert shown("status", str(copy), f"run={tmp_path}/moved")["steps_to_run"] == 0, "a moved run goes on with its copy"
 
 
 @pytest.mark.parametrize("override", ["run=elsewhere", "seed=2", "vars.word=no"])
