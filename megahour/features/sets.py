@@ -41,17 +41,24 @@ def tasks_of_sets(artifact: Artifact, sets: Sequence[str], *, where: str, beside
     ConfigError: one of `sets` has no shard, the artifact holds means only, or `beside` has another number of shards.
     """
     need_frames(artifact, where=where)
-    by_set, present = _shards(artifact.url, artifact.manifest.digest), names_of_sets(artifact)
-    if missing := sorted(set(sets) - set(present)):
-        raise ConfigError(
-            f"no shard of {artifact.url} is in sets {missing}; its sets are {present}",
-            where=where,
-            remedy="set `sets` to some of them",
-        )
+    check_sets([artifact], sets, where=where)
+    by_set = _shards(artifact.url, artifact.manifest.digest)
     shards = sorted(shard for name in set(sets) for shard in by_set[name])
     if beside is None:
         return [Task({"shard": shard}) for shard in shards]
     return [Task({"shard": shard, "beside": shard_beside(artifact, shard, beside)}) for shard in shards]
+
+
+def check_sets(artifacts: Sequence[Artifact], sets: Sequence[str], *, where: str) -> None:
+    """Raises ConfigError: one of `sets` has no shard in any of the artifacts."""
+    present = sorted({name for artifact in artifacts for name in names_of_sets(artifact)})
+    if missing := sorted(set(sets) - set(present)):
+        raise ConfigError(
+            f"no shard of {' or '.join(artifact.url for artifact in artifacts)} is in sets {missing}; "
+            f"its sets are {present}",
+            where=where,
+            remedy="set `sets` to some of them",
+        )
 
 
 def check_made_from(selection: Artifact, utterances: Artifact, *, where: str) -> None:

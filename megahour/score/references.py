@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from megahour.core.errors import StageError
 from megahour.core.store import Artifact
 from megahour.corpus.interchange.record import recording_id
+from megahour.features.sets import check_sets
 
 Int64 = npt.NDArray[np.int64]
 
@@ -38,7 +39,9 @@ PLACE = ("name", "recording", "channel", "start_samples", "end_samples", "rate_h
 
 
 def read_references(artifact: Artifact, suffix: str, sets: Sequence[str]) -> list[Reference]:
-    """References of the shards tagged with one of `sets`, in order. Raises StageError when there are none."""
+    """References of the shards tagged with one of `sets`, in order. Raises ConfigError for a set without shards, and
+    StageError when there are no references."""
+    check_sets([artifact], sets, where="score")
     references: list[Reference] = []
     columns = [*OWN, *(PLACE if suffix == ".parquet" else ())]
     for receipt in artifact.each_receipt():

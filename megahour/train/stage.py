@@ -33,6 +33,9 @@ class Train(Stage[TrainParams]):
         p.check_roles(roles)
 
     def plan(self, p: TrainParams, inputs: Inputs) -> list[Task]:
+        from megahour.features.sets import check_sets
+
+        check_sets([inputs["features"]], p.sets, where=self.name)
         return [Task({"shard": 0})]
 
     def run(self, p: TrainParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:

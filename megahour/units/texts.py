@@ -88,7 +88,13 @@ def input_lines(inputs: Mapping[str, Artifact], sets: Sequence[str] = ()) -> Ite
     """Lines of the `text` artifact's ``.txt`` and ``.txt.gz`` files, then the `text` column of the tables of `TABLES`.
 
     `sets` limits tables to shards whose tag `set` is among these; empty means all shards.
+
+    Raises ConfigError: no table has one of `sets`.
     """
+    if sets and (tables := [inputs[role] for role in TABLES if role in inputs]):
+        from megahour.features.sets import check_sets  # here: `lm train` reads files alone, and starts without it
+
+        check_sets(tables, sets, where="")
     if "text" in inputs:
         for receipt in inputs["text"].receipts():
             for suffix in sorted(suffix for suffix in receipt.files if suffix.endswith((".txt", ".txt.gz"))):
