@@ -106,22 +106,25 @@ def run_stage(
     monitor = monitor or Monitor()
     check_inputs(stage, p, inputs)
     origin = Origin(stage, p, inputs, stage_fingerprint(stage, p, inputs))
+    job, finished = job_of(origin, output, work, threads), False
     try:
         if output.complete:
             if output.manifest.fingerprint == origin.fingerprint:
                 return output.manifest
             replacing(output.manifest)
+            finished = True
     except DamagedError:
         pass  # rebuilt from the receipts, if they belong to this job
+    # An impossible job is refused before a finished artifact, perhaps a model of days, is removed for it.
+    plan = planned(origin, job) if finished and not stage.layouts(p, inputs) else None
     started = time.monotonic()
-    job = job_of(origin, output, work, threads)
     disk_errors = explaining(output.url, *job.disks())
     with disk_errors, alone(output.fs, output.root, where=output.url) as owner, alone_at_work(job):
         job = replace(job, owner=owner)
         claim(output, job)
         monitor.begins(stage.name, job, engine)
         with _watched(output, job, engine, monitor):
-            receipts = _make_shards(origin, output, job, engine, monitor, models or Models())
+            receipts = _make_shards(origin, output, job, engine, monitor, models or Models(), plan)
         hint = check_kept(stage.name, stage.remedies(p, receipts), receipts, output)
         with blame(job, "summary"):
             manifest = close(origin, output, job, receipts)
@@ -173,11 +176,11 @@ def _address(artifact: Artifact) -> str:
 
 
 def _make_shards(
-    origin: Origin, output: Artifact, job: Job, engine: Engine, monitor: Monitor, models: Models
+    origin: Origin, output: Artifact, job: Job, engine: Engine, monitor: Monitor, models: Models, plan: Planned | None
 ) -> PackedReceipts:
     making = with_layouts(origin, job, engine)
     job = replace(job, inputs=addresses(making.inputs))
-    plan = planned(making, job)
+    plan = plan or planned(making, job)
     committed = output.receipts_of(sorted(shard for shard in output.committed() if shard < plan.shards))
     receipts: dict[int, bytes] = {}
     watch = BadShare(origin.params.max_bad, output)

@@ -238,3 +238,28 @@ def test_an_error_of_a_shard_names_artifact_and_shard_and_not_a_thousand_inputs(
     with pytest.raises(StageError) as caught:
         run_task(job, (3, {"files": ["talk.wav"] * 1000, "first": 2}))
     assert caught.value.where == f"{tmp_path}/out shard 3 (first 2): a.wav"
+
+
+class Choosy(Count):
+    """A stage whose plan refuses what no task can make."""
+
+    def plan(self, p: CountParams, inputs: Inputs) -> list[Task]:
+        if p.rows == 13:
+            raise ConfigError("13 rows are unlucky")
+        return super().plan(p, inputs)
+
+
+def test_an_impossible_job_leaves_the_finished_artifact_alone(tmp_path: Path, engine: LocalEngine) -> None:
+    """A misspelt parameter of a training must not cost the model of the parameters before."""
+    out = Artifact(tmp_path / "numbers")
+    before = run_stage(Choosy(), CountParams(), {}, out, engine, work=tmp_path / "work")
+    with pytest.raises(ConfigError, match="13 rows are unlucky") as refused:
+        run_stage(Choosy(), CountParams(rows=13), {}, Artifact(out.url), engine, work=tmp_path / "work")
+    assert refused.value.where == f"{out.root} plan"
+    kept = Artifact(out.url)
+    assert run_stage(Choosy(), CountParams(), {}, kept, engine, work=tmp_path / "work") is kept.manifest, (
+        "not made again"
+    )
+    assert (kept.manifest, verify(kept)) == (before, [])
+    run_stage(Choosy(), CountParams(rows=3), {}, Artifact(out.url), engine, work=tmp_path / "work")
+    assert Artifact(out.url).manifest.counts.kept == 12
