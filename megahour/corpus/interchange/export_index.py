@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from megahour.core.stage import Context, Inputs
 from megahour.core.unicode import tsv_line
@@ -24,6 +25,7 @@ from megahour.corpus.interchange.record import Row
 
 RUN_BYTES = 64 << 20
 FAN_IN = 64
+MOST_NAMES = 100  # splits, and tiers; with more, no name is called absent
 
 
 class LineSorter:
@@ -116,13 +118,36 @@ class _Totals:
         self.licences[record["licence"]] = self.licences.get(record["licence"], 0.0) + length
 
 
+class Seen:
+    """The splits and tiers of utterances, a bounded number of each."""
+
+    def __init__(self) -> None:
+        self._names: dict[str, set[str]] = {"splits": set(), "tiers": set()}
+
+    def add(self, row: Row) -> None:
+        """Note the split and the tier of a row."""
+        for names, value in zip(self._names.values(), (row["split"], row["tier"]), strict=True):
+            if len(names) < MOST_NAMES:
+                names.add(value or "")
+
+    def absent(self, p: ExportParams) -> dict[str, Any]:
+        """{option: {"asked": names that no utterance has, "present": those that are there}} of `splits` and `tiers`."""
+        asked = {"splits": p.splits, "tiers": p.tiers}
+        lacking = {option: sorted(set(asked[option]) - names) for option, names in self._names.items()}
+        return {
+            option: {"asked": names, "present": sorted(self._names[option])}
+            for option, names in lacking.items()
+            if names and len(self._names[option]) < MOST_NAMES
+        }
+
+
 def export_whole(p: ExportParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> None:
     """Write `.credits.tsv`, `.README.md` and, if asked, `.kaldi/`."""
-    totals = _Totals()
+    totals, seen = _Totals(), Seen()
     with ExitStack() as stack:
         credits_ = stack.enter_context(LineSorter(ctx.work / "credits"))
         ids = stack.enter_context(LineSorter(ctx.work / "kaldi"))
-        for record, audio in _placed(p, inputs, ctx):
+        for record, audio in _placed(p, inputs, ctx, seen):
             totals.add(record)
             credit = [record["licence"], record["attribution"], record["source"], record["name"]]
             length = record["samples"] / record["rate_hz"]
@@ -135,13 +160,18 @@ def export_whole(p: ExportParams, inputs: Inputs, out: ShardWriter, ctx: Context
         if "kaldi" in p.formats:
             kaldi.write_directory(out, _parsed(ids.lines()))
     out.text(_readme(p, totals, out.shard), ".README.md")
+    if absent := seen.absent(p):
+        out.stats["absent"] = absent
     out.stats["utterances"] = totals.utterances
     out.stats["hours"] = round(totals.seconds / 3600, 4)
     out.stats["licences"] = {name: round(value / 3600, 4) for name, value in sorted(totals.licences.items())}
 
 
-def _placed(p: ExportParams, inputs: Inputs, ctx: Context) -> Iterator[tuple[Row, str]]:
-    """Each exported record with the `path:offset` of its WAV in the archives of `export_part`, computed from sizes."""
+def _placed(p: ExportParams, inputs: Inputs, ctx: Context, seen: Seen) -> Iterator[tuple[Row, str]]:
+    """Each exported record with the `path:offset` of its WAV in the archives of `export_part`, computed from sizes.
+
+    seen: gets all records, also those that are left out.
+    """
     utterances = inputs["utterances"]
     specs = plan_parts(utterances, p.max_tar_mb * 1e6)
     first = {spec["shard"]: i for i, spec in reversed(list(enumerate(specs)))}
@@ -150,7 +180,8 @@ def _placed(p: ExportParams, inputs: Inputs, ctx: Context) -> Iterator[tuple[Row
         table = utterances.read_table(shard, columns=["key", "size"])
         part = dict(zip(table["key"].to_pylist(), part_of_rows(table["size"].to_numpy(), parts), strict=True))
         offsets = [0] * parts
-        for record, row in shard_records(p, inputs, shard, lambda row, reason: None):
+        for record, row in shard_records(p, inputs, shard, lambda row, reason: seen.add(row)):
+            seen.add(row)
             own_part = part[row["key"]]
             head, entry = kaldi.entry_bytes(record)
             yield record, f"{p.prefix}shards/{first[shard] + own_part:05d}{kaldi.ARK}:{offsets[own_part] + head}"

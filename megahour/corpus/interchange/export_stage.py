@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from megahour.core.errors import ConfigError, nearest
 from megahour.core.stage import Artifact, Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
 from megahour.corpus.interchange.params import ExportParams
+
+LOG = logging.getLogger(__name__)
 
 
 class Export(Stage[ExportParams]):
@@ -49,16 +52,20 @@ class Export(Stage[ExportParams]):
             export_part(p, inputs, task.spec, out, ctx)
 
     def remedies(self, p: ExportParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
+        stats = receipts[-1].stats if receipts else {}
         return {
             "not-selected": "`selection` has none of the others: was it made from these utterances?",
             "other-set": f"--sets is {p.sets}",
-            "other-split": f"--splits is {p.splits}",
-            "other-tier": f"--tiers is {p.tiers}",
+            "other-split": _absent(stats, "splits") or f"--splits is {p.splits}",
+            "other-tier": _absent(stats, "tiers") or f"--tiers is {p.tiers}",
             "duplicate": "`duplicates` lists them",
         }
 
     def finish(self, p: ExportParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         whole = receipts[-1].stats
+        for option in ("splits", "tiers"):
+            if text := _absent(whole, option):
+                LOG.warning("export: %s", text)
         return {
             "utterances": whole["utterances"],
             "hours": whole["hours"],
@@ -66,6 +73,15 @@ class Export(Stage[ExportParams]):
             "formats": sorted(p.formats),
             "audio_shards": len(receipts) - 1,
         }
+
+
+def _absent(stats: Mapping[str, Any], option: str) -> str:
+    """That no utterance has some names of --splits or --tiers, and which are there; "" if all are there."""
+    if not (found := stats.get("absent", {}).get(option)):
+        return ""
+    asked, present = found["asked"], [name for name in found["present"] if name]  # "" is unknown
+    here = f"the {option} here are {present}" if present else f"the utterances here have no {option}"
+    return f"--{option}: no utterance has {asked}{nearest(asked[0], present)}; {here}"
 
 
 def _check_sets(sets: Sequence[str], selection: Artifact | None) -> None:

@@ -109,8 +109,24 @@ def test_an_export_of_nothing_fails(utterances: Artifact, rows: Rows, tmp_path: 
     with pytest.raises(NothingKept, match=f"none of {len(rows)} records.*: not-selected {len(rows)}"):
         run_stage(Export(), ExportParams(), inputs, Artifact(tmp_path / "out"), engine)
     misspelt = ExportParams(splits=["trian"])
-    with pytest.raises(NothingKept, match="other-split"):
+    with pytest.raises(NothingKept, match="other-split") as refused:
         run_stage(Export(), misspelt, {"utterances": utterances}, Artifact(tmp_path / "out"), engine)
+    assert "--splits: no utterance has ['trian'] – did you mean \"train\"?; the splits here are [" in str(refused.value)
+
+
+def test_a_misspelt_split_or_tier_among_others_is_named(
+    utterances: Artifact, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no error: a small corpus may have no speaker in the split dev."""
+    inputs = {"utterances": utterances}
+    run(Export(), ExportParams(splits=["train", "test"], tiers=["clean", "dirty"]), inputs, tmp_path / "right")
+    assert not caplog.messages
+    wrong = run(Export(), ExportParams(splits=["train", "tset"], tiers=["clean", "drity"]), inputs, tmp_path / "wrong")
+    assert [text.partition(";")[0] for text in caplog.messages] == [
+        "export: --splits: no utterance has ['tset'] – did you mean \"test\"?",
+        "export: --tiers: no utterance has ['drity'] – did you mean \"dirty\"?",
+    ]
+    assert wrong.manifest.counts.kept, "the others are exported"
 
 
 def test_same_bytes_for_any_order_and_any_workers(utterances: Artifact, tmp_path: Path, engine: LocalEngine) -> None:
