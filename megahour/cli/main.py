@@ -26,6 +26,7 @@ from megahour.runner import log
 from megahour.runner.lazy_group import LazyGroup
 
 if TYPE_CHECKING:
+    from megahour.recipes.recipe import Recipe
     from megahour.recipes.run import StepPlan
 
 
@@ -141,8 +142,15 @@ class PlanCommand(click.Command):
 @as_json
 def plan_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
     """Show what `run` would do, and how long it took before."""
-    if (plans := _plans(recipe, overrides, json)) is None:
-        return
+    from megahour.cli.session import refuse_blocked
+
+    loaded, plans, shown = _plans(recipe, overrides, json)
+    if not shown:
+        _show_plan(plans)
+    refuse_blocked(loaded, plans)
+
+
+def _show_plan(plans: Sequence[StepPlan]) -> None:
     marks = {"done": "-", "blocked": "blocked"}
     rows = [
         [str(number), p.step.name, p.step.stage.name, marks.get(p.state, "run"), p.why, _seconds(p.seconds)]
@@ -165,7 +173,8 @@ def status_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
     """Show the progress of each step of a recipe."""
     from megahour.recipes.status import counts_of, shards_in_all
 
-    if (plans := _plans(recipe, overrides, json)) is None:
+    _, plans, shown = _plans(recipe, overrides, json)
+    if shown:
         return
     rows = []
     for number, p in enumerate(plans, 1):
@@ -190,8 +199,8 @@ def _say_absent(plans: Sequence[StepPlan]) -> None:
         click.echo(f"No run in {place} so far. If it ran from another folder, work in that one, or add run=FOLDER.")
 
 
-def _plans(recipe: str, overrides: tuple[str, ...], as_json: bool) -> Sequence[StepPlan] | None:
-    """The state of each step; None if it has been printed as JSON."""
+def _plans(recipe: str, overrides: tuple[str, ...], as_json: bool) -> tuple[Recipe, Sequence[StepPlan], bool]:
+    """The recipe, the state of each step, and whether it has been printed as JSON."""
     import json
 
     from megahour.recipes.recipe import load_recipe
@@ -200,10 +209,9 @@ def _plans(recipe: str, overrides: tuple[str, ...], as_json: bool) -> Sequence[S
 
     loaded = load_recipe(recipe, overrides)
     plans = plan(loaded)
-    if not as_json:
-        return plans
-    click.echo(json.dumps(overview(loaded, plans), indent=1, ensure_ascii=False))
-    return None
+    if as_json:
+        click.echo(json.dumps(overview(loaded, plans), indent=1, ensure_ascii=False))
+    return loaded, plans, as_json
 
 
 @app.command("verify")

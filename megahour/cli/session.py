@@ -12,7 +12,7 @@ import click
 from megahour.cli.metrics import monitor_of
 from megahour.core.store import Artifact
 from megahour.recipes.recipe import Recipe
-from megahour.recipes.run import Done, StepPlan, chosen, execute, plan, resumable
+from megahour.recipes.run import Done, StepPlan, check_needs, check_outside, chosen, execute, plan, resumable
 from megahour.runner import log
 from megahour.runner.console import count, duration, output_console
 from megahour.runner.progress import StepPlace, TerminalMonitor, audio_seconds, summary_table
@@ -50,6 +50,7 @@ class RunSession:
             self._board.steps = len(self.plans)
             for each in self.plans:
                 self._board.known(each.step.name, each.step.stage.name, Artifact(each.step.output))
+        refuse_blocked(self.recipe, self.plans)
         with resumable(home, self._kept, self.again):
             for done in execute(self.recipe, self.monitor, until=self.until):
                 if done.seconds is None and self._at is not None:
@@ -97,6 +98,12 @@ class RunSession:
             yield "speak with it", shlex.join(["megahour", "say", "TEXT", "--voice", self.recipe.run])
         if left := len(self.recipe.steps) - len(self.done):
             yield f"the other {count(left, 'step')}", f"megahour run {self.words}"
+
+
+def refuse_blocked(recipe: Recipe, plans: Sequence[StepPlan]) -> None:
+    """Raise StoreError or ConfigError, as a run does before its first step, for what is missing outside of it."""
+    check_needs(recipe)
+    check_outside(recipe, [each.step for each in plans], {each.step.name for each in plans if each.state == "blocked"})
 
 
 def _row(done: Done) -> tuple[str, Any, float | None, float]:

@@ -82,6 +82,12 @@ class Params(Options):
         without |= {name for name, info in fields if _marked(info, "later") and not self.differs(name)}
         return self.model_dump(mode="json", exclude=without)
 
+    def reach(self) -> None:
+        """Raise ConfigError for a file or folder of the user's that the stage will read and that is not there.
+
+        It is asked before a recipe starts, so that it takes names, and no contents, which may be terabytes.
+        """
+
 
 def is_policy(info: FieldInfo) -> bool:
     """Whether a field controls how a stage runs rather than what it writes."""

@@ -39,6 +39,13 @@ def load_function(address: str, where: str) -> Callable[..., Any]:
     return loaded
 
 
+def check_file(address: str, where: str) -> None:
+    """Raise ConfigError if the function is in a file, ``FILE.py:function``, that is not there."""
+    source = address.rpartition(":")[0]
+    if source.endswith(".py") and not Path(source).is_file():
+        raise ConfigError(f"there is no file {source}, seen from {Path.cwd()}", where=where, remedy=REMEDY)
+
+
 def code_digest(address: str) -> str:
     """A digest of the file that defines the function, for fingerprints; "" if there is none. Only the parent packages
     are imported; modules that the file imports are not part of the digest."""

@@ -240,3 +240,7 @@ class ImportFeaturesParams(Params):
 
         paths = [path for path in (self.source, self.train, self.test) if path]
         return {**super().identity(), "digests": [source_digest(path) for path in paths]}
+
+    def reach(self) -> None:
+        """The listings of the sources."""
+        self.identity()

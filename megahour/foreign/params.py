@@ -88,6 +88,10 @@ class ImportAlignerParams(Params):
             files += [fs.unstrip_protocol(beside)] if path.lower().endswith(".pth") and fs.exists(beside) else []
         return {**super().identity(), "versions": [version_of(path) for path in files]}
 
+    def reach(self) -> None:
+        """The versions of the files."""
+        self.identity()
+
 
 class ExportLatticesParams(Params):
     """Export lattices to Kaldi archives or HTK's SLF."""

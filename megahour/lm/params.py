@@ -129,6 +129,12 @@ class LanguageModelParams(ModelOptions, Params):
             **super().identity(), "source_sha256": digest_of(self.source), "vocabulary_sha256": digest_of(lists)
         }  # fmt: skip
 
+    def reach(self) -> None:
+        """The text and the word lists."""
+        from megahour.lm.text.sources import source_files
+
+        source_files([*self.source, *filter(None, (self.vocabulary_file, self.limit_vocabulary))])
+
 
 class TrainOptions(ModelOptions):
     """Options of `megahour lm train`."""

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,11 +88,11 @@ def _planned(recipe: Recipe) -> list[StepPlan]:
     known: dict[str, tuple[str, str]] = {}
     if store is not None:  # each step needs several sequential requests: query all steps concurrently
         pairs = list(zip(recipe.steps, outputs, strict=True))
-        states = side_by_side(store, lambda pair: _state(*pair, []), pairs)
+        states = side_by_side(store, lambda pair: _state(recipe, *pair, []), pairs)
         known = {step.name: state for (step, _), state in zip(pairs, states, strict=True)}
     for step, output in zip(recipe.steps, outputs, strict=True):
         parents = [parent for parent in step.parents if parent in will_run]
-        state, why = _state(step, output, parents) if parents or step.name not in known else known[step.name]
+        state, why = _state(recipe, step, output, parents) if parents or step.name not in known else known[step.name]
         if state != "done":
             will_run.add(step.name)
         shards = output.made.shards if output.made else len(output.committed())
@@ -100,26 +100,28 @@ def _planned(recipe: Recipe) -> list[StepPlan]:
     return plans
 
 
-def _state(step: Step, output: Artifact, parents: Sequence[str]) -> tuple[str, str]:
+def _state(recipe: Recipe, step: Step, output: Artifact, parents: Sequence[str]) -> tuple[str, str]:
     try:
         made = output.manifest if output.complete else None
     except StoreError as error:
         return "damaged", f"{error.message}; {error.remedy}"
-    if parents:
-        return ("stale" if made else "missing"), f"after {', '.join(parents)}"
     try:
-        return _compared(step, output, made)
+        if parents:
+            found = ("stale" if made else "missing"), f"after {', '.join(parents)}"
+        else:
+            found = _compared(step, output, made)
+        if found[0] != "done":
+            check_outside(recipe, [step], {step.name})
+        return found
     except MegahourError as error:  # an artifact or a file from outside the recipe, which no step makes
         return "blocked", str(error).replace("\n", "; ")
 
 
 def _compared(step: Step, output: Artifact, made: Manifest | None) -> tuple[str, str]:
     committed = 0 if made else len(output.committed())
-    inputs = {role: Artifact(url) for role, url in step.inputs.items()}
-    for artifact in inputs.values():
-        _ = artifact.manifest
     if not made and not committed:
         return "missing", "not made yet"
+    inputs = {role: Artifact(url) for role, url in step.inputs.items()}
     now = stage_fingerprint(step.stage, step.params, inputs)
     if made is None:
         if claimed_by(output) != now:
@@ -167,7 +169,8 @@ class Done:
 def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str = "") -> Iterator[Done]:
     """Run unfinished steps in order. Closing the iterator stops the engine; committed shards stay."""
     steps = chosen(recipe, until)
-    _check_outside(recipe, steps)
+    check_needs(recipe)
+    check_outside(recipe, steps)
     work = work_in(recipe.run)
     pairs, finished = kept_apart(recipe), list[str]()
     with explaining(recipe.run), alone_in(recipe.run), make_engine(recipe.engine) as engine:
@@ -196,16 +199,25 @@ def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str
             yield Done(step, manifest, seconds)
 
 
-def _check_outside(recipe: Recipe, steps: Sequence[Step]) -> None:
-    """Raise StoreError or ConfigError, before any step runs, for a missing or unsuitable input from outside."""
+def check_needs(recipe: Recipe) -> None:
+    """Raise ConfigError for a file or folder that a variable of the recipe names, and that is not there."""
     for variable, path, text in recipe.needs:
         fs, inner = file_system(path)
         if not fs.exists(inner):
             seen = "" if "://" in path else f", seen from {Path.cwd()}"
             what = f"there is no {path}{seen}. The recipe needs {text}"
             raise ConfigError(what, where=recipe.name, remedy=f"get it, and add vars.{variable}=PATH to the command")
+
+
+def check_outside(recipe: Recipe, steps: Sequence[Step], reading: Collection[str] = ()) -> None:
+    """Raise StoreError or ConfigError, before any step runs, for a missing or unsuitable input from outside.
+
+    reading: names of steps whose files are looked for, too, but for those that earlier steps make in the run.
+    """
     made_here = {f"{recipe.run}/{step.name}" for step in recipe.steps}
     for step in steps:
+        if step.name in reading and f"{recipe.run}/" not in str(step.params.model_dump()):
+            step.params.reach()
         outside = {role: Artifact(url) for role, url in step.inputs.items() if url not in made_here}
         for artifact in outside.values():
             _ = artifact.manifest

@@ -74,6 +74,10 @@ class LexiconParams(Params):
         files = [self.dictionary] if self.dictionary else []
         return {**super().identity(), "dictionary_sha256": files_digest(files)}
 
+    def reach(self) -> None:
+        """The dictionary, which is small."""
+        self.identity()
+
 
 class PronunciationsParams(Params):
     """Weight a lexicon's pronunciations by how often they occur.
@@ -110,3 +114,7 @@ class TokensParams(Params):
 
         digest = {"file_sha256": files_digest([self.file])} if self.file else {}
         return {**super().identity(), **digest}
+
+    def reach(self) -> None:
+        """The file, which is small."""
+        self.identity()

@@ -31,3 +31,9 @@ class ApplyParams(Params):
         from megahour.core.hooks import code_digest
 
         return {**super().identity(), "code": self.code_version or code_digest(self.function)}
+
+    def reach(self) -> None:
+        """The function's file, which is not run."""
+        from megahour.core.hooks import check_file
+
+        check_file(self.function, "function")

@@ -101,6 +101,10 @@ class IngestParams(Params):
         digests += [source_digest(url, where=name) for name, url in beside.items() if url]
         return {**super().identity(), "digests": digests}
 
+    def reach(self) -> None:
+        """The listings of the sources."""
+        self.identity()
+
 
 class TranscriptTableParams(Params):
     """Sort the file of all transcripts by name, so that each task of `ingest` reads only its own."""

@@ -108,3 +108,7 @@ class ImportParams(Params):
 
         paths = [path for path in (self.source, self.audio, self.supervisions) if path]
         return {**super().identity(), "digests": [source_digest(path) for path in paths]}
+
+    def reach(self) -> None:
+        """The listings of the sources."""
+        self.identity()
