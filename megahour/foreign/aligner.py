@@ -141,7 +141,19 @@ def _in_bundle(p: ImportAlignerParams) -> ImportAlignerParams:
     if not fs.exists(f"{inner}/{GRAPH}"):
         what = f"the bundle has no {GRAPH}, the graph of a CTC model for whole utterances"
         raise ConfigError(what, where=p.model, remedy="export a model of criterion ctc")
+    # A transducer's graph of this name gives frames of its encoder, which may be as many numbers as there are tokens.
+    if (criterion := _criterion(fs.cat_file(f"{inner}/{BUNDLE}"))) not in ("", "ctc"):
+        what = f"the bundle is of criterion {criterion}, whose {GRAPH} has no posteriors of tokens for single frames"
+        raise ConfigError(what, where=p.model, remedy="export a model of criterion ctc")
     return p.model_copy(update={"model": f"{folder}/{GRAPH}", "tokens": p.tokens or f"{folder}/{TOKENS}"})
+
+
+def _criterion(bundle: bytes) -> str:
+    """The criterion in a bundle's `bundle.json`; "" if it names none."""
+    try:
+        return str(json.loads(bundle).get("criterion", ""))
+    except (ValueError, AttributeError):
+        return ""
 
 
 def _checkpoint(p: ImportAlignerParams, kind: str) -> CtcCheckpoint:

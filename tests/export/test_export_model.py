@@ -112,6 +112,12 @@ def test_a_bundle_is_imported_by_its_folder(bundle: Bundle, tmp_path: Path) -> N
     (tmp_path / "transducer" / "bundle.json").write_text("{}")
     with pytest.raises(ConfigError, match=r"the bundle has no model\.onnx"):
         imported(tmp_path / "none", model=tmp_path / "transducer")
+    # The model.onnx of a transducer is its encoder; here with as many outputs as tokens, so that no shape tells.
+    (tmp_path / "transducer" / "bundle.json").write_text('{"criterion": "transducer"}')
+    for name in ("model.onnx", "tokens.txt"):
+        (tmp_path / "transducer" / name).write_bytes((Path(bundle.url) / name).read_bytes())
+    with pytest.raises(ConfigError, match=r"the bundle is of criterion transducer"):
+        imported(tmp_path / "none", model=tmp_path / "transducer")
 
 
 class KeyedStore(MemoryFileSystem):  # type: ignore[misc]
