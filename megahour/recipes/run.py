@@ -132,6 +132,11 @@ def _compared(step: Step, output: Artifact, made: Manifest | None) -> tuple[str,
     return "stale", difference(step.stage, step.params, made, inputs)
 
 
+_LISTED = "its source files changed in name, size or time"  # a copy of the same contents has other times
+CHANGED = {"digests": _LISTED, "versions": _LISTED, "code": "its function's file changed"}
+"""What changed, by the digests that stages add to their parameters; others are of contents."""
+
+
 def difference(stage: Stage[Any], p: Params, manifest: Manifest, inputs: Mapping[str, Artifact]) -> str:
     """What changed since an artifact was made: parameters, inputs, source files, or the stage's version."""
     now = p.identity()
@@ -139,7 +144,8 @@ def difference(stage: Stage[Any], p: Params, manifest: Manifest, inputs: Mapping
     digests = set(now) - set(type(p).model_fields)  # digests that `identity` adds to the parameters
     values = ((key, manifest.params.get(key), now.get(key)) for key in other if key not in digests)
     changed = [f"{key} {_given(before)!r} → {_given(after)!r}" for key, before, after in values]
-    changed += ["its source files changed"] if digests & set(other) else []
+    words = {} if now.get("bundles") else CHANGED  # bundles are compared by contents
+    changed += sorted({words.get(key, "its source files changed") for key in digests & set(other)})
     changed += [
         f"input {role} changed"
         for role in sorted(set(inputs) | set(manifest.inputs))
