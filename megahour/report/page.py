@@ -74,8 +74,8 @@ def _names(inputs: Inputs) -> dict[str, str]:
 
 
 def _of_files(name: str) -> bool:
-    """Whether an entry of a manifest's parameters is a version of files that the step read, not a parameter."""
-    return name in ("digests", "versions") or name.endswith("_sha256")
+    """Whether an entry of a manifest's parameters is a version of files or of code, and no parameter of a recipe."""
+    return name in ("digests", "versions", "code", "muon") or name.endswith("_sha256")
 
 
 def _indented(words: str) -> str:

@@ -33,7 +33,7 @@ class Report(Stage[ReportParams]):
     """
 
     name = "report"
-    version = 5
+    version = 6
     params = ReportParams
     inputs = tuple(Input(role, True, (KINDS.get(role, role.removeprefix("prompts_")),)) for role in ROLES)
 

@@ -18,21 +18,24 @@ steps:
   prompts-raw: {stage: synthesise, style: prompts, hours: 0.002, voices: 1, split: prompts, shards: 1}
   prompts-recordings: {stage: ingest, inputs: {raw: prompts-raw}}
   prompts-utterances: {stage: cut, inputs: {recordings: prompts-recordings}, min_s: 1}
+  mine: {stage: apply, inputs: {artifact: prompts-utterances}, function: "FOLDER/mine.py:mine"}
 """
 
 
 def test_the_recipe_in_the_report_makes_the_same_run(tmp_path: Path) -> None:
     """Of a real little run: read back, its steps have the fingerprints of the artifacts."""
     head = f"run: {tmp_path}/run\nengine: {{workers: 1}}\n"
-    (tmp_path / "a.yaml").write_text(f"{head}seed: 7\n{STEPS}")
+    (tmp_path / "mine.py").write_text("def mine(batch):\n    return batch\n")
+    (tmp_path / "a.yaml").write_text(f"{head}seed: 7\n{STEPS.replace('FOLDER', str(tmp_path))}")
     done = list(execute(load_recipe(tmp_path / "a.yaml"), lambda name: Monitor()))
     made = {step.step.name.replace("-", "_"): Artifact(step.step.output) for step in done}
     (tmp_path / "again.yaml").write_text(f"{head}{recipe(made)}")
     steps = load_recipe(tmp_path / "again.yaml").steps
-    assert [step.name for step in steps] == ["prompts-raw", "prompts-recordings", "prompts-utterances"]
+    assert [step.name for step in steps] == ["prompts-raw", "prompts-recordings", "prompts-utterances", "mine"]
     for step in steps:
         inputs = {role: Artifact(url) for role, url in step.inputs.items()}
         assert stage_fingerprint(step.stage, step.params, inputs) == Artifact(step.output).manifest.fingerprint
+    del made["mine"]  # no role of a report
     page = build(ReportParams(), made).html
     assert "seed: 7" in page
     assert megahour.__version__ in page
