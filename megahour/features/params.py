@@ -242,5 +242,9 @@ class ImportFeaturesParams(Params):
         return {**super().identity(), "digests": [source_digest(path) for path in paths]}
 
     def reach(self) -> None:
-        """The listings of the sources."""
-        self.identity()
+        """The sources."""
+        from megahour.corpus.ingest.sources import check_source
+
+        for name in ("source", "train", "test"):
+            if path := getattr(self, name):
+                check_source(path)

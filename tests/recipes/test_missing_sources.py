@@ -10,6 +10,8 @@ from command_line import megahour, ran
 from made_media import encode, murmur, put
 from toy_stages import write_recipe
 
+from megahour.corpus.ingest.params import IngestParams
+
 NUMBERS = """
 run: {run}
 seed: 10
@@ -58,6 +60,14 @@ def test_what_an_earlier_step_makes_is_not_looked_for(tmp_path: Path) -> None:
     text = NUMBERS + "  later: {{stage: ingest, source: {run}/numbers/shards, licence: CC0}}\n"
     overview = json.loads(megahour("plan", str(write_recipe(tmp_path, text)), "--json"))
     assert [step["state"] for step in overview["steps"]] == ["missing", "missing"]
+
+
+def test_no_folder_is_listed_to_know_that_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listing of millions of files takes minutes, and `ingest` makes its own."""
+    (tmp_path / "talks").mkdir()
+    monkeypatch.setattr("megahour.corpus.ingest.sources.list_source", None)
+    for source in ("talks/", "talks/*.wav"):
+        IngestParams(source=f"{tmp_path}/{source}", licence="CC0").reach()
 
 
 def test_what_a_variable_needs_is_missing_in_the_plan_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,8 +102,12 @@ class IngestParams(Params):
         return {**super().identity(), "digests": digests}
 
     def reach(self) -> None:
-        """The listings of the sources."""
-        self.identity()
+        """The sources, and what lies beside them."""
+        from megahour.corpus.ingest.sources import check_source
+
+        for name in ("source", "transcripts", "recognised"):
+            if path := getattr(self, name):
+                check_source(path, where=name)
 
 
 class TranscriptTableParams(Params):

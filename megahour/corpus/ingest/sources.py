@@ -112,6 +112,15 @@ def list_source(source: str, pairing: Pairing | None = None, where: str = "sourc
     return _listing(fs, root, files, source, where)
 
 
+def check_source(source: str, where: str = "source") -> None:
+    """Raise ConfigError, as `list_source` does, if nothing is at the source; lists no folder, which takes minutes."""
+    fs, root, pattern = open_source(source)
+    with reaching(source):
+        there = fs.exists(pattern or root) or re.search(r"[*?\[]", pattern)
+    if not there:
+        list_source(source, where=where)
+
+
 def _matching(fs: Any, root: str, pattern: str) -> Found:
     if is_local(fs):
         return found_here(root, pattern)

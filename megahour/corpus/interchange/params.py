@@ -110,5 +110,9 @@ class ImportParams(Params):
         return {**super().identity(), "digests": [source_digest(path) for path in paths]}
 
     def reach(self) -> None:
-        """The listings of the sources."""
-        self.identity()
+        """The sources."""
+        from megahour.corpus.ingest.sources import check_source
+
+        for name in ("source", "audio", "supervisions"):
+            if path := getattr(self, name):
+                check_source(path)
