@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -222,12 +223,22 @@ def check_outside(recipe: Recipe, steps: Sequence[Step], reading: Collection[str
     """
     made_here = {f"{recipe.run}/{step.name}" for step in recipe.steps}
     for step in steps:
-        if step.name in reading and f"{recipe.run}/" not in str(step.params.model_dump()):
-            step.params.reach()
-        outside = {role: Artifact(url) for role, url in step.inputs.items() if url not in made_here}
-        for artifact in outside.values():
-            _ = artifact.manifest
-        check_kinds(step.stage, outside)
+        with explaining(step.name):
+            if step.name in reading and not _reads_run(recipe.run, step.params):
+                step.params.reach()
+            outside = {role: Artifact(url) for role, url in step.inputs.items() if url not in made_here}
+            for artifact in outside.values():
+                _ = artifact.manifest
+            check_kinds(step.stage, outside)
+
+
+def _reads_run(run: str, p: Params) -> bool:
+    """Whether a parameter names a place in the run, in whichever way the path is written."""
+    values = p.model_dump().values()
+    places = [str(each) for value in values for each in (value if isinstance(value, list) else [value])]
+    here = Path.cwd()
+    home, *paths = (f"{os.path.normpath(here / each.removeprefix('file://'))}/" for each in (run, *places))
+    return any(path.startswith(home) for path in paths)
 
 
 def alone_in(run: str) -> AbstractContextManager[str]:

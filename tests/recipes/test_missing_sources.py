@@ -11,6 +11,8 @@ from made_media import encode, murmur, put
 from toy_stages import write_recipe
 
 from megahour.corpus.ingest.params import IngestParams
+from megahour.recipes.recipe import load_recipe
+from megahour.recipes.run import plan
 
 NUMBERS = """
 run: {run}
@@ -55,11 +57,46 @@ def test_a_missing_source_blocks_its_step_before_it_was_ever_made(
     assert "later is blocked" in megahour("status", recipe)
 
 
-def test_what_an_earlier_step_makes_is_not_looked_for(tmp_path: Path) -> None:
-    """A step may read files by their path in the run, such as those of an export."""
-    text = NUMBERS + "  later: {{stage: ingest, source: {run}/numbers/shards, licence: CC0}}\n"
-    overview = json.loads(megahour("plan", str(write_recipe(tmp_path, text)), "--json"))
-    assert [step["state"] for step in overview["steps"]] == ["missing", "missing"]
+def states(text: str) -> list[str]:
+    """Of two steps, the first of which makes speech, in the working directory."""
+    first = "engine: {workers: 1}\nsteps:\n  speech: {stage: synthesise, hours: 0.003}\n"
+    Path("a.yaml").write_text(text.replace("STEPS\n", first), "utf-8")
+    return [each.state for each in plan(load_recipe("a.yaml"))]
+
+
+@pytest.mark.parametrize("run", ["run", "./run", "FOLDER/run", "file://FOLDER/run"])
+@pytest.mark.parametrize("source", ["run/speech/shards", "FOLDER/run/speech", "file://FOLDER/run/speech", "./run"])
+def test_what_an_earlier_step_makes_is_not_looked_for(
+    run: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step may read files by their path in the run, such as those of an export, in whichever way it is written."""
+    monkeypatch.chdir(tmp_path)
+    text = f"run: {run}\nSTEPS\n  later: {{stage: ingest, source: {source}, licence: CC0}}\n"
+    assert states(text.replace("FOLDER", str(tmp_path))) == ["missing", "missing"]
+
+
+def test_a_folder_with_the_name_of_the_run_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "run: run\nSTEPS\n  later: {stage: ingest, source: corpora/run/talks, licence: CC0}\n"
+    assert states(text) == ["missing", "blocked"]
+
+
+def test_a_store_that_cannot_be_used_blocks_the_step_that_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The whole plan failed, and named the run's folder as the store."""
+
+    class NoCredentialsError(Exception):
+        __module__ = "botocore.exceptions"
+
+    def away(*_: object) -> None:
+        raise NoCredentialsError("Unable to locate credentials")
+
+    monkeypatch.setattr("megahour.lm.text.sources.source_files", away)
+    text = NUMBERS + "  later: {{stage: language-model, source: ['s3://away/x.txt']}}\n"
+    planned = ran("plan", str(write_recipe(tmp_path, text)), code=1)
+    assert "blocked" in planned.stdout
+    assert "error: later: the store cannot be used: Unable to locate credentials" in planned.stderr
 
 
 def test_no_folder_is_listed_to_know_that_it_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
