@@ -49,15 +49,15 @@ def tasks_of_sets(artifact: Artifact, sets: Sequence[str], *, where: str, beside
     return [Task({"shard": shard, "beside": shard_beside(artifact, shard, beside)}) for shard in shards]
 
 
-def check_sets(artifacts: Sequence[Artifact], sets: Sequence[str], *, where: str) -> None:
-    """Raises ConfigError: one of `sets` has no shard in any of the artifacts."""
+def check_sets(artifacts: Sequence[Artifact], sets: Sequence[str], *, where: str, option: str = "sets") -> None:
+    """Raises ConfigError: one of `sets`, the value of `option`, has no shard in any of the artifacts."""
     present = sorted({name for artifact in artifacts for name in names_of_sets(artifact)})
     if missing := sorted(set(sets) - set(present)):
         raise ConfigError(
             f"no shard of {' or '.join(artifact.url for artifact in artifacts)} is in sets {missing}; "
-            f"its sets are {present}",
+            f"{'its' if len(artifacts) == 1 else 'their'} sets are {present}",
             where=where,
-            remedy="set `sets` to some of them",
+            remedy=f"set `{option}` to some of them",
         )
 
 

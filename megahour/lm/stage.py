@@ -37,6 +37,12 @@ class LanguageModel(SingleShard[LanguageModelParams]):
         if not p.source and not set(roles) - {"tokens"}:
             raise ConfigError("no text", where=self.name, remedy="give the input `text` or the parameter `source`")
 
+    def plan(self, p: LanguageModelParams, inputs: Inputs) -> list[Task]:
+        from megahour.units.texts import check_text_sets
+
+        check_text_sets(inputs, p.sets, where=self.name)
+        return super().plan(p, inputs)
+
     def run(self, p: LanguageModelParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.lm.text.sources import text_bytes
         from megahour.lm.text.tokenise import RESERVED

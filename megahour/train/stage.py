@@ -35,7 +35,10 @@ class Train(Stage[TrainParams]):
     def plan(self, p: TrainParams, inputs: Inputs) -> list[Task]:
         from megahour.features.sets import check_sets
 
-        check_sets([inputs["features"]], p.sets, where=self.name)
+        if "pseudo_labels" not in inputs or p.differs("sets"):  # these may be the only labels
+            check_sets([inputs["features"]], p.sets, where=self.name)
+        if {"targets", "pseudo_labels"} & inputs.keys():
+            check_sets([inputs["features"]], p.unlabelled_sets, where=self.name, option="unlabelled_sets")
         return [Task({"shard": 0})]
 
     def run(self, p: TrainParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:

@@ -40,6 +40,12 @@ class MakeLexicon(SingleShard[LexiconParams]):
         if not roles and p.source != "dictionary":
             raise ConfigError("no words", where="lexicon", remedy="give an input: lm, text, selection or features")
 
+    def plan(self, p: LexiconParams, inputs: Inputs) -> list[Task]:
+        from megahour.units.texts import check_text_sets
+
+        check_text_sets(inputs, p.sets, where=self.name)
+        return super().plan(p, inputs)
+
     def run(self, p: LexiconParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.units.lexicon import pronounce_all, write_lexicon
 

@@ -84,17 +84,19 @@ def listed_words(text: str) -> list[str]:
     return [line.rpartition(" ")[0] for line in lines_of(text)]
 
 
+def check_text_sets(inputs: Mapping[str, Artifact], sets: Sequence[str], *, where: str) -> None:
+    """Raises ConfigError: one of `sets` has no shard in any table of `TABLES`; a text has no sets."""
+    from megahour.features.sets import check_sets  # here: `lm train` reads files alone, and starts without it
+
+    if tables := [inputs[role] for role in TABLES if role in inputs]:
+        check_sets(tables, sets, where=where)
+
+
 def input_lines(inputs: Mapping[str, Artifact], sets: Sequence[str] = ()) -> Iterator[str]:
     """Lines of the `text` artifact's ``.txt`` and ``.txt.gz`` files, then the `text` column of the tables of `TABLES`.
 
     `sets` limits tables to shards whose tag `set` is among these; empty means all shards.
-
-    Raises ConfigError: no table has one of `sets`.
     """
-    if sets and (tables := [inputs[role] for role in TABLES if role in inputs]):
-        from megahour.features.sets import check_sets  # here: `lm train` reads files alone, and starts without it
-
-        check_sets(tables, sets, where="")
     if "text" in inputs:
         for receipt in inputs["text"].receipts():
             for suffix in sorted(suffix for suffix in receipt.files if suffix.endswith((".txt", ".txt.gz"))):

@@ -27,6 +27,14 @@ class MakeTokens(SingleShard[TokensParams]):
         letters = "check that they have the letters and the case of these texts, and mark where words begin"
         return {"not-spellable": f"{letters} (as Metaspace and ByteLevel of Hugging Face do)"} if p.file else {}
 
+    def plan(self, p: TokensParams, inputs: Inputs) -> list[Task]:
+        if p.file and not p.differs("sets"):  # nothing is learnt, and the default need not be there
+            return super().plan(p, inputs)
+        from megahour.units.texts import check_text_sets
+
+        check_text_sets(inputs, p.sets, where=self.name)
+        return super().plan(p, inputs)
+
     def run(self, p: TokensParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.units.spellers import PIECES, from_elsewhere, speller
         from megahour.units.texts import input_lines
