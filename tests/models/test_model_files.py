@@ -14,6 +14,7 @@ from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.models.build import build
 from megahour.models.inference import load, parse_config, restore
+from megahour.models.service import model_spec
 
 CONFIG = {"kind": "lstm", "inputs": 6, "outputs": 7, "layers": 2, "units": 8, "lookahead": 1, "dropout": 0.3}
 
@@ -71,6 +72,12 @@ def test_a_model_that_was_made_again_is_not_the_one_asked_for(url):
     for digests in (["other", own], [own, "other"]):
         with pytest.raises(StoreError, match="made again"):
             load(url, others=[url], digests=digests)
+
+
+def test_a_service_is_asked_for_all_models_as_they_are_now(url, tmp_path):
+    other = write_artifact(tmp_path / "other", [({}, {".x": b"1"})], {})
+    asked = model_spec(Artifact(url), 100, other).arguments["digests"]
+    assert asked == [Artifact(url).manifest.digest, other.manifest.digest]
 
 
 def header_of(entries: object) -> bytes:

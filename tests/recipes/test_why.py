@@ -13,6 +13,7 @@ from megahour.corpus.apply.params import ApplyParams
 from megahour.corpus.apply.stage import Apply
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.stage import Ingest
+from megahour.recipes.recipe import load_stage
 from megahour.recipes.run import difference
 from megahour.select.params import SelectParams
 from megahour.select.stage import Select
@@ -44,3 +45,11 @@ def test_a_changed_function_is_no_source(tmp_path: Path) -> None:
     made = Manifest("apply", Apply.version, "f", "d", p.identity(), {}, 1, Counts(), {})
     mine.write_text("def mine(batch): return batch[:1]\n", "utf-8")
     assert difference(Apply(), p, made, {}) == "its function's file changed"
+
+
+def test_a_copied_model_with_another_time_is_not_called_other_contents(tmp_path: Path) -> None:
+    stage, model = load_stage("import-aligner"), put(tmp_path, "model.onnx", b"graph")
+    p = stage.params(model=str(model))
+    made = Manifest("import-aligner", stage.version, "f", "d", p.identity(), {}, 1, Counts(), {})
+    os.utime(model, (1, 1))
+    assert difference(stage, p, made, {}) == "its source files changed in name, size or time"

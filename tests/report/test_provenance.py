@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
+import yaml
+from made_artifacts import write_artifact
 from made_run import make_run
 
 import megahour
 from megahour.core.store import Artifact
+from megahour.learn.params import TrainParams
 from megahour.recipes.recipe import load_recipe
 from megahour.recipes.run import execute
 from megahour.report.page import build, provenance, recipe
@@ -57,3 +60,12 @@ def test_different_versions_are_listed_by_step(tmp_path: Path) -> None:
     assert "2.7.0" in words
     assert "2.8.0&lt;/script&gt;" in words
     assert "> baseline, teacher, student</small>" in words
+
+
+def test_what_a_training_adds_to_its_parameters_is_none_of_the_recipe(tmp_path: Path) -> None:
+    heads = {"criterion": "ctc", "criterion_options": {"attention": 0.3}}
+    p = TrainParams(**heads, optimiser="muon", kind="conformer", stack=1, offsets=[0])
+    model = write_artifact(tmp_path / "model", [({}, {".x": b"1"})], {})
+    model.manifest.params.update(p.identity())
+    step = yaml.safe_load(recipe({"model": model}))["steps"]["model"]
+    assert (step["optimiser"], step.keys() - TrainParams.model_fields.keys()) == ("muon", {"stage"})

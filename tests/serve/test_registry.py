@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import threading
 import time
@@ -122,6 +123,18 @@ def test_a_run_is_told_why_a_service_cannot_load_its_model(
         assert registry_of(pool).services(pool.model) == [HERE]
     assert told()
     assert not list(tmp_path.glob("services/*")), "what was said is withdrawn"
+
+
+def test_a_problem_of_a_service_is_said_once_and_forgotten_by_the_next_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry, spec = Registry(str(tmp_path), logging.WARNING), ModelSpec("accelerator_models:load")
+    name = registry.want(spec)
+    registry.refuse(name, "its disk is away")
+    assert [registry.services(name) for _ in range(2)] == [[], []]
+    assert caplog.text.count("its disk is away") == 1
+    registry.want(spec)
+    assert not list(tmp_path.glob("services/*"))
 
 
 def test_a_second_run_in_a_registry_is_warned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

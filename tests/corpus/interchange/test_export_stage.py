@@ -23,7 +23,7 @@ from megahour.core.stage import Context
 from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.verify import verify
 from megahour.core.writer import ShardWriter
-from megahour.corpus.interchange.export_index import LineSorter
+from megahour.corpus.interchange.export_index import MOST_NAMES, LineSorter, Seen
 from megahour.corpus.interchange.export_stage import Export
 from megahour.corpus.interchange.import_stage import Import
 from megahour.corpus.interchange.kaldi import speaker_id
@@ -127,6 +127,16 @@ def test_a_misspelt_split_or_tier_among_others_is_named(
         "export: --tiers: no utterance has ['drity'] – did you mean \"dirty\"?",
     ]
     assert wrong.manifest.counts.kept, "the others are exported"
+
+
+def test_of_too_many_splits_to_remember_none_is_called_absent() -> None:
+    for number, absent in ((MOST_NAMES - 1, ["other"]), (MOST_NAMES, []), (2 * MOST_NAMES, [])):
+        seen = Seen()
+        for name in range(number):
+            seen.add({"split": f"split {name}", "tier": None})
+        found = seen.absent(ExportParams(splits=["other"], tiers=[""]))
+        assert found.get("splits", {}).get("asked", []) == absent
+        assert "tiers" not in found, "an unknown tier is there"
 
 
 def test_same_bytes_for_any_order_and_any_workers(utterances: Artifact, tmp_path: Path, engine: LocalEngine) -> None:
