@@ -247,4 +247,4 @@ class ImportFeaturesParams(Params):
 
         for name in ("source", "train", "test"):
             if path := getattr(self, name):
-                check_source(path)
+                check_source(path, where=name)

@@ -115,4 +115,4 @@ class ImportParams(Params):
 
         for name in ("source", "audio", "supervisions"):
             if path := getattr(self, name):
-                check_source(path)
+                check_source(path, where=name)
