@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -88,14 +89,10 @@ def test_a_store_that_cannot_be_used_blocks_the_step_that_reads_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The whole plan failed, and named the run's folder as the store."""
-
-    class NoCredentialsError(Exception):
-        __module__ = "botocore.exceptions"
-
-    def away(*_: object) -> None:
-        raise NoCredentialsError("Unable to locate credentials")
-
-    monkeypatch.setattr("megahour.lm.text.sources.source_files", away)
+    for name in [name for name in os.environ if name.startswith("AWS_")]:  # those of our own server
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     text = NUMBERS + "  later: {{stage: language-model, source: ['s3://away/x.txt']}}\n"
     planned = ran("plan", str(write_recipe(tmp_path, text)), code=1)
     assert "blocked" in planned.stdout

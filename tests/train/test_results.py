@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from made_artifacts import write_artifact
 
 from megahour.core.errors import ConfigError, MegahourError, StageError
 from megahour.core.receipts import Counts, Receipt
@@ -120,10 +121,11 @@ def test_worker_0_writes_the_log_and_the_boards(
     assert any("curve/loss" in row for row, _ in board.rows) == (rank == 0)
 
 
-def test_the_stage_is_one_task_that_stays_with_the_driver() -> None:
+def test_the_stage_is_one_task_that_stays_with_the_driver(tmp_path: Path) -> None:
     stage, receipt = Train(), Receipt(0, "f", Counts(), {}, {"loss": 0.5, "audio_s": 7.0}, {})
     assert stage.local, "workers of a training are processes of its own"
-    assert [task["shard"] for task in stage.plan(TrainParams(), {})] == [0]
+    features = write_artifact(tmp_path, [({"set": "labelled"}, {})] * 2, {})
+    assert [task["shard"] for task in stage.plan(TrainParams(), {"features": features})] == [0]
     assert list(stage.finish(TrainParams(), {}, [receipt]).items()) == [("audio_s", 7.0), ("loss", 0.5)]
     with pytest.raises(ConfigError, match="needs `units`"):
         stage.check(TrainParams(), ["features"])
