@@ -103,7 +103,7 @@ class RunSession:
 def refuse_blocked(recipe: Recipe, plans: Sequence[StepPlan]) -> None:
     """Raise StoreError or ConfigError, as a run does before its first step, for what is missing outside of it."""
     check_needs(recipe)
-    check_outside(recipe, [each.step for each in plans], {each.step.name for each in plans if each.state == "blocked"})
+    check_outside(recipe, [each.step for each in plans if each.state == "blocked"], files=True)
 
 
 def _row(done: Done) -> tuple[str, Any, float | None, float]:

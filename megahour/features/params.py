@@ -243,8 +243,6 @@ class ImportFeaturesParams(Params):
 
     def reach(self) -> None:
         """The sources."""
-        from megahour.corpus.ingest.sources import check_source
+        from megahour.corpus.ingest.sources import check_sources
 
-        for name in ("source", "train", "test"):
-            if path := getattr(self, name):
-                check_source(path, where=name)
+        check_sources(self, "source", "train", "test")

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,7 +112,7 @@ def _state(recipe: Recipe, step: Step, output: Artifact, parents: Sequence[str])
         else:
             found = _compared(step, output, made)
         if found[0] != "done":
-            check_outside(recipe, [step], {step.name})
+            check_outside(recipe, [step], files=True)
         return found
     except MegahourError as error:  # an artifact or a file from outside the recipe, which no step makes
         return "blocked", str(error).replace("\n", "; ")
@@ -216,15 +216,15 @@ def check_needs(recipe: Recipe) -> None:
             raise ConfigError(what, where=recipe.name, remedy=f"get it, and add vars.{variable}=PATH to the command")
 
 
-def check_outside(recipe: Recipe, steps: Sequence[Step], reading: Collection[str] = ()) -> None:
+def check_outside(recipe: Recipe, steps: Sequence[Step], *, files: bool = False) -> None:
     """Raise StoreError or ConfigError, before any step runs, for a missing or unsuitable input from outside.
 
-    reading: names of steps whose files are looked for, too, but for those that earlier steps make in the run.
+    files: look for the files of their parameters, too, but not for those that earlier steps make in the run.
     """
     made_here = {f"{recipe.run}/{step.name}" for step in recipe.steps}
     for step in steps:
         with explaining(step.name):
-            if step.name in reading and not _reads_run(recipe.run, step.params):
+            if files and not _reads_run(recipe.run, step.params):
                 step.params.reach()
             outside = {role: Artifact(url) for role, url in step.inputs.items() if url not in made_here}
             for artifact in outside.values():

@@ -37,8 +37,8 @@ def serve_registry(
 ) -> None:
     """Until `stop` is set: load and offer the requested model, until another one or none is requested.
 
-    A model that fails to load is logged, the run is told why, and it is tried again every `AGAIN_S` while it is
-    requested. The service goes on while the registry's store does not answer.
+    If a model fails to load, the service logs why, tells the run, and tries again every `AGAIN_S` while the run asks
+    for it. It goes on while the registry's store does not answer.
 
     url: a registry's folder, or this machine's address, grpc://HOST:PORT, see `standing`.
     """

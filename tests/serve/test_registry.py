@@ -122,7 +122,7 @@ def test_a_run_is_told_why_a_service_cannot_load_its_model(
     with services_at(url), services_of(url, ModelSpec("accelerator_models:load"), join_s=20.0) as pool:
         assert registry_of(pool).services(pool.model) == [HERE]
     assert told()
-    assert not list(tmp_path.glob("services/*")), "what was said is withdrawn"
+    assert not list(tmp_path.glob("services/*")), "the services remove their messages"
 
 
 def test_a_problem_of_a_service_is_said_once_and_forgotten_by_the_next_run(

@@ -295,7 +295,7 @@ def test_tensors_larger_than_their_file_are_damage_though_the_digests_are_right(
 
 
 def test_a_full_disk_at_the_first_checkpoint_promises_no_older_one(tmp_path: Path) -> None:
-    """A file size limit stands for the disk; the file that did not fit has a scratch name that nobody knows."""
+    """A file size limit stands in for a full disk. The error names no scratch file."""
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (20, limit[1]))
     saver = Checkpoints(tmp_path)

@@ -103,11 +103,9 @@ class IngestParams(Params):
 
     def reach(self) -> None:
         """The sources, and what lies beside them."""
-        from megahour.corpus.ingest.sources import check_source
+        from megahour.corpus.ingest.sources import check_sources
 
-        for name in ("source", "transcripts", "recognised"):
-            if path := getattr(self, name):
-                check_source(path, where=name)
+        check_sources(self, "source", "transcripts", "recognised")
 
 
 class TranscriptTableParams(Params):

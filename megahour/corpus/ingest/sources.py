@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from megahour.core.config import Params
 from megahour.core.errors import ConfigError
 from megahour.core.filesystems import file_system
 from megahour.core.locks import MARKS
@@ -119,6 +120,13 @@ def check_source(source: str, where: str = "source") -> None:
         there = fs.exists(pattern or root) or re.search(r"[*?\[]", pattern)
     if not there:
         list_source(source, where=where)
+
+
+def check_sources(p: Params, *names: str) -> None:
+    """`check_source` for each of these parameters that is given."""
+    for name in names:
+        if source := getattr(p, name):
+            check_source(source, where=name)
 
 
 def _matching(fs: Any, root: str, pattern: str) -> Found:

@@ -111,8 +111,6 @@ class ImportParams(Params):
 
     def reach(self) -> None:
         """The sources."""
-        from megahour.corpus.ingest.sources import check_source
+        from megahour.corpus.ingest.sources import check_sources
 
-        for name in ("source", "audio", "supervisions"):
-            if path := getattr(self, name):
-                check_source(path, where=name)
+        check_sources(self, "source", "audio", "supervisions")
