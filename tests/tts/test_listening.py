@@ -22,6 +22,7 @@ from megahour.tts.listening_stage import MakeListeningTest
 from megahour.tts.params import ListeningTestParams
 
 TEXTS = ["one", "two", "three"]
+ANSWERED = "document.getElementById('progress').value"
 
 
 def system(folder: Path, loudness: int) -> Artifact:
@@ -53,15 +54,17 @@ def test_mos_with_the_keyboard_alone(tmp_path: Path) -> None:
         looks(tab, "light")
         fits_a_phone(tab)
         assert tab.is_disabled("#next")
-        for number in range(4):
+        while (number := tab.evaluate(ANSWERED)) < 4:
             tab.keyboard.press("4")
             assert tab.is_disabled("#next"), "nobody goes on without having listened"
             tab.keyboard.press("Space")
             until(tab, "!document.getElementById('next').disabled")
             tab.keyboard.press("Enter")
-            if number == 1:
-                tab.reload()  # what was answered is kept
+            if number == 2:
+                tab.reload()
                 tab.requests.pop()
+                # Another process of Chromium stores the answers, so the last one may come too late for the new page.
+                assert tab.evaluate(ANSWERED) in (2, 3), "what was answered is kept"
         answer = saved(tab)
     found = {each.system: each for each in opinions(key, [answer, answer])}
     assert {name: (each.mean, each.ratings) for name, each in found.items()} == {
@@ -79,7 +82,7 @@ def test_enter_presses_the_button_that_has_the_focus(tmp_path: Path) -> None:
             until(tab, "!document.getElementById('next').disabled")
             tab.focus(focused)
             tab.keyboard.press("Enter")
-            assert tab.evaluate("document.getElementById('progress').value") == at
+            assert tab.evaluate(ANSWERED) == at
 
 
 def test_comparison_and_mushra(tmp_path: Path) -> None:
