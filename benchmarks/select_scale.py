@@ -34,7 +34,7 @@ from megahour.core.schemas import DUPLICATES, UTTERANCES
 from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.recipes.recipe import EngineParams
-from megahour.recipes.run import make_engine
+from megahour.recipes.steps import make_engine
 from megahour.runner.runner import run_stage
 from megahour.select.params import SelectParams, SetRule
 from megahour.select.stage import Select

@@ -71,6 +71,7 @@ def _main(
     """Body of a forked command. The `server` that has forked it forks the workers of its engine, and its models'."""
     import megahour.cli.main
     import megahour.engine.pool
+    import megahour.runner.step_process
     import megahour.serve.worker
     from megahour.recipes.recipe import STAGES
 
@@ -84,6 +85,7 @@ def _main(
     fork_by(lambda: server)
     spawns: Any = SimpleNamespace(get_context=lambda _: ForkedContext())
     megahour.engine.pool.multiprocessing = megahour.serve.worker.multiprocessing = spawns
+    megahour.runner.step_process.multiprocessing = spawns
     STAGES.update(stages)
     sys.argv = ["megahour", *arguments]
     megahour.cli.main.main()

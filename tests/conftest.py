@@ -126,7 +126,7 @@ def forked_processes(request: pytest.FixtureRequest) -> Iterator[None]:
 
     forks = SimpleNamespace(get_context=lambda _: ForkedContext())
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("megahour.engine.pool", "megahour.serve.worker"):
+        for module in ("megahour.engine.pool", "megahour.serve.worker", "megahour.runner.step_process"):
             patch.setattr(f"{module}.multiprocessing", forks)
         yield
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from megahour.core.config import Params
-from megahour.core.errors import BadRecord
+from megahour.core.errors import BadRecord, StageError
 from megahour.core.receipts import Receipt
 from megahour.core.stage import Batches, Context, Input, Inputs, Stage, Task
 from megahour.core.writer import ShardWriter
@@ -94,8 +95,53 @@ class Parity(Stage[ParityParams]):
         return {"total": sum(receipt.stats["total"] for receipt in receipts)}
 
 
+class MeetParams(Params):
+    """Waits for others, as a training does that takes long."""
+
+    name: str = Field("first", description="its name in `place`")
+    place: str = Field("", description="folder where a file of each shows that it runs")
+    others: int = Field(1, description="how many others it waits for")
+    ends: str = Field("well", description="well, in an error, in a bug or never")
+
+
+class Meet(Stage[MeetParams]):
+    name = "toy-meet"
+    params = MeetParams
+    inputs = (Input("numbers", optional=True),)
+    local = True
+
+    def plan(self, p: MeetParams, inputs: Inputs) -> list[Task]:
+        return [Task({"shard": shard}) for shard in range(2)]
+
+    def run(self, p: MeetParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        if task["shard"] == 1:
+            (Path(p.place) / f"{p.name}.{os.getpid()}").touch()
+            self._wait_for(lambda: len(list(Path(p.place).iterdir())) > p.others)
+            if p.ends == "in an error":
+                raise StageError("the remedy is known", remedy="try another")
+            if p.ends == "in a bug":
+                raise ZeroDivisionError("seven by nothing")
+            self._wait_for(lambda: p.ends == "well")
+        out.came_in()
+        out.kept()
+        out.table(pa.table({"number": pa.array([len(p.name)], pa.int64())}))
+
+    def _wait_for(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 120
+        while not condition():
+            assert time.monotonic() < deadline, "nobody came"
+            time.sleep(0.01)
+
+
+class MeetInPool(Meet):
+    name = "toy-meet-in-pool"
+    local = False
+
+
 TOY_STAGES = {
     "toy-count": ("toy_stages:Count", "Numbers, a few a shard."),
+    "toy-meet": ("toy_stages:Meet", "Waits for others."),
+    "toy-meet-in-pool": ("toy_stages:MeetInPool", "The same in a worker of the engine."),
     "toy-parity": ("toy_stages:Parity", "Numbers regrouped by their remainder."),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +13,8 @@ import click
 from megahour.cli.metrics import monitor_of
 from megahour.core.store import Artifact
 from megahour.recipes.recipe import Recipe
-from megahour.recipes.run import Done, StepPlan, check_needs, check_outside, chosen, execute, plan, resumable
+from megahour.recipes.run import StepPlan, check_needs, check_outside, chosen, execute, plan, resumable
+from megahour.recipes.steps import Done
 from megahour.runner import log
 from megahour.runner.console import count, duration, output_console
 from megahour.runner.progress import StepPlace, TerminalMonitor, audio_seconds, summary_table
@@ -36,7 +38,7 @@ class RunSession:
         self.again = f"megahour run {self.words}" + (f" --until {until}" if until else "")
         self.plans: list[StepPlan] = [each for each in plan(recipe) if each.step.name in names]
         self.done: list[Done] = []
-        self._at: TerminalMonitor | None = None
+        self._running: dict[str, TerminalMonitor] = {}
         self._started = time.monotonic()
 
     def run(self) -> None:
@@ -51,26 +53,32 @@ class RunSession:
             for each in self.plans:
                 self._board.known(each.step.name, each.step.stage.name, Artifact(each.step.output))
         refuse_blocked(self.recipe, self.plans)
-        with resumable(home, self._kept, self.again):
-            for done in execute(self.recipe, self.monitor, until=self.until):
-                if done.seconds is None and self._at is not None:
-                    self._at.was_made(done.step.stage.name)
+        with (
+            resumable(home, self._kept, self.again),
+            closing(execute(self.recipe, self.monitor, until=self.until)) as ended,
+        ):
+            for done in ended:
+                monitor = self._running.pop(done.step.name)
+                if done.seconds is None:
+                    monitor.was_made(done.step.stage.name)
                 self.done.append(done)
         self._say_end()
 
     def monitor(self, name: str) -> TerminalMonitor:
         index = next(index for index, each in enumerate(self.plans) if each.step.name == name)
         later = tuple(each.seconds for each in self.plans[index + 1 :] if each.state != "done")
-        position = StepPlace(index + 1, len(self.plans), self.plans[index].seconds, later)
-        self._at = monitor_of(self._board, name, position)
-        return self._at
+        alone = self.recipe.steps_at_once == 1
+        position = StepPlace(index + 1, len(self.plans), self.plans[index].seconds, later, alone)
+        self._running[name] = monitor_of(self._board, name, position)
+        return self._running[name]
 
     def _kept(self) -> str:
-        text, at = f"{len(self.done)} of {count(len(self.plans), 'step')}", self._at
-        at_work = at is not None and len(self.done) < len(self.plans) and at.total
-        return f"{text}, {at.kept()} of {at.step}" if at and at_work else text
+        parts = [f"{each.kept()} of {each.step}" for each in self._running.values() if each.total]
+        return ", ".join([f"{len(self.done)} of {count(len(self.plans), 'step')}", *parts])
 
     def _say_end(self) -> None:
+        places = {each.step.name: place for place, each in enumerate(self.plans)}
+        self.done.sort(key=lambda done: places[done.step.name])
         if not log.quiet():
             output_console().print(summary_table([_row(done) for done in self.done]))
             for text in (*tables_of(_outputs(self.done)), ""):

@@ -109,7 +109,8 @@ class ReportCommand(click.Command):
 def _run(stage: Stage[Any], values: dict[str, Any], board: RunBoard | None) -> None:
     from megahour.cli.session import tables_of
     from megahour.core.store import Artifact
-    from megahour.recipes.run import difference, make_engine, models_of, resumable
+    from megahour.recipes.run import difference, resumable
+    from megahour.recipes.steps import make_engine, models_of
     from megahour.runner.runner import run_stage
 
     given = {key: value for key, value in values.items() if value is not None}

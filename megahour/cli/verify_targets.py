@@ -20,8 +20,9 @@ from megahour.core.verify import verify
 from megahour.recipes.recipe import EngineParams, Recipe, Step, load_recipe
 from megahour.recipes.recipe_text import put, section
 from megahour.recipes.repair import Means, blamed_input, origin_of, repair
-from megahour.recipes.run import alone_in, make_engine, resumable
+from megahour.recipes.run import alone_in, resumable
 from megahour.recipes.shipped import names
+from megahour.recipes.steps import make_engine
 from megahour.runner.job import Origin
 from megahour.runner.progress import TerminalMonitor
 from megahour.transcribe.bundle import Bundle

@@ -95,13 +95,7 @@ class PoolWorker:
     def epitaph(self) -> str:
         """How the process ended."""
         self.process.join(EXIT_LIMIT_S)
-        code = self.process.exitcode
-        if code is None:
-            return "its worker closed its pipe"
-        if code >= 0:
-            return f"its worker ended with exit code {code}"
-        hint = " (often by the kernel, out of memory)" if -code == KILL else ""
-        return f"its worker was killed by {signal.Signals(-code).name}{hint}"
+        return how_it_ended(self.process.exitcode, "its worker")
 
     @property
     def never_began(self) -> bool:
@@ -133,7 +127,7 @@ def serve(connection: Connection, lifeline: Connection) -> None:
     """The worker's loop: receive a call and an item, reply with an outcome, until the driver closes the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    _die_with_driver(lifeline)
+    die_with_driver(lifeline)
     call: Any = None
     with suppress(EOFError, BrokenPipeError, ConnectionResetError):
         while True:
@@ -149,7 +143,7 @@ def serve(connection: Connection, lifeline: Connection) -> None:
             connection.send_bytes(packed(outcome, task=task, item=item))
 
 
-def _die_with_driver(lifeline: Connection) -> None:
+def die_with_driver(lifeline: Connection) -> None:
     """End this process when the driver's end of the pipe closes, which the kernel ensures however the driver dies.
 
     A thread sees the end of file on every system, but not while a task holds the interpreter's lock in a long call
@@ -166,6 +160,16 @@ def _exit_at_end(lifeline: Connection) -> None:
     with suppress(EOFError, OSError):
         lifeline.recv_bytes()
     os._exit(1)
+
+
+def how_it_ended(code: int | None, process: str) -> str:
+    """A clause about a process that is gone. code: as of `multiprocessing`, None while it has not exited."""
+    if code is None:
+        return f"{process} closed its pipe"
+    if code >= 0:
+        return f"{process} ended with exit code {code}"
+    hint = " (often by the kernel, out of memory)" if -code == KILL else ""
+    return f"{process} was killed by {signal.Signals(-code).name}{hint}"
 
 
 @contextmanager

@@ -73,7 +73,7 @@ class RunBoard:
         self._finished: set[str] = set()
         self._engine: Engine | None = None
         self._folders: list[str] = []
-        self._training: Training | None = None
+        self._trainings: dict[str, Training] = {}  # by step; a scrape shows the one that began last
         self._restarts = 0.0
         self._store = Fetched(self._ask_store)
         self._output = ""
@@ -101,7 +101,7 @@ class RunBoard:
             self._engine, self._folders, self._output = engine, job.disks(), job.output
             if "checkpoint_s" in job.params:
                 checkpoints = f"{job.durable or job.work}/checkpoints"
-                self._training = Training(job.work, checkpoints, job.params["checkpoint_s"])
+                self._trainings[step] = Training(job.work, checkpoints, job.params["checkpoint_s"])
 
     def started(self, step: str, shards: int, done: int, unit_s: float) -> None:
         with self._lock:
@@ -133,9 +133,8 @@ class RunBoard:
     def stopped(self, step: str) -> None:
         with self._lock:
             self._states[step].ended()
-            if self._training is not None:
-                self._training.close()
-            self._training = None
+            if step in self._trainings:
+                self._trainings.pop(step).close()
 
     def finished(self, step: str, manifest: Manifest | None = None) -> None:
         """Record that the step is done: in this session if `manifest` is given, else in an earlier one."""
@@ -160,7 +159,7 @@ class RunBoard:
                 yield from self._of_step({"step": step, "stage": state.stage}, state, workers)
             for step, table in self._errors.items():
                 yield from _error_rates(step, table)
-            training, restarts = self._training, self._restarts
+            training, restarts = next(reversed(self._trainings.values()), None), self._restarts
             if self._engine is None:
                 return
         yield MetricSample("megahour_workers", workers)

@@ -81,7 +81,8 @@ class Recipe:
 
     name: str
     run: str
-    threads: int
+    threads: int  # of a training
+    steps_at_once: int
     engine: EngineParams
     steps: tuple[Step, ...]
     resolved: Mapping[str, Any]
@@ -134,13 +135,14 @@ def _check_overrides_of_run(overrides: Sequence[str], where: str) -> None:
 def resolve(data: dict[str, Any], *, name: str, where: str) -> Recipe:
     """Check a recipe's mapping and build its steps."""
     run = _address(data.get("run", f"runs/{name}"), "run", where)
-    seed, threads = data.get("seed"), data.get("threads", 2)
+    seed, threads, at_once = data.get("seed"), data.get("threads", 2), data.get("steps_at_once", 1)
     if not isinstance(data.get("about", ""), str | None):
         raise ConfigError(f"about is {kind_name(data['about'])}, not text", where=where)
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise ConfigError(f"seed = {seed!r} is not a whole number", where=where)
-    if not isinstance(threads, int) or isinstance(threads, bool) or threads < 1:
-        raise ConfigError(f"threads = {threads!r} is not a whole number of at least 1", where=where)
+    for key, number in (("threads", threads), ("steps_at_once", at_once)):
+        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+            raise ConfigError(f"{key} = {number!r} is not a whole number of at least 1", where=where)
     sections = section(data, "steps", where)
     if not sections:
         raise ConfigError("no steps", where=where, remedy="add a `steps` section")
@@ -158,13 +160,14 @@ def resolve(data: dict[str, Any], *, name: str, where: str) -> Recipe:
         "run": run,
         "seed": seed,
         "threads": threads,
+        "steps_at_once": at_once,
         "engine": {**engine.model_dump(), "conf": without_secrets(engine.conf)},
         "steps": {
             step.name: {"stage": step.stage.name, "inputs": dict(step.inputs), **step.params.model_dump(mode="json")}
             for step in ordered
         },
     }
-    return Recipe(name, run, threads, engine, tuple(ordered), resolved, tuple(_needs(data, where)))
+    return Recipe(name, run, threads, at_once, engine, tuple(ordered), resolved, tuple(_needs(data, where)))
 
 
 def _needs(data: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, str]]:

@@ -12,7 +12,7 @@ from megahour.core.errors import ConfigError, nearest
 from megahour.core.expect import shown
 from megahour.core.strict_yaml import kind_name, parse_yaml, read_mapping
 
-KEYS = ("about", "run", "seed", "threads", "engine", "vars", "needs", "steps")
+KEYS = ("about", "run", "seed", "threads", "steps_at_once", "engine", "vars", "needs", "steps")
 LONGEST = 1 << 20  # characters that variables may add to one text
 _VARIABLE = re.compile(r"\$\{([\w.-]+)\}")
 

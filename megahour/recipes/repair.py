@@ -22,7 +22,8 @@ from megahour.core.transfer import is_local, publish, publish_lines, publish_tex
 from megahour.core.verify import agrees, known_receipts, verify, verify_book, verify_shard, verify_shards
 from megahour.core.versions import versions
 from megahour.recipes.recipe import EngineParams, Step, load_stage
-from megahour.recipes.run import difference, make_engine, models_of
+from megahour.recipes.run import difference
+from megahour.recipes.steps import make_engine, models_of
 from megahour.runner.job import Job, Origin
 from megahour.runner.monitor import Monitor
 from megahour.runner.runner import (

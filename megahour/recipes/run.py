@@ -6,9 +6,8 @@ import json
 import logging
 import os
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import yaml
 
 from megahour.core.config import Params
 from megahour.core.errors import ConfigError, MegahourError, StoreError, nearest
-from megahour.core.filesystems import file_system, work_in
+from megahour.core.filesystems import file_system
 from megahour.core.kinds import check_kinds
 from megahour.core.locks import alone
 from megahour.core.receipts import Manifest
@@ -28,12 +27,11 @@ from megahour.core.store import RESOLVED, Artifact
 from megahour.core.surroundings import explaining
 from megahour.core.transfer import is_local, publish_text, side_by_side
 from megahour.core.versions import versions
-from megahour.engine.base import Engine
 from megahour.recipes.leaks import check_apart, kept_apart
-from megahour.recipes.recipe import EngineParams, Recipe, Step
+from megahour.recipes.recipe import Recipe, Step
+from megahour.recipes.steps import Done, Monitors, one_by_one, several_at_once
 from megahour.runner import log
-from megahour.runner.monitor import Monitor
-from megahour.runner.runner import Models, run_stage, stage_fingerprint
+from megahour.runner.runner import stage_fingerprint
 from megahour.runner.scratch import claimed_by
 
 
@@ -46,32 +44,6 @@ class StepPlan:
     why: str
     shards: int  # committed so far
     seconds: float | None  # that the step took last time
-
-
-def make_engine(params: EngineParams) -> Engine:
-    """The engine that a recipe or the command line selects."""
-    if params.kind == "spark":
-        from megahour.engine.spark import SparkEngine
-
-        master = f"local[{params.workers}]" if params.workers and params.master == "local[*]" else params.master
-        return SparkEngine(master, retries=params.retries, task_timeout_s=params.task_timeout_s, conf=params.conf)
-    if params.kind == "ray":
-        from megahour.engine.ray import LOCAL, RayEngine
-
-        address = LOCAL if params.master == "local[*]" else params.master
-        timeout_s = params.task_timeout_s
-        return RayEngine(address, workers=params.workers, retries=params.retries, task_timeout_s=timeout_s)
-    from megahour.engine.local import LocalEngine
-
-    return LocalEngine(workers=params.workers or None, retries=params.retries, task_timeout_s=params.task_timeout_s)
-
-
-def models_of(params: EngineParams) -> Models:
-    """Where the models of stages run, from the parameters of the engine."""
-    services = params.services
-    if services and "://" not in services:
-        services = str(Path(services).expanduser().absolute())  # tasks may have other working directories
-    return Models(params.devices, params.host, params.tls, params.mutual, services)
 
 
 def plan(recipe: Recipe) -> list[StepPlan]:
@@ -164,46 +136,24 @@ def _given(value: Any) -> Any:
     return [_given(each) for each in value] if isinstance(value, list) else value
 
 
-@dataclass(frozen=True)
-class Done:
-    """One finished step; `seconds` is None if it was already made."""
-
-    step: Step
-    manifest: Manifest
-    seconds: float | None
-
-
-def execute(recipe: Recipe, monitor_for: Callable[[str], Monitor], *, until: str = "") -> Iterator[Done]:
-    """Run unfinished steps in order. Closing the iterator stops the engine; committed shards stay."""
+def execute(recipe: Recipe, monitor_for: Monitors, *, until: str = "") -> Generator[Done, None, None]:
+    """Run unfinished steps, `recipe.steps_at_once` of them at a time. Closing the iterator stops them; committed shards
+    stay.
+    """
     steps = chosen(recipe, until)
     check_needs(recipe)
     check_outside(recipe, steps)
-    work = work_in(recipe.run)
     pairs, finished = kept_apart(recipe), list[str]()
-    with explaining(recipe.run), alone_in(recipe.run), make_engine(recipe.engine) as engine:
+    run_steps = one_by_one if recipe.steps_at_once == 1 else several_at_once
+    with explaining(recipe.run), alone_in(recipe.run):
         save_run(recipe)
-        for step in steps:
-            inputs = {role: Artifact(url) for role, url in step.inputs.items()}
-            output = Artifact(step.output)
-            started = time.monotonic()
-            manifest = run_stage(
-                step.stage,
-                step.params,
-                inputs,
-                output,
-                engine,
-                work=work,
-                threads=recipe.threads,
-                monitor=monitor_for(step.name),
-                models=models_of(recipe.engine),
-            )
-            finished.append(step.name)
-            check_apart(pairs, finished)
-            unchanged = manifest is output.manifest  # the manifest of a new artifact is another object
-            seconds = None if unchanged else time.monotonic() - started
-            if seconds is not None:
-                _record_history(recipe, step.name, output.wall().get("seconds", seconds))
-            yield Done(step, manifest, seconds)
+        with closing(run_steps(recipe, steps, monitor_for)) as ended:
+            for done in ended:
+                finished.append(done.step.name)
+                check_apart(pairs, finished)
+                if done.seconds is not None:
+                    _record_history(recipe, done.step, done.seconds)
+                yield done
 
 
 def check_needs(recipe: Recipe) -> None:
@@ -283,10 +233,10 @@ def save_run(recipe: Recipe) -> None:
     publish_text(home.fs, home.path("versions.json"), json.dumps(versions(), indent=1) + "\n")
 
 
-def _record_history(recipe: Recipe, step: str, seconds: float) -> None:
-    """Record how long a step took, for the next plan's estimate."""
-    home = Artifact(recipe.run)
-    history = _history(recipe) | {step: round(seconds, 2)}
+def _record_history(recipe: Recipe, step: Step, seconds: float) -> None:
+    """Record how long a step took in all sessions, for the next plan's estimate. seconds: in this one."""
+    home, seconds = Artifact(recipe.run), Artifact(step.output).wall().get("seconds", seconds)
+    history = _history(recipe) | {step.name: round(seconds, 2)}
     publish_text(home.fs, home.path("history.json"), json.dumps(history, indent=1) + "\n")
 
 

@@ -51,6 +51,7 @@ class _State:
 
     quiet = False
     bars = True
+    begun: Mapping[str, Any] = {}
 
 
 def say(
@@ -123,6 +124,12 @@ def begin(*, quiet: bool = False, file: str = "", form: str = "text") -> None:
         root.addHandler(handler)
     LOG.setLevel(logging.INFO)
     _State.quiet, _State.bars = quiet, not quiet and isinstance(console.formatter, _Plain)
+    _State.begun = {"quiet": quiet, "file": file, "form": form}
+
+
+def begun() -> dict[str, Any]:
+    """What `begin` was called with, for another process that logs to the same places; empty without a call."""
+    return dict(_State.begun)
 
 
 def options() -> list[click.Option]:

@@ -29,12 +29,14 @@ class StepPlace:
     """A step's position in a run: `number` of `steps`, counted from 1.
 
     last_s: seconds that the step took last time. later_s: those of each later step still to run. None: never timed.
+    alone: whether no other step runs at the same time. With others there is no bar and no estimate for the whole run.
     """
 
     number: int
     steps: int
     last_s: float | None = None
     later_s: tuple[float | None, ...] = ()
+    alone: bool = True
 
 
 class TerminalMonitor(Monitor):
@@ -72,7 +74,7 @@ class TerminalMonitor(Monitor):
         of = f"{stage}, " if self.step not in ("", stage) else ""
         resumed = f", {done:,} of them already made" if done else ""
         last = f", {duration(self.place.last_s)} last time" if self.place and self.place.last_s else ""
-        if bars():
+        if bars() and (self.place is None or self.place.alone):
             self._draw()
         say(
             "step-started", f"{self.title}: {of}{count(tasks, 'shard')}{resumed}{last}",
@@ -142,7 +144,7 @@ class TerminalMonitor(Monitor):
         self._spoke = time.monotonic()
         left = pace.left_s()
         facts |= {"done": pace.done, "total": pace.total, "seconds": round(pace.spent_s, 1), "eta_s": _whole(left)}
-        if self.place:
+        if self.place and self.place.alone:
             facts["run_eta_s"] = _whole(run_left(left, self.place.later_s)[0])
         say("progress", f"{self.title}: {self._words()}", self._facts() | facts, shown=self._bar is not None)
 
@@ -153,7 +155,7 @@ class TerminalMonitor(Monitor):
     def _left(self) -> str:
         left = self._pace.left_s()
         text = f"ETA {_eta(left)}"
-        if self.place:
+        if self.place and self.place.alone:
             whole, exact = run_left(left, self.place.later_s)
             text += f", run ETA {'' if exact or whole is None else 'over '}{_eta(whole)}"
         return text

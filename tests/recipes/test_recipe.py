@@ -13,8 +13,8 @@ from megahour.core.store import Artifact
 from megahour.engine.spark import SparkEngine
 from megahour.recipes import stage_table
 from megahour.recipes.recipe import load_recipe, load_stage
-from megahour.recipes.run import make_engine
 from megahour.recipes.stage_table import STAGES
+from megahour.recipes.steps import make_engine
 
 RECIPES = Path(__file__).parents[2] / "megahour" / "recipes"
 

@@ -1,0 +1,153 @@
+"""Runs the steps of a recipe: one after the other in this process, or several at once in processes of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from megahour.core.errors import ConfigError, DamagedError
+from megahour.core.filesystems import work_in
+from megahour.core.receipts import Manifest
+from megahour.core.store import Artifact
+from megahour.core.surroundings import explaining
+from megahour.engine.base import Engine
+from megahour.recipes.recipe import EngineParams, Recipe, Step
+from megahour.runner.monitor import Monitor
+from megahour.runner.runner import Models, run_stage, stage_fingerprint
+from megahour.runner.step_process import StepProcess, StepProcesses
+
+Monitors = Callable[[str], Monitor]
+"""The monitor of a step, by its name; called once for each step."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """One finished step; `seconds` is None if it was already made."""
+
+    step: Step
+    manifest: Manifest
+    seconds: float | None
+
+
+def make_engine(params: EngineParams) -> Engine:
+    """The engine that a recipe or the command line selects."""
+    if params.kind == "spark":
+        from megahour.engine.spark import SparkEngine
+
+        master = f"local[{params.workers}]" if params.workers and params.master == "local[*]" else params.master
+        return SparkEngine(master, retries=params.retries, task_timeout_s=params.task_timeout_s, conf=params.conf)
+    if params.kind == "ray":
+        from megahour.engine.ray import LOCAL, RayEngine
+
+        address = LOCAL if params.master == "local[*]" else params.master
+        timeout_s = params.task_timeout_s
+        return RayEngine(address, workers=params.workers, retries=params.retries, task_timeout_s=timeout_s)
+    from megahour.engine.local import LocalEngine
+
+    return LocalEngine(workers=params.workers or None, retries=params.retries, task_timeout_s=params.task_timeout_s)
+
+
+def models_of(params: EngineParams) -> Models:
+    """Where the models of stages run, from the parameters of the engine."""
+    services = params.services
+    if services and "://" not in services:
+        services = str(Path(services).expanduser().absolute())  # tasks may have other working directories
+    return Models(params.devices, params.host, params.tls, params.mutual, services)
+
+
+def one_by_one(recipe: Recipe, steps: Sequence[Step], monitor_for: Monitors) -> Generator[Done, None, None]:
+    """Run steps in this process, in order, with one engine."""
+    with make_engine(recipe.engine) as engine:
+        for step in steps:
+            yield run_step(recipe, step, engine, monitor_for(step.name))
+
+
+def run_step(recipe: Recipe, step: Step, engine: Engine, monitor: Monitor) -> Done:
+    """Run a step, or find it finished."""
+    output, started = Artifact(step.output), time.monotonic()
+    manifest = run_stage(
+        step.stage,
+        step.params,
+        _inputs(step),
+        output,
+        engine,
+        work=work_in(recipe.run),
+        threads=recipe.threads,
+        monitor=monitor,
+        models=models_of(recipe.engine),
+    )
+    unchanged = manifest is output.manifest  # the manifest of a new artifact is another object
+    return Done(step, manifest, None if unchanged else time.monotonic() - started)
+
+
+def several_at_once(recipe: Recipe, steps: Sequence[Step], monitor_for: Monitors) -> Generator[Done, None, None]:
+    """Run up to `recipe.steps_at_once` steps whose inputs are made, each in a process with an engine of its own.
+
+    Steps begin in the order of `steps` and are yielded as they end. The artifacts are those of `one_by_one`. If a step
+    fails, or the iterator is closed, the others are stopped as by SIGTERM: their shards and checkpoints stay.
+
+    Raises
+    ------
+    ConfigError: the recipe's engine is not the local one.
+    EngineError: the process of a step was killed.
+    """
+    if recipe.engine.kind != "local":
+        what = f"steps_at_once is {recipe.steps_at_once}, and engine.kind is {recipe.engine.kind}"
+        remedy = "set steps_at_once=1, since each step has all machines, or engine.kind=local"
+        raise ConfigError(what, where=recipe.name, remedy=remedy)
+    work = partial(_steps_here, recipe)
+    waiting, finished, identities = list(steps), set[str](), dict[str, str]()
+    running: dict[str, tuple[Step, StepProcess]] = {}  # by their fingerprints, which name the folders where they work
+    with StepProcesses(work) as processes:
+        while waiting or running:
+            for step in [each for each in waiting if finished.issuperset(each.parents)]:
+                if step.name not in identities:
+                    identities[step.name] = stage_fingerprint(step.stage, step.params, _inputs(step))
+                identity = identities[step.name]
+                made = _made(step, identity)
+                if made is None and (len(running) == recipe.steps_at_once or identity in running):
+                    continue
+                waiting.remove(step)
+                monitor = monitor_for(step.name)
+                if made is None:
+                    running[identity] = step, processes.begin(step.name, monitor)
+                    continue
+                finished.add(step.name)
+                yield Done(step, made, None)
+                break  # steps before this one may be ready now
+            else:
+                for ended, (manifest, seconds) in processes.wait():
+                    identity = next(at for at, (_, process) in running.items() if process is ended)
+                    step, _ = running.pop(identity)
+                    finished.add(step.name)
+                    yield Done(step, manifest, seconds)
+
+
+@contextmanager
+def _steps_here(recipe: Recipe) -> Iterator[Callable[[str, Monitor], tuple[Manifest, float | None]]]:
+    """In a `StepProcess`: the function that runs a step by its name, with an engine that stays warm between steps."""
+    steps = {step.name: step for step in recipe.steps}
+
+    def run(name: str, monitor: Monitor) -> tuple[Manifest, float | None]:
+        done = run_step(recipe, steps[name], engine, monitor)
+        return done.manifest, done.seconds
+
+    with explaining(recipe.run), make_engine(recipe.engine) as engine:
+        yield run
+
+
+def _made(step: Step, identity: str) -> Manifest | None:
+    """The manifest of the step's artifact, if it has been made by this job."""
+    output = Artifact(step.output)
+    with suppress(DamagedError):  # `run_stage` rebuilds it
+        if output.complete and output.manifest.fingerprint == identity:
+            return output.manifest
+    return None
+
+
+def _inputs(step: Step) -> dict[str, Artifact]:
+    return {role: Artifact(url) for role, url in step.inputs.items()}

@@ -1,0 +1,202 @@
+"""Steps that do not depend on each other run at once: with the same artifacts, and stopped together."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+from command_line import command, megahour
+from toy_stages import TOY_STAGES
+
+from megahour.cli.main import _for_users
+from megahour.core.errors import ConfigError, StageError
+from megahour.core.store import Artifact
+from megahour.engine.base import EngineError, TaskFailed
+from megahour.recipes import stage_table
+from megahour.recipes.recipe import Recipe, load_recipe
+from megahour.recipes.run import execute
+from megahour.runner.monitor import Monitor
+
+MEET = {"stage": "toy-meet", "others": 1}
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stage_table, "STAGES", stage_table.STAGES | TOY_STAGES)
+    monkeypatch.setattr("megahour.recipes.recipe.STAGES", stage_table.STAGES)
+
+
+def written(folder: Path, *, at_once: int = 2, **steps: dict[str, Any]) -> Path:
+    """A recipe with a folder `place`, where its steps meet."""
+    place = folder / "place"
+    place.mkdir(exist_ok=True)
+    meeting = {name: {**step, "place": str(place), "name": name} if step["stage"].startswith("toy-meet") else step
+               for name, step in steps.items()}  # fmt: skip
+    text = {"run": f"{folder}/run", "engine": {"workers": 1}, "steps_at_once": at_once, "steps": meeting}
+    path = folder / "toy.yaml"
+    path.write_text(yaml.safe_dump(text, sort_keys=False))
+    return path
+
+
+def made(folder: Path, **steps: Any) -> Recipe:
+    return load_recipe(written(folder, **steps))
+
+
+def names(recipe: Recipe) -> list[str]:
+    """The steps, in the order in which they end; those that were made before in brackets."""
+    done = execute(recipe, lambda step: Monitor())
+    return [each.step.name if each.seconds is not None else f"({each.step.name})" for each in done]
+
+
+def processes(folder: Path) -> list[int]:
+    """Those in which steps met."""
+    return sorted(int(path.suffix[1:]) for path in (folder / "place").iterdir())
+
+
+def test_two_steps_run_at_once_in_processes_of_their_own(tmp_path: Path) -> None:
+    """Each waits for the other; one that needs the first comes after it."""
+    recipe = made(tmp_path, one=MEET, two=MEET, last={"stage": "toy-meet", "inputs": {"numbers": "one"}})
+    assert sorted(names(recipe)) == ["last", "one", "two"]
+    assert len(set(processes(tmp_path))) == 2, "the third step has the process of one of the others"
+    assert os.getpid() not in processes(tmp_path)
+    assert not alive(processes(tmp_path))
+    assert names(recipe) == ["(one)", "(two)", "(last)"]
+
+
+def alive(processes: list[int]) -> list[int]:
+    return [each for each in processes if psutil.pid_exists(each) and psutil.Process(each).status() != "zombie"]
+
+
+def test_the_artifacts_are_those_of_one_step_after_the_other(tmp_path: Path) -> None:
+    steps = {
+        "grouped": {"stage": "toy-parity", "inputs": {"numbers": "numbers"}},
+        "numbers": {"stage": "toy-count", "shards": 3, "bad_every": 7, "max_bad": 1.0},
+        "others": {"stage": "toy-count", "shards": 2},
+    }
+    digests = []
+    for at_once in (1, 3):
+        folder = tmp_path / str(at_once)
+        folder.mkdir()
+        reports = Reports()
+        assert len(list(execute(made(folder, at_once=at_once, **steps), lambda step, to=reports: to.of(step)))) == 3
+        digests.append([Artifact(f"{folder}/run/{name}").manifest.digest for name in steps])
+        assert reports.events["numbers"] == ["begins", "started", *["took", "task_done"] * 3, "stopped", "finished"]
+    assert digests[0] == digests[1]
+
+
+class Reports:
+    """The events that monitors of steps get."""
+
+    def __init__(self) -> None:
+        self.events: dict[str, list[str]] = {}
+
+    def of(self, step: str) -> Monitor:
+        events = self.events[step] = []
+        monitor = Monitor()
+        for name in ("begins", "started", "took", "task_done", "progress", "hint", "stopped", "finished"):
+            setattr(monitor, name, lambda *_, name=name, **__: events.append(name))
+        return monitor
+
+
+@pytest.mark.parametrize("stage", ["toy-meet", "toy-meet-in-pool"])
+def test_an_error_ends_the_run_and_the_other_step_keeps_its_shards(tmp_path: Path, stage: str) -> None:
+    steps = {"one": {**MEET, "stage": stage, "ends": "in an error"}, "two": {**MEET, "ends": "never"}}
+    with pytest.raises(StageError if stage == "toy-meet" else TaskFailed) as error:
+        names(made(tmp_path, **steps))
+    shown = _for_users(error.value)
+    assert shown is not None
+    assert str(shown) == f"{tmp_path}/run/one shard 1: the remedy is known\nRemedy: try another"
+    assert not alive(processes(tmp_path))
+    two = Artifact(f"{tmp_path}/run/two")
+    assert (two.committed(), two.complete) == ({0}, False)
+    assert sorted(names(made(tmp_path, one=MEET, two=MEET))) == ["one", "two"]
+
+
+def test_a_bug_comes_with_its_traceback(tmp_path: Path) -> None:
+    with pytest.raises(TaskFailed, match="seven by nothing") as error:
+        names(made(tmp_path, one={**MEET, "ends": "in a bug"}, two={**MEET, "ends": "never"}))
+    assert "toy_stages.py" in str(error.value)
+
+
+def test_a_killed_process_is_named_and_the_run_resumes(tmp_path: Path) -> None:
+    recipe = made(tmp_path, one={**MEET, "others": 0, "ends": "never"}, two={**MEET, "others": 0})
+    with closing(execute(recipe, lambda step: Monitor())) as ended:
+        assert next(ended).step.name == "two"
+        while not (one := [int(path.suffix[1:]) for path in (tmp_path / "place").glob("one.*")]):
+            time.sleep(0.01)
+        os.kill(one[0], signal.SIGKILL)
+        with pytest.raises(EngineError, match=r"^one: the step's process was killed by SIGKILL") as error:
+            next(ended)
+    assert "the same command resumes" in error.value.remedy
+    assert names(made(tmp_path, one={**MEET, "others": 0}, two={**MEET, "others": 0})) == ["(two)", "one"]
+
+
+def test_steps_that_are_closed_leave_no_process(tmp_path: Path) -> None:
+    never = {**MEET, "others": 0, "ends": "never"}
+    ended = execute(made(tmp_path, one={**MEET, "others": 0}, two=never, three=never), lambda step: Monitor())
+    assert next(ended).step.name == "one"
+    ended.close()
+    assert not alive(processes(tmp_path))
+
+
+def test_equal_steps_do_not_meet_in_their_scratch_folder(tmp_path: Path) -> None:
+    """Their jobs have one fingerprint, which is the folder's name."""
+    same = {"stage": "toy-count", "shards": 4}
+    assert sorted(names(made(tmp_path, one=same, two=same))) == ["one", "two"]
+
+
+def test_only_on_the_local_engine(tmp_path: Path) -> None:
+    path = written(tmp_path, one=MEET)
+    with pytest.raises(ConfigError, match=r"steps_at_once is 2, and engine\.kind is spark"):
+        names(load_recipe(path, ["engine.kind=spark"]))
+    with pytest.raises(ConfigError, match="steps_at_once = 0 is not a whole number of at least 1"):
+        load_recipe(path, ["steps_at_once=0"])
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[Callable[[int], tuple[int, str]]]:
+    """A run whose two steps have met and never end: what becomes of it after a signal, and what it prints."""
+    never = {**MEET, "ends": "never"}
+    path = written(tmp_path, one=never, two=never)
+    run = subprocess.Popen(
+        command("run", str(path), "--log-format", "json"), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    deadline = time.monotonic() + 240
+    while len(list((tmp_path / "place").iterdir())) < 2:
+        assert time.monotonic() < deadline, "they did not meet"
+        time.sleep(0.02)
+
+    def after(number: int) -> tuple[int, str]:
+        (os.killpg if number == signal.SIGINT else os.kill)(run.pid, number)
+        _, errors = run.communicate(timeout=240)
+        return run.returncode, errors
+
+    yield after
+    run.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_all_of_it(number: int, tmp_path: Path, running: Callable[[int], tuple[int, str]]) -> None:
+    code, errors = running(number)
+    assert code == (-9 if number == signal.SIGKILL else 128 + number)
+    if number != signal.SIGKILL:
+        assert "0 of 2 steps, 1 of 2 shards of one, 1 of 2 shards of two" in errors
+        assert "Traceback" not in errors
+    deadline = time.monotonic() + 60
+    while alive(processes(tmp_path)):
+        assert time.monotonic() < deadline, "a step outlived its run"
+        time.sleep(0.02)
+    for path in (tmp_path / "place").iterdir():
+        path.unlink()
+    printed = megahour("run", str(written(tmp_path, one=MEET, two=MEET)))
+    assert "1/2 one: toy-meet, 2 shards\n" in printed, "other parameters: nothing is kept"
+    assert "Finished in" in printed
