@@ -109,7 +109,8 @@ class StepProcesses:
 
     def begin(self, step: str, monitor: Monitor) -> StepProcess:
         """Run a step in an idle process, or in a new one."""
-        process = next((each for each in self._all if each.monitor is None), None)
+        idle = [each for each in self._all if each.monitor is None and each.process.is_alive()]
+        process = idle[0] if idle else None
         if process is None:
             self._all.append(process := StepProcess(self._work))
         process.begin(step, monitor)

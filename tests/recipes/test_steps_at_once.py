@@ -140,6 +140,17 @@ def test_a_killed_process_is_named_and_the_run_resumes(tmp_path: Path) -> None:
     assert names(made(tmp_path, one={**MEET, "others": 0}, two={**MEET, "others": 0})) == ["(two)", "one"]
 
 
+def test_a_process_that_was_killed_between_steps_is_replaced(tmp_path: Path) -> None:
+    recipe = made(tmp_path, one={**MEET, "others": 0}, last={**MEET, "others": 0, "inputs": {"numbers": "one"}})
+    with closing(execute(recipe, lambda step: Monitor())) as ended:
+        assert next(ended).step.name == "one"
+        (idle,) = processes(tmp_path)
+        os.kill(idle, signal.SIGKILL)
+        while alive([idle]):
+            time.sleep(0.01)
+        assert next(ended).step.name == "last"
+
+
 def test_steps_that_are_closed_leave_no_process(tmp_path: Path) -> None:
     never = {**MEET, "others": 0, "ends": "never"}
     ended = execute(made(tmp_path, one={**MEET, "others": 0}, two=never, three=never), lambda step: Monitor())
