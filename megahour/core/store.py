@@ -18,7 +18,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -301,22 +301,26 @@ class Artifact:
         stems = (Path(path).stem for path in self.matching("receipts/*.json"))
         return {int(stem) for stem in stems if stem.isdecimal()}
 
-    def delete(self) -> None:
-        """Remove the artifact, the manifest first, so that a reader never sees half of it as whole.
-
-        The marks of writers stay. Raises StoreError, and removes nothing, when the folder holds anything that is not an
-        artifact's.
-        """
+    def check_entries(self) -> None:
+        """Raises StoreError if the folder holds anything that is not an artifact's."""
         if foreign := self._foreign():
             raise StoreError(
                 f"the folder is not an artifact: it holds {', '.join(foreign[:5])}",
                 where=self.url,
                 remedy="choose another output, or empty the folder",
             )
+
+    def delete(self, *, keep: Collection[str] = ()) -> None:
+        """Remove the artifact, the manifest first, so that a reader never sees half of it as whole.
+
+        The marks of writers stay, and the entries `keep`. Raises StoreError, and removes nothing, when the folder holds
+        anything that is not an artifact's.
+        """
+        self.check_entries()
         if self.complete:
             self.fs.rm_file(self.path("manifest.json"))
         entries = self._entries()
-        if others := [path for path in entries if Path(path).name != MARKS]:
+        if others := [path for path in entries if Path(path).name not in (MARKS, *keep)]:
             self.fs.rm(others if len(others) < len(entries) else self.root, recursive=True)
         self.fs.invalidate_cache()
         self.__dict__.pop("manifest", None)

@@ -193,7 +193,7 @@ def _make(scratch: Artifact, origin: Origin, means: Means, plan: Planned, bad: l
     means.monitor.started(origin.stage.name, len(bad), len(made))
     models = models_of(means.engine)
     try:
-        with alone_at_work(job), make_engine(means.engine) as engine:
+        with alone_at_work(job.work), make_engine(means.engine) as engine:
             for receipt in make_missing(origin, job, engine, plan, done, means.monitor, models):
                 made[receipt.shard] = receipt
                 means.monitor.task_done(receipt)

@@ -18,6 +18,7 @@ from megahour.core.store import SCRATCH, Artifact
 from megahour.core.surroundings import explaining
 from megahour.core.writer import ShardWriter
 from megahour.engine.base import ITEM_CHARACTERS
+from megahour.runner.scratch import claim
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -49,6 +50,7 @@ class Job:
     service: Any = None
     owner: str = ""  # token of the run that holds the output, see `core.locks`
     model: str = ""  # file of the rounds' latest model, relative to the output
+    late: bool = False  # the output holds another job's finished artifact, which stays until the only shard is made
 
     def disks(self) -> list[str]:
         """Local folders that the job writes to, to find out which disk is full."""
@@ -91,6 +93,8 @@ def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -
         ShardWriter(output, shard, job.fingerprint, owner=job.owner) as out,
     ):
         stage.run(p, inputs, Task(spec), out, ctx)
+        if job.late:
+            claim(output, job.fingerprint, job.work, job.owner, keep=(SCRATCH, "tmp"))
         return out.commit().to_json()
 
 

@@ -32,7 +32,7 @@ from megahour.runner.job import Job, Origin, blame, merge_partition, run_task, s
 from megahour.runner.loss_limits import BadShare, check_kept
 from megahour.runner.monitor import Monitor
 from megahour.runner.rounds import learn_in_rounds
-from megahour.runner.scratch import alone_at_work, claim, clear, clear_durable, scratch_of
+from megahour.runner.scratch import alone_at_work, claim, claimed_by, clear, clear_durable, scratch_of
 
 if TYPE_CHECKING:
     from megahour.engine.base import Engine
@@ -95,7 +95,7 @@ def run_stage(
 ) -> Manifest:
     """Make `output`, or return its manifest if it is up to date.
 
-    replacing: called with the manifest of a finished artifact of another job, before it is removed.
+    replacing: called with the manifest of a finished artifact of another job, before it is made again.
 
     Raises
     ------
@@ -106,25 +106,23 @@ def run_stage(
     monitor = monitor or Monitor()
     check_inputs(stage, p, inputs)
     origin = Origin(stage, p, inputs, stage_fingerprint(stage, p, inputs))
-    job, finished = job_of(origin, output, work, threads), False
+    job = job_of(origin, output, work, threads)
     try:
         if output.complete:
             if output.manifest.fingerprint == origin.fingerprint:
                 return output.manifest
             replacing(output.manifest)
-            finished = True
+            job = replace(job, late=True)
     except DamagedError:
         pass  # rebuilt from the receipts, if they belong to this job
-    # An impossible job is refused before a finished artifact, perhaps a model of days, is removed for it.
-    plan = planned(origin, job) if finished and not stage.layouts(p, inputs) else None
     started = time.monotonic()
     disk_errors = explaining(output.url, *job.disks())
-    with disk_errors, alone(output.fs, output.root, where=output.url) as owner, alone_at_work(job):
+    with disk_errors, alone(output.fs, output.root, where=output.url) as owner, alone_at_work(job.work):
         job = replace(job, owner=owner)
-        claim(output, job)
         monitor.begins(stage.name, job, engine)
+        output.check_entries()
         with _watched(output, job, engine, monitor):
-            receipts = _make_shards(origin, output, job, engine, monitor, models or Models(), plan)
+            receipts = _make_shards(origin, output, job, engine, monitor, models or Models())
         hint = check_kept(stage.name, stage.remedies(p, receipts), receipts, output)
         with blame(job, "summary"):
             manifest = close(origin, output, job, receipts)
@@ -160,7 +158,8 @@ def _watched(output: Artifact, job: Job, engine: Engine, monitor: Monitor) -> It
         monitor.stopped()
         with suppress(Exception):  # the disk may be full, or another run may have taken over
             check(output.fs, output.root, job.owner, fresh=True)
-            _add_wall(output, time.monotonic() - started, engine)
+            if claimed_by(output) == job.fingerprint:
+                _add_wall(output, time.monotonic() - started, engine)
         raise
     monitor.stopped()
     _add_wall(output, time.monotonic() - started, engine)
@@ -176,11 +175,15 @@ def _address(artifact: Artifact) -> str:
 
 
 def _make_shards(
-    origin: Origin, output: Artifact, job: Job, engine: Engine, monitor: Monitor, models: Models, plan: Planned | None
+    origin: Origin, output: Artifact, job: Job, engine: Engine, monitor: Monitor, models: Models
 ) -> PackedReceipts:
-    making = with_layouts(origin, job, engine)
-    job = replace(job, inputs=addresses(making.inputs))
-    plan = plan or planned(making, job)
+    making, plan = _prepared(origin, output, job, engine)
+    # Of a stage that runs here, such as a training, the finished artifact stays until the new one is made.
+    late = job.late and plan.shards == 1 and origin.stage.local
+    if not late:
+        laid_out = [SCRATCH] if len(making.inputs) > len(origin.inputs) else []
+        claim(output, job.fingerprint, job.work, job.owner, keep=laid_out)
+    job = replace(job, inputs=addresses(making.inputs), late=late)
     committed = output.receipts_of(sorted(shard for shard in output.committed() if shard < plan.shards))
     receipts: dict[int, bytes] = {}
     watch = BadShare(origin.params.max_bad, output)
@@ -199,6 +202,19 @@ def _make_shards(
     for shard in range(plan.shards):
         in_order.append(receipts.pop(shard))
     return in_order
+
+
+def _prepared(origin: Origin, output: Artifact, job: Job, engine: Engine) -> tuple[Origin, Planned]:
+    """The origin with its layouts, and its plan. They refuse impossible jobs before the claim, which would remove a
+    finished artifact, perhaps a corpus of days.
+    """
+    try:
+        making = with_layouts(origin, job, engine)
+        return making, planned(making, job)
+    except MegahourError:
+        if job.late and origin.stage.layouts(origin.params, origin.inputs):
+            clear_durable(output)
+        raise
 
 
 def with_layouts(origin: Origin, job: Job, engine: Engine) -> Origin:

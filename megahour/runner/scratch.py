@@ -6,17 +6,16 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from fsspec.implementations.local import LocalFileSystem
 
-from megahour.core.locks import MARKS, alone
+from megahour.core.locks import MARKS, alone, check
 from megahour.core.records import fingerprint
 from megahour.core.store import SCRATCH, Artifact
 from megahour.core.transfer import is_local, publish_text
-from megahour.runner.job import Job
 
 LOG = logging.getLogger(__name__)
 KEPT = ("meters", "tensorboard")  # training curves, which stay in the scratch directory of a finished stage
@@ -33,9 +32,9 @@ def scratch_of(output: Artifact) -> Path:
 
 
 @contextmanager
-def alone_at_work(job: Job) -> Iterator[None]:
+def alone_at_work(work: str) -> Iterator[None]:
     """Lock a job's scratch directory for one run: equal jobs with the same `work` would share it."""
-    folder = Path(job.work)
+    folder = Path(work)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with alone(LocalFileSystem(), folder.parent, marks=f"{folder.name}{MARKS}", where=str(folder)):
         folder.mkdir(parents=True, exist_ok=True)
@@ -63,17 +62,20 @@ def clear_durable(output: Artifact) -> None:
         LOG.warning("%s is no longer needed but could not be removed: %s", path, error)
 
 
-def claim(output: Artifact, job: Job) -> None:
+def claim(output: Artifact, fingerprint: str, work: str, owner: str, *, keep: Collection[str] = ()) -> None:
     """Claim the output for a job: keep shards of the same job, delete those of any other version.
+
+    work, owner: the job's scratch directory and the token of its run. keep: entries of the folder that stay.
 
     What another job has not finished is removed with a warning: a run that was stopped and started again with other
     parameters would otherwise begin at its first shard without a word.
     """
-    if (before := claimed_by(output)) == job.fingerprint:
+    if (before := claimed_by(output)) == fingerprint:
         return
-    lost = "" if output.complete else _unfinished(output, Path(job.work).parent / before) if before else ""
-    output.delete()
-    publish_text(output.fs, output.path("claim.txt"), job.fingerprint)
+    lost = "" if output.complete else _unfinished(output, Path(work).parent / before) if before else ""
+    check(output.fs, output.root, owner, where=output.url, fresh=True)
+    output.delete(keep=keep)
+    publish_text(output.fs, output.path("claim.txt"), fingerprint)
     if lost:
         LOG.warning("%s was begun with other parameters, inputs or versions: %s", output.url, lost)
 

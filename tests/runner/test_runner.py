@@ -13,7 +13,7 @@ from toy_stages import Count, CountParams, Parity, ParityParams
 
 import megahour
 from megahour.core.errors import ConfigError, StageError, StoreError, TooManyBad
-from megahour.core.stage import Context, Input, Inputs, Stage, Task
+from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
 from megahour.core.store import DEVICES, Artifact
 from megahour.core.verify import verify
 from megahour.core.writer import ShardWriter
@@ -263,3 +263,53 @@ def test_an_impossible_job_leaves_the_finished_artifact_alone(tmp_path: Path, en
     assert (kept.manifest, verify(kept)) == (before, [])
     run_stage(Choosy(), CountParams(rows=3), {}, Artifact(out.url), engine, work=tmp_path / "work")
     assert Artifact(out.url).manifest.counts.kept == 12
+
+
+class LaidCount(Count):
+    """A stage whose layout, made by a task, refuses what no task can make."""
+
+    def layouts(self, p: CountParams, inputs: Inputs) -> dict[str, LaidOut]:
+        return {"numbers": LaidOut(Failing(), p, {})}
+
+    def plan(self, p: CountParams, inputs: Inputs) -> list[Task]:
+        assert inputs["numbers"].complete
+        return super().plan(p, inputs)
+
+
+class Failing(Count):
+    """A training: one task, in this process, which refuses what its plan cannot know."""
+
+    local = True
+
+    def plan(self, p: CountParams, inputs: Inputs) -> list[Task]:
+        return [Task({"first": p.seed})]
+
+    def run(self, p: CountParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        super().run(p, inputs, task, out, ctx)
+        if p.rows == 13:
+            raise ConfigError("13 rows are unlucky")
+
+
+@pytest.mark.parametrize("kind", [LaidCount, Failing])
+def test_what_a_layout_or_a_training_refuses_leaves_the_finished_artifact_alone(
+    tmp_path: Path, engine: LocalEngine, kind: type[Count]
+) -> None:
+    out = Artifact(tmp_path / "numbers")
+    before = run_stage(kind(), CountParams(), {}, out, engine, work=tmp_path / "work")
+    names, wall = sorted(Path(out.root).iterdir()), out.wall()
+    with pytest.raises(ConfigError, match="13 rows are unlucky"):
+        run_stage(kind(), CountParams(rows=13), {}, Artifact(out.url), engine, work=tmp_path / "work")
+    kept = Artifact(out.url)
+    assert run_stage(kind(), CountParams(), {}, kept, engine, work=tmp_path / "work") is kept.manifest
+    assert (kept.manifest, kept.wall(), verify(kept)) == (before, wall, [])
+    after = run_stage(kind(), CountParams(rows=3), {}, kept, engine, work=tmp_path / "work")
+    assert (after.counts.kept, verify(Artifact(out.url))) == (3 * after.shards, [])
+    assert sorted(Path(out.root).iterdir()) == names, "nothing of the layouts, nor of the one that was refused"
+
+
+def test_layouts_are_not_made_in_a_folder_that_is_no_artifact(tmp_path: Path, engine: LocalEngine) -> None:
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "to-mother.txt").touch()
+    with pytest.raises(StoreError, match=r"not an artifact: it holds to-mother\.txt"):
+        run_stage(LaidCount(), CountParams(), {}, Artifact(tmp_path / "letters"), engine, work=tmp_path / "work")
+    assert [path.name for path in (tmp_path / "letters").iterdir()] == ["to-mother.txt"]
