@@ -32,11 +32,11 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
             raise ConfigError(
                 f'unknown key "{key}"{nearest(key, KEYS)}', where=where, remedy=f"the keys are {', '.join(KEYS)}"
             )
-    before = data.get("run")
+    for override in overrides:
+        if override.startswith("run="):
+            _name_own_steps(data, _split(override)[2].rstrip("/"), where)
     for override in overrides:
         _override(data, override, where)
-    if before != data.get("run"):
-        _name_own_steps(data, before, where)
     variables = _variables(data, where)
     return {key: value if key == "vars" else _substitute(value, variables, where) for key, value in data.items()}
 
@@ -79,19 +79,23 @@ def _override(data: dict[str, Any], override: str, where: str) -> None:
     _put(steps, parts, value, key)
 
 
-def _name_own_steps(data: Mapping[str, Any], run: Any, where: str) -> None:
-    """Replace addresses of the recipe's own steps in the run of its file by their names.
+def _name_own_steps(data: dict[str, Any], run: str, where: str) -> None:
+    """Replace addresses of the recipe's own steps in the run of its file by those in `run`, in parameters, too.
 
     The resolved recipe of a run has them: with another `run`, its copy would mix old artifacts into the new ones.
     """
-    steps = section(data, "steps", where)
-    for values in steps.values():
-        inputs = values.get("inputs") if isinstance(values, dict) else None
-        if not isinstance(inputs, dict):
-            continue  # refused later, or without inputs
-        for role, address in inputs.items():
-            name = address.removeprefix(f"{run}/") if isinstance(address, str) else ""
-            inputs[role] = name if name in steps else address
+    old, steps = f"{data.get('run')}/", section(data, "steps", where)
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: moved(item) for key, item in value.items()}
+        if isinstance(value, list):
+            return [moved(item) for item in value]
+        inner = value.removeprefix(old) if isinstance(value, str) and value.startswith(old) else ""
+        return f"{run}/{inner}" if inner.partition("/")[0] in steps else value
+
+    if steps:
+        data["steps"] = moved(steps)
 
 
 def put(data: dict[str, Any], override: str) -> None:

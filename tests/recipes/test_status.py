@@ -11,6 +11,7 @@ from command_line import megahour, ran
 from toy_stages import write_recipe
 
 from megahour.core.store import Artifact
+from megahour.recipes.recipe_text import read_recipe
 
 KEYS = ["number", "name", "stage", "state", "why", "shards", "records", "bytes", "seconds", "path"]
 
@@ -93,6 +94,17 @@ def test_a_copy_of_a_resolved_recipe_takes_no_artifact_of_the_old_run(tmp_path: 
     assert read == Artifact(tmp_path / "new/numbers").manifest.digest
     (tmp_path / "run").rename(tmp_path / "moved")
     assert shown("status", str(copy), f"run={tmp_path}/moved")["steps_to_run"] == 0, "a moved run goes on with its copy"
+
+
+def test_parameters_in_a_copy_of_a_resolved_recipe_name_the_new_run_too(tmp_path: Path) -> None:
+    """As its inputs do; but not what lies beside the steps, nor what an override names itself."""
+    copy = tmp_path / "copy.yaml"
+    steps = "{said: {source: [old/said/a, old/said, old/notes/b, old, older/said], table: {file: old/read/t}}, read: 3}"
+    copy.write_text(f"run: old\nsteps: {steps}\n", "utf-8")
+    found = read_recipe(copy, ["run=new/", "read=old/said"])["steps"]
+    assert found["said"]["source"] == ["new/said/a", "new/said", "old/notes/b", "old", "older/said"]
+    assert (found["said"]["table"], found["read"]) == ({"file": "new/read/t"}, "old/said")
+    assert read_recipe(copy, ["run=old"])["steps"]["said"]["source"][0] == "old/said/a"
 
 
 @pytest.mark.parametrize("override", ["run=elsewhere", "seed=2", "vars.word=no"])
