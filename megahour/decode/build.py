@@ -24,6 +24,7 @@ from megahour.decode.lexicon_fst import Pauses
 from megahour.decode.params import GraphParams
 from megahour.lm.arpa.model import NgramModel
 from megahour.lm.query.convert import read_lm
+from megahour.models.configuration import check_frames, read_config
 from megahour.units.fst import from_bytes, from_columns, to_bytes
 from megahour.units.hmm import Units, read_units
 from megahour.units.lexicon import Lexicon, Probabilities, lexicon_of, read_probabilities
@@ -234,10 +235,16 @@ def _shares(lexicon: Artifact) -> Probabilities:
     return read_probabilities(lexicon.read_bytes(0, ".lexiconp.txt").decode(), where=lexicon.url)
 
 
-def _ctc_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexicon) -> Made:
-    config = inputs["model"].read_json(0, ".model.json")
+def check_ctc(model: Artifact) -> None:
+    """Raises ConfigError: the model has no tokens, or no CTC outputs."""
+    config = read_config(model)
     if "tokens" not in config:
-        raise ConfigError("the model has no tokens", where=inputs["model"].url, remedy="train it with criterion: ctc")
+        raise ConfigError("the model has no tokens", where=model.url, remedy="train it with criterion: ctc")
+    check_frames(config, where=model.url, instead=", or decode without a graph")
+
+
+def _ctc_graph(p: GraphParams, inputs: Inputs, model: NgramModel, lexicon: Lexicon) -> Made:
+    config = read_config(inputs["model"])
     tokens: list[str] = config["tokens"]
     spelled = pronounced(_in_tokens(config, inputs, lexicon), tokens)
     graph = build_graph(

@@ -40,6 +40,13 @@ class MakeGraph(SingleShard[GraphParams]):
                 f"topology {p.topology} needs the input {named}", where=self.name, remedy=makers_of(missing)
             )
 
+    def plan(self, p: GraphParams, inputs: Inputs) -> list[Task]:
+        if p.topology == "ctc":
+            from megahour.decode.build import check_ctc
+
+            check_ctc(inputs["model"])
+        return super().plan(p, inputs)
+
     def run(self, p: GraphParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.decode.build import write_graph
 

@@ -71,6 +71,15 @@ def _wrong_tokens(config: Mapping[str, Any]) -> str:
     return ""
 
 
+def check_frames(config: Mapping[str, Any], *, where: str, instead: str = "") -> None:
+    """Raises ConfigError, with `instead` as another remedy, for a transducer without a CTC head."""
+    heads = config.get("heads", {})
+    if heads and "ctc" not in heads:
+        what = "a transducer has no posteriors of single frames"
+        remedy = f"train it with criterion_options: {{ctc: 0.2}}, which adds a CTC head{instead}"
+        raise ConfigError(what, where=where, remedy=remedy)
+
+
 def tag_number(config: Mapping[str, Any], tell: str, *, where: str) -> int | None:
     """The number of the tag `tell`; None for "" and RECOGNISED.
 

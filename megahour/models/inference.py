@@ -17,7 +17,15 @@ from megahour.core.errors import ConfigError, MegahourError, StoreError
 from megahour.core.store import Artifact
 from megahour.foreign.model import COST_STEPS, SUFFIX, ForeignModel
 from megahour.models.build import shapes, skeleton
-from megahour.models.configuration import DAMAGED, MAX_CONFIG_BYTES, RECOGNISED, parse_config, read_config, tag_number
+from megahour.models.configuration import (
+    DAMAGED,
+    MAX_CONFIG_BYTES,
+    RECOGNISED,
+    check_frames,
+    parse_config,
+    read_config,
+    tag_number,
+)
 from megahour.models.conformer import AttentionContext, Conformer
 from megahour.models.end_to_end import EndToEnd
 from megahour.models.precision import autocast
@@ -140,9 +148,8 @@ def load(
     if config.get("kind") == "voice":
         raise ConfigError("a voice, not a recogniser", where=url, remedy="use `megahour say`, or give another model")
     heads = config.get("heads", {})
-    if outputs != "encoded" and heads and "ctc" not in heads:
-        what = "a transducer has no posteriors of single frames"
-        raise ConfigError(what, where=url, remedy="train it with criterion_options: {ctc: 0.2}, which adds a CTC head")
+    if outputs != "encoded":
+        check_frames(config, where=url)
     if outputs == "encoded" and not heads:
         remedy = "leave attention_weight at 0, or train with criterion_options: {attention: 0.3}"
         raise ConfigError("the model has no attention decoder", where=url, remedy=remedy)

@@ -321,6 +321,9 @@ def test_a_model_of_tokens_is_decoded_without_a_graph(
     manifest = run_stage(Decode(), DecodeParams(beams=beams), inputs, output, engine, work=tmp_path)
     assert texts(output) == EXPECTED
     assert manifest.counts == Counts(10, 8, 0, {"too-short": 2})
+    asked = roles(made, "lm", "lexicon") | {"model": inputs["model"]}
+    with pytest.raises(ConfigError, match=r"(?s)has no posteriors of single frames.*, or decode without a graph"):
+        run_stage(MakeGraph(), GraphParams(topology="ctc"), asked, Artifact(tmp_path / "graph"), engine, work=tmp_path)
     with pytest.raises(ConfigError, match="need something to weigh"):
         run_stage(Decode(), DecodeParams(scales=[1.0]), inputs, output, engine, work=tmp_path)
     with pytest.raises(ConfigError, match="which need a graph"):

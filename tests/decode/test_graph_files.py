@@ -115,7 +115,9 @@ def inputs(tmp_path: Path) -> dict[str, Artifact]:
         "lm": text_artifact(tmp_path / "lm", {".arpa": arpa.read_text()}),
         "lexicon": text_artifact(tmp_path / "lexicon", {".lexicon.txt": "a  A\nb  B\nb  B A\nc  A X\nd  A B\n"}),
         "units": text_artifact(tmp_path / "units", {".units.json": units.to_json()}),
-        "model": text_artifact(tmp_path / "model", {".model.json": json.dumps({"tokens": ["<blank>", "a", "b"]})}),
+        "model": text_artifact(
+            tmp_path / "model", {".model.json": json.dumps({"outputs": 3, "tokens": ["<blank>", "a", "b"]})}
+        ),
     }
 
 
