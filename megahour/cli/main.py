@@ -143,27 +143,12 @@ class PlanCommand(click.Command):
 def plan_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
     """Show what `run` would do, and how long it took before."""
     from megahour.cli.session import refuse_blocked
+    from megahour.cli.step_tables import show_plan
 
     loaded, plans, shown = _plans(recipe, overrides, json)
     if not shown:
-        _show_plan(plans)
+        show_plan(plans)
     refuse_blocked(loaded, plans)
-
-
-def _show_plan(plans: Sequence[StepPlan]) -> None:
-    marks = {"done": "-", "blocked": "blocked"}
-    rows = [
-        [str(number), p.step.name, p.step.stage.name, marks.get(p.state, "run"), p.why, _seconds(p.seconds)]
-        for number, p in enumerate(plans, 1)
-    ]
-    _table(("", "step", "stage", "", "why", "last time"), rows)
-    known = sum(p.seconds or 0.0 for p in plans if p.state != "done")
-    todo = [p for p in plans if p.state != "done"]
-    unknown = sum(p.seconds is None for p in todo)
-    times = [f"about {known:.0f} s"] if unknown < len(todo) or not todo else []
-    times += [f"{unknown} of them never timed"] if unknown else []
-    click.echo(f"{len(todo)} of {len(plans)} steps would run, {', '.join(times)}")
-    _say_absent(plans)
 
 
 @app.command("status")
@@ -171,32 +156,11 @@ def _show_plan(plans: Sequence[StepPlan]) -> None:
 @as_json
 def status_command(recipe: str, overrides: tuple[str, ...], json: bool) -> None:
     """Show the progress of each step of a recipe."""
-    from megahour.recipes.status import counts_of, shards_in_all
+    from megahour.cli.step_tables import show_status
 
     _, plans, shown = _plans(recipe, overrides, json)
-    if shown:
-        return
-    rows = []
-    for number, p in enumerate(plans, 1):
-        counts, total = counts_of(p), shards_in_all(p)
-        kept = f"{counts.kept:,} of {counts.came_in:,}" if counts else ""
-        shards = f"{p.shards} of {total}" if p.state == "partial" and total is not None else str(p.shards)
-        rows.append([str(number), p.step.name, p.state, shards, kept, _seconds(p.seconds), p.step.output])
-    _table(("", "step", "state", "shards", "kept", "seconds", "artifact"), rows)
-    for p in plans:
-        if p.state in ("damaged", "blocked"):
-            click.echo(f"{p.step.name} is {p.state}: {p.why}")
-    _say_absent(plans)
-
-
-def _say_absent(plans: Sequence[StepPlan]) -> None:
-    """Say where a run was looked for that is not there: its folder may be relative to another working directory."""
-    from megahour.core.store import RESOLVED, Artifact
-
-    home = Artifact(plans[0].step.output.rpartition("/")[0])
-    if not home.fs.exists(home.path(RESOLVED)):
-        place = home.root if "://" not in home.url else home.url
-        click.echo(f"No run in {place} so far. If it ran from another folder, work in that one, or add run=FOLDER.")
+    if not shown:
+        show_status(plans)
 
 
 def _plans(recipe: str, overrides: tuple[str, ...], as_json: bool) -> tuple[Recipe, Sequence[StepPlan], bool]:
@@ -249,9 +213,10 @@ def verify_command(target: str, overrides: tuple[str, ...], repair: bool, digest
 def recipes_command(name: str, copy: bool) -> None:
     """List the recipes that come with megahour, or print one."""
     from megahour.recipes import shipped
+    from megahour.runner.console import show_table
 
     if not name:
-        _table(("recipe", "about"), [list(row) for row in shipped.summaries()])
+        show_table(("recipe", "about"), [list(row) for row in shipped.summaries()])
         log.say_next([("run one", "megahour run demo"), ("a copy to edit", "megahour recipes demo --copy")])
     elif copy:
         path = shipped.copy(name, Path())
@@ -282,21 +247,6 @@ def docs_command(path: str) -> None:
     from megahour.core.output import write_output
 
     write_output(path, reference())
-
-
-def _seconds(value: float | None) -> str:
-    return "" if value is None else f"{value:.1f} s"
-
-
-def _table(headings: tuple[str, ...], rows: list[list[str]]) -> None:
-    from rich.table import Table
-
-    from megahour.runner.console import output_console
-
-    table = Table(*headings)
-    for row in rows:
-        table.add_row(*row)
-    output_console().print(table)
 
 
 def _for_users(error: Exception) -> MegahourError | None:

@@ -17,7 +17,7 @@ from megahour.recipes.run import StepPlan
 
 def overview(recipe: Recipe, plans: Sequence[StepPlan]) -> dict[str, Any]:
     """The state of all steps. `seconds_to_run` is None if a step that would run was never timed."""
-    todo = [plan for plan in plans if plan.state != "done"]
+    todo = [plan for plan in plans if plan.state not in ("done", "blocked")]
     timed = [plan.seconds for plan in todo if plan.seconds is not None]
     return {
         "recipe": recipe.name,

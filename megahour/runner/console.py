@@ -38,3 +38,13 @@ def duration(seconds: float) -> str:
 def count(number: int, noun: str) -> str:
     """`1 shard`, `1,200 shards`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def show_table(headings: tuple[str, ...], rows: list[list[str]]) -> None:
+    """Print rows under their headings."""
+    from rich.table import Table
+
+    table = Table(*headings)
+    for row in rows:
+        table.add_row(*row)
+    output_console().print(table)

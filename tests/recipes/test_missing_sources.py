@@ -52,13 +52,15 @@ def test_a_missing_source_blocks_its_step_before_it_was_ever_made(
     monkeypatch.chdir(tmp_path)
     recipe = str(write_recipe(tmp_path, NUMBERS + "  later: " + step.replace("{", "{{").replace("}", "}}") + "\n"))
     planned = ran("plan", recipe, "--json", code=1)
-    numbers, later = json.loads(planned.stdout)["steps"]
-    assert (numbers["state"], later["state"]) == ("missing", "blocked")
+    overview = json.loads(planned.stdout)
+    numbers, later = overview["steps"]
+    assert (numbers["state"], later["state"], overview["steps_to_run"]) == ("missing", "blocked", 1)
     assert MISSING[step] in later["why"]
     assert MISSING[step] in planned.stderr
     assert MISSING[step] in megahour("run", recipe, code=1)
     assert not (tmp_path / "run").exists(), "refused before the first step ran"
     assert "later is blocked" in megahour("status", recipe)
+    assert "1 of 2 steps would run, 1 of them never timed, 1 is blocked" in ran("plan", recipe, code=1).stdout
 
 
 def states(text: str) -> list[str]:
