@@ -18,6 +18,26 @@ if TYPE_CHECKING:
     from megahour.sync.trainers.base import Synchroniser
 
 
+OTHER_NAMES = {
+    **dict.fromkeys(("adpsgd", "hadpsgd"), "gossip, which is ADPSGD, and H-ADPSGD with node_size above 1"),
+    **dict.fromkeys(("sgd", "ssgd", "syncsgd", "synchronous", "allreduce", "horovod"), "dense"),
+    **dict.fromkeys(("gradientthresholdcompression", "thresholdcompression", "strom"), "gtc"),
+    **dict.fromkeys(("blockmomentum", "blockwisemodelupdatefiltering", "bmufnbm", "bmufcbm"), "bmuf"),
+    **dict.fromkeys(("modelaveraging", "parameteraveraging", "mavg", "fedavg"), "local_sgd"),
+    "powersgd": "ddp_powersgd",
+}
+"""Names that papers and other programs have for trainers, as `_plain` gives them."""
+
+
+def _plain(name: str) -> str:
+    """A name's lower-case letters and digits alone.
+
+    >>> _plain("H-ADPSGD")
+    'hadpsgd'
+    """
+    return "".join(filter(str.isalnum, name.lower()))
+
+
 def options_of(trainer: str, options: Mapping[str, Any]) -> TrainerOptions:
     """The options model of the trainer with this name; does not import torch.
 
@@ -29,9 +49,10 @@ def options_of(trainer: str, options: Mapping[str, Any]) -> TrainerOptions:
     ConfigError: an unknown trainer or option (with the nearest known name), or an invalid value.
     """
     if trainer not in TRAINERS:
-        raise ConfigError(
-            f'unknown trainer "{trainer}"{nearest(trainer, TRAINERS)}', remedy=f"choose one of {', '.join(TRAINERS)}"
-        )
+        plain = _plain(trainer)
+        own = next((name for name in TRAINERS if _plain(name) == plain), OTHER_NAMES.get(plain))
+        hint = f" – did you mean {own}?" if own else nearest(trainer, TRAINERS)
+        raise ConfigError(f'unknown trainer "{trainer}"{hint}', remedy=f"choose one of {', '.join(TRAINERS)}")
     kind = TRAINERS[trainer]
     return parse(kind, options, where=f"trainer {trainer}", remedy=f"its options are {', '.join(kind.model_fields)}")
 

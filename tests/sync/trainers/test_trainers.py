@@ -112,6 +112,23 @@ def test_the_virtual_script_of_the_page_runs() -> None:
     assert torch.equal(models[0].out.weight, models[4].out.weight)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("H-ADPSGD", "gossip, which is ADPSGD, and H-ADPSGD with node_size above 1"),
+        ("adpsgd", "gossip, which"),
+        ("all-reduce", "dense"),
+        ("GTC", "gtc"),
+        ("BMUF-NBM", "bmuf"),
+        ("localSGD", "local_sgd"),
+        ("PowerSGD", "ddp_powersgd"),
+    ],
+)
+def test_a_trainers_name_in_papers_leads_to_its_own(name: str, meant: str) -> None:
+    with pytest.raises(ConfigError, match=f'unknown trainer "{name}" – did you mean {re.escape(meant)}'):
+        sync.from_config({"trainer": name})
+
+
 def test_one_key_chooses_the_trainer_and_options_are_checked_with_the_nearest_name() -> None:
     options = sync.from_config({"trainer": "local_sgd", "clip_norm": 2.0, "period_steps": 8})
     assert options.model_dump() == {"clip_norm": 2.0, "period_steps": 8, "warmup_steps": 0}
