@@ -120,6 +120,11 @@ def check_kinds(stage: Stage[Any], inputs: Mapping[str, Artifact]) -> None:
             )
 
 
+def made_with(inputs: Mapping[str, Artifact]) -> dict[str, tuple[str, Mapping[str, Any]]]:
+    """The stage that made each input, and its parameters, for `Stage.check_made`."""
+    return {role: (artifact.manifest.stage, artifact.manifest.params) for role, artifact in inputs.items()}
+
+
 def sets_learnt(params: Mapping[str, Any], roles: Collection[str]) -> tuple[str, ...]:
     """Sets that a model learns from, those with labels of a teacher or a recogniser among them.
 

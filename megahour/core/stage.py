@@ -94,6 +94,12 @@ class Stage(Generic[P]):
         Checks that read files belong into `plan`. Raises ConfigError.
         """
 
+    def check_made(self, p: P, roles: Collection[str], made: Mapping[str, tuple[str, Mapping[str, Any]]]) -> None:
+        """Check how inputs were made, or will be by steps of the recipe. Called where `check` is. Raises ConfigError.
+
+        made: (stage, its parameters, without some that have their default) by role, of those inputs that are known.
+        """
+
     def layouts(self, p: P, inputs: Inputs) -> Mapping[str, LaidOut]:
         """Extra inputs by role, in order, derived from all shards of an input and shared by all tasks.
 

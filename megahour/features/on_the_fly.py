@@ -23,6 +23,7 @@ from megahour.core.store import Artifact
 from megahour.corpus.media.tar import MappedAudio
 from megahour.features.extract import check_features, energies, less_mean, lowest
 from megahour.features.fbank import frame_count
+from megahour.features.kept import check_kept
 from megahour.features.normalise import PRIOR_FRAMES, CausalMean, sounds
 from megahour.features.params import FeaturesParams
 from megahour.features.perturb import Perturb, at_speed, samples_at
@@ -43,9 +44,7 @@ class OnTheFly:
 
     def __init__(self, features: Artifact, audio: Artifact, perturb: Perturb | None = None) -> None:
         self.features, self.audio, self.perturb = features, audio, perturb
-        if not features.summary.get("keep"):
-            remedy = "make them again with `keep: means`, or with `keep: both` if decode or senones read them too"
-            raise ConfigError("input audio needs features with means", where=features.url, remedy=remedy)
+        check_kept(features.summary.get("keep", "frames"), True, where=features.url)
         if features.manifest.inputs.get("utterances") != audio.manifest.digest:
             remedy = "give `audio` the utterances that the features were made from"
             raise ConfigError(f"{features.url} was not made from {audio.url}", where="input audio", remedy=remedy)

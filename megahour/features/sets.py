@@ -8,6 +8,7 @@ from functools import lru_cache
 from megahour.core.errors import ConfigError
 from megahour.core.stage import Task
 from megahour.core.store import Artifact
+from megahour.features.kept import check_kept
 from megahour.features.params import SHIFT_S, frame_seconds
 
 TAGGED = ".tagged.parquet"
@@ -20,16 +21,6 @@ def frame_seconds_of(features: Artifact) -> float:
     return frame_seconds(rate_hz) if rate_hz else SHIFT_S
 
 
-def need_frames(artifact: Artifact, *, where: str) -> None:
-    """Raises ConfigError for features that were made with ``keep: means``."""
-    if artifact.summary.get("keep") == "means":
-        raise ConfigError(
-            f"{artifact.url} holds means, not features",
-            where=where,
-            remedy="make features with `keep: both`; only train can use means, with its input `audio`",
-        )
-
-
 def tasks_of_sets(artifact: Artifact, sets: Sequence[str], *, where: str, beside: Artifact | None = None) -> list[Task]:
     """One task ``{"shard": i}`` for each shard whose tag `set` is in `sets`, in the order of the shards.
 
@@ -40,7 +31,7 @@ def tasks_of_sets(artifact: Artifact, sets: Sequence[str], *, where: str, beside
     ------
     ConfigError: one of `sets` has no shard, the artifact holds means only, or `beside` has another number of shards.
     """
-    need_frames(artifact, where=where)
+    check_kept(artifact.summary.get("keep", "frames"), False, where=artifact.url)
     check_sets([artifact], sets, where=where)
     by_set = _shards(artifact.url, artifact.manifest.digest)
     shards = sorted(shard for name in set(sets) for shard in by_set[name])

@@ -29,7 +29,8 @@ from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
 from megahour.core.transfer import is_local
 from megahour.features.cepstra_mels import are_cepstra
-from megahour.features.sets import names_of_sets, need_frames
+from megahour.features.kept import check_kept
+from megahour.features.sets import names_of_sets
 from megahour.learn.options import CtcOptions
 from megahour.learn.params import TrainParams
 from megahour.learn.schedule import Data
@@ -125,7 +126,7 @@ def _sources(p: TrainParams, inputs: Inputs, mels: int) -> Callable[[Labels, boo
     """The feature source of a loader, given its labels and whether to augment audio: stored features, or `audio`."""
     features = inputs["features"]
     if "audio" not in inputs:
-        need_frames(features, where="train")
+        check_kept(features.summary.get("keep", "frames"), False, where=features.url)
         return lambda labels, changed: Stored(features, mels)
     from megahour.features.clips import Clips
     from megahour.features.on_the_fly import OnTheFly

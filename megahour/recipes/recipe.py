@@ -227,16 +227,19 @@ def _check_inputs(step: Step, steps: Mapping[str, Step], where: str) -> None:
     """Raise ConfigError for roles that are unknown, missing or do not fit the parameters, and for inputs of the wrong
     kind.
     """
+    made = {other.output: other for other in steps.values()}
+    sources = {role: made[url] for role, url in step.inputs.items() if url in made}
     try:
         check_roles(step.stage, step.inputs)
         step.stage.check(step.params, step.inputs)
+        known = {role: (source.stage.name, source.params.model_dump()) for role, source in sources.items()}
+        step.stage.check_made(step.params, step.inputs, known)
     except ConfigError as error:
         of_step = error.where in ("", step.name, step.stage.name)
         error.where = f"{where}: step {step.name}" + ("" if of_step else f", {error.where}")
         raise
-    made = {other.output: other for other in steps.values()}
     for spec in step.stage.inputs:
-        source, wanted = made.get(step.inputs.get(spec.role, "")), taken_by(spec)
+        source, wanted = sources.get(spec.role), taken_by(spec)
         kind = made_by(source.stage.name, source.params.model_dump()) if source else ""
         if source is None or not kind or not wanted or kind in wanted:
             continue

@@ -18,7 +18,7 @@ import yaml
 from megahour.core.config import Params
 from megahour.core.errors import ConfigError, MegahourError, StoreError, nearest
 from megahour.core.filesystems import file_system
-from megahour.core.kinds import check_kinds
+from megahour.core.kinds import check_kinds, made_with
 from megahour.core.locks import alone
 from megahour.core.receipts import Manifest
 from megahour.core.stage import Stage
@@ -180,6 +180,7 @@ def check_outside(recipe: Recipe, steps: Sequence[Step], *, files: bool = False)
             for artifact in outside.values():
                 _ = artifact.manifest
             check_kinds(step.stage, outside)
+            step.stage.check_made(step.params, step.inputs, made_with(outside))
 
 
 def _reads_run(run: str, p: Params) -> bool:

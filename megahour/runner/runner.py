@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from megahour.core.config import Params
 from megahour.core.errors import DamagedError, MegahourError
-from megahour.core.kinds import check_kinds, check_roles
+from megahour.core.kinds import check_kinds, check_roles, made_with
 from megahour.core.locks import alone, check
 from megahour.core.receipts import Counts, Manifest, PackedReceipts, Receipt, packed
 from megahour.core.records import fingerprint
@@ -78,6 +78,7 @@ def check_inputs(stage: Stage[Any], p: Params, inputs: Mapping[str, Artifact]) -
     check_roles(stage, inputs)
     stage.check(p, inputs)
     check_kinds(stage, inputs)
+    stage.check_made(p, inputs, made_with(inputs))
 
 
 def run_stage(

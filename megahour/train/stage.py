@@ -32,6 +32,15 @@ class Train(Stage[TrainParams]):
     def check(self, p: TrainParams, roles: Collection[str]) -> None:
         p.check_roles(roles)
 
+    def check_made(
+        self, p: TrainParams, roles: Collection[str], made: Mapping[str, tuple[str, Mapping[str, Any]]]
+    ) -> None:
+        stage, values = made.get("features", ("", {}))
+        if stage == "features":
+            from megahour.features.kept import check_kept
+
+            check_kept(values.get("keep", "frames"), "audio" in roles, where="input features")
+
     def plan(self, p: TrainParams, inputs: Inputs) -> list[Task]:
         from megahour.features.sets import check_sets
 

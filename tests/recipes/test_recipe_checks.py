@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,22 @@ def test_what_goes_together_is_taken() -> None:
         "ingest": {"source": "/nowhere", "speaker_pattern": "_([a-z]+)_"},  # to ask reads nothing
     }
     assert len(resolve({"steps": steps}, name="good", where="good.yaml").steps) == len(steps)
+
+
+@pytest.mark.parametrize(
+    ("keep", "audio", "told"),
+    [
+        ({}, True, "step model, input features: input audio needs features with means"),
+        ({"keep": "means"}, False, "step model, input features: the artifact holds means, not features"),
+        ({"keep": "both"}, True, ""),
+        ({"keep": "means"}, True, ""),
+        ({}, False, ""),
+    ],
+)
+def test_a_training_from_audio_needs_what_the_features_step_keeps(keep: dict[str, str], audio: bool, told: str) -> None:
+    """The features of a large corpus take hours, after which the training would say so."""
+    sound = {"utterances": "elsewhere/utterances", "selection": "elsewhere/selection"}
+    inputs = {"features": "features"} | ({"audio": "elsewhere/utterances"} if audio else {})
+    steps = {"features": {"inputs": sound, **keep}, "model": {"stage": "train", "criterion": "ctc", "inputs": inputs}}
+    with pytest.raises(ConfigError, match=told) if told else nullcontext():
+        resolve({"steps": steps}, name="made", where="made.yaml")

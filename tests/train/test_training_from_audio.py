@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,10 @@ from megahour.core.store import Artifact
 from megahour.features.sets import tasks_of_sets
 from megahour.learn.job import prepare
 from megahour.learn.params import TrainParams
+from megahour.recipes.recipe import resolve
+from megahour.recipes.run import check_outside
+from megahour.runner.runner import check_inputs
+from megahour.train.stage import Train
 
 SMALL = {
     **{"criterion": "ctc", "hidden": 8, "layers": 1, "batch_frames": 80, "epochs": 0, "whole_epochs": 2, "stack": 3},
@@ -92,6 +98,20 @@ def test_means_are_no_features(spoken: Spoken) -> None:
     ):
         with pytest.raises(ConfigError, match="holds means, not features"):
             refused()
+
+
+def test_features_without_means_are_refused_before_any_step_runs(spoken: Spoken, tmp_path: Path) -> None:
+    """By the command, and in a recipe that takes them from elsewhere."""
+    shutil.copytree(spoken.features().root, tmp_path / "features")
+    manifest = tmp_path / "features" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text("utf-8")) | {"stage": "features"}), "utf-8")
+    inputs = {"features": Artifact(tmp_path / "features"), "audio": spoken.audio}
+    with pytest.raises(ConfigError, match="input audio needs features with means"):
+        check_inputs(Train(), TrainParams(**SMALL), inputs)
+    train = {"inputs": {role: artifact.url for role, artifact in inputs.items()}, **SMALL}
+    recipe = resolve({"steps": {"train": train}, "run": str(tmp_path / "run")}, name="made", where="made.yaml")
+    with pytest.raises(ConfigError, match="input audio needs features with means"):
+        check_outside(recipe, recipe.steps)
 
 
 def test_finished_runs_keep_their_fingerprints() -> None:
