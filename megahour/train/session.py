@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from megahour.core.errors import StageError
 from megahour.core.stage import Context, Inputs, ShardWriter
@@ -16,6 +19,7 @@ from megahour.train.result import Result
 LOG = logging.getLogger(__name__)
 SPOKEN = ".spoken.parquet"  # what a voice said of held-out texts when it was scored last
 SPELLED = ("ctc", "transducer")  # criteria of models whose outputs are spelled, so that error rates are known
+USELESS = 0.9  # of the held-out characters or phones
 
 
 def train(p: TrainParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> None:
@@ -49,8 +53,31 @@ def train(p: TrainParams, inputs: Inputs, out: ShardWriter, ctx: Context) -> Non
     out.stats.update({name: value for name, value in rows[-1].items() if name not in ("data", "epoch")})
     if "without_path" in rows[-1]:
         out.stats["without_path"] = sum(row["without_path"] for row in rows)
+    if doubt := untaught(p, rows[-1], trained.stats["outputs"]):
+        LOG.warning("train: %s", doubt)
     out.stats.update(trained.stats)
     out.stat("audio_s", trained.audio_s)
+
+
+def untaught(p: TrainParams, row: Mapping[str, Any], outputs: int) -> str:
+    """Why the model of a finished training is of no use; "" if it may be.
+
+    row: the curve's last. Its held-out characters or phones are nearly all wrong, or its held-out loss on senones is no
+    better than that of equal posteriors for all.
+
+    >>> untaught(TrainParams(), {"held_out_loss": 7.1, "step": 10}, 1000)[:62]
+    'after 10 steps the model has learnt next to nothing: its held-'
+    """
+    what, loss = "", row.get("held_out_loss")
+    for name, units in (("held_out_cer", "characters"), ("held_out_per", "phones")):
+        if (wrong := row.get(name) or 0.0) >= USELESS:
+            what = f"{wrong:.0%} of the held-out {units} are wrong"
+    if p.criterion == "ce" and loss is not None and loss >= (guess := math.log(outputs)):
+        what = f"its held-out loss is {loss:.2f}, and that of a guess among {outputs:,} outputs {guess:.2f}"
+    if not what:
+        return ""
+    remedy = "raise epochs or whole_epochs, or the learning rate; or train on more data"
+    return f"after {row['step']:,} steps the model has learnt next to nothing: {what}; {remedy}"
 
 
 def unmeasured(p: TrainParams) -> str:

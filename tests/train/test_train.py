@@ -27,7 +27,7 @@ from megahour.models.inference import load
 from megahour.recipes.recipe import load_stage
 from megahour.recipes.stage_table import STAGES
 from megahour.runner.loss_limits import check_kept
-from megahour.train.session import train
+from megahour.train.session import train, untaught
 from megahour.train.stage import Train
 
 SMALL = {"hidden": 16, "layers": 1, "batch_frames": 120, "learning_rate": 1e-2, "final_learning_rate": 1e-3, "rows": 4}
@@ -77,6 +77,32 @@ def test_ctc_learns_to_spell(tmp_path, data):
     curve = rows(model)
     assert curve[-1]["loss"] < 0.6 * curve[0]["loss"]
     assert curve[-1]["held_out_loss"] is None
+
+
+def test_a_training_that_was_too_short_to_learn_anything_ends_with_a_warning(tmp_path, data, caplog):
+    values = {"kind": "tdnn", "epochs": 0, "held_out": 0.1}
+    run(tmp_path / "short", data, **values, whole_epochs=1, learning_rate=1e-5)
+    (said,) = (record.getMessage() for record in caplog.records if "next to nothing" in record.getMessage())
+    assert re.match(r"train: after \d steps .*, and that of a guess among 5 outputs 1\.61; raise epochs", said)
+    caplog.clear()
+    run(tmp_path / "long", data, **values, whole_epochs=8)
+    assert "next to nothing" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"held_out_loss": 2.9, "held_out_cer": 0.91, "held_out_wer": 1.0}, "91% of the held-out characters are wrong"),
+        ({"held_out_loss": 2.9, "held_out_per": 1.02}, "102% of the held-out phones are wrong"),
+        ({"held_out_loss": 9.0, "held_out_cer": 0.5, "held_out_wer": 1.0}, ""),
+        ({"held_out_loss": None}, ""),
+        ({"held_out_loss": 9.0, "held_out_cer": None}, ""),
+    ],
+)
+def test_a_model_that_spells_nothing_right_is_told_from_a_poor_one(row, told):
+    """Of a poor one all words may be wrong, and it aligns transcripts nevertheless."""
+    said = untaught(TrainParams(criterion="ctc", kind="tdnn"), {"step": 10, **row}, 1000)
+    assert (told in said) if told else not said
 
 
 def test_ctc_learns_phones(tmp_path, data):
