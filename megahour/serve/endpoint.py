@@ -11,6 +11,7 @@ import itertools
 import json
 import logging
 import queue
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -107,6 +108,17 @@ class Stream:
             log.warning("a client disconnected before it had read its replies: %s", error)
 
 
+def try_listening(host: str, port: int) -> None:
+    """Raises OSError if this process cannot listen there, before gRPC, which would first print lines of its own."""
+    failure = OSError(f"{host} has no address")
+    for family, _, _, _, place in socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM):
+        try:
+            return socket.create_server(place[:2], family=family).close()
+        except OSError as error:
+            failure = error
+    raise failure
+
+
 class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     """The Flight server: one DoExchange per stream of requests, and the action `metrics`."""
 
@@ -117,6 +129,7 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         if host in EVERYWHERE:
             raise ConfigError(f"host {host}: tasks cannot connect to this address", remedy=OWN_ADDRESS)
         try:
+            try_listening(host, port)
             scheme = "grpc+tls" if keys else "grpc"
             super().__init__(f"{scheme}://{host}:{port}", middleware={"token": TokenCheck(token)}, **keys)
         except (pa.ArrowException, OSError) as error:

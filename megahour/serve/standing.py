@@ -25,7 +25,7 @@ import pyarrow.flight as flight
 
 from megahour.core.errors import ConfigError
 from megahour.core.records import fingerprint
-from megahour.serve.endpoint import EVERYWHERE, OWN_ADDRESS, TokenCheck
+from megahour.serve.endpoint import EVERYWHERE, OWN_ADDRESS, TokenCheck, try_listening
 from megahour.serve.spec import ModelSpec, ServiceAddress, spec_of
 from megahour.serve.tls import client_options
 
@@ -70,6 +70,7 @@ class Desk(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no typ
             raise ConfigError(f"{address}: drivers and tasks cannot connect to this address", remedy=OWN_ADDRESS)
         location = with_scheme(address, bool(keys))
         try:
+            try_listening(host, int(address.rpartition(":")[2]))
             super().__init__(location, middleware={"token": TokenCheck(token)}, **keys)
         except (pa.ArrowException, OSError) as error:
             remedy = f"{OWN_ADDRESS}, and a port that no other program has"

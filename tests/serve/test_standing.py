@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 from dataclasses import asdict, replace
@@ -155,3 +156,16 @@ def test_a_silent_desk_is_not_asked_again_at_once(monkeypatch: pytest.MonkeyPatc
         desks.services("")
         now_s[0] += 1.0
     assert asked == [0.0, 55.0]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_a_port_that_is_taken_is_named_by_our_error_alone(host: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """gRPC writes lines of its own to standard error."""
+    with socket.create_server(("127.0.0.1", 0)) as other, contextlib.ExitStack() as more:
+        address = f"grpc://{host}:{other.getsockname()[1]}"
+        if host == "localhost" and socket.has_ipv6:
+            with contextlib.suppress(OSError):  # a machine without IPv6
+                more.enter_context(socket.create_server(("::1", other.getsockname()[1]), family=socket.AF_INET6))
+        with pytest.raises(ConfigError, match=f"{address}: cannot listen there"):
+            Desk(address, "secret", {})
+    assert capfd.readouterr().err == ""
