@@ -19,6 +19,7 @@ import click
 from megahour.core.errors import ConfigError, NothingKept
 from megahour.core.output import prepare_output, write_output
 from megahour.core.store import Artifact
+from megahour.core.surroundings import explaining
 from megahour.core.unicode import shown
 from megahour.runner import log
 
@@ -78,7 +79,9 @@ def command(audio: str, text: str, aligner: str, language: str, form: str, out: 
     if out:
         write_output(out, made)
     else:
-        sys.stdout.write(made)
+        with explaining("standard output", resumes=False):
+            sys.stdout.write(made)
+            sys.stdout.flush()
     found = sum(not line["reason"] for line in aligned.lines)
     facts = {"lines": len(aligned.lines), "found": found, "words": len(aligned.words)}
     log.say("aligned-file", f"{found} of {len(aligned.lines)} lines found in {audio}", facts)

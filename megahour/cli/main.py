@@ -254,7 +254,7 @@ def _for_users(error: Exception) -> MegahourError | None:
     from megahour.core.surroundings import explained
     from megahour.engine.base import TaskFailed
 
-    known = explained(error)
+    known = explained(error, resumes=None)  # what can resume explains its errors itself
     cause = known.__cause__ if isinstance(known, TaskFailed) else None
     return cause if isinstance(cause, MegahourError) and cause.where else known
 

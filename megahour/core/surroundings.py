@@ -42,10 +42,10 @@ KINDS: dict[type[OSError], int] = {
 }
 
 
-def explained(error: BaseException, *, resumes: bool = True) -> MegahourError | None:
+def explained(error: BaseException, *, resumes: bool | None = True) -> MegahourError | None:
     """The error with a location and a remedy; None for a bug of the program, which needs its traceback.
 
-    resumes: whether the same command goes on from what is finished, or starts again.
+    resumes: whether the same command goes on from what is finished, or starts again; None: unknown.
     """
     if isinstance(error, MegahourError):
         return error
@@ -60,7 +60,7 @@ def explained(error: BaseException, *, resumes: bool = True) -> MegahourError | 
     remedy = REMEDIES.get(number, _OTHER)
     if error.__cause__ is not None and is_of_a_store(error.__cause__):  # s3fs makes OSErrors of answers
         remedy = {_PLACE: _RIGHTS, _OTHER: _STORE}.get(remedy, remedy)
-    if remedy in (_FULL, _OTHER, _STORE):
+    if resumes is not None and remedy in (_FULL, _OTHER, _STORE):
         remedy += f"; the same command {'resumes where it stopped' if resumes else 'starts again'}"
     where = _SCRATCH.sub("", str(error.filename2 or error.filename or ""))
     return StoreError(str(error.strerror or error), where=where, remedy=remedy)

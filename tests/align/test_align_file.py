@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import soundfile
 from click.testing import CliRunner
+from command_line import command
 from tones import RATE_HZ, Timed, sentences, speak, train_listener
 
 from megahour.cli.align_file import AlignedFile, written
@@ -64,6 +66,17 @@ def test_every_spoken_line_and_word_gets_its_time(talk: Talk) -> None:
     for number, line in enumerate(lines, 1):
         own = [word for word in words if word["line"] == number]
         assert [line["start"], line["end"]] == ([own[0]["start"], own[-1]["end"]] if own else [None, None])
+
+
+def test_a_full_standard_output_is_named_and_nothing_is_said_to_stay(talk: Talk) -> None:
+    given = ["my talk.flac", "words of it.md", "--aligner", "aligner"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command("align-file", *given), cwd=talk.folder, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert "error: standard output: No space left on device\n" in done.stderr
+    assert done.stderr.endswith("the same command starts again\n")
 
 
 def test_the_formats_hold_the_same_times(talk: Talk) -> None:

@@ -257,6 +257,13 @@ def test_a_full_device_is_named_and_a_reader_that_leaves_is_no_error() -> None:
     os.close(write)
 
 
+def test_a_full_standard_output_is_no_run_that_resumes() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command("recipes", "demo"), stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.endswith("No space left on device\nRemedy: free some space, or choose another disk\n")
+
+
 def test_an_error_of_the_program_keeps_its_traceback() -> None:
     for error in (ValueError("no"), OSError("of no number"), KeyError("x")):
         assert explained(error) is None
