@@ -33,6 +33,9 @@ LONGEST_AWAY_S = 60.0  # … up to this
 COUNTERS = ("batches", "sequences", "frames", "shared", "failed", "worker_deaths")
 
 
+_told: set[str] = set()  # lost services, of which one line is enough: each task of this process meets them
+
+
 class SpreadSession:
     """A `client.Session` with a changing set of services, for one thread."""
 
@@ -89,7 +92,8 @@ class SpreadSession:
     def lost(self, address: str, error: Exception) -> None:
         """Avoid a service for a while; by then its address may belong to another service."""
         _, before_s = self._away.get(address, (0.0, 0.0))
-        if not before_s:
+        if address not in _told:
+            _told.add(address)
             LOG.warning("lost a model service, others take over: %s", error)
         away_s = min(max(AWAY_S, 2 * before_s), LONGEST_AWAY_S)
         self._away[address] = (time.monotonic() + away_s, away_s)
@@ -98,6 +102,7 @@ class SpreadSession:
     def answered(self, address: str) -> None:
         """A service works again."""
         self._away.pop(address, None)
+        _told.discard(address)
 
     def _session(self, service: ServiceAddress) -> FlightSession:
         known = self._sessions.get(service.address)

@@ -169,6 +169,20 @@ def test_a_service_that_closes_hands_its_sequences_back(tmp_path: Path, monkeypa
     assert found == expected(items)
 
 
+def test_a_lost_service_is_named_once_and_not_by_every_task(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It was killed, and its offer is still there when the next tasks begin."""
+    items, known = sequences(40), Registry(str(tmp_path))
+    model = known.want(SUMS)
+    with serve(SUMS) as stays:
+        with serve(SUMS) as goes:
+            known.add(model, goes.endpoint)
+        known.add(model, stays.endpoint)
+        for _ in range(3):
+            with SpreadSession(ServicePool(str(tmp_path), model)) as session:
+                assert as_bytes(session.infer(items)) == expected(items)
+    assert caplog.text.count("lost a model service, others take over") == 1
+
+
 def test_an_error_of_one_sequence_affects_no_other(tmp_path: Path) -> None:
     known = Registry(str(tmp_path))
     model = known.want(SUMS)
