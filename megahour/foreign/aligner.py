@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 MAX_MODEL_BYTES = 2 << 30
 NOISE_S = (1, 11)
 BUNDLE, GRAPH, TOKENS = "bundle.json", "model.onnx", "tokens.txt"  # in a folder of `export-model`
-PROGRAMS = (".pt", ".ts", ".pth", ".torchscript", ".jit")
-FILES = (".onnx", ".zip", ".nemo", *PROGRAMS)  # ends of names that show the format
+FORMATS = {
+    ".onnx": "onnx",
+    ".nemo": "nemo",
+    **dict.fromkeys((".pt", ".ts", ".pth", ".torchscript", ".jit"), "torchscript"),
+}
+"""Formats by the ends of files' names."""
+ESPNET = (".zip", ".pth")  # ends that ESPnet's files may have
 
 
 def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:
@@ -132,7 +137,7 @@ def likely_shift(samples: int, frames: int, rate_hz: int) -> int:
 
 def _in_bundle(p: ImportAlignerParams) -> ImportAlignerParams:
     """The parameters with the graph and the tokens of a bundle, if `model` is the folder of one."""
-    if p.format != "auto" or p.model.lower().endswith(FILES):
+    if p.format != "auto" or p.model.lower().endswith((*FORMATS, *ESPNET)):
         return p  # what lies beside a file is not ours to ask for: credentials may be for the file alone
     fs, inner = file_system(p.model)
     folder, inner = p.model.rstrip("/"), inner.rstrip("/")
@@ -233,14 +238,10 @@ def _kind(p: ImportAlignerParams) -> str:
     from megahour.foreign.espnet import is_espnet
 
     name = p.model.lower()
-    if name.endswith(".onnx"):
-        return "onnx"
-    if name.endswith((".zip", ".pth")) and is_espnet(p.model):
+    if name.endswith(ESPNET) and is_espnet(p.model):
         return "espnet"
-    if name.endswith(PROGRAMS):
-        return "torchscript"
-    if name.endswith(".nemo"):
-        return "nemo"
+    if shown := next((kind for end, kind in FORMATS.items() if name.endswith(end)), ""):
+        return shown
     from megahour.foreign.huggingface import CONFIG, Folder, is_checkpoint
     from megahour.foreign.speechbrain import is_speechbrain
 
