@@ -39,6 +39,17 @@ def test_copied_sources_with_other_times_are_not_called_other_contents(tmp_path:
     assert difference(Ingest(), p, made, {}).startswith("its source files changed in name, size or time")
 
 
+def test_bundles_are_compared_by_contents(tmp_path: Path) -> None:
+    bundle = put(tmp_path, "voice/bundle.json", "{}")
+    stage = load_stage("synthesise")
+    p = stage.params(bundles=[str(bundle.parent)])
+    made = Manifest("synthesise", stage.version, "f", "d", p.identity(), {}, 1, Counts(), {})
+    os.utime(bundle, (1, 1))
+    assert difference(stage, p, made, {}) == ""
+    bundle.write_text('{"other": 1}', "utf-8")
+    assert difference(stage, p, made, {}) == "its source files changed"
+
+
 def test_a_changed_function_is_no_source(tmp_path: Path) -> None:
     mine = put(tmp_path, "mine.py", "def mine(batch): return batch\n")
     p = ApplyParams(function=f"{mine}:mine")

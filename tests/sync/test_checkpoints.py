@@ -259,6 +259,23 @@ def test_a_store_that_refuses_to_write_is_reported_as_a_full_disk_is(
         saver.wait()
 
 
+@pytest.mark.parametrize("answer", REFUSALS)
+def test_a_store_that_does_not_answer_at_all_is_asked_for_no_older_one(
+    refusing: str, monkeypatch: pytest.MonkeyPatch, answer: Exception
+) -> None:
+    """The error of the write counts, not that of the list with which the message would say what is kept."""
+
+    def silent(*arguments: Any, **named: Any) -> None:
+        raise answer
+
+    monkeypatch.setattr(Refusing, "answer", answer)
+    saver = Checkpoints(refusing)
+    monkeypatch.setattr(Refusing, "ls", silent)
+    saver.save(1, tensors(1), {})
+    with pytest.raises(StoreError, match=r"step 1 not written(.|\n)*; older ones are kept$"):
+        saver.wait()
+
+
 @pytest.mark.parametrize("name", ["²", "7", "99999999999999999999"])
 def test_folders_that_are_no_checkpoints_are_passed_over(tmp_path: Path, name: str) -> None:
     save_all(tmp_path, 2, size=1)
