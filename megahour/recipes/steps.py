@@ -16,8 +16,9 @@ from megahour.core.store import Artifact
 from megahour.core.surroundings import explaining
 from megahour.engine.base import Engine
 from megahour.recipes.recipe import EngineParams, Recipe, Step
+from megahour.runner.model_service import Models
 from megahour.runner.monitor import Monitor
-from megahour.runner.runner import Models, run_stage, stage_fingerprint
+from megahour.runner.runner import run_stage, stage_fingerprint
 from megahour.runner.step_process import StepProcess, StepProcesses
 
 Monitors = Callable[[str], Monitor]

@@ -6,12 +6,10 @@ The same function serves the recipe runner, the single-stage commands and the te
 from __future__ import annotations
 
 import json
-import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,39 +21,20 @@ from megahour.core.locks import alone, check
 from megahour.core.receipts import Counts, Manifest, PackedReceipts, Receipt, packed
 from megahour.core.records import fingerprint
 from megahour.core.stage import Stage, Task
-from megahour.core.store import DEVICES, SCRATCH, Artifact, content_digest, finish
+from megahour.core.store import SCRATCH, Artifact, content_digest, finish
 from megahour.core.surroundings import explaining
 from megahour.core.transfer import is_local, publish_text
 from megahour.core.versions import versions
 from megahour.engine.base import Failure
 from megahour.runner.job import Job, Origin, blame, merge_partition, run_task, split_task, timed
 from megahour.runner.loss_limits import BadShare, check_kept
+from megahour.runner.model_service import Models, service_for
 from megahour.runner.monitor import Monitor
 from megahour.runner.rounds import learn_in_rounds
 from megahour.runner.scratch import alone_at_work, claim, claimed_by, clear, clear_durable, scratch_of
 
 if TYPE_CHECKING:
     from megahour.engine.base import Engine
-    from megahour.serve.spec import ModelSpec, ServiceAddress, ServicePool
-
-LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Models:
-    """Where a stage's model processes run, see `serve.server.serve`.
-
-    devices: as for `serve.devices.of_machine`; by default one process for each GPU, or for each concurrent task.
-    host: the address on which this machine's service listens; executors on other machines must reach it.
-    tls, mutual: keys, see `serve.tls`.
-    services: URL of a registry of services on other machines, see `serve.registry`; then none runs here.
-    """
-
-    devices: tuple[str, ...] = ()
-    host: str = "127.0.0.1"
-    tls: str = ""
-    mutual: bool = False
-    services: str = ""
 
 
 class Planned(NamedTuple):
@@ -246,7 +225,7 @@ def make_missing(
         return
     stage, specs = origin.stage, [dict(task.spec) for task in plan.tasks]
     spec = stage.accelerator(origin.params, origin.inputs)
-    with nullcontext() if spec is None else _service(spec, engine, models, Artifact(job.output)) as service:
+    with nullcontext() if spec is None else service_for(spec, engine, models, Artifact(job.output)) as service:
         job = replace(job, service=service)
         if stage.rounds:
             job = learn_in_rounds(origin, job, engine, specs, monitor.progress)
@@ -277,28 +256,6 @@ def _run_here(job: Job, item: tuple[int, dict[str, Any]], monitor: Monitor) -> s
         Failure.of(error, f"{job.output} task {item[0]}", item).throw()
 
 
-@contextmanager
-def _service(
-    spec: ModelSpec, engine: Engine, models: Models, output: Artifact
-) -> Iterator[ServiceAddress | ServicePool]:
-    if models.services:
-        from megahour.serve.registry import services_of
-
-        with services_of(models.services, spec, models.tls) as pool:
-            yield pool
-        return
-    from megahour.serve.devices import of_machine
-    from megahour.serve.server import serve
-
-    # On CPUs, one for each core that the engine's tasks may use: the model is most of the work.
-    devices = of_machine(models.devices, min(engine.workers, os.cpu_count() or 1))
-    with serve(spec, devices=devices, host=models.host, tls=models.tls, mutual=models.mutual) as service:
-        try:
-            yield service.endpoint
-        finally:
-            _add_device_time(output, service.computed_s())
-
-
 def close(origin: Origin, output: Artifact, job: Job, receipts: Sequence[Receipt]) -> Manifest:
     """Reduce the receipts and write the manifest: from then on the artifact exists."""
     stage, p, inputs = origin.stage, origin.params, origin.inputs
@@ -320,13 +277,6 @@ def close(origin: Origin, output: Artifact, job: Job, receipts: Sequence[Receipt
     check(output.fs, output.root, job.owner, where=output.url, fresh=True)
     finish(output, receipts, manifest)
     return manifest
-
-
-def _add_device_time(output: Artifact, seconds: float) -> None:
-    """Record how long this session's model processes computed: tasks know only how long they waited for them."""
-    seconds += output.figures(DEVICES).get("seconds", 0.0)
-    with suppress(OSError, MegahourError):  # no result depends on it, and another error may be on its way
-        publish_text(output.fs, output.path(DEVICES), json.dumps({"seconds": round(seconds, 6)}))
 
 
 def _add_wall(output: Artifact, seconds: float, engine: Engine) -> None:

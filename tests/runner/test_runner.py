@@ -19,7 +19,8 @@ from megahour.core.verify import verify
 from megahour.core.writer import ShardWriter
 from megahour.engine.local import LocalEngine
 from megahour.runner.job import Job, run_task
-from megahour.runner.runner import Models, run_stage
+from megahour.runner.model_service import Models
+from megahour.runner.runner import run_stage
 from megahour.runner.scratch import claimed_by, clear, scratch_of
 from megahour.serve.client import client
 from megahour.serve.spec import ModelSpec

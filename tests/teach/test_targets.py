@@ -20,7 +20,8 @@ from megahour.core.stage import Context
 from megahour.core.store import Artifact
 from megahour.features.stack import stack
 from megahour.models.inference import load
-from megahour.runner.runner import Models, run_stage
+from megahour.runner.model_service import Models
+from megahour.runner.runner import run_stage
 from megahour.serve.host import serve_registry
 from megahour.serve.registry import Registry
 from megahour.teach.params import TargetsParams
