@@ -266,6 +266,18 @@ def test_an_impossible_job_leaves_the_finished_artifact_alone(tmp_path: Path, en
     assert Artifact(out.url).manifest.counts.kept == 12
 
 
+def test_an_impossible_job_leaves_the_finished_shards_of_a_stopped_one(tmp_path: Path, engine: LocalEngine) -> None:
+    out = Artifact(tmp_path / "numbers")
+    run_stage(Choosy(), CountParams(), {}, out, engine, work=tmp_path / "work")
+    (tmp_path / "numbers" / "manifest.json").unlink()
+    with pytest.raises(ConfigError, match="13 rows are unlucky"):
+        run_stage(Choosy(), CountParams(rows=13), {}, Artifact(out.url), engine, work=tmp_path / "work")
+    receipts = {path: path.stat().st_mtime_ns for path in (tmp_path / "numbers" / "receipts").iterdir()}
+    run_stage(Choosy(), CountParams(), {}, Artifact(out.url), engine, work=tmp_path / "work")
+    assert len(receipts) == 4
+    assert receipts == {path: path.stat().st_mtime_ns for path in receipts}, "no shard was made again"
+
+
 class LaidCount(Count):
     """A stage whose layout, made by a task, refuses what no task can make."""
 
