@@ -6,6 +6,8 @@ import traceback
 from collections.abc import Iterable
 from pathlib import Path
 
+SHOWN = 20  # names in a message
+
 
 class MegahourError(Exception):
     """Base of all errors that a user should read: what happened, where, and what to do next."""
@@ -95,6 +97,20 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
     return f' – did you mean "{close[0]}"?' if close else ""
+
+
+def absent(option: str, asked: Iterable[str], present: Iterable[str]) -> str:
+    """That no utterance has some of the `asked` names, and which are `present`; "" if all are.
+
+    >>> absent("splits", ["train", "tset"], ["", "test", "train"])
+    "--splits: no utterance has ['tset'] – did you mean \\"test\\"?; the splits here are ['test', 'train']"
+    """
+    known = {name for name in present if name}  # "" is unknown
+    if not (lacking := sorted({*asked} - {*present})):
+        return ""
+    some = f"{sorted(known)[:SHOWN]}{' and more' if len(known) > SHOWN else ''}"
+    here = f"the {option} here are {some}" if known else f"the utterances here have no {option}"
+    return f"--{option}: no utterance has {lacking}{nearest(lacking[0], known)}; {here}"
 
 
 def _rebuild(kind: type[MegahourError], state: dict[str, object]) -> MegahourError:

@@ -17,20 +17,21 @@ from megahour.core.records import key_of
 from megahour.core.stage import Inputs
 from megahour.corpus.transcripts.speaker_names import is_address
 from megahour.runner.beside import by_place
-from megahour.select.filters import usable
+from megahour.select.filters import NAMED, only_usable, read
 from megahour.select.params import SelectParams
 from megahour.select.voices import HOUR_US, kinds_of, places_of, times_us, voice_of
 
 NOWHERE = -1  # `place` of rows that count time
+NAMES_AT = {option: -2 - at for at, option in enumerate(NAMED)}  # … and of rows with a split, tier or language
 COUNTED = pa.schema(
     [
-        pa.field("place", pa.int64()),  # where the voice is heard (`voices.places_of`), or `NOWHERE`
-        pa.field("voice", pa.string()),
+        pa.field("place", pa.int64()),  # where the voice is heard (`voices.places_of`), or one of the above
+        pa.field("voice", pa.string()),  # or the split, tier or language
         pa.field("spelling", pa.string()),  # of its name; "" if it has none
         pa.field("us", pa.int64()),
     ]
 )
-HOURS, SPELLINGS, SHARED = SETTLED = (".parquet", ".spellings.parquet", ".shared.parquet")
+HOURS, SPELLINGS, SHARED, NAMES = SETTLED = (".parquet", ".spellings.parquet", ".shared.parquet", ".names.parquet")
 
 
 @dataclass
@@ -38,12 +39,14 @@ class Census:
     """The hours of each voice, the preferred spelling of voices with several, and the voices at shared places.
 
     The preferred spelling is the one with the most speech; later stages compare names literally. A place is one of
-    `voices.places_of`, and is listed if several voices are heard there.
+    `voices.places_of`, and is listed if several voices are heard there. names: the splits, tiers and languages of all
+    utterances that were read, for each of these options that is in use.
     """
 
     hours: dict[str, float] = field(default_factory=dict)
     spellings: dict[str, str] = field(default_factory=dict)
     shared: dict[int, list[str]] = field(default_factory=dict)
+    names: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, tables: dict[str, pa.Table]) -> None:
         """Add the tables of one partition, from `settled`."""
@@ -53,6 +56,9 @@ class Census:
             zip(*(tables[SPELLINGS][name].to_pylist() for name in ("voice", "spelling")), strict=True)
         )
         self.shared.update(zip(*(tables[SHARED][name].to_pylist() for name in ("place", "voices")), strict=True))
+        for option, place in NAMES_AT.items():
+            own = tables[NAMES].filter(pc.equal(tables[NAMES]["place"], place))
+            self.names.setdefault(option, []).extend(own["voice"].to_pylist())
 
 
 def census(p: SelectParams, inputs: Inputs) -> Census:
@@ -68,7 +74,10 @@ def census(p: SelectParams, inputs: Inputs) -> Census:
 
 def counted(p: SelectParams, inputs: Inputs, shards: Iterable[int]) -> pa.Table:
     """Count the usable utterances of these shards: one row of `COUNTED` per spelling of a voice and per place."""
-    parts = [_counted(usable(p, inputs, shard)) for shard in shards]
+    parts = []
+    for shard in shards:
+        table = read(p, inputs, shard)
+        parts += [_counted(only_usable(p, inputs, shard, table)), *_names(p, table)]
     together = pa.concat_tables(parts).group_by(["place", "voice", "spelling"], use_threads=False)
     return together.aggregate([("us", "sum")]).rename_columns(COUNTED.names).cast(COUNTED)
 
@@ -91,6 +100,16 @@ def _counted(table: pa.Table) -> pa.Table:
     return pa.table([pa.array(values, f.type) for values, f in zip(columns, COUNTED, strict=True)], schema=COUNTED)
 
 
+def _names(p: SelectParams, table: pa.Table) -> Iterator[pa.Table]:
+    """A row of `COUNTED` for each split, tier and language, if their option is in use."""
+    for option, column in NAMED.items():
+        if getattr(p, option):
+            names = pc.unique(table[column].combine_chunks())
+            yield pa.table(
+                [[NAMES_AT[option]] * len(names), names, [""] * len(names), [0] * len(names)], schema=COUNTED
+            )
+
+
 def to_partitions(table: pa.Table, count: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """(partition, rows) of `COUNTED`, by place if the row has one, else by voice."""
     voices = pc.dictionary_encode(table["voice"].combine_chunks())
@@ -104,7 +123,9 @@ def settled(table: pa.Table) -> dict[str, pa.Table]:
     """Add up all rows of a partition's voices and places: the tables for `Census.add`, by file suffix."""
     time = table.filter(pc.equal(table["place"], NOWHERE))
     hours = time.group_by("voice", use_threads=False).aggregate([("us", "sum")]).rename_columns(["voice", "us"])
-    return {HOURS: hours.sort_by("voice"), SPELLINGS: _spellings(time), SHARED: _shared(table)}
+    names = table.filter(pc.less(table["place"], NOWHERE)).group_by(["place", "voice"], use_threads=False).aggregate([])
+    by_name = names.sort_by([("place", "ascending"), ("voice", "ascending")])
+    return {HOURS: hours.sort_by("voice"), SPELLINGS: _spellings(time), SHARED: _shared(table), NAMES: by_name}
 
 
 def _spellings(time: pa.Table) -> pa.Table:
@@ -122,7 +143,7 @@ def _spellings(time: pa.Table) -> pa.Table:
 
 
 def _shared(table: pa.Table) -> pa.Table:
-    heard = table.filter(pc.not_equal(table["place"], NOWHERE)).group_by(["place", "voice"], use_threads=False)
+    heard = table.filter(pc.greater(table["place"], NOWHERE)).group_by(["place", "voice"], use_threads=False)
     pairs = heard.aggregate([])
     count = pairs.group_by("place", use_threads=False).aggregate([("voice", "count")])
     several = count.filter(pc.greater(count["voice_count"], 1))["place"]

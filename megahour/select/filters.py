@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from megahour.core.errors import absent
 from megahour.core.schemas import UTTERANCES
 from megahour.core.stage import Inputs
 from megahour.core.store import Artifact
@@ -27,14 +30,24 @@ REASONS = (
     "other-language",
 )
 USABLE = 0
+NAMED = {"splits": "split", "tiers": "tier", "languages": "language"}  # option → column
 FILTERED = ["key", *WHO, "samples", "rate_hz", "confidence", "created_s", "split", "tier", "language"]
 
 
 def usable(p: SelectParams, inputs: Inputs, shard: int) -> pa.Table:
     """The rows of an utterances shard that pass all filters."""
+    return only_usable(p, inputs, shard, read(p, inputs, shard))
+
+
+def read(p: SelectParams, inputs: Inputs, shard: int) -> pa.Table:
+    """The columns `FILTERED` of an utterances shard; no rows if all are of other times."""
     if _of_other_times(p, inputs["utterances"], shard):
         return UTTERANCES.empty_table().select(FILTERED)
-    table = inputs["utterances"].read_table(shard, columns=FILTERED)
+    return inputs["utterances"].read_table(shard, columns=FILTERED)
+
+
+def only_usable(p: SelectParams, inputs: Inputs, shard: int, table: pa.Table) -> pa.Table:
+    """The rows of `read` that pass all filters."""
     return table.filter(pa.array(reasons(p, table, listed(inputs, shard, table)) == USABLE))
 
 
@@ -91,6 +104,19 @@ def _in_other_languages(column: pa.ChunkedArray, wanted: list[str]) -> NDArray[n
     """(rows,) which are in none of these languages. A language without a region accepts all its regions."""
     if not wanted:
         return np.zeros(len(column), np.bool_)
+    return _other_than(column, of_languages(pc.unique(column).to_pylist(), wanted))
+
+
+def of_languages(tags: Iterable[str], wanted: Iterable[str]) -> list[str]:
+    """Those of the tags that are in one of the `wanted` languages. One without a region accepts all its regions."""
     starts = tuple(f"{canonical(tag)}-" for tag in wanted)
-    known = [tag for tag in pc.unique(column).to_pylist() if f"{canonical(tag)}-".startswith(starts)]
-    return _other_than(column, known)
+    return [tag for tag in tags if f"{canonical(tag)}-".startswith(starts)]
+
+
+def absent_names(p: SelectParams, present: Mapping[str, Collection[str]]) -> list[str]:
+    """Of each option of `NAMED` that no utterance has some names, and which are there. present: option → names."""
+    asked = {"splits": p.splits, "tiers": p.tiers}
+    asked["languages"] = [tag for tag in p.languages if not of_languages(present.get("languages", ()), [tag])]
+    of_times = ", in shards of these times" if p.from_s or p.until_s else ""  # of others none need be read
+    texts = [absent(option, asked[option], present.get(option, ())) for option in NAMED]
+    return [text + of_times for text in texts if text]

@@ -15,6 +15,7 @@ from megahour.corpus.transcripts.speaker_names import one_name
 from megahour.select.census import census
 from megahour.select.draw import check_enough, level_of, limits_of
 from megahour.select.exchange import drawn_from
+from megahour.select.filters import absent_names
 from megahour.select.params import SelectParams, SetRule
 from megahour.select.sample import Layout, lay_out
 from megahour.select.voices import HOUR_US, grouped
@@ -34,12 +35,15 @@ def lay_out_sets(p: SelectParams, inputs: Inputs) -> Layout:
     """
     speakers = census(p, inputs)
     hours, shared = speakers.hours, speakers.shared
+    absent = absent_names(p, speakers.names)
     if not hours:
         raise NothingKept(
             f"select kept none of {inputs['utterances'].manifest.counts.kept:,} records",
             where="select",
-            remedy="; ".join(_filters(p, inputs)) or "see what the previous stage kept",
+            remedy="; ".join([*_filters(p, inputs), *absent]) or "see what the previous stage kept",
         )
+    for text in absent:
+        LOG.warning("select: %s", text)
     if p.speaker_hours:  # later utterances are left out, so they fill no set and no shard
         hours = {voice: min(value, p.speaker_hours) for voice, value in hours.items()}
     rules = [_named_voices(rule, hours) for rule in p.sets]

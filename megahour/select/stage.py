@@ -118,7 +118,7 @@ class CountVoices(Stage[SelectParams]):
     """Counts the time and the places of each voice, from small metadata columns, in an exchange by voice and place."""
 
     name = "count-voices"
-    version = 3
+    version = 4
     params = SelectParams
     inputs: ClassVar[tuple[Input, ...]] = (Input("utterances"), Input("listed", optional=True))
     exchange = True

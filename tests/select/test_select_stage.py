@@ -260,6 +260,37 @@ def test_only_the_wanted_languages_and_locales(tmp_path: Path) -> None:
         Select().partitions(params(languages=["fr"]), {"utterances": utterances})
 
 
+def test_a_misspelt_split_tier_or_language_is_named(
+    tmp_path: Path, engine: LocalEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Beside a right one it is no error: a small corpus may have no speaker in the split dev."""
+    kinds = [("train", "clean", "en-US", 0), ("test", "dirty", "en_us", 0), ("dev", "", "de", 0), ("odd", "", "de", 9)]
+    made = [
+        utterance(f"u{i}", f"s{i}", split=split, tier=tier, language=language, created_s=created_s)
+        for i, (split, tier, language, created_s) in enumerate(kinds)
+    ]
+    inputs = {"utterances": write_utterances(tmp_path / "utterances", [made[:2], made[2:3], made[3:]])}
+
+    def said(name: str, **values: Any) -> list[str]:
+        caplog.clear()
+        p = params(sets=[{"name": "all"}], **values)
+        run_stage(Select(), p, inputs, Artifact(tmp_path / name), engine, work=tmp_path / f"{name}-work")
+        return caplog.messages
+
+    assert said("right", splits=["train", "dev", "odd"], tiers=["clean", ""], languages=["English", "de"]) == []
+    assert said("wrong", splits=["train", "tset"], tiers=["drity", "clean"], languages=["en-us", "en-GB", "dee"]) == [
+        "select: --splits: no utterance has ['tset'] – did you mean \"test\"?;"
+        " the splits here are ['dev', 'odd', 'test', 'train']",
+        "select: --tiers: no utterance has ['drity'] – did you mean \"dirty\"?; the tiers here are ['clean', 'dirty']",
+        "select: --languages: no utterance has ['dee', 'en-GB'] – did you mean \"de\"?;"
+        " the languages here are ['de', 'en-US', 'en_us']",
+    ]
+    (other_times,) = said("times", splits=["train", "odd"], until_s=5)
+    assert other_times.endswith("the splits here are ['dev', 'test', 'train'], in shards of these times")
+    with pytest.raises(NothingKept, match=r"--splits is .*no utterance has .*'tset'.* – did you mean \"test\""):
+        Select().partitions(params(splits=["tset"]), inputs)
+
+
 @pytest.mark.parametrize(("limits", "years"), [({}, [1955, 1999]), ({"until_s": -1}, [1955]), ({"from_s": 1}, [1999])])
 def test_recordings_of_before_1970_are_early_only_if_a_limit_says_so(
     limits: dict[str, int], years: list[int], tmp_path: Path

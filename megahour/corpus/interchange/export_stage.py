@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from megahour.core.errors import ConfigError, nearest
+from megahour.core.errors import ConfigError, absent, nearest
 from megahour.core.stage import Artifact, Context, Input, Inputs, LaidOut, Receipt, ShardWriter, Stage, Task
 from megahour.corpus.interchange.params import ExportParams
 
@@ -77,11 +77,8 @@ class Export(Stage[ExportParams]):
 
 def _absent(stats: Mapping[str, Any], option: str) -> str:
     """That no utterance has some names of --splits or --tiers, and which are there; "" if all are there."""
-    if not (found := stats.get("absent", {}).get(option)):
-        return ""
-    asked, present = found["asked"], [name for name in found["present"] if name]  # "" is unknown
-    here = f"the {option} here are {present}" if present else f"the utterances here have no {option}"
-    return f"--{option}: no utterance has {asked}{nearest(asked[0], present)}; {here}"
+    found = stats.get("absent", {}).get(option, {"asked": [], "present": []})
+    return absent(option, found["asked"], found["present"])
 
 
 def _check_sets(sets: Sequence[str], selection: Artifact | None) -> None:
