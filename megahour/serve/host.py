@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TypeVar, cast
@@ -55,10 +55,17 @@ def serve_registry(
                 continue
             try:
                 with serve(spec, devices=devices, host=host, port=port, tls=tls, mutual=mutual) as service:
-                    LOG.info("serving %s at %s on %s", spec.loader, service.address, ", ".join(devices))
+                    facts = {"loader": spec.loader, "address": service.address, "devices": list(devices)}
+                    _say("serving", f"serving {spec.loader} at {service.address} on {', '.join(devices)}", facts)
                     _offer(registry, model, service, stop)
+                _say("served", f"{spec.loader} is not served any more; the devices are free", facts)
             except MegahourError as error:
                 _refuse(registry, model, str(error), stop)
+
+
+def _say(event: str, message: str, facts: Mapping[str, object]) -> None:
+    """Log a line that is shown, as those of `runner.log.say` are."""
+    LOG.info("%s", message, extra={"event": event, "facts": facts})
 
 
 def _registry(url: str, tls: str, mutual: bool) -> AbstractContextManager[Registry | Desk]:

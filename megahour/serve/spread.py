@@ -30,10 +30,9 @@ SILENCE_S = 1.0  # without an answer, after which idle services take over
 PATIENCE_S = 900.0  # without a service or an answer: a machine may be restarting
 AWAY_S = 1.0  # a service is retried this long after its first loss, twice as long after each further one …
 LONGEST_AWAY_S = 60.0  # … up to this
+# Services that were lost: (retry at, waiting time). Of the whole process, for each of its tasks has a session.
+_away: dict[ServiceAddress, tuple[float, float]] = {}
 COUNTERS = ("batches", "sequences", "frames", "shared", "failed", "worker_deaths")
-
-
-_told: set[str] = set()  # lost services, of which one line is enough: each task of this process meets them
 
 
 class SpreadSession:
@@ -43,7 +42,6 @@ class SpreadSession:
         self.url = pool.registry
         self._pool, self._registry = pool, registry_of(pool)
         self._sessions: dict[str, FlightSession] = {}
-        self._away: dict[str, tuple[float, float]] = {}  # address: (retry at, waiting time)
         self._silent = False  # the registry
 
     def __enter__(self) -> Self:
@@ -72,7 +70,7 @@ class SpreadSession:
     def present(self) -> dict[str, FlightSession]:
         """Connections to the registered services that were not lost recently, by address."""
         now_s = time.monotonic()
-        here = [s for s in self._registered() if now_s >= self._away.get(s.address, (0.0, 0.0))[0]]
+        here = [s for s in self._registered() if now_s >= _away.get(s, (0.0, 0.0))[0]]
         return {service.address: self._session(service) for service in here}
 
     def _registered(self) -> list[ServiceAddress]:
@@ -89,20 +87,20 @@ class SpreadSession:
         self._silent = False
         return services
 
-    def lost(self, address: str, error: Exception) -> None:
-        """Avoid a service for a while; by then its address may belong to another service."""
-        _, before_s = self._away.get(address, (0.0, 0.0))
-        if address not in _told:
-            _told.add(address)
-            LOG.warning("lost a model service, others take over: %s", error)
-        away_s = min(max(AWAY_S, 2 * before_s), LONGEST_AWAY_S)
-        self._away[address] = (time.monotonic() + away_s, away_s)
-        self._sessions.pop(address).close()
+    def lost(self, address: str, error: AcceleratorError) -> None:
+        """Avoid a service for a while. One that starts at its address has another token."""
+        session = self._sessions.pop(address)
+        session.close()
+        retry_s, before_s = _away.get(session.service, (0.0, 0.0))
+        if not before_s:
+            LOG.warning("lost a model service, its sequences go to others: %s: %s", address, error.message)
+        if (now_s := time.monotonic()) >= retry_s:  # else another task has lost it, too
+            away_s = min(max(AWAY_S, 2 * before_s), LONGEST_AWAY_S)
+            _away[session.service] = (now_s + away_s, away_s)
 
     def answered(self, address: str) -> None:
         """A service works again."""
-        self._away.pop(address, None)
-        _told.discard(address)
+        _away.pop(self._sessions[address].service, None)
 
     def _session(self, service: ServiceAddress) -> FlightSession:
         known = self._sessions.get(service.address)
@@ -195,8 +193,9 @@ class _Spread:
                     answers.append((key, result))
         except AcceleratorError as error:
             self._lose(address, error)
-        if answers:
-            self._session.answered(address)
+        else:
+            if answers:
+                self._session.answered(address)
         return answers
 
     def _lose(self, address: str, error: AcceleratorError) -> None:

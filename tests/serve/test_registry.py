@@ -107,6 +107,8 @@ def test_a_run_is_told_why_a_service_cannot_load_its_model(
         monkeypatch.setattr(f"megahour.serve.{name}", 0.01)
     monkeypatch.setenv("MEGAHOUR_SERVICE_TOKEN", "secret")
 
+    caplog.set_level(logging.INFO, "megahour")
+
     def told() -> bool:
         said = [record.getMessage() for record in caplog.records if record.name.startswith("megahour.serve.")]
         return any("model service" in text and text.endswith(": its disk is away") for text in said)
@@ -123,6 +125,8 @@ def test_a_run_is_told_why_a_service_cannot_load_its_model(
         assert registry_of(pool).services(pool.model) == [HERE]
     assert told()
     assert not list(tmp_path.glob("services/*")), "the services remove their messages"
+    shown = [(record.event, record.facts["address"]) for record in caplog.records if hasattr(record, "event")]
+    assert shown == [("serving", HERE.address), ("served", HERE.address)], "what the machine does is no secret"
 
 
 def test_a_problem_of_a_service_is_said_once_and_forgotten_by_the_next_run(

@@ -169,18 +169,22 @@ def test_a_service_that_closes_hands_its_sequences_back(tmp_path: Path, monkeypa
     assert found == expected(items)
 
 
-def test_a_lost_service_is_named_once_and_not_by_every_task(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """It was killed, and its offer is still there when the next tasks begin."""
-    items, known = sequences(40), Registry(str(tmp_path))
+def test_a_lost_service_is_named_once_by_the_tasks_of_a_process(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each task has a session of its own, and each named the service for as long as its offer stayed."""
+    items, known = sequences(9), Registry(str(tmp_path))
     model = known.want(SUMS)
+    with serve(SUMS) as gone:
+        known.add(model, gone.endpoint)
     with serve(SUMS) as stays:
-        with serve(SUMS) as goes:
-            known.add(model, goes.endpoint)
         known.add(model, stays.endpoint)
-        for _ in range(3):
+        for _ in range(4):
             with SpreadSession(ServicePool(str(tmp_path), model)) as session:
                 assert as_bytes(session.infer(items)) == expected(items)
-    assert caplog.text.count("lost a model service, others take over") == 1
+    (message,) = [text for text in caplog.messages if text.startswith("lost a model service")]
+    assert gone.address in message
+    assert "engine.host" not in message, "it is of services beside the driver"
 
 
 def test_an_error_of_one_sequence_affects_no_other(tmp_path: Path) -> None:
