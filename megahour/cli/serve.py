@@ -33,6 +33,7 @@ def command(
     """
     from megahour.engine.local import usable_cores
     from megahour.serve.devices import of_machine
+    from megahour.serve.endpoint import check_host
     from megahour.serve.host import TRUSTED, serve_registry
     from megahour.serve.standing import are_addresses, host_of, token_of_environment
     from megahour.serve.tls import server_options
@@ -41,7 +42,8 @@ def command(
         token_of_environment()
         host = host or host_of(registry)
     host = host or "127.0.0.1"
-    server_options(tls, mutual)  # fail on a missing key now, not when a run needs this service
+    server_options(tls, mutual)  # fail on a missing key or a wrong address now, not when a run needs this service
+    check_host(host, port)
     chosen = of_machine(devices, usable_cores())
     log.say("waiting", f"waiting for runs with engine.services={registry}, on {', '.join(chosen)}; Ctrl-C ends it")
     trusted = (*TRUSTED, *trust)

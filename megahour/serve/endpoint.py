@@ -119,6 +119,17 @@ def try_listening(host: str, port: int) -> None:
     raise failure
 
 
+def check_host(host: str, port: int = 0) -> None:
+    """Raise ConfigError unless tasks can connect to this address, and this machine can listen at it."""
+    if host in EVERYWHERE:
+        raise ConfigError(f"host {host}: tasks cannot connect to this address", remedy=OWN_ADDRESS)
+    try:
+        try_listening(host, port)
+    except OSError as error:
+        what = f"host {host}: the model service cannot listen there: {error.strerror or error}"
+        raise ConfigError(what, remedy=OWN_ADDRESS) from None
+
+
 class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     """The Flight server: one DoExchange per stream of requests, and the action `metrics`."""
 
@@ -126,10 +137,8 @@ class Endpoint(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no
         self, batcher: Batcher, segments: Segments, host: str, port: int, token: str, keys: Mapping[str, Any]
     ) -> None:
         self._batcher, self._meter, self._segments = batcher, batcher.meter, segments
-        if host in EVERYWHERE:
-            raise ConfigError(f"host {host}: tasks cannot connect to this address", remedy=OWN_ADDRESS)
+        check_host(host, port)
         try:
-            try_listening(host, port)
             scheme = "grpc+tls" if keys else "grpc"
             super().__init__(f"{scheme}://{host}:{port}", middleware={"token": TokenCheck(token)}, **keys)
         except (pa.ArrowException, OSError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -156,12 +157,24 @@ def place(parent: Path, folder: Path) -> None:
     (parent / "link").replace(parent / "registry")
 
 
-def test_the_command_checks_its_keys_before_a_run_waits_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_checks_its_keys_and_address_before_a_run_waits_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     served: list[str] = []
     monkeypatch.setattr("megahour.serve.host.serve_registry", lambda url, *_, **__: served.append(url))
-    for options, message in ((["--tls", str(tmp_path)], "tls.crt: No such file"), (["--mutual"], "needs a folder")):
-        done = CliRunner().invoke(serve_command, ["runs/.services", *options])
+    used = socket.create_server(("127.0.0.1", 0))
+    wrong = [
+        (["--tls", str(tmp_path)], "tls.crt: No such file"),
+        (["--mutual"], "needs a folder"),
+        (["--host", "0.0.0.0"], "tasks cannot connect"),
+        (["--host", "192.0.2.1"], "cannot listen there: Cannot assign"),
+        (["--host", "no-such-host.invalid"], "cannot listen there: "),
+        (["--port", str(used.getsockname()[1])], "cannot listen there: Address already in use"),
+    ]
+    for options, message in wrong:
+        done = CliRunner().invoke(serve_command, ["runs/.services", "--device", "cpu", *options])
         assert message in str(done.exception)
+    used.close()
     assert not served
     done = CliRunner().invoke(serve_command, ["runs/.services", "--device", "cpu"])
     assert served == ["runs/.services"]
