@@ -99,7 +99,7 @@ def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -
         remedy = "give a *model* artifact: of `import-aligner`, or of `train` with criterion ctc"
         raise ConfigError("not an aligner", where=model.url, remedy=remedy)
     rate_hz = FrontEnd.of(model.read_json(0, ".model.json"), where=model.url).rate_hz
-    recordings, alignment = (Artifact(folder / name) for name in ("recordings", "alignment"))
+    recordings, alignment, work = Artifact(folder / "recordings"), Artifact(folder / "alignment"), folder / "work"
     source = _source(folder / "source", Path(audio), Path(text))
     ingest, align = load_stage("ingest"), load_stage("align")
     given = {"licence": "CC0", "language": language, "on_language_mismatch": "keep", "rate_hz": rate_hz, "max_bad": 1.0}
@@ -107,7 +107,7 @@ def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -
     checked = parse(ingest.params, given, where="align-file")
     with LocalEngine(workers=1) as engine:
         try:
-            run_stage(ingest, checked, {}, recordings, engine)
+            run_stage(ingest, checked, {}, recordings, engine, work=work)
         except NothingKept:
             why = recordings.read_table(0, ".left_out.parquet").to_pylist()[0]
             remedy = "repair the file, or use another"
@@ -115,7 +115,7 @@ def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -
         for odd in recordings.receipt_of(0).stats.get("examples", {}).get("odd-audio", []):
             log.say("odd-audio", f"{audio}: {odd['detail']}", {"path": audio}, level=logging.WARNING)
         usual = parse(align.params, {}, where="align-file")
-        run_stage(align, usual, {"recordings": recordings, "aligner": model}, alignment, engine)
+        run_stage(align, usual, {"recordings": recordings, "aligner": model}, alignment, engine, work=work)
     return _read(recordings, alignment, Path(audio).name)
 
 

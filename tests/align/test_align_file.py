@@ -121,6 +121,13 @@ def test_a_recording_cut_short_is_aligned_as_far_as_it_goes(talk: Talk) -> None:
     assert 0.2 < len(said) / len(talk.words) < 0.6
 
 
+def test_nothing_stays_in_the_temporary_folder(talk: Talk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stages' scratch folders stayed, two of each call."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert json.loads(run(talk.folder, "words of it.md")) == talk.made
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_cannot_be_aligned_is_named(talk: Talk, caplog: pytest.LogCaptureFixture) -> None:
     (talk.folder / "other.txt").write_text("\n".join(sentences(8, np.random.default_rng(77))), "utf-8")
     (talk.folder / "empty.txt").write_text("", "utf-8")
