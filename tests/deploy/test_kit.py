@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from megahour.cli.serve import command as serve_command
 from megahour.recipes.recipe import load_recipe
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -57,6 +58,55 @@ def test_commands_in_manifests_are_recipes_with_settings_that_there_are() -> Non
     assert load_recipe(name, [word for word in words if not word.startswith("--")]).engine.kind == "spark"
 
 
+def test_executors_get_the_keys_of_the_store_and_of_tls() -> None:
+    """Tasks read and write shards themselves: without the keys that the driver has, all fail on an object store."""
+    run = resources(DEPLOY / "kubernetes" / "run.yaml")
+    (template,) = (yaml.safe_load(r["data"]["pod.yaml"]) for r in run if r["kind"] == "ConfigMap")
+    (job,) = (r for r in run if r["kind"] == "Job")
+    pod = job["spec"]["template"]["spec"]
+    (driver,), (executor,) = pod["containers"], template["spec"]["containers"]
+    assert f"engine.conf.spark.kubernetes.executor.podTemplateContainerName={executor['name']}" in driver["args"]
+    assert "engine.conf.spark.kubernetes.executor.podTemplateFile=/executor/pod.yaml" in driver["args"]
+    assert executor["envFrom"] == driver["envFrom"]
+    assert template["spec"]["securityContext"] == pod["securityContext"]
+    for volume in template["spec"]["volumes"]:
+        assert volume in pod["volumes"]
+    assert [mount for mount in driver["volumeMounts"] if mount in executor["volumeMounts"]] == executor["volumeMounts"]
+    (application,) = resources(DEPLOY / "kubernetes" / "spark-application.yaml")
+    for role in ("driver", "executor"):
+        assert application["spec"][role]["envFrom"] == driver["envFrom"]
+        assert application["spec"][role]["podSecurityContext"] == pod["securityContext"]
+    validate = pytest.importorskip("kubernetes_validate")
+    validate.validate(template, "1.37", strict=True)
+
+
+def test_services_have_names_that_one_certificate_fits() -> None:
+    service, pods = resources(DEPLOY / "kubernetes" / "services.yaml")
+    assert pods["spec"]["serviceName"] == service["metadata"]["name"]
+    assert service["spec"]["selector"] == pods["spec"]["template"]["metadata"]["labels"]
+    (container,) = pods["spec"]["template"]["spec"]["containers"]
+    given = serve_command.make_context("serve", [*container["command"][3:], *container["args"]]).params
+    name = service["metadata"]["name"], service["metadata"]["namespace"]
+    assert (given["host"], given["tls"]) == ("$(POD_NAME).{}.{}.svc".format(*name), "/keys")
+
+
+def test_an_executor_is_told_that_its_pod_ends(tmp_path: Path) -> None:
+    """Spark calls /opt/decom.sh, which the image did not have."""
+    assert "/decommission.sh /opt/decom.sh" in (DEPLOY / "Dockerfile").read_text("utf-8")
+    told = tmp_path / "told"
+    script = f"trap 'echo > {told}; exit' PWR; echo began; while :; do sleep 0.1; done"
+    with subprocess.Popen(["bash", "-c", script], stdout=subprocess.PIPE, text=True) as executor:
+        assert executor.stdout is not None
+        assert executor.stdout.readline() == "began\n"
+        (tmp_path / "pgrep").write_text(f"#!/bin/bash\necho {executor.pid}\n")
+        (tmp_path / "pgrep").chmod(0o755)
+        path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+        with subprocess.Popen([DEPLOY / "kubernetes" / "decommission.sh"], env=path) as hook:
+            assert executor.wait(30) == 0
+            assert told.exists()
+            assert hook.wait(30) == 0
+
+
 def test_every_kind_of_run_can_be_watched() -> None:
     for name in ("kubernetes/run.yaml", "kubernetes/train.yaml", "kubernetes/spark-application.yaml"):
         (port,) = re.findall(r"--metrics-port[= ](\d+)", (DEPLOY / name).read_text("utf-8"))
@@ -82,7 +132,9 @@ def test_the_image_has_what_the_manifests_start() -> None:
 
 
 @pytest.mark.parametrize(
-    "path", [*sorted((DEPLOY / "slurm").iterdir()), DEPLOY / "kubernetes" / "entrypoint.sh"], ids=lambda path: path.name
+    "path",
+    [*sorted((DEPLOY / "slurm").iterdir()), *sorted((DEPLOY / "kubernetes").glob("*.sh"))],
+    ids=lambda path: path.name,
 )
 def test_scripts_can_be_read(path: Path) -> None:
     done = subprocess.run(["bash", "-n", path], capture_output=True, text=True)
