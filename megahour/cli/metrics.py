@@ -1,8 +1,8 @@
-"""`--metrics-port` of `run` and of each stage: serves a page of metrics while the command runs."""
+"""`--metrics-port` of `run`, `serve` and each stage: serves a page of metrics while the command runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -11,6 +11,7 @@ import click
 from megahour.runner import log
 
 if TYPE_CHECKING:
+    from megahour.metrics.names import MetricSample
     from megahour.metrics.run import RunBoard
     from megahour.runner.progress import StepPlace, TerminalMonitor
 
@@ -50,10 +51,10 @@ def options_of_metrics() -> list[click.Option]:
     return [click.Option([flag, name], show_default=name == "metrics__host", **how) for flag, name, how in OPTIONS]
 
 
-def metrics_options(command: Command) -> Command:
-    """Decorator: adds the metrics options to a command's function."""
+def metrics_options(command: Command, count: int = len(OPTIONS)) -> Command:
+    """Decorator: adds the metrics options to a command's function, or the first `count` of them."""
     decorated: Any = command
-    for flag, name, how in reversed(OPTIONS):
+    for flag, name, how in reversed(OPTIONS[:count]):
         decorated = click.option(flag, name, **how)(decorated)
     return decorated  # type: ignore[no-any-return]
 
@@ -68,18 +69,32 @@ def watching(values: dict[str, Any]) -> Iterator[RunBoard | None]:
     if port is None:
         yield None
         return
-    from megahour.metrics.endpoint import serving
-    from megahour.metrics.machine import Gpus
     from megahour.metrics.run import RunBoard
-    from megahour.metrics.services import services
 
-    board, gpus = RunBoard(price), Gpus()
+    board = RunBoard(price)
     try:
-        with serving(port, {"run": board, "services": services, "gpus": gpus}, host=host) as url:
-            log.say("metrics", f"metrics: {url}", {"url": url})
+        with page(port, host, {"run": board}):
             yield board
     finally:
         board.close()
+
+
+@contextmanager
+def page(port: int | None, host: str, sources: Mapping[str, Callable[[], Iterator[MetricSample]]]) -> Iterator[None]:
+    """Serve metrics of `sources`, of this process's model services and of the GPUs, if a port is given."""
+    if port is None:
+        yield
+        return
+    from megahour.metrics.endpoint import serving
+    from megahour.metrics.machine import Gpus
+    from megahour.metrics.services import services
+
+    gpus = Gpus()
+    try:
+        with serving(port, {**sources, "services": services, "gpus": gpus}, host=host) as url:
+            log.say("metrics", f"metrics: {url}", {"url": url})
+            yield
+    finally:
         gpus.close()
 
 

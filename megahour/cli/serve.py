@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
+from typing import Any
 
 import click
 
+from megahour.cli.metrics import metrics_options, page
 from megahour.runner import log
 from megahour.runner.options import repeatable
 
@@ -22,9 +25,17 @@ from megahour.runner.options import repeatable
 )
 @click.option("--mutual", is_flag=True, help="Require clients to present a certificate signed by ca.crt.")
 @repeatable("--trust", metavar="PREFIX", text="Further modules that may be loaded, besides megahour's.")
+@partial(metrics_options, count=2)
 @log.logged
 def command(
-    registry: str, devices: tuple[str, ...], host: str, port: int, tls: str, mutual: bool, trust: tuple[str, ...]
+    registry: str,
+    devices: tuple[str, ...],
+    host: str,
+    port: int,
+    tls: str,
+    mutual: bool,
+    trust: tuple[str, ...],
+    **metrics: Any,
 ) -> None:
     """Serve models on this machine for a run elsewhere, which finds it through FOLDER (its engine.services).
 
@@ -47,13 +58,14 @@ def command(
     chosen = of_machine(devices, usable_cores())
     log.say("waiting", f"waiting for runs with engine.services={registry}, on {', '.join(chosen)}; Ctrl-C ends it")
     trusted = (*TRUSTED, *trust)
-    serve_registry(
-        registry,
-        threading.Event(),
-        devices=chosen,
-        host=host,
-        port=port,
-        tls=tls,
-        mutual=mutual,
-        trusted=trusted,
-    )
+    with page(metrics["metrics__port"], metrics["metrics__host"], {}):
+        serve_registry(
+            registry,
+            threading.Event(),
+            devices=chosen,
+            host=host,
+            port=port,
+            tls=tls,
+            mutual=mutual,
+            trusted=trusted,
+        )

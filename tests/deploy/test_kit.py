@@ -88,6 +88,8 @@ def test_services_have_names_that_one_certificate_fits() -> None:
     given = serve_command.make_context("serve", [*container["command"][3:], *container["args"]]).params
     name = service["metadata"]["name"], service["metadata"]["namespace"]
     assert (given["host"], given["tls"]) == ("$(POD_NAME).{}.{}.svc".format(*name), "/keys")
+    (port,) = container["ports"]
+    assert given["metrics__port"] == port["containerPort"]
 
 
 def test_an_executor_is_told_that_its_pod_ends(tmp_path: Path) -> None:
@@ -108,7 +110,8 @@ def test_an_executor_is_told_that_its_pod_ends(tmp_path: Path) -> None:
 
 
 def test_every_kind_of_run_can_be_watched() -> None:
-    for name in ("kubernetes/run.yaml", "kubernetes/train.yaml", "kubernetes/spark-application.yaml"):
+    for kind in ("run", "train", "spark-application", "services"):
+        name = f"kubernetes/{kind}.yaml"
         (port,) = re.findall(r"--metrics-port[= ](\d+)", (DEPLOY / name).read_text("utf-8"))
         assert port == "9464", "as deploy/monitoring/prometheus.yml has it"
     for name in ("run", "train"):

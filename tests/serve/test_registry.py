@@ -7,6 +7,7 @@ import shutil
 import socket
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +21,7 @@ from trainings import until
 
 from megahour.cli.serve import command as serve_command
 from megahour.serve import host
+from megahour.serve.metrics import ServiceMeter
 from megahour.serve.registry import DEAD_S, Registry, registry_of, services_of
 from megahour.serve.spec import AcceleratorError, ModelSpec, ServiceAddress
 
@@ -155,6 +157,22 @@ def place(parent: Path, folder: Path) -> None:
     """Lets `parent`/registry be `folder`, at once: the service looks all the time, and ends if nothing is there."""
     (parent / "link").symlink_to(folder)
     (parent / "link").replace(parent / "registry")
+
+
+def test_the_command_has_metrics_of_its_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run elsewhere has none of them, so its alerts on the service would never fire."""
+    port, pages = free_port(), list[str]()
+
+    def serve_one(*_: object, **__: object) -> None:
+        running.add(ServiceMeter(failed=3, gauges=lambda: {"workers": 2, "queue_frames": 0, "queue_limit_frames": 9}))
+        pages.append(urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode())
+
+    monkeypatch.setattr("megahour.serve.host.serve_registry", serve_one)
+    monkeypatch.setattr("megahour.metrics.services.RUNNING", running := set[ServiceMeter]())
+    command = ["runs/.services", "--device", "cpu", "--metrics-port", str(port)]
+    assert CliRunner().invoke(serve_command, command, catch_exceptions=False).exit_code == 0
+    assert "megahour_service_workers 2.0" in pages[0]
+    assert "megahour_service_failed_total 3.0" in pages[0]
 
 
 def test_the_command_checks_its_keys_and_address_before_a_run_waits_for_it(
