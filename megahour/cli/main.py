@@ -223,7 +223,7 @@ def recipes_command(name: str, copy: bool) -> None:
         click.echo(path)
         log.say_next([("run it", f"megahour run {path}")])
     else:
-        click.echo(shipped.find_recipe(name).read_text("utf-8"), nl=False)
+        click.echo(shipped.find_recipe(name, shipped_first=True).read_text("utf-8"), nl=False)
 
 
 @app.command("doctor")

@@ -108,7 +108,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Recipe:
         a run that was moved, is looked at from another folder than it ran in, or has an override of `run`, `seed` or
         `vars`.
     """
-    path = find_recipe(path)
+    # `run demo run=demo` is about the recipe when it goes on, too; a run's folder takes no such override.
+    path = find_recipe(path, shipped_first=any(_is_of_recipe(override) for override in overrides))
     if path.name != RESOLVED:
         return resolve(read_recipe(path, overrides), name=path.stem, where=str(path))
     folder = path.resolve().parent
@@ -124,12 +125,15 @@ def _check_overrides_of_run(overrides: Sequence[str], where: str) -> None:
     """Raise ConfigError for what the steps of a run no longer take from elsewhere: each has its own seed, the values of
     the variables, and inputs in the run's folder."""
     for override in overrides:
-        key = override.partition("=")[0]
-        if key.partition(".")[0] in ("run", "seed", "vars"):
-            what = f"override {key}: the steps of a run have their own values already"
+        if _is_of_recipe(override):
+            what = f"override {override.partition('=')[0]}: the steps of a run have their own values already"
             raise ConfigError(
                 what, where=where, remedy="set a step's parameter, STEP.parameter=…, or give the recipe itself"
             )
+
+
+def _is_of_recipe(override: str) -> bool:
+    return re.split("[.=]", override, maxsplit=1)[0] in ("run", "seed", "vars")
 
 
 def resolve(data: dict[str, Any], *, name: str, where: str) -> Recipe:

@@ -17,9 +17,11 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-def find_recipe(text: str | Path) -> Path:
+def find_recipe(text: str | Path, *, shipped_first: bool = False) -> Path:
     """The file of a recipe given as a path or by name: an existing file or a run's folder, else `demo` or
     `recipes/demo.yaml`.
+
+    shipped_first: `demo` is the shipped recipe, even if there is a run's folder of this name.
 
     Raises ConfigError for a name without a file, with the nearest known one, and for a URL.
     """
@@ -29,7 +31,7 @@ def find_recipe(text: str | Path) -> Path:
     path = Path(text)
     if path.is_file():
         return path
-    if (path / RESOLVED).is_file():
+    if (path / RESOLVED).is_file() and not (shipped_first and str(text) in names()):
         return path / RESOLVED
     if str(path.parent) in (".", "recipes") and path.suffix in ("", ".yaml") and path.stem in names():
         return FOLDER / f"{path.stem}.yaml"
@@ -52,7 +54,7 @@ def summaries() -> Iterator[tuple[str, str]]:
 
 def copy(name: str, folder: Path) -> Path:
     """Write a shipped recipe to `folder`, to edit. Raises ConfigError: unknown name, or the file exists."""
-    source, target = find_recipe(name), folder / f"{name}.yaml"
+    source, target = find_recipe(name, shipped_first=True), folder / f"{name}.yaml"
     try:
         with target.open("xb") as file:
             file.write(source.read_bytes())

@@ -9,6 +9,7 @@ import yaml
 from command_line import megahour
 
 from megahour.core.errors import ConfigError
+from megahour.core.store import RESOLVED
 from megahour.recipes.recipe import load_recipe
 from megahour.recipes.run import execute
 from megahour.recipes.shipped import FOLDER, copy, find_recipe, names, summaries
@@ -90,6 +91,21 @@ def test_a_file_of_yours_comes_first_and_a_folder_does_not(tmp_path: Path, monke
     Path("demo.yaml").write_text("run: here\n")
     assert find_recipe("demo.yaml") == Path("demo.yaml")
     assert find_recipe(tmp_path / "elsewhere" / "demo.yaml") == tmp_path / "elsewhere" / "demo.yaml"
+
+
+def test_a_run_may_have_its_recipes_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`run fsdd run=fsdd`, stopped, was refused when it was started again: the folder was taken for the recipe."""
+    monkeypatch.chdir(tmp_path)
+    first = load_recipe("fsdd", ["run=fsdd", "seed=7"])
+    Path("fsdd").mkdir()
+    Path("fsdd", RESOLVED).write_text(yaml.safe_dump(dict(first.resolved)))
+    assert load_recipe("fsdd", ["run=fsdd", "seed=7"]).resolved == first.resolved
+    assert load_recipe("fsdd").run == "fsdd", "the run's folder"
+    with pytest.raises(ConfigError, match="the steps of a run have their own values"):
+        load_recipe("fsdd/", ["seed=7"])
+    assert megahour("recipes", "fsdd") == (FOLDER / "fsdd.yaml").read_text("utf-8")
+    copy("fsdd", Path())
+    assert Path("fsdd.yaml").read_bytes() == (FOLDER / "fsdd.yaml").read_bytes()
 
 
 def test_an_unknown_name_gets_the_nearest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
