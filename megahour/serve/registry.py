@@ -25,10 +25,11 @@ from megahour.core.records import fingerprint
 from megahour.core.store import Artifact
 from megahour.core.transfer import is_local, publish_text
 from megahour.serve.spec import AcceleratorError, ModelSpec, ServiceAddress, ServicePool, spec_of
-from megahour.serve.standing import Desks, are_addresses, token_of_environment
+from megahour.serve.standing import SCHEMES, Desks, are_addresses, token_of_environment
 
 LOG = logging.getLogger(__name__)
 WANTED = "wanted.json"
+ENCRYPTED = SCHEMES[True]
 POLL_S = 1.0
 SAY_S = 15.0  # after which a driver without a service warns
 JOIN_S = 3600.0  # … and gives up
@@ -96,15 +97,18 @@ class Registry:
         """Services that offer a model, in no order; a killed one stays among them for `DEAD_S` seconds.
 
         If no heartbeat is recent, all are returned, because the machines' clocks may differ. Why others cannot offer
-        it is logged once.
+        it is logged once. tls: folder of the client's keys; with it, services without TLS are not used.
         """
         self._home.fs.invalidate_cache()
         offers = [self._read(self._relative(path)) for path in self._home.matching("services/*.json")]
         own = [each for each in offers if each and each["model"] == model]
+        for each in own:
+            if tls and not each.get("address", ENCRYPTED).startswith(ENCRYPTED):
+                each["problem"] = f"{each['address']} does not encrypt, as engine.tls asks: start it with --tls"
         for problem in {each["problem"] for each in own if "problem" in each} - self._noted:
             LOG.log(self._level, "a model service cannot serve the model: %s", problem)
             self._noted.add(problem)
-        own = [each for each in own if "address" in each]
+        own = [each for each in own if "problem" not in each]
         now_s = time.time()
         alive = [each for each in own if now_s - float(each.get("unix_s", now_s)) < DEAD_S]
         return [ServiceAddress(each["address"], each["token"], tls) for each in alive or own]

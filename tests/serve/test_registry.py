@@ -144,6 +144,18 @@ def test_a_problem_of_a_service_is_said_once_and_forgotten_by_the_next_run(
     assert not list(tmp_path.glob("services/*"))
 
 
+def test_with_keys_a_service_without_tls_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The tasks would send it all in clear, without a word, though `engine.tls` says that others share the network."""
+    registry, spec = Registry(str(tmp_path), logging.WARNING), ModelSpec("accelerator_models:load")
+    name = registry.want(spec)
+    registry.add(name, ServiceAddress("grpc://10.0.0.7:1", "a"))
+    assert [registry.services(name, "keys") for _ in range(2)] == [[], []]
+    assert caplog.text.count("grpc://10.0.0.7:1 does not encrypt, as engine.tls asks: start it with --tls") == 1
+    registry.add(name, ServiceAddress("grpc+tls://10.0.0.8:1", "b"))
+    assert registry.services(name, "keys") == [ServiceAddress("grpc+tls://10.0.0.8:1", "b", "keys")]
+    assert len(registry.services(name)) == 2
+
+
 def test_a_second_run_in_a_registry_is_warned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     registry = Registry(str(tmp_path))
     for _ in range(2):
