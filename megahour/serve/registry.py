@@ -29,7 +29,8 @@ from megahour.serve.standing import SCHEMES, Desks, are_addresses, token_of_envi
 
 LOG = logging.getLogger(__name__)
 WANTED = "wanted.json"
-ENCRYPTED = SCHEMES[True]
+UNENCRYPTED = "does not encrypt, as engine.tls asks: start it with --tls"
+UNASKED = "encrypts: give the run its keys, too, with engine.tls"
 POLL_S = 1.0
 SAY_S = 15.0  # after which a driver without a service warns
 JOIN_S = 3600.0  # … and gives up
@@ -97,14 +98,15 @@ class Registry:
         """Services that offer a model, in no order; a killed one stays among them for `DEAD_S` seconds.
 
         If no heartbeat is recent, all are returned, because the machines' clocks may differ. Why others cannot offer
-        it is logged once. tls: folder of the client's keys; with it, services without TLS are not used.
+        it is logged once. tls: folder of the client's keys. With it only services with TLS are used, else only others.
         """
         self._home.fs.invalidate_cache()
         offers = [self._read(self._relative(path)) for path in self._home.matching("services/*.json")]
         own = [each for each in offers if each and each["model"] == model]
         for each in own:
-            if tls and not each.get("address", ENCRYPTED).startswith(ENCRYPTED):
-                each["problem"] = f"{each['address']} does not encrypt, as engine.tls asks: start it with --tls"
+            encrypts = (address := each.get("address", "")).startswith(SCHEMES[True])
+            if address and encrypts != bool(tls):
+                each["problem"] = f"{address} {UNASKED if encrypts else UNENCRYPTED}"
         for problem in {each["problem"] for each in own if "problem" in each} - self._noted:
             LOG.log(self._level, "a model service cannot serve the model: %s", problem)
             self._noted.add(problem)

@@ -153,7 +153,8 @@ def test_with_keys_a_service_without_tls_is_not_used(tmp_path: Path, caplog: pyt
     assert caplog.text.count("grpc://10.0.0.7:1 does not encrypt, as engine.tls asks: start it with --tls") == 1
     registry.add(name, ServiceAddress("grpc+tls://10.0.0.8:1", "b"))
     assert registry.services(name, "keys") == [ServiceAddress("grpc+tls://10.0.0.8:1", "b", "keys")]
-    assert len(registry.services(name)) == 2
+    assert registry.services(name) == [ServiceAddress("grpc://10.0.0.7:1", "a")]
+    assert "grpc+tls://10.0.0.8:1 encrypts: give the run its keys, too" in caplog.text
 
 
 def test_a_second_run_in_a_registry_is_warned(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
