@@ -102,8 +102,8 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def absent(option: str, asked: Iterable[str], present: Iterable[str]) -> str:
     """That no utterance has some of the `asked` names, and which are `present`; "" if all are.
 
-    >>> absent("splits", ["train", "tset"], ["", "test", "train"])
-    "--splits: no utterance has ['tset'] – did you mean \\"test\\"?; the splits here are ['test', 'train']"
+    >>> print(absent("splits", ["train", "tset"], ["", "test", "train"]))
+    --splits: no utterance has ['tset'] – did you mean "test"?; the splits here are ['test', 'train']
     """
     known = {name for name in present if name}  # "" is unknown
     if not (lacking := sorted({*asked} - {*present})):
