@@ -33,7 +33,14 @@ from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard
 from megahour.align.tables import Clock, Timed, time_words
 from megahour.align.transcripts import SpelledTranscript, why_nothing
-from megahour.align.wrong_transcript import FEWEST_CUES, belongs, foreign_cues, order_deviation, without_ends
+from megahour.align.wrong_transcript import (
+    FEWEST_CUES,
+    belongs,
+    foreign_cues,
+    order_deviation,
+    spoken_part,
+    without_ends,
+)
 from megahour.core.schemas import BY_RECOGNISER, HEARD
 from megahour.corpus.text.edit_distance import distance_within
 
@@ -270,8 +277,9 @@ def trusted(
             hint_tolerance=p.hint_tolerance_s / frame_s,
             said_chance=p.said_chance,
         )
+        core = spoken_part(problem, aligned.spoken)
         asked = doubtful and p.decoy_margin > 0
-        if asked and not belongs(heard.posteriors, problem, anchoring, p.decoy_margin):
+        if asked and not belongs(heard.posteriors, core, anchoring, p.decoy_margin):
             raise Refused("wrong-transcript")
     except NoAnchorsError:
         raise Refused("no-anchors") from None
@@ -284,7 +292,7 @@ def trusted(
     if not p.false_accept:
         return aligned, np.zeros(len(lengths), bool)
     z = deviations(heard.posteriors, aligned.problem, aligned.path, round(AROUND_S / frame_s))
-    inner = without_ends(problem)
+    inner = without_ends(core)
     orders = [partial(order_deviation, heard.posteriors, inner, words=words) for words in (True, False)]
     if is_of_another(z, lengths, p.min_spoken, *orders):
         raise Refused("wrong-transcript")

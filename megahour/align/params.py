@@ -54,7 +54,8 @@ class AlignParams(Params):
     """How much cheaper a doubtful transcript must align than its own reversed text, as a share. 0 disables the
     check."""
     min_spoken: Share = 0.3
-    """Refuse a transcript as another recording's when a smaller share of its tokens is spoken."""
+    """Refuse a transcript as another recording's when a smaller share of its tokens is spoken. Lower it for texts that
+    go far beyond their recordings, such as that of a book beside each of its chapters."""
     false_accept: float = Field(0.3, ge=0, lt=0.5)
     """Target rate of unspoken cues that pass, tested against other texts at the same place, if no speech is left over
     beside them. Lower it for cleaner text; 0 disables the test."""

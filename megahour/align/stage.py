@@ -25,7 +25,7 @@ class Align(Stage[AlignParams]):
     """
 
     name = "align"
-    version = 25
+    version = 26
     params = AlignParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("recordings"),

@@ -86,6 +86,19 @@ def order_deviation(posteriors: NDArray[Any], problem: Problem, *, words: bool =
     return (align(posteriors, problem).score - float(others.mean())) / spread
 
 
+def spoken_part(problem: Problem, spoken: NDArray[np.bool_]) -> Problem:
+    """A `problem` from its first to its last `spoken` cue (J,): the text may go on before and after the recording.
+
+    The path spreads the few cues that fit of another recording's text over all of it, so hardly any is left out.
+    """
+    at = np.flatnonzero(spoken)
+    if not len(at):
+        return problem
+    first, end = int(at[0]), int(at[-1]) + 1
+    core = part(problem, int(problem.boundaries[first]), int(problem.boundaries[end]))
+    return replace(core, star=problem.star[first : end + 1])
+
+
 def without_ends(problem: Problem) -> Problem:
     """A `problem` of `SEVERAL` cues without its first and last `ENDS`, which recordings of a series may share."""
     cues = len(problem.skip_nats)

@@ -52,10 +52,17 @@ class AlignedFile:
 @click.option(
     "--language", default="en", show_default=True, help="Language of the text (BCP 47), for its numbers and dates."
 )
+@click.option(
+    "--min-spoken",
+    type=click.FloatRange(0, 1),
+    default=0.3,
+    show_default=True,
+    help="Refuse a text of which a smaller share is spoken. Lower it for a book's text beside one of its chapters.",
+)
 @click.option("--format", "form", type=click.Choice(FORMATS), default="srt", show_default=True)
 @click.option("--out", default="", help="Output file. Default: standard output.")
 @log.logged
-def command(audio: str, text: str, aligner: str, language: str, form: str, out: str) -> None:
+def command(audio: str, text: str, aligner: str, language: str, min_spoken: float, form: str, out: str) -> None:
     """Find where each line and word of TEXT is spoken in AUDIO.
 
     TEXT is SRT, VTT, TTML, TextGrid, a recogniser's JSON, or plain text with one sentence per line. Times in it serve
@@ -71,7 +78,7 @@ def command(audio: str, text: str, aligner: str, language: str, form: str, out: 
     if out:
         prepare_output(out)
     with tempfile.TemporaryDirectory(prefix="megahour-") as folder:
-        aligned = _aligned(Path(folder), audio, text, aligner, language)
+        aligned = _aligned(Path(folder), audio, text, aligner, language, min_spoken)
     for number, line in enumerate(aligned.lines, 1):
         if line["reason"]:
             log.say("line-not-found", f"line {number} not found ({line['reason']}): {line['text']}", line)
@@ -87,7 +94,7 @@ def command(audio: str, text: str, aligner: str, language: str, form: str, out: 
     log.say("aligned-file", f"{found} of {len(aligned.lines)} lines found in {audio}", facts)
 
 
-def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -> AlignedFile:
+def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str, min_spoken: float) -> AlignedFile:
     from megahour.core.config import parse
     from megahour.engine.local import LocalEngine
     from megahour.features.frontend import FrontEnd
@@ -114,7 +121,7 @@ def _aligned(folder: Path, audio: str, text: str, aligner: str, language: str) -
             raise ConfigError(f"{why['reason']}: {why['detail']}", where=f"{audio}, {text}", remedy=remedy) from None
         for odd in recordings.receipt_of(0).stats.get("examples", {}).get("odd-audio", []):
             log.say("odd-audio", f"{audio}: {odd['detail']}", {"path": audio}, level=logging.WARNING)
-        usual = parse(align.params, {}, where="align-file")
+        usual = parse(align.params, {"min_spoken": min_spoken}, where="align-file")
         run_stage(align, usual, {"recordings": recordings, "aligner": model}, alignment, engine, work=work)
     return _read(recordings, alignment, Path(audio).name)
 
@@ -142,6 +149,8 @@ def _read(recordings: Artifact, alignment: Artifact, file: str) -> AlignedFile:
         remedy = "check that the text belongs to the recording"
         if "doubt" not in alignment.manifest.summary:  # which says what to check of the aligner
             remedy += ", and the aligner to its language"
+        if whole in ("text-mismatch", "wrong-transcript"):
+            remedy += "; of a text that goes far beyond the recording, give its part, or lower --min-spoken"
         raise ConfigError(f"{whole}: no line of the text was found", where=file, remedy=remedy)
     found = {each["cue"]: each for each in segments if each["cue"] >= 0}
     numbers = {cue: number for number, cue in enumerate(cues, 1)}

@@ -121,6 +121,16 @@ def test_a_recording_cut_short_is_aligned_as_far_as_it_goes(talk: Talk) -> None:
     assert 0.2 < len(said) / len(talk.words) < 0.6
 
 
+def test_the_text_of_a_book_beside_one_of_its_chapters(talk: Talk) -> None:
+    others = sentences(32, np.random.default_rng(9))
+    (talk.folder / "book.txt").write_text("\n".join([*others[:16], *talk.lines, *others[16:]]), "utf-8")
+    with pytest.raises(ConfigError, match=r"text-mismatch|wrong-transcript") as error:
+        run(talk.folder, "book.txt")
+    assert "lower --min-spoken" in error.value.remedy
+    found = json.loads(run(talk.folder, "book.txt", "--min-spoken", "0.1"))["lines"]
+    assert [line["text"] for line in found if not line["reason"]] == [x for x in talk.lines if x != UNSPOKEN]
+
+
 def test_nothing_stays_in_the_temporary_folder(talk: Talk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its stages' scratch folders stayed, two of each call."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

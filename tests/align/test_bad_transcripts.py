@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,14 +20,14 @@ from tone_models import TOKENS, onnx_model
 from tones import RATE_HZ, Made, sentences, speak, write, write_recordings
 
 from megahour.align.anchors import Anchoring, greedy_path
-from megahour.align.choice import _is_scrap, choose, evidence
-from megahour.align.confidence import Costs, first_problem
+from megahour.align.choice import Refused, _is_scrap, choose, evidence, trusted
+from megahour.align.confidence import Aligned, Costs, first_problem
 from megahour.align.ctc import Problem
 from megahour.align.document import spell
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import spans
 from megahour.align.stage import Align, doubts, refusals
-from megahour.align.wrong_transcript import BELOW_OTHERS, belongs, decoy_of, order_deviation, without_ends
+from megahour.align.wrong_transcript import BELOW_OTHERS, belongs, decoy_of, order_deviation, spoken_part, without_ends
 from megahour.core.errors import ConfigError
 from megahour.core.receipts import Counts, Receipt
 from megahour.core.schemas import DUPLICATES
@@ -88,6 +90,36 @@ def test_a_transcript_of_the_wrong_file(tmp_path: Path, aligner: Artifact) -> No
     samples, _ = spoken(1)
     _, other = spoken(2)
     assert only_reason(align(tmp_path, aligner, [("wrong", samples, other, [])])) == "wrong-transcript"
+
+
+@pytest.mark.parametrize(("before", "after"), [(0, 0), (0, 40), (40, 0), (20, 20)])
+def test_a_text_that_goes_on_before_or_after_the_recording(before: int, after: int) -> None:
+    """As the text of three chapters beside one of them, by a model that misreads three of four letters."""
+    rng = np.random.default_rng(3)
+    right, others = english(20, rng), english(before + after, rng)
+    heard: Any = SimpleNamespace(posteriors=quantised(say(right, rng, 0.75).log_probs))
+
+    def aligned(texts: list[str]) -> tuple[Aligned, NDArray[np.bool_]]:
+        document = spell([(i, np.nan, text) for i, text in enumerate(texts)], UNITS)
+        return trusted(AlignParams(), heard, document, 0.02, doubtful=True)
+
+    found, unsure = aligned([*others[:before], *right, *others[before:]])
+    assert np.flatnonzero(found.spoken).tolist() == list(range(before, before + 20))
+    assert not unsure.any()
+    with pytest.raises(Refused, match="wrong-transcript"):
+        aligned(english(60, rng))
+
+
+def test_the_spoken_part_of_a_text_is_whole_and_keeps_the_audio_around_it() -> None:
+    texts = english(6, np.random.default_rng(1))
+    problem = first_problem(spell([(i, np.nan, text) for i, text in enumerate(texts)], UNITS), Costs())
+    part = spoken_part(problem, np.array([False, True, False, True, True, False]))
+    first, end = problem.boundaries[1], problem.boundaries[5]
+    assert part.tokens.tolist() == problem.tokens[first:end].tolist()
+    assert part.boundaries.tolist() == (problem.boundaries[1:6] - first).tolist()
+    assert part.skip_nats.tolist() == problem.skip_nats[1:5].tolist()
+    assert part.star.tolist() == problem.star[1:6].tolist()
+    assert spoken_part(problem, np.zeros(6, bool)) is problem
 
 
 def test_a_few_words_that_fit_somewhere_in_much_speech(tmp_path: Path, aligner: Artifact) -> None:
