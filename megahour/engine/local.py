@@ -21,13 +21,9 @@ import psutil
 
 from megahour.core.errors import ConfigError
 from megahour.engine.base import Call, EngineBase, EngineError, Failure, Outcome, TaskFailed, Tree, in_order, shown
-from megahour.engine.pool import Attempt, PoolWorker, WorkerDied
+from megahour.engine.pool import AS_SCRIPT, Attempt, PoolWorker, WorkerDied
 
 LOG = logging.getLogger(__name__)
-AS_SCRIPT = (
-    "keep a script in a file, not on standard input, and what it does under `if __name__ == '__main__':`, since each "
-    "worker imports it"
-)
 MEMORY_CHECK_S = 0.5
 
 

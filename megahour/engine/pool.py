@@ -25,6 +25,10 @@ from megahour.engine.base import THREAD_VARIABLES, Failure, Outcome, Success, in
 STARTED = b""  # sent once the task's code is imported; its time limit starts here
 IMPORT_LIMIT_S = 300.0  # for the imports before that
 EXIT_LIMIT_S = 3.0
+AS_SCRIPT = (
+    "keep a script in a file, not on standard input, and what it does under `if __name__ == '__main__':`, since each "
+    "worker imports it"
+)
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -29,7 +28,7 @@ from megahour.core.transfer import is_local, publish_text, side_by_side
 from megahour.core.versions import versions
 from megahour.recipes.leaks import check_apart, kept_apart
 from megahour.recipes.recipe import Recipe, Step
-from megahour.recipes.steps import Done, Monitors, one_by_one, several_at_once
+from megahour.recipes.steps import Done, Monitors, one_by_one, reads_run, several_at_once
 from megahour.runner import log
 from megahour.runner.runner import stage_fingerprint
 from megahour.runner.scratch import claimed_by
@@ -174,22 +173,13 @@ def check_outside(recipe: Recipe, steps: Sequence[Step], *, files: bool = False)
     made_here = {f"{recipe.run}/{step.name}" for step in recipe.steps}
     for step in steps:
         with explaining(step.name):
-            if files and not _reads_run(recipe.run, step.params):
+            if files and not reads_run(recipe.run, step.params):
                 step.params.reach()
             outside = {role: Artifact(url) for role, url in step.inputs.items() if url not in made_here}
             for artifact in outside.values():
                 _ = artifact.manifest
             check_kinds(step.stage, outside)
             step.stage.check_made(step.params, step.inputs, made_with(outside))
-
-
-def _reads_run(run: str, p: Params) -> bool:
-    """Whether a parameter names a place in the run, in whichever way the path is written."""
-    values = p.model_dump().values()
-    places = [str(each) for value in values for each in (value if isinstance(value, list) else [value])]
-    here = Path.cwd()
-    home, *paths = (f"{os.path.normpath(here / each.removeprefix('file://'))}/" for each in (run, *places))
-    return any(path.startswith(home) for path in paths)
 
 
 def alone_in(run: str) -> AbstractContextManager[str]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from megahour.core.config import Params
 from megahour.core.errors import ConfigError, DamagedError
 from megahour.core.filesystems import work_in
 from megahour.core.receipts import Manifest
@@ -88,6 +91,8 @@ def run_step(recipe: Recipe, step: Step, engine: Engine, monitor: Monitor) -> Do
 def several_at_once(recipe: Recipe, steps: Sequence[Step], monitor_for: Monitors) -> Generator[Done, None, None]:
     """Run up to `recipe.steps_at_once` steps whose inputs are made, each in a process with an engine of its own.
 
+    A step that reads the run by a path in its parameters waits for all steps before it.
+
     Steps begin in the order of `steps` and are yielded as they end. The artifacts are those of `one_by_one`. If a step
     fails, or the iterator is closed, the others are stopped as by SIGTERM: their shards and checkpoints stay.
 
@@ -102,10 +107,14 @@ def several_at_once(recipe: Recipe, steps: Sequence[Step], monitor_for: Monitors
         raise ConfigError(what, where=recipe.name, remedy=remedy)
     work = partial(_steps_here, recipe)
     waiting, finished, identities = list(steps), set[str](), dict[str, str]()
+    needed = {step.name: set(step.parents) for step in steps}
+    for place, step in enumerate(steps):
+        if reads_run(recipe.run, step.params):
+            needed[step.name].update(before.name for before in steps[:place])
     running: dict[str, tuple[Step, StepProcess]] = {}  # by their fingerprints, which name the folders where they work
     with StepProcesses(work) as processes:
         while waiting or running:
-            for step in [each for each in waiting if finished.issuperset(each.parents)]:
+            for step in [each for each in waiting if finished >= needed[each.name]]:
                 if step.name not in identities:
                     identities[step.name] = stage_fingerprint(step.stage, step.params, _inputs(step))
                 identity = identities[step.name]
@@ -139,6 +148,26 @@ def _steps_here(recipe: Recipe) -> Iterator[Callable[[str, Monitor], tuple[Manif
 
     with explaining(recipe.run), make_engine(recipe.engine) as engine:
         yield run
+
+
+def reads_run(run: str, p: Params) -> bool:
+    """Whether a parameter names a place in the run, in whichever way the path is written."""
+    here = Path.cwd()
+    home, *paths = (
+        f"{os.path.normpath(here / each.removeprefix('file://'))}/" for each in (run, *_texts(p.model_dump()))
+    )
+    return any(path.startswith(home) for path in paths)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts among parameters, also those in lists and mappings."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+    elif isinstance(value, str):
+        yield value
 
 
 def _made(step: Step, identity: str) -> Manifest | None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from megahour.core.errors import MegahourError
 from megahour.core.stopping import end_by_signals, exit_code, no_more_signals
 from megahour.engine.base import EngineError, Failure, interrupts_held
-from megahour.engine.pool import die_with_driver, how_it_ended
+from megahour.engine.pool import AS_SCRIPT, die_with_driver, how_it_ended
 from megahour.runner import log
 from megahour.runner.monitor import Monitor
 
@@ -50,6 +50,7 @@ class StepProcess:
         lifeline.close()
         self.monitor: Monitor | None = None
         self._step = ""
+        self._began = self._closed = False
 
     def begin(self, step: str, monitor: Monitor) -> None:
         self._step, self.monitor = step, monitor
@@ -61,26 +62,37 @@ class StepProcess:
         EngineError: the process was killed.
         """
         dead = not self.process.is_alive()  # checked first: a result sent before the death is in the pipe by now
-        try:
-            while self.connection.poll():
-                event, given, named = self.connection.recv()
-                if event in (ENDED, FAILED):
-                    self.monitor = None
-                if event == ENDED:
-                    return (given[0],)
-                if event == FAILED:
-                    failure, cause = given
-                    if failure.error is None:
-                        failure.throw()
-                    raise failure.error from cause
-                getattr(self.monitor, event)(*given, **named)
-        except (EOFError, OSError):
-            dead = True
-        if dead:
-            self.process.join()
-            what = how_it_ended(self.process.exitcode, "the step's process")
-            raise EngineError(what, where=self._step, remedy="the same command resumes; lower steps_at_once if need be")
+        while (message := self._message()) is not None:
+            event, given, named = message
+            self._began = True
+            if event in (ENDED, FAILED):
+                self.monitor = None
+            if event == ENDED:
+                return (given[0],)
+            if event == FAILED:
+                failure, cause = given
+                if failure.error is None:
+                    failure.throw()
+                raise failure.error from cause
+            getattr(self.monitor, event)(*given, **named)
+        if dead or self._closed:
+            raise self._death()
         return None
+
+    def _message(self) -> Any:
+        """The next message that has come; None: there is none, or the process has closed the pipe."""
+        with suppress(EOFError, OSError):
+            return self.connection.recv() if self.connection.poll() else None
+        self._closed = True
+        return None
+
+    def _death(self) -> EngineError:
+        self.process.join()
+        if self.process.exitcode == 1 and not self._began:
+            what = "the step's process cannot begin; Python's message above says why"
+            return EngineError(what, where=self._step, remedy=AS_SCRIPT)
+        what = how_it_ended(self.process.exitcode, "the step's process")
+        return EngineError(what, where=self._step, remedy="the same command resumes; lower steps_at_once if need be")
 
     def stop(self) -> None:
         """Ask it to end, as by SIGTERM if it runs a step, without waiting for it."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -18,7 +20,7 @@ from command_line import command, megahour
 from toy_stages import TOY_STAGES
 
 from megahour.cli.main import _for_users
-from megahour.core.errors import ConfigError, StageError
+from megahour.core.errors import ConfigError, StageError, StoreError
 from megahour.core.store import Artifact
 from megahour.engine.base import EngineError, TaskFailed
 from megahour.recipes import stage_table
@@ -157,6 +159,46 @@ def test_steps_that_are_closed_leave_no_process(tmp_path: Path) -> None:
     assert next(ended).step.name == "one"
     ended.close()
     assert not alive(processes(tmp_path))
+
+
+def test_a_step_that_reads_the_run_by_a_path_waits_for_the_steps_before_it(tmp_path: Path) -> None:
+    """As with one step after the other: it may read what they make."""
+    reader = {"stage": "toy-count", "kind": f"{tmp_path}/run/one/shards"}
+    recipe = made(tmp_path, one=MEET, reader=reader, last={**MEET, "inputs": {"numbers": "one"}, "others": 0}, two=MEET)
+    assert set(names(recipe)[:2]) == {"one", "two"}
+
+
+class Full(Monitor):
+    """Raises what a disk would, at the first event of its step."""
+
+    def begins(self, *given: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_an_error_of_a_monitor_ends_the_run(tmp_path: Path) -> None:
+    """It was taken for the end of the step's process, which nobody had told to end."""
+    recipe = made(tmp_path, one={**MEET, "others": 0, "ends": "never"})
+    with pytest.raises(StoreError, match="No space left on device"):
+        list(execute(recipe, lambda step: Full()))
+    assert not alive(processes(tmp_path))
+
+
+UNGUARDED = """
+from megahour.recipes.recipe import load_recipe
+from megahour.recipes.run import execute
+from megahour.runner.monitor import Monitor
+
+print([done.step.name for done in execute(load_recipe("toy.yaml"), lambda step: Monitor())])
+"""
+
+
+def test_a_script_that_each_process_would_run_again_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "toy.yaml").write_text("{steps_at_once: 2, steps: {said: {stage: synthesise, hours: 0.003}}}", "utf-8")
+    (tmp_path / "unguarded.py").write_text(UNGUARDED, "utf-8")
+    ended = subprocess.run([sys.executable, "unguarded.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "said: the step's process cannot begin; Python's message above says why" in ended.stderr
+    assert "__name__ == '__main__'" in ended.stderr.splitlines()[-1]
 
 
 def test_equal_steps_do_not_meet_in_their_scratch_folder(tmp_path: Path) -> None:
