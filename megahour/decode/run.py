@@ -28,7 +28,7 @@ from megahour.decode.search import Hypothesis, Searcher, SearchOptions
 from megahour.features.sets import frame_seconds_of, set_of
 from megahour.features.stack import stack
 from megahour.lattices.table import SUFFIX, LatticeRow, density, to_table
-from megahour.models.configuration import normalisation, read_config
+from megahour.models.configuration import normalisation, output_without_graph, read_config
 from megahour.models.paths import confidence, most_likely
 from megahour.models.service import open_session
 from megahour.serve.spec import ModelSpec
@@ -152,12 +152,13 @@ def _search(p: DecodeParams, inputs: Mapping[str, Artifact]) -> tuple[list[float
 def _token_searchers(inputs: Mapping[str, Artifact], p: DecodeParams, scales: Sequence[float]) -> list[TokenSearcher]:
     """A searcher for each weight of the language model; they share the model."""
     from megahour.decode.token_search import TokenSearcher
-    from megahour.models.inference import output_without_graph, restore
 
     model = inputs["model"]
     config = read_config(model)
     module = None
     if output_without_graph(config, attention=p.attention_weight > 0) != "log_probs":
+        from megahour.models.inference import restore
+
         module = restore(config, model.read_bytes(0, ".safetensors"), where=model.url, tell=p.tell).eval()
     return [TokenSearcher(config, module, p.model_copy(update={"lm_scale": scale}), inputs) for scale in scales]
 

@@ -10,7 +10,7 @@ from megahour.core.kinds import makers_of
 from megahour.core.receipts import summed
 from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, SingleShard, Stage, Task
 from megahour.decode.params import DecodeParams, GraphParams
-from megahour.models.configuration import read_config, tag_number
+from megahour.models.configuration import output_without_graph, read_config, tag_number
 
 if TYPE_CHECKING:
     from megahour.serve.spec import ModelSpec
@@ -121,7 +121,6 @@ class Decode(Stage[DecodeParams]):
         return tasks_of_sets(inputs["features"], p.sets, where=self.name)
 
     def accelerator(self, p: DecodeParams, inputs: Inputs) -> ModelSpec:
-        from megahour.models.inference import output_without_graph
         from megahour.models.service import model_spec
 
         config = read_config(inputs["model"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from megahour.units.tokens import BLANK, MARK
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+Outputs = Literal["log_probs", "top_k", "costs", "encoded"]
 MAX_CONFIG_BYTES = 16 << 20
 MOST_STACKED = 16
 RECOGNISED = "recognised"
@@ -136,3 +137,8 @@ def normalisation(config: Mapping[str, Any], *, where: str) -> tuple[NDArray[np.
         what = f"the model has {config.get('inputs')} inputs, which does not match its stack, {size}, and statistics"
         raise StoreError(what, where=where, remedy=DAMAGED)
     return mean, inv_std, int(config["stack"])
+
+
+def output_without_graph(config: Mapping[str, Any], *, attention: bool = False) -> Outputs:
+    """The output that a search without a graph needs. attention: the attention decoder rescores."""
+    return "encoded" if attention or "transducer" in config.get("heads", {}) else "log_probs"

@@ -6,7 +6,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import safetensors.torch
@@ -21,6 +21,7 @@ from megahour.models.configuration import (
     DAMAGED,
     MAX_CONFIG_BYTES,
     RECOGNISED,
+    Outputs,
     check_frames,
     parse_config,
     read_config,
@@ -32,8 +33,6 @@ from megahour.models.precision import autocast
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-Outputs = Literal["log_probs", "top_k", "costs", "encoded"]
 
 
 @dataclass(frozen=True)
@@ -182,11 +181,6 @@ def load(
             raise ConfigError(what, where=url, remedy="give teachers of one kind, or without conformers")
         module = Ensemble(members)
     return Model(config, module.to(device).eval(), device, outputs, min(k, int(config["outputs"])), precision)
-
-
-def output_without_graph(config: Mapping[str, Any], *, attention: bool = False) -> Outputs:
-    """The output that a search without a graph needs. attention: the attention decoder rescores."""
-    return "encoded" if attention or "transducer" in config.get("heads", {}) else "log_probs"
 
 
 def restore(config: Mapping[str, Any], data: bytes, *, where: str, tell: str = "") -> nn.Module:

@@ -18,8 +18,8 @@ from megahour.decode.params import DecodeParams
 from megahour.decode.token_search import TokenReading, TokenSearcher
 from megahour.features.frontend import FrontEnd, Rows
 from megahour.foreign.model import ForeignModel
-from megahour.models.configuration import normalisation, read_config
-from megahour.models.inference import Model, Outputs, load, output_without_graph
+from megahour.models.configuration import Outputs, normalisation, output_without_graph, read_config
+from megahour.models.inference import Model, load
 from megahour.models.paths import TokenPath
 from megahour.models.token_search import Transducer
 from megahour.transcribe.bundle import Bundle

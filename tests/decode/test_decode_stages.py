@@ -7,6 +7,8 @@ frames: posteriors are right but for the noise in the features.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -215,6 +217,22 @@ def test_senones_are_decoded_the_same_with_the_service_and_without(
         Decode().run(params, inputs, Task({"shard": 0}), out, Context(work=tmp_path))
         out.commit()
     assert Artifact(tmp_path / "alone").read_bytes(0, ".parquet") == output.read_bytes(0, ".parquet")
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None
+from megahour.core.store import Artifact
+from megahour.decode import run, stage
+inputs = {"model": Artifact(sys.argv[1])}
+stage.Decode().accelerator(stage.DecodeParams(), inputs)
+run._token_searchers(inputs, stage.DecodeParams(), [1.0])
+"""
+
+
+def test_what_searches_a_models_outputs_imports_no_torch(made: dict[str, Artifact]) -> None:
+    """The model's own process has it; it would take each worker two seconds of CPU and 180 MB."""
+    subprocess.run([sys.executable, "-c", WITHOUT_TORCH, made["ctc_model"].url], check=True)
 
 
 def test_utterances_too_long_for_a_batch_go_to_quarantine(
