@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -108,12 +109,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The files that take minutes begin first, so that no core waits for the last of them, nor two for one run."""
     places = {name: place for place, name in enumerate(LONGEST)}
 
-    def place(item: pytest.Item) -> int:
-        file = item.path.relative_to(Path(__file__).parent)
+    @cache
+    def place(path: Path) -> int:
+        file = path.relative_to(Path(__file__).parent)
         first = (RUN, *COMPILED)
         return first.index(file) - len(first) if file in first else places.get(file.parts[0], len(LONGEST))
 
-    items.sort(key=place)
+    items.sort(key=lambda item: place(item.path))
 
 
 @pytest.fixture(scope="module", autouse=True)

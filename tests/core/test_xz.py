@@ -7,6 +7,8 @@ import lzma
 import random
 import struct
 import zlib
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,11 @@ from megahour.corpus.media import archives
 from megahour.lm.text.compression import unpacked
 
 TEXT = random.Random(0).randbytes(3 << 20)
-STREAM = lzma.compress(TEXT, preset=0)
+
+
+@cache
+def stream() -> bytes:
+    return lzma.compress(TEXT, preset=0)
 
 
 def asking(code: int, data: bytes = b"one line\n") -> bytes:
@@ -31,23 +37,27 @@ def asking(code: int, data: bytes = b"one line\n") -> bytes:
 
 
 @pytest.mark.parametrize(
-    "data",
-    [STREAM, STREAM + STREAM, STREAM + b"garbage", lzma.compress(b""), asking(28)],
+    "made",
+    [
+        *(stream, lambda: stream() * 2, lambda: stream() + b"garbage"),
+        *(partial(lzma.compress, b""), partial(asking, 28)),
+    ],
     ids=["one", "two", "garbage", "empty", "64 MiB"],
 )
-def test_the_bytes_are_those_of_the_standard_library(data: bytes) -> None:
+def test_the_bytes_are_those_of_the_standard_library(made: Callable[[], bytes]) -> None:
+    data = made()
     with open_xz(io.BytesIO(data)) as file, lzma.open(io.BytesIO(data)) as standard:
         assert file.read() == standard.read()
 
 
 def test_a_stream_behind_padding_is_read_too() -> None:
-    with open_xz(io.BytesIO(STREAM + b"\0" * 8 + STREAM + b"\0" * 4)) as file:
+    with open_xz(io.BytesIO(stream() + b"\0" * 8 + stream() + b"\0" * 4)) as file:
         assert file.read() == TEXT + TEXT
 
 
 def test_a_file_that_ends_early_is_no_whole_file() -> None:
-    for end in (0, 5, 100, len(STREAM) - 1):
-        with open_xz(io.BytesIO(STREAM[:end])) as file, pytest.raises(EOFError):
+    for end in (0, 5, 100, len(stream()) - 1):
+        with open_xz(io.BytesIO(stream()[:end])) as file, pytest.raises(EOFError):
             file.read()
 
 

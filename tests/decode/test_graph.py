@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
 
@@ -247,7 +247,7 @@ def test_files_are_openfst_and_read_back(tmp_path: Path) -> None:
 @settings(max_examples=60)
 @given(st.integers(0, 10**6), st.binary(min_size=1, max_size=8))
 def test_damaged_files_are_refused_or_stay_inside_their_bounds(at: int, junk: bytes) -> None:
-    data = bytearray(GRAPH_BYTES)
+    data = bytearray(graph_bytes())
     at %= len(data)
     data[at : at + len(junk)] = junk
     try:
@@ -258,7 +258,9 @@ def test_damaged_files_are_refused_or_stay_inside_their_bounds(at: int, junk: by
     assert fst.source.max() < fst.states
 
 
-GRAPH_BYTES = to_bytes(build_graph(language_model(), LEXICON, 4, silence=0).fst)
+@cache
+def graph_bytes() -> bytes:
+    return to_bytes(build_graph(language_model(), LEXICON, 4, silence=0).fst)
 
 
 def test_wrong_labels_and_foreign_lexicons_are_named() -> None:

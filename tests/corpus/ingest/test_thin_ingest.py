@@ -6,12 +6,13 @@ import io
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import fsspec
 import pytest
 from counting_proxy import counted_s3
-from made_media import encode, murmur, put
+from made_media import Int16, encode, murmur, put
 from made_tracks import served, track
 
 from megahour.core.store import Artifact
@@ -26,7 +27,11 @@ ZIPPED = {
     **{f"{i}.wav": encode(murmur(4, seed=i)) for i in range(6)},
     **{f"{i}.srt": b"1\n00:00:00,000 --> 00:00:04,000\nwords\n" for i in range(6)},
 }
-LONG = murmur(60, 44_100)
+
+
+@cache
+def long() -> Int16:
+    return murmur(60, 44_100)
 
 
 def small_members() -> bytes:
@@ -59,8 +64,8 @@ SOURCES: dict[str, Callable[[], bytes]] = {
     "large.tar": large_members,
     "stored.zip": lambda: zipped(zipfile.ZIP_STORED),
     "deflated.zip": lambda: zipped(zipfile.ZIP_DEFLATED),
-    "long.mp3": lambda: encode(LONG, 44_100, "MP3", "MPEG_LAYER_III"),
-    "long.mp4": lambda: track(LONG, "mp4", "aac", 44_100),
+    "long.mp3": lambda: encode(long(), 44_100, "MP3", "MPEG_LAYER_III"),
+    "long.mp4": lambda: track(long(), "mp4", "aac", 44_100),
 }
 
 
