@@ -7,6 +7,7 @@ engine's workers; this takes a tenth of the time.
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -40,14 +41,29 @@ def ran(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
 
 
 def forked(
-    *arguments: str, timeout_s: float = 400, stages: dict[str, tuple[str, str]] = TOY_STAGES
+    *arguments: str,
+    timeout_s: float = 400,
+    stages: dict[str, tuple[str, str]] = TOY_STAGES,
+    largest_file: int = resource.RLIM_INFINITY,
 ) -> subprocess.CompletedProcess[str]:
-    """A command in a forked process that has already imported everything; `stages`: added to the real ones."""
+    """A command in a forked process that has already imported everything; `stages`: added to the real ones.
+
+    largest_file: bytes after which a file is as on a full disk.
+    """
     with TemporaryDirectory() as folder:
         out, err = Path(folder) / "out", Path(folder) / "err"
         for path in (out, err):
             path.touch()
-        given = (arguments, dict(os.environ), str(Path.cwd()), str(out), str(err), stages, forking_process())
+        given = (
+            arguments,
+            dict(os.environ),
+            str(Path.cwd()),
+            str(out),
+            str(err),
+            stages,
+            forking_process(),
+            largest_file,
+        )
         process = processes.Process(target=_main, args=given)
         process.start()
         try:
@@ -67,6 +83,7 @@ def _main(
     err: str,
     stages: dict[str, tuple[str, str]],
     server: str,
+    largest_file: int,
 ) -> None:
     """Body of a forked command. The `server` that has forked it forks the workers of its engine, and its models'."""
     import megahour.cli.main
@@ -81,6 +98,7 @@ def _main(
     os.environ.update(environment)
     for path, descriptor in ((out, 1), (err, 2)):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), descriptor)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, resource.RLIM_INFINITY))
     signal.signal(signal.SIGINT, signal.default_int_handler)
     fork_by(lambda: server)
     spawns: Any = SimpleNamespace(get_context=lambda _: ForkedContext())

@@ -5,9 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import re
-import resource
-import subprocess
-import sys
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +17,7 @@ import pytest
 import soundfile
 import torch
 from click.testing import CliRunner
+from command_line import forked
 from exported import MELS, SHERPA, TOKENS, model, run, voice
 from fsspec.implementations.memory import MemoryFileSystem
 from imported_aligners import imported
@@ -481,7 +479,7 @@ def test_a_model_is_exported_with_a_fixed_tag(bundle: Bundle, tmp_path: Path) ->
         Recogniser(replace(parts_of(bundle.url), search=DecodeParams(tell="ru")))
 
 
-@pytest.mark.parametrize(("kind", "stack"), [("tdnn", 1), ("tdnn", 3), ("conformer", 1), ("lstm", 3), ("blstm", 1)])
+@pytest.mark.parametrize(("kind", "stack"), [("tdnn", 3), ("conformer", 1), ("lstm", 3), ("blstm", 1)])
 def test_a_program_of_torch_export_says_the_same(kind: str, stack: int, tmp_path: Path) -> None:
     made = model(tmp_path / "model", kind, layers=1, stack=stack)
     bundle = written(made, tmp_path / "bundle", CLIPS[:1], program=True)
@@ -504,14 +502,9 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
     limit = max(sizes["model.onnx"], sizes["golden/000.npy"]) + 4000
     assert limit < min(sizes[whole.manifest.program], sizes["golden/000.wav"])
     soundfile.write(tmp_path / "long.wav", long.samples, 8000)
-    asked = [sys.executable, "-m", "megahour", "export-model", made.url, "--golden", str(tmp_path / "long.wav")]
+    asked = ["export-model", made.url, "--golden", str(tmp_path / "long.wav"), "--out", str(tmp_path / "other")]
     for more in (["--program"], []):
-        done = subprocess.run(
-            [*asked, *more, "--out", str(tmp_path / "other")],
-            capture_output=True,
-            text=True,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
-        )
+        done = forked(*asked, *more, largest_file=limit)
         assert done.returncode == 1, done.stderr
         assert done.stderr.splitlines()[-2:] == [
             f"error: {tmp_path}/other: File too large",
