@@ -25,6 +25,7 @@ import toy_stages
 import trainings
 from numba.core.registry import cpu_target
 
+import megahour.align.shard
 import megahour.align.stage
 import megahour.cli.main
 import megahour.cli.session
@@ -33,11 +34,13 @@ import megahour.core.output
 import megahour.corpus.ingest.shard
 import megahour.corpus.ingest.stage
 import megahour.corpus.transcripts.read
+import megahour.cut.shard
 import megahour.cut.stage
 import megahour.engine.local
 import megahour.engine.spills
 import megahour.learn.job
 import megahour.lm.stage
+import megahour.lm.train
 import megahour.parallel.pipeline
 import megahour.parallel.sharded
 import megahour.parallel.tensor_parallel
@@ -61,7 +64,11 @@ import megahour.train.loop
 import megahour.train.workers.loop_with_others
 import megahour.train.workers.replicas
 import megahour.train.workers.worker
+import megahour.tts.synthesise_stage
+import megahour.units.passes
+from megahour.corpus.text.language_id import _identifier
 
 cpu_target.typing_context.refresh()  # numba imports most of itself for its first function
 cpu_target.target_context.refresh()
+_identifier()  # 0.8 s in each process that reads transcripts
 gc.freeze()  # what has been imported so far is no garbage

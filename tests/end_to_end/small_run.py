@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import sys
 from pathlib import Path
 
@@ -22,6 +23,12 @@ def run(*arguments: str) -> str:
     done = forked(*arguments, timeout_s=1400)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
+
+
+def already_made(folder: Path, other: Path, *steps: str) -> None:
+    """Gives a run the artifacts that the same steps of another one made, so that it begins after them."""
+    for step in steps:
+        shutil.copytree(other / step, folder / step)
 
 
 def contents(run_folder: Path, steps: set[str] | None = None) -> dict[str, str]:

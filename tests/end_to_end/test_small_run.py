@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from command_line import hears_ctrl_c
-from small_run import SMALL, contents, megahour, run
+from small_run import SMALL, already_made, contents, megahour, run
 
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
@@ -82,9 +82,13 @@ def test_a_disturbed_run_ends_in_the_same_bytes(tmp_path: Path, undisturbed: Pat
     folder, moments = tmp_path / "small", random.Random(5)
     if all_of_them:
         disturb(folder, "prompts-raw", 1, moments.uniform(0, 0.5), kill_group)
+    else:
+        already_made(folder, undisturbed, "prompts-raw", "prompts-recordings", "prompts-utterances", "prompts")
     disturb(folder, "aligner", 0, moments.uniform(0.5, 2), press_ctrl_c)  # a model in training, in the driver
     if all_of_them:
         disturb(folder, "raw", moments.randint(1, 3), moments.uniform(0, 0.3), kill_driver)
+    else:
+        already_made(folder, undisturbed, "raw")
     disturb(folder, "alignment", 0, moments.uniform(0, 1), kill_driver)  # the service outlives no driver
     if all_of_them:
         disturb(folder, "utterances", moments.randint(0, 4), moments.uniform(0, 0.3), kill_group)
