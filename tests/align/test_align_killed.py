@@ -101,7 +101,10 @@ def test_the_whole_run_killed_and_started_again(folder: Path, undisturbed: Artif
     """SIGKILL to driver, tasks and service at random moments after the first shard began, then an undisturbed run."""
     moments, kills = random.Random(8), 0
     command = [sys.executable, "-c", f"import align_driver; align_driver.main({str(folder)!r}, 'killed')"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"], *sys.path]),
+    }
     for attempt in range(3):
         process = subprocess.Popen(command, env=environment, start_new_session=True)
         if attempt < 2:

@@ -68,7 +68,7 @@ class Cluster:
 
     def __init__(self, conf: Path) -> None:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        project = str(SCRIPTS.parents[1])
+        project = os.pathsep.join([str(SCRIPTS.parents[1]), os.environ["PYTHONPATH"]])
         self.environment = {**os.environ, "SLURM_CONF": str(conf), "PATH": path, "PYTHONPATH": project}
         self.environment |= {"FIRST": "127.0.0.1", "PORT": str(free_port())}
 

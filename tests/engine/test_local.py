@@ -359,7 +359,10 @@ if __name__ == "__main__":
 def test_an_engine_that_no_one_closes_lets_the_program_end(tmp_path: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(FORGETFUL)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"], *sys.path]),
+    }
     done = subprocess.run([sys.executable, str(script)], env=environment, timeout=240, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -380,7 +383,10 @@ def test_nothing_outlives_the_driver(tmp_path: Path, how: str) -> None:
     """Ctrl-C reaches the whole foreground group, SIGKILL only the driver; the tasks hold the interpreter's lock."""
     script = tmp_path / "driver.py"
     script.write_text(DRIVER)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"], *sys.path]),
+    }
     with subprocess.Popen(
         [sys.executable, str(script), str(tmp_path)],
         env=environment,

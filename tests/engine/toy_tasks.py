@@ -1,4 +1,7 @@
-"""Task functions of the engine tests, in a module of their own because workers import them by name."""
+"""Task functions of the engine tests, in a module of their own because workers import them by name.
+
+Dozens of workers start for them: arrays and tables are imported by the few functions that have any.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,12 @@ import uuid
 from collections.abc import Iterator
 from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import psutil
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import StageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def square(number: int) -> int:
@@ -156,6 +158,8 @@ def announce_and_stay(folder: str, number: int) -> int:
 
 
 def eat_memory(size_bytes: int) -> int:
+    import numpy as np
+
     block = np.ones(size_bytes, np.uint8)
     time.sleep(240)  # until it is stopped
     return int(block.sum())
@@ -163,6 +167,9 @@ def eat_memory(size_bytes: int) -> int:
 
 def split_numbers(partitions: int, item: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """Batches of various sizes, to partitions in no order; the last partition gets none."""
+    import numpy as np
+    import pyarrow as pa
+
     numbers = np.random.Generator(np.random.PCG64(item))
     for position in range(7):
         values = numbers.integers(0, 1000, size=int(numbers.integers(0, 50)))
@@ -182,6 +189,8 @@ def merge_to_file(folder: str, partition: int, batches: Iterator[pa.RecordBatch]
 
 
 def split_fails(bad: int, item: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+    import pyarrow as pa
+
     yield 0, pa.record_batch({"item": [item]})
     if item == bad:
         raise ValueError(f"{item} is the bad one")
@@ -195,6 +204,9 @@ def merge_leaves_trace(folder: str, partition: int, batches: Iterator[pa.RecordB
 
 def split_wide(rows: int, width_bytes: int, item: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """One batch of incompressible rows, all to partition 0."""
+    import numpy as np
+    import pyarrow as pa
+
     noise = np.random.Generator(np.random.PCG64(item)).bytes(rows * width_bytes)
     cells = [noise[row * width_bytes : (row + 1) * width_bytes] for row in range(rows)]
     yield 0, pa.record_batch({"cell": pa.array(cells, pa.large_binary())})
@@ -202,6 +214,8 @@ def split_wide(rows: int, width_bytes: int, item: int) -> Iterator[tuple[int, pa
 
 def merge_measured(partition: int, batches: Iterator[pa.RecordBatch]) -> tuple[int, int, int]:
     """(rows, largest batch in bytes, growth of the process's own memory in bytes while merging)."""
+    import psutil
+
     process = psutil.Process()
     before = process.memory_full_info().uss  # without what it maps of Ray's store
     rows = largest = growth = 0

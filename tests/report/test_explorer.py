@@ -182,9 +182,11 @@ def test_the_recordings_are_found_by_their_digest(data: Artifact, tmp_path: Path
     """Whatever the folders are named: without them there are no sounds of what was left out, and no strips."""
     shutil.copytree(data.url, tmp_path / "mine")
     shutil.copytree(data.url.replace("utterances", "recordings"), tmp_path / "talks of May")
-    assert "ingest: 0.50 h and 2 records left out" in explore(Artifact(tmp_path / "mine"), None, Choice(), silent)
+    assert "ingest: 0.50 h and 2 records left out" in explore(
+        Artifact(tmp_path / "mine"), None, Choice(clips=1), silent
+    )
     shutil.rmtree(tmp_path / "talks of May")
-    assert "ingest: 0.50 h" not in explore(Artifact(tmp_path / "mine"), None, Choice(), silent)
+    assert "ingest: 0.50 h" not in explore(Artifact(tmp_path / "mine"), None, Choice(clips=1), silent)
 
 
 def test_a_recording_as_a_strip(data: Artifact) -> None:

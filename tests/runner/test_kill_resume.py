@@ -78,7 +78,10 @@ def assert_rounds_are_equal(folder: Path, undisturbed: dict[str, str]) -> None:
 def driver(engine: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A driver in its own session, with its engine ready; killed at the end if it still runs."""
     command = [sys.executable, "-c", f"import killable; killable.main({engine!r}, {str(folder)!r})"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ["PYTHONPATH"], *sys.path]),
+    }
     environment["JAVA_TOOL_OPTIONS"] = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # Java starts sooner
     process = subprocess.Popen(
         command, env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -432,7 +432,10 @@ def test_workers_end_with_their_server_even_when_it_is_killed() -> None:
         "        print(service.workers[0].pid, flush=True)\n"
         "        input()\n"
     )
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[1]), os.environ["PYTHONPATH"]]),
+    }
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", code], stdin=pipe, stdout=pipe, env=environment, text=True) as server:
         assert server.stdout is not None

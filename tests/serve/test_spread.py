@@ -77,7 +77,7 @@ def machine(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
         "--trust",
         "accelerator_models:",
     ]
-    paths = os.pathsep.join([str(TESTS.parent), str(TESTS)])
+    paths = os.pathsep.join([str(TESTS.parent), str(TESTS), os.environ["PYTHONPATH"]])
     with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": paths}, start_new_session=True) as process:
         try:
             yield process
