@@ -45,6 +45,7 @@ class StepState:
     progressed_unix_s: float = 0.0
     unit_s: float = 0.0
     shard_s: deque[float] = field(default_factory=lambda: deque(maxlen=SHARDS))
+    restarts: float = 0.0  # of a training's workers
 
     def seconds(self) -> float:
         """Seconds in this session."""
@@ -71,10 +72,9 @@ class RunBoard:
         self._states: dict[str, StepState] = {}
         self._errors: dict[str, list[dict[str, Any]]] = {}
         self._finished: set[str] = set()
-        self._engine: Engine | None = None
+        self._engines: list[Engine] = []  # one for all steps, or one for each of those that run at once
         self._folders: list[str] = []
         self._trainings: dict[str, Training] = {}  # by step; a scrape shows the one that began last
-        self._restarts = 0.0
         self._store = Fetched(self._ask_store)
         self._output = ""
 
@@ -98,7 +98,9 @@ class RunBoard:
             state = StepState(stage, earlier_s=earlier_s)
             state.began_s, state.progressed_unix_s = time.monotonic(), time.time()
             self._states[step] = state
-            self._engine, self._folders, self._output = engine, job.disks(), job.output
+            self._folders, self._output = job.disks(), job.output
+            if engine not in self._engines:
+                self._engines.append(engine)
             if "checkpoint_s" in job.params:
                 checkpoints = f"{job.durable or job.work}/checkpoints"
                 self._trainings[step] = Training(job.work, checkpoints, job.params["checkpoint_s"])
@@ -127,7 +129,7 @@ class RunBoard:
         """Record progress of a long task in its own units, such as batches, and the restarts of training workers."""
         with self._lock:
             state = self._states[step]
-            state.unit_s, self._restarts = unit_s, restarts
+            state.unit_s, state.restarts = unit_s, restarts
             state.got_on(at)
 
     def stopped(self, step: str) -> None:
@@ -154,16 +156,19 @@ class RunBoard:
         with self._lock:
             yield MetricSample("megahour_run_steps", self.steps)
             yield MetricSample("megahour_run_steps_done", len(self._finished))
-            workers = getattr(self._engine, "workers", 1)
+            workers = getattr(self._engines[-1], "workers", 1) if self._engines else 1
+            at_once = sum(state.began_s is not None for state in self._states.values())
+            lost = sum(getattr(engine, "lost", 0) for engine in self._engines)
             for step, state in self._states.items():
                 yield from self._of_step({"step": step, "stage": state.stage}, state, workers)
             for step, table in self._errors.items():
                 yield from _error_rates(step, table)
-            training, restarts = next(reversed(self._trainings.values()), None), self._restarts
-            if self._engine is None:
+            step, training = next(reversed(self._trainings.items()), ("", None))
+            if not self._engines:
                 return
-        yield MetricSample("megahour_workers", workers)
-        yield MetricSample("megahour_shards_failed_total", getattr(self._engine, "lost", 0))
+            restarts = self._states[step].restarts if step else 0.0
+        yield MetricSample("megahour_workers", workers * max(at_once, 1))
+        yield MetricSample("megahour_shards_failed_total", lost)
         yield from disks(self._folders)
         yield from self._of_store()
         if training is not None:

@@ -11,10 +11,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.util import Finalize
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from megahour.core.errors import MegahourError
 from megahour.core.stopping import end_by_signals, exit_code, no_more_signals
@@ -50,6 +51,7 @@ class StepProcess:
         lifeline.close()
         self.monitor: Monitor | None = None
         self._step = ""
+        self._size = _Size(1)
         self._began = self._closed = False
 
     def begin(self, step: str, monitor: Monitor) -> None:
@@ -63,8 +65,11 @@ class StepProcess:
         """
         dead = not self.process.is_alive()  # checked first: a result sent before the death is in the pipe by now
         while (message := self._message()) is not None:
-            event, given, named = message
+            event, lost, given, named = message
             self._began = True
+            if event == "begins":
+                self._size = given[-1]
+            self._size.lost = lost
             if event in (ENDED, FAILED):
                 self.monitor = None
             if event == ENDED:
@@ -159,8 +164,9 @@ def _kill(processes: list[StepProcess]) -> None:
         processes.pop().bury()
 
 
-class _Size(NamedTuple):
-    """What monitors read of an engine, which stays in its process."""
+@dataclass(eq=False)
+class _Size:
+    """What monitors read of an engine, which stays in its process. lost: attempts of one step."""
 
     workers: int
     lost: int = 0
@@ -171,15 +177,19 @@ class _Reports(Monitor):
 
     def __init__(self, connection: Connection) -> None:
         self._connection, self._lock = connection, threading.Lock()
+        self._engine: Any = None
+        self._lost_before = 0
         for event in EVENTS:
             setattr(self, event, partial(self.send, event))
 
     def begins(self, stage: str, job: Job, engine: Engine) -> None:
+        self._engine, self._lost_before = engine, getattr(engine, "lost", 0)
         self.send("begins", stage, job, _Size(engine.workers))
 
     def send(self, event: str, *given: Any, **named: Any) -> None:
+        lost = getattr(self._engine, "lost", 0) - self._lost_before
         with self._lock, suppress(OSError):  # nobody reads any more: this process is being stopped
-            self._connection.send((event, given, named))
+            self._connection.send((event, lost, given, named))
 
 
 def _serve(work: Work, begun: dict[str, Any], connection: Connection, lifeline: Connection) -> None:

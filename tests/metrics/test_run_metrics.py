@@ -290,6 +290,22 @@ def test_a_training_is_shown_while_it_is_at_work(tmp_path: Path) -> None:
     assert not [key for key in values(board()) if key[0].startswith("megahour_training")]
 
 
+def test_steps_at_once_are_counted_together(tmp_path: Path) -> None:
+    """Restarts are of the training that is shown: those of one and none of the other looked like new ones."""
+    board: Any = RunBoard()
+    for name in ("one", "two"):
+        job = Job("", {"checkpoint_s": 7.0}, {}, str(tmp_path / name), "", str(tmp_path / f"work-{name}"))
+        board.begins(name, job, "train", SimpleNamespace(workers=3, lost=2, step=name))
+    for name, restarts in (("two", 1), ("one", 0)):
+        board.units(name, 5, 0.1, restarts)
+    found = values(board())
+    assert found["megahour_training_restarts",] == 1
+    assert found["megahour_workers",] == 6
+    assert found["megahour_shards_failed_total",] == 4
+    assert found["megahour_core_seconds", "one", "train"] > 0
+    board.close()
+
+
 def bytes_of(run: Path) -> dict[str, bytes]:
     """Of the artifacts of a run, but for their timings."""
     made = [path for pattern in ("*/shards/*", "*/receipts/*", "*/*.json") for path in run.glob(pattern)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -21,8 +22,10 @@ from toy_stages import TOY_STAGES
 
 from megahour.cli.main import _for_users
 from megahour.core.errors import ConfigError, StageError, StoreError
+from megahour.core.receipts import Receipt
 from megahour.core.store import Artifact
 from megahour.engine.base import EngineError, TaskFailed
+from megahour.metrics.run import MeteredMonitor, RunBoard
 from megahour.recipes import stage_table
 from megahour.recipes.recipe import Recipe, load_recipe
 from megahour.recipes.run import execute
@@ -133,9 +136,7 @@ def test_a_killed_process_is_named_and_the_run_resumes(tmp_path: Path) -> None:
     recipe = made(tmp_path, one={**MEET, "others": 0, "ends": "never"}, two={**MEET, "others": 0})
     with closing(execute(recipe, lambda step: Monitor())) as ended:
         assert next(ended).step.name == "two"
-        while not (one := [int(path.suffix[1:]) for path in (tmp_path / "place").glob("one.*")]):
-            time.sleep(0.01)
-        os.kill(one[0], signal.SIGKILL)
+        os.kill(waited_for(tmp_path / "place"), signal.SIGKILL)
         with pytest.raises(EngineError, match=r"^one: the step's process was killed by SIGKILL") as error:
             next(ended)
     assert "the same command resumes" in error.value.remedy
@@ -148,8 +149,7 @@ def test_a_process_that_was_killed_between_steps_is_replaced(tmp_path: Path) -> 
         assert next(ended).step.name == "one"
         (idle,) = processes(tmp_path)
         os.kill(idle, signal.SIGKILL)
-        while alive([idle]):
-            time.sleep(0.01)
+        next(each for each in multiprocessing.active_children() if each.pid == idle).join()
         assert next(ended).step.name == "last"
 
 
@@ -181,6 +181,30 @@ def test_an_error_of_a_monitor_ends_the_run(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="No space left on device"):
         list(execute(recipe, lambda step: Full()))
     assert not alive(processes(tmp_path))
+
+
+class Kills(MeteredMonitor):
+    """Kills the worker of the second shard."""
+
+    def task_done(self, receipt: Receipt) -> None:
+        super().task_done(receipt)
+        if receipt.shard == 0:
+            os.kill(waited_for(Path(self._work).parents[2] / "place"), signal.SIGKILL)
+
+
+def waited_for(place: Path) -> int:
+    deadline = time.monotonic() + 120
+    while not (one := [int(path.suffix[1:]) for path in place.glob("one.*")]):
+        assert time.monotonic() < deadline, "nobody came"
+        time.sleep(0.01)
+    return one[0]
+
+
+def test_metrics_count_the_workers_that_a_step_beside_others_has_lost(tmp_path: Path) -> None:
+    """The second attempt meets what the first one left."""
+    board = RunBoard()
+    list(execute(made(tmp_path, one={**MEET, "stage": "toy-meet-in-pool"}), lambda step: Kills(board, step)))
+    assert {name: value for name, value, _ in board()}["megahour_shards_failed_total"] == 1
 
 
 UNGUARDED = """
