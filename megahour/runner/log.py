@@ -52,6 +52,7 @@ class _State:
     quiet = False
     bars = True
     begun: Mapping[str, Any] = {}
+    step = ""
 
 
 def say(
@@ -130,6 +131,11 @@ def begin(*, quiet: bool = False, file: str = "", form: str = "text") -> None:
 def begun() -> dict[str, Any]:
     """What `begin` was called with, for another process that logs to the same places; empty without a call."""
     return dict(_State.begun)
+
+
+def of_step(step: str) -> None:
+    """Name the step in all lines of this process from now on, since those of others come between."""
+    _State.step = step
 
 
 def options() -> list[click.Option]:
@@ -215,18 +221,22 @@ class _Plain(logging.Formatter):
     """Plain text: errors and libraries' warnings begin with their level; coloured on a terminal without NO_COLOR."""
 
     def format(self, record: logging.LogRecord) -> str:
-        text = printable(super().format(record))
+        text = _of_its_step(printable(super().format(record)))
         if record.levelno >= logging.WARNING and getattr(record, "event", "error") == "error":
             text = f"{record.levelname.lower()}: {text}"
         coloured = record.levelname in COLOURS and sys.stderr.isatty() and not os.environ.get("NO_COLOR")
         return click.style(text, fg=COLOURS[record.levelname]) if coloured else text
 
 
+def _of_its_step(text: str) -> str:
+    return f"{_State.step}: {text}" if _State.step else text
+
+
 class _Stamped(logging.Formatter):
     """Time (UTC), level and message."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return f"{_time(record)} {record.levelname:<7} {printable(super().format(record))}"
+        return f"{_time(record)} {record.levelname:<7} {_of_its_step(printable(super().format(record)))}"
 
 
 class _Json(logging.Formatter):
@@ -239,6 +249,8 @@ class _Json(logging.Formatter):
             "event": getattr(record, "event", "message"),
             "message": record.getMessage(),
         }
+        if _State.step:
+            known["step"] = _State.step
         facts: Mapping[str, Any] = getattr(record, "facts", {"logger": record.name})
         if record.exc_info:
             known["traceback"] = self.formatException(record.exc_info)

@@ -213,6 +213,7 @@ def _run_each(work: Work, connection: Connection) -> None:
     try:
         with work() as run:
             for step in _received(connection):
+                log.of_step(step)
                 reports.send(ENDED, run(step, reports))
     except Exception as error:
         cause = error.__cause__ if isinstance(error.__cause__, MegahourError) else None

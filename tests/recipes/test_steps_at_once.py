@@ -29,6 +29,7 @@ from megahour.metrics.run import MeteredMonitor, RunBoard
 from megahour.recipes import stage_table
 from megahour.recipes.recipe import Recipe, load_recipe
 from megahour.recipes.run import execute
+from megahour.runner import log
 from megahour.runner.monitor import Monitor
 
 MEET = {"stage": "toy-meet", "others": 1}
@@ -200,10 +201,15 @@ def waited_for(place: Path) -> int:
     return one[0]
 
 
-def test_metrics_count_the_workers_that_a_step_beside_others_has_lost(tmp_path: Path) -> None:
+def test_the_lost_workers_of_a_step_beside_others_are_counted_and_named(tmp_path: Path) -> None:
     """The second attempt meets what the first one left."""
     board = RunBoard()
-    list(execute(made(tmp_path, one={**MEET, "stage": "toy-meet-in-pool"}), lambda step: Kills(board, step)))
+    log.begin(file=str(tmp_path / "log"))
+    try:
+        list(execute(made(tmp_path, one={**MEET, "stage": "toy-meet-in-pool"}), lambda step: Kills(board, step)))
+    finally:
+        log.begin()
+    assert "one: retrying task 1 (2 left): its worker was killed by SIGKILL" in (tmp_path / "log").read_text("utf-8")
     assert {name: value for name, value, _ in board()}["megahour_shards_failed_total"] == 1
 
 
