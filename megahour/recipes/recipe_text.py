@@ -32,9 +32,8 @@ def read_recipe(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
             raise ConfigError(
                 f'unknown key "{key}"{nearest(key, KEYS)}', where=where, remedy=f"the keys are {', '.join(KEYS)}"
             )
-    for override in overrides:
-        if override.startswith("run="):
-            _name_own_steps(data, _split(override)[2].rstrip("/"), where)
+    if runs := [_split(override)[2] for override in overrides if override.startswith("run=")]:
+        _name_own_steps(data, runs[-1].rstrip("/"), where)
     for override in overrides:
         _override(data, override, where)
     variables = _variables(data, where)
@@ -84,7 +83,7 @@ def _name_own_steps(data: dict[str, Any], run: str, where: str) -> None:
 
     The resolved recipe of a run has them: with another `run`, its copy would mix old artifacts into the new ones.
     """
-    old, steps = f"{data.get('run')}/", section(data, "steps", where)
+    old, steps = f"{str(data.get('run')).rstrip('/')}/", section(data, "steps", where)
 
     def moved(value: Any) -> Any:
         if isinstance(value, dict):

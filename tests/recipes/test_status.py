@@ -104,6 +104,9 @@ def test_parameters_in_a_copy_of_a_resolved_recipe_name_the_new_run_too(tmp_path
     found = read_recipe(copy, ["run=new/", "read=old/said"])["steps"]
     assert found["said"]["source"] == ["new/said/a", "new/said", "old/notes/b", "old", "older/said"]
     assert (found["said"]["table"], found["read"]) == ({"file": "new/read/t"}, "old/said")
+    assert read_recipe(copy, ["run=first", "run=last"])["steps"]["said"]["source"][0] == "last/said/a", "as for the run"
+    copy.write_text(f"run: old/\nsteps: {steps}\n", "utf-8")
+    assert read_recipe(copy, ["run=new"])["steps"]["said"]["source"][0] == "new/said/a"
     assert read_recipe(copy, ["run=old"])["steps"]["said"]["source"][0] == "old/said/a"
 
 
