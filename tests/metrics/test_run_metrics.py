@@ -303,6 +303,10 @@ def test_steps_at_once_are_counted_together(tmp_path: Path) -> None:
     assert found["megahour_workers",] == 6
     assert found["megahour_shards_failed_total",] == 4
     assert found["megahour_core_seconds", "one", "train"] > 0
+    board.stopped("two")
+    assert found.keys() == values(board()).keys(), "of the trainings that still run, the last one is shown"
+    board.stopped("one")
+    assert ("megahour_training_restarts",) not in values(board())
     board.close()
 
 

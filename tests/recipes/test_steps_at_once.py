@@ -21,6 +21,7 @@ from command_line import command, megahour
 from toy_stages import TOY_STAGES
 
 from megahour.cli.main import _for_users
+from megahour.cli.session import RunSession
 from megahour.core.errors import ConfigError, StageError, StoreError
 from megahour.core.receipts import Receipt
 from megahour.core.store import Artifact
@@ -245,14 +246,27 @@ def test_only_on_the_local_engine(tmp_path: Path) -> None:
         load_recipe(path, ["steps_at_once=0"])
 
 
+def test_the_summary_is_in_the_recipes_order_and_no_step_is_alone(tmp_path: Path) -> None:
+    path = written(tmp_path, one=MEET, two={**MEET, "others": 0})
+    printed = megahour("run", str(path))
+    assert printed.index("2/2 two   ") < printed.index("1/2 one   "), "the second ends first"
+    table = printed[printed.index("This run") :]
+    assert table.index("one") < table.index("two")
+    place = RunSession(load_recipe(path), [str(path)]).monitor("one").place
+    assert place is not None
+    assert not place.alone, "bars of several steps would overwrite each other"
+
+
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Callable[[int], tuple[int, str]]]:
     """A run whose two steps have met and never end: what becomes of it after a signal, and what it prints."""
     never = {**MEET, "ends": "never"}
     path = written(tmp_path, one=never, two=never)
-    run = subprocess.Popen(
-        command("run", str(path), "--log-format", "json"), stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    errors = tmp_path / "errors"  # a pipe would be open as long as a step that outlives the run
+    with errors.open("w") as file:
+        run = subprocess.Popen(
+            command("run", str(path), "--log-format", "json"), stderr=file, text=True, start_new_session=True
+        )
     deadline = time.monotonic() + 240
     while len(list((tmp_path / "place").iterdir())) < 2:
         assert time.monotonic() < deadline, "they did not meet"
@@ -260,8 +274,7 @@ def running(tmp_path: Path) -> Iterator[Callable[[int], tuple[int, str]]]:
 
     def after(number: int) -> tuple[int, str]:
         (os.killpg if number == signal.SIGINT else os.kill)(run.pid, number)
-        _, errors = run.communicate(timeout=240)
-        return run.returncode, errors
+        return run.wait(timeout=240), errors.read_text()
 
     yield after
     run.kill()
@@ -274,6 +287,8 @@ def test_a_signal_ends_all_of_it(number: int, tmp_path: Path, running: Callable[
     if number != signal.SIGKILL:
         assert "0 of 2 steps, 1 of 2 shards of one, 1 of 2 shards of two" in errors
         assert "Traceback" not in errors
+        for name in ("one", "two"):
+            assert Artifact(f"{tmp_path}/run/{name}").wall(), "it ended in order: its time is recorded"
     deadline = time.monotonic() + 60
     while alive(processes(tmp_path)):
         assert time.monotonic() < deadline, "a step outlived its run"
