@@ -129,7 +129,7 @@ class Meet(Stage[MeetParams]):
     def _wait_for(self, condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 120
         while not condition():
-            assert time.monotonic() < deadline, "nobody came"
+            assert time.monotonic() < deadline, "the other step did not start"
             time.sleep(0.01)
 
 

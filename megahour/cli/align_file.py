@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from megahour.align.params import AlignParams
 from megahour.core.errors import ConfigError, NothingKept
 from megahour.core.output import prepare_output, write_output
 from megahour.core.store import Artifact
@@ -55,7 +56,7 @@ class AlignedFile:
 @click.option(
     "--min-spoken",
     type=click.FloatRange(0, 1),
-    default=0.3,
+    default=AlignParams.model_fields["min_spoken"].default,
     show_default=True,
     help="Refuse a text of which a smaller share is spoken. Lower it for a book's text beside one of its chapters.",
 )

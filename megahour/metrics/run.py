@@ -72,7 +72,7 @@ class RunBoard:
         self._states: dict[str, StepState] = {}
         self._errors: dict[str, list[dict[str, Any]]] = {}
         self._finished: set[str] = set()
-        self._engines: list[Engine] = []  # one for all steps, or one for each of those that run at once
+        self._engines: list[Engine] = []  # one for all steps; with steps at once, one for each step that has begun
         self._folders: list[str] = []
         self._trainings: dict[str, Training] = {}  # by step; a scrape shows the one that began last
         self._store = Fetched(self._ask_store)

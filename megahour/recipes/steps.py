@@ -22,7 +22,7 @@ from megahour.recipes.recipe import EngineParams, Recipe, Step
 from megahour.runner.model_service import Models
 from megahour.runner.monitor import Monitor
 from megahour.runner.runner import run_stage, stage_fingerprint
-from megahour.runner.step_process import StepProcess, StepProcesses
+from megahour.runner.step_process import StepProcesses
 
 Monitors = Callable[[str], Monitor]
 """The monitor of a step, by its name; called once for each step."""
@@ -106,35 +106,34 @@ def several_at_once(recipe: Recipe, steps: Sequence[Step], monitor_for: Monitors
         remedy = "set steps_at_once=1, since each step has all machines, or engine.kind=local"
         raise ConfigError(what, where=recipe.name, remedy=remedy)
     work = partial(_steps_here, recipe)
-    waiting, finished, identities = list(steps), set[str](), dict[str, str]()
+    by_name, waiting, finished = {step.name: step for step in steps}, list(steps), set[str]()
     needed = {step.name: set(step.parents) for step in steps}
     for place, step in enumerate(steps):
         if reads_run(recipe.run, step.params):
             needed[step.name].update(before.name for before in steps[:place])
-    running: dict[str, tuple[Step, StepProcess]] = {}  # by their fingerprints, which name the folders where they work
+    identities: dict[str, str] = {}  # fingerprints of steps whose inputs are made; they name the folders of their work
+    running: dict[str, str] = {}  # those of running steps
     with StepProcesses(work) as processes:
         while waiting or running:
             for step in [each for each in waiting if finished >= needed[each.name]]:
                 if step.name not in identities:
                     identities[step.name] = stage_fingerprint(step.stage, step.params, _inputs(step))
+                    if (made := _made(step, identities[step.name])) is not None:
+                        waiting.remove(step)
+                        finished.add(step.name)
+                        monitor_for(step.name)
+                        yield Done(step, made, None)
+                        break  # steps before this one may be ready now
                 identity = identities[step.name]
-                made = _made(step, identity)
-                if made is None and (len(running) == recipe.steps_at_once or identity in running):
-                    continue
-                waiting.remove(step)
-                monitor = monitor_for(step.name)
-                if made is None:
-                    running[identity] = step, processes.begin(step.name, monitor)
-                    continue
-                finished.add(step.name)
-                yield Done(step, made, None)
-                break  # steps before this one may be ready now
+                if len(running) < recipe.steps_at_once and identity not in running.values():
+                    waiting.remove(step)
+                    running[step.name] = identity
+                    processes.begin(step.name, monitor_for(step.name))
             else:
-                for ended, (manifest, seconds) in processes.wait():
-                    identity = next(at for at, (_, process) in running.items() if process is ended)
-                    step, _ = running.pop(identity)
-                    finished.add(step.name)
-                    yield Done(step, manifest, seconds)
+                for name, (manifest, seconds) in processes.wait():
+                    del running[name]
+                    finished.add(name)
+                    yield Done(by_name[name], manifest, seconds)
 
 
 @contextmanager

@@ -50,12 +50,12 @@ class StepProcess:
         theirs.close()
         lifeline.close()
         self.monitor: Monitor | None = None
-        self._step = ""
+        self.step = ""
         self._size = _Size(1)
         self._began = self._closed = False
 
     def begin(self, step: str, monitor: Monitor) -> None:
-        self._step, self.monitor = step, monitor
+        self.step, self.monitor = step, monitor
         with suppress(OSError):  # a dead process is reported by `receive`
             self.connection.send(step)
 
@@ -95,9 +95,9 @@ class StepProcess:
         self.process.join()
         if self.process.exitcode == 1 and not self._began:
             what = "the step's process cannot begin; Python's message above says why"
-            return EngineError(what, where=self._step, remedy=AS_SCRIPT)
+            return EngineError(what, where=self.step, remedy=AS_SCRIPT)
         what = how_it_ended(self.process.exitcode, "the step's process")
-        return EngineError(what, where=self._step, remedy="the same command resumes; lower steps_at_once if need be")
+        return EngineError(what, where=self.step, remedy="the same command resumes; lower steps_at_once if need be")
 
     def stop(self) -> None:
         """Ask it to end, as by SIGTERM if it runs a step, without waiting for it."""
@@ -124,26 +124,25 @@ class StepProcesses:
         # At exit multiprocessing joins its children, also after a second Ctrl-C.
         self._at_exit = Finalize(self, _kill, args=(self._all,), exitpriority=10)
 
-    def begin(self, step: str, monitor: Monitor) -> StepProcess:
+    def begin(self, step: str, monitor: Monitor) -> None:
         """Run a step in an idle process, or in a new one."""
         idle = [each for each in self._all if each.monitor is None and each.process.is_alive()]
         process = idle[0] if idle else None
         if process is None:
             self._all.append(process := StepProcess(self._work))
         process.begin(step, monitor)
-        return process
 
-    def wait(self) -> Iterator[tuple[StepProcess, Any]]:
-        """Wait until a step ends; yields each process whose step has ended, and the step's result.
+    def wait(self) -> Iterator[tuple[str, Any]]:
+        """Wait until a step ends; yields the name and the result of each that has ended.
 
         Raises what a step raised, or EngineError: its process was killed.
         """
-        ended: list[tuple[StepProcess, Any]] = []
+        ended: list[tuple[str, Any]] = []
         while not ended:
             busy = [each for each in self._all if each.monitor is not None]
             wait([end for each in busy for end in (each.connection, each.process.sentinel)])
             received = [(each, each.receive()) for each in busy]
-            ended = [(each, result[0]) for each, result in received if result is not None]
+            ended = [(each.step, result[0]) for each, result in received if result is not None]
         yield from ended
 
     def __enter__(self) -> Self:
@@ -188,7 +187,7 @@ class _Reports(Monitor):
 
     def send(self, event: str, *given: Any, **named: Any) -> None:
         lost = getattr(self._engine, "lost", 0) - self._lost_before
-        with self._lock, suppress(OSError):  # nobody reads any more: this process is being stopped
+        with self._lock, suppress(OSError):  # the reader has closed the pipe: this process is being stopped
             self._connection.send((event, lost, given, named))
 
 

@@ -178,7 +178,7 @@ class Full(Monitor):
 
 
 def test_an_error_of_a_monitor_ends_the_run(tmp_path: Path) -> None:
-    """It was taken for the end of the step's process, which nobody had told to end."""
+    """The driver mistook it for the end of the process, and waited for a process that still ran."""
     recipe = made(tmp_path, one={**MEET, "others": 0, "ends": "never"})
     with pytest.raises(StoreError, match="No space left on device"):
         list(execute(recipe, lambda step: Full()))
@@ -197,7 +197,7 @@ class Kills(MeteredMonitor):
 def waited_for(place: Path) -> int:
     deadline = time.monotonic() + 120
     while not (one := [int(path.suffix[1:]) for path in place.glob("one.*")]):
-        assert time.monotonic() < deadline, "nobody came"
+        assert time.monotonic() < deadline, "the steps did not start"
         time.sleep(0.01)
     return one[0]
 
