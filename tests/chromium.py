@@ -13,7 +13,7 @@ import pytest
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 MEASURES = Path(__file__).with_name("measures.js").read_text("utf-8")
-PATIENCE_MS = 240_000.0  # with a busy machine; playwright's own is 30 s
+PATIENCE_S = 240.0  # with a busy machine; playwright's own is 30 s
 FADED = """Promise.allSettled(document.getAnimations()
     .filter(each => each.effect.getComputedTiming().endTime < Infinity).map(each => each.finished))"""
 WATCH = """words => {
@@ -40,9 +40,9 @@ def opened(path: Path, width: int) -> Iterator[Any]:
         pytest.skip("needs Chromium (on Debian: apt install chromium)")
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright (pip install 'megahour[dev]')")
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=ARGUMENTS, timeout=PATIENCE_MS)
-        tab = browser.new_page(viewport={"width": width, "height": 900})
-        tab.set_default_timeout(PATIENCE_MS)
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=ARGUMENTS, timeout=PATIENCE_S * 1000)
+        tab = browser.new_context(viewport={"width": width, "height": 900}).new_page()
+        tab.set_default_timeout(PATIENCE_S * 1000)
         tab.complaints, tab.requests = [], []
         tab.on("console", lambda message: tab.complaints.append(message.text))
         tab.on("pageerror", lambda error: tab.complaints.append(str(error)))
@@ -55,7 +55,7 @@ def opened(path: Path, width: int) -> Iterator[Any]:
         browser.close()
 
 
-def until(page: Any, condition: str, limit_s: float = 240.0) -> None:
+def until(page: Any, condition: str, limit_s: float = PATIENCE_S) -> None:
     """Polls from outside, because the page's policy forbids code compiled by playwright's wait_for_function."""
     end = time.monotonic() + limit_s
     while time.monotonic() < end:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 from aiohttp import web
-from chromium import ARGUMENTS, BROWSER, PATIENCE_MS, fits_a_phone, looks, until
+from chromium import ARGUMENTS, BROWSER, PATIENCE_S, fits_a_phone, looks, until
 from tones import RATE_HZ, speak, train_listener
 
 from megahour.listen.access import Access
@@ -63,9 +63,9 @@ def tab_of(microphone: Path) -> Iterator[Any]:
     fake = ["--use-fake-ui-for-media-stream", "--use-fake-device-for-media-stream"]
     fake += [f"--use-file-for-fake-audio-capture={microphone}"]
     with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=[*ARGUMENTS, *fake], timeout=PATIENCE_MS)
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=ARGUMENTS + fake, timeout=PATIENCE_S * 1000)
         tab = browser.new_page()
-        tab.set_default_timeout(PATIENCE_MS)
+        tab.set_default_timeout(PATIENCE_S * 1000)
         tab.complaints = []
         tab.on("console", lambda message: tab.complaints.append(message.text))
         tab.on("pageerror", lambda error: tab.complaints.append(str(error)))

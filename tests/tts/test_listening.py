@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
 import pytest
-from chromium import fits_a_phone, looks, opened, until
+from chromium import PATIENCE_S, fits_a_phone, looks, opened, until
 from click.testing import CliRunner
 from made_audio import audio_artifact, selection_artifact
 from made_voices import ran
@@ -47,6 +48,18 @@ def saved(tab: Any) -> dict[str, Any]:
     return json.loads(unquote(tab.get_attribute("#save", "href").partition(",")[2]))
 
 
+def until_another_tab_has(tab: Any, answers: int) -> None:
+    """Another process of Chromium stores the answers: on a busy machine long after the page has passed them on."""
+    other = tab.context.new_page()
+    other.goto(tab.url)
+    end = time.monotonic() + PATIENCE_S
+    while other.evaluate(ANSWERED) != answers:
+        assert time.monotonic() < end, "what was answered is stored"
+        other.wait_for_timeout(100)
+        other.reload()
+    other.close()
+
+
 def test_mos_with_the_keyboard_alone(tmp_path: Path) -> None:
     page, key = page_of(tmp_path, "mos")
     assert b"reference" not in page.read_bytes().split(b'id="data"')[1].split(b"</script>")[0], "the page is blind"
@@ -61,10 +74,10 @@ def test_mos_with_the_keyboard_alone(tmp_path: Path) -> None:
             until(tab, "!document.getElementById('next').disabled")
             tab.keyboard.press("Enter")
             if number == 2:
+                until_another_tab_has(tab, 3)
                 tab.reload()
                 tab.requests.pop()
-                # Another process of Chromium stores the answers, so the last one may come too late for the new page.
-                assert tab.evaluate(ANSWERED) in (2, 3), "what was answered is kept"
+                assert tab.evaluate(ANSWERED) == 3, "what was answered is kept"
         answer = saved(tab)
     found = {each.system: each for each in opinions(key, [answer, answer])}
     assert {name: (each.mean, each.ratings) for name, each in found.items()} == {
