@@ -7,7 +7,7 @@ import numpy as np
 from numba import carray
 
 from megahour.core.compiled import compiled
-from megahour.core.direct import CONTENT, Direct, int_of, is_true, new_float, new_int, new_triple, text_of
+from megahour.lm.query.direct import CONTENT, Direct, int_of, is_true, new_float, new_int, new_triple, text_of
 from megahour.lm.query.scoring import score
 from megahour.lm.query.states import arrays_of, is_state, number_in, opened, step, vocabulary_of
 from megahour.lm.text.machine import address_of, int32_at, int64_at, pointer, prefetch_at, room_for_128, room_for_512

@@ -23,7 +23,6 @@ import pyarrow as pa
 
 from megahour.core.errors import StageError
 from megahour.core.stage import Artifact, Batches, Inputs, ShardWriter
-from megahour.core.without_pandas import skip_pandas
 from megahour.lm.estimate.history import buckets
 from megahour.lm.scale.resources import room_of_rows
 from megahour.lm.scale.row_files import CHUNK, LEAD, row_bytes
@@ -31,6 +30,7 @@ from megahour.lm.scale.shard_kernels import appearances, scatter_rows, scatter_w
 from megahour.lm.scale.shard_parts import Part, Sorter, parts_of_rows
 from megahour.lm.scale.shards import HistoryShard, ShardTree, Split, Target, slots_of
 from megahour.lm.scale.streams import StreamReader, shard_stream, short_file
+from megahour.lm.scale.without_pandas import skip_pandas
 from megahour.lm.text.arrays import Bytes, Int32, Int64, spellings
 from megahour.lm.text.pieces import Piece, tokens_of
 from megahour.lm.text.tokenise import BOUNDARY, WordTable

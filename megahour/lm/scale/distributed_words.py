@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.compute
 
 from megahour.core.stage import Artifact, Batches, Inputs, ShardWriter
-from megahour.core.without_pandas import skip_pandas
 from megahour.lm.estimate.reading import word_list
 from megahour.lm.scale.distributed import first_tree
 from megahour.lm.scale.row_files import LEAD
+from megahour.lm.scale.without_pandas import skip_pandas
 from megahour.lm.text.arrays import Int64, spelled, spellings
 from megahour.lm.text.pieces import Piece, tokens_of
 from megahour.lm.text.tokenise import BOUNDARY, RESERVED, UNKNOWN, WordTable

@@ -7,7 +7,7 @@ import sys
 from numba import int64, types
 from numba.extending import intrinsic
 
-from megahour.core.direct import Direct, int_of, new_float, new_int, new_triple, text_of
+from megahour.lm.query.direct import Direct, int_of, new_float, new_int, new_triple, text_of
 
 
 @intrinsic

@@ -12,7 +12,7 @@ import pytest
 SKIPPED = """
 import sys
 import numpy as np, pyarrow as pa
-from megahour.core.without_pandas import skip_pandas
+from megahour.lm.scale.without_pandas import skip_pandas
 skip_pandas()
 table = pa.table({"a": np.arange(3), "b": ["x", None, "z"]})
 assert pa.array(np.arange(3)).to_numpy().tolist() == table["a"].to_numpy().tolist() == [0, 1, 2]
