@@ -130,19 +130,30 @@ def job_of(origin: Origin, output: Artifact, work: Path | None, threads: int) ->
 
 @contextmanager
 def _watched(output: Artifact, job: Job, engine: Engine, monitor: Monitor) -> Iterator[None]:
-    """End the progress display and record the time, however the work ends."""
-    started = time.monotonic()
+    """End the progress display and record the time, however the work ends.
+
+    A late job's sessions before its claim are recorded in its scratch directory, since another job has the output.
+    """
+    started, before_claim = time.monotonic(), Path(job.work) / "seconds.txt"
     try:
         yield
     except BaseException:
         monitor.stopped()
         with suppress(Exception):  # the disk may be full, or another run may have taken over
             check(output.fs, output.root, job.owner, fresh=True)
+            seconds = time.monotonic() - started
             if claimed_by(output) == job.fingerprint:
-                _add_wall(output, time.monotonic() - started, engine)
+                _add_wall(output, seconds, engine)
+            elif job.late:
+                before_claim.write_text(str(_seconds_in(before_claim) + seconds))
         raise
     monitor.stopped()
-    _add_wall(output, time.monotonic() - started, engine)
+    _add_wall(output, _seconds_in(before_claim) + time.monotonic() - started, engine)
+    before_claim.unlink(missing_ok=True)
+
+
+def _seconds_in(file: Path) -> float:
+    return float(file.read_text()) if file.exists() else 0.0
 
 
 def addresses(inputs: Mapping[str, Artifact]) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -318,6 +319,34 @@ def test_what_a_layout_or_a_training_refuses_leaves_the_finished_artifact_alone(
     after = run_stage(kind(), CountParams(rows=3), {}, kept, engine, work=tmp_path / "work")
     assert (after.counts.kept, verify(Artifact(out.url))) == (3 * after.shards, [])
     assert sorted(Path(out.root).iterdir()) == names, "nothing of the layouts, nor of the one that was refused"
+
+
+class Interrupted(Failing):
+    """A training that takes a tenth of a second in each session, and is stopped in two."""
+
+    left = 2
+
+    def run(self, p: CountParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        time.sleep(0.1)
+        if p.rows == 3 and Interrupted.left:
+            Interrupted.left -= 1
+            raise KeyboardInterrupt
+        super().run(p, inputs, task, out, ctx)
+
+
+def test_the_time_of_a_training_counts_all_sessions_also_while_the_earlier_model_stays(
+    tmp_path: Path, engine: LocalEngine
+) -> None:
+    out = Artifact(tmp_path / "numbers")
+    run_stage(Interrupted(), CountParams(), {}, out, engine, work=tmp_path / "work")
+    earlier = out.wall()
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            run_stage(Interrupted(), CountParams(rows=3), {}, Artifact(out.url), engine, work=tmp_path / "work")
+        assert Artifact(out.url).wall() == earlier
+    run_stage(Interrupted(), CountParams(rows=3), {}, Artifact(out.url), engine, work=tmp_path / "work")
+    assert Artifact(out.url).wall()["seconds"] >= 0.3
+    assert not list((tmp_path / "work").rglob("seconds.txt"))
 
 
 def test_layouts_are_not_made_in_a_folder_that_is_no_artifact(tmp_path: Path, engine: LocalEngine) -> None:
