@@ -138,10 +138,18 @@ class MeetInPool(Meet):
     local = False
 
 
+class MeetByModel(Meet):
+    name = "toy-meet-by-model"
+
+    def accelerator(self, p: MeetParams, inputs: Inputs) -> None:
+        """As a stage has it that needs a model with some inputs, and not with these."""
+
+
 TOY_STAGES = {
     "toy-count": ("toy_stages:Count", "Numbers, a few a shard."),
     "toy-meet": ("toy_stages:Meet", "Waits for others."),
     "toy-meet-in-pool": ("toy_stages:MeetInPool", "The same in a worker of the engine."),
+    "toy-meet-by-model": ("toy_stages:MeetByModel", "The same with a model."),
     "toy-parity": ("toy_stages:Parity", "Numbers regrouped by their remainder."),
 }
 

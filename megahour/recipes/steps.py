@@ -15,6 +15,7 @@ from megahour.core.config import Params
 from megahour.core.errors import ConfigError, DamagedError
 from megahour.core.filesystems import work_in
 from megahour.core.receipts import Manifest
+from megahour.core.stage import Stage
 from megahour.core.store import Artifact
 from megahour.core.surroundings import explaining
 from megahour.engine.base import Engine
@@ -91,7 +92,8 @@ def run_step(recipe: Recipe, step: Step, engine: Engine, monitor: Monitor) -> Do
 def several_at_once(recipe: Recipe, steps: Sequence[Step], monitor_for: Monitors) -> Generator[Done, None, None]:
     """Run up to `recipe.steps_at_once` steps whose inputs are made, each in a process with an engine of its own.
 
-    A step that reads the run by a path in its parameters waits for all steps before it.
+    A step that reads the run by a path in its parameters waits for all steps before it, and one that needs the models
+    of `engine.services` for others that do.
 
     Steps begin in the order of `steps` and are yielded as they end. The artifacts are those of `one_by_one`. If a step
     fails, or the iterator is closed, the others are stopped as by SIGTERM: their shards and checkpoints stay.
@@ -111,8 +113,8 @@ def several_at_once(recipe: Recipe, steps: Sequence[Step], monitor_for: Monitors
     for place, step in enumerate(steps):
         if reads_run(recipe.run, step.params):
             needed[step.name].update(before.name for before in steps[:place])
-    identities: dict[str, str] = {}  # fingerprints of steps whose inputs are made; they name the folders of their work
-    running: dict[str, str] = {}  # those of running steps
+    identities: dict[str, str] = {}  # fingerprints of steps whose inputs are made
+    running: dict[str, set[str]] = {}  # what each running step has for itself
     with StepProcesses(work) as processes:
         while waiting or running:
             for step in [each for each in waiting if finished >= needed[each.name]]:
@@ -124,10 +126,10 @@ def several_at_once(recipe: Recipe, steps: Sequence[Step], monitor_for: Monitors
                         monitor_for(step.name)
                         yield Done(step, made, None)
                         break  # steps before this one may be ready now
-                identity = identities[step.name]
-                if len(running) < recipe.steps_at_once and identity not in running.values():
+                own = _own(recipe, step, identities[step.name])
+                if len(running) < recipe.steps_at_once and own.isdisjoint(set().union(*running.values())):
                     waiting.remove(step)
-                    running[step.name] = identity
+                    running[step.name] = own
                     processes.begin(step.name, monitor_for(step.name))
             else:
                 for name, (manifest, seconds) in processes.wait():
@@ -147,6 +149,12 @@ def _steps_here(recipe: Recipe) -> Iterator[Callable[[str, Monitor], tuple[Manif
 
     with explaining(recipe.run), make_engine(recipe.engine) as engine:
         yield run
+
+
+def _own(recipe: Recipe, step: Step, identity: str) -> set[str]:
+    """What no two steps have at a time: the folder of their work, and services elsewhere, which serve one model."""
+    needs_model = type(step.stage).accelerator is not Stage.accelerator
+    return {identity, recipe.engine.services} if needs_model and recipe.engine.services else {identity}
 
 
 def reads_run(run: str, p: Params) -> bool:

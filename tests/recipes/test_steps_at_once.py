@@ -238,6 +238,16 @@ def test_equal_steps_do_not_meet_in_their_scratch_folder(tmp_path: Path) -> None
     assert sorted(names(made(tmp_path, one=same, two=same))) == ["one", "two"]
 
 
+def test_steps_do_not_take_the_services_of_each_other(tmp_path: Path) -> None:
+    """A registry asks for one model: the first of two steps waited for an hour for services that the second had got."""
+    by_model = {**MEET, "stage": "toy-meet-by-model"}
+    path = written(tmp_path, one=by_model, two={**by_model, "others": 0}, three={**MEET, "others": 0})
+    recipe = load_recipe(path, [f"engine.services={tmp_path}/services"])
+    assert names(recipe)[-1] == "two"
+    (beside := tmp_path / "beside").mkdir()
+    assert sorted(names(made(beside, one=by_model, two=by_model))) == ["one", "two"], "models beside each"
+
+
 def test_only_on_the_local_engine(tmp_path: Path) -> None:
     path = written(tmp_path, one=MEET)
     with pytest.raises(ConfigError, match=r"steps_at_once is 2, and engine\.kind is spark"):
