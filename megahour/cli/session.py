@@ -14,7 +14,7 @@ from megahour.cli.metrics import monitor_of
 from megahour.core.store import Artifact
 from megahour.recipes.recipe import Recipe
 from megahour.recipes.run import StepPlan, check_needs, check_outside, chosen, execute, plan, resumable
-from megahour.recipes.steps import Done
+from megahour.recipes.steps import Done, models_of, needs_model
 from megahour.runner import log
 from megahour.runner.console import count, duration, output_console
 from megahour.runner.progress import StepPlace, TerminalMonitor, audio_seconds, summary_table
@@ -53,6 +53,8 @@ class RunSession:
             for each in self.plans:
                 self._board.known(each.step.name, each.step.stage.name, Artifact(each.step.output))
         refuse_blocked(self.recipe, self.plans)
+        if any(needs_model(each.step) for each in todo):
+            models_of(self.recipe.engine).check()
         with (
             resumable(home, self._kept, self.again),
             closing(execute(self.recipe, self.monitor, until=self.until)) as ended,

@@ -17,6 +17,7 @@ REMEDIES = {  # by what PyYAML's message contains
     "'\\t'": "indent with spaces, not with tabs",
     "alias": 'a value that begins with * is an alias; put text in "…"',
     "tag '": 'a value that begins with ! is a tag, which has no meaning here; put text in "…"',
+    "got '{'": 'within { } and [ ] put ${…} in quotes, "${…}"',
     "another document": "keep one document; a line --- begins another",
 }
 

@@ -23,6 +23,7 @@ from megahour.recipes.recipe_text import KEYS, read_recipe, section
 from megahour.recipes.shipped import find_recipe
 from megahour.recipes.stage_table import STAGES
 
+NAME_ONE = "name a step of this recipe, or the path or URL of an artifact (with a /)"
 LONGEST_NAME = 200
 """Characters of a step's name: that of a folder, and part of those of scratch files, which may have 255."""
 
@@ -182,12 +183,12 @@ def _needs(data: Mapping[str, Any], where: str) -> Iterator[tuple[str, str, str]
         yield name, str(variables[name]), str(text)
 
 
-def _address(value: Any, what: str, where: str) -> str:
+def _address(value: Any, what: str, where: str, remedy: str = "e.g. run: runs/demo") -> str:
     """A path or URL without its trailing slash."""
     text = value.rstrip("/") if isinstance(value, str) else ""
     if not text.strip() or not text.isprintable():
         shape = shown(value) if isinstance(value, str) else kind_name(value)
-        raise ConfigError(f"{what} is {shape}, not a path or a URL", where=where, remedy="e.g. run: runs/demo")
+        raise ConfigError(f"{what} is {shape}, not a path or a URL", where=where, remedy=remedy)
     return text
 
 
@@ -210,14 +211,14 @@ def _step(name: str, sections: Mapping[str, Any], run: str, seed: int | None, wh
         raise
     inputs, parents = {}, []
     for role, named in section(values, "inputs", f"{where}: step {name}").items():
-        source = _address(named, f"step {name}: input {role}", where).removeprefix(f"{run}/")
+        source = _address(named, f"step {name}: input {role}", where, NAME_ONE).removeprefix(f"{run}/")
         if source in sections:
             parents.append(source)
         elif "/" not in source:
             raise ConfigError(
                 f'step {name}: input {role} names an unknown step "{source}"{nearest(source, sections)}',
                 where=where,
-                remedy="name a step of this recipe, or the path or URL of an artifact (with a /)",
+                remedy=NAME_ONE,
             )
         inputs[role] = f"{run}/{source}" if source in sections else source
     values.pop("inputs", None)

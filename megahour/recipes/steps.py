@@ -57,11 +57,19 @@ def make_engine(params: EngineParams) -> Engine:
 
 
 def models_of(params: EngineParams) -> Models:
-    """Where the models of stages run, from the parameters of the engine."""
+    """Where the models of stages run, from the parameters of the engine. Raises ConfigError: HOST:PORT as services."""
     services = params.services
     if services and "://" not in services:
+        from megahour.serve.standing import are_addresses
+
+        are_addresses(services)
         services = str(Path(services).expanduser().absolute())  # tasks may have other working directories
     return Models(params.devices, params.host, params.tls, params.mutual, services)
+
+
+def needs_model(step: Step) -> bool:
+    """Whether the step's stage calls a model, with some of its inputs at least."""
+    return type(step.stage).accelerator is not Stage.accelerator
 
 
 def one_by_one(recipe: Recipe, steps: Sequence[Step], monitor_for: Monitors) -> Generator[Done, None, None]:
@@ -153,17 +161,19 @@ def _steps_here(recipe: Recipe) -> Iterator[Callable[[str, Monitor], tuple[Manif
 
 def _own(recipe: Recipe, step: Step, identity: str) -> set[str]:
     """What no two steps have at a time: the folder of their work, and services elsewhere, which serve one model."""
-    needs_model = type(step.stage).accelerator is not Stage.accelerator
-    return {identity, recipe.engine.services} if needs_model and recipe.engine.services else {identity}
+    return {identity, recipe.engine.services} if recipe.engine.services and needs_model(step) else {identity}
 
 
 def reads_run(run: str, p: Params) -> bool:
     """Whether a parameter names a place in the run, in whichever way the path is written."""
-    here = Path.cwd()
-    home, *paths = (
-        f"{os.path.normpath(here / each.removeprefix('file://'))}/" for each in (run, *_texts(p.model_dump()))
-    )
+    home, *paths = (f"{_real(each)}/" for each in (run, *_texts(p.model_dump())))
     return any(path.startswith(home) for path in paths)
+
+
+def _real(path: str) -> str:
+    """The path itself, whatever its links, ~ and ./ ; of a URL and other texts an equally normal form."""
+    path = path.removeprefix("file://").replace("\0", "")
+    return os.path.realpath(os.path.expanduser(path))  # noqa: PTH111 (Path's raises for the unknown user of a "~text")
 
 
 def _texts(value: Any) -> Iterator[str]:

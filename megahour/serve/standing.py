@@ -136,8 +136,7 @@ class Desks:
     """
 
     def __init__(self, addresses: str, spec: ModelSpec, token: str, tls: str = "", level: int = logging.INFO) -> None:
-        listed = [address.strip() for address in addresses.split(",") if address.strip()]
-        self._addresses = [with_scheme(address, tls) for address in listed if host_of(address)]
+        self._addresses = listed(addresses, tls)
         self._request = {"name": fingerprint(asdict(spec)), "spec": asdict(spec)}
         self._token, self._tls, self._level = token, tls, level
         self._noted: dict[str, str] = {}  # by address: the problem that was logged last
@@ -182,6 +181,12 @@ class Desks:
         if problem and self._noted.get(address) != problem:
             LOG.log(self._level, "no model service at %s: %s", address, problem)
         self._noted[address] = problem
+
+
+def listed(addresses: str, tls: object) -> list[str]:
+    """Each of the addresses, `grpc://HOST:PORT,…`. Raises ConfigError: one has another form, or TLS and no keys."""
+    each = [address.strip() for address in addresses.split(",") if address.strip()]
+    return [with_scheme(address, tls) for address in each if host_of(address)]
 
 
 def with_scheme(address: str, tls: object) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from command_line import command, ran
-from toy_stages import TOY_STAGES, write_recipe
+from toy_stages import RECIPE, TOY_STAGES, write_recipe
 
 from megahour.cli.session import RunSession
 from megahour.recipes.recipe import STAGES, load_recipe
@@ -41,6 +41,25 @@ def test_a_run_counts_its_steps_and_ends_with_what_is_next(tmp_path: Path) -> No
     again = ran("run", recipe, "numbers.seed= 3")
     assert "1/2 numbers: up to date\n2/2 grouped: toy-parity" in again.stderr
     assert "2 steps (1 ran, 1 up to date)" in again.stdout
+
+
+def test_services_that_no_step_could_use_are_refused_before_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were at the first step that needs a model, after hours of others; HOST:PORT was a folder, for an hour."""
+    text = RECIPE + "  model: {{stage: toy-meet-by-model, others: 0, place: {run}}}\n"
+    recipe = str(write_recipe(tmp_path, text))
+    monkeypatch.delenv("MEGAHOUR_SERVICE_TOKEN", raising=False)
+    for given, problem in {
+        "engine.services=grpc://127.0.0.1:1": "need a token in MEGAHOUR_SERVICE_TOKEN",
+        "engine.services=grpc://nowhere": "not of the form grpc://HOST:PORT",
+        "engine.services=node7:5000": "node7:5000 has no grpc:// before it",
+        f"engine.tls={tmp_path}/keys": "tls.crt: No such file or directory",
+    }.items():
+        assert problem in ran("run", recipe, given, code=1).stderr
+    assert not (tmp_path / "run").exists()
+    ran("run", recipe)
+    ran("run", recipe, "engine.services=grpc://127.0.0.1:1")  # nothing to make: no service is needed
 
 
 def test_the_report_and_a_page_of_the_data_are_named(tmp_path: Path) -> None:

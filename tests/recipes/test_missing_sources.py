@@ -70,13 +70,17 @@ def states(text: str) -> list[str]:
     return [each.state for each in plan(load_recipe("a.yaml"))]
 
 
-@pytest.mark.parametrize("run", ["run", "./run", "FOLDER/run", "file://FOLDER/run"])
-@pytest.mark.parametrize("source", ["run/speech/shards", "FOLDER/run/speech", "file://FOLDER/run/speech", "./run"])
+@pytest.mark.parametrize("run", ["run", "./run", "FOLDER/run", "file://FOLDER/run", "~/run", "link/run"])
+@pytest.mark.parametrize(
+    "source", ["run/speech/shards", "FOLDER/run/speech", "file://FOLDER/run/speech", "./run", "~/run", "link/run/said"]
+)
 def test_what_an_earlier_step_makes_is_not_looked_for(
     run: str, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step may read files by their path in the run, such as those of an export, in whichever way it is written."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    Path("link").symlink_to(tmp_path)
     text = f"run: {run}\nSTEPS\n  later: {{stage: ingest, source: {source}, licence: CC0}}\n"
     assert states(text.replace("FOLDER", str(tmp_path))) == ["missing", "missing"]
 

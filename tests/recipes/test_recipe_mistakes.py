@@ -68,6 +68,8 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     # Text that is no YAML.
     "an open bracket": ("shards: 3", "shards: [3", "not valid YAML: while parsing a flow sequence"),
     "a tab": ("    shards: 3", "\tshards: 3", "indent with spaces, not with tabs"),
+    "a variable in braces": ("{{numbers: numbers}}", "{{numbers: ${{word}}}}", 'put ${…} in quotes, "${…}"'),
+    "a variable in brackets": ("shards: 3", "weights: [${{word}}]", "Remedy: within { } and [ ] put ${…} in quotes"),
     "no such anchor": ("shards: 3", "shards: *three", "toy.yaml:12: not valid YAML: found undefined alias 'three'"),
     "a list in itself": ("shards: 3", "weights: &w [*w]", "an alias contains itself"),
     "no such date": ("kind: ${{word}}", "kind: 2020-13-45", "month must be in 1..12"),
@@ -92,7 +94,11 @@ MISTAKES: dict[str, tuple[str, str, str]] = {
     "stage is a list": ("stage: toy-count", "stage: [toy-count]", "stage is a list, not a stage's name"),
     "stage is empty": ("stage: toy-count", "stage:", "stage is nothing, not a stage's name"),
     "inputs is a text": ("{{numbers: numbers}}", "numbers", "step grouped: `inputs` is a text, not a mapping"),
-    "an empty input": ("{{numbers: numbers}}", "{{numbers: }}", "input numbers is nothing, not a path or a URL"),
+    "an empty input": (
+        "{{numbers: numbers}}",
+        "{{numbers: }}",
+        "input numbers is nothing, not a path or a URL\nRemedy: name a step of this recipe, or the path or URL of",
+    ),
     "an input is a list": ("{{numbers: numbers}}", "{{numbers: [numbers]}}", "input numbers is a list, not a path"),
     "engine is a list": ("{{workers: 1}}", "[]", "`engine` is a list, not a mapping"),
     "engine is a number": ("{{workers: 1}}", "2", "`engine` is a number, not a mapping"),
