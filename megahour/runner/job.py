@@ -18,7 +18,7 @@ from megahour.core.store import SCRATCH, Artifact
 from megahour.core.surroundings import explaining
 from megahour.core.writer import ShardWriter
 from megahour.engine.base import ITEM_CHARACTERS
-from megahour.runner.scratch import claim
+from megahour.runner.scratch import claim, mark_scratch
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,6 +94,8 @@ def run_task(job: Job, item: tuple[int, dict[str, Any]], progress: Any = None) -
     ):
         stage.run(p, inputs, Task(spec), out, ctx)
         if job.late:
+            if job.durable:
+                mark_scratch(output, job.fingerprint)
             claim(output, job.fingerprint, job.work, job.owner, keep=(SCRATCH, "tmp"))
         return out.commit().to_json()
 

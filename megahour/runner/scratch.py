@@ -18,6 +18,7 @@ from megahour.core.store import SCRATCH, Artifact
 from megahour.core.transfer import is_local, publish_text
 
 LOG = logging.getLogger(__name__)
+CLAIM, OF_SCRATCH = "claim.txt", f"{SCRATCH}/claim.txt"
 KEPT = ("meters", "tensorboard")  # training curves, which stay in the scratch directory of a finished stage
 
 
@@ -68,16 +69,26 @@ def claim(output: Artifact, fingerprint: str, work: str, owner: str, *, keep: Co
     work, owner: the job's scratch directory and the token of its run. keep: entries of the folder that stay.
 
     What another job has not finished is removed with a warning: a run that was stopped and started again with other
-    parameters would otherwise begin at its first shard without a word.
+    parameters would otherwise begin at its first shard without a word. Scratch files beside the output stay if they are
+    marked as this job's: it was killed while it replaced a finished artifact.
     """
     if (before := claimed_by(output)) == fingerprint:
         return
-    lost = "" if output.complete else _unfinished(output, Path(work).parent / before) if before else ""
+    own = claimed_by(output, OF_SCRATCH) == fingerprint
+    lost = _unfinished(output, Path(work).parent / before) if before and not (own or output.complete) else ""
     check(output.fs, output.root, owner, where=output.url, fresh=True)
-    output.delete(keep=keep)
-    publish_text(output.fs, output.path("claim.txt"), fingerprint)
+    output.delete(keep=[*keep, SCRATCH] if own else keep)
+    publish_text(output.fs, output.path(CLAIM), fingerprint)
     if lost:
         LOG.warning("%s was begun with other parameters, inputs or versions: %s", output.url, lost)
+
+
+def mark_scratch(output: Artifact, fingerprint: str) -> None:
+    """Mark the scratch files beside the output as a job's, such as the checkpoints of a trained model to be published.
+
+    From the removal of a finished artifact until its own claim, nothing else tells whose they are.
+    """
+    publish_text(output.fs, output.path(OF_SCRATCH), fingerprint)
 
 
 def _unfinished(output: Artifact, work: Path) -> str:
@@ -97,7 +108,7 @@ def has_checkpoints(work: Path) -> bool:
     return any(work.glob("checkpoints/*/checkpoint.json"))
 
 
-def claimed_by(output: Artifact) -> str:
-    """Fingerprint of the job that an artifact's shards belong to; empty if there is none."""
-    path = output.path("claim.txt")
+def claimed_by(output: Artifact, mark: str = CLAIM) -> str:
+    """Fingerprint of the job that an artifact's shards, or its scratch files, belong to; empty if there is none."""
+    path = output.path(mark)
     return str(output.fs.cat_file(path).decode("utf-8", "replace")) if output.fs.exists(path) else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +14,9 @@ from toy_stages import Count, CountParams, Parity, ParityParams
 
 import megahour
 from megahour.core.errors import ConfigError, StageError, StoreError, TooManyBad
+from megahour.core.filesystems import file_system
 from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
-from megahour.core.store import DEVICES, Artifact
+from megahour.core.store import DEVICES, SCRATCH, Artifact
 from megahour.core.verify import verify
 from megahour.core.writer import ShardWriter
 from megahour.engine.local import LocalEngine
@@ -347,6 +348,42 @@ def test_the_time_of_a_training_counts_all_sessions_also_while_the_earlier_model
     run_stage(Interrupted(), CountParams(rows=3), {}, Artifact(out.url), engine, work=tmp_path / "work")
     assert Artifact(out.url).wall()["seconds"] >= 0.3
     assert not list((tmp_path / "work").rglob("seconds.txt"))
+
+
+class Resumed(Failing):
+    """A training with a checkpoint beside its output."""
+
+    def run(self, p: CountParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        fs, folder = file_system(f"{ctx.durable}/checkpoints")
+        out.stat("resumed", int(fs.exists(f"{folder}/{p.rows}")))
+        fs.pipe_file(f"{folder}/{p.rows}", b"the weights")
+        super().run(p, inputs, task, out, ctx)
+
+
+@pytest.mark.parametrize("removed", ["manifest.json", "claim.txt"])
+def test_a_training_that_was_killed_as_it_replaced_a_model_resumes_from_its_checkpoint(
+    engine: LocalEngine, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, removed: str
+) -> None:
+    """On a store, checkpoints are in the output's folder: the next run took them for those of the model before."""
+    out = Artifact(f"memory://replaced-{removed}/model")
+    run_stage(Resumed(), CountParams(), {}, out, engine)
+
+    def killed(artifact: Artifact, keep: Collection[str] = ()) -> None:
+        artifact.fs.rm_file(artifact.path("manifest.json"))
+        if removed == "claim.txt":
+            artifact.fs.rm_file(artifact.path("claim.txt"))
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Artifact, "delete", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run_stage(Resumed(), CountParams(rows=3), {}, Artifact(out.url), engine)
+    after = Artifact(out.url)
+    run_stage(Resumed(), CountParams(rows=3), {}, after, engine)
+    assert [receipt.stats["resumed"] for receipt in after.receipts()] == [1]
+    assert not after.fs.exists(after.path(SCRATCH))
+    assert "removed" not in caplog.text
+    assert verify(after) == []
 
 
 def test_layouts_are_not_made_in_a_folder_that_is_no_artifact(tmp_path: Path, engine: LocalEngine) -> None:
