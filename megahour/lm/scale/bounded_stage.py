@@ -6,6 +6,7 @@ On one machine this takes less CPU time: text is read once, and nothing is hande
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -44,7 +45,8 @@ class EstimateBounded(SingleShard[BoundedParams]):
         from megahour.lm.scale.streams import digest_of
 
         finished, model, words = (ctx.work / f"finished.{suffix}" for suffix in ("json", "arpa", "vocab.txt"))
-        if not finished.exists():
+        if not all(path.exists() for path in (finished, model, words)):
+            finished.unlink(missing_ok=True)
             whole, counted = not (ctx.work / "scratch").exists(), _Stopwatch()
             made = _estimated(p, inputs, ctx, model, words, counted)
             if whole:  # else this session counted a part at most
@@ -54,10 +56,19 @@ class EstimateBounded(SingleShard[BoundedParams]):
         out.kept_all(out.stats["tokens"])
         out.hashed(".arpa", digest_of(model))
         for suffix, path in ((".arpa", model), (".vocab.txt", words)):
-            shutil.move(path, out.path(suffix))
+            _named_too(path, out.path(suffix))
 
     def finish(self, p: BoundedParams, inputs: Inputs, receipts: Sequence[Receipt]) -> dict[str, Any]:
         return {name: receipts[0].stats[name] for name in SUMMARY}
+
+
+def _named_too(path: Path, target: Path) -> None:
+    """Give a file a second name, so that it is still there for the next run if it cannot be committed: a store may
+    refuse it, or the process be killed. To another disk it is moved, as it may be too large for two."""
+    try:
+        os.link(path, target)
+    except OSError:
+        shutil.move(path, target)
 
 
 class _Stopwatch:

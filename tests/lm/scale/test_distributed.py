@@ -17,9 +17,10 @@ from lm_skewed import bounded, in_memory, write_skewed
 from pydantic import ValidationError
 from spark_marks import needs_spark
 
-from megahour.core.errors import ConfigError
+from megahour.core.errors import ConfigError, StoreError
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
+from megahour.core.writer import ShardWriter
 from megahour.engine.base import Engine
 from megahour.engine.local import LocalEngine
 from megahour.lm.estimate.estimate import estimate
@@ -71,6 +72,29 @@ def test_the_file_is_that_of_the_estimation_in_memory(
     assert sum(cost.cpu_s for cost in costs) > 0
     for name in ("words", "round1", "round2", "tally", "lines", "arpa"):
         assert verify(Artifact(f"{artifact.url.removesuffix('/arpa')}/{name}")) == []
+
+
+@pytest.mark.parametrize("left", ["the model", "its numbers alone"])
+def test_a_model_that_could_not_be_committed_is_there_for_the_next_run(
+    local: tuple[bytes, Artifact, list[Cost]], text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: str
+) -> None:
+    """It was moved before: no later run could go on, as after a kill while the model was sent to a store."""
+
+    def refused(writer: ShardWriter) -> None:
+        raise StoreError("the store is away")
+
+    with LocalEngine(1) as engine:
+        with monkeypatch.context() as patch:
+            patch.setattr(ShardWriter, "commit", refused)
+            with pytest.raises(StoreError, match="the store is away"):
+                estimated(engine, text, tmp_path, staged=False)
+        (model,) = tmp_path.glob("work/**/finished.arpa")
+        if left == "the model":
+            monkeypatch.setattr("megahour.lm.scale.bounded.estimate_bounded", None)
+        else:  # as earlier versions, and another disk
+            model.unlink()
+        assert estimated(engine, text, tmp_path, staged=False)[0] == local[0]
+    assert not model.exists()
 
 
 def test_another_number_of_workers_gives_the_same_artifacts_and_a_second_run_makes_nothing(
