@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -68,8 +69,20 @@ with suppress(AttributeError, TypeError):  # of a later numba that keeps its opt
 
 def _compile_once(compile_or_load: Callable[[Any], Any], lock: Path, signature: Any) -> Any:
     # In this order, so that no thread waits for a lock that another thread of its process holds.
-    with compiling(), global_compiler_lock, _held(lock):
+    with compiling(), global_compiler_lock, _held(lock), _no_garbage():
         return compile_or_load(signature)
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """Nothing is collected meanwhile: numba makes a million small objects, most of which stay."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import importlib
 import sys
 import threading
@@ -60,6 +61,18 @@ def test_options_are_those_that_numba_would_read_one_by_one() -> None:
     assert flags == flags.copy() != others
     del flags.release_gil, flags.nrt
     assert (flags, hash(flags)) == (others, hash(others))
+
+
+def test_nothing_is_collected_while_a_function_compiles(tmp_path: Path) -> None:
+    def collects() -> bool:
+        return bool(jit._compile_once(lambda _: gc.isenabled(), tmp_path / "lock", None))
+
+    assert (collects(), gc.isenabled()) == (False, True)
+    gc.disable()
+    try:
+        assert (collects(), gc.isenabled()) == (False, False)
+    finally:
+        gc.enable()
 
 
 LOWER = """

@@ -160,7 +160,7 @@ def source_files(sources: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _joined(lines: list[bytes], name: str, first: int) -> Block:
-    data = b"\n".join([*lines, bytes(PADDING)])
+    data = bytearray(b"\n").join([*lines, bytes(PADDING)])  # writable as those of `file_blocks`: the same kernels
     return Block(name, first, np.frombuffer(data, np.uint8), len(data) - PADDING)
 
 

@@ -188,3 +188,6 @@ def test_a_word_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 def test_lines_of_strings(tmp_path: Path) -> None:
     found = list(line_blocks(["a b", "c\nd", "e"], "lines", block_bytes=4))
     assert [(block.tobytes(), block.line) for block in found] == [(b"a b\n", 1), (b"c d\n", 2), (b"e\n", 3)]
+    (tmp_path / "text").write_bytes(b"a b\n")
+    of_a_file = next(iter(blocks([str(tmp_path / "text")])))
+    assert found[0].text.flags.writeable == of_a_file.text.flags.writeable, "the same kernels"
