@@ -123,7 +123,7 @@ def test_ctc_learns_phones(tmp_path, data):
 def test_a_conformer_learns_to_spell_and_is_heard_at_its_own_rate(tmp_path, data):
     values = {"kind": "conformer", "criterion": "ctc", "stack": 1, "offsets": [0], "hidden": 32, "dropout": 0.1}
     model, receipt = run(
-        tmp_path, {"features": data["features"]}, **values, epochs=0, whole_epochs=12, held_out=0.0, learning_rate=3e-3
+        tmp_path, {"features": data["features"]}, **values, epochs=0, whole_epochs=4, held_out=0.0, learning_rate=6e-3
     )
     assert receipt.counts.kept > 0
     curve = rows(model)
@@ -138,7 +138,7 @@ def test_a_transducer_learns_to_spell_and_is_searched_without_a_graph(tmp_path, 
     options = {"join": 24, "ctc": 0.3, "attention": 0.2, **more}
     values = {"kind": "lstm", "criterion": "transducer", "criterion_options": options, "hidden": 32}
     model, _ = run(
-        tmp_path, {"features": data["features"]}, **values, epochs=0, whole_epochs=8, held_out=0.0, learning_rate=1e-2
+        tmp_path, {"features": data["features"]}, **values, epochs=0, whole_epochs=6, held_out=0.0, learning_rate=2e-2
     )
     curve = rows(model)
     assert curve[-1]["loss"] < 0.85 * curve[0]["loss"]
