@@ -23,7 +23,7 @@ def pins(file: str) -> dict[str, str]:
 
 def test_no_file_of_versions_names_an_index() -> None:
     for file in ("constraints.txt", "constraints-hashed.txt"):
-        assert not re.search(r"^\s*(-i|--|[^#]*://)(?!hash=sha256:)", (ROOT / file).read_text("utf-8"), re.MULTILINE)
+        assert not re.search(r"^\s*(-i|--|[^#\n]*://)(?!hash=sha256:)", (ROOT / file).read_text("utf-8"), re.MULTILINE)
 
 
 def test_versions_are_for_the_first_release_of_the_oldest_python() -> None:

@@ -128,7 +128,8 @@ def test_time_is_linear_in_the_text(piece: str) -> None:
 
     seconds(1000)
     # Quadratic time would be 64 times as long; the machine may be busy.
-    assert min(seconds(32_000), seconds(32_000)) < 24 * max(min(seconds(4_000), seconds(4_000)), 0.002)
+    limit_s = 24 * max(min(seconds(4_000), seconds(4_000)), 0.002)
+    assert any(seconds(32_000) < limit_s for _ in range(3))
 
 
 def read_within(limit_s: float, text: str) -> int:
