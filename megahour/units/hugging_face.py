@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,8 @@ class HuggingFaceTokens:
     """Encodes texts with the tokenizer of a file. Token 0 is the blank; token n of the file becomes n + 1.
 
     A text is `spellable` if its tokens joined give exactly the text: none is unknown, and the case of letters matches
-    the tokenizer's. `longest_first`: it is WordPiece, which cuts words so (`ListedPieces`).
+    the tokenizer's. Tokens with control characters, which no cleaned text has, are named by their number in angle
+    brackets. `longest_first`: it is WordPiece, which cuts words so (`ListedPieces`).
 
     Raises
     ------
@@ -41,7 +43,8 @@ class HuggingFaceTokens:
         splits = cut is not None and [part for part, _ in cut.pre_tokenize_str("a b")] == ["a", "b"]
         name_of, self._before = _names(rules, ids, splits, where)
         names = {number: name_of(token) for token, number in ids.items()}
-        size = max(names, default=-1) + 1
+        names = {number: name for number, name in names.items() if not _CONTROL.search(name)}  # lists have lines
+        size = max(ids.values(), default=-1) + 1
         self.tokens = (BLANK, *(names.get(number, f"<{number}>") for number in range(size)))
         self.longest_first = rules["model"]["type"] == "WordPiece"
 
@@ -58,6 +61,7 @@ class HuggingFaceTokens:
         return bool(text) and spelled.replace(MARK, " ").strip() == text
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _REMEDY = "give a file written by `tokenizer.save` or `save_pretrained`"
 
 
@@ -96,8 +100,11 @@ def _bytes_of_letters() -> dict[str, int]:
 
 
 def _text_of(token: str, letters: dict[str, int]) -> str:
-    """The text of a byte-level token. A part of a character is no text: its name in angle brackets stands for it."""
+    """The text of a byte-level token. Parts of a character, and the mark as a letter, which would be read as a space,
+    are no text: their name in angle brackets stands for them.
+    """
     try:
-        return bytes(letters[letter] for letter in token).decode().replace(" ", MARK)
+        text = bytes(letters[letter] for letter in token).decode()
     except (KeyError, UnicodeDecodeError):
         return f"<{token}>"
+    return f"<{token}>" if MARK in text else text.replace(" ", MARK)

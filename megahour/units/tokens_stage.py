@@ -14,6 +14,7 @@ class MakeTokens(SingleShard[TokensParams]):
     """Writes a file in one of `spellers.FORMS`, for `train`, and `.tokens.txt`, one token per line, for people."""
 
     name = "tokens"
+    version = 2
     params = TokensParams
     inputs = Input.if_given("text", "selection", "features")
 

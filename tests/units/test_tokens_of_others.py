@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
+from engine_here import EngineHere
 from made_artifacts import features_artifact, utterances
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -124,6 +125,23 @@ def test_what_a_tokenizer_does_to_a_text_first_does_not_hide_what_it_cannot_spel
     ours = HuggingFaceTokens(tokenizer.to_str().encode(), where="tokenizer.json")
     assert ours.spellable("one two")
     assert not ours.spellable("One two")
+
+
+@pytest.mark.parametrize("kind", ["bytes", "unigram"])
+def test_control_characters_among_tokens_do_not_break_lists_of_them(kind: str, tmp_path: Path) -> None:
+    """All bytes are tokens of GPT-2's kind, and others have `\\n`: lists of a token per line had more lines, and no
+    model of them could be exported."""
+    tokenizer = hugging_face(kind)
+    tokenizer.add_tokens(["\u010a\u010a", "\u00e2\u0138\u0123"] if kind == "bytes" else ["\n\n", "\u0085"])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    p, tokens = TokensParams(file=str(tmp_path / "tokenizer.json")), Artifact(tmp_path / "tokens")
+    run_stage(MakeTokens(), p, {}, tokens, EngineHere(), work=tmp_path / "work")
+    listed, ours = tokens.read_bytes(0, ".tokens.txt").decode(), speller_of(tokens)
+    assert listed.splitlines() == list(ours.tokens)
+    size = tokenizer.get_vocab_size()
+    assert ours.tokens[-2:] == (f"<{size - 2}>", "<\u00e2\u0138\u0123>" if kind == "bytes" else f"<{size - 1}>")
+    assert len(set(ours.tokens)) == len(ours.tokens) == size + 1
+    assert ours.spellable("one two three")
 
 
 def test_truncation_and_padding_of_the_file_do_not_count() -> None:
