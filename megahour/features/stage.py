@@ -11,6 +11,10 @@ from megahour.features.params import FeaturesParams
 
 LOG = logging.getLogger(__name__)
 EMPTY = "%d of %d mel filters are too narrow for audio at %d Hz and always give the same value: use fewer `mels`"
+SEVERAL = (
+    "audio at %s Hz%s: `transcribe`, `align` and `export-model` take only models of one sampling rate; make all "
+    "utterances from recordings of one, the `rate_hz` of `ingest`"
+)
 _LATER = ("mirrored", "unit")
 """Values of `edges` and `scale` that the summary records. The defaults are left out, as in artifacts of old runs."""
 
@@ -43,6 +47,9 @@ class Features(Stage[FeaturesParams]):
         for rate_hz in rates_hz:
             if empty := empty_filters(rate_hz, p.mels, p.low_hz, p.high_hz):
                 LOG.warning("features: " + EMPTY, empty, p.mels, rate_hz)
+        if len(rates_hz) > 1:
+            bands = f", where a mel is another band at each rate (high_hz {p.high_hz:g})" if p.high_hz <= 0 else ""
+            LOG.warning("features: " + SEVERAL, " and ".join(map(str, rates_hz)), bands)
         audio = {"rate_hz": rates_hz[0] if len(rates_hz) == 1 else 0, "low_hz": p.low_hz, "high_hz": p.high_hz}
         audio["prior"] = p.scaled_prior
         audio |= {name: value for name, value in (("edges", p.edges), ("scale", p.scale)) if value in _LATER}

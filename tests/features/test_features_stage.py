@@ -322,6 +322,19 @@ def test_filters_that_are_always_empty_are_named(
     assert bool(caplog.text) == bool(empty)
 
 
+@pytest.mark.parametrize(("high_hz", "bands"), [(-400.0, "another band at each rate (high_hz -400)"), (3600.0, "")])
+def test_audio_of_several_rates_is_named_before_a_model_learns_from_it(
+    high_hz: float, bands: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`transcribe` refused the trained model; no word came before."""
+    finished(FeaturesParams(high_hz=high_hz), ("labelled", 8000, 1.0), ("test", 8000, 1.0))
+    assert not caplog.text
+    finished(FeaturesParams(high_hz=high_hz), ("labelled", 8000, 1.0), ("test", 16_000, 1.0))
+    assert "features: audio at 8000 and 16000 Hz" in caplog.text
+    assert bands in caplog.text
+    assert ("another band" in caplog.text) == bool(bands)
+
+
 def test_an_empty_shard_keeps_its_set(corpus: Corpus, tmp_path: Path) -> None:
     """`select` can leave a shard without rows, where `speaker_hours` lets none of them in."""
     selection = Artifact(tmp_path / "selection")
