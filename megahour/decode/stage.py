@@ -10,7 +10,7 @@ from megahour.core.kinds import makers_of
 from megahour.core.receipts import summed
 from megahour.core.stage import Context, Input, Inputs, Receipt, ShardWriter, SingleShard, Stage, Task
 from megahour.decode.params import DecodeParams, GraphParams
-from megahour.models.configuration import output_without_graph, read_config, tag_number
+from megahour.models.configuration import output_without_graph, read_config, tag_number, warn_untold
 
 if TYPE_CHECKING:
     from megahour.serve.spec import ModelSpec
@@ -113,6 +113,7 @@ class Decode(Stage[DecodeParams]):
         with_tuned_scale(p, inputs)
         config = read_config(inputs["model"])
         tag_number(config, p.tell, where=inputs["model"].url)
+        warn_untold(config, p.tell, where=inputs["model"].url)
         _chunk(p, config, where=inputs["model"].url)
         if "graph" not in inputs:
             from megahour.decode.fusion import check_fusion

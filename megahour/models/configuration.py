@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,6 +16,7 @@ from megahour.units.tokens import BLANK, MARK
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+LOG = logging.getLogger(__name__)
 Outputs = Literal["log_probs", "top_k", "costs", "encoded"]
 MAX_CONFIG_BYTES = 16 << 20
 MOST_STACKED = 16
@@ -103,6 +105,15 @@ def tag_number(config: Mapping[str, Any], tell: str, *, where: str) -> int | Non
         shown = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
         remedy = f"use one of those in its training ({config.get('tag', 'tags')}): {shown}"
     raise ConfigError(f"the model cannot take the tag {tell!r}", where=where, remedy=remedy)
+
+
+def warn_untold(config: Mapping[str, Any], tell: str, *, where: str) -> None:
+    """Warn if the model was told a tag with each utterance of its training, and is told none now."""
+    if not tell and config.get("tag_told") == 1 and (names := config.get("tags")):
+        shown = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
+        what = f"in training it was always told the {config.get('tag', 'tag')} (tag_told: 1), and now it is not"
+        remedy = f"--tell takes one of {shown}, or `recognised` (except to export-model)"
+        LOG.warning("%s: %s, which it never learnt: %s", where, what, remedy)
 
 
 def subtracted_mean(about: Mapping[str, Any]) -> str:

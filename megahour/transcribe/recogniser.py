@@ -18,7 +18,7 @@ from megahour.decode.params import DecodeParams
 from megahour.decode.token_search import TokenReading, TokenSearcher
 from megahour.features.frontend import FrontEnd, Rows
 from megahour.foreign.model import ForeignModel
-from megahour.models.configuration import Outputs, normalisation, output_without_graph, read_config
+from megahour.models.configuration import Outputs, normalisation, output_without_graph, read_config, warn_untold
 from megahour.models.inference import Model, load
 from megahour.models.paths import TokenPath
 from megahour.models.token_search import Transducer
@@ -122,6 +122,7 @@ class Recogniser:
         self.tag: str = config.get("tag", "")
         self.tags: tuple[str, ...] = tuple(config.get("tags", ()))
         self.told: str = parts.search.tell
+        warn_untold(config, self.told, where=parts.model)
         if not parts.graph and (self.phones or not self.tokens):
             raise ConfigError(
                 f"the model outputs {'phones' if self.phones else 'senones'}, which need a graph to give words",

@@ -479,6 +479,17 @@ def test_a_model_is_exported_with_a_fixed_tag(bundle: Bundle, tmp_path: Path) ->
         Recogniser(replace(parts_of(bundle.url), search=DecodeParams(tell="ru")))
 
 
+def test_a_model_that_was_always_told_its_tag_warns_without_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tags = {"heads": {"ctc": 1.0}, "tag": "language", "tags": ["de", "ru"], "tag_told": 1.0}
+    parts = parts_of(model(tmp_path / "model", "tdnn", heads=tags, layers=1).url)
+    TrainedModel(parts, tell="ru")
+    assert not caplog.text
+    TrainedModel(parts)
+    assert "in training it was always told the language" in caplog.text
+
+
 @pytest.mark.parametrize(("kind", "stack"), [("tdnn", 3), ("conformer", 1), ("lstm", 3), ("blstm", 1)])
 def test_a_program_of_torch_export_says_the_same(kind: str, stack: int, tmp_path: Path) -> None:
     made = model(tmp_path / "model", kind, layers=1, stack=stack)

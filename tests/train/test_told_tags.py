@@ -220,3 +220,17 @@ def test_vectors_of_other_tags_begin_new(inputs: dict[str, Artifact], model: Art
     same = prepare(settings(), {**inputs, "initial": model}).module.state_dict()
     assert same["tag_prompt.weight"].any()
     assert json.loads(model.read_bytes(0, ".model.json"))["tag_told"] == 0.5
+
+
+@pytest.mark.parametrize(("share", "tell", "warns"), [(1.0, "", True), (1.0, "de", False), (0.5, "", False)])
+def test_a_model_that_was_always_told_warns_if_it_is_told_nothing(
+    share: float, tell: str, warns: bool, inputs: dict[str, Artifact], model: Artifact, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """It was recognised, and exported, in a way that its training never saw, without a word."""
+    files = {suffix: model.read_bytes(0, suffix) for suffix in (".model.json", ".safetensors")}
+    files[".model.json"] = json.dumps({**json.loads(files[".model.json"]), "tag_told": share}).encode()
+    told = write_artifact(tmp_path / "model", [({}, files)], {}, stage="train")
+    Decode().plan(DecodeParams(tell=tell), {"features": inputs["features"], "model": told})
+    assert ("it was always told the language" in caplog.text) == warns
+    assert ("--tell takes one of de, ru, or `recognised`" in caplog.text) == warns
