@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
@@ -74,6 +77,33 @@ def no_more_signals() -> None:
     """
     signal.signal(signal.SIGALRM, signal.SIG_IGN)
     signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@contextmanager
+def stops_held() -> Iterator[None]:
+    """SIGINT and SIGTERM wait for the end of the block; a second one that comes more than `TWICE_S` later does not.
+
+    To block them in this thread would not do: another thread gets the signal, and Python runs its handler in this one.
+    """
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: handler for number in numbers if callable(handler := signal.getsignal(number))}
+    came: list[tuple[float, int]] = []
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        if came and time.monotonic() - came[0][0] > TWICE_S:
+            before[signal.Signals(number)](number, frame)
+        came.append((time.monotonic(), number))
+
+    here = threading.current_thread() is threading.main_thread()  # others can set no handler, and get no signal
+    for number in before if here else ():
+        signal.signal(number, hold)
+    try:
+        yield
+    finally:
+        for number, handler in before.items() if here else ():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0][1])
 
 
 def _raise(kind: type[KeyboardInterrupt]) -> NoReturn:

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from megahour.core.extras import install
-from megahour.engine.base import EngineError, TaskFailed, interrupts_held, shown
+from megahour.core.stopping import stops_held
+from megahour.engine.base import EngineError, TaskFailed, shown
 from megahour.engine.spark_reach import CLIENT_LOGGER, Wait, check_master, wait_of
 
 LOOPBACK = "127.0.0.1"
@@ -80,7 +81,7 @@ def start(master: str, settings: Mapping[str, str]) -> Any:
     folder = _log_folder()
     conf = SparkConf().setMaster(master).setAll(list(_with_logs(master, settings, folder).items()))
     try:
-        with interrupts_held():  # Java would wait for ever if its Python died before they connected
+        with stops_held():  # Java would wait for ever if its Python died before they connected
             SparkContext._ensure_initialized(conf=conf)
         context = SparkContext(conf=conf)
     except Exception as error:

@@ -9,6 +9,8 @@ import signal
 import socket
 import sys
 import sysconfig
+import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -159,9 +161,9 @@ class FakeConf(dict[str, str]):
 
 
 class FakeContext:
-    """pyspark's SparkContext, as far as starting goes: it notes whether Ctrl-C is held while Java starts."""
+    """pyspark's SparkContext, as far as starting goes; `stopped_by`: a signal that comes while Java starts."""
 
-    held = False
+    stopped_by, connected = 0, False
     log_settings = ""
 
     def __init__(self, conf: FakeConf) -> None:
@@ -179,7 +181,9 @@ class FakeContext:
 
     @classmethod
     def _ensure_initialized(cls, conf: FakeConf) -> None:
-        cls.held = signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        os.kill(os.getpid(), cls.stopped_by)
+        time.sleep(0.1)
+        cls.connected = True
         java = conf["spark.driver.extraJavaOptions"]
         cls.log_settings = Path(java.partition("-Dlog4j2.configurationFile=file://")[2]).read_text()
 
@@ -196,18 +200,35 @@ def java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("java")
-def test_a_session_starts_quietly_and_ctrl_c_waits_until_java_is_there() -> None:
-    """A Java process whose Python ends before they connect would wait forever."""
+def test_a_session_starts_quietly() -> None:
     near = {"spark.driver.bindAddress": "127.0.0.1", "spark.shuffle.compress": "true"}
     context = spark_session.start("local[2]", near)
-    assert FakeContext.held
     assert FakeContext.log_settings.startswith(spark_session.QUIET)
     assert "launches.log" in FakeContext.log_settings
     assert context.conf["master"] == "local[2]"
     assert context.conf["spark.driver.extraJavaOptions"].startswith("-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -D")
     assert (context.conf["spark.shuffle.compress"], context.conf["spark.shuffle.spill.compress"]) == ("true", "false")
     assert (os.environ["PYSPARK_PYTHON"], os.environ["SPARK_LOCAL_IP"]) == (sys.executable, "127.0.0.1")
-    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+@pytest.mark.usefixtures("java")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_stops_a_run_waits_until_java_is_there(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Java process whose Python ends before they connect stays for ever. Another thread may get the signal."""
+    monkeypatch.setattr(FakeContext, "stopped_by", number)
+    monkeypatch.setattr(FakeContext, "connected", False)
+    before, ended = signal.signal(number, signal.default_int_handler), threading.Event()
+    thread = threading.Thread(target=ended.wait)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            spark_session.start("local[2]", {})
+        assert signal.getsignal(number) is signal.default_int_handler
+    finally:
+        ended.set()
+        thread.join()
+        signal.signal(number, before)
+    assert FakeContext.connected
 
 
 @pytest.mark.usefixtures("java")
