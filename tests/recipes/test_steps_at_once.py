@@ -257,9 +257,10 @@ def test_only_on_the_local_engine(tmp_path: Path) -> None:
 
 
 def test_the_summary_is_in_the_recipes_order_and_no_step_is_alone(tmp_path: Path) -> None:
-    path = written(tmp_path, one=MEET, two={**MEET, "others": 0})
+    alone = {**MEET, "others": 0}
+    path = written(tmp_path, one={**MEET, "others": 2}, two=alone, three=alone)
     printed = megahour("run", str(path))
-    assert printed.index("2/2 two   ") < printed.index("1/2 one   "), "the second ends first"
+    assert printed.index("2/3 two   ") < printed.index("1/3 one   "), "the third begins after it, and the first waits"
     table = printed[printed.index("This run") :]
     assert table.index("one") < table.index("two")
     place = RunSession(load_recipe(path), [str(path)]).monitor("one").place
