@@ -98,7 +98,7 @@ def score_lines(model: MappedModel, lines: bytes, threads: int = 1) -> SentenceS
     """Score lines as sentences. The last one may lack its line break. An empty line is a sentence with `</s>` only."""
     if lines and not lines.endswith(b"\n"):
         lines += b"\n"
-    text: Bytes = np.frombuffer(lines + bytes(PADDING), np.uint8)
+    text: Bytes = np.frombuffer(bytearray().join([lines, bytes(PADDING)]), np.uint8)  # writable, as a file's blocks are
     tokens = np.empty(len(lines) + 2, np.int32)
     tokens[0] = BOUNDARY
     count, _ = encode(text, len(lines), model.vocabulary, tokens[1:], frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +17,13 @@ from test_mapped import models
 
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa.model import NgramModel, read_arpa
+from megahour.lm.query import batch
 from megahour.lm.query.batch import score_lines, score_sentences
 from megahour.lm.query.kenlm_model import KenlmModel
 from megahour.lm.query.mapped import MappedModel
 from megahour.lm.query.mapped_import import from_model, load_arpa
 from megahour.lm.query.mixed import mixed
+from megahour.lm.text.sources import file_blocks
 from megahour.lm.text.tokenise import BOUNDARY, UNKNOWN
 
 EXPECTED = Path(__file__).parents[1] / "lmplz"
@@ -131,6 +135,22 @@ def test_lines_are_sentences_as_in_kenlm(model: MappedModel) -> None:
     assert score_lines(model, b"<unk> boat").oov.tolist() == [1]
     assert score_lines(model, b"\xff\xfe boat").oov.tolist() == [1]
     assert len(score_lines(model, b"")) == 0
+
+
+def test_lines_are_tokenised_by_the_code_that_training_uses(
+    model: MappedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A read-only array would have all of the tokeniser compiled once more."""
+    encode, writable = batch.encode, list[bool]()
+
+    def noted(text: Any, *arguments: Any, **named: Any) -> Any:
+        writable.append(text.flags.writeable)
+        return encode(text, *arguments, **named)
+
+    monkeypatch.setattr(batch, "encode", noted)
+    score_lines(model, b"the boat\n")
+    (block,) = file_blocks(io.BytesIO(b"the boat\n"), "text", 64)
+    assert writable == [block.text.flags.writeable]
 
 
 def test_a_string_is_not_a_list_of_sentences(model: MappedModel) -> None:
