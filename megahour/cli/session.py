@@ -6,6 +6,7 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -68,11 +69,17 @@ class RunSession:
 
     def monitor(self, name: str) -> TerminalMonitor:
         index = next(index for index, each in enumerate(self.plans) if each.step.name == name)
-        later = tuple(each.seconds for each in self.plans[index + 1 :] if each.state != "done")
-        alone = self.recipe.steps_at_once == 1
-        position = StepPlace(index + 1, len(self.plans), self.plans[index].seconds, later, alone)
+        later_s = partial(self._others_s, name)
+        position = StepPlace(index + 1, len(self.plans), self.plans[index].seconds, later_s, self.recipe.steps_at_once)
         self._running[name] = monitor_of(self._board, name, position)
         return self._running[name]
+
+    def _others_s(self, name: str) -> list[float | None]:
+        """Seconds left of the other steps that run, and those that each step still to run took last time."""
+        running = self._running.copy()  # a bar asks from a thread of its own
+        begun = {name, *running, *(done.step.name for done in self.done)}
+        waiting = [each.seconds for each in self.plans if each.state != "done" and each.step.name not in begun]
+        return [*(each.left_s() for other, each in running.items() if other != name), *waiting]
 
     def _kept(self) -> str:
         parts = [f"{each.kept()} of {each.step}" for each in self._running.values() if each.total]

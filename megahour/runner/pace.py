@@ -51,19 +51,20 @@ class Pace:
         return left if left > 0 else None  # slower than last time, by an unknown amount
 
 
-def run_left(left_s: float | None, later_s: Sequence[float | None]) -> tuple[float | None, bool]:
+def run_left(left_s: float | None, later_s: Sequence[float | None], at_once: int = 1) -> tuple[float | None, bool]:
     """Estimated seconds left of a run, and whether the estimate covers all steps.
 
     Parameters
     ----------
-    left_s: of the current step. later_s: of each later step. None: unknown.
+    left_s: of the current step. later_s: of each other step that has not ended. None: unknown.
+    at_once: how many steps run at the same time.
 
-    The sum is a lower bound if one part is unknown, and None if no later step is known.
+    It is None if no other step is known, and a lower bound if one part is unknown, or if several steps run at once: one
+    may have to wait for another.
     """
     parts = [left_s, *later_s]
     known = [part for part in parts if part is not None]
-    if len(known) == len(parts):
-        return sum(known), True
-    if all(later is None for later in later_s):
+    complete = len(known) == len(parts)
+    if not complete and all(later is None for later in later_s):
         return None, False
-    return sum(known), False
+    return max(sum(known) / at_once, *known, 0.0), complete and at_once == 1

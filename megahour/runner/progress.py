@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,15 +29,16 @@ LINE_EVERY_S = 15.0  # between plain lines, which a log file also gets beside a 
 class StepPlace:
     """A step's position in a run: `number` of `steps`, counted from 1.
 
-    last_s: seconds that the step took last time. later_s: those of each later step still to run. None: never timed.
-    alone: whether no other step runs at the same time. With others there is no bar and no estimate for the whole run.
+    last_s: seconds that the step took last time; None: never timed. later_s: those that each other step which has not
+    ended took, or of one that runs those left. at_once: how many steps run at the same time; with several there is no
+    bar.
     """
 
     number: int
     steps: int
     last_s: float | None = None
-    later_s: tuple[float | None, ...] = ()
-    alone: bool = True
+    later_s: Callable[[], Sequence[float | None]] = tuple
+    at_once: int = 1
 
 
 class TerminalMonitor(Monitor):
@@ -74,7 +76,7 @@ class TerminalMonitor(Monitor):
         of = f"{stage}, " if self.step not in ("", stage) else ""
         resumed = f", {done:,} of them already made" if done else ""
         last = f", {duration(self.place.last_s)} last time" if self.place and self.place.last_s else ""
-        if bars() and (self.place is None or self.place.alone):
+        if bars() and (self.place is None or self.place.at_once == 1):
             self._draw()
         say(
             "step-started", f"{self.title}: {of}{count(tasks, 'shard')}{resumed}{last}",
@@ -142,21 +144,25 @@ class TerminalMonitor(Monitor):
         if time.monotonic() - self._spoke <= LINE_EVERY_S or pace.done >= pace.total > 0:
             return  # the closing line follows
         self._spoke = time.monotonic()
-        left = pace.left_s()
+        left = self.left_s()
         facts |= {"done": pace.done, "total": pace.total, "seconds": round(pace.spent_s, 1), "eta_s": _whole(left)}
-        if self.place and self.place.alone:
-            facts["run_eta_s"] = _whole(run_left(left, self.place.later_s)[0])
+        if self.place:
+            facts["run_eta_s"] = _whole(run_left(left, self.place.later_s(), self.place.at_once)[0])
         say("progress", f"{self.title}: {self._words()}", self._facts() | facts, shown=self._bar is not None)
 
     def _words(self) -> str:
         """`70/300 shards, 12 s, ETA 40 s, run ETA 7 min 10 s, 2.10 h, 630× real time`."""
         return f"{self._note}, {duration(self._pace.spent_s)}, {self._left()}{self._more}"
 
+    def left_s(self) -> float | None:
+        """Estimated seconds left of the step; None if there is no basis for an estimate."""
+        return self._pace.left_s()
+
     def _left(self) -> str:
-        left = self._pace.left_s()
+        left = self.left_s()
         text = f"ETA {_eta(left)}"
-        if self.place and self.place.alone:
-            whole, exact = run_left(left, self.place.later_s)
+        if self.place:
+            whole, exact = run_left(left, self.place.later_s(), self.place.at_once)
             text += f", run ETA {'' if exact or whole is None else 'over '}{_eta(whole)}"
         return text
 

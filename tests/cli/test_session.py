@@ -159,10 +159,17 @@ def test_later_steps_are_estimated_from_the_last_run(tmp_path: Path, monkeypatch
     recipe = load_recipe(write_recipe(tmp_path))
     first = RunSession(recipe, ["toy.yaml"]).monitor("numbers").place
     assert first is not None
-    assert (first.number, first.steps, first.last_s, first.later_s) == (1, 2, None, (None,))
+    assert (first.number, first.steps, first.last_s, first.later_s()) == (1, 2, None, [None])
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "history.json").write_text('{"numbers": 12.5, "grouped": 70}')
-    timed = RunSession(recipe, ["toy.yaml"]).monitor("numbers").place
+    session = RunSession(recipe, ["toy.yaml"])
+    timed = session.monitor("numbers").place
     assert timed is not None
-    assert (timed.last_s, timed.later_s) == (12.5, (70,))
-    assert RunSession(recipe, ["toy.yaml"], until="numbers").monitor("numbers").place == type(timed)(1, 1, 12.5, ())
+    assert (timed.last_s, timed.later_s()) == (12.5, [70])
+    beside = session.monitor("grouped")
+    beside.started("toy-parity", 4, 0)
+    assert beside.left_s() == pytest.approx(70, abs=60)
+    assert timed.later_s() == [pytest.approx(70, abs=60)], "what is left of a step that runs beside it"
+    only = RunSession(recipe, ["toy.yaml"], until="numbers").monitor("numbers").place
+    assert only is not None
+    assert (only.number, only.steps, only.last_s, only.later_s()) == (1, 1, 12.5, [])

@@ -265,7 +265,7 @@ def test_the_summary_is_in_the_recipes_order_and_no_step_is_alone(tmp_path: Path
     assert table.index("one") < table.index("two")
     place = RunSession(load_recipe(path), [str(path)]).monitor("one").place
     assert place is not None
-    assert not place.alone, "bars of several steps would overwrite each other"
+    assert place.at_once == 2, "bars of several steps would overwrite each other"
 
 
 @pytest.fixture

@@ -58,17 +58,21 @@ def test_the_last_time_counts_before_the_first_shard() -> None:
 
 
 @pytest.mark.parametrize(
-    ("left", "later", "total"),
+    ("left", "later", "at_once", "total"),
     [
-        (10.0, (5.0, 7.0), (22.0, True)),
-        (10.0, (), (10.0, True)),
-        (None, (), (None, False)),
-        (None, (5.0,), (5.0, False)),
-        (10.0, (5.0, None), (15.0, False)),
-        (10.0, (None, None), (None, False)),
+        (10.0, (5.0, 7.0), 1, (22.0, True)),
+        (10.0, (), 1, (10.0, True)),
+        (None, (), 1, (None, False)),
+        (None, (5.0,), 1, (5.0, False)),
+        (10.0, (5.0, None), 1, (15.0, False)),
+        (10.0, (None, None), 1, (None, False)),
+        (10.0, (5.0, 7.0), 2, (11.0, False)),
+        (10.0, (30.0, 7.0), 2, (30.0, False)),
+        (10.0, (), 2, (10.0, False)),
+        (10.0, (None,), 2, (None, False)),
     ],
 )
-def test_a_run_takes_the_sum_of_what_is_known(
-    left: float | None, later: tuple[float | None, ...], total: tuple[float | None, bool]
+def test_a_run_takes_the_sum_of_what_is_known_or_its_share_of_several_at_once(
+    left: float | None, later: tuple[float | None, ...], at_once: int, total: tuple[float | None, bool]
 ) -> None:
-    assert run_left(left, later) == total
+    assert run_left(left, later, at_once) == total

@@ -175,7 +175,7 @@ def test_checkpoints_of_a_stopped_training_are_among_what_is_kept(tmp_path: Path
     [((30.0, 31.0), "1 min 41 s"), ((30.0, None), "over 1 min 10 s"), ((None,), "?"), ((), "40 s")],
 )
 def test_the_whole_run_has_an_eta(clock: Clock, capsys: Shown, later: tuple[float | None, ...], run: str) -> None:
-    monitor = TerminalMonitor("recordings", StepPlace(1, 3, None, later))
+    monitor = TerminalMonitor("recordings", StepPlace(1, 3, None, lambda: later))
     monitor.started("ingest", 3, 0)
     clock.now += 20.0
     monitor.task_done(receipt(0))
@@ -185,7 +185,7 @@ def test_the_whole_run_has_an_eta(clock: Clock, capsys: Shown, later: tuple[floa
 
 def test_progress_for_programs(clock: Clock, capsys: Shown) -> None:
     log.begin(form="json")
-    monitor = TerminalMonitor("recordings", StepPlace(2, 3, None, (30.0,)))
+    monitor = TerminalMonitor("recordings", StepPlace(2, 3, None, lambda: [30.0]))
     monitor.started("ingest", 3, 0)
     clock.now += 20.0
     monitor.task_done(Receipt(0, "f", Counts(9, 7, 2, {"nan-audio": 2}), {}, {"audio_s": 1800.0}, {}))
