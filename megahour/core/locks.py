@@ -167,8 +167,9 @@ class _Lock:
             with contextlib.suppress(FileNotFoundError):  # the folder of marks does not exist, or no longer
                 Path(self._path).write_bytes(data)
                 return
-            if self._moved_in(data):
-                return
+            with contextlib.suppress(FileNotFoundError):  # another run has just removed the empty folder to lock
+                if self._moved_in(data):
+                    return
         raise StoreError(
             "the mark of this run cannot be written", where=self._where, remedy="run the same command again"
         )

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fsspec.implementations.local import LocalFileSystem
@@ -28,18 +28,29 @@ def scratch_of(output: Artifact) -> Path:
     Each user has a folder of their own: in a temporary folder that all share, no other user may write to it.
     """
     place = output.root if is_local(output.fs) else output.url  # "runs/out" is another folder in each working directory
-    user = os.getuid() if hasattr(os, "getuid") else 0
-    return Path(tempfile.gettempdir()) / f"megahour-work-{user}" / fingerprint(place)[:16]
+    return _own_folder() / fingerprint(place)[:16]
+
+
+def _own_folder() -> Path:
+    return Path(tempfile.gettempdir()) / f"megahour-work-{os.getuid() if hasattr(os, 'getuid') else 0}"
 
 
 @contextmanager
 def alone_at_work(work: str) -> Iterator[None]:
-    """Lock a job's scratch directory for one run: equal jobs with the same `work` would share it."""
+    """Lock a job's scratch directory for one run: equal jobs with the same `work` would share it.
+
+    At the end the default directory of an output goes if it is empty: there is one for each output that ever was.
+    """
     folder = Path(work)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with alone(LocalFileSystem(), folder.parent, marks=f"{folder.name}{MARKS}", where=str(folder)):
-        folder.mkdir(parents=True, exist_ok=True)
-        yield
+    try:
+        with alone(LocalFileSystem(), folder.parent, marks=f"{folder.name}{MARKS}", where=str(folder)):
+            folder.mkdir(parents=True, exist_ok=True)
+            yield
+    finally:
+        if folder.parent.parent == _own_folder().absolute():
+            with suppress(OSError):  # not empty: files to resume from, training curves, or the mark of another run
+                folder.parent.rmdir()
 
 
 def clear(work: Path) -> None:

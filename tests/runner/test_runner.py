@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import socket
+import tempfile
 import time
 from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +26,7 @@ from megahour.engine.local import LocalEngine
 from megahour.runner.job import Job, run_task
 from megahour.runner.model_service import Models
 from megahour.runner.runner import run_stage
-from megahour.runner.scratch import claimed_by, clear, scratch_of
+from megahour.runner.scratch import alone_at_work, claimed_by, clear, scratch_of
 from megahour.serve.client import client
 from megahour.serve.spec import ModelSpec
 
@@ -196,6 +199,42 @@ def test_relative_outputs_of_two_working_directories_have_two_scratch_directorie
         monkeypatch.chdir(tmp_path / name)
         found |= {scratch_of(Artifact("runs/out")), scratch_of(Artifact(str(tmp_path / name / "runs" / "out")))}
     assert len(found) == 2
+
+
+def test_the_empty_scratch_directory_of_an_output_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place = scratch_of(Artifact(str(tmp_path / "out")))
+    with pytest.raises(StoreError), alone_at_work(str(place / "first")), alone_at_work(str(place / "first")):
+        pass  # pragma: no cover
+    with suppress(KeyboardInterrupt), alone_at_work(str(place / "stopped")):
+        (place / "stopped" / "checkpoints").mkdir()
+        raise KeyboardInterrupt
+    assert (place / "stopped" / "checkpoints").is_dir()
+    for work in (place / "first", place / "stopped"):
+        with alone_at_work(str(work)):
+            clear(work)
+    assert not place.exists()
+    (own := tmp_path / "mine").mkdir()
+    with alone_at_work(str(own / "job")):
+        clear(own / "job")
+    assert own.is_dir()  # the user's
+
+
+def test_runs_that_remove_and_make_one_scratch_directory_do_not_meet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    place = scratch_of(Artifact(str(tmp_path / "out")))
+
+    def often(name: str) -> None:
+        for number in range(100):
+            with alone_at_work(str(place / f"{name}{number}")):
+                clear(place / f"{name}{number}")
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(often, name) for name in "abcd"]:
+            done.result()
+    assert not place.exists()
 
 
 def test_a_finished_stages_scratch_goes_but_for_how_it_went(tmp_path: Path) -> None:
