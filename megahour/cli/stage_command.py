@@ -178,8 +178,9 @@ def _next(
         # Other inputs of this stage may not fit. References of `score` are those of the features that were decoded.
         if spec.role == role or not spec.optional or (following, spec.role) == ("score", "features"):
             words += [f"--{spec.role.replace('_', '-')}", known.get(spec.role, spec.role.upper())]
-    if following == "score" and (sets := getattr(params, "sets", None)) not in (None, ["test"]):
-        words += ["--sets", yaml_text(sets)]  # those that have hypotheses
+    if following in ("score", "pseudo-label") and (sets := getattr(params, "sets", None)) is not None:
+        usual = default_of(load_stage(following).params.model_fields["sets"])
+        words += ["--sets", yaml_text(sets)] * (sets != usual)  # those that have hypotheses
     folder, slash, _ = out.rstrip("/").rpartition("/")  # shells complete folders with a slash
     yield STAGES[following][1].rstrip("."), shlex.join([*words, *options, "--out", f"{folder}{slash}{following}"])
 

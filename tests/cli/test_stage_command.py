@@ -144,6 +144,14 @@ def test_what_was_decoded_is_what_is_scored_next(sets: list[str], option: str) -
     assert hint[1] == f"megahour score --student work/heard --features work/features{option} --out work/score"
 
 
+@pytest.mark.parametrize(("sets", "option"), [(["unlabelled"], ""), (["labelled"], " --sets '[labelled]'")])
+def test_what_was_imported_is_what_gets_pseudo_labels_next(sets: list[str], option: str) -> None:
+    imported, inputs = load_stage("import-hypotheses"), {"features": Artifact("work/features")}
+    (hint,) = _next(imported, imported.params(source=["a.json"], sets=sets), "work/heard", inputs, {})
+    made = f"--features work/features --hypotheses work/heard{option} --out work/pseudo-label"
+    assert hint[1] == f"megahour pseudo-label {made}"
+
+
 @pytest.mark.parametrize("maker", ["import-aligner", "train"])
 def test_a_graph_of_an_imported_model_is_for_audio(tmp_path: Path, maker: str) -> None:
     """`decode` refuses the model: it reads features."""
