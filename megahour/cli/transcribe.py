@@ -20,6 +20,7 @@ from megahour.cli.recogniser_options import chunk_options, end_options, recognis
 from megahour.core.errors import BadRecord, ConfigError, StoreError
 from megahour.core.extras import needing
 from megahour.core.output import make_folder, write_output
+from megahour.core.unicode import shown
 from megahour.runner import log
 
 if TYPE_CHECKING:
@@ -72,7 +73,10 @@ class ChannelNumber(click.ParamType):  # type: ignore[type-arg]
 @recogniser_options
 @click.option("--format", "form", type=click.Choice(FORMATS), default="txt", show_default=True)
 @click.option(
-    "--out", default="", help="Folder for one output file per recording. Without it, text goes to standard output."
+    "--out",
+    default="",
+    help="Folder for one output file per recording. Without it, text goes to standard output, of several recordings "
+    "with NAME and a tab before each line.",
 )
 @click.option("--resume", is_flag=True, help="Skip recordings whose output already exists in --out.")
 @click.option("--overwrite", is_flag=True, help="Replace outputs that already exist in --out.")
@@ -194,7 +198,8 @@ def _transcribe_all(
         _say_oddities(path, transcript, asked.form)
         written = WRITERS[asked.form](transcript)
         if target is None:
-            click.echo(written, nl=False)
+            several = asked.form == "txt" and len(inputs) > 1
+            click.echo(_named(transcript.name, written) if several else written, nl=False)
         else:
             _write(target, written, asked)
         heard_s += transcript.seconds
@@ -207,6 +212,12 @@ def _transcribe_all(
         before = f", {skipped} of them from before" if skipped else ""
         log.say_last(f"{len(inputs) - failed} of {len(inputs)} transcripts in {asked.out}{before}: {took}")
     return failed
+
+
+def _named(name: str, lines: str) -> str:
+    """NAME and a tab before each line, as grep names the files of lines; a text without words is an empty line."""
+    start = shown(name).replace("\t", "\\t").replace("\n", "\\n")
+    return "".join(f"{start}\t{line}\n" for line in lines.split("\n")[:-1] or [""])
 
 
 def _say_oddities(path: str, transcript: Transcription, form: str) -> None:

@@ -201,6 +201,23 @@ def test_a_transcript_without_words_is_named(tmp_path: Path) -> None:
     ]
 
 
+def test_each_line_of_several_files_on_standard_output_names_its_file(tmp_path: Path) -> None:
+    """The texts followed each other, and nobody could tell whose they were."""
+    paths = [str(tmp_path / name) for name in ("a.wav", "b\tc.wav")]
+    for path in paths:
+        soundfile.write(path, voice(0.2, 1), 8000)
+    texts = {paths[0]: [TimedWord("one", 0.0, 0.1, 0.5), TimedWord("two", 5.0, 5.1, 0.5)], paths[1]: []}
+
+    def heard(*_: object, name: str, **__: object) -> Transcription:
+        return Transcription(name, "", 6.0, texts[name])
+
+    asked = ["--model", model(tmp_path / "model", "tdnn").url]
+    with patch("megahour.transcribe.channels.transcribe", side_effect=heard):
+        both = CliRunner().invoke(command, [*paths, *asked]).stdout
+        assert both == f"{paths[0]}\tone\n{paths[0]}\ttwo\n{tmp_path}/b\\tc.wav\t\n"
+        assert CliRunner().invoke(command, [paths[0], *asked]).stdout == "one\ntwo\n"
+
+
 def test_a_warning_counts_the_words_that_a_ctm_leaves_out(tmp_path: Path) -> None:
     """As of senones with a graph but no lexicon: the CTM was empty."""
     soundfile.write(tmp_path / "a.wav", voice(0.2, 1), 8000)
