@@ -16,7 +16,7 @@ from megahour.transcribe.parts import parts_of
 from megahour.transcribe.recogniser import Recogniser
 
 MOST_APART = 0.01  # relative to the largest value: machines round differently
-LIMITS = AudioLimits(max_clipped=1.0, silent_peak=0.0)
+LIMITS = AudioLimits(max_clipped=1.0, silent_peak=0.0, options=False)
 
 
 def replayed(bundle: Bundle) -> list[str]:

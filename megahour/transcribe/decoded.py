@@ -15,7 +15,7 @@ from megahour.transcribe.live import BLOCK_S
 
 ARRAY_BLOCK_S = 10  # of samples from Python that are processed at a time
 MOST_FLOAT = 4.0  # peak allowed for float samples, nominally in ±1: resampling may overshoot
-LIMITS = AudioLimits(silent_head_s=24 * 3600.0, max_clipped=1.0, silent_peak=0.0, cut_short=True)
+LIMITS = AudioLimits(silent_head_s=24 * 3600.0, max_clipped=1.0, silent_peak=0.0, cut_short=True, options=False)
 """Silent, clipped and unfinished audio is accepted here; audio that cannot be decoded is still refused."""
 
 

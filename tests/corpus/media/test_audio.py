@@ -19,6 +19,7 @@ from made_media import encode, most_memory, murmur
 from megahour.core.errors import BadRecord
 from megahour.corpus.media.audio import AudioLimits, Decoder, FlacEncoder, decode, encode_flac
 from megahour.corpus.media.complaints import Complaints
+from megahour.transcribe.decoded import LIMITS
 
 FORMATS = [
     ("WAV", "PCM_16"),
@@ -333,6 +334,15 @@ def test_limits_of_rate_channels_and_length() -> None:
     assert reason_of(encode(murmur(2)), max_seconds=1) == "too-long"
     assert reason_of(encode(murmur(0.05))) == "too-short"
     assert reason_of(encode(murmur(1)), max_bytes=1000) == "too-large"
+
+
+@pytest.mark.parametrize(("options", "told"), [(True, "the limit min_seconds is 0.1"), (False, "the limit is 0.1")])
+def test_a_limit_is_named_where_it_can_be_set(options: bool, told: str) -> None:
+    """`transcribe` has no --min-seconds."""
+    with pytest.raises(BadRecord, match=f"0.050 s, {told}$"):
+        decode(io.BytesIO(encode(murmur(0.05))), 16_000, limits=AudioLimits(options=options))
+    assert AudioLimits().options
+    assert not LIMITS.options
 
 
 def sparse_wav(path: Path, seconds: int, rate_hz: int, channels: int) -> Path:
