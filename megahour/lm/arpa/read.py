@@ -20,8 +20,9 @@ from megahour.lm.text.compression import BYTE_ORDER_MARK, unpacked
 from megahour.lm.text.tokenise import PADDING, RESERVED, UNKNOWN, WordTable
 
 BLOCK_BYTES = 1 << 23
-LINE_BYTES = 1 << 20  # longest line
+LINE_BYTES = 1 << 26  # longest line: MAX_ORDER words as `text.sources` reads them
 SHORT_BYTES = 1 << 10  # of most lines
+LONG_BYTES = 1 << 20
 FOREWORD = 10_000  # lines before the header
 MAX_ORDER = 32
 UNSEEN = -100.0  # log10 p of `<unk>` if the file lacks it, as in KenLM (build_binary -u)
@@ -131,7 +132,7 @@ class _LineBuffer:
     def peek(self) -> bytes:
         """The current line without its line break."""
         while True:
-            for room in (SHORT_BYTES, LINE_BYTES + 1):
+            for room in (SHORT_BYTES, LONG_BYTES, LINE_BYTES + 1):
                 data = self.text[self.at : min(self.end, self.at + room)].tobytes()
                 result = data.find(b"\n")
                 if result >= 0:

@@ -26,7 +26,7 @@ from megahour.lm.text.tokenise import PADDING
 from megahour.units.texts import files_digest, find_files
 
 BLOCK_BYTES = 1 << 20
-MAX_WORD = 64 << 20  # bytes
+MAX_WORD = 1 << 20  # bytes; `arpa.read` takes lines of 64 MB, of at most 32 words
 STDIN = "-"
 ROWS = 1 << 14  # of a column at a time
 _COLUMN = re.compile(r"(?P<files>.+\.parquet):(?P<column>[^/:]+)")
@@ -111,11 +111,16 @@ def blocks(sources: Sequence[str], block_bytes: int = BLOCK_BYTES) -> Iterator[B
 
 
 def line_blocks(lines: Iterable[str | bytes], name: str, block_bytes: int = BLOCK_BYTES) -> Iterator[Block]:
-    """Join lines, given without their line breaks, to blocks. A line break inside a line becomes a space."""
+    """Join lines, given without their line breaks, to blocks. A line break inside a line becomes a space.
+
+    Raises MegahourError: a word longer than MAX_WORD.
+    """
     held: list[bytes] = []
     size, first = 0, 1
     for count, line in enumerate(lines, 1):
         data = line if isinstance(line, bytes) else line.encode(errors="surrogatepass")
+        if len(data) > MAX_WORD and max(map(len, data.split()), default=0) > MAX_WORD:
+            raise _endless(name, count)
         held.append(data.replace(b"\n", b" "))
         size += len(held[-1]) + 1
         if size >= block_bytes:
@@ -203,7 +208,8 @@ def text_of(raw: BinaryIO, name: str) -> Iterator[Readable]:
 
 
 def file_blocks(file: Readable, name: str, block_bytes: int) -> Iterator[Block]:
-    """Read an open file as blocks of about `block_bytes`. Raises MegahourError: a word longer than MAX_WORD."""
+    """Read an open file as blocks of about `block_bytes`. Raises MegahourError: a word longer than MAX_WORD;
+    some of less than twice that pass, depending on where they are in the blocks."""
     buffer = bytearray(block_bytes + PADDING)
     held, line, last = 0, 1, 10
     while got := _fill(file, buffer, held):
@@ -211,6 +217,9 @@ def file_blocks(file: Readable, name: str, block_bytes: int) -> Iterator[Block]:
         held += got
         if end:
             view = np.frombuffer(buffer, np.uint8)
+            for at in range(0, end - MAX_WORD, MAX_WORD):
+                if not _word_boundary(buffer, at, at + MAX_WORD + 1):
+                    raise _endless(name, line + int(np.count_nonzero(view[:at] == 10)))
             yield Block(name, line, view, end)
             last = buffer[end - 1]
             line += int(np.count_nonzero(view[:end] == 10))
@@ -218,14 +227,17 @@ def file_blocks(file: Readable, name: str, block_bytes: int) -> Iterator[Block]:
             buffer[: len(rest)] = rest
             held = len(rest)
         elif held > MAX_WORD:
-            raise MegahourError(
-                f"a word of more than {MAX_WORD >> 20} MB", where=f"{name}:{line}", remedy="check that the file is text"
-            )
+            raise _endless(name, line)
         elif held + PADDING >= len(buffer):
             buffer = buffer + bytearray(len(buffer))
     if held or last != 10:  # the last line has no line break
         buffer[held] = 10
         yield Block(name, line, np.frombuffer(buffer, np.uint8), held + 1)
+
+
+def _endless(name: str, line: int) -> MegahourError:
+    remedy = "check that the file is text, with spaces between words"
+    return MegahourError(f"a word of more than {MAX_WORD:,} bytes", where=f"{name}:{line}", remedy=remedy)
 
 
 def _fill(file: Readable, buffer: bytearray, held: int) -> int:

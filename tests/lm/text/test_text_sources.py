@@ -18,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from megahour.core.errors import ConfigError, MegahourError
+from megahour.lm.arpa import read as arpa_read
 from megahour.lm.query.model_files import lines_of
 from megahour.lm.text import sources as text_module
 from megahour.lm.text.sources import blocks, line_blocks, sources_digest, text_bytes
@@ -180,9 +181,28 @@ def test_a_line_longer_than_a_block_is_cut_between_words(tmp_path: Path) -> None
 def test_a_word_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_module, "MAX_WORD", 3 << 20)
     (tmp_path / "binary").write_bytes(b"a\n" + b"x" * (4 << 20))
-    with pytest.raises(MegahourError, match="a word of more than 3 MB") as caught:
+    with pytest.raises(MegahourError, match="a word of more than 3,145,728 bytes") as caught:
         bytes_of(tmp_path / "binary", block_bytes=1 << 16)
     assert caught.value.where.endswith("binary:2")
+
+
+def test_no_block_has_a_word_that_arpa_files_cannot_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words of more than a megabyte became lines that `arpa.read` refused, and only some of them."""
+    assert 2 * text_module.MAX_WORD * arpa_read.MAX_ORDER <= arpa_read.LINE_BYTES
+    monkeypatch.setattr(text_module, "MAX_WORD", 100)
+    for before in range(0, 300, 7):
+        for length, block_bytes in ((100, 1000), (200, 50), (200, 1000), (200, 10_000)):
+            data = b"a\n" * before + b"x" * length + b" b\n" * 150
+            (tmp_path / "text").write_bytes(data)
+            if length == 100:
+                assert bytes_of(tmp_path / "text", block_bytes=block_bytes) == data
+                continue
+            with pytest.raises(MegahourError, match="a word of more than 100 bytes") as caught:
+                bytes_of(tmp_path / "text", block_bytes=block_bytes)
+            assert caught.value.where.endswith(f"text:{before + 1}")
+    with pytest.raises(MegahourError, match="a word of more than 100 bytes") as caught:
+        list(line_blocks(["a b " * 99, "x" * 101], "column"))
+    assert caught.value.where == "column:2"
 
 
 def test_lines_of_strings(tmp_path: Path) -> None:
