@@ -1,7 +1,9 @@
-"""Strict YAML: duplicate keys are errors, and every error names its line."""
+"""Strict YAML: duplicate keys are errors, as are numbers that mean others than they show, and every error names its
+line."""
 
 from __future__ import annotations
 
+import re
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import yaml
 from megahour.core.errors import ConfigError, nearest
 
 # Raised by PyYAML's constructors for values that do not fit their tag (`!!int abc`) and for dates like 2020-13-01.
+_OTHER_NUMBER = re.compile(r"[-+]?(0[0-7_]+|[0-9_]+(:[0-9_]+)+(\.[0-9_]*)?)")  # YAML 1.1: octal, to the base of 60
 _BAD_VALUES = (ValueError, LookupError, AttributeError, TypeError)
 MOST_COPIES = 100_000  # values that aliases may add: ten short lines of aliases to aliases can stand for billions
 REMEDIES = {  # by what PyYAML's message contains
@@ -26,6 +29,19 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str, where: str) -> None:
         super().__init__(text)
         self._where = where
+
+    def compose_scalar_node(self, anchor: Any) -> Any:
+        node = super().compose_scalar_node(anchor)
+        text, number = node.value, node.tag.endswith((":int", ":float"))
+        if number and node.style is None and _OTHER_NUMBER.fullmatch(text):
+            read = self.construct_object(node)
+            meant = read if ":" in text else f"{'-' * (text[0] == '-')}{text.lstrip('+-0_') or '0'}"
+            raise ConfigError(
+                f"YAML reads {text} as the number {read}",
+                where=f"{self._where}:{node.start_mark.line + 1}",
+                remedy=f'write "{text}" for the text, or {meant} for the number',
+            )
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> Any:
         node = super().compose_mapping_node(anchor)
@@ -80,8 +96,8 @@ def kind_name(value: Any) -> str:
 def parse_yaml(text: str, where: str) -> Any:
     """Parse YAML. Anchors and merges work; each alias gives an equal copy, never a shared object.
 
-    Raises ConfigError at `where:LINE`: not YAML, a duplicate key, an alias that contains itself, or aliases that stand
-    for more than `MOST_COPIES` values.
+    Raises ConfigError at `where:LINE`: not YAML, a duplicate key, a number such as 010 (8) or 1:10 (70), an alias that
+    contains itself, or aliases that stand for more than `MOST_COPIES` values.
     """
     loader = None
     try:

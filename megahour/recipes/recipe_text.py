@@ -111,8 +111,10 @@ def _split(override: str) -> tuple[str, list[str], Any]:
         raise ConfigError(f'override "{override}" is not key=value', remedy="e.g. student.epochs=2")
     if parts[:2] == ["engine", "conf"] and len(parts) > 2:
         parts = ["engine", "conf", ".".join(parts[2:])]  # names of Spark's settings contain dots
+    if key == "run" and re.fullmatch(r"[\d_:.]+", text):
+        return key, parts, text  # a folder may be named 010
     value = parse_yaml(text, f"override {key}")
-    return key, parts, text if key == "run" and not isinstance(value, str) else value  # a folder may be named 2024
+    return key, parts, text if key == "run" and not isinstance(value, str) else value
 
 
 def _put(mapping: dict[str, Any], parts: Sequence[str], value: Any, key: str) -> None:

@@ -56,6 +56,27 @@ def test_what_is_no_yaml_is_named_with_its_line(text: str, where: str, message: 
     assert bool(found[2]) == bool(remedy)
 
 
+@pytest.mark.parametrize(
+    ("text", "read", "remedy"),
+    [
+        ("010", 8, 'write "010" for the text, or 10 for the number'),
+        ("-0017", -15, 'write "-0017" for the text, or -17 for the number'),
+        ("00", 0, 'write "00" for the text, or 0 for the number'),
+        ("1:10", 70, 'write "1:10" for the text, or 70 for the number'),
+        ("1:10.5", 70.5, 'write "1:10.5" for the text, or 70.5 for the number'),
+    ],
+)
+def test_a_number_that_means_another_is_refused(text: str, read: float, remedy: str) -> None:
+    """Of YAML 1.1: a room 010 became 8, and a time 1:10 became 70, without a word."""
+    assert refused(f"a: 1\nb: [{text}]\n") == ("r.yaml:2", f"YAML reads {text} as the number {read}", remedy)
+    assert refused(f"{text}: 1\n")[1:] == (f"YAML reads {text} as the number {read}", remedy)
+
+
+def test_other_numbers_are_what_they_show() -> None:
+    text = "[0, 10, -3, 0.5, 010.5, 0x10, 1_000, 1e-3, '010', \"1:10\", 0o10, 08, a:10]"
+    assert parse_yaml(text, "r.yaml") == [0, 10, -3, 0.5, 10.5, 16, 1000, "1e-3", "010", "1:10", "0o10", "08", "a:10"]
+
+
 @pytest.mark.parametrize(("first", "more"), [("[1, 2]", "[{}]"), ("{x: 1}", "{{<<: [{}]}}"), ("{x: 1}", "{{a: [{}]}}")])
 def test_aliases_of_aliases_that_stand_for_billions_are_refused_at_once(first: str, more: str) -> None:
     lines = [f"n0: &n0 {first}"]

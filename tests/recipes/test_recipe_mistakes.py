@@ -317,6 +317,7 @@ def test_sections_that_the_recipe_leaves_out_can_be_overridden(tmp_path: Path) -
     assert loaded(recipe)["numbers"]["rows"] == 2
     assert loaded(recipe)["numbers"]["seed"] == 4
     assert load_recipe(bare, [f"run={tmp_path}/2024"]).run == f"{tmp_path}/2024"
+    assert [load_recipe(bare, [f"run={name}"]).run for name in ("010", "1:10", "2024")] == ["010", "1:10", "2024"]
     assert load_recipe(bare, ["run=0123"]).run == "0123"
 
 
