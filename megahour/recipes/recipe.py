@@ -25,6 +25,7 @@ from megahour.recipes.stage_table import STAGES
 
 NAME_ONE = "name a step of this recipe, or the path or URL of an artifact (with a /)"
 LONGEST_NAME = 200
+_OF_SHELLS = re.compile(r"(?:^|/)\$([A-Za-z_]\w*)(?=/|$)")
 """Characters of a step's name: that of a folder, and part of those of scratch files, which may have 255."""
 
 
@@ -189,6 +190,12 @@ def _address(value: Any, what: str, where: str, remedy: str = "e.g. run: runs/de
     if not text.strip() or not text.isprintable():
         shape = shown(value) if isinstance(value, str) else kind_name(value)
         raise ConfigError(f"{what} is {shape}, not a path or a URL", where=where, remedy=remedy)
+    if found := _OF_SHELLS.search(text):  # it would become a folder of that name
+        name = found[1]
+        remedy = f"write ${{{name}}}, add {name} to `vars`, and give vars.{name}=… on the command line"
+        if what == "run":
+            remedy = f"give run=… on the command line, where the shell replaces ${name}; or {remedy}"
+        raise ConfigError(f"{what} is {shown(text)}: recipes do not replace ${name}", where=where, remedy=remedy)
     return text
 
 

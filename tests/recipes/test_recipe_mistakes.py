@@ -321,6 +321,24 @@ def test_sections_that_the_recipe_leaves_out_can_be_overridden(tmp_path: Path) -
     assert load_recipe(bare, ["run=0123"]).run == "0123"
 
 
+def test_a_variable_of_the_shell_is_no_folder(tmp_path: Path) -> None:
+    """`run: $HOME/r` made a folder named $HOME."""
+    text = "run: {place}/r\nsteps:\n  toy-count:\n"
+    for place in ("$HOME", "s3://$BUCKET/a", "a/$USER"):
+        (path := tmp_path / "recipe.yaml").write_text(text.format(place=place), "utf-8")
+        with pytest.raises(ConfigError, match=r"run is .*: recipes do not replace \$[A-Z]+") as caught:
+            load_recipe(path)
+        assert caught.value.remedy.startswith("give run=… on the command line")
+        assert load_recipe(path, ["run=/home/me/r"]).run == "/home/me/r"
+    for place in ("a$b", "$", "price$/a", "$RECYCLE.BIN"):
+        path.write_text(text.format(place=place), "utf-8")
+        assert load_recipe(path).run == f"{place}/r"
+    path.write_text("run: r\nsteps:\n  toy-parity: {inputs: {numbers: $DATA/numbers}}\n", "utf-8")
+    with pytest.raises(ConfigError, match=r"input numbers is .*: recipes do not replace \$DATA") as caught:
+        load_recipe(path)
+    assert "write ${DATA}, add DATA to `vars`, and give vars.DATA=…" in caught.value.remedy
+
+
 def test_a_variable_may_use_those_above_it(tmp_path: Path) -> None:
     text = RECIPE.replace("{{word: plain}}", "{{home: a/b, word: '${{home}}/c'}}")
     assert loaded(load_recipe(write_recipe(tmp_path, text)))["numbers"]["kind"] == "a/b/c"
