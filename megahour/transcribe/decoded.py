@@ -15,6 +15,7 @@ from megahour.transcribe.live import BLOCK_S
 
 ARRAY_BLOCK_S = 10  # of samples from Python that are processed at a time
 MOST_FLOAT = 4.0  # peak allowed for float samples, nominally in ±1: resampling may overshoot
+LOW_PEAK = 10 ** (-50 / 20)  # 104 steps of 16 bits; the lowest recording of FSDD peaks at -27 dBFS
 LIMITS = AudioLimits(silent_head_s=24 * 3600.0, max_clipped=1.0, silent_peak=0.0, cut_short=True, options=False)
 """Silent, clipped and unfinished audio is accepted here; audio that cannot be decoded is still refused."""
 
@@ -33,7 +34,7 @@ def decoded_blocks(file: BinaryIO, rate_hz: int, remarks: list[str], channel: in
         raise BadRecord("no-such-channel", f"channel {channel} of {decoder.channels_out}")
     for block in decoder.blocks():
         yield block[:, max(0, channel - 1)].astype(np.float32)
-    remarks += [*decoder.stats.remarks, *_too_loud(decoder.stats)]
+    remarks += [*decoder.stats.remarks, *_too_loud(decoder.stats), *_too_low(decoder.stats)]
 
 
 def channels_of(file: BinaryIO, rate_hz: int) -> int:
@@ -95,4 +96,13 @@ def _too_loud(stats: AudioStats) -> list[str]:
         return [f"the peak is {stats.peak:g} where full scale is 1, so most of it is clipped: divide the samples"]
     if stats.clipped_share > AudioLimits().max_clipped:
         return [f"{stats.clipped_share:.0%} of the samples are at full scale (clipped), so expect more errors"]
+    return []
+
+
+def _too_low(stats: AudioStats) -> list[str]:
+    """Why there may be no words: nothing is there, or little more than the steps of 16 bits."""
+    if not stats.peak:
+        return ["it is silent: all samples are 0"]
+    if stats.peak < LOW_PEAK:
+        return [f"the level is very low: it peaks at {20 * math.log10(stats.peak):.0f} dBFS"]
     return []

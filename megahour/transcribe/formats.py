@@ -64,7 +64,7 @@ def vtt(transcript: Transcription) -> str:
 
 def as_json(transcript: Transcription) -> str:
     """One object: file, model, the `channel` if one was asked for, seconds, text, words with times and confidence, what
-    was lost, and remarks on the audio (cut short, clipped); also the tag that the model predicts, such as `language`
+    was lost, and remarks on the audio (cut short, clipped …); also the tag that the model predicts, such as `language`
     with `language_probability`, the tag that it was `told`, and `nbest`: the texts of each piece, if asked for, as in
     `.nbest.jsonl` of stage `decode`. If every channel was heard by itself, words have a `channel`, and the text has a
     line for each subtitle."""

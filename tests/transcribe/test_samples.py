@@ -124,9 +124,15 @@ def test_an_hour_is_not_one_utterance(recogniser: Recogniser) -> None:
 
 @pytest.mark.parametrize(
     ("gain", "remark"),
-    [(1, []), (4, ["% of the samples are at full scale (clipped)"]), (32768, ["where full scale is 1"])],
+    [
+        (0, ["it is silent: all samples are 0"]),
+        (0.002, ["the level is very low: it peaks at -55 dBFS"]),
+        (1, []),
+        (4, ["% of the samples are at full scale (clipped)"]),
+        (32768, ["where full scale is 1"]),
+    ],
 )
-def test_clipped_files_are_recognised_with_a_remark(
+def test_clipped_and_very_low_files_are_recognised_with_a_remark(
     gain: float, remark: list[str], recogniser: Recogniser, tmp_path: Path
 ) -> None:
     """Floats in the scale of int16 used to be clipped to a square wave without a word."""
