@@ -91,19 +91,20 @@ def stops_held() -> Iterator[None]:
 
     def hold(number: int, frame: FrameType | None) -> None:
         if came and time.monotonic() - came[0][0] > TWICE_S:
+            came.clear()
             before[signal.Signals(number)](number, frame)
         came.append((time.monotonic(), number))
 
     here = threading.current_thread() is threading.main_thread()  # others can set no handler, and get no signal
-    for number in before if here else ():
-        signal.signal(number, hold)
     try:
+        for number in before if here else ():
+            signal.signal(number, hold)
         yield
     finally:
         for number, handler in before.items() if here else ():
             signal.signal(number, handler)
-    if came:
-        signal.raise_signal(came[0][1])
+        if came:  # also if the block failed: a process that it started may have got the signal, too
+            signal.raise_signal(came[0][1])
 
 
 def _raise(kind: type[KeyboardInterrupt]) -> NoReturn:

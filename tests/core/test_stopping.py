@@ -50,6 +50,47 @@ def test_a_stop_that_a_library_swallows_is_raised_again(number: int, said: str, 
     assert (out, error, process.returncode) == (f"lost\n{said}\n", "", code)
 
 
+HOLDS = """
+import os, signal, sys, time
+from megahour.core import stopping
+stopping.TWICE_S = 0.2
+stopping.end_by_signals()
+try:
+    with stopping.stops_held():
+        for number in map(int, sys.argv[2:]):
+            os.kill(os.getpid(), number)
+            time.sleep(0.3)
+        print("not before", flush=True)
+        if sys.argv[1] == "fails":
+            raise RuntimeError("Java was stopped, too")
+except KeyboardInterrupt as stop:
+    assert signal.getsignal(signal.SIGTERM).__name__ == "terminate"
+    print(stopping.said(stop), type(stop.__context__).__name__, flush=True)
+finally:
+    stopping.no_more_signals()
+"""
+INT, TERM = int(signal.SIGINT), int(signal.SIGTERM)
+
+
+@pytest.mark.parametrize(
+    ("block", "signals", "said"),
+    [
+        ("ends", [INT], ["not before", "Stopped NoneType"]),
+        ("fails", [INT], ["not before", "Stopped RuntimeError"]),
+        ("fails", [TERM], ["not before", "Stopped by SIGTERM RuntimeError"]),
+        ("ends", [INT, TERM], ["Stopped by SIGTERM NoneType"]),
+        ("ends", [TERM, INT], ["Stopped NoneType"]),
+    ],
+)
+def test_a_stop_waits_for_the_end_of_a_block_and_a_second_one_ends_it(
+    block: str, signals: list[int], said: list[str]
+) -> None:
+    """`timeout` signals the whole group: the process that the block starts ends, too, and the block fails."""
+    command = [sys.executable, "-c", HOLDS, block, *map(str, signals)]
+    ended = subprocess.run(command, text=True, capture_output=True, preexec_fn=hears_ctrl_c, timeout=20)
+    assert (ended.stdout.splitlines(), ended.stderr) == (said, "")
+
+
 EXITS = """
 import atexit, time
 from megahour.core import stopping
