@@ -153,7 +153,10 @@ def _watched(output: Artifact, job: Job, engine: Engine, monitor: Monitor) -> It
 
 
 def _seconds_in(file: Path) -> float:
-    return float(file.read_text()) if file.exists() else 0.0
+    try:
+        return float(file.read_text())
+    except (OSError, ValueError):  # there is none, or a full disk left it empty
+        return 0.0
 
 
 def addresses(inputs: Mapping[str, Artifact]) -> dict[str, str]:

@@ -389,6 +389,22 @@ def test_the_time_of_a_training_counts_all_sessions_also_while_the_earlier_model
     assert not list((tmp_path / "work").rglob("seconds.txt"))
 
 
+def test_a_time_that_a_full_disk_left_empty_stops_no_training(
+    tmp_path: Path, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each later run computed all, and ended with `could not convert string to float`."""
+    monkeypatch.setattr(Interrupted, "left", 1)
+    out = Artifact(tmp_path / "numbers")
+    run_stage(Interrupted(), CountParams(), {}, out, engine, work=tmp_path / "work")
+    with pytest.raises(KeyboardInterrupt):
+        run_stage(Interrupted(), CountParams(rows=3), {}, Artifact(out.url), engine, work=tmp_path / "work")
+    (seconds,) = (tmp_path / "work").rglob("seconds.txt")
+    seconds.write_text("")
+    made = run_stage(Interrupted(), CountParams(rows=3), {}, Artifact(out.url), engine, work=tmp_path / "work")
+    assert made.params["rows"] == 3
+    assert not seconds.exists()
+
+
 class Resumed(Failing):
     """A training with a checkpoint beside its output."""
 
