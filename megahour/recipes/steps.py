@@ -172,8 +172,11 @@ def reads_run(run: str, p: Params) -> bool:
 
 def _real(path: str) -> str:
     """The path itself, whatever its links, ~ and ./ ; of a URL and other texts an equally normal form."""
-    path = path.removeprefix("file://").replace("\0", "")
-    return os.path.realpath(os.path.expanduser(path))  # noqa: PTH111 (Path's raises for the unknown user of a "~text")
+    try:
+        path = path.removeprefix("file://")
+        return os.path.realpath(os.path.expanduser(path))  # noqa: PTH111 (Path's raises for an unknown user's "~text")
+    except ValueError:  # no path has such characters
+        return path
 
 
 def _texts(value: Any) -> Iterator[str]:

@@ -14,6 +14,7 @@ from toy_stages import write_recipe
 from megahour.corpus.ingest.params import IngestParams
 from megahour.recipes.recipe import load_recipe
 from megahour.recipes.run import plan
+from megahour.recipes.steps import reads_run
 
 NUMBERS = """
 run: {run}
@@ -83,6 +84,12 @@ def test_what_an_earlier_step_makes_is_not_looked_for(
     Path("link").symlink_to(tmp_path)
     text = f"run: {run}\nSTEPS\n  later: {{stage: ingest, source: {source}, licence: CC0}}\n"
     assert states(text.replace("FOLDER", str(tmp_path))) == ["missing", "missing"]
+
+
+@pytest.mark.parametrize("text", ["\ud800", "a\0b", "~\ud800", "~a\0b", "~nobody-has-this-name"])
+def test_a_text_that_can_be_no_path_is_not_in_the_run(text: str) -> None:
+    """`run` ended with a traceback of a character that no file's name can have, before the step could refuse it."""
+    assert not reads_run("run", IngestParams(source=text, licence="CC0"))
 
 
 def test_a_folder_with_the_name_of_the_run_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
