@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -17,12 +18,13 @@ class HuggingFaceTokens:
     """Encodes texts with the tokenizer of a file. Token 0 is the blank; token n of the file becomes n + 1.
 
     A text is `spellable` if its tokens joined give exactly the text: none is unknown, and the case of letters matches
-    the tokenizer's. Tokens with control characters, which no cleaned text has, are named by their number in angle
-    brackets. `longest_first`: it is WordPiece, which cuts words so (`ListedPieces`).
+    the tokenizer's. Tokens with control characters, which no cleaned text has, and another blank are named by their
+    number in angle brackets. `longest_first`: it is WordPiece, which cuts words so (`ListedPieces`).
 
     Raises
     ------
-    StoreError: the file is no tokenizer, or its tokens mark the ends of words (`</w>`) instead of their starts.
+    StoreError: the file is no tokenizer, its tokens mark the ends of words (`</w>`) instead of their starts, or two of
+        them have the same name.
     """
 
     def __init__(self, file: bytes, *, where: str) -> None:
@@ -43,9 +45,13 @@ class HuggingFaceTokens:
         splits = cut is not None and [part for part, _ in cut.pre_tokenize_str("a b")] == ["a", "b"]
         name_of, self._before = _names(rules, ids, splits, where)
         names = {number: name_of(token) for token, number in ids.items()}
-        names = {number: name for number, name in names.items() if not _CONTROL.search(name)}  # lists have lines
+        lines = {number: name for number, name in names.items() if name != BLANK and not _CONTROL.search(name)}
         size = max(ids.values(), default=-1) + 1
-        self.tokens = (BLANK, *(names.get(number, f"<{number}>") for number in range(size)))
+        self.tokens = (BLANK, *(lines.get(number, f"<{number}>") for number in range(size)))
+        twice, times = Counter(self.tokens).most_common(1)[0]
+        if times > 1:  # a model of them could not be used
+            remedy = "leave one of them out, or use stage `tokens` with texts"
+            raise StoreError(f"two of its tokens are {twice[:20]!r}", where=where, remedy=remedy)
         self.longest_first = rules["model"]["type"] == "WordPiece"
 
     def __len__(self) -> int:

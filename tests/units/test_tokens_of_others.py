@@ -144,6 +144,19 @@ def test_control_characters_among_tokens_do_not_break_lists_of_them(kind: str, t
     assert ours.spellable("one two three")
 
 
+def test_no_two_tokens_have_the_same_name() -> None:
+    """A model learnt them for hours, and was then called damaged."""
+    pieces = {"<unk>": 0, "<blank>": 1, "|": 2, "a": 3, "##b": 4}
+    tokenizer = Tokenizer(models.WordLevel(pieces, unk_token="<unk>"))
+    ours = HuggingFaceTokens(tokenizer.to_str().encode(), where="tokenizer.json")
+    assert ours.tokens == (BLANK, "<unk>", "<1>", " ", "a", "##b")
+    spaces = Tokenizer(models.WordLevel({**pieces, " ": 5}, unk_token="<unk>"))
+    marks = Tokenizer(models.WordPiece({**pieces, f"##{MARK}a": 5}, unk_token="<unk>"))
+    for tokenizer, name in ((spaces, " "), (marks, f"{MARK}a")):
+        with pytest.raises(StoreError, match=f"tokenizer.json: two of its tokens are '{name}'"):
+            HuggingFaceTokens(tokenizer.to_str().encode(), where="tokenizer.json")
+
+
 def test_truncation_and_padding_of_the_file_do_not_count() -> None:
     tokenizer = hugging_face("unigram")
     tokenizer.enable_truncation(3)
