@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 from megahour.core.errors import StoreError
-from megahour.units.tokens import BLANK, MARK
+from megahour.units.tokens import BLANK, MARK, listed
 
 MAX_BYTES = 64 << 20
 
@@ -18,8 +17,7 @@ class HuggingFaceTokens:
     """Encodes texts with the tokenizer of a file. Token 0 is the blank; token n of the file becomes n + 1.
 
     A text is `spellable` if its tokens joined give exactly the text: none is unknown, and the case of letters matches
-    the tokenizer's. Tokens with control characters, which no cleaned text has, and another blank are named by their
-    number in angle brackets. `longest_first`: it is WordPiece, which cuts words so (`ListedPieces`).
+    the tokenizer's. `longest_first`: it is WordPiece, which cuts words so (`ListedPieces`).
 
     Raises
     ------
@@ -45,9 +43,8 @@ class HuggingFaceTokens:
         splits = cut is not None and [part for part, _ in cut.pre_tokenize_str("a b")] == ["a", "b"]
         name_of, self._before = _names(rules, ids, splits, where)
         names = {number: name_of(token) for token, number in ids.items()}
-        lines = {number: name for number, name in names.items() if name != BLANK and not _CONTROL.search(name)}
-        size = max(ids.values(), default=-1) + 1
-        self.tokens = (BLANK, *(lines.get(number, f"<{number}>") for number in range(size)))
+        size = max(names, default=-1) + 1
+        self.tokens = (BLANK, *(listed(names.get(number, BLANK), number) for number in range(size)))
         twice, times = Counter(self.tokens).most_common(1)[0]
         if times > 1:  # a model of them could not be used
             remedy = "leave one of them out, or use stage `tokens` with texts"
@@ -67,7 +64,6 @@ class HuggingFaceTokens:
         return bool(text) and spelled.replace(MARK, " ").strip() == text
 
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _REMEDY = "give a file written by `tokenizer.save` or `save_pretrained`"
 
 

@@ -14,6 +14,7 @@ BLANK = "<blank>"
 BLANKS = (BLANK, "<blk>", "<eps>", "<pad>", "[PAD]", "-")
 """Names of token 0 in this and other toolkits."""
 MARK = "\u2581"  # sentencepiece's marker for the start of a word
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _NUMBERED = re.compile(r"(.+)[ \t]([0-9]+)")
 Span = tuple[int, int]
 """The first frame of a word, and the first frame after it."""
@@ -41,6 +42,13 @@ def lines_of_tokens(text: str) -> list[str] | dict[str, int]:
     if times > 1:
         raise ValueError(f"{times} tokens have the number {number}")
     return numbers
+
+
+def listed(name: str, number: int) -> str:
+    """The token's name, which lists of a token per line can have: its number in angle brackets in place of control
+    characters, and of the name of the blank. No cleaned text has either.
+    """
+    return f"<{number}>" if name == BLANK or _CONTROL.search(name) else name
 
 
 def is_sign(token: str) -> bool:

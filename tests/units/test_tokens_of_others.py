@@ -214,16 +214,19 @@ def test_sentencepiece_models_of_others_are_used_with_their_specials() -> None:
     """NeMo's have the unknown piece first, and icefall's a blank, an end of sentences, and the unknown one."""
     nemo = {"unk_id": 0, "bos_id": 1, "eos_id": 2}
     icefall = {"unk_id": 2, "bos_id": -1, "eos_id": -1, "user_defined_symbols": ["<blk>", "<sos/eos>"]}
-    for specials in (nemo, icefall):
+    lines = {**nemo, "user_defined_symbols": ["\n", "<blank>"]}  # Gemma's has \n
+    for specials, second in ((nemo, "<s>"), (icefall, "<sos/eos>"), (lines, "<s>")):
         made = io.BytesIO()
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(TEXTS), model_writer=made, vocab_size=24, hard_vocab_limit=False, minloglevel=2,
             **specials,
         )  # fmt: skip
         ours = Pieces(made.getvalue(), where="file")
-        assert ours.tokens[0] == BLANK
+        assert ours.tokens[:2] == (BLANK, second)
+        assert len(ours) == len(set(ours.tokens)) == len("\n".join(ours.tokens).splitlines())
         assert ours.spellable("one two three")
         assert not ours.spellable("one zebra")
+    assert ours.tokens[3:5] == ("<3>", "<4>")
 
 
 def test_a_model_learns_the_tokens_of_a_file(tmp_path: Path, engine: LocalEngine) -> None:
