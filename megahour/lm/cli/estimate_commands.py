@@ -168,7 +168,7 @@ def cluster(out: str, engine: str, master: str, workers: int, stages: bool, **va
         )
     wildcards = [tuple(each) for each in summary["wildcards"]]
     orders_table(summary["ngrams"], summary["discounts"], summary["fallbacks"], wildcards)
-    path = f"{model.url}/shards/00000.arpa"
+    path = f"{model.url.removeprefix('file://')}/shards/00000.arpa"
     log.say_last(f"{path}: {sum(summary['ngrams']):,} n-grams", facts={"path": path, "ngrams": summary["ngrams"]})
 
 

@@ -119,5 +119,5 @@ def _run(
     if not log.quiet():
         for table in (*tables(), cost_table(costs)):
             output_console().print(table)
-    sizes, path = model.summary["ngrams"], f"{model.url}/shards/00000.arpa"
+    sizes, path = model.summary["ngrams"], f"{model.url.removeprefix('file://')}/shards/00000.arpa"
     log.say_last(f"{path}: {sum(sizes):,} n-grams", facts={"path": path, "ngrams": sizes})

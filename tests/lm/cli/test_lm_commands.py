@@ -324,10 +324,12 @@ def test_limiting_the_vocabulary_gives_lmplzs_n_grams(name: str, tmp_path: Path)
     assert all(found[gram] == pytest.approx(expected[gram], abs=1e-5) for gram in expected)
 
 
-def test_a_model_on_a_store_is_named_by_its_address() -> None:
-    """It was named without the store's scheme, as a file that is not there."""
-    said = megahour("cluster", HERE / "small.txt", "--workers", 1, "--out", "memory://clustered").output
-    assert "\nmemory://clustered/arpa/shards/00000.arpa: " in said
+def test_a_model_on_a_store_is_named_by_its_address_and_one_here_by_its_path(tmp_path: Path) -> None:
+    """The first was named without the store's scheme, as a file that is not there; the second by what no command reads
+    as a path."""
+    for out, named in (("memory://clustered", "memory://clustered"), (f"file://{tmp_path}/run", f"{tmp_path}/run")):
+        said = megahour("cluster", HERE / "small.txt", "--workers", 1, "--out", out).output
+        assert f"\n{named}/arpa/shards/00000.arpa: " in said
 
 
 def test_the_cluster_command_makes_the_same_file_and_says_what_each_stage_took(tmp_path: Path) -> None:
