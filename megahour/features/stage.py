@@ -12,8 +12,8 @@ from megahour.features.params import FeaturesParams
 LOG = logging.getLogger(__name__)
 EMPTY = "%d of %d mel filters are too narrow for audio at %d Hz and always give the same value: use fewer `mels`"
 SEVERAL = (
-    "audio at %s Hz%s: `transcribe`, `align` and `export-model` take only models of one sampling rate; make all "
-    "utterances from recordings of one, the `rate_hz` of `ingest`"
+    "audio at %s Hz%s: `transcribe`, `align` and `export-model` take only models of one sampling rate; "
+    "`ingest` all recordings at the same `rate_hz`"
 )
 _LATER = ("mirrored", "unit")
 """Values of `edges` and `scale` that the summary records. The defaults are left out, as in artifacts of old runs."""
