@@ -25,8 +25,8 @@ from megahour.recipes.stage_table import STAGES
 
 NAME_ONE = "name a step of this recipe, or the path or URL of an artifact (with a /)"
 LONGEST_NAME = 200
-_OF_SHELLS = re.compile(r"(?:^|/)\$([A-Za-z_]\w*)(?=/|$)")
 """Characters of a step's name: that of a folder, and part of those of scratch files, which may have 255."""
+_OF_SHELLS = re.compile(r"(?:^|/)\$([A-Za-z_]\w*)(?=/|$)")
 
 
 class EngineParams(Options):
