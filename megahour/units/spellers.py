@@ -9,7 +9,7 @@ import fsspec
 
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.store import Artifact
-from megahour.units.tokens import BLANK, BLANKS, Characters, TokenSpeller, lines_of_tokens
+from megahour.units.tokens import BLANK, BLANKS, CONTROL, Characters, TokenSpeller, lines_of_tokens
 
 PIECES, HUGGING_FACE, CHARACTERS = ".spm.model", ".tokenizer.json", ".characters.json"
 FORMS = (PIECES, HUGGING_FACE, CHARACTERS)
@@ -85,8 +85,10 @@ def from_elsewhere(url: str) -> tuple[str, bytes]:
 
 
 def _characters(labels: list[str]) -> bytes:
-    """JSON of the blank and the single-character labels, in order, in lower case. `|` and U+2581 become the space."""
-    plain = [label for label in labels if label and label not in BLANKS and not _SPECIAL.fullmatch(label)]
+    """JSON of the blank and the single-character labels, in order, in lower case. `|` and U+2581 become the space.
+    Control characters, which no cleaned text has, are left out."""
+    signs = (*BLANKS, "")
+    plain = [each for each in labels if not (each in signs or _SPECIAL.fullmatch(each) or CONTROL.search(each))]
     spelled = [" " if label in ("|", "\u2581", "<space>") else label.lower() for label in plain]
     if longer := next((label for label in spelled if len(label) > 1), None):
         raise ValueError(f"label {longer!r} is not one character")

@@ -14,7 +14,7 @@ BLANK = "<blank>"
 BLANKS = (BLANK, "<blk>", "<eps>", "<pad>", "[PAD]", "-")
 """Names of token 0 in this and other toolkits."""
 MARK = "\u2581"  # sentencepiece's marker for the start of a word
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _NUMBERED = re.compile(r"(.+)[ \t]([0-9]+)")
 Span = tuple[int, int]
 """The first frame of a word, and the first frame after it."""
@@ -48,7 +48,7 @@ def listed(name: str, number: int) -> str:
     """The token's name, which lists of a token per line can have: its number in angle brackets in place of control
     characters, and of the name of the blank. No cleaned text has either.
     """
-    return f"<{number}>" if name == BLANK or _CONTROL.search(name) else name
+    return f"<{number}>" if name == BLANK or CONTROL.search(name) else name
 
 
 def is_sign(token: str) -> bool:

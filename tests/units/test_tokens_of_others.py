@@ -210,6 +210,13 @@ def test_characters_of_torchaudio_and_wav2vec2(tmp_path: Path, form: str) -> Non
     assert ours.encode("to a") == [3, 5, 1, 4]
 
 
+def test_control_characters_of_a_vocabulary_are_left_out(tmp_path: Path) -> None:
+    """One made of all characters of a file of texts has its line ends: no model of it could be exported."""
+    (tmp_path / "vocab.json").write_text(json.dumps({"\n": 0, "a": 1, "|": 2, "\t": 3, "\u200c": 4, "[PAD]": 5}))
+    form, file = from_elsewhere(str(tmp_path / "vocab.json"))
+    assert speller(form, file, where="vocab.json").tokens == (BLANK, "a", " ", "\u200c")
+
+
 def test_sentencepiece_models_of_others_are_used_with_their_specials() -> None:
     """NeMo's have the unknown piece first, and icefall's a blank, an end of sentences, and the unknown one."""
     nemo = {"unk_id": 0, "bos_id": 1, "eos_id": 2}
