@@ -12,8 +12,8 @@ import yaml
 
 from megahour.core.errors import ConfigError, nearest
 
-# Raised by PyYAML's constructors for values that do not fit their tag (`!!int abc`) and for dates like 2020-13-01.
 _OTHER_NUMBER = re.compile(r"[-+]?(0[0-7_]+|[0-9_]+(:[0-9_]+)+(\.[0-9_]*)?)")  # YAML 1.1: octal, to the base of 60
+# Raised by PyYAML's constructors for values that do not fit their tag (`!!int abc`) and for dates like 2020-13-01.
 _BAD_VALUES = (ValueError, LookupError, AttributeError, TypeError)
 MOST_COPIES = 100_000  # values that aliases may add: ten short lines of aliases to aliases can stand for billions
 REMEDIES = {  # by what PyYAML's message contains

@@ -108,10 +108,10 @@ def tag_number(config: Mapping[str, Any], tell: str, *, where: str) -> int | Non
 
 
 def warn_untold(config: Mapping[str, Any], tell: str, *, where: str) -> None:
-    """Warn if the model was told a tag with each utterance of its training, and is told none now."""
+    """Warn if the model was given a tag with each utterance in training, and gets none now."""
     if not tell and config.get("tag_told") == 1 and (names := config.get("tags")):
         shown = ", ".join(names[:20]) + (" …" if len(names) > 20 else "")
-        what = f"in training it was always told the {config.get('tag', 'tag')} (tag_told: 1), and now it is not"
+        what = f"in training it was always given the {config.get('tag', 'tag')} (tag_told: 1), and now it gets none"
         remedy = f"--tell takes one of {shown}, or `recognised` (except to export-model)"
         LOG.warning("%s: %s, which it never learnt: %s", where, what, remedy)
 

@@ -38,13 +38,13 @@ class Models:
         """Raise ConfigError for a missing token or key, and for an address of another form."""
         if not (self.services or self.tls or self.mutual):
             return
-        from megahour.serve.standing import are_addresses, listed, token_of_environment
+        from megahour.serve.standing import addresses_in, are_addresses, token_of_environment
         from megahour.serve.tls import client_options, server_options
 
         if not self.services:
             server_options(self.tls, self.mutual)
         elif are_addresses(self.services):
-            listed(self.services, self.tls)
+            addresses_in(self.services, self.tls)
             token_of_environment()
         client_options(self.tls)
 

@@ -136,7 +136,7 @@ class Desks:
     """
 
     def __init__(self, addresses: str, spec: ModelSpec, token: str, tls: str = "", level: int = logging.INFO) -> None:
-        self._addresses = listed(addresses, tls)
+        self._addresses = addresses_in(addresses, tls)
         self._request = {"name": fingerprint(asdict(spec)), "spec": asdict(spec)}
         self._token, self._tls, self._level = token, tls, level
         self._noted: dict[str, str] = {}  # by address: the problem that was logged last
@@ -183,7 +183,7 @@ class Desks:
         self._noted[address] = problem
 
 
-def listed(addresses: str, tls: object) -> list[str]:
+def addresses_in(addresses: str, tls: object) -> list[str]:
     """Each of the addresses, `grpc://HOST:PORT,…`. Raises ConfigError: one has another form, or TLS and no keys."""
     each = [address.strip() for address in addresses.split(",") if address.strip()]
     return [with_scheme(address, tls) for address in each if host_of(address)]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from megahour.core.errors import StoreError
-from megahour.units.tokens import BLANK, MARK, listed
+from megahour.units.tokens import BLANK, MARK, printable_name
 
 MAX_BYTES = 64 << 20
 
@@ -44,7 +44,7 @@ class HuggingFaceTokens:
         name_of, self._before = _names(rules, ids, splits, where)
         names = {number: name_of(token) for token, number in ids.items()}
         size = max(names, default=-1) + 1
-        self.tokens = (BLANK, *(listed(names.get(number, BLANK), number) for number in range(size)))
+        self.tokens = (BLANK, *(printable_name(names.get(number, BLANK), number) for number in range(size)))
         twice, times = Counter(self.tokens).most_common(1)[0]
         if times > 1:  # a model of them could not be used
             remedy = "leave one of them out, or use stage `tokens` with texts"

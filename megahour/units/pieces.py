@@ -9,7 +9,7 @@ import sentencepiece
 
 from megahour.core.errors import StageError, StoreError
 from megahour.units.params import TokensParams
-from megahour.units.tokens import BLANK, BLANKS, listed
+from megahour.units.tokens import BLANK, BLANKS, printable_name
 
 MAX_BYTES = 16 << 20
 
@@ -37,7 +37,10 @@ class Pieces:
             remedy = "train it with unk_id=0, or with <blk> as its first symbol, or use stage `tokens`"
             raise StoreError(f"token 0 must be the unknown one or a blank, not {first!r}", where=where, remedy=remedy)
         size = self._processor.get_piece_size()
-        self.tokens = (BLANK, *(listed(self._processor.id_to_piece(number), number) for number in range(1, size)))
+        self.tokens = (
+            BLANK,
+            *(printable_name(self._processor.id_to_piece(number), number) for number in range(1, size)),
+        )
 
     def __len__(self) -> int:
         return len(self.tokens)

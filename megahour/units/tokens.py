@@ -44,7 +44,7 @@ def lines_of_tokens(text: str) -> list[str] | dict[str, int]:
     return numbers
 
 
-def listed(name: str, number: int) -> str:
+def printable_name(name: str, number: int) -> str:
     """The token's name, which lists of a token per line can have: its number in angle brackets in place of control
     characters, and of the name of the blank. No cleaned text has either.
     """

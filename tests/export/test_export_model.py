@@ -487,7 +487,7 @@ def test_a_model_that_was_always_told_its_tag_warns_without_one(
     TrainedModel(parts, tell="ru")
     assert not caplog.text
     TrainedModel(parts)
-    assert "in training it was always told the language" in caplog.text
+    assert "in training it was always given the language" in caplog.text
 
 
 @pytest.mark.parametrize(("kind", "stack"), [("tdnn", 3), ("conformer", 1), ("lstm", 3), ("blstm", 1)])

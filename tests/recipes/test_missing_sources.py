@@ -86,7 +86,7 @@ def test_what_an_earlier_step_makes_is_not_looked_for(
     assert states(text.replace("FOLDER", str(tmp_path))) == ["missing", "missing"]
 
 
-@pytest.mark.parametrize("text", ["\ud800", "a\0b", "~\ud800", "~a\0b", "~nobody-has-this-name"])
+@pytest.mark.parametrize("text", ["\ud800", "a\0b", "~\ud800", "~a\0b", "~no-such-user"])
 def test_a_text_that_can_be_no_path_is_not_in_the_run(text: str) -> None:
     """`run` ended with a traceback of a character that no file's name can have, before the step could refuse it."""
     assert not reads_run("run", IngestParams(source=text, licence="CC0"))

@@ -232,5 +232,5 @@ def test_a_model_that_was_always_told_warns_if_it_is_told_nothing(
     files[".model.json"] = json.dumps({**json.loads(files[".model.json"]), "tag_told": share}).encode()
     told = write_artifact(tmp_path / "model", [({}, files)], {}, stage="train")
     Decode().plan(DecodeParams(tell=tell), {"features": inputs["features"], "model": told})
-    assert ("it was always told the language" in caplog.text) == warns
+    assert ("it was always given the language" in caplog.text) == warns
     assert ("--tell takes one of de, ru, or `recognised`" in caplog.text) == warns

@@ -202,7 +202,7 @@ def test_a_transcript_without_words_is_named(tmp_path: Path) -> None:
 
 
 def test_each_line_of_several_files_on_standard_output_names_its_file(tmp_path: Path) -> None:
-    """The texts followed each other, and nobody could tell whose they were."""
+    """Texts of several files came without the files' names."""
     paths = [str(tmp_path / name) for name in ("a.wav", "b\tc.wav")]
     for path in paths:
         soundfile.write(path, voice(0.2, 1), 8000)

@@ -65,7 +65,7 @@ class AudioLimits:
     cut_short: bool = False
     options: bool = True
 
-    def told(self, name: str) -> str:
+    def described(self, name: str) -> str:
         """A limit for people, with its name where they can set it."""
         return f"the limit {f'{name} ' * self.options}is {getattr(self, name)}"
 
@@ -144,7 +144,7 @@ class Decoder:
         self.rate_hz = rate_hz
         self._size = byte_size(file)
         if self._size > self.limits.max_bytes:
-            raise BadRecord("too-large", f"{self._size} bytes, {self.limits.told('max_bytes')}")
+            raise BadRecord("too-large", f"{self._size} bytes, {self.limits.described('max_bytes')}")
         unfinished = check_container(file, self._size, cut_short=self.limits.cut_short) or check_early_end(
             file, self._size, cut_short=self.limits.cut_short
         )
@@ -171,7 +171,7 @@ class Decoder:
             allowed = f"{limits.min_rate_hz} to {limits.max_rate_hz} Hz"
             raise BadRecord("sample-rate", f"{stats.rate_hz_in} Hz, outside {allowed}")
         if stats.channels_in > limits.max_channels:
-            raise BadRecord("too-many-channels", f"{stats.channels_in} channels, {limits.told('max_channels')}")
+            raise BadRecord("too-many-channels", f"{stats.channels_in} channels, {limits.described('max_channels')}")
         if samples is None:
             return
         if samples == 0 and stats.unfinished:
@@ -185,7 +185,7 @@ class Decoder:
         if seconds > limits.max_seconds:
             raise BadRecord("too-long", f"{seconds / 3600:.2f} hours, the limit is {limits.max_seconds / 3600:.2f}")
         if seconds < limits.min_seconds:
-            raise BadRecord("too-short", f"{seconds:.3f} s, {limits.told('min_seconds')}")
+            raise BadRecord("too-short", f"{seconds:.3f} s, {limits.described('min_seconds')}")
 
     def blocks(self) -> Iterator[Int16]:
         """Yield int16 [T, C] blocks at `rate_hz`; C is `channels_out`. Checks of the whole recording run at the end."""
@@ -301,10 +301,10 @@ class Decoder:
         if unread > MAX_TAIL_BYTES.get(stats.format, self._size):
             raise BadRecord("header-lies", self._counted(f"{unread} bytes follow the declared end"))
         if stats.peak < limits.silent_peak:
-            raise BadRecord("silent-audio", f"peak {stats.peak:.6f}, {limits.told('silent_peak')}")
+            raise BadRecord("silent-audio", f"peak {stats.peak:.6f}, {limits.described('silent_peak')}")
         if stats.clipped_share > limits.max_clipped:
             share = f"{stats.clipped_share:.3f} of the samples are at full scale"
-            raise BadRecord("clipped-audio", f"{share}, {limits.told('max_clipped')}")
+            raise BadRecord("clipped-audio", f"{share}, {limits.described('max_clipped')}")
 
 
 def _reader(file: Watched, kind: Sniffed) -> SoundReader:
