@@ -104,12 +104,14 @@ def _dictionary(p: LexiconParams, repeated: list[str], bare: list[str]) -> dict[
 def _pronouncer(
     p: LexiconParams, entries: Mapping[str, list[list[str]]], inputs: Inputs
 ) -> Callable[[str], list[list[str]]]:
-    from megahour.units.lexicon import espeak, graphemes
+    from megahour.units.lexicon import espeak, graphemes, whole_words
 
     if p.source == "espeak":
         return _by_language(p, inputs["selection"]) if p.languages else espeak(p.language)
     if p.source == "graphemes":
         return graphemes
+    if p.source == "words":
+        return whole_words
     return lambda word: entries.get(word.casefold(), [])
 
 

@@ -53,8 +53,9 @@ class SenonesParams(Params):
 class LexiconParams(Params):
     """Make pronunciations by rule, spelling or dictionary."""
 
-    source: Literal["espeak", "graphemes", "dictionary"] = "espeak"
-    """Where pronunciations come from: espeak-ng's rules, the letters of each word, or a dictionary."""
+    source: Literal["espeak", "graphemes", "words", "dictionary"] = "espeak"
+    """Where pronunciations come from: espeak-ng's rules, the letters of each word, or a dictionary. words: each word is
+    one phone of its own, for CTC over a few words that all occur often, such as digits or commands."""
     dictionary: str = Field("", description="With source dictionary: file or URL with lines `WORD(2)  AH N D`.")
     language: str = "en-us"
     """With source espeak: espeak-ng's name of the language."""
