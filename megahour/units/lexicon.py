@@ -6,10 +6,14 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping
 from itertools import dropwhile
+from typing import TYPE_CHECKING
 
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.store import Artifact
 from megahour.units.texts import fields_of, lines_of
+
+if TYPE_CHECKING:
+    from megahour.corpus.generate.espeak import Phonemise
 
 Lexicon = Mapping[str, list[list[str]]]
 """Words and their pronunciations, each at least one phone."""
@@ -61,12 +65,15 @@ def whole_words(word: str) -> list[list[str]]:
     return [[word]] if graphemes(word) else []
 
 
-def espeak(language: str) -> Callable[[str], list[list[str]]]:
-    """A function that pronounces words by espeak-ng's rules for `language` (``en-us``, ``ru``, …)."""
+def espeak(language: str, phonemise: Phonemise | None = None) -> Callable[[str], list[list[str]]]:
+    """A function that pronounces words by espeak-ng's rules for `language` (``en-us``, ``ru``, …).
+
+    phonemise: that of `phonemiser`, for many words.
+    """
     from megahour.corpus.generate.espeak import phonemes
 
     def pronounce(word: str) -> list[list[str]]:
-        phones = phonemes(word, language)
+        phones = (phonemise or phonemes)(word, language)
         return [phones] if phones else []
 
     return pronounce

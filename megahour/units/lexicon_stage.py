@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
 from megahour.core.errors import ConfigError, StageError
 from megahour.core.stage import Artifact, Context, Input, Inputs, ShardWriter, SingleShard, Task
 from megahour.units.params import LexiconParams
+
+if TYPE_CHECKING:
+    from megahour.corpus.generate.espeak import Phonemise
 
 
 class MakeLexicon(SingleShard[LexiconParams]):
@@ -47,13 +51,15 @@ class MakeLexicon(SingleShard[LexiconParams]):
         return super().plan(p, inputs)
 
     def run(self, p: LexiconParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
+        from megahour.corpus.generate.espeak import phonemiser
         from megahour.units.lexicon import pronounce_all, write_lexicon
 
         repeated: list[str] = []
         bare: list[str] = []
         entries = _dictionary(p, repeated, bare) if p.source == "dictionary" else {}
-        words, pronounce = _words(p, inputs) if inputs else sorted(entries), _pronouncer(p, entries, inputs)
-        lexicon, silent = pronounce_all(words, pronounce)
+        words = _words(p, inputs) if inputs else sorted(entries)
+        with phonemiser() as phonemise:
+            lexicon, silent = pronounce_all(words, _pronouncer(p, entries, inputs, phonemise))
         guessed: dict[str, list[list[str]]] = {}
         if p.guess and silent:
             from megahour.units.graphones import Pronouncer
@@ -102,12 +108,12 @@ def _dictionary(p: LexiconParams, repeated: list[str], bare: list[str]) -> dict[
 
 
 def _pronouncer(
-    p: LexiconParams, entries: Mapping[str, list[list[str]]], inputs: Inputs
+    p: LexiconParams, entries: Mapping[str, list[list[str]]], inputs: Inputs, phonemise: Phonemise
 ) -> Callable[[str], list[list[str]]]:
     from megahour.units.lexicon import espeak, graphemes, whole_words
 
     if p.source == "espeak":
-        return _by_language(p, inputs["selection"]) if p.languages else espeak(p.language)
+        return _by_language(p, inputs["selection"], phonemise) if p.languages else espeak(p.language, phonemise)
     if p.source == "graphemes":
         return graphemes
     if p.source == "words":
@@ -115,7 +121,7 @@ def _pronouncer(
     return lambda word: entries.get(word.casefold(), [])
 
 
-def _by_language(p: LexiconParams, selection: Artifact) -> Callable[[str], list[list[str]]]:
+def _by_language(p: LexiconParams, selection: Artifact, phonemise: Phonemise) -> Callable[[str], list[list[str]]]:
     """A function that pronounces a word by the rules of each language that has it; `p.language` is for the others."""
     from megahour.units.lexicon import espeak, rules_for
 
@@ -126,7 +132,7 @@ def _by_language(p: LexiconParams, selection: Artifact) -> Callable[[str], list[
             for row in table.to_pylist():
                 for word in row["text"].split():
                     names[word].add(rules_for(row["language"] or "", p.languages, p.language))
-    rules = {name: espeak(name) for name in {p.language, *p.languages.values()}}
+    rules = {name: espeak(name, phonemise) for name in {p.language, *p.languages.values()}}
 
     def pronounce(word: str) -> list[list[str]]:
         found = (phones for name in sorted(names.get(word, {p.language})) for phones in rules[name](word))

@@ -4,8 +4,8 @@ The library keeps its state in C globals, which leak from one call into the next
 seed of the breath noise (taken from the clock), and attributes that one voice sets and the next does not reset.
 `espeak_Terminate` does not clear them: 88 of the 104 voice variants then speak the same text differently the second
 time. Unloading the shared library clears them and takes under a millisecond. So every call here loads the library again
-and sets a fixed seed, and its result depends on its arguments only. Two variants (`UNSTABLE`) read uninitialised memory
-and are refused.
+(`phonemiser` where it must) and sets a fixed seed, and its result depends on its arguments only. Two variants
+(`UNSTABLE`) read uninitialised memory and are refused.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import _ctypes
 import ctypes
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import unicodedata
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -197,6 +198,33 @@ def speak(
         return say(text, words_per_minute, pitch, pitch_range)
 
 
+Phonemise = Callable[[str, str], list[str]]
+
+
+@contextmanager
+def phonemiser() -> Iterator[Phonemise]:
+    """`phonemes` for many words: a word takes 0.1 ms in place of 2.5 as long as the language stays the same.
+
+    The library stays loaded between words of letters alone, which leave nothing behind for the next one; digits and
+    punctuation do. The block holds the process's only library, as `speaker` does.
+    """
+    with ExitStack() as loaded:
+        library: Any = None
+        fresh_for = ""  # the language for which the library may be used again
+
+        def phones(word: str, language: str) -> list[str]:
+            nonlocal library, fresh_for
+            plain = all(c == "'" or unicodedata.category(c)[0] in "LM" for c in word)
+            if not plain or fresh_for != language:
+                loaded.close()
+                library = loaded.enter_context(_library())
+                _set_voice(library, language, "")
+            fresh_for = language if plain else ""
+            return _phones(library, word)
+
+        yield phones
+
+
 def phonemes(word: str, language: str) -> list[str]:
     """Phones of a word or phrase in IPA without stress marks: ``phonemes("water", "en-us") == ["w", "ɔː", "ɾ", "ɚ"]``.
 
@@ -206,13 +234,16 @@ def phonemes(word: str, language: str) -> list[str]:
     ------
     StageError: unknown language.
     """
+    with phonemiser() as phones:
+        return phones(word, language)
+
+
+def _phones(library: Any, word: str) -> list[str]:
     spoken: list[str] = []
-    with _library() as library:
-        _set_voice(library, language, "")
-        library.espeak_TextToPhonemes.restype = ctypes.c_char_p
-        text = ctypes.c_char_p(word.encode())
-        while text.value:  # one clause a call; the pointer is null after the last
-            clause = library.espeak_TextToPhonemes(ctypes.byref(text), _UTF8, _IPA | ord("_") << _SEPARATOR_SHIFT)
-            spoken += clause.decode().replace(" ", "_").split("_")
+    library.espeak_TextToPhonemes.restype = ctypes.c_char_p
+    text = ctypes.c_char_p(word.encode())
+    while text.value:  # one clause a call; the pointer is null after the last
+        clause = library.espeak_TextToPhonemes(ctypes.byref(text), _UTF8, _IPA | ord("_") << _SEPARATOR_SHIFT)
+        spoken += clause.decode().replace(" ", "_").split("_")
     phones = (phone.translate(_STRESS_AND_LANGUAGE_MARKS) for phone in spoken)
     return [phone for phone in phones if phone and not phone.startswith("(")]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from typing import Any
+
 import numpy as np
 import pytest
 
 from megahour.core.errors import StageError
-from megahour.corpus.generate.espeak import RATE_HZ, UNSTABLE, phonemes, speak, speaker, variants
+from megahour.corpus.generate import espeak
+from megahour.corpus.generate.espeak import RATE_HZ, UNSTABLE, phonemes, phonemiser, speak, speaker, variants
 from megahour.corpus.generate.voices import ACCENTS, VARIANTS, voice
 
 TEXT = "on may third twenty five people paid forty dollars."
@@ -88,3 +92,24 @@ def test_voices_are_many_distinct_and_fixed() -> None:
     assert len({who.variant for who in drawn}) == len(VARIANTS)  # the first ones share no vocal tract
     assert {who.accent for who in drawn} == set(ACCENTS)
     assert voice(3) == voice(3)
+
+
+def test_many_words_are_pronounced_as_each_alone_and_load_the_library_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stays loaded from a word of letters to the next one of the same language only."""
+    words = ["water", "don't", "зима", "3.5", "the", "U.S.", "read", "...", "NASA", "O'Neill", "हिन्दी", "a", "water"]
+    alone = [(word, language, phonemes(word, language)) for language in ("en-us", "ru") for word in words]
+    loads: list[None] = []
+    library = espeak._library
+
+    def counted() -> AbstractContextManager[Any]:
+        loads.append(None)
+        return library()
+
+    monkeypatch.setattr(espeak, "_library", counted)
+    with phonemiser() as phones:
+        assert [phones(word, language) for word, language, _ in alone] == [spoken for *_, spoken in alone]
+        assert len(loads) == 2 * 7  # for the first word, the three with digits or points, and the word after each
+    with phonemiser() as phones:
+        loads.clear()
+        assert [phones(word, "en-us") for word in ("two", "three")] == [["t", "uː"], ["θ", "ɹ", "iː"]]
+        assert len(loads) == 1
