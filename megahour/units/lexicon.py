@@ -60,11 +60,6 @@ def graphemes(word: str) -> list[list[str]]:
     return [letters] if letters else []
 
 
-def whole_words(word: str) -> list[list[str]]:
-    """One pronunciation, of a single phone: the word itself. Empty if it has no letters, marks or digits."""
-    return [[word]] if graphemes(word) else []
-
-
 def espeak(language: str, phonemise: Phonemise | None = None) -> Callable[[str], list[list[str]]]:
     """A function that pronounces words by espeak-ng's rules for `language` (``en-us``, ``ru``, …).
 

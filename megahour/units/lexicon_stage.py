@@ -110,14 +110,12 @@ def _dictionary(p: LexiconParams, repeated: list[str], bare: list[str]) -> dict[
 def _pronouncer(
     p: LexiconParams, entries: Mapping[str, list[list[str]]], inputs: Inputs, phonemise: Phonemise
 ) -> Callable[[str], list[list[str]]]:
-    from megahour.units.lexicon import espeak, graphemes, whole_words
+    from megahour.units.lexicon import espeak, graphemes
 
     if p.source == "espeak":
         return _by_language(p, inputs["selection"], phonemise) if p.languages else espeak(p.language, phonemise)
     if p.source == "graphemes":
         return graphemes
-    if p.source == "words":
-        return whole_words
     return lambda word: entries.get(word.casefold(), [])
 
 

@@ -53,9 +53,8 @@ class SenonesParams(Params):
 class LexiconParams(Params):
     """Make pronunciations by rule, spelling or dictionary."""
 
-    source: Literal["espeak", "graphemes", "words", "dictionary"] = "espeak"
-    """Where pronunciations come from: espeak-ng's rules, the letters of each word, or a dictionary. words: each word is
-    one phone of its own, for CTC over a few words that all occur often, such as digits or commands."""
+    source: Literal["espeak", "graphemes", "dictionary"] = "espeak"
+    """Where pronunciations come from: espeak-ng's rules, the letters of each word, or a dictionary."""
     dictionary: str = Field("", description="With source dictionary: file or URL with lines `WORD(2)  AH N D`.")
     language: str = "en-us"
     """With source espeak: espeak-ng's name of the language."""
@@ -99,8 +98,9 @@ class TokensParams(Params):
     file: str = Field("", json_schema_extra=LATER)
     """File or URL of existing tokens, used unchanged: a sentencepiece .model, a Hugging Face tokenizer.json or
     vocab.json, or one token per line, as TorchAudio's labels, also with numbers (tokens.txt)."""
-    method: Literal["unigram", "bpe"] = "unigram"
-    """unigram: language model of pieces (Kudo, 2018). bpe: byte-pair merges, as in other toolkits."""
+    method: Literal["unigram", "bpe", "word"] = "unigram"
+    """unigram: language model of pieces (Kudo, 2018). bpe: byte-pair merges, as in other toolkits. word: the most
+    frequent words, each one token; for speech of a few words that all occur often, such as digits or commands."""
     size: int = Field(500, ge=8, le=65_535)
     """Number of tokens, including the blank. 500 suits 100 to 1,000 hours; use fewer for less. Little text may give
     fewer."""

@@ -26,7 +26,6 @@ from megahour.units.lexicon import (
     pronounce_all,
     read_lexicon,
     read_probabilities,
-    whole_words,
     write_lexicon,
     write_probabilities,
 )
@@ -65,13 +64,6 @@ def test_spelling_keeps_letters_marks_and_digits() -> None:
     assert graphemes("'--'") == []
 
 
-def test_whole_words_are_one_phone_each() -> None:
-    assert pronounce_all(["one", "O'Neill", "--"], whole_words) == (
-        {"one": [["one"]], "O'Neill": [["O'Neill"]]},
-        ["--"],
-    )
-
-
 def test_espeak_pronounces_by_language_and_silent_words_are_named() -> None:
     lexicon, silent = pronounce_all(["water", "..."], espeak("en-us"))
     assert lexicon == {"water": [["w", "ɔː", "ɾ", "ɚ"]]}
@@ -105,13 +97,6 @@ def make(folder: Path, engine: LocalEngine, params: LexiconParams, **inputs: Art
     output = Artifact(folder / "lexicon")
     run_stage(MakeLexicon(), params, inputs, output, engine, work=folder / "work")
     return output
-
-
-def test_the_stage_makes_a_lexicon_of_whole_words(tmp_path: Path, engine: LocalEngine) -> None:
-    lm = write_artifact(tmp_path / "lm", [({}, {".vocab.txt": "<unk>\nзима\n--\nsix\n".encode()})], {})
-    output = make(tmp_path, engine, LexiconParams(source="words"), lm=lm)
-    assert output.read_bytes(0, ".lexicon.txt").decode() == "six  six\nзима  зима\n"
-    assert output.manifest.counts.dropped == {"no-pronunciation": 1}
 
 
 def test_the_stage_takes_the_words_of_a_language_model_and_says_what_is_missing(

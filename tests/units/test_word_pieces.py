@@ -41,6 +41,20 @@ def test_texts_are_spelled_and_read_back(method: str) -> None:
     assert not pieces.spellable("")
 
 
+def test_whole_words_are_tokens_the_most_frequent_of_them() -> None:
+    """A text with a rarer word, or one that no text has, is not spellable."""
+    whole = Pieces(learn(TokensParams(method="word"), TEXTS, where="texts"), where="texts")
+    assert sorted(whole.tokens[1:]) == sorted(f"{MARK}{word}" for word in ("one", "two", "three", "four", "five"))
+    assert [whole.tokens[token] for token in whole.encode("two five")] == [f"{MARK}two", f"{MARK}five"]
+    assert not whole.spellable("two fives")
+    few = Pieces(
+        learn(TokensParams(method="word", size=8), [*TEXTS, "six seven eight nine"], where="texts"), where="texts"
+    )
+    assert len(few) == 8
+    assert few.spellable("one two three four five")
+    assert not few.spellable("six seven eight nine")
+
+
 def test_no_text_and_no_room_are_named() -> None:
     with pytest.raises(StageError, match="sentencepiece"):
         learn(TokensParams(size=24), [], where="texts")
