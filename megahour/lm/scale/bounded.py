@@ -72,7 +72,6 @@ def estimate_bounded(
     memory_bytes: int = 0,
     cutoffs: Sequence[int] = (),
     threads: int = 1,
-    rounds: int = 0,
     shard_rows: int = 0,
     on_disk: bool = False,
     vocabulary: WordTable | None = None,
@@ -89,13 +88,13 @@ def estimate_bounded(
     blocks: returns the text (`sources.blocks`), the same at every call. vocabulary, cut, skip_symbols: as in
     `reading.read_corpus`. cutoffs, how: as in `estimate.estimate`. identity: of text and vocabulary; the files of a run
     with another one are discarded. resumes: whether a later call finds them, for messages. expected_bytes: size of the
-    text, if known, for a check of the disk before anything is written. rounds: limit of the rounds of sharding, 0 for
-    none. shard_rows: largest shard in positions, 0 for the largest that memory allows. on_disk: keep positions on disk
-    even if they fit into memory. memory_bytes = 0: `shard_rows` bounds the memory instead, see `room_of_rows`.
+    text, if known, for a check of the disk before anything is written. shard_rows: largest shard
+    in positions, 0 for the largest that memory allows. on_disk: keep positions on disk even if they fit into memory.
+    memory_bytes = 0: `shard_rows` bounds the memory instead, see `room_of_rows`.
 
     Raises
     ------
-    StageError: memory or disk are too small for the job, or `rounds` too few; the message has the required size.
+    StageError: memory or disk are too small for the job; the message has the required size.
     StoreError: another process uses `scratch`, or a disk is full.
     MegahourError: no words. ValueError: `order` or `cutoffs` is out of range.
     """
@@ -110,7 +109,7 @@ def estimate_bounded(
         if expected_bytes:
             job.check_sample(blocks, expected_bytes)
         job.number(blocks, vocabulary, cut, skip_symbols)
-        in_memory = job.shard(rounds)
+        in_memory = job.shard()
         job.count()
         totals, discounts, fallbacks = job.write()
         shutil.rmtree(scratch)

@@ -25,7 +25,7 @@ from megahour.lm.scale.shard_lines import LineBlock
 from megahour.lm.scale.shard_parts import Rows
 from megahour.lm.scale.shard_types import Text
 from megahour.lm.scale.shard_work import ShardWorker
-from megahour.lm.scale.shards import ShardTree, check_rounds
+from megahour.lm.scale.shards import ShardTree
 from megahour.lm.scale.shared_context import smooth_all
 from megahour.lm.scale.token_file import Blocks, NumberedText, number_text, save
 from megahour.lm.scale.totals import Totals, unigram_lines
@@ -82,10 +82,10 @@ class BoundedJob:
         in_memory = BYTES_OF_TOKEN * corpus.total < self.memory_bytes if self.memory_bytes else self._room().in_memory
         self._check_disk(need_of(sample, self.text.lengths, corpus.total, self.order, in_memory=in_memory))
 
-    def shard(self, rounds: int) -> bool:
+    def shard(self) -> bool:
         """Distribute the positions to shards; return whether they are in memory.
 
-        Raises StageError: memory is too small, or the rounds are too few.
+        Raises StageError: memory is too small.
         """
         corpus, order = self.corpus, self.order
         if order == 1:  # there are no histories to shard by
@@ -94,9 +94,8 @@ class BoundedJob:
             return True
         room = self._room()
         tree = self.tree = ShardTree(corpus.counts, buckets(corpus.counts, room.smallest), room.shard_rows, order)
-        check_rounds(tree, rounds or order, self.text.spell)
         if room.in_memory:
-            self.rows = self._rows_in_memory(rounds or order)
+            self.rows = self._rows_in_memory()
             return True
         rows = self.rows = RowFiles(self.scratch.folder, tree)
         self._phase("round1", lambda: rows.first_round(corpus.tokens, corpus.total))
@@ -114,7 +113,6 @@ class BoundedJob:
                     counts = np.zeros(self.text.size, np.int64)
                     counts[saved[f"words{split.number}"]] = saved[f"counts{split.number}"]
                     tree.grow(split, saved[f"words{split.number}"], counts)
-            check_rounds(tree, rounds or order, self.text.spell)
             self._phase(f"round{tree.rounds}", partial(rows.later_round, left, tree.rounds))
             rows.drop_left(tree.rounds - 1)
         self.scratch.size()
@@ -126,7 +124,7 @@ class BoundedJob:
             return room_of_rows(total, self.order, rows, on_disk)
         return room_for(self.text, total, self.memory_bytes, self.threads, shard_rows=rows, on_disk=on_disk)
 
-    def _rows_in_memory(self, rounds: int) -> MemoryRows:
+    def _rows_in_memory(self) -> MemoryRows:
         tree, corpus = self.tree, self.corpus
         rows = MemoryRows(tree, np.fromfile(corpus.tokens, np.int32, corpus.total), corpus.counts)
         self.progress("round1", 1, 1)
@@ -135,7 +133,6 @@ class BoundedJob:
             tree.next_round()
             for split, (listed, counts) in zip(left, result, strict=True):
                 tree.grow(split, listed, counts)
-            check_rounds(tree, rounds, self.text.spell)
             rows.later_round(left)
             self.progress(f"round{tree.rounds}", 1, 1)
         return rows

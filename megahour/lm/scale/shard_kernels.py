@@ -9,13 +9,6 @@ from megahour.lm.estimate.smooth import GOLDEN, log_probability
 
 
 @compiled
-def count_words(tokens, end, counts):  # type: ignore[no-untyped-def]
-    """Add the occurrences of each word in tokens[:end] to counts (V,)."""
-    for i in range(end):
-        counts[tokens[i]] += 1
-
-
-@compiled
 def scatter_windows(tokens, base, begin, end, order, shard_of, cursors, rows):  # type: ignore[no-untyped-def]
     """Write rows (m, order + 2) of positions begin .. end-1 of `tokens`, by the shard of their history's last word.
 

@@ -14,13 +14,12 @@ positions of the unsharded corpus.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from megahour.core.errors import StageError
 from megahour.lm.text.arrays import Int32, Int64
 from megahour.lm.text.tokenise import BOUNDARY
 
@@ -218,15 +217,3 @@ def slots_of(slots: list[Target], target_of: Int32) -> Int32:
     order = np.argsort(targets)
     result = np.searchsorted(targets[order], target_of)
     return order[np.minimum(result, len(slots) - 1)].astype(np.int32)
-
-
-def check_rounds(tree: ShardTree, rounds: int, spell: Callable[[int], str]) -> None:
-    """Raises StageError: after the last round a history has more positions than a shard may have."""
-    if tree.rounds < rounds or not (left := tree.left_over()):
-        return
-    worst = max(left, key=lambda split: split.rows)
-    history = " ".join(spell(word) for word in reversed(worst.history))
-    raise StageError(
-        f'after {rounds} rounds {worst.rows} positions have the history "{history}"; a shard has at most {tree.limit}',
-        remedy="allow more rounds, or more memory",
-    )

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa.read import Progress
+from megahour.lm.estimate.history import history_counts
 from megahour.lm.scale.row_files import CHUNK, LEAD, LEADING
-from megahour.lm.scale.shard_kernels import count_words
 from megahour.lm.text.arrays import Bytes, Int64, Tokens
 from megahour.lm.text.cut import WordCut, cut_words, renumber
 from megahour.lm.text.sources import Block
@@ -96,7 +96,7 @@ def _encode(
                 raise block.reserved()
             if len(table) > len(counts):
                 counts = np.concatenate([counts, np.zeros(2 * len(table) - len(counts), np.int64)])
-            count_words(tokens, count, counts)
+            history_counts(tokens, 1, count + 1, counts)  # each token ends the history of the next
             previous = int(tokens[count - 1]) if count else previous
             file.write(tokens[:count].data)
             total += count
