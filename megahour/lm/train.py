@@ -13,6 +13,7 @@ from uuid import uuid4
 import numpy as np
 
 from megahour.core.errors import ConfigError, MegahourError
+from megahour.lm.arpa.read import Progress
 from megahour.lm.arpa.write import comment
 from megahour.lm.estimate.estimate import Estimated, estimate
 from megahour.lm.estimate.katz_model import estimate_katz
@@ -36,7 +37,6 @@ TEXT_BYTES_PER_WORD = 4  # plain text, lower limit
 MOST_TEXT_BYTES = 6  # plain text, upper limit; a text that does not fit even then is refused
 PACKED_FACTOR = 3  # growth of compressed text
 TOKENS_FACTOR = 2  # growth of text that is spelled in tokens
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,10 @@ def from_text(trie: Trie, texts: Iterable[Int32]) -> Float64:
     counts = np.zeros(len(trie.links.word), np.int64)
     for tokens in texts:
         _count_contexts(tokens, *trie.links, counts)
-    return _shares(trie, counts)
+    total = counts.sum()
+    _add_suffixes(trie.links.fail, counts)
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log10(counts) - np.log10(total), np.float64)
 
 
 def add_histories(trie: Trie, keys: Int32, often: Int64, counts: Int64) -> None:
@@ -64,13 +67,6 @@ def contexts_of_text(trie: Trie, vocabulary: Vocabulary, sentences: Iterable[lis
     rest = iter(sentences)
     parts = iter(lambda: list(islice(rest, 10_000)), [])
     return from_text(trie, (encode_sentences(part, vocabulary) for part in parts))
-
-
-def _shares(trie: Trie, counts: Int64) -> Float64:
-    total = counts.sum()
-    _add_suffixes(trie.links.fail, counts)
-    with np.errstate(divide="ignore"):
-        return np.asarray(np.log10(counts) - np.log10(total), np.float64)
 
 
 @compiled

@@ -15,7 +15,6 @@ from __future__ import annotations
 import numpy as np
 
 from megahour.core.compiled import compiled
-from megahour.lm.arpa.parse import NEVER
 from megahour.lm.estimate.history import all_history_words
 from megahour.lm.estimate.smooth import log_probability
 from megahour.lm.text.arrays import Float64, Int64
@@ -146,8 +145,3 @@ def katz(  # type: ignore[no-untyped-def]
             at[k, size], logp[k, size] = i, log_probability(p)
             backoff[k, size] = alpha[k, positions[i]] if k < order and word != BOUNDARY else 0.0
             sizes[k] = size + 1
-
-
-def unigram_logs(probability: Float64) -> Float64:
-    """log10 of P(w) (V,), at least NEVER."""
-    return np.asarray(np.log10(np.maximum(probability, 10.0**NEVER)), np.float64)

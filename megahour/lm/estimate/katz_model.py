@@ -16,10 +16,11 @@ from typing import BinaryIO, Self
 
 import numpy as np
 
+from megahour.lm.arpa.parse import NEVER
 from megahour.lm.arpa.read import Progress
 from megahour.lm.arpa.write import END_OF_MODEL, format_lines, header, room_for, section
 from megahour.lm.estimate.estimate import Estimated, Sink, thresholds
-from megahour.lm.estimate.katz import MOST, count_counts, good_turing, katz, unigram_katz, unigram_logs
+from megahour.lm.estimate.katz import MOST, count_counts, good_turing, katz, unigram_katz
 from megahour.lm.estimate.partitions import PADDING, Corpus, Partitions
 from megahour.lm.estimate.sweep import KEPT, TALLIES
 from megahour.lm.text.arrays import Float32, Int32, Int64
@@ -55,7 +56,7 @@ def _estimate(parts: Partitions, sink: Sink, progress: Progress) -> Estimated:
     result = [good_turing(counts[k]) for k in range(1, order + 1)]
     ratios = np.stack([np.zeros(MOST + 2), *(each for each, _ in result)])
     unigram = unigram_katz(corpus.occurrences(), ratios[1])
-    logp = unigram_logs(unigram).astype(np.float32)
+    logp = np.log10(np.maximum(unigram, 10.0**NEVER)).astype(np.float32)
     unigram[BOUNDARY] = unigram[END]
     alpha = np.zeros((order, len(corpus.tokens)), np.float32)
 

@@ -71,13 +71,6 @@ class MappedModel:
         """`entries` as float32 (4 E,)."""
         return self.entries.view(np.float32)
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all arrays."""
-        table = self.vocabulary
-        arrays = (table.table, table.arena, table.starts, self.words, self.segments, self.entries)
-        return sum(array.nbytes for array in arrays)
-
     def verify(self) -> None:
         """Read the whole file. Raises MegahourError: the checksum of an array is wrong."""
         table = self.vocabulary

@@ -31,7 +31,7 @@ from megahour.lm.scale.shard_parts import Part, Sorter, parts_of_rows
 from megahour.lm.scale.shards import HistoryShard, ShardTree, Split, Target, slots_of
 from megahour.lm.scale.streams import StreamReader, shard_stream, short_file
 from megahour.lm.scale.without_pandas import skip_pandas
-from megahour.lm.text.arrays import Bytes, Int32, Int64, spellings
+from megahour.lm.text.arrays import Bytes, Int32, Int64, row_list, rows_of, spellings
 from megahour.lm.text.pieces import Piece, tokens_of
 from megahour.lm.text.tokenise import BOUNDARY, WordTable
 
@@ -242,14 +242,3 @@ def row_batches(rows: Int32, ends: Int64, counts: Int64) -> Iterator[tuple[int, 
     """(slot, batch) of rows, which are in order of their slots."""
     for slot in np.flatnonzero(counts).tolist():
         yield slot, pa.record_batch({"row": row_list(rows[ends[slot] - counts[slot] : ends[slot]])})
-
-
-def row_list(rows: Int32) -> pa.Array:
-    """Rows (m, W) as a column."""
-    return pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
-
-
-def rows_of(column: pa.Array) -> Int32:
-    """The rows (m, W) of a column of `row_list`."""
-    rows: Int32 = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
-    return rows

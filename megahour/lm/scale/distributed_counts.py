@@ -19,7 +19,7 @@ from megahour.core.stage import Artifact, Batches, ShardWriter
 from megahour.lm.estimate.discounts import Discount, Smoothing
 from megahour.lm.estimate.estimate import thresholds
 from megahour.lm.estimate.sweep import SUMS, TALLIES
-from megahour.lm.scale.distributed import Cluster, row_list, rows_of
+from megahour.lm.scale.distributed import Cluster
 from megahour.lm.scale.joined import join_lines, write_words
 from megahour.lm.scale.shard_kernels import place_names
 from megahour.lm.scale.shard_lines import LineBlock, columns
@@ -28,7 +28,7 @@ from megahour.lm.scale.shard_work import ShardWorker
 from megahour.lm.scale.shared_context import close, close_all, smooth_all
 from megahour.lm.scale.streams import StreamWriter, shard_stream
 from megahour.lm.scale.totals import Totals, unigram_lines
-from megahour.lm.text.arrays import Int64, load_array, save_array
+from megahour.lm.text.arrays import Int64, load_array, row_list, rows_of, save_array
 
 SHARE_COLUMNS = ("word", "adjusted", "raw", "first")
 TALLY_PART, SHARE_PART, FIRST_PART = 0, 1, 2

@@ -24,7 +24,7 @@ from megahour.lm.sharded.mix import Batch, histories_of
 from megahour.lm.sharded.ranges import Ranges
 from megahour.lm.sharded.rows import NO_WORD
 from megahour.lm.sharded.union import Union
-from megahour.lm.text.arrays import Float64, Int32, Int64, load_array, save_array
+from megahour.lm.text.arrays import Float64, Int32, Int64, load_array, row_list, rows_of, save_array
 from megahour.lm.text.pieces import read_piece
 
 SENTENCES = 50_000  # counted together
@@ -52,8 +52,7 @@ def count_histories(
 
 
 def _batch(keys: Int32, counts: Int64) -> pa.RecordBatch:
-    values = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(keys).reshape(-1)), keys.shape[1])
-    return pa.record_batch([values, pa.array(counts)], names=["key", "count"])
+    return pa.record_batch({"key": row_list(keys), "count": counts})
 
 
 def _counted(keys: Int32, counts: Int64) -> tuple[Int32, Int64]:
@@ -70,7 +69,7 @@ def write_counts(union: Union, batches: Batches, out: ShardWriter) -> None:
     held: list[tuple[Int32, Int64]] = [(np.zeros((0, max(1, union.order - 1)), np.int32), np.zeros(0, np.int64))]
     pending = 0
     for batch in batches:
-        held.append(_of(batch))
+        held.append((rows_of(batch["key"]), batch["count"].to_numpy()))
         pending += len(batch)
         if pending > 2 * len(held[0][0]) + (1 << 20):  # memory stays proportional to the different histories
             held, pending = [_joined(held)], 0
@@ -79,11 +78,6 @@ def write_counts(union: Union, batches: Batches, out: ShardWriter) -> None:
     save_array(out, ".counts.npy", counts)
     out.stats["occurrences"] = int(counts.sum())
     out.kept_all(len(keys))
-
-
-def _of(batch: pa.RecordBatch) -> tuple[Int32, Int64]:
-    column = batch.column(0)
-    return column.flatten().to_numpy().reshape(len(column), -1), batch.column(1).to_numpy()
 
 
 def _joined(held: Iterable[tuple[Int32, Int64]]) -> tuple[Int32, Int64]:

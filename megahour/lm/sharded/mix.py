@@ -17,7 +17,7 @@ from megahour.lm.sharded.models import parse_lines, read_piece
 from megahour.lm.sharded.ranges import SAMPLES, Ranges, context_keys, history_keys, reversed_words
 from megahour.lm.sharded.rows import CONTEXT, NGRAM, NO_WORD, batches_by_place, make_rows
 from megahour.lm.sharded.union import Union
-from megahour.lm.text.arrays import Flags, Float64, Int32, Int64, Records
+from megahour.lm.text.arrays import Flags, Float64, Int32, Int64, Records, row_list
 from megahour.lm.text.pieces import Piece
 from megahour.lm.text.tokenise import UNKNOWN
 from megahour.lm.text.vocabulary import BOS, EOS
@@ -55,15 +55,10 @@ def sample_rows(union: Union, piece: Piece, inputs: Inputs, shard_rows: int) -> 
         offset += len(rows)
         contexts = sample[(sample["role"] & CONTEXT) > 0]
         keys = np.concatenate([history_keys(sample), context_keys(contexts)])
-        yield 0, _keys_batch(keys)
-        yield 1, _keys_batch(np.ascontiguousarray(sample["words"]))
+        yield 0, pa.record_batch({"key": row_list(keys)})
+        yield 1, pa.record_batch({"key": row_list(sample["words"])})
         counts = np.bincount(rows["length"], minlength=union.order + 1)
         yield 2, pa.record_batch({"model": np.full(len(counts), piece["model"]), "count": counts})
-
-
-def _keys_batch(keys: Int32) -> pa.RecordBatch:
-    values = pa.FixedSizeListArray.from_arrays(pa.array(keys.reshape(-1)), keys.shape[1])
-    return pa.record_batch([values], names=["key"])
 
 
 def gathered(parts: Iterable[Records], suffix: Ranges, union: Union | None = None) -> Iterator[Batch]:

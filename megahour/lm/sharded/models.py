@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 import fsspec
 import numpy as np
@@ -18,9 +18,6 @@ from megahour.lm.text.arrays import Float64, Int32
 from megahour.lm.text.compression import BYTE_ORDER_MARK, unpacked
 from megahour.lm.text.pieces import MAGIC, ByteRange, Piece
 from megahour.lm.text.tokenise import WordTable, padded
-
-if TYPE_CHECKING:
-    pass
 
 BLOCK_BYTES = 1 << 23
 _BINARY = (b"MHNGRA", b"mmap l")  # the mapped form, KenLM's

@@ -47,7 +47,7 @@ class SortNgrams(OfModels[SortParams]):
         write_sorted(union_of(inputs), ranges_of(inputs, 1), partition, batches, out)
 
 
-class Gather(Stage[GatherParams]):
+class Gather(OfModels[GatherParams]):
     """Writes `.rows`: n-grams and contexts by suffix, of models, of a sorted model, or of its kept n-grams."""
 
     name = "lm-gather"
@@ -59,7 +59,6 @@ class Gather(Stage[GatherParams]):
         *Input.if_given("sorted_ngrams", "losses", "threshold"),
         *MODELS,
     )
-    exchange = True
 
     def check(self, p: GatherParams, roles: Collection[str]) -> None:
         if "threshold" in roles and not {"sorted_ngrams", "losses"} <= set(roles):
@@ -69,7 +68,7 @@ class Gather(Stage[GatherParams]):
     def plan(self, p: GatherParams, inputs: Inputs) -> list[Task]:
         if "sorted_ngrams" in inputs:
             return [Task({"shard": receipt.shard}) for receipt in inputs["sorted_ngrams"].each_receipt()]
-        return [Task(piece) for piece in union_of(inputs).pieces if piece["order"] != 1]
+        return super().plan(p, inputs)
 
     def partitions(self, p: GatherParams, inputs: Inputs) -> int:
         return len(ranges_of(inputs, 0))

@@ -23,7 +23,7 @@ import numpy as np
 from megahour.core.compiled import compiled
 from megahour.core.stage import Artifact, Batches, ShardWriter
 from megahour.lm.sharded.rows import NO_WORD
-from megahour.lm.text.arrays import Int32, Int64, Records, load_array, save_array
+from megahour.lm.text.arrays import Int32, Int64, Records, load_array, rows_of, save_array
 
 SAMPLES = 64  # per shard, whose size is then right to an eighth
 
@@ -97,9 +97,7 @@ def cut_ranges(samples: Int32, per_range: int) -> Ranges:
 
 def write_ranges(batches: Batches, width: int, shard_rows: int, out: ShardWriter) -> None:
     """Write `.npy`: the bounds of partitions, from sampled keys (n, width)."""
-    held = [np.zeros((0, width), np.int32)]
-    held += [batch.column(0).flatten().to_numpy().reshape(-1, width) for batch in batches]
-    samples = np.concatenate(held)
+    samples = np.concatenate([np.zeros((0, width), np.int32), *(rows_of(batch["key"]) for batch in batches)])
     ranges = cut_ranges(samples, min(SAMPLES, shard_rows))
     save_array(out, ".npy", ranges.bounds)
     out.stats["partitions"] = len(ranges)

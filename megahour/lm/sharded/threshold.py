@@ -146,11 +146,8 @@ def write_threshold(
         "raised": {str(p): changes for p, changes in bounds.corrections.items()},
     }
     out.path(".json").write_text(json.dumps(found) + "\n", "utf-8")
-    out.stats.update(threshold=least, kept=kept, before=[union.size, *(_length(bounds, k) for k in bounds.orders)])
+    before = [union.size, *(int(counts.sum()) for counts in bounds.counts(np.inf, "right").values())]
+    out.stats.update(threshold=least, kept=kept, before=before)
     out.came_in(bounds.size)
     out.kept(sum(kept))
     out.drop("loss", bounds.size - sum(kept))
-
-
-def _length(bounds: SortedBounds, order: int) -> int:
-    return int(bounds.counts(np.inf, "right")[order].sum())

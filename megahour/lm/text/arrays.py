@@ -43,6 +43,19 @@ def spelled(arena: Bytes, starts: Int64) -> pa.Array:
     return pa.Array.from_buffers(pa.large_binary(), len(starts) - 1, buffers)
 
 
+def row_list(rows: Int32) -> pa.Array:
+    """Rows (m, W) as a column."""
+    import pyarrow as pa
+
+    return pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), rows.shape[1])
+
+
+def rows_of(column: pa.Array) -> Int32:
+    """The rows (m, W) of a column of `row_list`."""
+    rows: Int32 = column.flatten().to_numpy().reshape(len(column), column.type.list_size)
+    return rows
+
+
 def save_array(out: ShardWriter, suffix: str, array: npt.NDArray[Any]) -> None:
     """Write an array to the shard as a `.npy` file."""
     with out.open(suffix) as file:
