@@ -9,7 +9,7 @@ from megahour.core.store import Artifact
 from megahour.report import figures
 from megahour.report.markup import Markup, tag
 from megahour.report.sections import panel, section
-from megahour.report.tables import TableCell, count, percent, sortable, text
+from megahour.report.tables import NOTHING, TableCell, count, percent, sortable, text
 
 Row = Mapping[str, Any]
 WORST = 20
@@ -47,7 +47,7 @@ def _figures(row: Row) -> list[TableCell]:
 
 
 def _ms(value: float | None) -> TableCell:
-    return TableCell("–", float("nan")) if value is None else TableCell(f"{value:.0f} ms", value)
+    return NOTHING if value is None else TableCell(f"{value:.0f} ms", value)
 
 
 def _part(row: Row, part: str, whole: str) -> TableCell:

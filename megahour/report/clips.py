@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -76,20 +76,27 @@ class ClipSpan:
     stop: int
 
 
+def rows_by_key(
+    artifact: Artifact, keys: Iterable[int], columns: Sequence[str]
+) -> Iterator[tuple[int, dict[int, Any]]]:
+    """(shard, rows by key) of the shards that have some of the keys; reads the index until all are found."""
+    missing = np.array(sorted(keys), np.int64)
+    for receipt in artifact.each_receipt() if len(missing) else ():
+        index = artifact.read_table(receipt.shard, columns=["key", *columns])
+        here = np.flatnonzero(np.isin(index["key"].to_numpy(), missing))
+        if rows := {row["key"]: row for row in index.take(here).to_pylist()}:
+            missing = np.setdiff1d(missing, np.array(list(rows), np.int64))
+            yield receipt.shard, rows
+        if not len(missing):
+            return
+
+
 def spans(recordings: Artifact, wanted: Sequence[ClipSpan], coding: Coding) -> dict[str, ReportClip]:
-    """Clips by name, for the spans whose recording exists. The index is read shard by shard."""
-    keys = np.array(sorted({span.recording for span in wanted}), np.int64)
+    """Clips by name, for the spans whose recording exists."""
+    keys, columns = {span.recording for span in wanted}, ["offset", "size", "samples", "rate_hz"]
     clips: dict[str, ReportClip] = {}
-    for receipt in recordings.receipts():
-        if not len(keys):
-            break
-        index = recordings.read_table(receipt.shard, columns=["key", "offset", "size", "samples", "rate_hz"])
-        here = np.flatnonzero(np.isin(index["key"].to_numpy(), keys))
-        if not len(here):
-            continue
-        rows = {row["key"]: row for row in index.take(here).to_pylist()}
-        keys = np.setdiff1d(keys, np.array(list(rows), np.int64))
-        with ShardAudio(recordings, receipt.shard) as audio:
+    for shard, rows in rows_by_key(recordings, keys, columns):
+        with ShardAudio(recordings, shard) as audio:
             for span in wanted:
                 if (row := rows.get(span.recording)) is not None:
                     stop = min(span.stop, row["samples"])

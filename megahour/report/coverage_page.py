@@ -14,8 +14,8 @@ from megahour.report.coverage_counts import ALL, REASON
 from megahour.report.dimensions import DIMENSIONS
 from megahour.report.markup import Markup, join, tag
 from megahour.report.page import document, navigation
-from megahour.report.sections import panel, section
-from megahour.report.tables import TableCell, count, percent, sortable, text
+from megahour.report.sections import footer, header, panel, section, too_low
+from megahour.report.tables import NOTHING, TableCell, count, in_hours, percent, sortable, text
 
 ROWS = pa.schema(
     [
@@ -70,8 +70,7 @@ def page(coverages: Sequence[Coverage], title: str, top: int) -> str:
     """The page, byte-identical for the same artifacts. `top`: names per table; the others are added up."""
     parts = sections(coverages, top)
     names = {"coverage": "Hours by name", "reasons": "Left out"}
-    words = "Made by megahour coverage. This file is self-contained: it loads nothing and sends nothing."
-    body = [_header(coverages, title), navigation(parts, names), tag("main", parts), tag("footer", tag("p", words))]
+    body = [_header(coverages, title), navigation(parts, names), tag("main", parts), footer("megahour coverage")]
     return document(title, join(body), styles=("style.css", "explorer.css"))
 
 
@@ -99,9 +98,8 @@ def _header(coverages: Sequence[Coverage], title: str) -> Markup:
         for column in coverage.columns:
             if column.part == LEFT_OUT and column.seconds and len(coverages) == 1:
                 cards.append((f"{column.seconds / 3600:,.2f} h", f"left out by {column.stage}"))
-    boxes = [tag("div", tag("b", big), tag("span", small), class_="card") for big, small in cards]
     lead = "Hours by language, domain, licence, label, tier, speaker and month, and what was left out."
-    return tag("header", tag("h1", title), tag("p", lead, class_="lead"), tag("div", boxes, class_="cards"))
+    return header(title, lead, cards)
 
 
 def _dimension(coverages: Sequence[Coverage], dimension: str, top: int) -> Markup | None:
@@ -115,18 +113,16 @@ def _dimension(coverages: Sequence[Coverage], dimension: str, top: int) -> Marku
     heads = [_head(coverages, column) for column in shown]
     lines = [[_hours(of, name) for of in hours] for name in names]
     rest = [of.seconds - sum(_seconds(of, name) for name in names) for of in hours]
-    last = [TableCell(f"{seconds / 3600:,.2f}", seconds) for seconds in rest]
+    last = [in_hours(seconds) for seconds in rest]
     if len(mains) == 2 and all(_tells(coverage.main, dimension) for coverage in coverages):  # the first two columns
         heads.insert(2, "Difference")
         for line in (*lines, last):
             line.insert(2, _difference(line[0], line[1]))
     body = [[text(tag("bdi", name[:LONGEST_NAME] or UNKNOWN)), *line] for name, line in zip(names, lines, strict=True)]
     total = [text(OTHERS), *last] if any(seconds > SMALLEST_S for seconds in rest) else None
-    low = max(of.missing_s for of in hours)
-    words = f"There are more names than counters, so a name's hours may be too low, by {low / 3600:.2f} at most."
     inner = sortable([dimension.capitalize(), *heads], body, total)
     wide = tag("div", inner, class_="wide", tabindex="0", role="region", aria_label=f"Hours by {dimension}")
-    return panel(tag("p", words, class_="note") if low else None, wide, title=f"By {dimension}")
+    return panel(too_low(max(of.missing_s for of in hours)), wide, title=f"By {dimension}")
 
 
 def _in_order(coverages: Sequence[Coverage]) -> list[Column]:
@@ -169,8 +165,7 @@ def _seconds(of: Heaviest | None, name: str) -> float:
 
 
 def _hours(of: Heaviest, name: str) -> TableCell:
-    seconds = _seconds(of, name)
-    return TableCell(f"{seconds / 3600:,.2f}" if name in of.tallies else "–", seconds)
+    return in_hours(_seconds(of, name)) if name in of.tallies else TableCell("–", 0.0)
 
 
 def _difference(one: TableCell, other: TableCell) -> TableCell:
@@ -190,7 +185,7 @@ def _reasons(coverages: Sequence[Coverage]) -> Markup | None:
             for reason in sorted({*column.reasons, *hours.tallies}):
                 known = reason in hours.tallies
                 seconds = _seconds(hours, reason)
-                shown = TableCell(f"{seconds / 3600:,.2f}", seconds) if known else TableCell("–", float("nan"))
+                shown = in_hours(seconds) if known else NOTHING
                 share = percent(seconds / column.seconds if known and column.seconds else None)
                 lines.append([text(reason[:LONGEST_NAME]), count(column.reasons.get(reason, 0)), shown, share])
             of = f"{coverage.title}: " if len(coverages) > 1 else ""

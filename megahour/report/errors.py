@@ -10,7 +10,7 @@ from megahour.report import figures
 from megahour.report.listen import Step
 from megahour.report.markup import Markup, tag
 from megahour.report.sections import panel, section
-from megahour.report.tables import TableCell, count, percent, sortable, text
+from megahour.report.tables import NOTHING, TableCell, count, percent, sortable, text
 
 Row = Mapping[str, Any]
 FEW_SPEAKERS = 20  # with fewer speakers, bootstrap intervals are known to be too narrow
@@ -97,13 +97,13 @@ def _rates(row: Row, systems: Sequence[str]) -> list[TableCell]:
         count(row["words"]),
         *(percent(row.get(f"wer_{system}"), 2) for system in systems),
         _reduction(row.get("werr"), row.get("werr_interval")),
-        TableCell("–" if sure is None else f"{sure:.3f}", float("nan") if sure is None else sure),
+        NOTHING if sure is None else TableCell(f"{sure:.3f}", sure),
     ]
 
 
 def _reduction(werr: float | None, interval: Sequence[float | None] | None = None) -> TableCell:
     if werr is None:
-        return TableCell("–", float("nan"))
+        return NOTHING
     low, high = interval or (None, None)
     span = "" if low is None or high is None else f"({100 * low:.1f} … {100 * high:.1f})"
     return TableCell([f"{100 * werr:.1f} % ", tag("small", span)], werr, "win" if werr > 0 else "loss")

@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from megahour.core.errors import ConfigError, StoreError
 from megahour.core.store import Artifact
 from megahour.report import coverage_page, losses, overview
-from megahour.report.clips import Coding, ReportClip
+from megahour.report.clips import Coding, ReportClip, rows_by_key
 from megahour.report.coverage import cover
 from megahour.report.coverage_family import family
 from megahour.report.losses import Lost
 from megahour.report.markup import Markup, join, tag
 from megahour.report.page import data_block, document, navigation
 from megahour.report.rows import chosen_rows, clips, payload
+from megahour.report.sections import footer
 from megahour.report.survey import Advance, Survey, columns_of, survey
 
 CELLS = 200  # cells per strip, whatever the recording's length
@@ -67,14 +68,11 @@ def _cells(spans: Sequence[tuple[int, int, int]], length: int) -> NDArray[np.int
 
 
 def _lengths(recordings: Artifact, wanted: NDArray[np.int64]) -> dict[int, int]:
-    lengths: dict[int, int] = {}
     if not {"key", "samples"} <= set(columns_of(recordings)):
-        return lengths
-    for receipt in recordings.each_receipt():
-        index = recordings.read_table(receipt.shard, columns=["key", "samples"])
-        here = np.isin(index["key"].to_numpy(), wanted)
-        lengths |= {row["key"]: row["samples"] for row in index.filter(here).to_pylist()}
-    return lengths
+        return {}
+    return {
+        key: row["samples"] for _, rows in rows_by_key(recordings, wanted, ["samples"]) for key, row in rows.items()
+    }
 
 
 NAMES = {
@@ -144,12 +142,15 @@ def explore(artifact: Artifact, recordings: Artifact | None, choice: Choice, adv
         sounds |= {clip.name: clip for clip in heard.values()}
     parts.append(overview.made(artifact))
     title = choice.title or artifact.url.rsplit("/", 1)[-1]
+    sampled = (
+        f"Rows are sampled by a hash of their keys (seed {choice.seed}), so the same artifact gives the same page. "
+    )
     data = payload(*table) | strips(artifact, table[0], recordings) if table is not None else {}
     body = [
         overview.header(title, artifact, surveyed, kept_out[-1][2]),
         navigation(parts, NAMES),
         tag("main", parts),
-        _footer(choice),
+        footer("megahour report", sampled),
     ]
     text = join([*body, data_block("rows", data) if table else None, [_sound(clip) for clip in sounds.values()]])
     scripts, styles = ("page.js", "paged.js", "explorer.js"), ("style.css", "paged.css", "explorer.css")
@@ -213,11 +214,3 @@ def _sound(clip: ReportClip) -> Markup:
     text = b64encode(clip.data).decode()
     attributes = f'id="clip-{clip.name}" data-media="{clip.media}"'
     return Markup(f'<script type="text/plain" {attributes}>{text}</script>\n')
-
-
-def _footer(choice: Choice) -> Markup:
-    words = (
-        f"Made by megahour report. Rows are sampled by a hash of their keys (seed {choice.seed}), so the same artifact "
-        "gives the same page. This file is self-contained: it loads nothing and sends nothing."
-    )
-    return tag("footer", tag("p", words))

@@ -103,13 +103,15 @@ def quarantined(artifact: Artifact, limit: int) -> list[dict[str, str]]:
     return [bad for bad, _ in zip(artifact.bad_records(), range(limit), strict=False)]
 
 
-def durations(utterances: Artifact) -> Histogram:
-    """Histogram of utterance durations in seconds."""
-    histogram = Histogram(DURATION_EDGES_S)
+def durations(utterances: Artifact) -> tuple[Histogram, float]:
+    """Histogram of utterance durations in seconds, and the hours of all utterances."""
+    histogram, total_s = Histogram(DURATION_EDGES_S), 0.0
     for receipt in utterances.each_receipt():
         table = utterances.read_table(receipt.shard, columns=["samples", "rate_hz"])
-        histogram.add("utterances", table["samples"].to_numpy() / table["rate_hz"].to_numpy())
-    return histogram.trimmed()
+        seconds = table["samples"].to_numpy() / table["rate_hz"].to_numpy()
+        histogram.add("utterances", seconds)
+        total_s += float(seconds.sum())
+    return histogram.trimmed(), total_s / 3600
 
 
 def confidences(inputs: Inputs) -> Histogram:
@@ -130,15 +132,6 @@ def confidences(inputs: Inputs) -> Histogram:
                 "utterances", utterances.read_table(receipt.shard, columns=["confidence"])["confidence"].to_numpy()
             )
     return histogram
-
-
-def hours(utterances: Artifact) -> float:
-    """Hours of audio in an *utterances* artifact."""
-    seconds = 0.0
-    for receipt in utterances.each_receipt():
-        table = utterances.read_table(receipt.shard, columns=["samples", "rate_hz"])
-        seconds += float((table["samples"].to_numpy() / table["rate_hz"].to_numpy()).sum())
-    return seconds / 3600
 
 
 def curves(inputs: Inputs) -> dict[str, dict[str, list[tuple[float, float]]]]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.core.store import Artifact
-from megahour.report.clips import ClipSpan, Coding, ReportClip, spans
+from megahour.report.clips import ClipSpan, Coding, ReportClip, rows_by_key, spans
 from megahour.report.counters import Sample
 
 MOST_REASONS = 200  # examples are kept for at most this many reasons
@@ -198,12 +198,5 @@ def hours_by_reason(artifact: Artifact, rate_hz: int) -> HoursByReason:
 
 def _index(recordings: Artifact, keys: set[int]) -> dict[int, tuple[int, str]]:
     """Rate and name of these recordings."""
-    found: dict[int, tuple[int, str]] = {}
-    wanted: Any = np.array(sorted(keys), np.int64)
-    for receipt in recordings.each_receipt():
-        if len(found) == len(keys):
-            break
-        index = recordings.read_table(receipt.shard, columns=["key", "rate_hz", "name"])
-        here = np.flatnonzero(np.isin(index["key"].to_numpy(), wanted))
-        found |= {row["key"]: (row["rate_hz"], row["name"]) for row in index.take(here).to_pylist()}
-    return found
+    found = (rows for _, rows in rows_by_key(recordings, keys, ["rate_hz", "name"]))
+    return {key: (row["rate_hz"], row["name"]) for rows in found for key, row in rows.items()}

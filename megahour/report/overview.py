@@ -6,13 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 
 from megahour.core.store import Artifact
-from megahour.report import figures
+from megahour.report import figures, sections
 from megahour.report.counters import GroupTotals, Heaviest
 from megahour.report.losses import HoursByReason, Lost
 from megahour.report.markup import Child, Markup, tag
 from megahour.report.sections import panel, section
 from megahour.report.survey import GROUPS, UNKNOWN, Survey, median
-from megahour.report.tables import TableCell, count, paged_frame, percent, sortable, text
+from megahour.report.tables import NOTHING, TableCell, count, in_hours, paged_frame, percent, sortable, text
 
 CREDITED = ("source", "speaker")  # shown with an attribution
 LONGEST_JSON = 20_000
@@ -49,9 +49,8 @@ def header(title: str, artifact: Artifact, found: Survey | None, hours: HoursByR
     if not (lost and whole):
         lost, whole, what = sum(counts.dropped.values()), max(counts.came_in, 1), "records"
     cards.append((f"{100 * lost / whole:.1f} %", f"of the {what} left out by this stage"))
-    boxes = [tag("div", tag("b", big), tag("span", small), class_="card") for big, small in cards]
     lead = f"Made by the stage {artifact.manifest.stage}, {artifact.manifest.shards:,} shards."
-    return tag("header", tag("h1", title), tag("p", lead, class_="lead"), tag("div", boxes, class_="cards"))
+    return sections.header(title, lead, cards)
 
 
 def hours(found: Survey, top: int) -> Markup:
@@ -72,27 +71,17 @@ def _names_table(name: str, of: Heaviest, top: int) -> Markup:
     rows = []
     for value, tally in first:
         bar = figures.shares([("", tally.seconds, "time"), ("", most - tally.seconds, "")])
-        hours = TableCell(f"{tally.seconds / 3600:,.2f}", tally.seconds)
-        label = _label(name, value, tally)
-        rows.append([text([*label, bar]), hours, percent(tally.seconds / max(of.seconds, 1e-9)), count(tally.records)])
+        share = percent(tally.seconds / max(of.seconds, 1e-9))
+        shown = text([*_label(name, value, tally), bar])
+        rows.append([shown, in_hours(tally.seconds), share, count(tally.records)])
     last = None
     left = of.seconds - sum(tally.seconds for _, tally in first)
     if len(of.tallies) > len(first) or not of.exact:
         many = f"{len(of.tallies) - len(first):,} others" if of.exact else "all others"
         records = of.records - sum(tally.records for _, tally in first)
-        last = [
-            text(many),
-            TableCell(f"{left / 3600:,.2f}", left),
-            percent(left / max(of.seconds, 1e-9)),
-            count(records),
-        ]
-    note = None
-    if not of.exact:
-        low = of.missing_s / 3600
-        words = f"There are more names than counters, so a name's hours may be too low, by {low:.2f} at most."
-        note = tag("p", words, class_="note")
+        last = [text(many), in_hours(left), percent(left / max(of.seconds, 1e-9)), count(records)]
     table = sortable([name.capitalize(), "Hours", "Share", "Records"], rows, last)
-    return panel(note, table, title=f"By {name}")
+    return panel(sections.too_low(of.missing_s), table, title=f"By {name}")
 
 
 def _label(name: str, value: str, tally: GroupTotals) -> list[Child]:
@@ -160,7 +149,7 @@ def left_out(stages: Sequence[tuple[Artifact, Mapping[str, Sequence[Lost]], Hour
 
 
 def _hours(value: float | None) -> TableCell:
-    return TableCell(f"{value:,.2f}", value) if value else TableCell("–", float("nan"))
+    return TableCell(f"{value:,.2f}", value) if value else NOTHING
 
 
 def _share(value: float | None, of: float) -> TableCell:
@@ -168,7 +157,7 @@ def _share(value: float | None, of: float) -> TableCell:
 
 
 def _records(dropped: Mapping[str, int], reason: str) -> TableCell:
-    return count(dropped[reason]) if reason in dropped else TableCell("–", float("nan"))
+    return count(dropped[reason]) if reason in dropped else NOTHING
 
 
 def _quotes(found: Sequence[Lost]) -> Markup:

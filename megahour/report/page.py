@@ -129,8 +129,7 @@ def build(p: ReportParams, inputs: Inputs) -> Page:
     bad = {
         fact.role: gather.quarantined(inputs[fact.role], p.bad_records) for fact in facts if fact.bad and p.bad_records
     }
-    lengths = gather.durations(inputs["utterances"]) if "utterances" in inputs else None
-    audio_hours = gather.hours(inputs["utterances"]) if "utterances" in inputs else 0.0
+    lengths, audio_hours = gather.durations(inputs["utterances"]) if "utterances" in inputs else (None, 0.0)
     sets = inputs["selection"].summary.get("sets", {}) if "selection" in inputs else {}
     rows, systems = gather.word_errors(inputs["score"]) if "score" in inputs else ([], [])
     readings = Readings()
@@ -150,7 +149,8 @@ def build(p: ReportParams, inputs: Inputs) -> Page:
         provenance(inputs),
     ]
     numbers = _numbers(p, inputs, facts, audio_hours, rows)
-    body = [_header(p, numbers), navigation(parts, NAMES), tag("main", parts), _footer()]
+    footer = sections.footer("megahour's report stage")
+    body = [_header(p, numbers), navigation(parts, NAMES), tag("main", parts), footer]
     scripts = ["page.js"]
     if readings.rows:
         body.append(data_block("rows", hypotheses.payload(readings.rows, heard)))
@@ -194,24 +194,23 @@ def _numbers(
 
 
 def _header(p: ReportParams, numbers: dict[str, Any]) -> Markup:
-    cards = []
+    cards: list[tuple[str, ...]] = []
     if "wer_student" in numbers:
         of_whom = " of the student" if "wer_baseline" in numbers else ""
-        cards.append(("", f"{100 * numbers['wer_student']:.1f} %", f"word error rate{of_whom}"))
+        cards.append((f"{100 * numbers['wer_student']:.1f} %", f"word error rate{of_whom}"))
     if "wer_baseline" in numbers:
-        cards.append(("", f"{100 * numbers['wer_baseline']:.1f} %", "of the supervised baseline"))
+        cards.append((f"{100 * numbers['wer_baseline']:.1f} %", "of the supervised baseline"))
     if "werr" in numbers:
         kind = "win" if numbers["werr"] > 0 else "loss"
-        cards.append((kind, f"{100 * numbers['werr']:+.1f} %".replace("+", ""), "fewer errors, relative (WERR)"))
+        cards.append((f"{100 * numbers['werr']:+.1f} %".replace("+", ""), "fewer errors, relative (WERR)", kind))
     if "hours_in" in numbers:
-        cards.append(("", f"{numbers['hours_in']:.2f} h", "of recordings"))
+        cards.append((f"{numbers['hours_in']:.2f} h", "of recordings"))
     if "hours_kept" in numbers:
-        cards.append(("", f"{numbers['hours_kept']:.2f} h", f"in {numbers['utterances']:,} utterances"))
-    cards.append(("", duration(numbers["seconds"]), "of computing"))
-    cards.append(("", sections.money(numbers["cost"], p.currency), f"for {numbers['core_hours']:.2f} core-hours"))
-    boxes = [tag("div", tag("b", big), tag("span", small), class_=f"card {kind}".strip()) for kind, big, small in cards]
+        cards.append((f"{numbers['hours_kept']:.2f} h", f"in {numbers['utterances']:,} utterances"))
+    cards.append((duration(numbers["seconds"]), "of computing"))
+    cards.append((sections.money(numbers["cost"], p.currency), f"for {numbers['core_hours']:.2f} core-hours"))
     lead = "From raw recordings to word error rates: what came in, what was kept, and what the models learned."
-    return tag("header", tag("h1", p.title), tag("p", lead, class_="lead"), tag("div", boxes, class_="cards"))
+    return sections.header(p.title, lead, cards)
 
 
 NAMES = {
@@ -235,11 +234,6 @@ def navigation(parts: Sequence[Markup | None], names: Mapping[str, str]) -> Mark
     """Links to the named sections that are on the page."""
     shown = [name for name in names if any(part and f'id="{name}"' in part[:60] for part in parts)]
     return tag("nav", tag("div", [tag("a", names[name], href=f"#{name}") for name in shown]), aria_label="Sections")
-
-
-def _footer() -> Markup:
-    words = "Made by megahour's report stage. This file is self-contained: it loads nothing and sends nothing."
-    return tag("footer", tag("p", words))
 
 
 def data_block(name: str, value: Any) -> Markup:

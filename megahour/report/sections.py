@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -25,6 +25,26 @@ def section(name: str, title: str, note: Child, *children: Child) -> Markup:
 
 def panel(*children: Child, title: str = "") -> Markup:
     return tag("div", tag("h3", title) if title else None, children, class_="panel")
+
+
+def header(title: str, lead: str, cards: Iterable[tuple[str, ...]]) -> Markup:
+    """The head of a page. cards: its key figures and what each counts; a third text is a CSS class."""
+    boxes = [
+        tag("div", tag("b", big), tag("span", small), class_=" ".join(["card", *kind])) for big, small, *kind in cards
+    ]
+    return tag("header", tag("h1", title), tag("p", lead, class_="lead"), tag("div", boxes, class_="cards"))
+
+
+def footer(by: str, more: str = "") -> Markup:
+    """The end of a page, which says what made it."""
+    words = f"Made by {by}. {more}This file is self-contained: it loads nothing and sends nothing."
+    return tag("footer", tag("p", words))
+
+
+def too_low(missing_s: float) -> Markup | None:
+    """A remark for counted hours (`counters.Heaviest`) that are not exact."""
+    words = f"There are more names than counters, so a name's hours may be too low, by {missing_s / 3600:.2f} at most."
+    return tag("p", words, class_="note") if missing_s else None
 
 
 def flow(facts: Sequence[StageFacts], bad: Mapping[str, Sequence[Mapping[str, str]]]) -> Markup:

@@ -23,6 +23,10 @@ class TableCell:
         )
 
 
+NOTHING = TableCell("–", float("nan"))
+"""A dash, which sorts last."""
+
+
 def text(shown: Child) -> TableCell:
     return TableCell(shown)
 
@@ -31,9 +35,13 @@ def count(value: float) -> TableCell:
     return TableCell(f"{value:,.0f}", value)
 
 
-def percent(value: float | None, digits: int = 1, class_: str | None = None) -> TableCell:
-    """A share as a percentage; None is a dash that sorts last."""
-    return TableCell("–", float("nan")) if value is None else TableCell(f"{100 * value:.{digits}f} %", value, class_)
+def in_hours(seconds: float) -> TableCell:
+    return TableCell(f"{seconds / 3600:,.2f}", seconds)
+
+
+def percent(value: float | None, digits: int = 1) -> TableCell:
+    """A share as a percentage; NOTHING for None."""
+    return NOTHING if value is None else TableCell(f"{100 * value:.{digits}f} %", value)
 
 
 def sortable(
