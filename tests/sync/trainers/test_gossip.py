@@ -273,19 +273,6 @@ def _part(group: VirtualGroup, ranks: Sequence[int]) -> range:
     return range(group.rank * share, (group.rank + 1) * share)
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.1])
-def test_one_worker_is_the_plain_loop_bit_for_bit(clip_norm: float | None) -> None:
-    model = make_model()
-    plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    for step in range(9):
-        backward(model, step, [0])
-        if clip_norm is not None:
-            nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
-        plain.step()
-    [found] = virtual.run(lambda group: train(group, 9, clip_norm=clip_norm), 1)
-    assert torch.equal(found[-1], parameters(model))
-
-
 @pytest.mark.parametrize(("workers", "node_size"), [(4, 2), (6, 3), (6, 2), (4, 4)])
 def test_a_node_is_one_worker_with_the_batches_of_all(workers: int, node_size: int) -> None:
 

@@ -133,24 +133,6 @@ def test_processes_and_virtual_workers_take_the_same_steps() -> None:
             assert one[1] == other[1]
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("clip_norm", [None, 0.5])
-def test_a_worker_alone_takes_the_plain_loops_steps(momentum: float, clip_norm: float | None) -> None:
-    ours, plain = network(), network()
-    optimiser = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=momentum)
-    worker = gtc(
-        ours, torch.optim.SGD(ours.parameters(), lr=0.1, momentum=momentum), threshold=0.1, clip_norm=clip_norm
-    )
-    go_on(worker, ours, 0, range(5))
-    for step in range(5):
-        optimiser.zero_grad()
-        loss_of(plain, 0, step).backward()
-        if clip_norm is not None:
-            nn.utils.clip_grad_norm_(plain.parameters(), clip_norm)
-        optimiser.step()
-    assert torch.equal(weights(ours), weights(plain))
-
-
 class Grid(nn.Module):
     """Its gradient is what it is called with: numbers on a grid on which float32 adds without rounding."""
 

@@ -189,19 +189,6 @@ def test_processes_and_virtual_workers_take_the_same_steps_and_hold_one_model() 
 
 
 @pytest.mark.parametrize("optimiser", OPTIMISERS)
-def test_a_worker_alone_takes_the_plain_loops_steps(optimiser: str) -> None:
-    plain = network()
-    stepped = OPTIMISERS[optimiser](plain.parameters())
-    for step in range(5):
-        stepped.zero_grad()
-        loss_of(plain, 0, step).backward()
-        nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
-        stepped.step()
-    found = virtual.run(lambda group: train(group, 5, optimiser, clip_norm=0.5), 1)
-    assert torch.equal(found[0][0], weights(plain))
-
-
-@pytest.mark.parametrize("optimiser", OPTIMISERS)
 def test_a_run_goes_on_with_the_same_bytes_from_every_workers_own_moments_and_residual(optimiser: str) -> None:
     def make(group: Group, seed: int) -> tuple[nn.Module, torch.optim.Optimizer, Synchroniser]:
         model = network(seed)
