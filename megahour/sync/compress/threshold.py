@@ -7,9 +7,9 @@ steps, when gradients are large and point the same way: both kinds can warm up f
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -20,24 +20,31 @@ _GAIN = 0.05
 _LARGEST_MOVE = 0.05  # of ln τ, a step: residuals remember some 1/density steps, so faster control would swing
 
 
-class Schedule(Protocol):
+class Schedule(ABC):
     """The threshold τ of each step. All workers make the same calls with the same values, so all have the same τ."""
 
+    steps: int
+    threshold: float
+
+    @abstractmethod
     def now(self, estimate: Callable[[float], float]) -> float:
         """τ of this step. estimate: returns the τ that a share ρ of the gradients exceeds, for the first step."""
 
     def step(self, beyond: float | None) -> None:
         """End a step. beyond: share of the senders' elements beyond τ; None after dense averaging."""
+        self.steps += 1
 
     def state(self) -> Tensor:
-        """(2,) float64, for checkpoints."""
+        """(2,) float64, for checkpoints: steps, τ."""
+        return torch.tensor([self.steps, self.threshold], dtype=torch.float64)
 
     def restore(self, state: Tensor) -> None:
-        """Resume from `state()`."""
+        """Resume the number of steps from `state()`; a given τ may have changed."""
+        self.steps = int(state[0])
 
 
 @dataclass
-class GivenThreshold:
+class GivenThreshold(Schedule):
     """τ_t = τ·f^(1 - t/T) in the first T steps, τ afterwards.
 
     Parameters
@@ -56,21 +63,9 @@ class GivenThreshold:
         """τ of this step."""
         return self.threshold * _warmup(self.steps, self.warmup_steps, self.warmup_from)
 
-    def step(self, beyond: float | None) -> None:
-        """Counts a step."""
-        self.steps += 1
-
-    def state(self) -> Tensor:
-        """(2,) float64: steps, τ."""
-        return torch.tensor([self.steps, self.threshold], dtype=torch.float64)
-
-    def restore(self, state: Tensor) -> None:
-        """Resume the number of steps; τ may have changed."""
-        self.steps = int(state[0])
-
 
 @dataclass
-class TargetDensity:
+class TargetDensity(Schedule):
     """τ follows a target ρ for the share of elements that are beyond it.
 
     ln τ += 0.05·ln(seen / ρ), by at most 0.05 a step. In the first T steps the target is ρ·f^-(1 - t/T).
@@ -103,15 +98,12 @@ class TargetDensity:
             wanted = _GAIN * math.log(max(beyond, 1e-12) / self.target())
             self.threshold *= math.exp(min(_LARGEST_MOVE, max(-_LARGEST_MOVE, wanted)))
             self.threshold = min(2.0**60, max(2.0**-60, self.threshold))
-        self.steps += 1
-
-    def state(self) -> Tensor:
-        """(2,) float64: steps, τ."""
-        return torch.tensor([self.steps, self.threshold], dtype=torch.float64)
+        super().step(beyond)
 
     def restore(self, state: Tensor) -> None:
-        """Resume from `state()`."""
-        self.steps, self.threshold = int(state[0]), float(state[1])
+        """Resume the number of steps and τ."""
+        super().restore(state)
+        self.threshold = float(state[1])
 
 
 def schedule(options: GtcOptions) -> Schedule:

@@ -12,24 +12,18 @@ from megahour.sync.group.base import Group
 
 
 class Flat:
-    """Vectors (D,) of a model's trainable parameters, in the order of `model.parameters()`.
+    """Vectors (D,), float32, of a model's trainable parameters, in the order of `model.parameters()`.
 
     A parameter shared by several modules occurs once; one with `requires_grad=False` is left out. D is the number of
     elements; parameter i has elements `bounds[i]` to `bounds[i + 1]`. The parameters themselves are not moved, since
     the optimiser and checkpoints refer to them: values are copied to vectors and back. All parameters must be real, and
-    on one device.
-
-    Parameters
-    ----------
-    model: any module.
-    dtype: of the vectors; parameters may have others.
+    on one device; they may have other dtypes.
     """
 
-    def __init__(self, model: nn.Module, *, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, model: nn.Module) -> None:
         self.parameters = trainable(model)
         check_real(self.parameters)
         self.device = self.parameters[0].device
-        self.dtype = dtype
         self.bounds = [0]
         for parameter in self.parameters:
             self.bounds.append(self.bounds[-1] + parameter.numel())
@@ -37,11 +31,11 @@ class Flat:
 
     def empty(self) -> Tensor:
         """An uninitialised vector (D,)."""
-        return torch.empty(self.numel, dtype=self.dtype, device=self.device)
+        return torch.empty(self.numel, dtype=torch.float32, device=self.device)
 
     def zeros(self) -> Tensor:
         """A vector (D,) of zeros."""
-        return torch.zeros(self.numel, dtype=self.dtype, device=self.device)
+        return torch.zeros(self.numel, dtype=torch.float32, device=self.device)
 
     def views(self, vector: Tensor) -> list[Tensor]:
         """Views of `vector` (D,) in the shapes of the parameters."""
