@@ -73,16 +73,16 @@ def write_raw(recordings: Iterable[RawRecording], out: ShardWriter) -> int:
     Returns the number of recordings.
     """
     written = 0
-    words: list[tuple[str, int, TrueWord]] = []
-    sentences: list[tuple[str, int, TrueSentence]] = []
+    words: list[tuple[Any, ...]] = []
+    sentences: list[tuple[Any, ...]] = []
     with out.open(".tar") as file, tar_writer(file) as tar:
         for recording in recordings:
             name = recording.name
             tar.add(f"{name}.flac", encode_flac(recording.samples, recording.rate_hz))
             tar.add(f"{name}.{recording.form}", recording.transcript.encode())
             tar.add(f"{name}.json", canonical_json(recording.info).encode())
-            words += [(name, i, word) for i, word in enumerate(recording.words)]
-            sentences += [(name, i, sentence) for i, sentence in enumerate(recording.sentences)]
+            words += [(name, i, *word) for i, word in enumerate(recording.words)]
+            sentences += [(name, i, *sentence) for i, sentence in enumerate(recording.sentences)]
             written += 1
             out.stat("recordings", 1)
             out.stat("audio_samples", len(recording.samples))
@@ -90,17 +90,9 @@ def write_raw(recordings: Iterable[RawRecording], out: ShardWriter) -> int:
             out.stat("words", len(recording.words))
             out.stat("sentences", len(recording.sentences))
             out.stat("sentences_without_text", sum(not s.in_transcript for s in recording.sentences))
-    out.table(_numbered(words, "word", TRUTH), ".truth.parquet")
-    out.table(_numbered(sentences, "sentence", TRUE_SENTENCES), ".sentences.parquet")
+    out.table(_table(words, TRUTH), ".truth.parquet")
+    out.table(_table(sentences, TRUE_SENTENCES), ".sentences.parquet")
     return written
-
-
-def _numbered(rows: list[tuple[str, int, Any]], number: str, schema: pa.Schema) -> pa.Table:
-    """A table of (recording's name, number within it, what is true there); `number` names the second column."""
-    columns = {"name": [name for name, _, _ in rows], number: [i for _, i, _ in rows]}
-    for column in schema.names[2:]:
-        columns[column] = [getattr(true, column) for _, _, true in rows]
-    return pa.table(columns, schema=schema)
 
 
 LINES = pa.schema([("name", pa.string()), ("line", pa.int32()), ("text", pa.string()), ("sentence", pa.int32())])
@@ -128,29 +120,26 @@ class ComposedRecording(RawRecording):
     passages: list[Passage] = field(default_factory=list)
 
 
-def write_composed(recordings: Iterable[ComposedRecording], out: ShardWriter) -> int:
-    """Write one shard: the files of `raw.write_raw`, `.lines.parquet` and `.passages.parquet`.
-
-    Audio of one recording at a time is in memory. Returns the number of recordings.
-    """
-    lines: list[tuple[str, int, str, int]] = []
-    passages: list[tuple[str, str, int, int]] = []
+def write_composed(recordings: Iterable[ComposedRecording], out: ShardWriter) -> None:
+    """Write one shard: the files of `write_raw`, `.lines.parquet` and `.passages.parquet`; audio as there."""
+    lines: list[tuple[Any, ...]] = []
+    passages: list[tuple[Any, ...]] = []
 
     def seen() -> Iterator[ComposedRecording]:
         for recording in recordings:
             name = recording.name
-            lines.extend((name, i, line.text, line.sentence) for i, line in enumerate(recording.lines))
+            lines.extend((name, i, *line) for i, line in enumerate(recording.lines))
             passages.extend((name, *passage) for passage in recording.passages)
             out.stat("lines", len(recording.lines))
             out.stat("lines_never_spoken", sum(line.sentence < 0 for line in recording.lines))
             out.stat("passages", len(recording.passages))
             yield recording
 
-    written = write_raw(seen(), out)
+    write_raw(seen(), out)
     out.table(_table(lines, LINES), ".lines.parquet")
     out.table(_table(passages, PASSAGES), ".passages.parquet")
-    return written
 
 
-def _table(rows: list[tuple[str, int, str, int]] | list[tuple[str, str, int, int]], schema: pa.Schema) -> pa.Table:
+def _table(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
+    """A table of rows whose values are in the order of the schema's columns."""
     return pa.table({name: [row[i] for row in rows] for i, name in enumerate(schema.names)}, schema=schema)

@@ -158,7 +158,7 @@ def _clock(seconds: float, comma: str) -> str:
     return f"{minutes // 60:02d}:{minutes % 60:02d}:{ms // 1000:02d}{comma}{ms % 1000:03d}"
 
 
-def to_srt(cues: list[FlawedCue], label: str = "") -> str:
+def to_srt(cues: list[FlawedCue], label: str) -> str:
     """SubRip; with a `label` every fifth line names the speaker."""
     blocks = []
     for i, cue in enumerate(cues):
@@ -167,7 +167,7 @@ def to_srt(cues: list[FlawedCue], label: str = "") -> str:
     return "\n".join(blocks)
 
 
-def to_vtt(cues: list[FlawedCue], label: str = "") -> str:
+def to_vtt(cues: list[FlawedCue], label: str) -> str:
     """WebVTT; with a `label` in voice tags and some italics."""
     blocks = ["WEBVTT\n", "NOTE generated\n"] if label else ["WEBVTT\n"]
     for i, cue in enumerate(cues):
@@ -178,7 +178,7 @@ def to_vtt(cues: list[FlawedCue], label: str = "") -> str:
     return "\n".join(blocks)
 
 
-def to_text(cues: list[FlawedCue], label: str = "") -> str:
+def to_text(cues: list[FlawedCue], label: str) -> str:
     """Paragraphs without times."""
     paragraphs = [" ".join(cue.text for cue in cues[i : i + 6]) for i in range(0, len(cues), 6)]
     if label and paragraphs:
@@ -186,7 +186,7 @@ def to_text(cues: list[FlawedCue], label: str = "") -> str:
     return "\n\n".join(paragraphs) + "\n"
 
 
-def to_lines(cues: list[FlawedCue], label: str = "") -> str:
+def to_lines(cues: list[FlawedCue], label: str) -> str:
     """A line for each cue, without times."""
     return "\n".join([*([f"{label}:"] if label else []), *(cue.text for cue in cues)]) + "\n"
 
