@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO, NamedTuple, Protocol
 
 from megahour.core.errors import BadRecord
@@ -287,8 +287,9 @@ BOX_TYPES = frozenset({b"ftyp", b"styp", b"moov", b"mdat", b"wide", b"free", b"s
 PROTECTED = frozenset({b"enca", b"drms", b"aavd"})  # Common Encryption, FairPlay, Audible
 MAX_ELEMENTS = 100_000  # per level, and of a WAV's chunks; ten hours in two-second fragments have 36,000
 _TRACK_PATH = (b"trak", b"mdia", b"minf", b"stbl", b"stsd")
-_SEGMENT, _TRACKS, _CLUSTER = 0x18538067, 0x1654AE6B, 0x1F43B675
-_ENCRYPTION_PATH = (0xAE, 0x6D80, 0x6240, 0x5035)  # TrackEntry, ContentEncodings, ContentEncoding, ContentEncryption
+_SEGMENT, _TRACKS, _CLUSTER = b"\x18\x53\x80\x67", b"\x16\x54\xae\x6b", b"\x1f\x43\xb6\x75"
+# TrackEntry, ContentEncodings, ContentEncoding, ContentEncryption
+_ENCRYPTION_PATH = (b"\xae", b"\x6d\x80", b"\x62\x40", b"\x50\x35")
 
 
 class Element(NamedTuple):
@@ -297,6 +298,9 @@ class Element(NamedTuple):
     name: bytes
     start: int
     end: int | None
+
+
+Level = Callable[[BinaryIO, int, int], Iterator[Element]]
 
 
 def check_boxes(file: BinaryIO, size: int) -> None:
@@ -315,7 +319,7 @@ def check_boxes(file: BinaryIO, size: int) -> None:
         raise BadRecord("truncated-audio", f"no index (moov), which is written last, in the file's {size} bytes")
     if size - end > 8:
         raise BadRecord("header-lies", f"the {size - end} bytes after byte {end} are not boxes")
-    for entry in _descend(file, index, size, _TRACK_PATH):
+    for entry in _descend(_boxes, file, index, size, _TRACK_PATH):
         file.seek(entry.start + 12)  # skip version, flags, number of entries and the first entry's size
         if (kind := file.read(4)) in PROTECTED:
             raise BadRecord("encrypted-audio", f"the sound track is protected ({kind.decode()})")
@@ -340,37 +344,30 @@ def _boxes(file: BinaryIO, start: int, stop: int) -> Iterator[Element]:
         yield Element(name, data, position)
 
 
-def _descend(file: BinaryIO, parent: Element, size: int, path: tuple[bytes, ...]) -> Iterator[Element]:
-    for box in _boxes(file, parent.start, size if parent.end is None else parent.end):
-        if box.name == path[0]:
+def _descend(level: Level, file: BinaryIO, parent: Element, size: int, path: tuple[bytes, ...]) -> Iterator[Element]:
+    """Yield the elements at `path` below `parent`; `level` reads those of one level."""
+    for element in level(file, parent.start, size if parent.end is None else parent.end):
+        if element.name == path[0]:
             if len(path) == 1:
-                yield box
+                yield element
             else:
-                yield from _descend(file, box, size, path[1:])
+                yield from _descend(level, file, element, size, path[1:])
 
 
 def check_matroska(file: BinaryIO, size: int) -> None:
     """Raise BadRecord (``truncated-audio``, ``encrypted-audio``) for a Matroska or WebM file that cannot be used."""
     for element in _elements(file, 0, size):
-        if int.from_bytes(element.name, "big") != _SEGMENT:
+        if element.name != _SEGMENT:
             continue
         if element.end is not None and element.end > size:
             raise BadRecord(
                 "truncated-audio", f"the segment should end at byte {element.end}, but the file has {size} bytes"
             )
         for part in _elements(file, element.start, element.end or size):
-            identifier = int.from_bytes(part.name, "big")
-            if identifier == _TRACKS and _has(file, part, size, _ENCRYPTION_PATH):
+            if part.name == _TRACKS and any(_descend(_elements, file, part, size, _ENCRYPTION_PATH)):
                 raise BadRecord("encrypted-audio", "a track has a ContentEncryption element")
-            if identifier in (_TRACKS, _CLUSTER):
+            if part.name in (_TRACKS, _CLUSTER):
                 return  # tracks come before the first cluster
-
-
-def _has(file: BinaryIO, parent: Element, size: int, path: tuple[int, ...]) -> bool:
-    return any(
-        int.from_bytes(element.name, "big") == path[0] and (len(path) == 1 or _has(file, element, size, path[1:]))
-        for element in _elements(file, parent.start, parent.end or size)
-    )
 
 
 def _elements(file: BinaryIO, start: int, stop: int) -> Iterator[Element]:
