@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from math import log10
-
 import pytest
+from by_definition import Definition, Gram, texts, total_after_a_history
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import SMALL, entries, estimate_text
-from scorer import Scorer
 
 from megahour.lm.arpa.model import NgramModel, read_arpa
 from megahour.lm.counts.estimate import CountSmoothing, FromCounts, estimate_counts
@@ -18,11 +15,6 @@ from megahour.lm.estimate.katz_model import estimate_katz
 from megahour.lm.estimate.reading import read_corpus
 from megahour.lm.text.cut import WordCut
 from megahour.lm.text.sources import line_blocks
-from megahour.lm.text.tokenise import BOUNDARY
-
-Gram = tuple[str, ...]
-words = st.sampled_from(["a", "b", "c", "d"])
-texts = st.lists(st.lists(words, max_size=6).map(" ".join), min_size=1, max_size=14)
 
 
 def counted(lines: list[str], order: int, limit: int = 0) -> NgramCounts:
@@ -33,18 +25,12 @@ def estimated(lines: list[str], order: int, smoothing: CountSmoothing, cutoffs: 
     return estimate_counts(counted(lines, order), smoothing, cutoffs)
 
 
-def by_hand(lines: list[str], order: int) -> Counter[Gram]:
-    sentences = [("<s>", *line.split(), "</s>") for line in lines]
-    return Counter(s[i : i + k] for s in sentences for k in range(1, order + 1) for i in range(len(s) - k + 1))
-
-
-class SlowWittenBell:
-    """P(w|h) by the definition, from counts in a dictionary."""
+class WittenBell(Definition):
+    """Interpolated with shorter histories, or backing off to them."""
 
     def __init__(self, lines: list[str], order: int, cutoffs: tuple[int, ...], interpolated: bool) -> None:
-        self.counts, self.interpolated = by_hand(lines, order), interpolated
-        self.words = ["<unk>", *sorted({gram[0] for gram in self.counts if len(gram) == 1} - {"<s>"})]
-        self.limits = [*cutoffs, *[cutoffs[-1] if cutoffs else 0] * order]
+        super().__init__(lines, order, cutoffs)
+        self.interpolated = interpolated
 
     def follows(self, h: Gram) -> dict[str, int]:
         return {w: n for w in self.words if (n := self.counts[(*h, w)])}
@@ -62,10 +48,6 @@ class SlowWittenBell:
         unseen = self.words if self.interpolated or len(after) == len(self.words) else ["<unk>"]
         return (after.get(w, 0) + (types / len(unseen) if w in unseen else 0)) / (n + types)
 
-    def alpha(self, h: Gram) -> float:
-        listed = self.listed(h)
-        return (1 - sum(self.p(w, h) for w in listed)) / (1 - sum(self.p(w, h[1:]) for w in listed))
-
 
 @settings(max_examples=40)
 @given(texts, st.integers(1, 4), st.sampled_from([(), (0, 1), (0, 0, 1)]), st.booleans())
@@ -73,30 +55,15 @@ def test_witten_bell_is_that_of_the_definition(
     lines: list[str], order: int, cutoffs: tuple[int, ...], interpolated: bool
 ) -> None:
     name: CountSmoothing = "witten-bell" if interpolated else "witten-bell-backoff"
-    found, slow = (
-        entries(estimated(lines, order, name, cutoffs).model),
-        SlowWittenBell(lines, order, cutoffs, interpolated),
-    )
-    wanted = {gram for gram, n in slow.counts.items() if n > slow.limits[len(gram) - 1]}
-    assert found.keys() == wanted | {("<unk>",), ("<s>",)}
-    for gram, (logp, weight) in found.items():
-        if gram != ("<s>",):
-            assert logp == pytest.approx(log10(slow.p(gram[-1], gram[:-1])), abs=1e-9)
-        if len(gram) < order and gram[-1] != "</s>" and slow.listed(gram):
-            assert weight == pytest.approx(log10(slow.alpha(gram)), abs=1e-7)
-        else:
-            assert weight == 0.0
+    model = estimated(lines, order, name, cutoffs).model
+    WittenBell(lines, order, cutoffs, interpolated).check(model, accuracy=1e-9, of_weights=1e-7)
 
 
 @settings(max_examples=30)
 @given(texts, st.integers(1, 4), st.sampled_from(["witten-bell", "witten-bell-backoff", "good-turing"]), st.data())
 def test_probabilities_sum_to_one(lines: list[str], order: int, name: CountSmoothing, data: st.DataObject) -> None:
     model = estimated(lines, order, name, data.draw(st.sampled_from([(), (0, 1)]))).model
-    scorer, size = Scorer(model), len(model.vocabulary)
-    history = [BOUNDARY, *data.draw(st.lists(st.integers(3, size - 1), max_size=4))] if size > 3 else [BOUNDARY]
-    assert sum(10.0 ** scorer.log10_prob(w, history) for w in range(size) if w != BOUNDARY) == pytest.approx(
-        1.0, abs=1e-9
-    )
+    assert total_after_a_history(model, data) == pytest.approx(1.0, abs=1e-9)
 
 
 @settings(max_examples=30)

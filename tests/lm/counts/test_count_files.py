@@ -6,8 +6,9 @@ import gzip
 from pathlib import Path
 
 import pytest
+from by_definition import by_hand
 from models import SMALL
-from test_count_estimates import by_hand, counted
+from test_count_estimates import counted
 
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.lm.counts.estimate import estimate_counts

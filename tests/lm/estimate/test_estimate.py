@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from by_definition import total_after_a_history
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import SMALL, entries, estimate_text
@@ -65,11 +66,7 @@ def test_probabilities_sum_to_one_after_any_history(
 ) -> None:
     listed = data.draw(st.sampled_from([None, ["a c"]]))
     model = estimate_text(lines, order, cutoffs, limit=limit, listed=listed).model
-    scorer, size = Scorer(model), len(model.vocabulary)
-    history = [BOUNDARY, *data.draw(st.lists(st.integers(3, size - 1), max_size=4))] if size > 3 else [BOUNDARY]
-    predicted = [word for word in range(size) if word != BOUNDARY]
-    total = sum(10.0 ** scorer.log10_prob(word, history) for word in predicted)
-    assert total == pytest.approx(1.0, abs=2e-5)  # the file has six decimals
+    assert total_after_a_history(model, data) == pytest.approx(1.0, abs=2e-5)  # the file has six decimals
 
 
 @pytest.mark.parametrize("cutoffs", [[0], [0, 0, 1]])

@@ -6,6 +6,7 @@ from collections import Counter
 from math import log10
 
 import pytest
+from by_definition import by_hand
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from models import SMALL, entries, estimate_text
@@ -18,14 +19,8 @@ texts = st.lists(st.lists(words, max_size=6).map(" ".join), min_size=1, max_size
 
 
 def expected(lines: list[str], order: int, cutoffs: list[int]) -> dict[tuple[str, ...], tuple[float, float]]:
-    sentences = [("<s>", *line.split(), "</s>") for line in lines]
-    counts = Counter(
-        s[i : i + k]
-        for s in sentences
-        for k in range(1, order + 1)
-        for i in range(len(s) - k + 1)
-        if s[i : i + k] != ("<s>",)
-    )
+    counts = by_hand(lines, order)
+    del counts[("<s>",)]
     histories: Counter[tuple[str, ...]] = Counter()
     for gram, n in counts.items():
         histories[gram[:-1]] += n
