@@ -12,7 +12,7 @@ from megahour.core.unicode import load_json
 from megahour.corpus.ingest.candidates import RawTranscript, choose_by_tag, spare_by_tag
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.sources import Item, SourceListing
-from megahour.corpus.ingest.transcript_table import TranscriptsByName, read_transcripts
+from megahour.corpus.ingest.transcript_table import TranscriptsByName
 from megahour.corpus.transcripts.json_cues import find
 from megahour.corpus.transcripts.pairing import INFO, MEDIA, composed, language_tag, split_suffix
 from megahour.corpus.transcripts.read import MAX_BYTES
@@ -31,12 +31,11 @@ class TranscriptSources:
 
     @classmethod
     def of(cls, p: IngestParams, table: Artifact | None = None) -> TranscriptSources:
-        """The sources that `p` names. table: the artifact of `LayOutTranscripts`, if one was made.
+        """The sources that `p` names. table: the artifact of `LayOutTranscripts`, if `p` names a file of transcripts.
 
         Raises ConfigError if `recognised` is not a folder.
         """
-        texts = TranscriptsByName(table) if table else _table(p)
-        return cls(texts, recognised_folder(p.recognised) if p.recognised else None)
+        return cls(TranscriptsByName(table) if table else {}, recognised_folder(p.recognised) if p.recognised else None)
 
     def by_people(self, item: Item, language: str, *, spare: bool = False) -> list[RawTranscript]:
         """An item's transcripts in `language`: the files beside it, else the line of its table.
@@ -103,10 +102,6 @@ def recognised_folder(url: str) -> SourceListing:
     if not fs.isdir(root):
         raise ConfigError(f"{url} is not a folder", where="recognised", remedy="give the folder of the JSON files")
     return SourceListing(fs, root.rstrip("/"), {}, {})
-
-
-def _table(p: IngestParams) -> dict[str, str]:
-    return read_transcripts(p.transcripts, p.language) if p.transcripts else {}
 
 
 def _is_transcript(data: bytes) -> bool:
