@@ -12,9 +12,9 @@ import pytest
 import soundfile
 from made_media import encode, most_memory, murmur
 from made_tracks import film, track
+from test_audio import reason_of
 
-from megahour.core.errors import BadRecord
-from megahour.corpus.media.audio import AudioLimits, Decoder, decode
+from megahour.corpus.media.audio import Decoder, decode
 from megahour.corpus.media.containers import sniff
 
 RATE_HZ = 48_000
@@ -34,13 +34,6 @@ TRACKS = [
     ("mp2", "mp2"),
 ]
 SIZED = [("ipod", "aac"), ("mov", "aac"), ("webm", "libopus"), ("matroska", "flac"), ("avi", "mp3")]
-
-
-def reason_of(data: bytes, **limits: float) -> str:
-    with pytest.raises(BadRecord) as caught:
-        decode(io.BytesIO(data), 16_000, limits=AudioLimits(**limits))  # type: ignore[arg-type]
-    assert caught.value.detail, "a reason without a detail helps nobody"
-    return caught.value.reason
 
 
 @pytest.mark.parametrize(("container", "codec"), TRACKS)

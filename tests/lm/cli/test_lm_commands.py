@@ -16,8 +16,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 from command_line import hears_ctrl_c
+from lm_command import megahour
 from models import SMALL, entries, estimate_text
 
 from megahour.cli.main import app
@@ -32,11 +33,6 @@ from megahour.lm.query.mapped_import import to_arrays
 
 HERE = Path(__file__).parents[1]
 EXPECTED = HERE / "lmplz"
-
-
-def megahour(*arguments: object) -> Result:
-    """Runs a command in this process; errors for users are raised."""
-    return CliRunner().invoke(app, ["lm", *map(str, arguments)], catch_exceptions=False)
 
 
 LIMITS: list[list[object]] = [["memory"], ["limit", "--memory", "1GB"]]

@@ -5,20 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from lm_command import megahour
 from models import SMALL, entries
 from test_count_estimates import assert_alike, estimated
 
-from megahour.cli.main import app
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa.model import read_arpa
 
 TEXT = Path(__file__).parents[1] / "small.txt"
-
-
-def megahour(*arguments: object) -> Result:
-    """Runs a command in this process; errors for users are raised."""
-    return CliRunner().invoke(app, ["lm", *map(str, arguments)], catch_exceptions=False)
 
 
 def test_a_model_of_counts_is_that_of_the_text(tmp_path: Path) -> None:

@@ -8,18 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentencepiece
-from click.testing import CliRunner, Result
+from lm_command import megahour
 from models import SMALL, entries
 
-from megahour.cli.main import app
 from megahour.core.errors import MegahourError
 from megahour.lm.arpa.model import read_arpa
 from megahour.lm.query.scorer import NgramScorer
 from megahour.lm.text.token_lines import TokenLines
-
-
-def megahour(*arguments: object) -> Result:
-    return CliRunner().invoke(app, ["lm", *map(str, arguments)], catch_exceptions=False)
 
 
 @pytest.fixture(scope="module")
