@@ -18,7 +18,7 @@ from megahour.corpus.media.addresses import Blob
 from megahour.corpus.text import language_id
 from megahour.corpus.text.language_id import UNDETERMINED, UNSURE, TextLanguage
 from megahour.corpus.text.normalise import Normalised, normalise
-from megahour.corpus.transcripts.cues import Cue, fit_to_length, untimed, without_hours
+from megahour.corpus.transcripts.cues import Cue, fit_to_length, without_hours
 from megahour.corpus.transcripts.pairing import language_tag, split_suffix
 from megahour.corpus.transcripts.read import MAX_BYTES, Transcript, read_recognised, read_transcript
 
@@ -245,6 +245,6 @@ def fit_candidates(candidates: Candidates, samples: int, rate_hz: int) -> None:
         try:
             cues = fit_to_length(recognised.cues, samples)
         except BadRecord:  # most of its times are past the end
-            cues = untimed(recognised.cues)
+            cues = [cue.untimed() for cue in recognised.cues]
         candidates.recognised = replace(recognised, cues=cues)
     candidates.require_one()

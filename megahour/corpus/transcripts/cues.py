@@ -34,6 +34,10 @@ class Cue:
     speaker: str = ""
     channel: str = ""
 
+    def untimed(self) -> Cue:
+        """The same without times."""
+        return replace(self, start_samples=-1, end_samples=-1)
+
 
 def check_order(cues: list[Cue]) -> list[Cue]:
     """Keep the times of a longest subsequence of cues whose starts do not decrease; remove those of the other cues.
@@ -42,41 +46,34 @@ def check_order(cues: list[Cue]) -> list[Cue]:
     ------
     BadRecord: ``cues-out-of-order`` if more than `MAX_DISORDER` of the timed cues would lose their times.
     """
-    timed = [number for number, cue in enumerate(cues) if cue.start_samples >= 0]
-    kept = _longest_non_decreasing([cues[number].start_samples for number in timed])
-    lost = len(timed) - len(kept)
-    if lost > MAX_DISORDER * len(timed):
-        raise BadRecord("cues-out-of-order", f"{lost} of {len(timed)} cues start before the cue that precedes them")
-    in_order = {timed[position] for position in kept}
-    return [
-        cue if number in in_order else replace(cue, start_samples=-1, end_samples=-1) for number, cue in enumerate(cues)
-    ]
+    timed, in_order = sum(cue.start_samples >= 0 for cue in cues), _longest_in_order(cues)
+    lost = timed - len(in_order)
+    if lost > MAX_DISORDER * timed:
+        raise BadRecord("cues-out-of-order", f"{lost} of {timed} cues start before the cue that precedes them")
+    return [cue if number in in_order else cue.untimed() for number, cue in enumerate(cues)]
 
 
-def _longest_non_decreasing(values: list[int]) -> list[int]:
-    """Positions of a longest non-decreasing subsequence (patience sorting, O(n log n))."""
+def _longest_in_order(cues: list[Cue]) -> set[int]:
+    """Numbers of a longest subsequence of timed cues whose starts do not decrease (patience sorting, O(n log n))."""
     tails: list[int] = []
-    tail_places: list[int] = []
-    before: list[int] = []
-    for position, value in enumerate(values):
-        pile = bisect.bisect_right(tails, value)
-        before.append(tail_places[pile - 1] if pile else -1)
+    tail_numbers: list[int] = []
+    before: dict[int, int] = {}
+    for number, start in enumerate(cue.start_samples for cue in cues):
+        if start < 0:
+            continue
+        pile = bisect.bisect_right(tails, start)
+        before[number] = tail_numbers[pile - 1] if pile else -1
         if pile == len(tails):
-            tails.append(value)
-            tail_places.append(position)
+            tails.append(start)
+            tail_numbers.append(number)
         else:
-            tails[pile], tail_places[pile] = value, position
-    chain = []
-    position = tail_places[-1] if tail_places else -1
-    while position >= 0:
-        chain.append(position)
-        position = before[position]
-    return chain[::-1]
-
-
-def untimed(cues: list[Cue]) -> list[Cue]:
-    """The cues in the same order, without times."""
-    return [replace(cue, start_samples=-1, end_samples=-1) for cue in cues]
+            tails[pile], tail_numbers[pile] = start, number
+    chain = set()
+    number = tail_numbers[-1] if tail_numbers else -1
+    while number >= 0:
+        chain.add(number)
+        number = before[number]
+    return chain
 
 
 def past_midnight(cues: list[Cue], rate_hz: int) -> list[Cue]:
@@ -106,8 +103,7 @@ def put_back(cues: list[Cue], reach_samples: int) -> list[Cue]:
 
     Programs that sort by speaker or by screen position write such files; the speech follows the order of the times.
     """
-    timed = [number for number, cue in enumerate(cues) if cue.start_samples >= 0]
-    kept = {timed[position] for position in _longest_non_decreasing([cues[number].start_samples for number in timed])}
+    kept = _longest_in_order(cues)
     order: list[tuple[int, int]] = []
     now = -1
     for number, cue in enumerate(cues):
@@ -222,8 +218,6 @@ def fit_to_length(cues: list[Cue], samples: int) -> list[Cue]:
             "transcript-too-long", f"{late} of {timed} cues start after the end of the recording ({samples} samples)"
         )
     return [
-        replace(cue, start_samples=-1, end_samples=-1)
-        if cue.start_samples >= samples
-        else replace(cue, end_samples=min(cue.end_samples, samples))
+        cue.untimed() if cue.start_samples >= samples else replace(cue, end_samples=min(cue.end_samples, samples))
         for cue in cues
     ]

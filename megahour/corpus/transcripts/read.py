@@ -22,7 +22,6 @@ from megahour.corpus.transcripts.cues import (
     past_midnight,
     put_back,
     strip_rolling,
-    untimed,
     without_copies,
 )
 from megahour.corpus.transcripts.encodings import decode_text
@@ -202,7 +201,7 @@ def read_recognised(data: bytes, suffix: str, rate_hz: int, *, language: str = "
     except BadRecord as bad:
         if bad.reason != "cues-out-of-order":
             raise
-    return tidy(untimed(json_cues(decode_text(data, language), rate_hz)), rate_hz)
+    return tidy([cue.untimed() for cue in json_cues(decode_text(data, language), rate_hz)], rate_hz)
 
 
 def tidy(found: list[Cue], rate_hz: int) -> Transcript:
