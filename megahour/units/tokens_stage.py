@@ -25,8 +25,10 @@ class MakeTokens(SingleShard[TokensParams]):
     def remedies(self, p: TokensParams, receipts: Sequence[Receipt]) -> Mapping[str, str]:
         if not receipts or not receipts[0].counts.came_in:
             return {}
-        letters = "check that they have the letters and the case of these texts, and mark where words begin"
-        return {"not-spellable": f"{letters} (as Metaspace and ByteLevel of Hugging Face do)"} if p.file else {}
+        if p.file:
+            letters = "check that they have the letters and the case of these texts, and mark where words begin"
+            return {"not-spellable": f"{letters} (as Metaspace and ByteLevel of Hugging Face do)"}
+        return {"not-spellable": "raise `size`, or take method unigram, which spells rare words in pieces"}
 
     def plan(self, p: TokensParams, inputs: Inputs) -> list[Task]:
         if p.file and not p.differs("sets"):  # nothing is learnt, and the default need not be there

@@ -14,6 +14,7 @@ from megahour.core.store import Artifact
 from megahour.engine.local import LocalEngine
 from megahour.learn.job import prepare
 from megahour.learn.params import TrainParams
+from megahour.runner.loss_limits import check_kept
 from megahour.runner.runner import run_stage
 from megahour.units.params import TokensParams
 from megahour.units.pieces import Pieces, learn
@@ -97,3 +98,14 @@ def test_a_model_learns_the_pieces_of_the_stage(tmp_path: Path, engine: LocalEng
     assert "".join(listed[token] for token in spelled) == MARK + text
     with pytest.raises(ConfigError, match="not `tokens`"):
         TrainParams().check_roles(["features", "tokens", "units"])
+
+
+def test_words_for_which_there_is_no_room_are_counted_with_the_remedy(tmp_path: Path, engine: LocalEngine) -> None:
+    features = features_artifact(tmp_path / "features", [("labelled", utterances(20))])
+    p, tokens = TokensParams(method="word", size=8), Artifact(tmp_path / "tokens")
+    run_stage(MakeTokens(), p, {"features": features}, tokens, engine, work=tmp_path / "work")
+    assert len(tokens.read_bytes(0, ".tokens.txt").decode().split()) == 8
+    receipts = list(tokens.each_receipt())
+    lost = tokens.manifest.counts.dropped["not-spellable"]
+    assert 0 < lost < 20
+    assert "raise `size`" in check_kept("tokens", MakeTokens().remedies(p, receipts), receipts, tokens)
