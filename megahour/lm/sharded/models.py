@@ -15,8 +15,8 @@ from megahour.core.stage import Inputs
 from megahour.lm.arpa import parse
 from megahour.lm.arpa.read import shown
 from megahour.lm.text.arrays import Float64, Int32
-from megahour.lm.text.compression import BYTE_ORDER_MARK, unpacked
-from megahour.lm.text.pieces import MAGIC, ByteRange, Piece
+from megahour.lm.text.compression import BYTE_ORDER_MARK, COMPRESSED, unpacked
+from megahour.lm.text.pieces import ByteRange, Piece
 from megahour.lm.text.tokenise import WordTable, padded
 
 BLOCK_BYTES = 1 << 23
@@ -58,7 +58,7 @@ def _file_pieces(model: int, name: str, inputs: Inputs, piece_bytes: int) -> Ite
         if magic.startswith(_BINARY):
             message, remedy = "not an ARPA file", f"give the output of: megahour lm convert {name} MODEL.arpa"
             raise ConfigError(message, where=name, remedy=remedy)
-        if magic.startswith(MAGIC):
+        if magic.startswith(COMPRESSED):
             yield {"model": model, "order": 0, "source": name}
             return
         file.seek(0)

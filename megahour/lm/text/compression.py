@@ -15,28 +15,27 @@ from megahour.core.errors import MegahourError
 from megahour.core.xz import open_xz
 
 BUFFER = 1 << 20
+HEAD = 512  # bytes; those of a tar archive from 257 on show that it is one
+ZSTD = (b"\x28\xb5\x2f\xfd", *(bytes([first]) + b"\x2a\x4d\x18" for first in range(0x50, 0x60)))
+"""How a file of zstd begins, or that of pzstd: with a frame to skip."""
+COMPRESSED = (b"\x1f\x8b", b"\xfd7zXZ\0", b"BZh", *ZSTD)
 BYTE_ORDER_MARK = "\ufeff".encode()  # Windows' editors put it before the first line
 
 
-def first_bytes(raw: BinaryIO) -> bytes:
-    """The first six bytes of a file, which show its compression. The next read returns them again, also of a pipe."""
-    if isinstance(raw, io.BufferedReader) and not raw.seekable():
-        return raw.peek(6)[:6]
-    magic = raw.read(6)
-    raw.seek(0)
-    return magic
+def first_bytes(file: BinaryIO, size: int = HEAD) -> bytes:
+    """The first bytes of an open file, which show what it is. The next read returns them again, also of a pipe."""
+    piped = isinstance(file, io.BufferedReader) and not file.seekable()
+    if piped or isinstance(file, gzip.GzipFile | bz2.BZ2File):
+        return cast(io.BufferedReader, file).peek(size)[:size]
+    found = file.read(size)
+    file.seek(0)
+    return found
 
 
 def past_mark(file: BinaryIO) -> int:
     """Skip a byte-order mark, which would become part of the first word; return the number of bytes skipped."""
     size = len(BYTE_ORDER_MARK)
-    if isinstance(file, io.BufferedReader | gzip.GzipFile | bz2.BZ2File):  # a pipe cannot go back
-        marked = file.peek(size)[:size] == BYTE_ORDER_MARK
-        return len(file.read(size)) if marked else 0
-    if file.read(size) == BYTE_ORDER_MARK:
-        return size
-    file.seek(0)
-    return 0
+    return len(file.read(size)) if first_bytes(file, size) == BYTE_ORDER_MARK else 0
 
 
 @contextmanager
@@ -50,13 +49,13 @@ def unpacked(raw: BinaryIO, name: str) -> Iterator[BinaryIO]:
         if magic[:2] == b"\x1f\x8b":
             with gzip.open(raw) as file:
                 yield cast(BinaryIO, file)
-        elif magic == b"\xfd7zXZ\0":
+        elif magic.startswith(b"\xfd7zXZ\0"):
             with open_xz(raw) as file:
                 yield file
         elif magic[:3] == b"BZh":
             with bz2.open(raw) as file:
                 yield cast(BinaryIO, file)
-        elif magic[:4] == b"\x28\xb5\x2f\xfd":
+        elif magic.startswith(ZSTD):
             from pyarrow import CompressedInputStream, PythonFile
 
             with CompressedInputStream(PythonFile(raw, "r"), "zstd") as file:

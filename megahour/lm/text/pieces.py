@@ -11,7 +11,7 @@ import numpy as np
 
 from megahour.core.errors import ConfigError
 from megahour.lm.text.arrays import Tokens
-from megahour.lm.text.compression import past_mark
+from megahour.lm.text.compression import COMPRESSED, first_bytes, past_mark
 from megahour.lm.text.sources import Block, blocks, check_text, file_blocks, line_blocks, source_files
 from megahour.lm.text.tokenise import WordTable, encode
 from megahour.units.texts import input_lines
@@ -19,7 +19,6 @@ from megahour.units.texts import input_lines
 if TYPE_CHECKING:
     from megahour.core.store import Artifact
 
-MAGIC = (b"\x1f\x8b", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd", b"BZh", b"PAR1")
 Piece = Mapping[str, Any]
 
 
@@ -35,10 +34,10 @@ def pieces_of(sources: list[str], inputs: Mapping[str, Artifact], piece_bytes: i
         fs, path = fsspec.core.url_to_fs(url)
         size = int(fs.size(path) or 0)
         with fs.open(path, "rb") as file:
-            magic = file.read(6)
+            head = first_bytes(file)
         if not column:
-            check_text(magic, url)
-        if column or magic.startswith(MAGIC) or size <= piece_bytes:
+            check_text(head, url)
+        if column or head.startswith(COMPRESSED) or size <= piece_bytes:
             result.append({"source": f"{url}:{column}" if column else url})
         else:
             result += [

@@ -34,9 +34,12 @@ _RESERVED = re.compile(rb"(?<![^ \t\r\n\0])(?:<unk>|</?s>)(?![^ \t\r\n\0])")
 _SEPARATORS = tuple(b" \t\r\0")
 _UTF16 = ("UTF-16, whose zero bytes would separate words", "convert the file (iconv -f utf-16 -t utf-8 …)")
 _SOUND = ("audio", "give its transcript")
+_TAR = ("a tar archive", "unpack it, or give its files on standard input: tar -xOf FILE")
+_COMPRESSED = ("a compressed file", "unpack it; gzip, xz, bzip2 and zstd are read as they are")
 _NO_TEXT = {
     b"PAR1": ("a Parquet table", "name a column: FILE.parquet:COLUMN"),
-    b"PK\3\4": ("a zip archive", "unpack it; gzip, xz, bzip2 and zstd are read as they are"),
+    b"PK\3\4": ("a zip archive", _COMPRESSED[1]),
+    **dict.fromkeys((b"\4\x22\x4d\x18", b"\x1f\x9d", b"7z\xbc\xaf", b"Rar!\x1a", b"LZIP\1", b"]\0\0"), _COMPRESSED),
     b"%PDF-": ("a PDF", "extract its text"),
     b"\xff\xfe": _UTF16,
     b"\xfe\xff": _UTF16,
@@ -191,18 +194,24 @@ def open_stream(name: str) -> AbstractContextManager[BinaryIO]:
     return nullcontext(sys.stdin.buffer) if name == STDIN else Path(name).open("rb")
 
 
-def check_text(magic: bytes, name: str) -> None:
-    """Raises ConfigError: the first bytes of a file show that it is not text."""
-    for begin, (what, remedy) in _NO_TEXT.items():
-        if magic.startswith(begin):
-            raise ConfigError(f"{what}, not text", where=name, remedy=remedy)
+def check_text(head: bytes, name: str) -> None:
+    """Raises ConfigError: the `first_bytes` of a file show that it is not text."""
+    found = next((why for begin, why in _NO_TEXT.items() if head.startswith(begin)), None)
+    if head[257:262] == b"ustar":
+        found = _TAR
+    elif head[8:12] == b"WAVE":
+        found = _SOUND
+    elif len(head) >= 64 and any(not any(head[i::2]) and all(head[1 - i :: 2]) for i in (0, 1)):
+        found = _UTF16  # without a byte-order mark: every second byte is zero
+    if found:
+        raise ConfigError(f"{found[0]}, not text", where=name, remedy=found[1])
 
 
 @contextmanager
 def text_of(raw: BinaryIO, name: str) -> Iterator[Readable]:
-    """`unpacked`, without a byte-order mark. Raises ConfigError: the first bytes show that the file is not text."""
-    check_text(first_bytes(raw), name)
+    """`unpacked`, without a byte-order mark. Raises ConfigError: the first bytes show that it is not text."""
     with unpacked(raw, name) as file:
+        check_text(first_bytes(file), name)
         past_mark(file)
         yield cast(Readable, file)
 

@@ -6,9 +6,13 @@ import bz2
 import functools
 import gzip
 import http.server
+import io
 import lzma
 import os
+import struct
+import tarfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -35,11 +39,26 @@ def zstd(data: bytes) -> bytes:
     return pa.Codec("zstd").compress(data, asbytes=True)
 
 
+def pzstd(data: bytes) -> bytes:
+    """As the program of that name writes it: before each frame one to skip, with the size of the next."""
+    half = [zstd(data[: len(data) // 2]), zstd(data[len(data) // 2 :])]
+    return b"".join(b"\x50\x2a\x4d\x18" + struct.pack("<II", 4, len(part)) + part for part in half)
+
+
+def tar(data: bytes) -> bytes:
+    with tarfile.open(fileobj=(file := io.BytesIO()), mode="w") as archive:
+        member = tarfile.TarInfo("text.txt")
+        member.size = len(data)
+        archive.addfile(member, io.BytesIO(data))
+    return file.getvalue()
+
+
 PACKERS = {
     "text.txt": bytes,
     "text.gz": gzip.compress,
     "text.xz": lzma.compress,
     "text.zst": zstd,
+    "text.pzst": pzstd,
     "text.bz2": bz2.compress,
 }
 
@@ -122,15 +141,29 @@ def test_a_table_without_a_column_is_not_read_as_text(tmp_path: Path) -> None:
         ("one two\n".encode("utf-16"), r"UTF-16, .*\nRemedy: convert the file \(iconv -f utf-16"),
         (b"PK\x03\x04....", "a zip archive, not text"),
         (b"ID3\x04....", "audio, not text\nRemedy: give its transcript"),
+        (b"RIFF\x24\x08\0\0WAVEfmt ", "audio, not text"),
+        (TEXT.encode("utf-16-le"), "UTF-16, .*"),
+        (TEXT.encode("utf-16-be"), "UTF-16, .*"),
+        (tar(TEXT.encode()), "a tar archive, not text\nRemedy: unpack it"),
+        (lzma.compress(TEXT.encode(), lzma.FORMAT_ALONE), "a compressed file, not text"),
     ],
 )
-def test_files_whose_first_bytes_are_not_text_are_refused(tmp_path: Path, data: bytes, what: str) -> None:
-    """lmplz makes a model of any bytes."""
-    (tmp_path / "file").write_bytes(data)
+@pytest.mark.parametrize("packer", PACKERS.values())
+def test_files_whose_first_bytes_are_not_text_are_refused(
+    tmp_path: Path, data: bytes, what: str, packer: Callable[[bytes], bytes]
+) -> None:
+    """lmplz makes a model of any bytes. What is compressed is no more a text for that: `.tar.gz`."""
+    (tmp_path / "file").write_bytes(packer(data))
     with pytest.raises(ConfigError, match=what):
         list(blocks([str(tmp_path / "file")]))
-    (tmp_path / "file").write_text("ID3 PK %PDF\n")
-    assert [block.tobytes() for block in blocks([str(tmp_path / "file")])] == [b"ID3 PK %PDF\n"]
+    with pytest.raises(ConfigError, match=what):
+        list(lines_of(str(tmp_path / "file")))
+
+
+def test_text_that_looks_a_little_like_another_file_is_read(tmp_path: Path) -> None:
+    for text in ("ID3 PK %PDF\n", "a\0b\0" * 9, "ab\0" * 99 + "\n", "RIFF a b c\n", "]\n"):
+        (tmp_path / "file").write_text(text)
+        assert bytes_of(tmp_path / "file").rstrip() == text.encode().rstrip()
 
 
 @pytest.mark.parametrize("url", ["nowhere://bucket/text", "memory://gone/*.txt"])
