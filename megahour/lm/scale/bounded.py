@@ -11,7 +11,6 @@ which a file gets when it is complete.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,7 +111,7 @@ def estimate_bounded(
         in_memory = job.shard()
         job.count()
         totals, discounts, fallbacks = job.write()
-        shutil.rmtree(scratch)
+        held.remove()
     tokens = job.corpus.total - LEAD
     return Bounded(
         totals.sizes(), discounts, fallbacks, tokens, job.text.size, job.tree.report(),

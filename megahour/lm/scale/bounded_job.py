@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -187,7 +186,7 @@ class ScratchFolder:
     """A directory. most_bytes: the largest total size of its files that `size` has seen."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self._mark = folder, folder / ".megahour-lm"
         self.most_bytes = 0
 
     def claim(self, print_of_job: str) -> None:
@@ -195,15 +194,23 @@ class ScratchFolder:
 
         Raises StageError: the directory has other files.
         """
-        mark = self.folder / ".megahour-lm"
         if self.folder.exists() and any(self.folder.iterdir()):
-            if not mark.exists():
+            if not self._mark.exists():
                 what, remedy = "the scratch directory has files of another program", "give an empty or a new directory"
                 raise StageError(what, where=str(self.folder), remedy=remedy)
-            if mark.read_text() != print_of_job:
-                shutil.rmtree(self.folder)
+            if self._mark.read_text() != print_of_job:
+                self.remove()
         self.folder.mkdir(parents=True, exist_ok=True)
-        mark.write_text(print_of_job)
+        self._mark.write_text(print_of_job)
+
+    def remove(self) -> None:
+        """Remove the folder. After a kill meanwhile it is still ours, and no job takes up what is left in it."""
+        self._mark.write_text("")
+        for path in self.folder.iterdir():
+            if path != self._mark:
+                path.unlink()
+        self._mark.unlink()
+        self.folder.rmdir()
 
     def phase(self, name: str, work: Callable[[], None]) -> None:
         """Do the work of a phase unless it has been done."""

@@ -6,6 +6,7 @@ import errno
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -124,6 +125,38 @@ def test_a_killed_run_goes_on_where_it_was(text: Path, tmp_path: Path, held: boo
     )  # fmt: skip
     assert "read" not in heard, "the text was read before the kill"
     assert out.read_bytes() == in_memory(text, 3, tmp_path / "whole.arpa")
+
+
+def killed_while_it_tidies_up(text: Path, out: Path, files: int) -> None:
+    """Dies when the model is there, and so many files have been removed since."""
+    unlink, left = os.unlink, [files]
+
+    def dying(*args: Any, **more: Any) -> None:
+        if out.exists():
+            if not left[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            left[0] -= 1
+        unlink(*args, **more)
+
+    os.unlink = dying  # that of `shutil` and `pathlib`, too
+    estimate_bounded(reader(text), 3, out, out.parent / "scratch", memory_bytes=1 << 30, shard_rows=1, on_disk=True)
+
+
+@pytest.mark.parametrize("order", [2, 3])
+def test_a_run_that_was_killed_while_it_removed_its_files_can_be_repeated(
+    text: Path, tmp_path: Path, order: int
+) -> None:
+    """They were another program's, or some were missing, until a user removed the folder."""
+    for files in (1, 4, 7, 10):
+        (tmp_path / "killed.arpa").unlink(missing_ok=True)
+        process = processes.Process(target=killed_while_it_tidies_up, args=(text, tmp_path / "killed.arpa", files))
+        process.start()
+        process.join()
+        assert process.exitcode == -signal.SIGKILL
+        assert any((tmp_path / "scratch").iterdir())
+        model, _ = bounded(text, order, tmp_path)
+        assert model == in_memory(text, order, tmp_path / "whole.arpa")
+        assert not (tmp_path / "scratch").exists()
 
 
 def test_what_another_job_left_is_not_taken_up(text: Path, tmp_path: Path) -> None:
