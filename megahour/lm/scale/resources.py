@@ -120,21 +120,26 @@ def need_of(tokens: Int32, lengths: Int32 | Int64, total: int, order: int, *, in
     return Need(spill_bytes, model_bytes, sizes)
 
 
+SCRATCH = "lm train: --scratch, lmplz: -T, lm cluster: --out"
+"""The options for the directory of scratch files, for messages."""
+
+
 def check_disk(need: Need, order: int, scratch: Path, output: Path, held: int = 0) -> None:
     """Raises StageError: the disks of `scratch` and `output` are too small. held: bytes of existing scratch files."""
     free, spill = shutil.disk_usage(scratch).free, max(0, need.spill_bytes - held)
     if spill > free:
         raise StageError(
             f"order {order} needs about {_size(need.spill_bytes)} in {scratch}, {_size(free)} are free",
-            remedy="give a directory with more room (--scratch), a lower order, or less text",
+            remedy=f"give a directory with more room ({SCRATCH}), a lower order, or less text",
         )
     same = scratch.stat().st_dev == output.stat().st_dev
     free = shutil.disk_usage(output).free - (spill if same else 0)
     if need.model_bytes > free:
+        moved = f"scratch files ({SCRATCH})" if same else "the model"
         raise StageError(
             f"the model needs about {_size(need.model_bytes)} in {output}, {_size(max(0, free))} are free"
             + (f" beside {_size(spill)} of scratch files" if same else ""),
-            remedy="free some space, put scratch files on another disk (--scratch), or prune",
+            remedy=f"free some space, put {moved} on another disk, or prune",
         )
 
 

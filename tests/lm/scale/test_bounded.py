@@ -187,9 +187,10 @@ def test_memory_and_disk_that_are_too_small_are_refused_with_numbers(text: Path,
     need = Need(spill_bytes=61 * 10**15, model_bytes=10**15, ngrams=[1])
     with pytest.raises(StageError, match=r"order 5 needs about 61000000 GB in .*, .* are free") as caught:
         check_disk(need, 5, tmp_path, tmp_path)
-    assert "more room (--scratch)" in caught.value.remedy
-    with pytest.raises(StageError, match=r"the model needs about 1000000 GB in "):
+    assert "more room (lm train: --scratch, lmplz: -T, lm cluster: --out)" in caught.value.remedy
+    with pytest.raises(StageError, match=r"the model needs about 1000000 GB in ") as caught:
         check_disk(Need(0, 10**15, [1]), 5, tmp_path, tmp_path)
+    assert "put scratch files (lm train: --scratch" in caught.value.remedy
     with pytest.raises(StageError, match=r"order 5 needs about .* in .*, .* are free"):
         bounded(text, 5, tmp_path, expected_bytes=10**16)
 
