@@ -34,6 +34,7 @@ _RESERVED = re.compile(rb"(?<![^ \t\r\n\0])(?:<unk>|</?s>)(?![^ \t\r\n\0])")
 _SEPARATORS = tuple(b" \t\r\0")
 _UTF16 = ("UTF-16, whose zero bytes would separate words", "convert the file (iconv -f utf-16 -t utf-8 …)")
 _SOUND = ("audio", "give its transcript")
+_MODEL = ("a language model", "give text, one sentence per line")
 _TAR = ("a tar archive", "unpack it, or give its files on standard input: tar -xOf FILE")
 _COMPRESSED = ("a compressed file", "unpack it; gzip, xz, bzip2 and zstd are read as they are")
 _NO_TEXT = {
@@ -41,6 +42,7 @@ _NO_TEXT = {
     b"PK\3\4": ("a zip archive", _COMPRESSED[1]),
     **dict.fromkeys((b"\4\x22\x4d\x18", b"\x1f\x9d", b"7z\xbc\xaf", b"Rar!\x1a", b"LZIP\1", b"]\0\0"), _COMPRESSED),
     b"%PDF-": ("a PDF", "extract its text"),
+    **dict.fromkeys((b"\\data\\", b"MHNGRAM\n", b"mmap lm "), _MODEL),
     b"\xff\xfe": _UTF16,
     b"\xfe\xff": _UTF16,
     **dict.fromkeys((b"fLaC\0", b"OggS\0", b"ID3\2", b"ID3\3", b"ID3\4", b"\xff\xfb"), _SOUND),

@@ -108,7 +108,7 @@ def test_files_cut_short_are_named(
     pack: Callable[[bytes], bytes], read: Callable[[Path], object], tmp_path: Path
 ) -> None:
     path = tmp_path / "cut"
-    path.write_bytes(pack(ARPA.read_bytes())[:100])
+    path.write_bytes(pack(b"a text, and by its comment a model\n" + ARPA.read_bytes())[:100])
     with pytest.raises(MegahourError, match=r"cut: .*(damaged or end early|ends early)"):
         read(path)
 

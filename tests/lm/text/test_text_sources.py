@@ -141,6 +141,8 @@ def test_a_table_without_a_column_is_not_read_as_text(tmp_path: Path) -> None:
         ("one two\n".encode("utf-16"), r"UTF-16, .*\nRemedy: convert the file \(iconv -f utf-16"),
         (b"PK\x03\x04....", "a zip archive, not text"),
         (b"ID3\x04....", "audio, not text\nRemedy: give its transcript"),
+        (b"\\data\\\nngram 1=3\n", "a language model, not text\nRemedy: give text"),
+        (b"MHNGRAM\n\2\0\0\0", "a language model, not text"),
         (b"RIFF\x24\x08\0\0WAVEfmt ", "audio, not text"),
         (TEXT.encode("utf-16-le"), "UTF-16, .*"),
         (TEXT.encode("utf-16-be"), "UTF-16, .*"),
