@@ -47,14 +47,13 @@ _CHUNKS = (
         default=0,
         help="Process the audio in chunks of this many milliseconds, also without --stream (lstm "
         "and conformer). Shorter chunks give words sooner, but a conformer makes more errors. 0: 640 in streams, 160 "
-        "with an lstm.",
+        "with an lstm, and with a conformer's bundle as exported.",
     ),
     click.option(
         "--left",
         type=click.IntRange(0, 64),
-        default=4,
-        show_default=True,
-        help="Previous chunks that a conformer's attention sees.",
+        default=None,
+        help="Previous chunks that a conformer's attention sees. By default 4; with a bundle as exported.",
     ),
 )
 _ENDS = (

@@ -27,10 +27,12 @@ UPDATE_S = 0.5  # audio between two partial results of a model that carries no s
 
 @dataclass(frozen=True)
 class ChunkLengths:
-    """Chunks of a stream: `ms` of audio each (0: `CHUNK_MS`); a conformer also attends to `left` chunks before."""
+    """Chunks of a stream: `ms` of audio each (0: `CHUNK_MS`); a conformer also attends to `left` chunks before (None:
+    4). Of a bundle, 0 and None stand for those of its export.
+    """
 
     ms: int = 0
-    left: int = STREAMED.left
+    left: int | None = None
 
 
 USUAL = ChunkLengths()
@@ -76,7 +78,8 @@ def plan_of(recogniser: Recogniser, chunks: ChunkLengths) -> StreamPlan | None:
     frames = _frames(recogniser, chunks.ms) or max(1, round(CHUNK_MS[kind] / frame_ms))
     ahead = look_ahead(encoder) * frame_ms
     latency_ms = round(frames * frame_ms + ahead) + WINDOW_MS - SHIFT_MS
-    return StreamPlan(frames * recogniser.joined, AttentionContext(frames, chunks.left), latency_ms)
+    left = STREAMED.left if chunks.left is None else chunks.left
+    return StreamPlan(frames * recogniser.joined, AttentionContext(frames, left), latency_ms)
 
 
 def latency_of(plan: StreamPlan | None) -> int:
@@ -105,7 +108,10 @@ def _plan_of_export(recogniser: Recogniser, exported: ExportedEncoder, chunks: C
     if not exported.any_chunk and frames != exported.chunk:
         what = f"chunks of {chunks.ms} ms: the bundle's stream has chunks of {exported.chunk * frame_ms:.0f} ms"
         raise ConfigError(what, where=recogniser.parts.model, remedy=f"export it with --chunk {frames}")
-    left = chunks.left if exported.any_chunk else exported.left
+    left = exported.left if chunks.left is None else chunks.left
+    if not exported.any_chunk and left != exported.left:
+        what = f"attention to {left} previous chunks: the bundle's stream sees {exported.left}"
+        raise ConfigError(what, where=recogniser.parts.model, remedy=f"leave it out, or export with --left {left}")
     latency_ms = round((frames + exported.ahead) * frame_ms) + WINDOW_MS - SHIFT_MS
     return StreamPlan(frames * recogniser.joined, AttentionContext(frames, left), latency_ms)
 

@@ -121,12 +121,12 @@ def test_every_frame_goes_through_the_graph_once(
 
 def test_chunks_are_those_of_the_export_where_nothing_else_is_asked(pair: tuple[Recogniser, Recogniser]) -> None:
     own, bundle = pair
-    plan = plan_of(bundle, ChunkLengths(left=2))
+    plan = plan_of(bundle, ChunkLengths())
     assert plan is not None
     assert bundle.exported is not None
     if bundle.exported.lstm:
-        assert plan == plan_of(own, ChunkLengths(left=2)), "chunks of 160 ms and three rows of look-ahead"
-        assert plan_of(bundle, ChunkLengths(320)) == plan_of(own, ChunkLengths(320))
+        assert plan == plan_of(own, ChunkLengths(left=0)), "chunks of 160 ms and three rows of look-ahead"
+        assert plan_of(bundle, ChunkLengths(320, 0)) == plan_of(own, ChunkLengths(320, 0))
         return
     assert (plan.rows, plan.context.chunk, plan.context.left, plan.latency_ms) == (32, 8, 2, 320 + 15)
     with pytest.raises(ConfigError, match=r"chunks of 15 ms\s.*40 ms"):
@@ -138,6 +138,8 @@ def test_chunks_are_those_of_the_export_where_nothing_else_is_asked(pair: tuple[
         return
     with pytest.raises(ConfigError, match=r"chunks of 160 ms: .*chunks of 320 ms\s.*--chunk 4"):
         plan_of(bundle, ChunkLengths(160))
+    with pytest.raises(ConfigError, match=r"to 3 previous chunks: .*sees 2\s.*--left 3"):
+        plan_of(bundle, ChunkLengths(left=3))
 
 
 def test_memory_does_not_grow_with_the_recording(pair: tuple[Recogniser, Recogniser]) -> None:
