@@ -103,7 +103,7 @@ def run(folder: Path) -> Artifact:
                 row = {field.name: [] if pa.types.is_list(field.type) else None for field in SELECTION}
                 row |= {"key": key, "shard": 0, "offset": offset, "size": size, "samples": len(samples)}
                 row |= {"rate_hz": 8000, "speaker": f"s{key // 3}", "text": f"word {key}", "licence": "CC0-1.0"}
-                rows.append({**row, "attribution": "us", "set": "labelled" if key < 6 else "test"})
+                rows.append({**row, "attribution": "us", "language": "de", "set": "labelled" if key < 6 else "test"})
         receipts = [out.commit()]
     closed(utterances, receipts, "cut", {})
     with ShardWriter(selection, 0, "made") as out:

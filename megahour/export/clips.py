@@ -16,6 +16,7 @@ from megahour.core.store import Artifact
 from megahour.corpus.media.audio import Decoder
 from megahour.corpus.media.folders import files_below
 from megahour.corpus.media.tar import ShardAudio
+from megahour.corpus.text.normalise import normalise
 from megahour.corpus.transcripts.pairing import MEDIA
 from megahour.transcribe.decoded import LIMITS
 
@@ -39,8 +40,9 @@ def digest(clips: Sequence[SpokenClip]) -> str:
     return total.hexdigest()
 
 
-def clips_of_files(paths: Sequence[str], rate_hz: int) -> list[SpokenClip]:
-    """The audio files at `paths`, those of a folder sorted by name; the text of `talk.wav` is read from `talk.txt`.
+def clips_of_files(paths: Sequence[str], rate_hz: int, language: str = "en") -> list[SpokenClip]:
+    """The audio files at `paths`, those of a folder sorted by name; the text of `talk.wav` is read from `talk.txt`, in
+    `language`, and normalised as training texts are: a model's words have no capitals, punctuation or digits.
 
     Raises
     ------
@@ -53,16 +55,16 @@ def clips_of_files(paths: Sequence[str], rate_hz: int) -> list[SpokenClip]:
         if not audio:
             raise ConfigError("no audio files", where=each, remedy="give audio files, or folders of them")
         for path in audio:
-            clips.append(_clip(Path(path), rate_hz))
+            clips.append(_clip(Path(path), rate_hz, language))
     return clips
 
 
-def _clip(path: Path, rate_hz: int) -> SpokenClip:
+def _clip(path: Path, rate_hz: int, language: str) -> SpokenClip:
     beside = path.with_suffix(".txt")
     try:
         with path.open("rb") as file:
             blocks = list(Decoder(file, rate_hz, limits=LIMITS).blocks())
-        said = " ".join(beside.read_text("utf-8-sig").split()) if beside.is_file() else ""
+        said = normalise(beside.read_text("utf-8-sig"), language).text if beside.is_file() else ""
     except BadRecord as bad:
         raise ConfigError(
             f"{bad.reason}: {bad.detail}", where=str(path), remedy="replace this file, or leave it out"

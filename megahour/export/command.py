@@ -42,7 +42,9 @@ def export_model(
         raise ConfigError("a bundle, which is exported already", where=address, remedy=remedy)
     model = TrainedModel(parts_of(address, step), tell=params.tell)
     origin, rate_hz = origin_of(model.artifact), model.front_end.rate_hz
-    clips = clips_of_files(golden, rate_hz) if golden else golden_clips(origin, params, rate_hz)
+    told = params.tell if model.config.get("tag") == "language" else ""
+    language = told or origin.language or "en"
+    clips = clips_of_files(golden, rate_hz, language) if golden else golden_clips(origin, params, rate_hz)
     if not clips:
         raise ConfigError(
             "no golden clips: the model does not belong to a run with held-out sets",

@@ -13,13 +13,16 @@ from megahour.transcribe.parts import steps_of_run
 
 @dataclass(frozen=True)
 class ModelOrigin:
-    """Provenance of a bundle's model. selection, utterances: addresses, "" if unknown; sets: the training sets."""
+    """Provenance of a bundle's model. selection, utterances: addresses, "" if unknown; sets: the training sets;
+    language: of most training utterances, "" if unknown.
+    """
 
     provenance: dict[str, Any]
     selection: str = ""
     utterances: str = ""
     sets: tuple[str, ...] = ()
     licences: list[dict[str, Any]] = field(default_factory=list)
+    language: str = ""
 
 
 def origin_of(model: Artifact) -> ModelOrigin:
@@ -43,7 +46,7 @@ def origin_of(model: Artifact) -> ModelOrigin:
         selection if there else "",
         utterances if there else "",
         sets,
-        _licences(Artifact(selection), sets) if there else [],
+        *(_learnt(Artifact(selection), sets) if there else ()),
     )
 
 
@@ -68,17 +71,20 @@ def _walk(name: str, home: str, steps: dict[str, dict[str, Any]], made: dict[str
             _walk(other, home, steps, made)
 
 
-def _licences(selection: Artifact, sets: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Licences and attributions of the training sets, with their utterances and hours."""
+def _learnt(selection: Artifact, sets: tuple[str, ...]) -> tuple[list[dict[str, Any]], str]:
+    """Licences and attributions of the training sets, with their utterances and hours; and the usual language."""
     utterances: Counter[tuple[str, str]] = Counter()
     seconds: Counter[tuple[str, str]] = Counter()
-    columns = ["licence", "attribution", "samples", "rate_hz", "set"]
+    languages: Counter[str] = Counter()
+    columns = ["licence", "attribution", "samples", "rate_hz", "set", "language"]
     for receipt in selection.receipts():
         for row in selection.read_table(receipt.shard, columns=columns).to_pylist():
             if row["set"] in sets:
                 utterances[row["licence"], row["attribution"]] += 1
                 seconds[row["licence"], row["attribution"]] += row["samples"] / row["rate_hz"]
-    return [
+                languages[row.get("language") or ""] += 1
+    licences = [
         {"licence": each[0], "attribution": each[1], "utterances": count, "hours": round(seconds[each] / 3600, 4)}
         for each, count in sorted(utterances.items())
     ]
+    return licences, max(languages, key=lambda each: languages[each], default="")

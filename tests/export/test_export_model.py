@@ -451,6 +451,15 @@ def test_a_run_gives_the_clips_the_origin_and_the_licences(tmp_path: Path) -> No
     assert [(clip.name, clip.said) for clip in learnt] == [("0", ""), ("3", ""), ("6", "")], "no error rate of these"
 
 
+def test_texts_of_given_clips_are_normalised_in_the_language_that_the_model_learnt(tmp_path: Path) -> None:
+    run(tmp_path)
+    soundfile.write(tmp_path / "talk.wav", voice(1.0, 4), 8000)
+    (tmp_path / "talk.txt").write_text("Um 5!")
+    given = (str(tmp_path / "talk.wav"),)
+    bundle, _ = export_model(str(tmp_path), "model", ExportModelParams(), given, (), str(tmp_path / "bundle"))
+    assert [clip.said for clip in bundle.manifest.golden] == ["um fünf"]
+
+
 def test_what_cannot_go_out_is_named(conformer: Artifact, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no golden clips"):
         export_model(conformer.url, "", ExportModelParams(), (), (), str(tmp_path / "bundle"))
