@@ -167,7 +167,9 @@ class _Lock:
             with contextlib.suppress(FileNotFoundError):  # the folder of marks does not exist, or no longer
                 Path(self._path).write_bytes(data)
                 return
-            with contextlib.suppress(FileNotFoundError):  # another run has just removed the empty folder to lock
+            with contextlib.suppress(
+                FileNotFoundError, FileExistsError
+            ):  # another run has just removed an empty folder
                 if self._moved_in(data):
                     return
         raise StoreError(

@@ -19,6 +19,7 @@ from megahour.core.transfer import is_local, publish_text
 
 LOG = logging.getLogger(__name__)
 CLAIM, OF_SCRATCH = "claim.txt", f"{SCRATCH}/claim.txt"
+_TRIES = 100
 KEPT = ("meters", "tensorboard")  # training curves, which stay in the scratch directory of a finished stage
 
 
@@ -42,7 +43,7 @@ def alone_at_work(work: str) -> Iterator[None]:
     At the end the default directory of an output goes if it is empty: there is one for each output that ever was.
     """
     folder = Path(work)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    _make(folder.parent)
     try:
         with alone(LocalFileSystem(), folder.parent, marks=f"{folder.name}{MARKS}", where=str(folder)):
             folder.mkdir(parents=True, exist_ok=True)
@@ -51,6 +52,15 @@ def alone_at_work(work: str) -> Iterator[None]:
         if folder.parent.parent == _own_folder().absolute():
             with suppress(OSError):  # not empty: files to resume from, training curves, or the mark of another run
                 folder.parent.rmdir()
+
+
+def _make(folder: Path) -> None:
+    """Make a folder that other runs make and remove: `mkdir` fails if it goes just after it was found to be there."""
+    for _ in range(_TRIES):
+        with suppress(FileExistsError):
+            folder.mkdir(parents=True, exist_ok=True)
+            return
+    folder.mkdir(parents=True, exist_ok=True)  # raises FileExistsError: a file has its name
 
 
 def clear(work: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import tempfile
 import time
@@ -235,6 +236,26 @@ def test_runs_that_remove_and_make_one_scratch_directory_do_not_meet(
         for done in [pool.submit(often, name) for name in "abcd"]:
             done.result()
     assert not place.exists()
+
+
+def test_a_scratch_directory_that_goes_while_it_is_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`mkdir` has found it there, and then not."""
+    place, mkdir, gone = tmp_path / "place", os.mkdir, [True, True]
+
+    def there_and_gone(path: Path, *mode: int) -> None:
+        if path == place and gone:
+            gone.pop()
+            raise FileExistsError(path)
+        mkdir(path, *mode)
+
+    monkeypatch.setattr(os, "mkdir", there_and_gone)
+    with alone_at_work(str(place / "job")):
+        assert (place / "job").is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(FileExistsError), alone_at_work(str(tmp_path / "file" / "job")):
+        pass  # pragma: no cover
 
 
 def test_a_finished_stages_scratch_goes_but_for_how_it_went(tmp_path: Path) -> None:
