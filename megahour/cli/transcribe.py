@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import sys
 import tempfile
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 FORMATS = ("txt", "srt", "vtt", "json", "ctm")
 SUBTITLES = ("srt", "vtt")
 PIPE = "-"
+LONGEST_NAME = 255  # bytes of a file name
 
 
 @dataclass(frozen=True)
@@ -185,6 +187,7 @@ def _transcribe_all(
             continue
         started_s = time.monotonic()
         try:
+            _check_name(target)
             transcript = _transcribe(recogniser, path, asked)
         except BadRecord as bad:
             failed += 1
@@ -261,6 +264,14 @@ def _targets(inputs: list[tuple[str, str]], asked: Asked) -> Sequence[Path | Non
         remedy = "choose another --out; or --resume to make only the missing ones, or --overwrite to replace them"
         raise ConfigError(what, where=asked.out, remedy=remedy)
     return targets
+
+
+def _check_name(target: Path | None) -> None:
+    """Raises BadRecord: no file can have the name of this transcript."""
+    if target is not None and (size := len(os.fsencode(target.name))) > LONGEST_NAME:
+        raise BadRecord(
+            "long-name", f"its transcript's name would have {size} bytes, {LONGEST_NAME} at most: rename it"
+        )
 
 
 def _write(target: Path, text: str, asked: Asked) -> None:

@@ -86,6 +86,7 @@ def test_from_files_and_folders(undisturbed: Path, tmp_path: Path) -> None:
     talks.mkdir(parents=True)
     soundfile.write(talks / "a.flac", found[1], found[2])
     (talks / "b.wav").write_bytes(b"RIFF no audio")
+    (talks / f"{'a' * 251}.wav").symlink_to(talks / "a.flac")  # of its transcript's name no file can be
     (talks / "notes.txt").write_text("not audio")
     command = [
         "transcribe",
@@ -99,7 +100,8 @@ def test_from_files_and_folders(undisturbed: Path, tmp_path: Path) -> None:
     done = forked(*command, "--out", str(tmp_path / "out"))
     assert done.returncode == 1, done.stderr
     assert "b.wav: unreadable-audio" in done.stderr or "b.wav: " in done.stderr
-    assert "1 of 2 transcripts in" in done.stdout
+    assert "long-name: its transcript's name would have 256 bytes" in done.stderr
+    assert "1 of 3 transcripts in" in done.stdout
     assert "Traceback" not in done.stderr
     made = json.loads((tmp_path / "out" / "one" / "a.json").read_text())
     assert made["text"] == texts[found[0]]
