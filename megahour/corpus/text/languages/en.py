@@ -1,7 +1,8 @@
 """English, as news readers read it: no "and" inside a number, 1,250 is "one thousand two hundred fifty".
 
 Years 1100 to 2099 are read in pairs (1905 "nineteen oh five"), and numeric dates month first. Digits of telephone
-numbers and after the decimal point are read one by one. 3:00 is "three", 15:00 "fifteen hundred".
+numbers, of ten digits and more without groups, and after the decimal point are read one by one. 3:00 is "three", 15:00
+"fifteen hundred".
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ class English(Tongue):
         "pound": r"#(?!\s?\w)",
     }
     clock_suffix = r"(?:hours|hrs)\b"
-    phone = r"(?:1[-. ])?(?:\(\d{3}\)\s?|\d{3}[-.])?\d{3}[-.]\d{4}(?![\d-])|911(?![\w-]|[.,]\d)"
+    phone = (
+        r"(?:1[-. ])?(?:\(\d{3}\)\s?|\d{3}[-.])?\d{3}[-.]\d{4}(?![\d-])|911(?![\w-]|[.,]\d)"
+        r"|\d{10,15}(?<!000)(?!\w|[.,]\d)"  # amounts as long as this are round or have their thousands grouped
+    )
 
     def whole(self, n: int, gender: str = "", case: str = "n") -> Words:
         return tuple(word for word in spell(n, "en") if word != "and")
