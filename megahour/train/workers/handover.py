@@ -103,7 +103,7 @@ def agree(
         return at
     header, weights = broadcast(b"", group), broadcast(b"", group)
     state, tensors = json.loads(header), safetensors.torch.load(weights)
-    if at is not None and far(at) == tuple(state["far"]):
+    if at is not None and list(standing(at, here)) == state["far"]:
         _settle(trainer, here, kept)
         return at
     _take(trainer, tensors, keep_optimiser=at is not None and trainer.p.synchroniser.own_optimiser)
@@ -127,6 +127,15 @@ def far(at: Position | None) -> tuple[int, int]:
     return (-1, -1) if at is None else (at.rounds, len(at.curves.rows))
 
 
+def standing(at: Position | None, here: Round) -> tuple[int, ...]:
+    """`far`, and 1 if the steps of the round after it are done (`Round.open`), else 0.
+
+    Of the workers of a group of which one is lost as it forms, some may have noticed before their first step, and some
+    at the end of a block.
+    """
+    return far(at) if at is None else (*far(at), int(here.open))
+
+
 def _settle(trainer: Trainer, here: Round, kept: KeptStates) -> None:
     """Undo an interrupted step, since no worker has finished it."""
     if here.undo is None:
@@ -140,7 +149,7 @@ def _settle(trainer: Trainer, here: Round, kept: KeptStates) -> None:
 
 def header_of(at: Position, here: Round) -> bytes:
     """A worker's header: its position, and where its round began."""
-    known = {"far": far(at), "position": at.state(at.done), "row_due": at.row_due, "owed": at.owed}
+    known = {"far": standing(at, here), "position": at.state(at.done), "row_due": at.row_due, "owed": at.owed}
     return json.dumps(known | {"audit": at.audit.numbers(), "round": [here.first, here.owed, here.open]}).encode()
 
 

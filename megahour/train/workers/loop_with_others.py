@@ -90,7 +90,7 @@ class WorkerWithOthers:
 
     def meet(self) -> Place:
         """Wait for a place in the next group."""
-        far = handover.far(self.at)
+        far = handover.standing(self.at, self._round)
         place = self._member.meet(far, prepared=self._round.prepared)
         LOG.info("group %d: rank %d of %d, from %s on", place.epoch, place.rank, place.size, far)
         return place

@@ -55,11 +55,11 @@ class GroupMember:
         self._store, self._shard = _client(timeout_s), shard
         self._id, self._timeout_s, self._meetings, self._epoch = os.environ[MEMBER], timeout_s, 0, -1
 
-    def meet(self, at: tuple[int, int], *, prepared: bool = False) -> Place:
+    def meet(self, at: tuple[int, ...], *, prepared: bool = False) -> Place:
         """Wait for a place in the next group.
 
-        at: finished rounds and rows of the curves; (-1, -1): not begun. prepared: this worker can end the next round
-        without the others.
+        at: finished rounds, rows of the curves, and whether the next round's steps are done; (-1, -1): not begun.
+        prepared: this worker can end the next round without the others.
         """
         gc.collect()  # references to the old group would keep its connections open, and its peers waiting
         self._meetings += 1

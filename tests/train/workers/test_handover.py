@@ -24,7 +24,7 @@ from megahour.sync.group.torch_group import TorchGroup
 from megahour.sync.group.virtual import VirtualGroup
 from megahour.train.batch_assignment import Claim, InTurn
 from megahour.train.loop import synchronise
-from megahour.train.workers.handover import far
+from megahour.train.workers.handover import far, standing
 from megahour.train.workers.loop_with_others import RunWithOthers, WorkerWithOthers
 from megahour.train.workers.membership import Place
 
@@ -98,6 +98,8 @@ class Journal(RunWithOthers):
 class OneWorker:
     """What `WorkerWithOthers` and `RunWithOthers` do, without files and a coordinator."""
 
+    regroups_after = BATCHES  # rounds
+
     def __init__(self, p: TrainParams, folder: Path, me: int, tried: Any, ended: Any) -> None:
         self.me, self.tried, self.ended = me, tried, ended
         self.job: Any = SimpleNamespace(params=p, phases=[range(BATCHES)], fingerprint="")
@@ -123,6 +125,8 @@ class OneWorker:
             while (claim := claims.take()) is not None:
                 batches: Any = [SimpleNamespace(keys=[number]) for number in claim.own]
                 run._update(claim, batches, gradient(claim.own), 1.0)
+                if at.rounds == self.regroups_after and run._between_rounds():
+                    raise WorkerLostError("a worker waits to join")
             trainer.synchroniser.finish()
         except WorkerLostError:
             worker._leave()
@@ -145,6 +149,10 @@ def gradient(numbers: Any) -> Gradients | None:
     values[list(numbers)] = 1.0
     zero = torch.zeros((), dtype=torch.float64)
     return Gradients([values], zero, len(numbers), zero)
+
+
+def standing_of(one: OneWorker) -> tuple[int, ...]:
+    return standing(one.worker.at, one.worker._round)
 
 
 def whole(group: VirtualGroup) -> Any:
@@ -184,9 +192,9 @@ def play(
     calls = virtual.run(first, WORKERS)
     if None not in calls:
         return torch.zeros(1), workers, calls[0]
-    after = sorted(workers[:2], key=lambda one: far(one.worker.at), reverse=True)
+    after = sorted(workers[:2], key=standing_of, reverse=True)
     lost = workers[2].waiting(far(after[0].worker.at)[0])
-    behind = joined or far(after[0].worker.at) != far(after[1].worker.at)
+    behind = joined or standing_of(after[0]) != standing_of(after[1])
     fresh = far(after[0].worker.at) == (-1, -1)
     after += [OneWorker(p, folder, WORKERS, *journal)] if joined else []
 
@@ -214,6 +222,59 @@ def test_wherever_a_worker_is_lost_every_batch_is_trained_on_once(
         owes = lost + sum(one.waiting(-2) for one in workers)
         found = (-owes if name == "gtc update" else owes) - models[0]  # residuals are of updates, or of gradients
         assert (found - shares_of(workers[0].ended)[:, None]).abs().max() < 1e-5, f"call {call}"
+
+
+@pytest.mark.parametrize("name", ["bmuf", "local_sgd"])
+def test_a_worker_is_lost_while_the_group_forms_and_only_one_of_the_others_notices(tmp_path: Path, name: str) -> None:
+    """Worker 1 notices before its first step, worker 0 at the end of its block: both train on what is left of it."""
+    p = TrainParams(
+        trainer=name,
+        trainer_options=OPTIONS[name],
+        **{"workers": WORKERS, "faults": "continue", "clip": 1e6, "threads": 1, **SGD},
+    )
+
+    def grouped(epoch: int, members: list[OneWorker], call: int, *, ended: bool) -> list[int | None]:
+        """The last of `members` is lost in call number `call`, for which see `Breaking`; calls of each."""
+        fresh, behind = standing_of(members[0]) == (-1, -1), len({*map(standing_of, members)}) > 1
+        errors = [LostError, WorkerLostError, LostError]
+
+        def one(group: VirtualGroup) -> int | None:
+            breaks = group.rank == 2 or (group.rank == 1 and ended)
+            around = Breaking(group, call if breaks else -1, errors[group.rank], ended=ended)
+            try:
+                place = Place(epoch, group.rank, len(members), fresh, behind and not fresh, 1)
+                return members[group.rank].train(group, place, lambda _: around)
+            except LostError:
+                return None
+
+        return virtual.run(one, len(members))
+
+    def played(call: int) -> tuple[list[OneWorker], int]:
+        """The two that are left, and the calls of the second group if none is lost in it."""
+        journal: tuple[Any, Any] = ({}, {})
+        members = [OneWorker(p, tmp_path, me, *journal) for me in range(WORKERS)]
+        for one in members[:2]:
+            one.regroups_after = 1
+        assert grouped(0, members[:2], -1, ended=False) == [None] * 2
+        for one in members[:2]:
+            one.regroups_after = BATCHES
+        calls = grouped(1, members, call, ended=True)
+        if calls[0] is not None:
+            return members, calls[0]
+        left = sorted(members[:2], key=standing_of, reverse=True)
+        apart.append(standing_of(left[0]) != standing_of(left[1]))
+        assert None not in grouped(2, left, -1, ended=False)
+        return left, 0
+
+    apart: list[bool] = []
+    for call in range(played(10**6)[1] - 1):
+        workers, _ = played(call)
+        assert torch.equal(*(one.trainer.parameters[0].detach() for one in workers)), f"call {call}"
+        for one in workers:
+            assert one.worker.at is not None
+            assert one.worker.at.audit.numbers() == {"pieces": BATCHES, "keys": sum(range(BATCHES))}, f"call {call}"
+        shares_of(workers[0].ended)
+    assert {*apart} == {True, False}
 
 
 def shares_of(ended: dict[int, dict[int, list[int]]]) -> Tensor:
