@@ -196,13 +196,12 @@ class Run:
         return FirstCome(store, node, at, self.total, p.accumulate), marks
 
     def _step(self, claim: Claim) -> None:
-        at, rows = self.at, self.job.params.rows
+        at = self.at
         phase, _ = self._place(claim.first)
         rate = phase.gain * self._rate(claim.first)
         batches = list(self.meters.timed(self._batches(claim.own)))
         self.trainer.prune_after(claim.first / self.total)
         gradients = self.trainer.backward(batches, claim.own)
-        before = at.done
         try:
             self._update(claim, batches, gradients, rate)
         except StageError as error:
@@ -221,8 +220,6 @@ class Run:
                 where=f"rank {self.group.rank} of {self.group.size}",
                 remedy="start all workers again from the last checkpoint",
             )
-        if at.done < self.total and at.done * rows // self.total > before * rows // self.total:
-            at.row_due = claim.first
         if at.row_due is not None and self._between_rounds():
             self._row_after(at.row_due)
 
@@ -232,7 +229,14 @@ class Run:
         if self.job.params.average and claim.last > (1 - self.job.params.average) * self.total:
             self.trainer.add_to_average()
         self.at.add(TrainedTotals.of(batches, None))
-        self.at.done, self.at.steps = claim.last, self.at.steps + 1
+        self._passed(claim)
+
+    def _passed(self, claim: Claim) -> None:
+        """Move the position past the step; a row of the curves is due after it if one of their marks lies within."""
+        at, rows = self.at, self.job.params.rows
+        before, at.done, at.steps = at.done, claim.last, at.steps + 1
+        if at.done < self.total and at.done * rows // self.total > before * rows // self.total:
+            at.row_due = claim.first
 
     def _between_rounds(self) -> bool:
         """Whether a row may be written now."""

@@ -216,6 +216,7 @@ def phonemiser() -> Iterator[Phonemise]:
             nonlocal library, fresh_for
             plain = all(c == "'" or unicodedata.category(c)[0] in "LM" for c in word)
             if not plain or fresh_for != language:
+                fresh_for = ""  # also if the language is unknown
                 loaded.close()
                 library = loaded.enter_context(_library())
                 _set_voice(library, language, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -207,7 +208,9 @@ class ScratchFolder:
         """Remove the folder. After a kill meanwhile it is still ours, and no job takes up what is left in it."""
         self._mark.write_text("")
         for path in self.folder.iterdir():
-            if path != self._mark:
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path != self._mark:
                 path.unlink()
         self._mark.unlink()
         self.folder.rmdir()

@@ -199,9 +199,9 @@ def open_stream(name: str) -> AbstractContextManager[BinaryIO]:
 def check_text(head: bytes, name: str) -> None:
     """Raises ConfigError: the `first_bytes` of a file show that it is not text."""
     found = next((why for begin, why in _NO_TEXT.items() if head.startswith(begin)), None)
-    if head[257:262] == b"ustar":
+    if head[257:263] in (b"ustar\0", b"ustar "):
         found = _TAR
-    elif head[8:12] == b"WAVE":
+    elif head[:4] in (b"RIFF", b"RIFX", b"RF64") and head[8:12] == b"WAVE":
         found = _SOUND
     elif len(head) >= 64 and any(not any(head[i::2]) and all(head[1 - i :: 2]) for i in (0, 1)):
         found = _UTF16  # without a byte-order mark: every second byte is zero

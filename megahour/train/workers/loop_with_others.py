@@ -238,8 +238,8 @@ class RunWithOthers(Run):
         self._over(totals)
 
     def _passed(self, claim: Claim) -> None:
-        at = self.at
-        at.done, at.steps, at.owed = claim.last, at.steps + 1, at.owed[claim.again :]
+        super()._passed(claim)
+        self.at.owed = self.at.owed[claim.again :]
 
     def _over(self, totals: TrainedTotals) -> None:
         self.at.add(totals)

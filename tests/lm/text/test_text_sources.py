@@ -163,7 +163,8 @@ def test_files_whose_first_bytes_are_not_text_are_refused(
 
 
 def test_text_that_looks_a_little_like_another_file_is_read(tmp_path: Path) -> None:
-    for text in ("ID3 PK %PDF\n", "a\0b\0" * 9, "ab\0" * 99 + "\n", "RIFF a b c\n", "]\n"):
+    mustard = "a" * 255 + " mustard\n"  # where tar archives have "ustar"
+    for text in ("ID3 PK %PDF\n", "a\0b\0" * 9, "ab\0" * 99 + "\n", "RIFF a b c\n", "]\n", "THE NEW WAVE\n", mustard):
         (tmp_path / "file").write_text(text)
         assert bytes_of(tmp_path / "file").rstrip() == text.encode().rstrip()
 

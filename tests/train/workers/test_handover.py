@@ -273,6 +273,7 @@ def test_a_worker_is_lost_while_the_group_forms_and_only_one_of_the_others_notic
         for one in workers:
             assert one.worker.at is not None
             assert one.worker.at.audit.numbers() == {"pieces": BATCHES, "keys": sum(range(BATCHES))}, f"call {call}"
+            assert one.worker.at.row_due is not None, "also if the block at whose end it is due was left open"
         shares_of(workers[0].ended)
     assert {*apart} == {True, False}
 
