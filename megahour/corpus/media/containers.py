@@ -346,7 +346,7 @@ def _boxes(file: BinaryIO, start: int, stop: int) -> Iterator[Element]:
 
 def _descend(level: Level, file: BinaryIO, parent: Element, size: int, path: tuple[bytes, ...]) -> Iterator[Element]:
     """Yield the elements at `path` below `parent`; `level` reads those of one level."""
-    for element in level(file, parent.start, size if parent.end is None else parent.end):
+    for element in level(file, parent.start, size if parent.end is None else min(parent.end, size)):
         if element.name == path[0]:
             if len(path) == 1:
                 yield element

@@ -40,11 +40,11 @@ def _early_end(file: BinaryIO, size: int) -> Unfinished | None:
         start, length = struct.unpack(">II" if head[:4] == b".snd" else "<II", head[4:12])
         chunks = iter([(b"data", start, length)] if length != UNKNOWN_SIZE else [])
     elif head[:4] == b"FORM" and head[8:12] in (b"AIFF", b"AIFC"):
-        chunks, declared = _chunks(file, 12, ">4sI", 2), struct.unpack(">I", head[4:8])[0] + 8
+        chunks, declared = _chunks(file, size, 12, ">4sI", 2), struct.unpack(">I", head[4:8])[0] + 8
     elif head[:4] == b"caff":
-        chunks = _chunks(file, 8, ">4sq", 1)
+        chunks = _chunks(file, size, 8, ">4sq", 1)
     elif head[:8] == _W64:
-        chunks, declared = _chunks(file, 40, "<4s12xq", 8), struct.unpack("<q", head[16:24])[0]
+        chunks, declared = _chunks(file, size, 40, "<4s12xq", 8), struct.unpack("<q", head[16:24])[0]
     else:
         return None
     for name, start, length in chunks:
@@ -59,10 +59,15 @@ def _early_end(file: BinaryIO, size: int) -> Unfinished | None:
     return Unfinished(f"the file ends early, after {size} of {declared} bytes, behind its samples")
 
 
-def _chunks(file: BinaryIO, position: int, form: str, multiple: int) -> Iterator[tuple[bytes, int, int]]:
-    """Names of chunks (four bytes), starts and lengths in bytes of what they hold, up to one without a length."""
+def _chunks(file: BinaryIO, size: int, position: int, form: str, multiple: int) -> Iterator[tuple[bytes, int, int]]:
+    """Names of chunks (four bytes), starts and lengths in bytes of what they hold, up to one without a length.
+
+    size: of the file, beyond which a length may lead, even further than a file's position can be.
+    """
     head = struct.calcsize(form)
     for _ in range(MAX_ELEMENTS):
+        if position >= size:
+            return
         file.seek(position)
         if len(data := file.read(head)) < head:
             return

@@ -19,6 +19,8 @@ from made_media import encode, most_memory, murmur
 from megahour.core.errors import BadRecord
 from megahour.corpus.media.audio import AudioLimits, Decoder, FlacEncoder, decode, encode_flac
 from megahour.corpus.media.complaints import Complaints
+from megahour.corpus.media.containers import check_boxes
+from megahour.corpus.media.early_ends import check_early_end
 from megahour.transcribe.decoded import LIMITS
 
 FORMATS = [
@@ -456,3 +458,33 @@ def test_what_others_write_meanwhile_is_passed_on(capfd: pytest.CaptureFixture[s
         os.write(2, b"Note: Trying to resync...\nfrom another thread\n")
     assert (complaints.texts, complaints.count) == (["Note: Trying to resync..."], 1)
     assert capfd.readouterr().err == "from another thread\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"caff\0\1\0\0" + b"free" + struct.pack(">q", 2**62),
+        b"riff\x2e\x91\xcf\x11\xa5\xd6\x28\xdb\x04\xc1\0\0".ljust(40, b"\0")
+        + b"junk".ljust(16, b"\0")
+        + struct.pack("<q", 2**63 - 1),
+    ],
+    ids=["caf", "w64"],
+)
+def test_a_chunk_longer_than_any_file_is_the_last(tmp_path: Path, data: bytes) -> None:
+    """No file has a position so far on: to go there is an OSError."""
+    path = tmp_path / "file"
+    path.write_bytes(data.ljust(200, b"\0"))
+    with path.open("rb") as file:
+        assert check_early_end(file, 200) is None
+        assert file.tell() == 0
+
+
+def test_boxes_that_would_end_beyond_any_file_are_not_followed(tmp_path: Path) -> None:
+    def box(name: bytes, data: bytes, length: int = 0) -> bytes:
+        return struct.pack(">I4sQ", 1, name, length or 16 + len(data)) + data
+
+    lies = box(b"trak", box(b"mdia", b"", 2**61) + bytes(40), 2**62)
+    path = tmp_path / "file"
+    path.write_bytes(box(b"ftyp", b"M4A ") + box(b"moov", lies) + box(b"mdat", bytes(64)))
+    with path.open("rb") as file:
+        check_boxes(file, path.stat().st_size)
