@@ -167,9 +167,8 @@ class _Lock:
             with contextlib.suppress(FileNotFoundError):  # the folder of marks does not exist, or no longer
                 Path(self._path).write_bytes(data)
                 return
-            with contextlib.suppress(
-                FileNotFoundError, FileExistsError
-            ):  # another run has just removed an empty folder
+            # Another run may just have removed an empty folder.
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
                 if self._moved_in(data):
                     return
         raise StoreError(

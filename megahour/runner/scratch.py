@@ -19,7 +19,7 @@ from megahour.core.transfer import is_local, publish_text
 
 LOG = logging.getLogger(__name__)
 CLAIM, OF_SCRATCH = "claim.txt", f"{SCRATCH}/claim.txt"
-_TRIES = 100
+_TRIES = 100  # of making a folder that others remove
 KEPT = ("meters", "tensorboard")  # training curves, which stay in the scratch directory of a finished stage
 
 
