@@ -19,7 +19,6 @@ from megahour.core.transfer import is_local, publish_text
 
 LOG = logging.getLogger(__name__)
 CLAIM, OF_SCRATCH = "claim.txt", f"{SCRATCH}/claim.txt"
-_TRIES = 100  # of making a folder that others remove
 KEPT = ("meters", "tensorboard")  # training curves, which stay in the scratch directory of a finished stage
 
 
@@ -43,7 +42,8 @@ def alone_at_work(work: str) -> Iterator[None]:
     At the end the default directory of an output goes if it is empty: there is one for each output that ever was.
     """
     folder = Path(work)
-    _make(folder.parent)
+    with suppress(FileExistsError):  # another run has just removed it, or a file has its name: the lock sees to either
+        folder.parent.mkdir(parents=True, exist_ok=True)
     try:
         with alone(LocalFileSystem(), folder.parent, marks=f"{folder.name}{MARKS}", where=str(folder)):
             folder.mkdir(parents=True, exist_ok=True)
@@ -52,15 +52,6 @@ def alone_at_work(work: str) -> Iterator[None]:
         if folder.parent.parent == _own_folder().absolute():
             with suppress(OSError):  # not empty: files to resume from, training curves, or the mark of another run
                 folder.parent.rmdir()
-
-
-def _make(folder: Path) -> None:
-    """Make a folder that other runs make and remove: `mkdir` fails if it goes just after it was found to be there."""
-    for _ in range(_TRIES):
-        with suppress(FileExistsError):
-            folder.mkdir(parents=True, exist_ok=True)
-            return
-    folder.mkdir(parents=True, exist_ok=True)  # raises FileExistsError: a file has its name
 
 
 def clear(work: Path) -> None:

@@ -254,7 +254,7 @@ def test_a_scratch_directory_that_goes_while_it_is_made_is_made_again(
     with alone_at_work(str(place / "job")):
         assert (place / "job").is_dir()
     (tmp_path / "file").touch()
-    with pytest.raises(FileExistsError), alone_at_work(str(tmp_path / "file" / "job")):
+    with pytest.raises(NotADirectoryError), alone_at_work(str(tmp_path / "file" / "job")):
         pass  # pragma: no cover
 
 

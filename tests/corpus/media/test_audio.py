@@ -488,3 +488,8 @@ def test_boxes_that_would_end_beyond_any_file_are_not_followed(tmp_path: Path) -
     path.write_bytes(box(b"ftyp", b"M4A ") + box(b"moov", lies) + box(b"mdat", bytes(64)))
     with path.open("rb") as file:
         check_boxes(file, path.stat().st_size)
+    entry = bytes(12) + b"enca"  # behind version, flags, number of entries and size
+    found = box(b"trak", box(b"mdia", box(b"minf", box(b"stbl", box(b"stsd", entry)))), 2**62)
+    path.write_bytes(box(b"ftyp", b"M4A ") + box(b"moov", found) + box(b"mdat", bytes(64)))
+    with path.open("rb") as file, pytest.raises(BadRecord, match="protected"):
+        check_boxes(file, path.stat().st_size)

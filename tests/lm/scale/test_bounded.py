@@ -128,7 +128,7 @@ def test_a_killed_run_goes_on_where_it_was(text: Path, tmp_path: Path, held: boo
 
 
 def killed_while_it_tidies_up(text: Path, out: Path, files: int) -> None:
-    """Dies when the model is there, and so many files have been removed since."""
+    """Killed once the model is written and `files` scratch files are removed."""
     unlink, left = os.unlink, [files]
 
     def dying(*args: Any, **more: Any) -> None:
