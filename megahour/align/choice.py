@@ -25,12 +25,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from megahour.align.anchors import Anchoring, NoAnchorsError, kmers, longest_chain, part
-from megahour.align.confidence import Aligned, Costs, align_document, first_problem
+from megahour.align.confidence import Aligned, Costs, align_document, first_problem, scored
 from megahour.align.ctc import NoPathError
 from megahour.align.document import Document
+from megahour.align.edges import LONGEST_GAP
 from megahour.align.evidence import deviations, is_of_another, said_beside, speech_around, unheard
 from megahour.align.params import AlignParams
 from megahour.align.posteriors import Heard
+from megahour.align.rejoin import rejoin, sounding
 from megahour.align.tables import Clock, Timed, time_words
 from megahour.align.transcripts import SpelledTranscript, why_nothing
 from megahour.align.wrong_transcript import (
@@ -234,8 +236,19 @@ def _placed(
         raise Refused("no-speech")
     if doubtful and len(transcript.document.cues) < FEWEST_CUES and _is_scrap(transcript.document, units):
         raise Refused("wrong-transcript")
-    aligned, unsure = trusted(p, heard, transcript.document, clock.shift_s, doubtful=doubtful)
-    return PlacedTranscript(transcript, aligned, unsure, time_words(transcript.document, aligned, heard.level, clock))
+    document = transcript.document
+    aligned, unsure = trusted(p, heard, document, clock.shift_s, doubtful=doubtful)
+    aligned = _rejoined(aligned, document, heard, clock.shift_s / clock.frame_s)
+    return PlacedTranscript(transcript, aligned, unsure, time_words(document, aligned, heard.level, clock))
+
+
+def _rejoined(aligned: Aligned, document: Document, heard: Heard, per_frame: float) -> Aligned:
+    """`aligned` with words back beside the others of their cue. per_frame: frames of 10 ms per output frame."""
+    sound, gap = sounding(heard.level, len(heard.posteriors), per_frame), round(LONGEST_GAP / per_frame)
+    path = rejoin(heard.posteriors, aligned.problem, aligned.path, document.token_word, sound, gap)
+    if path is aligned.path:
+        return aligned
+    return scored(heard.posteriors, aligned.problem, path, aligned.skip_token, aligned.refused)
 
 
 def _is_scrap(document: Document, units: NDArray[np.int32]) -> bool:

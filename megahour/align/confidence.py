@@ -84,7 +84,7 @@ def align_document(
     if hint_frames is not None:
         anchors = with_cuts(posteriors, problem, anchors, hint_frames, anchoring)
     path, refused = align_pieces(posteriors, problem, anchors, anchoring)
-    aligned = _aligned(posteriors, problem, path, costs.skip_token, refused)
+    aligned = scored(posteriors, problem, path, costs.skip_token, refused)
     fitted = _fitted(posteriors, aligned, costs)
     fits = 0.9 <= fitted / costs.skip_token <= 1.0
     skip_token = costs.skip_token if fits else fitted
@@ -96,10 +96,10 @@ def align_document(
     if hint_frames is not None:
         path = apply_hints(posteriors, problem, path, hint_frames, hint_tolerance)
     if path is not aligned.path:
-        aligned = _aligned(posteriors, problem, path, skip_token, refused)
+        aligned = scored(posteriors, problem, path, skip_token, refused)
     path = drop_unspoken_words(posteriors, problem, path, aligned.frame_loss)
     path = recover_cues(posteriors, problem, path, refused, hint_frames, hint_tolerance, said_chance)
-    return aligned if path is aligned.path else _aligned(posteriors, problem, path, skip_token, refused)
+    return aligned if path is aligned.path else scored(posteriors, problem, path, skip_token, refused)
 
 
 def _fitted(posteriors: NDArray[Any], aligned: Aligned, costs: Costs) -> float:
@@ -164,9 +164,10 @@ def _problem(document: Document, costs: Costs, skip_token: float) -> Problem:
     )
 
 
-def _aligned(
+def scored(
     posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, skip_token: float, refused: NDArray[np.bool_]
 ) -> Aligned:
+    """A path with its costs."""
     loss, posterior = frame_scores(posteriors, path, problem)
     return Aligned(path, problem, skip_token, loss, posterior, cue_losses(path, problem, loss), refused)
 

@@ -135,7 +135,25 @@ def _in_time(
         except NoPathError:
             continue
         states[left:right] = np.where(timed >= 0, timed + bounds[low], timed - bounds[low])
+        for moved in range(low, high):
+            _place_words(posteriors, problem, states, moved)
     return path if np.array_equal(states, path.states) else path.moved(states)
+
+
+def _place_words(posteriors: NDArray[Any], problem: Problem, states: NDArray[np.int32], cue: int) -> None:
+    """Realign a spoken `cue` within its frames of `states`, by the audio alone.
+
+    Its time pulls its first and its last token alone, and so may tear them from the words between.
+    """
+    begin, end = int(problem.boundaries[cue]), int(problem.boundaries[cue + 1])
+    own = np.flatnonzero((states >= begin) & (states < end))
+    if not len(own):
+        return
+    low, high = int(own[0]), int(own[-1]) + 1
+    tokens, nats = np.arange(begin, end, dtype=np.int32), np.array([np.inf], np.float32)
+    placed = align_tokens(posteriors[low:high], problem, tokens, np.array([end - begin], np.int32), nats, (begin, end))
+    if placed is not None:
+        states[low:high] = placed
 
 
 def slow_pace(path: AlignmentPath, problem: Problem) -> float:

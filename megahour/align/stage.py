@@ -25,7 +25,7 @@ class Align(Stage[AlignParams]):
     """
 
     name = "align"
-    version = 26
+    version = 27
     params = AlignParams
     inputs: ClassVar[tuple[Input, ...]] = (
         Input("recordings"),

@@ -163,6 +163,19 @@ def test_a_short_cue_that_is_not_there_is_left_out() -> None:
     assert heeded.start_frames[66] == path.start_frames[66]
 
 
+def test_a_time_moves_a_cue_and_not_its_first_token_alone() -> None:
+    """Cue 10 is spoken 90 frames after its time, at which its first token is heard, too."""
+    log_probs, problem, starts = talk(30)
+    at = int(starts[10])
+    say(log_probs, at - 90, int(problem.tokens[60]))
+    path = align(log_probs, problem)
+    assert path.start_frames[60] == at
+    hints = starts.copy()
+    hints[10] -= 90
+    heeded = apply_hints(log_probs, problem, path, hints, 100.0)
+    assert np.array_equal(heeded.start_frames[60:66], path.start_frames[60:66])
+
+
 def test_a_long_cue_stays_where_its_text_is() -> None:
     log_probs, problem, _ = talk(30)
     long = Problem(
