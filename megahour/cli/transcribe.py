@@ -182,12 +182,12 @@ def _transcribe_all(
 
     failed, skipped, heard_s, began_s = 0, 0, 0.0, time.monotonic()
     for number, ((path, _), target) in enumerate(zip(inputs, targets, strict=True), 1):
-        if target is not None and asked.resume and target.exists():
-            skipped += 1
-            continue
         started_s = time.monotonic()
         try:
             _check_name(target)
+            if target is not None and asked.resume and target.exists():
+                skipped += 1
+                continue
             transcript = _transcribe(recogniser, path, asked)
         except BadRecord as bad:
             failed += 1
@@ -257,9 +257,10 @@ def _targets(inputs: list[tuple[str, str]], asked: Asked) -> Sequence[Path | Non
     targets = [one if shared[one] == 1 else other for one, other in zip(plain, whole, strict=True)]
     if twice := sorted(str(target) for target, count in Counter(targets).items() if count > 1):
         raise ConfigError(f"two inputs would become {twice[0]}", where=asked.out, remedy="transcribe them one by one")
-    if folder := next((target for target in targets if target.is_dir()), None):
+    there = [target for target in targets if _fits(target) and target.exists()]
+    if folder := next(filter(Path.is_dir, there), None):
         raise ConfigError("a folder where a transcript would be", where=str(folder), remedy="choose another --out")
-    if not (asked.resume or asked.overwrite) and (there := [target for target in targets if target.exists()]):
+    if there and not (asked.resume or asked.overwrite):
         what = f"{len(there)} of {len(targets)} outputs already exist, such as {there[0].name}"
         remedy = "choose another --out; or --resume to make only the missing ones, or --overwrite to replace them"
         raise ConfigError(what, where=asked.out, remedy=remedy)
@@ -268,10 +269,16 @@ def _targets(inputs: list[tuple[str, str]], asked: Asked) -> Sequence[Path | Non
 
 def _check_name(target: Path | None) -> None:
     """Raises BadRecord: no file can have the name of this transcript."""
-    if target is not None and (size := len(os.fsencode(target.name))) > LONGEST_NAME:
+    if target is not None and not _fits(target):
+        size = len(os.fsencode(target.name))
         raise BadRecord(
             "long-name", f"its transcript's name would have {size} bytes, {LONGEST_NAME} at most: rename it"
         )
+
+
+def _fits(target: Path) -> bool:
+    """Whether a file can have this name; of another one `exists` raises OSError."""
+    return len(os.fsencode(target.name)) <= LONGEST_NAME
 
 
 def _write(target: Path, text: str, asked: Asked) -> None:

@@ -40,6 +40,23 @@ def test_resume_makes_what_is_missing_and_overwrite_all(tmp_path: Path) -> None:
     assert (out / "a.txt").read_text("utf-8") == text
 
 
+def test_a_transcript_whose_name_is_too_long_does_not_end_a_folder(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where --out is there already: to look for a file of such a name is an OSError then."""
+    (tmp_path / "out").mkdir()
+    longest, longer = "é" * 125, "é" * 125 + "b"  # 255 and 256 bytes with .json
+    for name in ("a", longest, longer):
+        soundfile.write(tmp_path / f"{name}.wav", voice(0.5, 1), 8000)
+    asked = [*(str(path) for path in tmp_path.glob("*.wav")), "--model", model(tmp_path / "model", "tdnn").url]
+    asked += ["--format", "json", "--out", str(tmp_path / "out")]
+    for more in ([], ["--resume"], ["--overwrite"]):
+        done = CliRunner().invoke(command, [*asked, *more])
+        assert "2 of 3 transcripts in" in done.output, done.exception
+        assert {path.stem for path in (tmp_path / "out").iterdir()} == {"a", longest}
+    assert caplog.text.count("long-name: its transcript's name would have 256 bytes") == 3
+
+
 def test_a_command_that_is_stopped_says_what_is_made_and_how_to_go_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
