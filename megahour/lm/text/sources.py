@@ -33,21 +33,31 @@ _COLUMN = re.compile(r"(?P<files>.+\.parquet):(?P<column>[^/:]+)")
 _RESERVED = re.compile(rb"(?<![^ \t\r\n\0])(?:<unk>|</?s>)(?![^ \t\r\n\0])")
 _SEPARATORS = tuple(b" \t\r\0")
 _UTF16 = ("UTF-16, whose zero bytes would separate words", "convert the file (iconv -f utf-16 -t utf-8 …)")
-_SOUND = ("audio", "give its transcript")
-_MODEL = ("a language model", "give text, one sentence per line")
-_TAR = ("a tar archive", "unpack it, or give its files on standard input: tar -xOf FILE")
-_COMPRESSED = ("a compressed file", "unpack it; gzip, xz, bzip2 and zstd are read as they are")
-_NO_TEXT = {
-    b"PAR1": ("a Parquet table", "name a column: FILE.parquet:COLUMN"),
-    b"PK\3\4": ("a zip archive", _COMPRESSED[1]),
-    **dict.fromkeys((b"\4\x22\x4d\x18", b"\x1f\x9d", b"7z\xbc\xaf", b"Rar!\x1a", b"LZIP\1", b"]\0\0"), _COMPRESSED),
-    b"%PDF-": ("a PDF", "extract its text"),
-    **dict.fromkeys((b"\\data\\", b"MHNGRAM\n", b"mmap lm "), _MODEL),
-    b"\xff\xfe": _UTF16,
-    b"\xfe\xff": _UTF16,
-    **dict.fromkeys((b"fLaC\0", b"OggS\0", b"ID3\2", b"ID3\3", b"ID3\4", b"\xff\xfb"), _SOUND),
-}
-"""By first bytes: what such a file is, and the remedy. lmplz would estimate a model of it."""
+_REMEDY_OF_PACKED = "unpack it; gzip, xz, bzip2 and zstd are read as they are"
+_NO_TEXT = tuple(
+    (re.compile(begin, re.DOTALL), (what, remedy))
+    for begin, what, remedy in (
+        (rb"PAR1", "a Parquet table", "name a column: FILE.parquet:COLUMN"),
+        (rb"PK\x03\x04", "a zip archive", _REMEDY_OF_PACKED),
+        (rb"\x04\x22\x4d\x18|\x1f\x9d|7z\xbc\xaf|Rar!\x1a|LZIP\x01|\]\0\0", "a compressed file", _REMEDY_OF_PACKED),
+        (rb".{257}ustar(?:  )?\0", "a tar archive", "unpack it, or give its files on standard input: tar -xOf FILE"),
+        (rb"%PDF-", "a PDF", "extract its text"),
+        (
+            # Empty lines and comments may come before \data\.
+            rb"(?:\xef\xbb\xbf|\s|#[^\n]*\n)*+\\data\\\s|MHNGRAM\n|mmap lm ",
+            "a language model",
+            "give text, one sentence per line",
+        ),
+        (
+            rb"fLaC\0|OggS\0|ID3[\x02-\x04]|\xff[\xf1-\xf3\xf9-\xfb]|(?:RIFF|RIFX|RF64).{4}WAVE|FORM.{4}AIF[CF]|caff\0"
+            rb"|riff\x2e\x91|NIST_1A\n|\0\0\0.ftyp|\x1a\x45\xdf\xa3",
+            "audio",
+            "give its transcript",
+        ),
+        (rb"\xff\xfe|\xfe\xff", *_UTF16),
+    )
+)
+"""How files begin that are not text, what they are, and the remedy. lmplz would estimate a model of them."""
 
 
 class Readable(Protocol):
@@ -198,12 +208,8 @@ def open_stream(name: str) -> AbstractContextManager[BinaryIO]:
 
 def check_text(head: bytes, name: str) -> None:
     """Raises ConfigError: the `first_bytes` of a file show that it is not text."""
-    found = next((why for begin, why in _NO_TEXT.items() if head.startswith(begin)), None)
-    if head[257:263] in (b"ustar\0", b"ustar "):
-        found = _TAR
-    elif head[:4] in (b"RIFF", b"RIFX", b"RF64") and head[8:12] == b"WAVE":
-        found = _SOUND
-    elif len(head) >= 64 and any(not any(head[i::2]) and all(head[1 - i :: 2]) for i in (0, 1)):
+    found = next((why for begin, why in _NO_TEXT if begin.match(head)), None)
+    if len(head) >= 64 and any(not any(head[i::2]) and all(head[1 - i :: 2]) for i in (0, 1)):
         found = _UTF16  # without a byte-order mark: every second byte is zero
     if found:
         raise ConfigError(f"{found[0]}, not text", where=name, remedy=found[1])

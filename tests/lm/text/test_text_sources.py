@@ -142,8 +142,10 @@ def test_a_table_without_a_column_is_not_read_as_text(tmp_path: Path) -> None:
         (b"PK\x03\x04....", "a zip archive, not text"),
         (b"ID3\x04....", "audio, not text\nRemedy: give its transcript"),
         (b"\\data\\\nngram 1=3\n", "a language model, not text\nRemedy: give text"),
+        (b"\n\\data\\\nngram 1=3\n", "a language model, not text"),  # as SRILM writes it
+        (b"# tokenizer: 12ab\n\\data\\\nngram 1=3\n", "a language model, not text"),
         (b"MHNGRAM\n\2\0\0\0", "a language model, not text"),
-        (b"RIFF\x24\x08\0\0WAVEfmt ", "audio, not text"),
+        (b"mmap lm http://kheafield.com/code", "a language model, not text"),
         (TEXT.encode("utf-16-le"), "UTF-16, .*"),
         (TEXT.encode("utf-16-be"), "UTF-16, .*"),
         (tar(TEXT.encode()), "a tar archive, not text\nRemedy: unpack it"),
@@ -162,9 +164,29 @@ def test_files_whose_first_bytes_are_not_text_are_refused(
         list(lines_of(str(tmp_path / "file")))
 
 
+AUDIO = (
+    *(b"RIFF\x24\x08\0\0WAVEfmt ", b"RIFX\0\0\x08\x24WAVEfmt ", b"RF64\xff\xff\xff\xffWAVEds64"),
+    *(b"FORM\0\0\x08\x2eAIFFCOMM", b"FORM\0\0\x08\x2eAIFCFVER", b"caff\0\1\0\0desc", b"NIST_1A\n   1024\n"),
+    *(b"riff\x2e\x91\xcf\x11\xa5", b"\0\0\0\x20ftypM4A \0", b"\x1a\x45\xdf\xa3\x9f", b"OggS\0\2", b"fLaC\0\0"),
+    *(b"ID3\2\0", b"\xff\xfb\x90\x64", b"\xff\xf3\x48\xc4", b"\xff\xf1\x50\x80"),
+)
+PACKED = (b"\4\x22\x4d\x18\x64", b"\x1f\x9d\x90", b"7z\xbc\xaf\x27\x1c", b"Rar!\x1a\7\1\0", b"LZIP\1\x14")
+
+
+@pytest.mark.parametrize(
+    ("begin", "what"), [*((begin, "audio") for begin in AUDIO), *((begin, "a compressed file") for begin in PACKED)]
+)
+def test_no_kind_of_audio_or_of_packed_files_is_taken_for_words(begin: bytes, what: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(begin + TEXT.encode())
+    with pytest.raises(ConfigError, match=f"{what}, not text"):
+        list(blocks([str(tmp_path / "file")]))
+
+
 def test_text_that_looks_a_little_like_another_file_is_read(tmp_path: Path) -> None:
-    mustard = "a" * 255 + " mustard\n"  # where tar archives have "ustar"
-    for text in ("ID3 PK %PDF\n", "a\0b\0" * 9, "ab\0" * 99 + "\n", "RIFF a b c\n", "]\n", "THE NEW WAVE\n", mustard):
+    mustard = "a" * 255 + " mustard ustar \n"  # where tar archives have "ustar"
+    data = "# a\n\nthe \\data\\ of\n\\data\\\n"
+    heads = ("RIFF a b c\n", "THE NEW WAVE\n", "the ftyp box\n", "FORM and AIM\n", "caff 1\n", "]\n")
+    for text in ("ID3 PK %PDF\n", "a\0b\0" * 9, "ab\0" * 99 + "\n", *heads, data, mustard):
         (tmp_path / "file").write_text(text)
         assert bytes_of(tmp_path / "file").rstrip() == text.encode().rstrip()
 
