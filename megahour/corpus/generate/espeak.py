@@ -210,17 +210,17 @@ def phonemiser() -> Iterator[Phonemise]:
     """
     with ExitStack() as loaded:
         library: Any = None
-        fresh_for = ""  # the language for which the library may be used again
+        fresh_for: str | None = None  # the language for which the library may be used again
 
         def phones(word: str, language: str) -> list[str]:
             nonlocal library, fresh_for
             plain = all(c == "'" or unicodedata.category(c)[0] in "LM" for c in word)
             if not plain or fresh_for != language:
-                fresh_for = ""  # also if the language is unknown
+                fresh_for = None  # also if the language is unknown
                 loaded.close()
                 library = loaded.enter_context(_library())
                 _set_voice(library, language, "")
-            fresh_for = language if plain else ""
+            fresh_for = language if plain else None
             return _phones(library, word)
 
         yield phones

@@ -73,6 +73,8 @@ def test_phonemes_are_phones_without_stress(word: str, language: str, phones: li
 def test_unknown_and_unstable_voices_are_refused() -> None:
     with pytest.raises(StageError, match='no voice "xx-none"'):
         speak("hello", "xx-none")
+    with pytest.raises(StageError, match='no voice ""'):
+        phonemes("water", "")
     with pytest.raises(StageError, match='no variant "nobody"'):
         speak("hello", "en-us", "nobody")
     for variant in UNSTABLE:
