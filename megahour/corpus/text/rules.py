@@ -247,6 +247,7 @@ READERS: dict[str, Callable[[Match, Tongue], Iterator[Piece]]] = {
     "month_day": _month_day,
     "clock": _clock,
     "phone": _phone,
+    "spelled": _phone,
     "money": _money,
     "price": _price,
     "quantity": _quantity,

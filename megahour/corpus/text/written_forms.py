@@ -187,6 +187,7 @@ def _number_rules(words: Tongue) -> list[str]:
     number, gap = _number(words), f"{_SPACE}?"
     return [
         *_price_and_quantity(words, ("%", "‰", "°")),
+        rf"(?P<spelled>(?<!\d)(?<!\d[.,]){words.spelled_number})",
         r"(?P<fraction>(?<![\w/⁄.,])(?:(?P<mixed>\d{1,3}) )?(?P<top>\d{1,2})[/⁄](?P<bottom>[2-68]|10)(?![\w/⁄]))",
         rf"(?P<halves>(?<![\w/⁄.,])(?P<units>\d{{1,3}}){gap}(?P<vulgar>[{VULGAR}]))",
         rf"(?P<ordinal>(?<![.,])(?P<rank>{_rank(words)})(?P<os>{words.ordinal_suffix or '(?!)'})(?!\w))",

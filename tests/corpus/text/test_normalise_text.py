@@ -16,6 +16,8 @@ from megahour.corpus.generate.sentences import sentences
 from megahour.corpus.text.languages.lookup import MONEY, NAMES, NUMBERS, fold, reads_numbers, tongue
 from megahour.corpus.text.normalise import normalise
 
+LONG = "three seven zero three one eight zero four eight two"
+
 
 @pytest.mark.parametrize(
     ("raw", "spoken"),
@@ -30,8 +32,14 @@ from megahour.corpus.text.normalise import normalise
         ("Mr. Smith’s on Park St. by St. Mary", "mister smith's on park street by saint mary"),
         ("Call 555-1234.", "call five five five one two three four"),
         ("(555) 010-4567", "five five five zero one zero four five six seven"),
-        ("it's 3703180482 right", "it's three seven zero three one eight zero four eight two right"),
+        ("it's 3703180482 right", f"it's {LONG} right"),
+        ("370318048", "three hundred seventy million three hundred eighteen thousand forty eight"),
+        ("111111111111111", "one " * 14 + "one"),
         ("order 1200000001", "order one two zero zero zero zero zero zero zero one"),
+        ("id AB-3703180482, B3703180482", f"id ab {LONG} b {LONG}"),
+        ("No.3703180482-3703180482 or 1-3703180482", f"number {LONG} {LONG} or one {LONG}"),
+        ("1000000001 km or 1000000001€", "one billion one kilometers or one billion one euros"),
+        ("3.3703180482 and 1000000001.5", f"three point {LONG} and one billion one point five"),
         ("12000000000 or $1000000001", "twelve billion or one billion one dollars"),
         ("1234567 people", "one million two hundred thirty four thousand five hundred sixty seven people"),
         ("the 1990s, the 80s and 1905", "the nineteen nineties the eighties and nineteen oh five"),

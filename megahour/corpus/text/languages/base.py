@@ -141,6 +141,7 @@ class Tongue:
     letter_rules: ClassVar[dict[str, str]] = {}  # the same, for expressions that begin with a letter or a sign
     clock_suffix: ClassVar[str] = ""
     phone: ClassVar[str] = ""  # regular expression of the country's telephone numbers
+    spelled_number: ClassVar[str] = "(?!)"  # and of other numbers that are read digit by digit
 
     def __init__(self, code: str, table: Table) -> None:
         self.code = code

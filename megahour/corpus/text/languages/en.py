@@ -29,10 +29,9 @@ class English(Tongue):
         "pound": r"#(?!\s?\w)",
     }
     clock_suffix = r"(?:hours|hrs)\b"
-    phone = (
-        r"(?:1[-. ])?(?:\(\d{3}\)\s?|\d{3}[-.])?\d{3}[-.]\d{4}(?![\d-])|911(?![\w-]|[.,]\d)"
-        r"|\d{10,15}(?<!000)(?!\w|[.,]\d)"  # amounts as long as this are round or have their thousands grouped
-    )
+    phone = r"(?:1[-. ])?(?:\(\d{3}\)\s?|\d{3}[-.])?\d{3}[-.]\d{4}(?![\d-])|911(?![\w-]|[.,]\d)"
+    # Amounts as long as this are round, have their thousands grouped, or a unit or currency beside them.
+    spelled_number = r"(?:1-)?\d{10,15}(?<!000)(?!\w|[.,]\d)"
 
     def whole(self, n: int, gender: str = "", case: str = "n") -> Words:
         return tuple(word for word in spell(n, "en") if word != "and")
