@@ -36,7 +36,7 @@ LONG = "three seven zero three one eight zero four eight two"
         ("370318048", "three hundred seventy million three hundred eighteen thousand forty eight"),
         ("111111111111111", "one " * 14 + "one"),
         ("order 1200000001", "order one two zero zero zero zero zero zero zero one"),
-        ("id AB-3703180482, B3703180482", f"id ab {LONG} b {LONG}"),
+        ("id AB-3703180482, B3703180482X", f"id ab {LONG} b {LONG} x"),
         ("No.3703180482-3703180482 or 1-3703180482", f"number {LONG} {LONG} or one {LONG}"),
         ("1000000001 km or 1000000001€", "one billion one kilometers or one billion one euros"),
         ("3.3703180482 and 1000000001.5", f"three point {LONG} and one billion one point five"),

@@ -31,7 +31,7 @@ class English(Tongue):
     clock_suffix = r"(?:hours|hrs)\b"
     phone = r"(?:1[-. ])?(?:\(\d{3}\)\s?|\d{3}[-.])?\d{3}[-.]\d{4}(?![\d-])|911(?![\w-]|[.,]\d)"
     # Amounts as long as this are round, have their thousands grouped, or a unit or currency beside them.
-    spelled_number = r"(?:1-)?\d{10,15}(?<!000)(?!\w|[.,]\d)"
+    spelled_number = r"(?:1-)?\d{10,15}(?<!000)(?!\d|[.,]\d)"
 
     def whole(self, n: int, gender: str = "", case: str = "n") -> Words:
         return tuple(word for word in spell(n, "en") if word != "and")
