@@ -460,6 +460,16 @@ def test_texts_of_given_clips_are_normalised_in_the_language_that_the_model_lear
     assert [clip.said for clip in bundle.manifest.golden] == ["um fünf"]
 
 
+def test_texts_of_given_clips_are_normalised_in_the_language_that_the_model_is_told(tmp_path: Path) -> None:
+    tags = {"heads": {"ctc": 1.0}, "tag": "language", "tags": ["de", "fr"], "tag_told": 0.5}
+    made = model(tmp_path / "model", "tdnn", heads=tags, layers=1)
+    soundfile.write(tmp_path / "talk.wav", voice(1.0, 4), 8000)
+    (tmp_path / "talk.txt").write_text("5")
+    asked = (ExportModelParams(tell="fr"), (str(tmp_path / "talk.wav"),), (), str(tmp_path / "bundle"))
+    bundle, _ = export_model(made.url, "", *asked)
+    assert [clip.said for clip in bundle.manifest.golden] == ["cinq"]
+
+
 def test_what_cannot_go_out_is_named(conformer: Artifact, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no golden clips"):
         export_model(conformer.url, "", ExportModelParams(), (), (), str(tmp_path / "bundle"))

@@ -16,6 +16,7 @@ from megahour.export.origin import origin_of
 def test_speech_without_transcripts_and_shuffled_features_are_traced_too(tmp_path: Path, role: str) -> None:
     columns = {"licence": ["CC0-1.0", "CC-BY-4.0", "CC0-1.0"], "attribution": ["", "Ann", ""]}
     columns |= {"samples": [8000] * 3, "rate_hz": [8000] * 3, "set": ["labelled", "unlabelled", "test"]}
+    columns = {name: [*values, values[1]] for name, values in columns.items()} | {"language": ["en", "de", "en", "de"]}
     steps = {
         "selection": {"stage": "select", "inputs": {"utterances": f"{tmp_path}/utterances"}},
         "features": {
@@ -35,3 +36,4 @@ def test_speech_without_transcripts_and_shuffled_features_are_traced_too(tmp_pat
     assert found.sets == ("labelled", "unlabelled")
     named = [(each["licence"], each["attribution"]) for each in found.licences]
     assert named == [("CC-BY-4.0", "Ann"), ("CC0-1.0", "")]
+    assert found.language == "de", "of two of the three utterances of these sets"

@@ -15,6 +15,7 @@ from lm_skewed import bounded, in_memory, least_memory, reader, write_skewed
 
 from megahour.core.errors import MegahourError, StageError
 from megahour.lm.scale.bounded import estimate_bounded
+from megahour.lm.scale.bounded_job import ScratchFolder
 from megahour.lm.scale.resources import Need, check_disk, need_of
 from megahour.lm.scale.token_file import number_text
 from megahour.lm.text.cut import WordCut
@@ -159,6 +160,15 @@ def test_a_run_that_was_killed_while_it_removed_its_files_can_be_repeated(
         assert not (tmp_path / "scratch").exists()
 
 
+def test_folders_among_the_scratch_files_go_too(tmp_path: Path) -> None:
+    held = ScratchFolder(tmp_path / "scratch")
+    held.claim("job")
+    (held.folder / "of a file system" / "deeper").mkdir(parents=True)
+    (held.folder / "of a file system" / "file").touch()
+    held.remove()
+    assert not held.folder.exists()
+
+
 def test_what_another_job_left_is_not_taken_up(text: Path, tmp_path: Path) -> None:
     class Stop(Exception):
         pass
@@ -191,6 +201,9 @@ def test_memory_and_disk_that_are_too_small_are_refused_with_numbers(text: Path,
     with pytest.raises(StageError, match=r"the model needs about 1000000 GB in ") as caught:
         check_disk(Need(0, 10**15, [1]), 5, tmp_path, tmp_path)
     assert "put scratch files (lm train: --scratch" in caught.value.remedy
+    with pytest.raises(StageError, match=r"the model needs about 1000000 GB in /dev") as caught:
+        check_disk(Need(0, 10**15, [1]), 5, tmp_path, Path("/dev"))
+    assert "put the model on another disk" in caught.value.remedy
     with pytest.raises(StageError, match=r"order 5 needs about .* in .*, .* are free"):
         bounded(text, 5, tmp_path, expected_bytes=10**16)
 

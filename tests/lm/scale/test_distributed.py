@@ -30,6 +30,7 @@ from megahour.lm.scale import streams
 from megahour.lm.scale.on_engine import Cost, cost_table, estimate_on
 from megahour.lm.scale.resources import room_of_rows
 from megahour.lm.scale.shard_work import ShardWorker
+from megahour.lm.text.compression import COMPRESSED
 from megahour.lm.text.cut import WordCut
 from megahour.lm.text.pieces import pieces_of, read_piece
 from megahour.lm.text.sources import blocks
@@ -281,6 +282,9 @@ def test_pieces_of_a_file_are_its_lines_each_once(tmp_path: Path) -> None:
         pieces = pieces_of([str(path)], {}, piece_bytes)
         data = b"".join(block.tobytes() for piece in pieces for block in read_piece(piece, {}))
         assert data.decode() == "a b\n\ufeffc\n"
+    for magic in COMPRESSED:  # a part of it cannot be unpacked
+        path.write_bytes(magic + bytes(500))
+        assert pieces_of([str(path)], {}, 100) == [{"source": path.as_uri()}]
     path.write_bytes("a b\n".encode("utf-16"))
     with pytest.raises(ConfigError, match="UTF-16"):
         pieces_of([str(path)], {}, 4)

@@ -45,20 +45,22 @@ def pzstd(data: bytes) -> bytes:
     return b"".join(b"\x50\x2a\x4d\x18" + struct.pack("<II", 4, len(part)) + part for part in half)
 
 
-def tar(data: bytes) -> bytes:
-    with tarfile.open(fileobj=(file := io.BytesIO()), mode="w") as archive:
+def tar(data: bytes, form: int) -> bytes:
+    with tarfile.open(fileobj=(file := io.BytesIO()), mode="w", format=form) as archive:
         member = tarfile.TarInfo("text.txt")
         member.size = len(data)
         archive.addfile(member, io.BytesIO(data))
     return file.getvalue()
 
 
-PACKERS = {
+TARS = (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
     "text.txt": bytes,
     "text.gz": gzip.compress,
     "text.xz": lzma.compress,
     "text.zst": zstd,
     "text.pzst": pzstd,
+    "skip.zst": lambda data: b"\x5f\x2a\x4d\x18\2\0\0\0us" + zstd(data),  # one of the other frames to skip
     "text.bz2": bz2.compress,
 }
 
@@ -148,7 +150,7 @@ def test_a_table_without_a_column_is_not_read_as_text(tmp_path: Path) -> None:
         (b"mmap lm http://kheafield.com/code", "a language model, not text"),
         (TEXT.encode("utf-16-le"), "UTF-16, .*"),
         (TEXT.encode("utf-16-be"), "UTF-16, .*"),
-        (tar(TEXT.encode()), "a tar archive, not text\nRemedy: unpack it"),
+        *((tar(TEXT.encode(), form), "a tar archive, not text\nRemedy: unpack it") for form in TARS),
         (lzma.compress(TEXT.encode(), lzma.FORMAT_ALONE), "a compressed file, not text"),
     ],
 )
