@@ -44,7 +44,7 @@ _NO_TEXT = tuple(
         (rb"%PDF-", "a PDF", "extract its text"),
         (
             # Empty lines and comments may come before \data\.
-            rb"(?:\xef\xbb\xbf|\s|#[^\n]*\n)*+\\data\\\s|MHNGRAM\n|mmap lm ",
+            rb"(?:\xef\xbb\xbf|\s|#[^\n]*\n)*\\data\\\s|MHNGRAM\n|mmap lm ",
             "a language model",
             "give text, one sentence per line",
         ),
