@@ -28,7 +28,8 @@ class MakeTokens(SingleShard[TokensParams]):
         if p.file:
             letters = "check that they have the letters and the case of these texts, and mark where words begin"
             return {"not-spellable": f"{letters} (as Metaspace and ByteLevel of Hugging Face do)"}
-        return {"not-spellable": "raise `size`, or take method unigram, which spells rare words in pieces"}
+        pieces = ", or take method unigram, which spells rare words in pieces" if p.method == "word" else ""
+        return {"not-spellable": f"raise `size`{pieces}"}
 
     def plan(self, p: TokensParams, inputs: Inputs) -> list[Task]:
         if p.file and not p.differs("sets"):  # nothing is learnt, and the default need not be there

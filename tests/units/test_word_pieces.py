@@ -108,4 +108,7 @@ def test_words_for_which_there_is_no_room_are_counted_with_the_remedy(tmp_path: 
     receipts = list(tokens.each_receipt())
     lost = tokens.manifest.counts.dropped["not-spellable"]
     assert 0 < lost < 20
-    assert "raise `size`" in check_kept("tokens", MakeTokens().remedies(p, receipts), receipts, tokens)
+    assert "raise `size`, or take" in check_kept("tokens", MakeTokens().remedies(p, receipts), receipts, tokens)
+    assert check_kept("tokens", MakeTokens().remedies(TokensParams(), receipts), receipts, tokens).endswith("`size`")
+    given = MakeTokens().remedies(TokensParams(file="tokens.txt", method="word"), receipts)
+    assert "the letters and the case" in check_kept("tokens", given, receipts, tokens)
