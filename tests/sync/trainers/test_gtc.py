@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from megahour.core.errors import ConfigError
 from megahour.sync import gtc
 from megahour.sync.compress.codec import BadGradientError, exact_threshold
+from megahour.sync.compress.threshold import GivenThreshold, TargetDensity
 from megahour.sync.group import virtual
 from megahour.sync.group.base import Group, WorkerLostError
 from megahour.sync.group.torch_group import TorchGroup
@@ -355,6 +356,23 @@ def test_threshold_warms_up() -> None:
         return seen
 
     assert virtual.run(work, 2)[1] == [0.25, 0.5, 1.0, 1.0]
+
+
+def test_a_density_warms_up_and_goes_on_where_it_was() -> None:
+    """Its target falls from four times the density, also through steps of dense averaging."""
+    first, found = TargetDensity(0.01, warmup_steps=4, warmup_from=0.25), []
+    assert first.now(lambda density: 2 * density) == 0.08
+    for beyond in (None, 0.5, None, 0.0, 0.01, 0.01):
+        found.append(first.target())
+        first.step(beyond)
+    assert found == pytest.approx([0.04, 0.02 * 2**0.5, 0.02, 0.01 * 2**0.5, 0.01, 0.01])
+    assert first.threshold == pytest.approx(0.08), "up and down by the most that a step moves it, and then held"
+    again = TargetDensity(0.01, warmup_steps=8)
+    again.restore(first.state())
+    assert (again.steps, again.threshold) == (6, first.threshold)
+    given = GivenThreshold(3.0)
+    given.restore(first.state())
+    assert (given.steps, given.threshold) == (6, 3.0), "the option counts, which may have changed"
 
 
 @BOTH_FORMS
