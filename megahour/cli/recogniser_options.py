@@ -53,7 +53,7 @@ _CHUNKS = (
         "--left",
         type=click.IntRange(0, 64),
         default=None,
-        help="Previous chunks that a conformer's attention sees. By default 4; with a bundle as exported.",
+        help="Previous chunks that a conformer's attention sees. By default 4, or those of a bundle's export.",
     ),
 )
 _ENDS = (

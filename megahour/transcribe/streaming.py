@@ -28,7 +28,7 @@ UPDATE_S = 0.5  # audio between two partial results of a model that carries no s
 @dataclass(frozen=True)
 class ChunkLengths:
     """Chunks of a stream: `ms` of audio each (0: `CHUNK_MS`); a conformer also attends to `left` chunks before (None:
-    4). Of a bundle, 0 and None stand for those of its export.
+    4). For a bundle, 0 and None mean those of its export.
     """
 
     ms: int = 0

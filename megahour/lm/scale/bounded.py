@@ -87,9 +87,9 @@ def estimate_bounded(
     blocks: returns the text (`sources.blocks`), the same at every call. vocabulary, cut, skip_symbols: as in
     `reading.read_corpus`. cutoffs, how: as in `estimate.estimate`. identity: of text and vocabulary; the files of a run
     with another one are discarded. resumes: whether a later call finds them, for messages. expected_bytes: size of the
-    text, if known, for a check of the disk before anything is written. shard_rows: largest shard
-    in positions, 0 for the largest that memory allows. on_disk: keep positions on disk even if they fit into memory.
-    memory_bytes = 0: `shard_rows` bounds the memory instead, see `room_of_rows`.
+    text, if known, for a check of the disk before anything is written. shard_rows: largest shard in positions, 0 for
+    the largest that memory allows. on_disk: keep positions on disk even if they fit into memory. memory_bytes = 0:
+    `shard_rows` bounds the memory instead, see `room_of_rows`.
 
     Raises
     ------

@@ -205,7 +205,7 @@ class ScratchFolder:
         self._mark.write_text(print_of_job)
 
     def remove(self) -> None:
-        """Remove the folder. After a kill meanwhile it is still ours, and no job takes up what is left in it."""
+        """Remove the folder. If we are killed meanwhile, it stays ours, and no job takes up its files."""
         self._mark.write_text("")
         for path in self.folder.iterdir():
             if path.is_dir():

@@ -130,8 +130,8 @@ def far(at: Position | None) -> tuple[int, int]:
 def standing(at: Position | None, here: Round) -> tuple[int, ...]:
     """`far`, and 1 if the steps of the round after it are done (`Round.open`), else 0.
 
-    Of the workers of a group of which one is lost as it forms, some may have noticed before their first step, and some
-    at the end of a block.
+    If a worker is lost while the group forms, some of the others may notice before their first step, and some only at
+    the end of a block.
     """
     return far(at) if at is None else (*far(at), int(here.open))
 
