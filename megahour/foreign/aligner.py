@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from megahour.core.errors import ConfigError, MegahourError
 from megahour.core.filesystems import file_system
-from megahour.foreign.model import SUFFIX, ForeignModel, log_softmax
+from megahour.foreign.model import SUFFIX, ForeignModel
 from megahour.foreign.onnx_session import FRONT_END, GraphFacts, graph_facts
 from megahour.foreign.params import ImportAlignerParams
 from megahour.foreign.token_list import ordered, read_file, read_tokens
@@ -62,6 +62,7 @@ def import_aligner(p: ImportAlignerParams, out: ShardWriter) -> None:
 
     if kind == "onnx":
         p = _with_graph(p, graph_facts(data, where=p.model))
+    _check_filters(p)
     own |= {"format": 1, "kind": kind, "criterion": "ctc", **ordered(p, tokens), **_run(p)}
     shift = try_on_noise(ForeignModel({**own, **_audio(p)}, data, where=p.model), p, len(tokens))
     p = p.model_copy(update={"frame_shift_samples": shift})
@@ -114,12 +115,22 @@ def try_on_noise(model: ForeignModel, p: ImportAlignerParams, tokens: int) -> in
     if p.input == "log-mel" and shift * 100 % p.rate_hz:
         what = f"{more_s} more seconds add {added} frames: not a whole number of 10 ms log-mel frames each"
         raise ConfigError(what, where=p.model, remedy="set rate_hz to the rate of the model's audio")
-    sums = np.exp(log_softmax(values, normal=True).astype(np.float64)).sum(axis=1)
-    if p.output == "log-probs" and np.abs(sums - 1).max() > 0.01:
-        raise ConfigError(
-            f"the outputs are not log posteriors: they sum to {sums[0]:.3g}", where=p.model, remedy="output: logits"
-        )
+    _check_output(p, values)
     return shift
+
+
+def _check_output(p: ImportAlignerParams, values: Any) -> None:
+    """Raises ConfigError: the outputs (T, V) are probabilities, or are not the log posteriors that they should be."""
+    if (values >= 0).all() and np.abs(values.sum(axis=1) - 1).max() < 0.01:
+        what = "the outputs are probabilities, after a softmax; as logits they would be almost equal"
+        raise ConfigError(what, where=p.model, remedy="export the model with logits or log probabilities")
+    if p.output == "logits":
+        return
+    with np.errstate(over="ignore"):
+        sums = np.exp(values.astype(np.float64)).sum(axis=1)
+    if np.abs(sums - 1).max() > 0.01:
+        what = f"the outputs are not log posteriors: they sum to {sums[0]:.3g}"
+        raise ConfigError(what, where=p.model, remedy="output: logits")
 
 
 def likely_shift(samples: int, frames: int, rate_hz: int) -> int:
@@ -206,7 +217,27 @@ def _with_graph(p: ImportAlignerParams, graph: GraphFacts) -> ImportAlignerParam
         seen["high_hz"] = -400.0
     own = _front_end(graph, p.model)
     seen = {name: value for name, value in seen.items() if name not in own and not p.differs(name)}
-    return _with_fixed(p, own, "graph").model_copy(update=seen)
+    p = _with_fixed(p, own, "graph").model_copy(update=seen)
+    _check_axes(audio or [], 2 if p.layout == "mels-first" and len(audio or []) == 3 else 1, p.model)
+    return p
+
+
+def _check_axes(axes: Sequence[Any], time: int, where: str) -> None:
+    """Raises ConfigError: a graph's input has a fixed length, or always several sequences."""
+    unit = "samples" if len(axes) == 2 else "frames"
+    fixed = [f"{size} {unit}" for size in axes[time : time + 1] if isinstance(size, int)]
+    fixed += [f"{size} sequences" for size in axes[:1] if isinstance(size, int) and size != 1]
+    if fixed:
+        remedy = "export it with dynamic axes, for audio of any length and one sequence at a time"
+        raise ConfigError(f"the graph takes only inputs of {fixed[0]}", where=where, remedy=remedy)
+
+
+def _check_filters(p: ImportAlignerParams) -> None:
+    """Raises ConfigError: mel filters that audio of this rate has no frequencies for."""
+    top_hz = p.high_hz if p.high_hz > 0 else p.rate_hz / 2 + p.high_hz
+    if p.input == "log-mel" and not p.low_hz < top_hz <= p.rate_hz / 2:
+        what = f"mel filters from {p.low_hz:g} to {top_hz:g} Hz do not fit below {p.rate_hz / 2:g} Hz"
+        raise ConfigError(what, where=p.model, remedy="set low_hz, high_hz and rate_hz as in the model's training")
 
 
 def _front_end(graph: GraphFacts, where: str) -> dict[str, Any]:

@@ -10,7 +10,7 @@ class ImportAligner(Stage[ImportAlignerParams]):
     """One task. The model must run on noise before it is accepted."""
 
     name = "import-aligner"
-    version = 5
+    version = 6
     params = ImportAlignerParams
 
     def plan(self, p: ImportAlignerParams, inputs: Inputs) -> list[Task]:

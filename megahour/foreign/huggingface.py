@@ -19,6 +19,7 @@ from megahour.core.filesystems import file_system
 from megahour.foreign.nemo_striding import STRIDING, with_striding
 from megahour.foreign.token_list import by_number
 from megahour.foreign.torch_file import stored_tensors
+from megahour.units.tokens import is_sign
 
 if TYPE_CHECKING:
     import torch
@@ -117,6 +118,8 @@ def read_checkpoint(url: str, language: str = "") -> CtcCheckpoint:
     tokens = _tokens(folder, language)
     weights = _weights(folder, language)
     rows = architecture.get("vocab_size", len(tokens)) if not language else len(tokens)
+    if isinstance(rows, int) and 0 < rows < len(tokens) and all(map(is_sign, tokens[rows:])):
+        tokens = tokens[:rows]  # tokenizers add <s> and </s> to their list also where the model has no outputs for them
     if rows != len(tokens):
         what = f"{len(tokens)} tokens, but the model has {str(rows)[:20]} outputs"
         remedy = "get all files of one checkpoint, added_tokens.json too; outputs that really have no token need "

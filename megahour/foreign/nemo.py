@@ -8,6 +8,7 @@ reads the weights; it makes tensors and runs no code. NeMo is not needed.
 
 from __future__ import annotations
 
+import lzma
 import re
 import tarfile
 import zlib
@@ -137,7 +138,7 @@ def _members(url: str) -> dict[str, bytes]:
                 members[name] = part.read()
     except FileNotFoundError:
         raise ConfigError("no such file", where=url) from None
-    except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
+    except (tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError) as error:
         raise StoreError(f"not a .nemo file: {error}", where=url, remedy="copy it again") from None
     if lacking := {CONFIG, WEIGHTS} - members.keys():
         raise StoreError(f"no {' and no '.join(sorted(lacking))} in it", where=url, remedy="copy it again")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from megahour.core.errors import ConfigError
 from megahour.core.filesystems import file_system
-from megahour.units.tokens import MARK, is_sign, lines_of_tokens
+from megahour.core.unicode import shown
+from megahour.units.tokens import BLANK, MARK, is_sign, lines_of_tokens, printable_name
 
 if TYPE_CHECKING:
     from megahour.foreign.params import ImportAlignerParams
@@ -59,6 +60,11 @@ def by_number(numbers: Mapping[str, Any], *, where: str) -> list[str]:
     >>> by_number({"b": 1, "a": 0}, where="vocab.json")
     ['a', 'b']
     """
+    number, times = Counter(map(str, numbers.values())).most_common(1)[0] if numbers else ("", 0)
+    if times > 1:
+        first, second = [token for token, own in numbers.items() if str(own) == number][:2]
+        what = f"the tokens {first!r} and {second!r} both have the number {number[:20]}"
+        raise ConfigError(what, where=where, remedy="give the file that the model was trained with")
     if sorted(map(str, numbers.values())) != sorted(map(str, range(len(numbers)))):
         raise ConfigError(f"{len(numbers)} tokens are not numbered 0 … {len(numbers) - 1}", where=where)
     return sorted(numbers, key=lambda token: int(numbers[token]))
@@ -103,10 +109,16 @@ def ordered(p: ImportAlignerParams, tokens: Sequence[str]) -> dict[str, Any]:
         doubled = sorted({token for token in tokens if tokens.count(token) > 1})
         if doubled:
             raise ConfigError(f"two tokens are {doubled[0]!r} in lower case", where=p.tokens, remedy="case: lower")
-    spelled = [" " if i == separator else tokens[i] for i in order]
+    spelled = [" " if i == separator else _other(tokens[i], i) for i in order]
     marks = any(token.startswith(MARK) for token in spelled)
-    about = {"outputs": len(tokens), "tokens": ["<blank>", *spelled[1:]], "order": order, "marks": marks}
+    about = {"outputs": len(tokens), "tokens": [BLANK, *spelled[1:]], "order": order, "marks": marks}
     return about | ({"longest_first": True} if word_pieces else {})
+
+
+def _other(token: str, number: int) -> str:
+    """The name of a token that is neither the blank nor the separator: never theirs, which texts would be spelled with,
+    and one that files and terminals can have."""
+    return f"<{number}>" if token == " " or token != shown(token) else printable_name(token, number)
 
 
 def _are_word_pieces(tokens: Sequence[str]) -> bool:

@@ -263,3 +263,40 @@ def test_a_graph_gets_the_number_formats_of_its_inputs(tmp_path: Path, tokens: P
     onnx.save(graph, tmp_path / "other.onnx")
     model = imported(tmp_path / "model", model=tmp_path / "other.onnx", tokens=tokens)
     assert model.read_json(0, ".model.json") == due.read_json(0, ".model.json")
+
+
+@pytest.mark.parametrize("output", ["logits", "log-probs"])
+def test_probabilities_are_not_taken_for_logits(tmp_path: Path, tokens: Path, output: str) -> None:
+    """Their softmax is almost flat: each text would go equally well with all audio."""
+    graph = onnx.load(onnx_model(tmp_path / "tones.onnx", RATE_HZ, 320))
+    graph.graph.node[-1].output[:] = ["scores"]
+    graph.graph.node.append(onnx.helper.make_node("Softmax", ["scores"], ["logits"], axis=2))
+    onnx.save(graph, tmp_path / "other.onnx")
+    with pytest.raises(ConfigError, match=r"(?s)the outputs are probabilities.*export the model with logits"):
+        imported(tmp_path / "model", model=tmp_path / "other.onnx", tokens=tokens, output=output)
+
+
+@pytest.mark.parametrize(
+    ("axis", "size", "says"), [(1, 300, "only inputs of 300 frames"), (0, 4, "only inputs of 4 sequences")]
+)
+def test_a_graph_of_one_length_is_refused_with_the_way_out(
+    tmp_path: Path, tokens: Path, axis: int, size: int, says: str
+) -> None:
+    graph = onnx.load(onnx_of_mels(tmp_path / "mels.onnx", 80, 4))
+    graph.graph.input[0].type.tensor_type.shape.dim[axis].dim_value = size
+    onnx.save(graph, tmp_path / "other.onnx")
+    with pytest.raises(ConfigError, match=f"(?s){says}.*dynamic axes"):
+        imported(tmp_path / "model", model=tmp_path / "other.onnx", tokens=tokens)
+
+
+@pytest.mark.parametrize(
+    ("low_hz", "high_hz", "says"), [(7000, 100, "7000 to 100"), (20, 12_000, "20 to 12000"), (20, -7990, "20 to 10")]
+)
+def test_filters_that_the_audio_has_no_frequencies_for_are_refused(
+    tmp_path: Path, tokens: Path, low_hz: float, high_hz: float, says: str
+) -> None:
+    """`align` then heard other frequencies, or none, without a word."""
+    model = onnx_of_mels(tmp_path / "mels.onnx", 80, 4)
+    given: dict[str, Any] = {"low_hz": float(low_hz), "high_hz": float(high_hz)}
+    with pytest.raises(ConfigError, match=f"mel filters from {says} Hz do not fit below 8000 Hz"):
+        imported(tmp_path / "model", model=model, tokens=tokens, **given)

@@ -204,6 +204,7 @@ def broken(source: Path, name: str, change: Any) -> None:
         (lambda s: broken(s, "config.json", lambda c: c.update(vocab_size=3)), {}, "12 tokens, but the model has 3"),
         (lambda s: broken(s, "vocab.json", lambda c: c.pop("G")), {}, "11 tokens, but .* 12 .*added_tokens"),
         (lambda s: broken(s, "vocab.json", lambda c: c.pop("A")), {}, "not numbered"),
+        (lambda s: broken(s, "vocab.json", lambda c: c.update(Z=5)), {}, "'A' and 'Z' both have the number 5"),
         (lambda s: (s / "config.json").write_text("{"), {}, "not JSON"),
         (lambda s: broken(s, "config.json", lambda c: c.update(model_type=["wav2vec2"])), {}, "not a CTC model"),
         (lambda s: broken(s, "config.json", lambda c: c.update(num_hidden_layers=1)), {}, "fewer layers.*layers.1"),
@@ -248,3 +249,15 @@ def test_an_index_names_files_of_its_folder_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("frames", "shift"), [(67, 480), (66, 480), (100, 320), (99, 320), (25, 1280), (200, 160)])
 def test_a_frame_shift_is_guessed_as_a_round_number(frames: int, shift: int) -> None:
     assert likely_shift(32_000, frames, RATE_HZ) == shift
+
+
+def test_tokens_that_the_tokenizer_added_beyond_the_outputs_are_left_out(tmp_path: Path) -> None:
+    """Wav2Vec2CTCTokenizer adds <s> and </s> to a list without them, as models fine-tuned on own letters have."""
+    source = wav2vec2(tmp_path / "source")
+    vocabulary = {token: i for i, token in enumerate(["[PAD]", "[UNK]", "|", *"abcdefghi"])}
+    (tmp_path / "letters.json").write_text(json.dumps(vocabulary))
+    signs = {"unk_token": "[UNK]", "pad_token": "[PAD]", "word_delimiter_token": "|"}
+    transformers.Wav2Vec2CTCTokenizer(str(tmp_path / "letters.json"), **signs).save_pretrained(source)
+    assert json.loads((source / "added_tokens.json").read_text()) == {"<s>": 12, "</s>": 13}
+    model = imported(tmp_path / "model", model=source)
+    assert json.loads(model.read_bytes(0, ".model.json"))["tokens"] == ["<blank>", "[UNK]", " ", *"abcdefghi"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import lzma
 import tarfile
 import zipfile
 from pathlib import Path
@@ -251,4 +252,18 @@ def test_a_nemo_file_with_wrong_contents_is_refused(
         about.size = len(content)
         tar.addfile(about, io.BytesIO(content))
     with pytest.raises(MegahourError, match=says):
+        imported(tmp_path / "none", model=path)
+
+
+def test_a_damaged_compressed_nemo_file_is_named(tmp_path: Path) -> None:
+    """xz has errors of its own."""
+    path = nemo(tmp_path / "a.nemo", torch.nn.Linear(1, 1), [*"abcde"])
+    with tarfile.open(path, "a") as tar:
+        about = tarfile.TarInfo("tokenizer.model")
+        about.size = 1 << 20
+        tar.addfile(about, io.BytesIO(np.random.default_rng(1).bytes(about.size)))
+    packed = bytearray(lzma.compress(path.read_bytes()))
+    packed[-200_000:-100_000] = bytes(100_000)  # far from where the archive is opened
+    path.write_bytes(packed)
+    with pytest.raises(MegahourError, match=r"(?s)not a \.nemo file.*copy it again"):
         imported(tmp_path / "none", model=path)

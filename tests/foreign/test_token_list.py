@@ -33,3 +33,11 @@ def test_capitals_with_an_eszett_are_capitals() -> None:
     assert about["tokens"] == ["<blank>", "a", "s", "\u00df", " "]
     about = ordered(ImportAlignerParams(), ["<blank>", "a", "A", "\u00df", "|"])
     assert about["tokens"] == ["<blank>", "a", "A", "\u00df", " "]
+
+
+def test_no_other_token_has_the_name_of_the_space_or_the_blank() -> None:
+    """Texts were spelled with the last of the name, which the model was not trained to give between words."""
+    about = ordered(
+        ImportAlignerParams(blank="<pad>"), ["<pad>", "<blank>", "|", "A", " ", "\ud800", "\x1b[2J", "\u200c"]
+    )
+    assert about["tokens"] == ["<blank>", "<1>", " ", "a", "<4>", "<5>", "<6>", "\u200c"]
