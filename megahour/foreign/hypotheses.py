@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 import fsspec
@@ -16,6 +17,7 @@ from megahour.core.store import Artifact
 from megahour.core.unicode import load_json, shown
 from megahour.core.writer import ShardWriter
 from megahour.corpus.text.normalise import normalise
+from megahour.corpus.transcripts.json_words import STARTS, time_of
 from megahour.corpus.transcripts.recognised import Recognised, named, recognised, utterance_id
 from megahour.features.sets import set_of
 from megahour.foreign.named_records import (
@@ -156,7 +158,7 @@ class ReadHypotheses(ReadRecords[ImportHypothesesParams]):
     """Reads the records of recognisers' files. For an unusable record, `text` is its place in the source."""
 
     name = "read-hypotheses"
-    version = 2
+    version = 3
     params = ImportHypothesesParams
 
     def columns(self) -> pa.Schema:
@@ -166,10 +168,12 @@ class ReadHypotheses(ReadRecords[ImportHypothesesParams]):
         return find_files(p.source)
 
     def records(self, p: ImportHypothesesParams, url: str) -> Iterator[NamedRecord]:
-        """The records of a file. If the first value names no utterance, the file's name does."""
-        for number, value in enumerate(_values(url)):
+        """The records of a file. If its only value names no utterance, the file's name does."""
+        values = _values(url)
+        first = list(islice(values, 2))
+        for number, value in enumerate(chain(first, values)):
             path = named(value) if isinstance(value, dict) else ""
-            path = shown(next(endings(path or ("" if number else url))))
+            path = shown(next(endings(path or (url if len(first) == 1 else ""))))
             name = utterance_id(path)
             try:
                 if isinstance(value, BadRecord):
@@ -186,7 +190,7 @@ class ReadHypotheses(ReadRecords[ImportHypothesesParams]):
 
 
 def _values(url: str) -> Iterator[dict[str, Any] | BadRecord]:
-    """JSON objects of a file: one per line, one over several lines, or a list."""
+    """JSON objects of a file: one per line, one over several lines, or a list, also of an utterance's segments."""
     from megahour.corpus.interchange.untrusted import (
         text_lines,  # with the libraries of audio, which decoding needs not
     )
@@ -198,6 +202,16 @@ def _values(url: str) -> Iterator[dict[str, Any] | BadRecord]:
             yield from _whole(first, lines)
             return
         yield from map(_object, chain([first] if first else [], lines))
+
+
+def _are_segments(items: list[Any]) -> bool:
+    """Whether a list is of the segments or words of one utterance, as faster-whisper's are: they have times, and no
+    names but numbers that count them."""
+    if not items or not all(isinstance(item, dict) and not math.isnan(time_of(item, STARTS)) for item in items):
+        return False
+    numbers = [item.get("id") for item in items]
+    counts = ([None] * len(items), list(range(len(items))), list(range(1, len(items) + 1)))
+    return numbers in counts and not any(named({**item, "id": None}) for item in items)
 
 
 def _object(line: str | BadRecord) -> dict[str, Any] | BadRecord:
@@ -225,6 +239,8 @@ def _whole(first: str, lines: Iterator[str | BadRecord]) -> Iterator[dict[str, A
     except (ValueError, RecursionError) as error:
         yield BadRecord("bad-json", str(error)[:200])
         return
+    if isinstance(value, list) and _are_segments(value):
+        value = {"segments": value}
     for item in value if isinstance(value, list) else [value]:
         yield (
             item

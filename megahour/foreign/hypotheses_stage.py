@@ -18,7 +18,7 @@ class ImportHypotheses(Stage[ImportHypothesesParams]):
     """
 
     name = "import-hypotheses"
-    version = 5
+    version = 6
     params = ImportHypothesesParams
     inputs = (Input("features"), Input("selection", optional=True))
 

@@ -16,18 +16,27 @@ from megahour.core.errors import BadRecord, MegahourError
 from megahour.core.store import Artifact
 from megahour.corpus.transcripts.recognised import Recognised, named, recognised, utterance_id
 from megahour.engine.local import LocalEngine
-from megahour.foreign.hypotheses import matched
+from megahour.foreign.hypotheses import ReadHypotheses, matched
 from megahour.foreign.hypotheses_stage import ImportHypotheses
 from megahour.foreign.named_records import endings
 from megahour.foreign.params import ImportHypothesesParams
 from megahour.runner.runner import run_stage
 
+ANY = ImportHypothesesParams(source=["any"])
 MADE = utterances(6)
 WHISPER = {
     "text": " Two dogs.",
     "segments": [
         {"start": 0, "end": 3, "text": " Two", "avg_logprob": math.log(0.9), "no_speech_prob": 0.01},
         {"start": 3, "end": 4, "text": " dogs.", "avg_logprob": math.log(0.5)},
+    ],
+}
+
+WHISPER_CPP = {  # as --output-json-full
+    "result": {"language": "en"},
+    "transcription": [
+        {"text": " Two", "tokens": [{"text": "[_BEG_]", "p": 0.1}, {"text": " Two", "p": 0.9}]},
+        {"text": " dogs.", "tokens": [{"text": " dogs.", "p": 0.7}, {"text": "[_TT_50]", "p": 0.1}]},
     ],
 }
 
@@ -51,8 +60,9 @@ WHISPER = {
             0.9,
         ),
         ({"text": ""}, "", None),
+        (WHISPER_CPP, " Two  dogs.", 0.8),
     ],
-    ids=["nemo", "nemo-words", "whisper", "ours", "whole", "vosk", "google", "nothing"],
+    ids=["nemo", "nemo-words", "whisper", "ours", "whole", "vosk", "google", "nothing", "whisper.cpp"],
 )
 def test_text_and_confidence_of_many_recognisers(value: Any, text: str, confidence: float | None) -> None:
     assert recognised(value) == Recognised(text, confidence if confidence is None else pytest.approx(confidence))
@@ -66,6 +76,7 @@ def test_text_and_confidence_of_many_recognisers(value: Any, text: str, confiden
         ({"text": "a", "words": [{"word": "a", "probability": -0.1}]}, "bad-confidence"),
         ({"segments": [{"text": "a", "avg_logprob": 0.5}]}, "bad-confidence"),
         ({"duration": 3}, "no-text"),
+        ({"audio_filepath": "1.wav", "text": "the truth", "pred_text": None}, "no-text"),
         ({"chunks": [{"timestamp": [0, 1]}]}, "no-text"),
     ],
 )
@@ -239,3 +250,31 @@ def test_a_path_finds_its_utterance(own: dict[int, str], records: dict[str, str]
     ends = {end for path in own.values() for end in endings(path) if "/" in end}
     by_folder = any(end in ends for path in records for end in endings(path))
     assert matched({"1": own}, {"1": records}, dict.fromkeys(own.values(), alike), by_folder=by_folder) == expected
+
+
+FASTER_WHISPER = [
+    {"id": 1, "seek": 0, "start": 0.0, "end": 3.0, "text": " Two", "avg_logprob": math.log(0.9)},
+    {"id": 2, "seek": 0, "start": 3.0, "end": 4.0, "text": " dogs.", "avg_logprob": math.log(0.5)},
+]
+
+
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("without", [(), ("id",)])
+def test_a_list_of_segments_is_one_utterance(tmp_path: Path, without: tuple[str, ...], indent: int | None) -> None:
+    """As faster-whisper's. The first segment was all of the text, or each was of the utterance of its number."""
+    segments = [{name: value for name, value in each.items() if name not in without} for each in FASTER_WHISPER]
+    (tmp_path / "7.json").write_text(json.dumps(segments, indent=indent))
+    ((name, row),) = [each[:2] for each in ReadHypotheses().records(ANY, str(tmp_path / "7.json"))]
+    assert (name, " ".join(row["text"].split())) == ("7", "Two dogs.")
+    assert row["confidence"] == pytest.approx(0.8)
+
+
+def test_a_file_of_several_values_names_none_of_them(tmp_path: Path) -> None:
+    """The first of several segments, a line each, was the text of the utterance."""
+    lines = [{"start": 0.0, "text": "two"}, {"start": 3.0, "text": "dogs"}, {"id": 7, "text": "a cat"}]
+    (tmp_path / "9.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = list(ReadHypotheses().records(ANY, str(tmp_path / "9.jsonl")))
+    assert [(each.name, each.row.get("reason")) for each in found] == [("", "no-id"), ("", "no-id"), ("7", None)]
+    named = [{**line, "id": name} for line, name in zip(lines, ("a", "b", "c"), strict=True)]
+    (tmp_path / "9.json").write_text(json.dumps(named))
+    assert [each.name for each in ReadHypotheses().records(ANY, str(tmp_path / "9.json"))] == ["a", "b", "c"]

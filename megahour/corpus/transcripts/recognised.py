@@ -1,12 +1,13 @@
 """Read a recogniser's JSON output for one utterance: its id, its text and its confidence.
 
 The text is `pred_text` (NeMo manifests), `text`, or that of a format of `json_cues`. The confidence is the mean over
-the smallest parts that have one: words (`confidence`, `probability`, `conf`, `score`), else segments, else the whole.
-For Whisper's segments it is exp(`avg_logprob`), weighted by the segment's length.
+the smallest parts that have one: words (`confidence`, `probability`, `conf`, `score`), tokens (`p`), else segments,
+else the whole. For Whisper's segments it is exp(`avg_logprob`), weighted by the segment's length.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -16,10 +17,11 @@ from megahour.corpus.transcripts.json_cues import find
 from megahour.corpus.transcripts.json_words import seconds
 
 IDS = ("id", "key", "utt_id", "utterance_id", "audio_filepath", "audio", "file", "path", "wav", "name")
-CONFIDENCES = ("confidence", "probability", "conf", "score")
+CONFIDENCES = ("confidence", "probability", "conf", "score", "p")
 LISTED = ("word_confidence", "token_confidence")  # NeMo: lists of numbers without words
 SAID = ("word", "punctuated_word", "text", "pred_text", "transcript", "content", "value", "display", "sentence")
 RIVALS = ("alternatives", "nBest")  # lists of alternatives, of which only the first (best) counts
+NO_WORD = "[_"  # whisper.cpp's tokens [_BEG_] and [_TT_50], of times
 AUDIO = (".wav", ".flac", ".mp3", ".ogg", ".opus", ".m4a", ".npy", ".json", ".jsonl", ".gz")
 
 
@@ -58,7 +60,9 @@ def utterance_id(name: str) -> str:
 
 
 def _text(value: Mapping[str, Any]) -> str:
-    if isinstance(text := value.get("pred_text"), str):
+    if "pred_text" in value:
+        if not isinstance(text := value["pred_text"], str):  # then `text`, if there is one, is the transcript
+            raise BadRecord("no-text", f"pred_text is {json.dumps(text)[:40]}, not a text")
         return text
     if isinstance(text := value.get("text"), str):
         return text
@@ -101,7 +105,8 @@ def _own(value: Mapping[str, Any]) -> Iterator[tuple[float, float]]:
         if isinstance(value.get(name), list):
             yield from ((_checked(name, number), 1.0) for number in value[name])
             return
-    if not any(isinstance(value.get(name), str) for name in SAID):
+    said = next((text for name in SAID if isinstance(text := value.get(name), str)), None)
+    if said is None or said.startswith(NO_WORD):
         return
     if (name := next((name for name in CONFIDENCES if value.get(name) is not None), "")) != "":
         yield _checked(name, value[name]), 1.0
