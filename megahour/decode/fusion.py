@@ -177,3 +177,22 @@ def _check_hot_words(words: Sequence[HotWord], tokens: Tokens) -> None:
                 where="hot_words",
                 remedy=f"spell it with the letters of the model's texts, {''.join(sorted(letters))[:80]!r}",
             )
+        if not any(word.open_at) and (lost := [each for each in word.text.split() if not _spelled(each, tokens)]):
+            raise ConfigError(
+                f"the hot word {word.text!r} has {lost[0]!r}, which no tokens of the model spell",
+                where="hot_words",
+                remedy="leave it out, or train with pieces or characters as tokens, in place of whole words",
+            )
+
+
+def _spelled(word: str, tokens: Tokens) -> bool:
+    """Whether tokens spell a whole word."""
+    texts = list(zip(tokens.texts, tokens.kinds, strict=True))
+    inner, first = ({text for text, of in texts if of == kind} for kind in (INSIDE, BEGINS))
+    if PARTS in tokens.kinds or not tokens.spaces:
+        first |= inner
+    ends = [0]
+    for end in range(1, len(word) + 1):
+        if any(word[begin:end] in (inner if begin else first) for begin in ends):
+            ends.append(end)
+    return ends[-1] == len(word)

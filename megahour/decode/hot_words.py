@@ -29,6 +29,12 @@ class HotWord(NamedTuple):
     def letters(self) -> str:
         return self.text.strip("*")
 
+    @property
+    def open_at(self) -> list[bool]:
+        """Whether a word may go on at the beginning and at the end: with `*`, or in scripts without spaces."""
+        edges = (self.text[0], self.text[-1])
+        return [edge == "*" or unicodedata.east_asian_width(edge) in "WF" for edge in edges]
+
 
 class Automaton(NamedTuple):
     """next (S, C): the state after a byte, by the byte's class. classes (256,): class of each byte. value, reward (S,):
@@ -89,8 +95,7 @@ def _none() -> Automaton:
 
 def _spelled(word: HotWord, spaces: bool) -> list[tuple[int, int]]:
     """The phrase's bytes, with a space at each closed end; and 1 for a byte that starts a character, else 0."""
-    open_at = [edge == "*" or unicodedata.east_asian_width(edge) in "WF" for edge in (word.text[0], word.text[-1])]
-    before, behind = (b"" if is_open or not spaces else b" " for is_open in open_at)
+    before, behind = (b"" if is_open or not spaces else b" " for is_open in word.open_at)
     inner = [(byte, int(byte & 0xC0 != 0x80)) for byte in word.letters.encode()]
     return [*((byte, 0) for byte in before), *inner, *((byte, 0) for byte in behind)]
 

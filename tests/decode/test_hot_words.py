@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from megahour.core.errors import ConfigError
+from megahour.decode.fusion import check_fusion
 from megahour.decode.hot_words import HotWord, automaton, parse
+from megahour.decode.params import DecodeParams
 
 
 def totals(words: list[str], text: str, *, spaces: bool = True) -> list[float]:
@@ -56,3 +59,20 @@ def test_the_most_that_a_token_adds() -> None:
     assert [hot.most(text, after_space=False) for text in ("c", "bc", "bd", "z")] == [1.0, 2.0, 6.0, 0.0]
     assert hot.most("bd", after_space=True) == 6.0
     assert automaton([], spaces=True).most("a", after_space=True) == 0.0
+
+
+PIECES = ["<blank>", "<unk>", "\u2581one", "\u2581nine", "ty", "\u2581\u6771\u4eac"]
+
+
+@pytest.mark.parametrize("word", ["one", "ninety", "nine one", "on*", "*ne", "\u4eac"])
+def test_words_that_tokens_spell_may_be_hot(word: str) -> None:
+    check_fusion(DecodeParams(hot_words=[word]), {"tokens": PIECES, "marks": True}, {})
+
+
+@pytest.mark.parametrize(("word", "lost"), [("ten", "ten"), ("one nineteen", "nineteen"), ("ty :2", "ty")])
+def test_words_that_no_tokens_spell_are_refused(word: str, lost: str) -> None:
+    """Models whose tokens are whole words have the letters of words that they can never give."""
+    with pytest.raises(
+        ConfigError, match=f"(?s)has '{lost}', which no tokens of the model spell.*pieces or characters"
+    ):
+        check_fusion(DecodeParams(hot_words=[word]), {"tokens": PIECES, "marks": True}, {})
