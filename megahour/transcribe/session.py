@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from megahour.core.errors import BadRecord
 from megahour.decode.nbest import Text
+from megahour.models.paths import NOT_FINITE
 from megahour.transcribe.decoded import decoded_blocks, sample_blocks
 from megahour.transcribe.latency import StreamMeter
 from megahour.transcribe.live import checked_blocks, live_blocks
@@ -29,6 +31,7 @@ from megahour.transcribe.streaming import (
     plan_of,
 )
 
+LOG = logging.getLogger(__name__)
 MOST_WHOLE_S = 600.0  # as `longest`; the memory of attention grows with the square of the length: an hour takes 16 GB
 
 TagsOfPiece = tuple[int, NDArray[np.float32]]
@@ -207,11 +210,25 @@ def _end_s(recogniser: Recogniser, piece: SpeechPiece) -> float:
     return piece.start_s + len(piece.rows) * recogniser.front.shift_s / recogniser.joined
 
 
+class _LostWords:
+    """The words where a search fails: none. Once a stream, it warns of a model that gives no numbers."""
+
+    def __init__(self) -> None:
+        self._told = False
+
+    def words(self, error: ValueError) -> list[TimedWord]:
+        """No words. Other errors are of paths that do not survive, as for noise that resembles no word."""
+        if str(error) == NOT_FINITE and not self._told:
+            self._told = True
+            LOG.warning("words of the stream are lost: %s", error)
+        return []
+
+
 class _Repeated:
     """The current piece of a model without state: all of it is recognised again for every update."""
 
     def __init__(self, recogniser: Recogniser) -> None:
-        self._recogniser, self._next_s = recogniser, UPDATE_S
+        self._recogniser, self._next_s, self._lost = recogniser, UPDATE_S, _LostWords()
 
     def grown(self, cutter: Cutter, heard_s: float) -> list[TimedWord] | None:
         """The piece's words, if half a second of audio has arrived since the last update."""
@@ -229,15 +246,15 @@ class _Repeated:
     def _words(self, piece: SpeechPiece) -> list[TimedWord]:
         try:
             return self._recogniser.words(piece.rows, piece.start_s)
-        except ValueError:  # no path survives, as for noise that resembles no word
-            return []
+        except ValueError as error:
+            return self._lost.words(error)
 
 
 class _Carried:
     """The current piece of a model that carries its state: nothing is computed twice."""
 
     def __init__(self, recogniser: Recogniser, plan: StreamPlan) -> None:
-        self._recogniser, self._plan = recogniser, plan
+        self._recogniser, self._plan, self._lost = recogniser, plan, _LostWords()
         self._piece = PieceStream(recogniser, plan)
 
     def grown(self, cutter: Cutter, heard_s: float) -> list[TimedWord] | None:
@@ -246,8 +263,8 @@ class _Carried:
         try:
             grew = certain is not None and self._piece.grow(certain)
             return self._piece.words(certain.start_s) if grew and certain is not None else None
-        except ValueError:  # no path survives, as for noise that resembles no word
-            return []
+        except ValueError as error:
+            return self._lost.words(error)
 
     def ended(self, piece: SpeechPiece, heard_s: float) -> list[TimedWord]:
         """The words of the finished piece."""
@@ -256,8 +273,8 @@ class _Carried:
             under_way = PieceStream(self._recogniser, self._plan)
         try:
             return under_way.ended(piece)
-        except ValueError:
-            return []
+        except ValueError as error:
+            return self._lost.words(error)
 
 
 def _recognise(

@@ -21,6 +21,7 @@ from megahour.decode.params import DecodeParams
 from megahour.export.model import TrainedModel
 from megahour.models.conformer import AttentionContext, Conformer
 from megahour.models.inference import Model
+from megahour.models.paths import NOT_FINITE
 from megahour.models.streaming import encoder_of
 from megahour.transcribe.latency import StreamMeter
 from megahour.transcribe.parts import RecogniserParts
@@ -213,7 +214,12 @@ def test_a_piece_ends_in_noise_when_no_word_has_come(streaming: Recogniser, monk
     assert shown < len(found) / 2
 
 
-def test_noise_that_no_model_can_read_gives_no_words(tmp_path: Path) -> None:
-    heard = recogniser(tmp_path, "lstm")
+@pytest.mark.parametrize("kind", ["lstm", "blstm"])
+def test_noise_that_no_model_can_read_gives_no_words(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning tells it from silence, once a stream."""
+    heard = recogniser(tmp_path, kind)
     heard.front = replace(heard.front, stats=(np.full(16, np.nan, np.float32), np.ones(16, np.float32)))
     assert all(update.words == [] for update in updates(heard, sound(), 800))
+    assert caplog.messages == [f"words of the stream are lost: {NOT_FINITE}"]
