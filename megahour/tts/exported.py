@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.core.errors import ConfigError, StoreError
+from megahour.foreign.onnx_session import in_a_line, limited_run, open_session
 from megahour.models.voice import STEPS
 from megahour.transcribe.bundle_files import AGAIN
 from megahour.tts.phones import Pronounce
@@ -15,6 +16,8 @@ from megahour.tts.script import SpokenPiece
 from megahour.tts.speaking import AnySpeaker, Manner, rules_of
 from megahour.tts.voice_bundle import LEXICON, Form, VoiceBundle
 from megahour.units.lexicon import Lexicon, read_lexicon
+
+LONG_SYMBOL_S = 0.2  # speech of a symbol at pace 1, for the time limit of a run
 
 
 class ExportedSpeaker(AnySpeaker):
@@ -84,11 +87,13 @@ class ExportedSpeaker(AnySpeaker):
             "sid": np.array([self.number_of("voices", voice)], np.int64),
         }
         try:
-            y, frames = sessions[0].run(None, {each.name: given[each.name] for each in sessions[0].get_inputs()})
-            for session in sessions[1:]:
-                (y,) = session.run(None, {"mel": y})
+            with limited_run(len(tokens) * LONG_SYMBOL_S / pace) as options:
+                taken = {each.name: given[each.name] for each in sessions[0].get_inputs()}
+                y, frames = sessions[0].run(None, taken, options)
+                for session in sessions[1:]:
+                    (y,) = session.run(None, {"mel": y}, options)
         except Exception as error:
-            raise StoreError(f"the graph cannot be run: {error}", where=self.url, remedy=AGAIN) from error
+            raise StoreError(f"the graph cannot be run: {in_a_line(error)}", where=self.url, remedy=AGAIN) from error
         if y.ndim != 2 or not np.isfinite(y).all():
             raise StoreError("the graph does not output finite samples", where=self.url, remedy=AGAIN)
         return y[0].astype(np.float32), frames[0].tolist()
@@ -98,16 +103,13 @@ class ExportedSpeaker(AnySpeaker):
         import onnxruntime
 
         if seed not in self._sessions:
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads, options.log_severity_level = self.threads, 3
             onnxruntime.set_seed(seed)
+            bounds: dict[str, Any] = {"threads": self.threads, "bounded": True}
             try:
-                self._sessions[seed] = [
-                    onnxruntime.InferenceSession(each, options, providers=["CPUExecutionProvider"])
-                    for each in self._graphs
-                ]
+                self._sessions[seed] = [open_session(each, **bounds) for each in self._graphs]
             except Exception as error:
-                raise StoreError(f"onnxruntime cannot load a graph: {error}", where=self.url, remedy=AGAIN) from error
+                what = f"onnxruntime cannot load a graph: {in_a_line(error)}"
+                raise StoreError(what, where=self.url, remedy=AGAIN) from error
         return self._sessions[seed]
 
 

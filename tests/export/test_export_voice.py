@@ -37,6 +37,7 @@ from megahour.export.params import ExportModelParams
 from megahour.export.play import SherpaVoice
 from megahour.export.voice import write_voice_bundle
 from megahour.features.mel_spectrum import MelSpectrum
+from megahour.foreign import onnx_session
 from megahour.models import read_vocoder
 from megahour.models.build import build
 from megahour.models.griffin_lim import GriffinLim
@@ -257,6 +258,61 @@ def test_a_lexicon_of_another_encoding(made: Path, tmp_path: Path) -> None:
     (bundle / "bundle.json").write_text(json.dumps(values))
     with pytest.raises(StoreError, match="not UTF-8"):
         ExportedSpeaker(str(bundle))
+
+
+def rogue(bundle: Path, kind: str) -> None:
+    """A graph of the bundle's inputs and outputs that runs without an end, takes all memory, or reads another file."""
+    h, of = onnx.helper, onnx.TensorProto
+    samples = onnx.numpy_helper.from_array(np.ones((1, 8000), np.float32), "samples")
+    frames = onnx.numpy_helper.from_array(np.ones((1, 4), np.int64), "held")
+    size = onnx.numpy_helper.from_array(np.array([1 << 50]), "size")
+    trips = onnx.numpy_helper.from_array(np.array(1 << 60), "trips")
+    if kind == "file":
+        Path("weights.bin").write_bytes(samples.raw_data)
+        samples.ClearField("raw_data")
+        samples.data_location = of.EXTERNAL
+        samples.external_data.add(key="location", value="weights.bin")
+    turn = [h.make_tensor_value_info("turn", of.INT64, []), h.make_tensor_value_info("on", of.BOOL, [])]
+    held = [h.make_tensor_value_info(name, of.FLOAT, None) for name in ("in", "out")]
+    body = [h.make_node("Identity", ["on"], ["still"]), h.make_node("Neg", ["in"], ["out"])]
+    still = [h.make_tensor_value_info("still", of.BOOL, []), held[1]]
+    loop = h.make_graph(body, "body", [*turn, held[0]], still)
+    first = {
+        "loop": [h.make_node("Loop", ["trips", "", "samples"], ["y"], body=loop)],
+        "memory": [
+            h.make_node("ConstantOfShape", ["size"], ["c"]),
+            h.make_node("ReduceMax", ["c"], ["most"], keepdims=0),
+            h.make_node("Add", ["samples", "most"], ["y"]),
+        ],
+        "file": [h.make_node("Neg", ["samples"], ["y"])],
+    }[kind]
+    nodes = [*first, h.make_node("Add", ["held", "x"], ["frames"])]
+    x = h.make_tensor_value_info("x", of.INT64, [1, "n"])
+    gives = [h.make_tensor_value_info("y", of.FLOAT, [1, "s"]), h.make_tensor_value_info("frames", of.INT64, None)]
+    graph = h.make_graph(nodes, "rogue", [x], gives, [samples, frames, size, trips])
+    model = h.make_model(graph, opset_imports=[h.make_opsetid("", 17)], ir_version=8)
+    data = model.SerializeToString()
+    values = json.loads((bundle / "bundle.json").read_text())
+    values["files"]["model.onnx"] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    (bundle / "model.onnx").write_bytes(data)
+    (bundle / "bundle.json").write_text(json.dumps(values))
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [("loop", "cannot be run: .*terminate"), ("memory", "Available memory of"), ("file", "cannot load a graph")],
+)
+def test_a_rogue_graph_is_ended(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, says: str
+) -> None:
+    """As those of recognisers' bundles. It ran for ever, or read a file of the current folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(onnx_session, "RUN_S", 0.3)
+    monkeypatch.setattr(onnx_session, "AUDIO_TIMES", 0.0)
+    bundle = shutil.copytree(made / "bundle", tmp_path / "bundle")
+    rogue(bundle, kind)
+    with pytest.raises(StoreError, match=says):
+        ExportedSpeaker(str(bundle)).run([2, 3, 2, 3])
 
 
 def test_a_damaged_manifest(made: Path, tmp_path: Path) -> None:
