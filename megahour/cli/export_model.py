@@ -103,7 +103,7 @@ def _recogniser(
     if forms["reason"]:
         log.say("not-played", f"sherpa-onnx cannot run all of it: {forms['reason']}", forms)
     last = f"{out}: {len(bundle.manifest.files)} files, {len(found.clips)} golden clips agree, digest {bundle.digest}"
-    _say_bundle(bundle, last, out, f"megahour transcribe AUDIO --model {out}")
+    _say_bundle(bundle, last, out, shlex.join(["megahour", "transcribe", "AUDIO", "--model", out]))
 
 
 def _bytes(bundle: Bundle, form: str, precision: str) -> int:
@@ -116,7 +116,7 @@ def _bytes(bundle: Bundle, form: str, precision: str) -> int:
 def _say_bundle(bundle: Bundle | VoiceBundle, text: str, out: str, trial: str) -> None:
     """Print the last line, and the commands that try the bundle and check a copy."""
     log.say_last(text, "exported", {"digest": bundle.digest})
-    checked = f"megahour verify {out} --digest {bundle.digest}"
+    checked = shlex.join(["megahour", "verify", out, "--digest", bundle.digest])
     log.say_next([("try it", trial), ("check a copy of it", checked)])
 
 

@@ -26,7 +26,7 @@ _PACKAGES = ("megahour", "commit", "torch")
 def published(out: str) -> Iterator[Path]:
     """Yield a folder to fill and rename it to `out`; it is deleted on failure.
 
-    Raises ConfigError: `out` exists. StoreError: another process writes there.
+    Raises ConfigError: `out` exists, or is no local folder. StoreError: another process writes there.
     """
     target = Path(out)
     _refuse(target, out)
@@ -48,7 +48,10 @@ def published(out: str) -> Iterator[Path]:
 
 
 def _refuse(target: Path, out: str) -> None:
-    if target.exists():
+    if "://" in out:
+        remedy = "name a local folder, and copy it there afterwards"
+        raise ConfigError("--out cannot be a store", where=out, remedy=remedy)
+    if target.exists() or target.is_symlink():
         raise ConfigError("it already exists", where=out, remedy="remove it, or choose another --out")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -58,7 +59,8 @@ def speaker_at(
     model = voice_of(address)
     if precision != "fp32":
         what = f"a model speaks only in fp32, not in {precision}"
-        known = f"megahour export-model {model} --precisions [{precision}], and speak with the bundle"
+        asked = ["megahour", "export-model", model, "--precisions", f"[{precision}]", "--out", "BUNDLE"]
+        known = f"{shlex.join(asked)}, and speak with the bundle"
         remedy = known if precision in PRECISIONS else f"use one of {', '.join(PRECISIONS)}"
         raise ConfigError(what, where=model, remedy=remedy)
     from megahour.tts.speaking import Speaker

@@ -555,3 +555,12 @@ def test_a_program_with_other_words_is_not_exported(tmp_path: Path, monkeypatch:
     with pytest.raises(ConfigError, match=r"the torch\.export graph"):
         written(made, tmp_path / "bundle", CLIPS[:1], program=True)
     assert not (tmp_path / "bundle").exists()
+
+
+def test_the_next_commands_can_be_copied_as_they_are(tmp_path: Path) -> None:
+    made, out = model(tmp_path / "model", "tdnn", layers=1), tmp_path / "my bundle"
+    soundfile.write(tmp_path / "a.wav", voice(1.0, 3), 8000)
+    done = CliRunner().invoke(command, [made.url, "--golden", str(tmp_path / "a.wav"), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    assert f"megahour transcribe AUDIO --model '{out}'" in done.output
+    assert f"megahour verify '{out}' --digest " in done.output

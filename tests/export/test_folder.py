@@ -48,3 +48,14 @@ def test_after_a_full_disk_the_same_command_starts_again(tmp_path: Path) -> None
     with pytest.raises(StoreError, match="the same command starts again"), published(str(tmp_path / "bundle")):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert not list(tmp_path.iterdir()), "nothing is left to resume from"
+
+
+def test_a_store_or_a_link_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder `s3:` appeared, and then "the bundle is damaged"; a link to nowhere was noticed after minutes."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=r"(?s)cannot be a store.*local folder"), published("s3://models/bundle"):
+        pass
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "bundle").symlink_to("nowhere")
+    with pytest.raises(ConfigError, match="already exists"), published("bundle"):
+        pass
