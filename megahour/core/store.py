@@ -49,6 +49,7 @@ DEVICES = "timings/devices.json"  # {seconds}: how long the processes of a stage
 COUNTED = "timings/counted.json"  # of `lm-bounded`: what reading and counting took, in the units of a shard's timing
 UNREADABLE = (FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 RESOLVED = "recipe.resolved.yaml"  # marks the folder of a run
+MODELS = {"bundle.json": "the bundle of an exported model", "config.json": "the folder of a checkpoint"}
 SCRATCH = ".scratch"  # files that a stage keeps beside its output until it is finished, such as checkpoints
 # Everything that an artifact's folder may hold; `delete` touches no other folder.
 ENTRIES = {
@@ -96,6 +97,9 @@ class Artifact:
             if self.fs.exists(self.path(RESOLVED)):
                 remedy = f"name one of its artifacts: {self.url}/STEP"
                 raise StoreError("the folder of a run, not an artifact", where=self.url, remedy=remedy)
+            if found := next((what for name, what in MODELS.items() if self.fs.exists(self.path(name))), ""):
+                remedy = f"`megahour import-aligner --model {self.url}` makes an aligner of it, if it is a CTC model"
+                raise StoreError(f"{found}, not an artifact", where=self.url, remedy=remedy)
             raise StoreError(
                 "no manifest: the artifact is missing or unfinished",
                 where=self.url,

@@ -19,7 +19,7 @@ from megahour.core.surroundings import explaining
 MANIFEST = "bundle.json"
 MAX_MANIFEST_BYTES, MAX_FILE_BYTES = 16 << 20, 2 << 30
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*)?")
-CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # and halves of UTF-16 pairs, which no file can have
 MAX_TEXT = 1000  # characters of a token, or of a name
 MAX_HEARD = 1 << 20  # characters of a golden clip's text
 VOICE = "voice"

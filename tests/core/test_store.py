@@ -476,3 +476,12 @@ def test_quarantine_holds_names_that_no_utf_8_can(tmp_path: Path) -> None:
     close(artifact, [receipt])
     (bad,) = artifact.bad_records()
     assert (bad["id"], bad["detail"], bad["source"]) == (r"caf\xe9", r"\ud800", r"\xff")
+
+
+@pytest.mark.parametrize(("name", "what"), [("bundle.json", "the bundle of"), ("config.json", "of a checkpoint")])
+def test_a_model_of_other_programs_is_no_artifact_yet(tmp_path: Path, name: str, what: str) -> None:
+    """It was "missing or unfinished"."""
+    (tmp_path / name).touch()
+    with pytest.raises(StoreError, match=f"{what}.*, not an artifact") as caught:
+        _ = Artifact(tmp_path).manifest
+    assert f"`megahour import-aligner --model {tmp_path}`" in caught.value.remedy

@@ -169,6 +169,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
         "token 0 is .a., not the blank",
     ),
     "a token for a terminal": (lambda f: change(f, tokens=[*"abcdefghi", "\x1b[2J"]), "control characters"),
+    "a token that no file can have": (lambda f: change(f, tokens=[*"abcdefghi", "\ud800"]), "control characters"),
     "a token without an end": (lambda f: change(f, tokens=[*"abcdefghi", "x" * 1001]), "more than 1000"),
     "a form for a terminal": (lambda f: change(f, graphs={"\x1b[2J": {"fp32": "model.onnx"}}), "control characters"),
     "a text for a terminal": (partial(golden_text, "\x1b]0;x\x07"), "control characters"),
