@@ -188,6 +188,7 @@ def built(
     from transformers.utils import logging
 
     check_architecture(architecture, where=where)
+    _check_count(architecture, len(weights), where)
     logging.disable_progress_bar()
     logging.set_verbosity_error()  # missing weights are reported below
     try:
@@ -207,6 +208,15 @@ def built(
         raise ConfigError(f"weights are missing or have other shapes: {names}", where=where, remedy=remedy)
     _check_layers(notes["unexpected_keys"], module, where)
     return cast("torch.nn.Module", module.eval())
+
+
+def _check_count(architecture: Mapping[str, Any], weights: int, where: str) -> None:
+    """Raises ConfigError: no layers, or more than there are weights, which could take hours and all memory to build."""
+    inner = architecture.get("encoder_config")
+    layers = (inner if isinstance(inner, dict) else architecture).get("num_hidden_layers", 1)
+    if isinstance(layers, int) and not 0 < layers <= weights:
+        what = f"the configuration has {layers} layers, but the file has {weights} weights"
+        raise ConfigError(what, where=where, remedy="take the configuration and the weights from one checkpoint")
 
 
 def _check_layers(unexpected: Iterable[str], module: torch.nn.Module, where: str) -> None:

@@ -114,7 +114,7 @@ def read_nemo(url: str) -> CtcCheckpoint:
         raise ConfigError(what, where=url, remedy="export the model to ONNX, and give a list whose tokens differ")
     try:
         architecture, extractor = _architecture(config["encoder"], len(tokens)), _extractor(config)
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
         raise ConfigError(f"{CONFIG} does not describe the encoder: {error!r}", where=url) from None
     weights = _weights(members[WEIGHTS], url, hybrid=hybrid)
     return CtcCheckpoint(architecture, extractor, tokens, len(tokens) - 1, weights)

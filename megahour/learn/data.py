@@ -112,7 +112,8 @@ def _trained_on(
         raise StageError(
             f"no utterance of sets {_others(p)} has a usable pseudo-label",
             where=inputs["pseudo_labels"].url,
-            remedy="make pseudo-labels for these sets of these features, or check `unlabelled_sets`",
+            remedy="make pseudo-labels for these sets of these features, of letters or words that the model's tokens "
+            "spell and no longer than the audio; or check `unlabelled_sets`",
         )
     return own, found + others
 

@@ -45,7 +45,7 @@ def least_confidence(p: PseudoLabelParams, hypotheses: Artifact) -> float:
         raise ConfigError(
             f"no hypothesis of sets {p.sets} has both a text and a confidence",
             where=hypotheses.url,
-            remedy="decode with `confidence`, or take all: min_confidence 0 and share 1",
+            remedy="decode with `confidence`, or import texts that have one; or take all: min_confidence 0 and share 1",
         )
     return float(max(np.float32(p.min_confidence), found[math.ceil(p.share * len(found)) - 1]))
 

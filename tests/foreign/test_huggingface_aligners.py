@@ -208,6 +208,8 @@ def broken(source: Path, name: str, change: Any) -> None:
         (lambda s: (s / "config.json").write_text("{"), {}, "not JSON"),
         (lambda s: broken(s, "config.json", lambda c: c.update(model_type=["wav2vec2"])), {}, "not a CTC model"),
         (lambda s: broken(s, "config.json", lambda c: c.update(num_hidden_layers=1)), {}, "fewer layers.*layers.1"),
+        (lambda s: broken(s, "config.json", lambda c: c.update(num_hidden_layers=10**7)), {}, "10000000 layers, but"),
+        (lambda s: broken(s, "config.json", lambda c: c.update(num_hidden_layers=0)), {}, "0 layers, but the file has"),
         (lambda s: broken(s, "preprocessor_config.json", lambda c: c.update(sampling_rate="16k")), {}, "'16k', not"),
         (lambda s: broken(s, "preprocessor_config.json", lambda c: c.update(sampling_rate=10**9)), {}, "to 192000"),
         (lambda s: None, {"rate_hz": 8000}, "rate_hz = 8000, but the checkpoint has 16000"),

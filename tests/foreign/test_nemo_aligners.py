@@ -255,6 +255,12 @@ def test_a_nemo_file_with_wrong_contents_is_refused(
         imported(tmp_path / "none", model=path)
 
 
+def test_a_window_without_an_end_is_refused(tmp_path: Path) -> None:
+    path = nemo(tmp_path / "a.nemo", torch.nn.Linear(1, 1), [*"abcde"], mels={"window_size": float("inf")})
+    with pytest.raises(MegahourError, match="does not describe the encoder: OverflowError"):
+        imported(tmp_path / "none", model=path)
+
+
 def test_a_damaged_compressed_nemo_file_is_named(tmp_path: Path) -> None:
     """xz has errors of its own."""
     path = nemo(tmp_path / "a.nemo", torch.nn.Linear(1, 1), [*"abcde"])

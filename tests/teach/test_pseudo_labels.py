@@ -242,6 +242,7 @@ def test_what_is_held_out_is_true_and_of_no_speaker_that_is_trained_on(tmp_path:
     [
         ({"criterion": "ce"}, {1: {4: "a"}}, "criterion ce learns senones"),
         ({}, {0: {0: "a"}}, r"no utterance of sets \['unlabelled'\] has a usable pseudo-label"),
+        ({}, {1: {4: "α"}}, r"(?s)no utterance of sets .* has a usable pseudo-label.*tokens spell"),
     ],
 )
 def test_pseudo_labels_that_do_not_fit_are_refused(tmp_path: Path, values: Any, texts: Any, message: str) -> None:
