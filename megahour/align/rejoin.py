@@ -99,7 +99,7 @@ def _unread(posteriors: NDArray[Any], problem: Problem, path: AlignmentPath) -> 
     units, frames = greedy_path(posteriors, problem.blank)
     letters = np.zeros(len(posteriors), bool)
     letters[frames[units != problem.free]] = True
-    return np.convolve(letters, np.ones(2 * round(pace) + 1), "same") == 0
+    return np.asarray(np.convolve(letters, np.ones(2 * round(pace) + 1), "same") == 0)
 
 
 def _beside(
@@ -139,8 +139,8 @@ def _beside(
     now = path.states[begin:end]
     unit = np.where(now >= 0, problem.tokens[np.maximum(now, 0)], problem.blank)
     before = costs[np.arange(len(now)), unit]
-    beside = np.arange(begin, end)
-    beside = (beside >= low) & (beside < high)
+    beside = np.zeros(end - begin, bool)
+    beside[low - begin : high - begin] = True
     dear = beside & unread[begin:end]
     before[dear] = np.maximum(before[dear], problem.star_nats)
     after = -aligned.score + float(between[~beside].sum(dtype=np.float64))
