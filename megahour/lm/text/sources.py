@@ -31,6 +31,7 @@ STDIN = "-"
 ROWS = 1 << 14  # of a column at a time
 _COLUMN = re.compile(r"(?P<files>.+\.parquet):(?P<column>[^/:]+)")
 _RESERVED = re.compile(rb"(?<![^ \t\r\n\0])(?:<unk>|</?s>)(?![^ \t\r\n\0])")
+_COUNT = re.compile(rb"[^\n\t]*\t\d+\r?(?:\n|$)")  # what ends a line of n-gram counts
 _SEPARATORS = tuple(b" \t\r\0")
 _UTF16 = ("UTF-16, whose zero bytes would separate words", "convert the file (iconv -f utf-16 -t utf-8 …)")
 _REMEDY_OF_PACKED = "unpack it; gzip, xz, bzip2 and zstd are read as they are"
@@ -88,10 +89,13 @@ class Block:
         result = _RESERVED.search(data)
         if result is None:
             raise ValueError(f"{self.name}: no reserved word in the block from line {self.line} on")
+        remedy = "remove it from the text, or skip such words: --skip-symbols (lmplz: --skip_symbols)"
+        if _COUNT.match(data, result.end()):
+            remedy = "if these are n-gram counts, and no text, read them with --counts"
         return MegahourError(
             f"the text contains {result.group().decode()}, a reserved word of language models",
             where=f"{self.name}:{self.line + data.count(10, 0, result.start())}",
-            remedy="remove it from the text, or skip such words: --skip-symbols (lmplz: --skip_symbols)",
+            remedy=remedy,
         )
 
     def check_utf8(self) -> None:

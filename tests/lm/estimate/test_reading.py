@@ -80,6 +80,13 @@ def test_reserved_words_are_refused_with_file_and_line_or_left_out(symbol: str, 
     assert spelled(reading)[-3:] == ["c", "d", "."]
 
 
+@pytest.mark.parametrize(("line", "counts"), [("<s>\t12", True), ("a <s> b\t12\r", True), ("a <s> b\t12 c", False)])
+def test_the_remedy_for_counts_in_the_place_of_text_is_to_read_them_as_such(line: str, counts: bool) -> None:
+    with pytest.raises(MegahourError, match="reserved word") as caught:
+        read_corpus(line_blocks([line, "a\t3"], "lines"))
+    assert ("--counts" in caught.value.remedy) == counts
+
+
 def test_a_given_vocabulary_keeps_its_numbers_and_all_else_is_unknown() -> None:
     table = vocabulary_of(line_blocks(["boat the", "<s>", "sea"], "words"))
     reading = read(["the old boat", "<unk> the"], vocabulary=table)
