@@ -136,12 +136,12 @@ def _in_time(
             continue
         states[left:right] = np.where(timed >= 0, timed + bounds[low], timed - bounds[low])
         for moved in range(low, high):
-            _place_words(posteriors, problem, states, moved)
+            _place_words(posteriors[left:right], problem, states[left:right], moved)
     return path if np.array_equal(states, path.states) else path.moved(states)
 
 
 def _place_words(posteriors: NDArray[Any], problem: Problem, states: NDArray[np.int32], cue: int) -> None:
-    """Realign a spoken `cue` within its frames of `states`, by the audio alone.
+    """Realign a spoken `cue` within its frames of `states` (T,), which change, by the audio alone.
 
     Its time pulls its first and its last token alone, and so may tear them from the words between.
     """

@@ -3,8 +3,8 @@
 The words of a cue are seldom said on both sides of a pause with other speech in between, yet the path of a weak model
 may put the first ones at the end of the speech before, which has no text: there it costs a few nats less, and sound
 within a cue costs next to nothing if the model hears no letters in it. So here such a frame of sound costs as much as
-one of speech without a text between cues, `star_nats`: words apart from the others are moved to the sound beside
-these, on their side of the pause, if that costs less altogether.
+one of speech without a text between cues, `star_nats`, for as long as the words usually take: words apart from the
+others are moved to the sound beside these, on their side of the pause, if that costs less altogether.
 """
 
 from __future__ import annotations
@@ -17,22 +17,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.anchors import greedy_path
-from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align, cue_frames, frame_costs
+from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align, frame_costs
 from megahour.align.edges import SHORTEST_PAUSE, levels_of, long_runs, loud_frames
 from megahour.align.recover_cues import FEWEST_DROPPED
 
+MOST_CELLS = 2e7  # frames x units between words that are apart
+
 Ints = NDArray[np.int32]
+Mask = NDArray[np.bool_]
 
 
 class _Apart(NamedTuple):
-    """Words apart from the others of their cue: tokens `first` up to `stop`; leading: they come before the others."""
+    """The spoken `tokens` of words apart from the others of `cue`; beside: the nearest token of the others."""
 
-    first: int
-    stop: int
-    leading: bool
+    cue: int
+    tokens: Ints
+    beside: int
+
+    @property
+    def leading(self) -> bool:
+        """Whether the words come before the others."""
+        return self.beside > int(self.tokens[0])
 
 
-def sounding(level: NDArray[np.float32], frames: int, per_frame: float) -> NDArray[np.bool_]:
+def sounding(level: NDArray[np.float32], frames: int, per_frame: float) -> Mask:
     """Which of `frames` output frames have sound or belong to a closure between sounds.
 
     level: (T10,) energy at 10 ms, of which an output frame has `per_frame`.
@@ -44,12 +52,7 @@ def sounding(level: NDArray[np.float32], frames: int, per_frame: float) -> NDArr
 
 
 def rejoin(
-    posteriors: NDArray[Any],
-    problem: Problem,
-    path: AlignmentPath,
-    token_word: Ints,
-    sound: NDArray[np.bool_],
-    gap: int,
+    posteriors: NDArray[Any], problem: Problem, path: AlignmentPath, token_word: Ints, sound: Mask, gap: int
 ) -> AlignmentPath:
     """`path` with words that are apart from the others of their cue moved to these, if that costs less.
 
@@ -57,49 +60,63 @@ def rejoin(
     token_word: (U,) word of each token, -1 for spaces. sound: (T,) as of `sounding`. gap: frames between words that
     are apart. The score is that of the old path.
     """
-    states, unread = path.states, None
-    for words in _apart(problem, path, token_word, sound, gap):
-        unread = _unread(posteriors, problem, path) if unread is None else unread
-        placed = _beside(posteriors, problem, path, words, sound, unread)
-        if placed is not None:
-            low, own = placed
-            states = states.copy() if states is path.states else states
-            states[low : low + len(own)] = own
-    return path if states is path.states else path.moved(states)
+    apart = list(_apart(problem, path, token_word, sound, gap))
+    if not apart:
+        return path
+    pace, states = _pace(problem, path, token_word), path.states.copy()
+    unread = _unread(posteriors, problem, round(pace))
+    for words in apart:
+        if (placed := _beside(posteriors, problem, path, words, sound, unread, pace)) is not None:
+            first, own = placed
+            states[first : first + len(own)] = own
+    return path if np.array_equal(states, path.states) else path.moved(states)
 
 
-def _apart(
-    problem: Problem, path: AlignmentPath, token_word: Ints, sound: NDArray[np.bool_], gap: int
-) -> Iterator[_Apart]:
-    """The words beyond the widest gap with a pause of each cue, where these are few."""
+def _words(problem: Problem, path: AlignmentPath, token_word: Ints) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """(N,) the spoken tokens without spaces, and their cues."""
     own = np.flatnonzero((token_word >= 0) & (path.start_frames >= 0))
-    cue = np.searchsorted(problem.boundaries, own, "right") - 1
+    return own, np.searchsorted(problem.boundaries, own, "right") - 1
+
+
+def _apart(problem: Problem, path: AlignmentPath, token_word: Ints, sound: Mask, gap: int) -> Iterator[_Apart]:
+    """The words beyond the widest gap with a pause of each cue, where these are few."""
+    own, cue = _words(problem, path, token_word)
     start, end = path.start_frames[own], path.end_frames[own]
     wide = (cue[1:] == cue[:-1]) & (token_word[own[1:]] != token_word[own[:-1]]) & (start[1:] - end[:-1] >= gap)
     widest: dict[tuple[int, bool], tuple[int, _Apart]] = {}
     for at in np.flatnonzero(wide).tolist():
-        first, last = np.searchsorted(cue, cue[at]), np.searchsorted(cue, cue[at], "right")
-        before, after = at + 1 - first, last - at - 1
-        leading = bool(before <= after)
+        first, stop = np.searchsorted(cue, cue[at]), np.searchsorted(cue, cue[at], "right")
+        before, after = int(at + 1 - first), int(stop - at - 1)
         if min(before, after) >= FEWEST_DROPPED or sound[end[at] : start[at + 1]].all():
             continue
-        width = int(start[at + 1] - end[at])
-        words = _Apart(*((own[first], own[at + 1]) if leading else (own[at] + 1, own[last - 1] + 1)), leading)
-        key = int(cue[at]), leading
+        low, high, beside = (
+            (own[first], own[at + 1], own[at + 1]) if before <= after else (own[at] + 1, own[stop - 1] + 1, own[at])
+        )
+        tokens = np.arange(low, high, dtype=np.int32)
+        words = _Apart(int(cue[at]), tokens[path.start_frames[tokens] >= 0], int(beside))
+        width, key = int(start[at + 1] - end[at]), (words.cue, words.leading)
         if key not in widest or width > widest[key][0]:
             widest[key] = width, words
     yield from (words for _, words in widest.values())
 
 
-def _unread(posteriors: NDArray[Any], problem: Problem, path: AlignmentPath) -> NDArray[np.bool_]:
-    """(T,) frames in and around which no letter is heard, for as long as a token usually takes."""
-    first, last = cue_frames(path, problem.boundaries)
-    spoken = first >= 0
-    pace = float(np.median((last - first)[spoken] / np.diff(problem.boundaries)[spoken]))
+def _pace(problem: Problem, path: AlignmentPath, token_word: Ints) -> float:
+    """Frames per token from a word to the next one of its cue: the median, which pauses do not change."""
+    own, cue = _words(problem, path, token_word)
+    begins = np.flatnonzero(np.diff(token_word[own], prepend=-1) != 0)
+    own, cue = own[begins], cue[begins]
+    within = np.flatnonzero(cue[1:] == cue[:-1])
+    frames = path.start_frames[own[within + 1]] - path.start_frames[own[within]]
+    return float(np.median(frames / (own[within + 1] - own[within])))
+
+
+def _unread(posteriors: NDArray[Any], problem: Problem, around: int) -> Mask:
+    """(T,) frames without a letter that is heard in them, or in `around` frames on either side."""
     units, frames = greedy_path(posteriors, problem.blank)
-    letters = np.zeros(len(posteriors), bool)
-    letters[frames[units != problem.free]] = True
-    return np.asarray(np.convolve(letters, np.ones(2 * round(pace) + 1), "same") == 0)
+    letters = np.zeros(len(posteriors) + 1, np.int64)
+    letters[frames[units != problem.free] + 1] = 1
+    total, t = np.cumsum(letters), np.arange(len(posteriors))
+    return np.asarray(total[np.minimum(t + around + 1, len(t))] == total[np.maximum(t - around, 0)])
 
 
 def _beside(
@@ -107,46 +124,56 @@ def _beside(
     problem: Problem,
     path: AlignmentPath,
     words: _Apart,
-    sound: NDArray[np.bool_],
-    unread: NDArray[np.bool_],
+    sound: Mask,
+    unread: Mask,
+    pace: float,
 ) -> tuple[int, Ints] | None:
     """The first frame that changes and the new states, with `words` in the sound beside the others of their cue.
 
     None if they do not fit there, or cost more.
     """
-    first, stop, leading = words
+    tokens, leading = words.tokens, words.leading
     if leading:
-        begin, end = int(path.start_frames[first]), int(path.start_frames[stop])
-        silent = np.flatnonzero(~sound[begin:end])
-        low, high = begin + int(silent[-1]) + 1, end
+        begin, end = int(path.start_frames[tokens[0]]), int(path.start_frames[words.beside])
     else:
-        begin, end = int(path.end_frames[first - 1]), int(path.end_frames[stop - 1])
-        silent = np.flatnonzero(~sound[begin:end])
-        low, high = begin, begin + int(silent[0])
-    star = np.array([leading, not leading])
+        begin, end = int(path.end_frames[words.beside]), int(path.end_frames[tokens[-1]])
+    if (end - begin) * posteriors.shape[1] > MOST_CELLS:
+        return None
+    silent = np.flatnonzero(~sound[begin:end])
+    low, high = (int(silent[-1]) + 1, end - begin) if leading else (0, int(silent[0]))
+    if problem.tokens[tokens[-1 if leading else 0]] == problem.tokens[words.beside]:  # a blank must be between them
+        low, high = (low, high - 1) if leading else (low + 1, high)
     piece = replace(
         problem,
-        tokens=problem.tokens[first:stop],
-        boundaries=np.array([0, stop - first], np.int32),
+        tokens=problem.tokens[tokens],
+        boundaries=np.array([0, len(tokens)], np.int32),
         skip_nats=np.array([np.inf], np.float32),
-        star=star,
+        star=np.array([leading, not leading]),
     )
     try:
-        aligned = align(posteriors[low:high], piece)
+        aligned = align(posteriors[begin + low : begin + high], piece)
     except NoPathError:  # too few frames
         return None
+    outside = np.ones(end - begin, bool)
+    outside[low:high] = False
     costs, between = frame_costs(posteriors[begin:end], problem)
     now = path.states[begin:end]
     unit = np.where(now >= 0, problem.tokens[np.maximum(now, 0)], problem.blank)
-    before = costs[np.arange(len(now)), unit]
-    beside = np.zeros(end - begin, bool)
-    beside[low - begin : high - begin] = True
-    dear = beside & unread[begin:end]
+    before, most = costs[np.arange(len(now)), unit], round(pace * len(tokens))
+    dear = np.flatnonzero(~outside & unread[begin:end])
+    dear = dear[-most:] if leading else dear[:most]
     before[dear] = np.maximum(before[dear], problem.star_nats)
-    after = -aligned.score + float(between[~beside].sum(dtype=np.float64))
+    after = -aligned.score + float(between[outside].sum(dtype=np.float64))
     if after >= before.sum(dtype=np.float64):
         return None
-    states = np.full(end - begin, ~first if leading else ~stop, np.int32)
+    cue_begins, cue_ends = problem.boundaries[words.cue : words.cue + 2].tolist()
+    states = np.full(end - begin, ~(cue_begins if leading else cue_ends), np.int32)
+    resting = np.append(tokens, words.beside if leading else cue_ends).astype(np.int32)
+    if leading:
+        resting[0] = cue_begins
+        states[high:] = ~words.beside
+    else:
+        states[:low] = ~tokens[0]
     own = aligned.states
-    states[low - begin : high - begin] = np.where(own >= 0, own + first, own - first)
+    states[low:high] = np.where(own >= 0, tokens[np.maximum(own, 0)], ~resting[np.maximum(~own, 0)])
     return begin, states
