@@ -37,8 +37,8 @@ suite: $(VENV)/installed-dev
 faults: $(VENV)/installed-dev
 	$(BIN)/pytest -m faults
 
-# Small changes of the code that a test should notice, MUTANTS of each folder; an hour or two on two cores with
-# MUTANTS=12, most of it to find out what each test calls, which is kept; hours with 40.
+# Small changes of the code that a test should notice, MUTANTS of each folder; some hours on two cores with
+# MUTANTS=12, most of it to find out what each test calls, which is kept.
 MUTANTS ?= 40
 SEED ?= 0
 mutants: $(VENV)/installed-dev

@@ -29,6 +29,8 @@ from mutations import Mutant, mutants
 from trees import HERE, ROOT, TOO_LONG, Tree, tracked
 
 FOLDERS = ("core", "engine", "serve", "runner", "align", "cut", "features", "learn", "train", "decode", "score")
+FOLDERS += ("losses", "models", "lattices", "foreign", "tts", "export", "transcribe", "listen", "report", "recipes")
+FOLDERS += ("select", "corpus/text", "corpus/transcripts", "corpus/ingest")
 # Folders of tests beside a folder's own, where functions of it are tested too.
 NEIGHBOURS: dict[str, tuple[str, ...]] = {
     "core": ("cli", "runner", "corpus/ingest"),
