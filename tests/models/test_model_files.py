@@ -69,6 +69,8 @@ def test_a_model_that_was_made_again_is_not_the_one_asked_for(url):
     x, lengths, own = np.ones((1, 4, 6), np.float32), np.array([4]), Artifact(url).manifest.digest
     of_two, _ = load(url, others=[url], digests=[own, own])(x, lengths)
     np.testing.assert_allclose(of_two["log_probs"], load(url, digests=[own])(x, lengths)[0]["log_probs"], atol=1e-6)
+    top, _ = load(url, others=[url], digests=[own, own], outputs="top_k", k=7)(x, lengths)
+    np.testing.assert_allclose(np.exp(top["logits"].astype(np.float32)).sum(2), 1, atol=0.01)
     for digests in (["other", own], [own, "other"]):
         with pytest.raises(StoreError, match="made again"):
             load(url, others=[url], digests=digests)

@@ -40,6 +40,7 @@ NEIGHBOURS: dict[str, tuple[str, ...]] = {
     "align": ("cut",),
     "cut": ("align",),
     "learn": ("train",),
+    "models": ("tts",),
 }
 BUILD = ROOT / "build" / "mutants"
 LONGEST_TEST_S = 120  # longer tests are not used
