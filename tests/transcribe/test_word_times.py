@@ -74,6 +74,11 @@ def test_words_that_an_unfinished_path_has_not_come_to_are_empty_at_its_end() ->
     assert word_spans(["one", "two"], [1, 1, 2], PRONUNCIATIONS, [SILENCE]) == [(0, 3), (3, 3)]
 
 
+def test_a_word_twice_in_frames_of_one_label_is_there_twice() -> None:
+    """One long word and one that the path has not come to would fit the labels, too."""
+    assert word_spans(["o", "o"], [7, 7], PRONUNCIATIONS, [SILENCE]) == [(0, 1), (1, 2)]
+
+
 def test_a_path_of_other_words_is_refused() -> None:
     with pytest.raises(MegahourError, match="frame 1 of the path matches no state"):
         word_spans(["one"], [1, 4], PRONUNCIATIONS, [SILENCE])
