@@ -41,6 +41,8 @@ NEIGHBOURS: dict[str, tuple[str, ...]] = {
     "cut": ("align",),
     "learn": ("train",),
     "models": ("tts",),
+    "lattices": ("decode",),
+    "foreign": ("align",),
 }
 BUILD = ROOT / "build" / "mutants"
 LONGEST_TEST_S = 120  # longer tests are not used
@@ -72,14 +74,15 @@ def options() -> argparse.Namespace:
     parser.add_argument(
         "--patience", type=float, default=600.0, help="seconds to find out what a test file calls (600)"
     )
+    parser.add_argument("--own", action="store_true", help="tests of the folders alone, without their neighbours'")
     parser.add_argument("--survivors", action="store_true", help="only those that survived the last time")
     return parser.parse_args()
 
 
-def recorded(files: dict[str, str], folders: Iterable[str], names: Names, patience_s: float) -> Calls:
-    """Calls of every test of the folders; from the last time where neither it nor the package's functions changed."""
+def recorded(files: dict[str, str], folders: set[str], names: Names, patience_s: float) -> Calls:
+    """Calls of every test in `folders`; from the last time where neither it nor the package's functions changed."""
     helpers = [d for n, d in files.items() if n.startswith("tests/") and not Path(n).name.startswith("test_")]
-    wanted = [name for name in files if _is_test(name, with_neighbours(folders))]
+    wanted = [name for name in files if _is_test(name, folders)]
     found: Calls = {}
     tree = Tree(BUILD / "tree-calls", files, instrumented)
     for number, name in enumerate(wanted, 1):
@@ -225,8 +228,9 @@ def main() -> int:
     files = {name: digest for name, digest in tracked().items() if not name.startswith("tests/mutants/")}
     trees = [Tree(BUILD / f"tree-{number}", files) for number in range(o.workers)]
     names = Names(trees[0].root)
-    calls = recorded(files, o.folders, names, o.patience)
-    state = digest_of({name: digest for name, digest in files.items() if name.startswith(("megahour/", "tests/"))})
+    calls = recorded(files, set(o.folders) if o.own else with_neighbours(o.folders), names, o.patience)
+    code = {name: digest for name, digest in files.items() if name.startswith(("megahour/", "tests/"))}
+    state = digest_of([o.own, code])
     log, latest = BUILD / f"tried-{state}.jsonl", BUILD / f"survivors-{o.seed}.jsonl"
     wanted = [(folder, mutant) for folder in o.folders for mutant in sample(trees[0].root, folder, o.each, o.seed)]
     if o.survivors:
