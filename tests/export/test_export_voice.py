@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import numpy as np
@@ -28,9 +29,9 @@ from megahour.core.schemas import SELECTION
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
 from megahour.corpus.generate.params import SynthesiseParams
-from megahour.corpus.generate.sentences import Sentence
-from megahour.export import voice_files
-from megahour.export.command import voice_address
+from megahour.corpus.generate.sentences import Sentence, vocabulary
+from megahour.export import command, voice_files
+from megahour.export.command import export_voice, voice_address
 from megahour.export.lexicon import looked_up, written
 from megahour.export.origin import ModelOrigin
 from megahour.export.params import ExportModelParams
@@ -352,6 +353,24 @@ def test_what_is_not_written(made: Path, tmp_path: Path, monkeypatch: pytest.Mon
         assert "(matcha)" in refused(model, tmp_path / "out", matcha=True)
     monkeypatch.setattr(voice_files, "STEPS", 1)
     assert "differently from the model" in refused(model, tmp_path / "out")
+
+
+@pytest.mark.parametrize(("rules", "tell", "usual"), [("en-us", "en-GB", True), ("", "en", False), ("de", "de", False)])
+def test_everyday_words_come_with_a_voice_of_english_that_has_rules_for_them(
+    rules: str, tell: str, usual: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(by: Any, params: Any, origin: Any, texts: list[str], words: list[str], out: str) -> Any:
+        assert texts == ["zebra zoo"]
+        return words
+
+    known = SimpleNamespace(rules=rules, lexicon={"ab": [["a"]]})
+    monkeypatch.setattr(command, "Speaker", lambda *_, **__: SimpleNamespace(languages=[tell], pronounce=known))
+    monkeypatch.setattr(command, "write_voice_bundle", write)
+    monkeypatch.setattr(command, "origin_of", lambda artifact: ORIGIN)
+    (tmp_path / "golden.txt").write_text("zebra zoo\n")
+    words: Any = export_voice(str(tmp_path), ExportModelParams(), [str(tmp_path / "golden.txt")], [], "", "", "out")
+    assert words[-1] == "ab"
+    assert words[:-1] == (vocabulary() if usual else [])
 
 
 def test_which_model_of_a_run(made: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from megahour.export.origin import origin_of
 @pytest.mark.parametrize("role", ["targets", "pseudo_labels"])
 def test_speech_without_transcripts_and_shuffled_features_are_traced_too(tmp_path: Path, role: str) -> None:
     columns = {"licence": ["CC0-1.0", "CC-BY-4.0", "CC0-1.0"], "attribution": ["", "Ann", ""]}
-    columns |= {"samples": [8000] * 3, "rate_hz": [8000] * 3, "set": ["labelled", "unlabelled", "test"]}
+    columns |= {"samples": [2_880_000] * 3, "rate_hz": [8000] * 3, "set": ["labelled", "unlabelled", "test"]}
     columns = {name: [*values, values[1]] for name, values in columns.items()} | {"language": ["en", "de", "en", "de"]}
     steps = {
         "selection": {"stage": "select", "inputs": {"utterances": f"{tmp_path}/utterances"}},
@@ -34,6 +34,6 @@ def test_speech_without_transcripts_and_shuffled_features_are_traced_too(tmp_pat
     made = write_artifact(tmp_path / "model", [], {}, inputs={"features": "x", role: "y"}, params=params)
     found = origin_of(made)
     assert found.sets == ("labelled", "unlabelled")
-    named = [(each["licence"], each["attribution"]) for each in found.licences]
-    assert named == [("CC-BY-4.0", "Ann"), ("CC0-1.0", "")]
+    named = [(each["licence"], each["attribution"], each["hours"]) for each in found.licences]
+    assert named == [("CC-BY-4.0", "Ann", 0.1), ("CC0-1.0", "", 0.2)]
     assert found.language == "de", "of two of the three utterances of these sets"

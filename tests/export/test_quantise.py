@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from torch import Tensor, nn
 
 from megahour.export.onnx_file import shorten, write_onnx
-from megahour.export.quantise import layers, outputs_of, to_fp16, to_int8
+from megahour.export.quantise import divergences, layers, outputs_of, to_fp16, to_int8
 
 FEED = {"tokens": np.arange(24).reshape(2, 12) % 20}
 LARGE = 64 * 48  # weights of the larger matrix below
@@ -140,3 +140,25 @@ def test_a_graph_without_names_computes_the_same(smaller: Any, graph: Path, tmp_
     assert not any(node.name for node in small.graph.node)
     assert not small.graph.value_info
     assert target.stat().st_size < large - 1000
+
+
+class Posteriors(TwoLayers):
+    """A small layer, whose rounding spreads, and the last one."""
+
+    outputs = ("log_probs",)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return super().forward(tokens).log_softmax(1)
+
+
+def test_the_divergence_of_a_layer_is_that_of_its_posteriors(tmp_path: Path) -> None:
+    path, target, feed = tmp_path / "model.onnx", tmp_path / "int8.onnx", {"tokens": np.arange(20)}
+    write_onnx(Posteriors(), (torch.zeros(2, dtype=torch.int64),), {"tokens": {0: "N"}, "log_probs": {0: "N"}}, path)
+    found = divergences(path, [feed, feed], "log_probs")
+    assert set(found) == set(layers(path))
+    name = max(found, key=lambda name: found[name])
+    to_int8(path, target, leave=[other for other in found if other != name])
+    exact, rounded = (torch.from_numpy(outputs_of(each, [feed], "log_probs")[0]) for each in (path, target))
+    expected = nn.functional.kl_div(rounded, exact, reduction="batchmean", log_target=True).item()
+    assert found[name] == pytest.approx(expected, rel=1e-3)
+    assert expected > 0
