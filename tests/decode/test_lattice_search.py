@@ -260,6 +260,7 @@ def test_rescoring_puts_one_language_models_costs_in_the_others_place(old: int, 
         assert cost == pytest.approx(expected, abs=1e-6)
     labels = {again.text(path): again.labels_of(path).tolist() for path in paths(again)}
     assert labels == {lattice.text(path): lattice.labels_of(path).tolist() for path in paths(lattice)}
+    assert all(map(other.knows, LEXICON))
     assert not other.knows("whale")
     assert other.step(other.start, "whale")[1] > 0
     with pytest.raises(ValueError, match="'whale' is not in the language model"):

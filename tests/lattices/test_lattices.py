@@ -10,10 +10,12 @@ import pytest
 
 from megahour.corpus.text.edit_distance import align
 from megahour.decode.lattice_shard import word_spans
+from megahour.lattices.determinise import determinised
 from megahour.lattices.edits import confidences, oracle_errors
 from megahour.lattices.lattice import Lattice, best_path, pruned
 from megahour.lattices.n_best import best_paths
 from megahour.lattices.table import misfit
+from megahour.lattices.word_graph import WordGraph
 
 WORDS = ["<eps>", "a", "b", "c", "d"]
 
@@ -115,3 +117,23 @@ def test_ways_to_nowhere_go_whatever_the_beam() -> None:
     for beam in (9.0, math.inf):
         found = pruned(one, 1.0, beam)
         assert (found.source.tolist(), found.target.tolist(), found.states) == ([0, 1], [1, 2], 3)
+
+
+def test_words_with_the_same_ways_behind_them_lead_to_one_state() -> None:
+    """a and c each lead to both of two entries, b to the first; that one goes on with d, the other with a."""
+    graph = WordGraph(
+        first=np.array([0, 5, 6, 7, 8]),
+        target=np.array([1, 2, 1, 1, 2, 3, 3, 4], np.int32),
+        word=np.array([1, 1, 2, 3, 3, 4, 1, 0], np.int32),
+        graph=np.array([0.5, 0.5, 0.5, 0.5, 0.5, 0.0, 0.25, 0.0]),
+        acoustic=np.zeros(8),
+        text=np.arange(8),
+        labels=np.full(8, 9, np.int32),
+        frame=np.array([0, 1, 1, 2, 2], np.int32),
+        backward=np.array([0.5, 0.0, 0.25, 0.0, 0.0]),
+    )
+    found = determinised(graph, WORDS, 9.0, 100)
+    assert found is not None
+    costs = {" ".join(path.words): path.cost for path in best_paths(found, 1.0)}
+    assert costs == {"a d": 0.5, "b d": 0.5, "c d": 0.5, "a a": 0.75, "c a": 0.75}
+    assert (found.states, found.arcs) == (5, 7)
