@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from megahour.core.errors import TooManyBad
-from megahour.core.receipts import Counts
+from megahour.core.errors import NothingKept, TooManyBad
+from megahour.core.receipts import Counts, Receipt
 from megahour.core.store import Artifact
 from megahour.core.writer import ShardWriter
-from megahour.runner.loss_limits import BadShare
+from megahour.runner.loss_limits import BadShare, check_kept
 
 
 def counts(came_in: int, bad: int) -> Counts:
@@ -54,3 +54,12 @@ def test_the_three_most_frequent_reasons_are_named_with_an_example(tmp_path: Pat
         watch.close()
     assert caught.value.where == output.url
     assert "raise max_bad" in caught.value.remedy
+
+
+def test_what_a_stage_lost_that_kept_nothing_is_named_with_its_hours(tmp_path: Path) -> None:
+    lost, heard = Counts(10, 0, 1, {"nan-audio": 4, "too-long": 6}), {"audio_s": 3600.0, "dropped_s_too-long": 1800.0}
+    receipts = [Receipt(number, "f", lost, {}, heard, {}) for number in range(2)]
+    with pytest.raises(NothingKept) as caught:
+        check_kept("cut", {"too-": "--max-s is 20"}, receipts, Artifact(tmp_path))
+    assert caught.value.message == "cut kept none of 20 records (2.00 h of audio): too-long 12 (1 h), nan-audio 8"
+    assert caught.value.remedy.startswith("--max-s is 20; 2 bad records are explained in ")
