@@ -23,6 +23,7 @@ from megahour.core.stage import Context, Input, Inputs, LaidOut, Stage, Task
 from megahour.core.store import DEVICES, SCRATCH, Artifact
 from megahour.core.verify import verify
 from megahour.core.writer import ShardWriter
+from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.runner.job import Job, run_task
 from megahour.runner.model_service import Models
@@ -380,6 +381,19 @@ def test_what_a_layout_or_a_training_refuses_leaves_the_finished_artifact_alone(
     after = run_stage(kind(), CountParams(rows=3), {}, kept, engine, work=tmp_path / "work")
     assert (after.counts.kept, verify(Artifact(out.url))) == (3 * after.shards, [])
     assert sorted(Path(out.root).iterdir()) == names, "nothing of the layouts, nor of the one that was refused"
+
+
+def test_a_bug_of_a_training_is_named_with_its_task(
+    tmp_path: Path, engine: LocalEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def bug(*_: object) -> None:
+        raise KeyError("rate_hz")
+
+    monkeypatch.setattr(Failing, "run", bug)
+    with pytest.raises(TaskFailed, match="KeyError: 'rate_hz'") as caught:
+        run_stage(Failing(), CountParams(), {}, Artifact(tmp_path / "numbers"), engine, work=tmp_path / "work")
+    assert caught.value.where.startswith(f"{tmp_path}/numbers task 0 ")
+    assert "in bug\n" in caught.value.traceback
 
 
 class Interrupted(Failing):
