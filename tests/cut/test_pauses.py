@@ -68,6 +68,11 @@ def test_a_worse_place_to_cut_is_better_than_an_utterance_that_is_too_short() ->
     assert [(s.first, s.last, s.verdict) for s in plan(times)] == [(0, 1, ""), (1, 3, "")]
 
 
+def test_two_cuts_in_long_pauses_are_better_than_one_in_a_short_one() -> None:
+    times = words([(900, 50), (350, 10), (350, 50), (900, 0)])
+    assert [(s.first, s.last) for s in plan(times)] == [(0, 1), (1, 3), (3, 4)]
+
+
 def test_nothing_to_cut() -> None:
     assert plan([]) == []
 
