@@ -29,7 +29,7 @@ from megahour.engine.local import LocalEngine
 from megahour.runner.progress import closing_line
 from megahour.runner.runner import run_stage
 from megahour.select.duplicates_stage import Duplicates
-from megahour.select.fingerprints import common_share, fingerprint
+from megahour.select.fingerprints import Fingerprint, common_share, fingerprint, scattered
 from megahour.select.params import DuplicatesParams, SelectParams
 from megahour.select.prints import SENT, jaccard, shingles, to_places
 from megahour.select.stage import Select
@@ -319,6 +319,20 @@ def test_unrelated_sound_differs_in_half_of_the_bits(spoken: dict[str, tuple[Sou
     share = 1 - np.bitwise_count(one.bits ^ other.bits).mean() / 32
     assert 0.45 < share < 0.55
     assert common_share(one, one, int(one.bits[50]), least=20)[0] == 1
+
+
+def test_only_frames_that_sound_in_both_are_compared() -> None:
+    """Of frames 1 to 3 of the one, which are 0 to 2 of the other, the last is quiet in one and has other bits."""
+    one = Fingerprint(np.array([9, 5, 6, 7], np.uint32), np.array([True, True, True, False]))
+    other = Fingerprint(np.array([5, 6, 0], np.uint32), np.array([True, True, True]))
+    assert common_share(one, other, 5, least=2) == (1.0, 2)
+    assert common_share(one, other, 5, least=3) == (0.0, 0)
+
+
+def test_values_are_scattered_as_splitmix64_does() -> None:
+    """The first numbers that it draws from the seed 0."""
+    seeds = np.arange(3, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    assert [hex(z) for z in scattered(seeds)] == ["0xe220a8397b1dcdaf", "0x6e789e6aa1b965f4", "0x6c45d188009454f"]
 
 
 @pytest.mark.parametrize("samples", [0, 100, 1920, 2019])
