@@ -415,7 +415,7 @@ def test_a_message_that_is_too_large_ends_the_stream(recogniser: Recogniser) -> 
     served(recogniser, talk, Limits(message_bytes=1000))
 
 
-def test_a_stream_without_audio_or_words_ends(recogniser: Recogniser) -> None:
+def test_a_stream_without_audio_or_words_ends(recogniser: Recogniser, caplog: pytest.LogCaptureFixture) -> None:
     async def talk(server: ListenServer, client: TestClient[Any, Any]) -> None:
         async with client.ws_connect("/stream") as socket:
             await socket.send_json({"rate_hz": 8000})
@@ -426,6 +426,7 @@ def test_a_stream_without_audio_or_words_ends(recogniser: Recogniser) -> None:
         assert server.busy == 0
 
     assert served(recogniser, talk, Limits(idle_s=0.4)).counts.refused == 2
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 def test_streams_get_a_message_when_the_server_ends(recogniser: Recogniser) -> None:
