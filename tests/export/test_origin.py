@@ -35,5 +35,5 @@ def test_speech_without_transcripts_and_shuffled_features_are_traced_too(tmp_pat
     found = origin_of(made)
     assert found.sets == ("labelled", "unlabelled")
     named = [(each["licence"], each["attribution"], each["hours"]) for each in found.licences]
-    assert named == [("CC-BY-4.0", "Ann", 0.1), ("CC0-1.0", "", 0.2)]
+    assert named == [("CC-BY-4.0", "Ann", 0.2), ("CC0-1.0", "", 0.1)]
     assert found.language == "de", "of two of the three utterances of these sets"
