@@ -166,14 +166,16 @@ def _beside(
     after = -aligned.score + float(between[outside].sum(dtype=np.float64))
     if after >= before.sum(dtype=np.float64):
         return None
-    cue_begins, cue_ends = problem.boundaries[words.cue : words.cue + 2].tolist()
-    states = np.full(end - begin, ~(cue_begins if leading else cue_ends), np.int32)
-    resting = np.append(tokens, words.beside if leading else cue_ends).astype(np.int32)
-    if leading:
-        resting[0] = cue_begins
-        states[high:] = ~words.beside
-    else:
-        states[:low] = ~tokens[0]
-    own = aligned.states
-    states[low:high] = np.where(own >= 0, tokens[np.maximum(own, 0)], ~resting[np.maximum(~own, 0)])
-    return begin, states
+    return begin, _states(problem, words, aligned.states, low, end - begin - high)
+
+
+def _states(problem: Problem, words: _Apart, own: Ints, before: int, after: int) -> Ints:
+    """States (T,) of `words` from their `own`, which count from 0, with so many frames of rest before and after."""
+    begins, ends = problem.boundaries[words.cue : words.cue + 2].tolist()
+    tokens = words.tokens
+    resting = np.append(tokens, words.beside if words.leading else ends).astype(np.int32)
+    if words.leading:
+        resting[0] = begins
+    placed = np.where(own >= 0, tokens[np.maximum(own, 0)], ~resting[np.maximum(~own, 0)])
+    states: Ints = np.concatenate([np.full(before, ~resting[0]), placed, np.full(after, ~resting[-1])]).astype(np.int32)
+    return states
