@@ -366,7 +366,7 @@ def test_an_address_without_a_voice_is_named_before_the_precision(made: Path) ->
     """A bundle that is not there was called a model that speaks only in fp32."""
     with pytest.raises(ConfigError, match="nothing: neither a voice nor a run"):
         speaker_at(str(made / "nothing"), None, 1, "int8")
-    with pytest.raises(ConfigError, match=r"export-model \S+/model --precisions \[int8\]"):
+    with pytest.raises(ConfigError, match=r"export-model \S+/model --precisions '\[int8\]' --out BUNDLE"):
         speaker_at(str(made / "model"), read_lexicon(LEXICON), 1, "int8")
     with pytest.raises(ConfigError, match="use one of fp32, fp16, int8"):
         speaker_at(str(made / "model"), read_lexicon(LEXICON), 1, "loud")
