@@ -170,7 +170,10 @@ def _beside(
 
 
 def _states(problem: Problem, words: _Apart, own: Ints, before: int, after: int) -> Ints:
-    """States (T,) of `words` from their `own`, which count from 0, with so many frames of rest before and after."""
+    """States (T,) with `words` placed, and `before` and `after` frames of rest around them.
+
+    own: the words' states, as of `ctc.align` for their tokens alone.
+    """
     begins, ends = problem.boundaries[words.cue : words.cue + 2].tolist()
     tokens = words.tokens
     resting = np.append(tokens, words.beside if words.leading else ends).astype(np.int32)

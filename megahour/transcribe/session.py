@@ -214,12 +214,12 @@ class _LostWords:
     """The words where a search fails: none. Once a stream, it warns of a model that gives no numbers."""
 
     def __init__(self) -> None:
-        self._told = False
+        self._warned = False
 
     def words(self, error: ValueError) -> list[TimedWord]:
         """No words. Other errors are of paths that do not survive, as for noise that resembles no word."""
-        if str(error) == NOT_FINITE and not self._told:
-            self._told = True
+        if str(error) == NOT_FINITE and not self._warned:
+            self._warned = True
             LOG.warning("words of the stream are lost: %s", error)
         return []
 

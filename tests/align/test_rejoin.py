@@ -54,7 +54,7 @@ def test_a_first_word_in_the_speech_before_comes_back_over_the_pause() -> None:
     moved = rejoin(log_probs, problem, path, document.token_word, sound, GAP)
     speech = 12 * 4 + PAUSE
     assert starts(document, moved) == {"all": speech, "right": speech + 16, "thank": speech + 40, "you": speech + 64}
-    assert (moved.states[:speech] == ~0).all(), "what was said before has no text"
+    assert (moved.states[:speech] == ~0).all(), "the speech before the pause belongs to no line"
 
 
 def test_a_last_word_in_the_speech_after_comes_back() -> None:
