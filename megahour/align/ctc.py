@@ -149,25 +149,37 @@ def align_tokens(
     lengths: NDArray[np.int32],
     skip_nats: NDArray[np.float32],
     rests: tuple[int, int],
-) -> NDArray[np.int32] | None:
-    """States (T,) of frames that speak only these `tokens` of `problem`; None if they do not fit.
+    star: tuple[bool, bool] = (True, True),
+) -> tuple[NDArray[np.int32], float] | None:
+    """States (T,) of frames that speak only these `tokens` of `problem`, and their score; None if they do not fit.
 
     posteriors: (T, V) of the frames. lengths, skip_nats: (J,) tokens of each cue, and the cost of skipping it. rests:
-    tokens of `problem` before which the frames at the beginning and at the end rest.
+    tokens of `problem` before which the frames at the beginning and at the end rest. star: whether there may be speech
+    without a text in these; between cues there may.
     """
     bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-    star = np.ones(len(bounds), bool)
-    piece = replace(problem, tokens=problem.tokens[tokens], boundaries=bounds, skip_nats=skip_nats, star=star)
+    stars = np.ones(len(bounds), bool)
+    stars[[0, -1]] = star
+    piece = replace(problem, tokens=problem.tokens[tokens], boundaries=bounds, skip_nats=skip_nats, star=stars)
     try:
-        aligned = align(posteriors, piece).states
+        path = align(posteriors, piece)
     except NoPathError:  # too few frames
         return None
-    resting = np.append(tokens, rests[1]).astype(np.int32)
+    own, resting = path.states, np.append(tokens, rests[1]).astype(np.int32)
     resting[0] = rests[0]
-    states: NDArray[np.int32] = np.where(
-        aligned >= 0, tokens[np.maximum(aligned, 0)], ~resting[np.maximum(~aligned, 0)]
-    )
-    return states
+    states: NDArray[np.int32] = np.where(own >= 0, tokens[np.maximum(own, 0)], ~resting[np.maximum(~own, 0)])
+    return states, path.score
+
+
+def align_cue(
+    posteriors: NDArray[Any], problem: Problem, cue: int, tokens: NDArray[np.int32] | None = None
+) -> NDArray[np.int32] | None:
+    """States (T,) of frames in which `cue` is spoken, or these `tokens` of it; None if they do not fit."""
+    begin, end = problem.boundaries[cue : cue + 2].tolist()
+    spoken = np.arange(begin, end, dtype=np.int32) if tokens is None else tokens
+    lengths, skip_nats = np.array([len(spoken)], np.int32), np.array([np.inf], np.float32)
+    placed = align_tokens(posteriors, problem, spoken, lengths, skip_nats, (begin, end))
+    return None if placed is None else placed[0]
 
 
 def spans(states: NDArray[np.int32], tokens: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.anchors import part, silence
-from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align_tokens, cue_frames
+from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align_cue, align_tokens, cue_frames
 from megahour.align.timed import align_timed, time_costs
 
 NEIGHBOURS = 21  # cues whose median is the drift
@@ -150,9 +150,7 @@ def _place_words(posteriors: NDArray[Any], problem: Problem, states: NDArray[np.
     if not len(own):
         return
     low, high = int(own[0]), int(own[-1]) + 1
-    tokens, nats = np.arange(begin, end, dtype=np.int32), np.array([np.inf], np.float32)
-    placed = align_tokens(posteriors[low:high], problem, tokens, np.array([end - begin], np.int32), nats, (begin, end))
-    if placed is not None:
+    if (placed := align_cue(posteriors[low:high], problem, cue)) is not None:
         states[low:high] = placed
 
 
@@ -186,4 +184,4 @@ def _search(
     rests = int(tokens[0]), int(bounds[run[-1] + 1])
     placed = align_tokens(posteriors[low:high], problem, tokens, lengths, problem.skip_nats[run], rests)
     if placed is not None:
-        states[low:high] = placed
+        states[low:high] = placed[0]

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.anchors import greedy_path
-from megahour.align.ctc import AlignmentPath, Problem, align_tokens, cue_frames
+from megahour.align.ctc import AlignmentPath, Problem, align_cue, cue_frames
 from megahour.align.decoys import PLACES, CuePlace, decoys, deviation
 from megahour.align.edges import runs
 from megahour.align.hints import Expected, expect, slow_pace
@@ -48,7 +48,7 @@ def drop_unspoken_words(
         if len(tokens) == lengths[cue]:
             continue
         window = CuePlace.of(posteriors, problem, low, high, timed=True)  # where its neighbours leave it
-        placed = align_part(posteriors, problem, cue, window, tokens)
+        placed = align_cue(posteriors[low:high], problem, cue, tokens)
         if placed is not None and not _dropped_are_spoken(problem, cue, window, placed):
             states = states.copy() if states is path.states else states
             states[low:high] = placed
@@ -91,13 +91,6 @@ def spoken_tokens(posteriors: NDArray[Any], problem: Problem, cue: int, nats: fl
             ends = last == len(spoken)
             stays[words[first] - int(ends and first > 0) : words[last]] = False  # with the space before an end
     return every[stays] if stays.sum() >= LEAST_KEPT * len(own) else every
-
-
-def align_part(posteriors: NDArray[Any], problem: Problem, cue: int, place: CuePlace, tokens: Ints) -> Ints | None:
-    """States (T,) of the frames of `place`, with these `tokens` of `cue` spoken; None if they do not fit."""
-    lengths, skip_nats = np.array([len(tokens)], np.int32), np.array([np.inf], np.float32)
-    rests = int(problem.boundaries[cue]), int(problem.boundaries[cue + 1])
-    return align_tokens(posteriors[place.low : place.high], problem, tokens, lengths, skip_nats, rests)
 
 
 def _dropped_are_spoken(problem: Problem, cue: int, place: CuePlace, states: Ints) -> bool:
@@ -241,7 +234,7 @@ def _said(look: Look, cue: int, place: CuePlace) -> Ints | None:
         tokens = spoken_tokens(posteriors, problem, cue, max(any_text, float(problem.skip_nats[cue])))
     if heard < LEAST_HEARD * len(tokens):
         return None
-    placed = align_part(look.posteriors, problem, cue, place, tokens)
+    placed = align_cue(posteriors, problem, cue, tokens)
     return placed if placed is not None and (not long or _each_part(problem, place, tokens, placed)) else None
 
 

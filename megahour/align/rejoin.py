@@ -10,20 +10,20 @@ others are moved to the sound beside these, on their side of the pause, if that 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from megahour.align.anchors import greedy_path
-from megahour.align.ctc import AlignmentPath, NoPathError, Problem, align, frame_costs
+from megahour.align.ctc import AlignmentPath, Problem, align_tokens, frame_costs
 from megahour.align.edges import SHORTEST_PAUSE, levels_of, long_runs, loud_frames
 from megahour.align.recover_cues import FEWEST_DROPPED
 
 MOST_CELLS = 2e7  # frames x units between words that are apart
 
 Ints = NDArray[np.int32]
+Indices = NDArray[np.intp]
 Mask = NDArray[np.bool_]
 
 
@@ -38,6 +38,14 @@ class _Apart(NamedTuple):
     def leading(self) -> bool:
         """Whether the words come before the others."""
         return self.beside > int(self.tokens[0])
+
+
+class _Spoken(NamedTuple):
+    """(N,) the spoken tokens but spaces, their cues, and their words."""
+
+    token: Indices
+    cue: Indices
+    word: Ints
 
 
 def sounding(level: NDArray[np.float32], frames: int, per_frame: float) -> Mask:
@@ -60,10 +68,12 @@ def rejoin(
     token_word: (U,) word of each token, -1 for spaces. sound: (T,) as of `sounding`. gap: frames between words that
     are apart. The score is that of the old path.
     """
-    apart = list(_apart(problem, path, token_word, sound, gap))
+    tokens = np.flatnonzero((token_word >= 0) & (path.start_frames >= 0))
+    spoken = _Spoken(tokens, np.searchsorted(problem.boundaries, tokens, "right") - 1, token_word[tokens])
+    apart = list(_apart(path, spoken, sound, gap))
     if not apart:
         return path
-    pace, states = _pace(problem, path, token_word), path.states.copy()
+    pace, states = _pace(path, spoken), path.states.copy()
     unread = _unread(posteriors, problem, round(pace))
     for words in apart:
         if (placed := _beside(posteriors, problem, path, words, sound, unread, pace)) is not None:
@@ -72,17 +82,11 @@ def rejoin(
     return path if np.array_equal(states, path.states) else path.moved(states)
 
 
-def _words(problem: Problem, path: AlignmentPath, token_word: Ints) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """(N,) the spoken tokens without spaces, and their cues."""
-    own = np.flatnonzero((token_word >= 0) & (path.start_frames >= 0))
-    return own, np.searchsorted(problem.boundaries, own, "right") - 1
-
-
-def _apart(problem: Problem, path: AlignmentPath, token_word: Ints, sound: Mask, gap: int) -> Iterator[_Apart]:
+def _apart(path: AlignmentPath, spoken: _Spoken, sound: Mask, gap: int) -> Iterator[_Apart]:
     """The words beyond the widest gap with a pause of each cue, where these are few."""
-    own, cue = _words(problem, path, token_word)
+    own, cue, word = spoken
     start, end = path.start_frames[own], path.end_frames[own]
-    wide = (cue[1:] == cue[:-1]) & (token_word[own[1:]] != token_word[own[:-1]]) & (start[1:] - end[:-1] >= gap)
+    wide = (cue[1:] == cue[:-1]) & (word[1:] != word[:-1]) & (start[1:] - end[:-1] >= gap)
     widest: dict[tuple[int, bool], tuple[int, _Apart]] = {}
     for at in np.flatnonzero(wide).tolist():
         first, stop = np.searchsorted(cue, cue[at]), np.searchsorted(cue, cue[at], "right")
@@ -100,11 +104,10 @@ def _apart(problem: Problem, path: AlignmentPath, token_word: Ints, sound: Mask,
     yield from (words for _, words in widest.values())
 
 
-def _pace(problem: Problem, path: AlignmentPath, token_word: Ints) -> float:
+def _pace(path: AlignmentPath, spoken: _Spoken) -> float:
     """Frames per token from a word to the next one of its cue: the median, which pauses do not change."""
-    own, cue = _words(problem, path, token_word)
-    begins = np.flatnonzero(np.diff(token_word[own], prepend=-1) != 0)
-    own, cue = own[begins], cue[begins]
+    begins = np.flatnonzero(np.diff(spoken.word, prepend=-1) != 0)
+    own, cue = spoken.token[begins], spoken.cue[begins]
     within = np.flatnonzero(cue[1:] == cue[:-1])
     frames = path.start_frames[own[within + 1]] - path.start_frames[own[within]]
     return float(np.median(frames / (own[within + 1] - own[within])))
@@ -143,17 +146,14 @@ def _beside(
     low, high = (int(silent[-1]) + 1, end - begin) if leading else (0, int(silent[0]))
     if problem.tokens[tokens[-1 if leading else 0]] == problem.tokens[words.beside]:  # a blank must be between them
         low, high = (low, high - 1) if leading else (low + 1, high)
-    piece = replace(
-        problem,
-        tokens=problem.tokens[tokens],
-        boundaries=np.array([0, len(tokens)], np.int32),
-        skip_nats=np.array([np.inf], np.float32),
-        star=np.array([leading, not leading]),
-    )
-    try:
-        aligned = align(posteriors[begin + low : begin + high], piece)
-    except NoPathError:  # too few frames
+    bounds = problem.boundaries[words.cue : words.cue + 2].tolist()
+    rests = (bounds[0], words.beside) if leading else (int(tokens[0]), bounds[1])
+    one, never = np.array([len(tokens)], np.int32), np.array([np.inf], np.float32)
+    stretch = posteriors[begin + low : begin + high]
+    placed = align_tokens(stretch, problem, tokens, one, never, rests, (leading, not leading))
+    if placed is None:
         return None
+    own, score = placed
     outside = np.ones(end - begin, bool)
     outside[low:high] = False
     costs, between = frame_costs(posteriors[begin:end], problem)
@@ -163,22 +163,8 @@ def _beside(
     dear = np.flatnonzero(~outside & unread[begin:end])
     dear = dear[-most:] if leading else dear[:most]
     before[dear] = np.maximum(before[dear], problem.star_nats)
-    after = -aligned.score + float(between[outside].sum(dtype=np.float64))
+    after = -score + float(between[outside].sum(dtype=np.float64))
     if after >= before.sum(dtype=np.float64):
         return None
-    return begin, _states(problem, words, aligned.states, low, end - begin - high)
-
-
-def _states(problem: Problem, words: _Apart, own: Ints, before: int, after: int) -> Ints:
-    """States (T,) with `words` placed, and `before` and `after` frames of rest around them.
-
-    own: the words' states, as of `ctc.align` for their tokens alone.
-    """
-    begins, ends = problem.boundaries[words.cue : words.cue + 2].tolist()
-    tokens = words.tokens
-    resting = np.append(tokens, words.beside if words.leading else ends).astype(np.int32)
-    if words.leading:
-        resting[0] = begins
-    placed = np.where(own >= 0, tokens[np.maximum(own, 0)], ~resting[np.maximum(~own, 0)])
-    states: Ints = np.concatenate([np.full(before, ~resting[0]), placed, np.full(after, ~resting[-1])]).astype(np.int32)
-    return states
+    states = np.concatenate([np.full(low, ~rests[0]), own, np.full(end - begin - high, ~rests[1])])
+    return begin, states.astype(np.int32)
