@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from megahour.recipes.steps import make_engine
 from megahour.runner.job import Origin
 from megahour.runner.progress import TerminalMonitor
 from megahour.transcribe.bundle import Bundle
+from megahour.transcribe.bundle_files import MANIFEST as BUNDLE
 from megahour.transcribe.bundle_files import BundleFolder
 from megahour.transcribe.parts import steps_of_run
 from megahour.tts.voice_bundle import VoiceBundle, is_voice
@@ -47,10 +49,14 @@ def verify_targets(target: str, overrides: Sequence[str], *, repairing: bool) ->
     """Verify an artifact, or those of a recipe or of a run's folder, inputs first; returns the remaining problems.
 
     overrides: of the recipe; for repairs of a single artifact, `inputs.ROLE=URL`, `engine.KEY=VALUE` and `threads=N`.
-    Raises ConfigError: no such recipe, or an override of an unknown name.
+    Raises ConfigError: no such recipe, one file of an artifact, or an override of an unknown name.
     """
     shipped = target in names() and not Path(target).exists()
-    if shipped or target.endswith((".yaml", ".yml")) or Path(target).is_file():
+    yaml = target.endswith((".yaml", ".yml"))
+    if not yaml and Path(target).is_file() and (folder := _folder_of(Path(target))) is not None:
+        what, remedy = "one file of a folder, which is verified whole", shlex.join(["megahour", "verify", str(folder)])
+        raise ConfigError(what, where=target, remedy=remedy)
+    if shipped or yaml or Path(target).is_file():
         recipe = load_recipe(target, overrides)
         targets, home, whole = _of_recipe(recipe), recipe.run, True
     else:
@@ -61,6 +67,14 @@ def verify_targets(target: str, overrides: Sequence[str], *, repairing: bool) ->
     of_run = alone_in(home) if whole and Path(home).is_dir() else nullcontext()
     with resumable(home, lambda: "the shards rebuilt so far"), of_run:
         return [problem for one in targets for problem in _repaired(one)]
+
+
+def _folder_of(file: Path) -> Path | None:
+    """The artifact or the bundle that a file is a part of, if it is."""
+    folders = (file.absolute().parent, file.absolute().parent.parent)
+    return next(
+        (folder for folder in folders if any((folder / name).is_file() for name in ("manifest.json", BUNDLE))), None
+    )
 
 
 def verify_bundle(url: str, digest: str) -> None:

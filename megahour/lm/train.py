@@ -77,7 +77,7 @@ def train(
 
     def text() -> Iterator[Block]:
         spelled.begin()
-        return line_blocks(spelled(lines_of(blocks(options.source))), f"{', '.join(options.source)[:200]} in tokens")
+        return line_blocks(spelled(lines_of(blocks(options.source))), f"{_sources(options)} in tokens")
 
     made = _train(options, text, memory_bytes, progress, {TOKENS: spelled.digest})
     return replace(made, notes=[*made.notes, spelled.summary()])
@@ -98,13 +98,16 @@ def _train(
     with replacing(out) as making:
         if memory_bytes:
             with packing(making, options.out, options.threads, progress) as path:
-                made = _bounded(options, text, path, memory_bytes, size, progress)
+                try:
+                    made = _bounded(options, text, path, memory_bytes, size, progress)
+                except MegahourError as error:
+                    error.where = error.where or _sources(options)
+                    raise
                 _prepend(comment((facts or {}).get(TOKENS, "")), path)
                 return made
         reading = read(options, _counted(text, size, progress), room=size // TEXT_BYTES_PER_WORD + 1)
         if not reading.words:
-            where = ", ".join(options.source)[:200]
-            raise MegahourError("the text has no words", where=where, remedy="give other text")
+            raise MegahourError("the text has no words", where=_sources(options), remedy="give other text")
         if form == "mapped":
             facts, allowed = {"text": _text(reading), **(facts or {})}, allowed_of(options, reading.corpus)
             model = estimate_mapped(
@@ -116,6 +119,10 @@ def _train(
             fitted = fit(options, reading, path, options.threads, progress)
             _prepend(comment((facts or {}).get(TOKENS, "")), path)
             return _trained(fitted, reading)
+
+
+def _sources(options: TrainOptions) -> str:
+    return ", ".join(options.source)[:200]
 
 
 def _prepend(text: bytes, path: Path) -> None:

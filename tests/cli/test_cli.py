@@ -66,6 +66,7 @@ def test_a_run_resumes_explains_itself_and_verifies(tmp_path: Path) -> None:
     shard = next((tmp_path / "run" / "numbers" / "shards").iterdir())
     shard.write_bytes(shard.read_bytes()[:-1])
     assert "the receipt says" in megahour("verify", recipe, code=1)
+    assert f"megahour verify {tmp_path / 'run' / 'numbers'}\n" in megahour("verify", str(shard), code=1)
 
 
 def test_files_that_changed_are_a_reason_to_run_again(tmp_path: Path) -> None:

@@ -301,6 +301,14 @@ def test_mistakes_are_named_before_any_work(arguments: list[object], message: st
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("memory", [[], ["--memory", "1GB"]])
+def test_a_text_without_words_is_named(memory: list[object], tmp_path: Path) -> None:
+    (tmp_path / "empty.txt").write_text("\n\n")
+    with pytest.raises(MegahourError, match=r"empty\.txt: the text has no words"):
+        megahour("train", tmp_path / "empty.txt", "--out", tmp_path / "a.arpa", *memory)
+    assert not (tmp_path / "a.arpa").exists()
+
+
 def test_bounded_memory_takes_a_vocabulary_cut_by_count_and_shows_what_was_cut_off(tmp_path: Path) -> None:
     options = [HERE / "small.txt", "--order", "3", "--vocabulary", "40", "--min-count", "2", "--prune", "0,0,1"]
     assert megahour("train", *options, "--out", tmp_path / "held.arpa")
