@@ -154,8 +154,8 @@ def align_tokens(
     """States (T,) of frames that speak only these `tokens` of `problem`, and their score; None if they do not fit.
 
     posteriors: (T, V) of the frames. lengths, skip_nats: (J,) tokens of each cue, and the cost of skipping it. rests:
-    tokens of `problem` before which the frames at the beginning and at the end rest. star: whether there may be speech
-    without a text in these; between cues there may.
+    tokens of `problem` before which the frames at the beginning and at the end rest. star: whether speech without a
+    text may be at the beginning and at the end; between cues it always may.
     """
     bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     stars = np.ones(len(bounds), bool)
