@@ -71,10 +71,8 @@ def verify_targets(target: str, overrides: Sequence[str], *, repairing: bool) ->
 
 def _folder_of(file: Path) -> Path | None:
     """The artifact or the bundle that a file is a part of, if it is."""
-    folders = (file.absolute().parent, file.absolute().parent.parent)
-    return next(
-        (folder for folder in folders if any((folder / name).is_file() for name in ("manifest.json", BUNDLE))), None
-    )
+    marks = ("manifest.json", BUNDLE)
+    return next((folder for folder in file.absolute().parents[:2] if any((folder / m).is_file() for m in marks)), None)
 
 
 def verify_bundle(url: str, digest: str) -> None:
