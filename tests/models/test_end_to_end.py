@@ -132,6 +132,20 @@ def test_the_decoders_probabilities_are_of_all_texts() -> None:
     assert float(torch.stack([*ended, *longer]).logsumexp(0).detach()) == pytest.approx(0.0, abs=1e-5)
 
 
+def test_label_smoothing_gives_each_token_a_share_of_the_target() -> None:
+    """Of 0.3, each of the outputs has the same (Szegedy et al., 2016, section 7)."""
+    decoder = model().decoder
+    encoded, lengths = torch.randn(1, 7, 12, generator=torch.Generator().manual_seed(2)), torch.tensor([5])
+    text, end = torch.tensor([[2, 3]]), torch.tensor([2])
+    plain = decoder.log_likelihoods(text, end, encoded, lengths)
+    uniform = decoder(text, encoded, lengths).log_softmax(2).mean(2).sum(1)
+    smoothed = decoder.log_likelihoods(text, end, encoded, lengths, 0.3)
+    torch.testing.assert_close(smoothed, 0.7 * plain + 0.3 * uniform)
+    trained = [model(heads={"attention": 1.0}, smoothing=share) for share in (0.0, 0.3)]
+    sharp, soft = (module(features(), LENGTHS, None, TARGETS) for module in trained)
+    assert bool((sharp != soft).all()), "the loss has the model's"
+
+
 def test_losses_do_not_depend_on_the_batch() -> None:
     module = model()
     together = module(features(), LENGTHS, None, TARGETS)
