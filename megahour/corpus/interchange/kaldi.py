@@ -15,6 +15,7 @@ import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
 
 import soundfile
 
@@ -110,6 +111,15 @@ def write_directory(out: ShardWriter, lines: Iterable[tuple[str, Row]]) -> None:
         files["spk2utt"].write("\n" if speaker else "")
 
 
+class Span(NamedTuple):
+    """An utterance's place: without `length_s` it ends with the recording; `channel` None is the mean of all."""
+
+    recording: str
+    start_s: float = 0.0
+    length_s: float | None = None
+    channel: int | None = None
+
+
 Lines = Iterator["str | BadRecord"]
 _PLACE = re.compile(r"(.+):(\d{1,18})$")
 
@@ -127,25 +137,27 @@ def read_kaldi(
     places, bad = _table(open_lines("wav.scp"), wanted, "wav.scp", first=first)
     segments, also_bad = _segments(open_lines("segments"), wanted, first=first)
     yield from [*bad, *also_bad]
-    spans = {name: (name, 0.0, None) for name in places} if segments is None else segments
+    spans = {name: Span(name) for name in places} if segments is None else segments
     tables = {}
     for name in ("text", "utt2spk", "utt2lang", "utt2megahour"):
         tables[name], bad = _table(open_lines(name), spans.__contains__, name, first=first)
         yield from bad
-    for utterance, (recording, start_s, length_s) in spans.items():
+    for utterance, span in spans.items():
         try:
-            if recording not in places:
-                raise BadRecord("missing-audio", f"{recording} is not in wav.scp")
+            if span.recording not in places:
+                raise BadRecord("missing-audio", f"{span.recording} is not in wav.scp")
             own = tables["utt2megahour"].get(utterance)
-            match = _PLACE.fullmatch(_plain(places[recording]))
-            audio = root.archive_entry(match[1], int(match[2])) if match else root.audio(places[recording])
+            place = places[span.recording]
+            match = _PLACE.fullmatch(_plain(place))
+            audio = root.archive_entry(match[1], int(match[2])) if match else root.audio(place)
             yield Entry(
                 id=utterance,
                 audio=audio,
-                recording=recording,
+                recording=span.recording,
                 text=tables["text"].get(utterance, ""),
-                start_s=start_s,
-                duration_s=length_s,
+                start_s=span.start_s,
+                duration_s=span.length_s,
+                channel=span.channel,
                 speaker=tables["utt2spk"].get(utterance, ""),
                 language=tables["utt2lang"].get(utterance, ""),
                 record=custom({CUSTOM: json_object(own)}) if own else None,
@@ -188,9 +200,9 @@ def _table(
 
 def _segments(
     lines: Lines, wanted: Callable[[str], bool], *, first: bool
-) -> tuple[dict[str, tuple[str, float, float | None]] | None, list[BadRecord]]:
-    """(recording, start_s, duration_s) by utterance, None for a directory without segments; and the bad lines."""
-    segments: dict[str, tuple[str, float, float | None]] = {}
+) -> tuple[dict[str, Span] | None, list[BadRecord]]:
+    """The spans by utterance, None for a directory without segments; and the bad lines."""
+    segments: dict[str, Span] = {}
     bad: list[BadRecord] = []
     empty = True  # not so if all lines are of other parts
     others = array("q")  # hashes of the utterances of other parts: one of ours may be among them
@@ -220,7 +232,8 @@ def _segments(
                 raise BadRecord(
                     "bad-time", f"in segments it ends at {end_s} s, before its start at {start_s} s", record=utterance
                 )
-            segments[utterance] = (recording, duration(start_s, "start"), length_s)
+            channel = _channel(parts[4]) if len(parts) > 4 else None
+            segments[utterance] = Span(recording, duration(start_s, "start"), length_s, channel)
         except RECORD_FAULTS as error:
             bad.append(bad_record(error, "".join(parts[:1])))
     places = first_places([key_of(utterance) for utterance in segments], others)
@@ -236,3 +249,12 @@ def _number(text: str) -> float:
     except ValueError:
         raise BadRecord("bad-time", f"{text[:40]!r} is not a number") from None
     return -1.0 if value == -1 else duration(value, "time")
+
+
+def _channel(text: str) -> int | None:
+    """Kaldi's fifth column of `segments`: channels count from 0, and -1 is none in particular."""
+    if text == "-1":
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) < 6):
+        raise BadRecord("bad-field", f"the channel {text[:40]!r} in segments is not a number from 0")
+    return int(text)

@@ -203,6 +203,27 @@ def test_kaldi_segments(tmp_path: Path) -> None:
     ]
 
 
+def test_a_fifth_column_of_kaldis_segments_is_the_channel(tmp_path: Path) -> None:
+    """Two speakers of a telephone call, each on a channel; their mean would be both at once."""
+    wav(tmp_path / "audio/call.wav", 3, 32_000, channels=2)
+    folder = kaldi(
+        tmp_path / "kaldi",
+        wav_scp="call audio/call.wav\n",
+        segments="a call 0.5 1.5 0\nb call 0.5 1.5 1\nboth call 0.5 1.5 -1\nc call 0 1 2\nd call 0 1 A\n",
+        text="a one\nb two\nboth three\nc four\nd five\n",
+    )
+    artifact = imported(tmp_path, "kaldi", folder, root=str(tmp_path), max_bad=0.9)
+    one, two = (sound(3 + channel, 32_000)[8000:24_000] for channel in range(2))
+    rows = {row["raw"]: row for row in table(artifact)}
+    with ShardAudio(artifact, 0) as audio:
+        heard = {text: audio.read(row["offset"], row["size"]) for text, row in rows.items()}
+    assert (heard["one"] == one).all()
+    assert (heard["two"] == two).all()
+    assert np.abs(heard["three"] - (one.astype(int) + two) / 2).max() <= 1
+    assert [rows[text]["channel"] for text in ("one", "two")] == [0, 1]
+    assert reasons(artifact) == ["bad-field", "missing-channel"]
+
+
 @pytest.mark.parametrize("parts", [1, 2, 3, 5])
 def test_recordings_without_a_segment_are_no_utterances_in_however_many_parts(tmp_path: Path, parts: int) -> None:
     files = {"wav.scp": ["a a.wav", "b b.wav", "c c.wav"], "segments": ["u a 0 1"]}
