@@ -141,10 +141,8 @@ def read_cuts(lines: Iterator[str | BadRecord], audio: Resolve) -> Iterator[Entr
 
 def recording_of(cut: dict[str, Any]) -> dict[str, Any]:
     """A cut's recording. Raises BadRecord ``unsupported-cut`` for mixed and padding cuts."""
-    if string(cut, "type") not in ("MonoCut", "Cut", ""):
-        raise BadRecord(
-            "unsupported-cut", f"{string(cut, 'type')}: only cuts of one recording and channel are supported"
-        )
+    if string(cut, "type") not in ("MonoCut", "MultiCut", "Cut", ""):
+        raise BadRecord("unsupported-cut", f"{string(cut, 'type')}: only cuts of one recording are supported")
     recording = cut.get("recording")
     if not isinstance(recording, dict):
         hint = "; it is a recording: name the supervisions, too (`supervisions`)" if "sources" in cut else ""
@@ -195,9 +193,6 @@ def _entry(
 ) -> Entry:
     if not name:
         raise BadRecord("bad-field", "the supervision has no id")
-    channel = supervision.get("channel", 0)
-    if not isinstance(channel, int) or isinstance(channel, bool) or not 0 <= channel < 1 << 15:
-        raise BadRecord("bad-field", f"channel = {str(channel)[:40]} is not the number of a channel", record=name)
     extra = _mapping(supervision, "custom")
     return Entry(
         id=name,
@@ -206,7 +201,7 @@ def _entry(
         text=string(supervision, "text"),
         start_s=start_s,
         duration_s=length_s,
-        channel=channel,
+        channel=_channel(supervision.get("channel", 0), name),
         speaker=string(supervision, "speaker"),
         language=string(supervision, "language"),
         licence=string(extra, "licence", "license"),
@@ -215,6 +210,15 @@ def _entry(
         words=_words(supervision),
         record=own,
     )
+
+
+def _channel(value: Any, name: str) -> int | None:
+    """A supervision's channel; None, the mean of all, for one that a MultiCut has on several."""
+    listed = value if isinstance(value, list) and value else [value]
+    for channel in listed:
+        if not isinstance(channel, int) or isinstance(channel, bool) or not 0 <= channel < 1 << 15:
+            raise BadRecord("bad-field", f"channel = {str(value)[:40]} is not the number of a channel", record=name)
+    return listed[0] if len(listed) == 1 else None
 
 
 def _mapping(value: dict[str, Any], name: str) -> dict[str, Any]:

@@ -58,6 +58,12 @@ def table(artifact: Artifact, suffix: str = ".parquet") -> list[dict[str, Any]]:
     return [row for r in artifact.receipts() for row in artifact.read_table(r.shard, suffix).to_pylist()]
 
 
+def sounds(artifact: Artifact) -> dict[str, Any]:
+    """The samples of the only shard's utterances, by their text."""
+    with ShardAudio(artifact, 0) as audio:
+        return {row["raw"]: audio.read(row["offset"], row["size"]) for row in table(artifact)}
+
+
 def reasons(artifact: Artifact) -> list[str]:
     return sorted(bad["reason"] for bad in artifact.bad_records())
 
@@ -161,6 +167,26 @@ def test_lhotse_cuts_with_several_supervisions(tmp_path: Path) -> None:
     assert [(row["start_samples"], row["end_samples"]) for row in rows] == [(8000, 16_000), (24_000, 32_000)]
 
 
+def test_lhotses_cuts_of_several_channels(tmp_path: Path) -> None:
+    """`CutSet.from_manifests` makes one of each call: an utterance is of its channel, or of the mean of both."""
+    recording = lhotse.Recording.from_file(wav(tmp_path / "data/call.wav", 3, 32_000, channels=2), recording_id="r")
+    spoken = {"one": 0, "two": 1, "three": [0, 1], "four": [1]}
+    supervisions = lhotse.SupervisionSet.from_segments(
+        lhotse.SupervisionSegment(text, "r", 0.5, 1.0, channel=channel, text=text) for text, channel in spoken.items()
+    )
+    recordings = lhotse.RecordingSet.from_recordings([recording])
+    cuts = lhotse.CutSet.from_manifests(recordings, supervisions)
+    assert [type(cut).__name__ for cut in cuts] == ["MultiCut"]
+    cuts.to_file(tmp_path / "data/cuts.jsonl")
+    artifact = imported(tmp_path, "lhotse", tmp_path / "data/cuts.jsonl")
+    heard = sounds(artifact)
+    one, two = (sound(3 + channel, 32_000)[8000:24_000] for channel in range(2))
+    assert (heard["one"] == one).all()
+    assert (heard["two"] == two).all()
+    assert (heard["four"] == two).all()
+    assert np.abs(heard["three"] - (one.astype(int) + two) / 2).max() <= 1
+
+
 def test_recordings_that_lhotse_would_change_are_refused(tmp_path: Path) -> None:
     """Their files are as before: of a cut at 1.1 times the speed, the last tenth of the audio was left out."""
     recording = lhotse.Recording.from_file(wav(tmp_path / "data/r.wav", 3, 48_000), recording_id="r")
@@ -215,8 +241,7 @@ def test_a_fifth_column_of_kaldis_segments_is_the_channel(tmp_path: Path) -> Non
     artifact = imported(tmp_path, "kaldi", folder, root=str(tmp_path), max_bad=0.9)
     one, two = (sound(3 + channel, 32_000)[8000:24_000] for channel in range(2))
     rows = {row["raw"]: row for row in table(artifact)}
-    with ShardAudio(artifact, 0) as audio:
-        heard = {text: audio.read(row["offset"], row["size"]) for text, row in rows.items()}
+    heard = sounds(artifact)
     assert (heard["one"] == one).all()
     assert (heard["two"] == two).all()
     assert np.abs(heard["three"] - (one.astype(int) + two) / 2).max() <= 1
