@@ -18,6 +18,7 @@ from megahour.core.store import Artifact
 from megahour.core.transfer import is_local
 from megahour.core.writer import ShardWriter
 from megahour.corpus.apply.params import ApplyParams
+from megahour.corpus.text.language_id import canonical
 
 ROWS, CUES = ".parquet", ".cues.parquet"
 REASON = "reason"  # a column that the function may add
@@ -115,12 +116,22 @@ def _checked(given: pa.Table, batch: pa.RecordBatch, out: ShardWriter) -> tuple[
         places = [place for place, stay in zip(places, stays.to_pylist(), strict=True) if stay]
         given = given.filter(stays)
     kept = pa.table([given[name].cast(batch.schema.field(name).type) for name in names], schema=batch.schema)
+    kept = _with_tags(kept)
     old = pa.table(batch).take(pa.array(places, pa.int64()))
     if moved := [name for name in FIXED if name in names and not kept[name].equals(old[name])]:
         raise ValueError(f"changed columns {moved}, which locate the audio")
     if nulls := [name for name in names if kept[name].null_count and not old[name].null_count]:
         raise ValueError(f"nulls in columns {nulls}; leave such rows out")
     return kept, old
+
+
+def _with_tags(rows: pa.Table) -> pa.Table:
+    """Languages as tags: identifiers call one "eng", "English" or "en_us", and each would be a language of its own."""
+    if "language" not in rows.schema.names:
+        return rows
+    place, values = rows.schema.get_field_index("language"), rows["language"].combine_chunks().dictionary_encode()
+    tags = pa.array([canonical(tag) for tag in values.dictionary.to_pylist()], values.dictionary.type)
+    return rows.set_column(place, rows.schema.field(place), tags.take(values.indices))
 
 
 def _ids(table: pa.Table) -> list[tuple[int, ...]]:

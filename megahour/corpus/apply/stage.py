@@ -18,7 +18,7 @@ class Apply(Stage[ApplyParams]):
     """One task per shard. The output is an artifact of the same kind, to use in place of the input."""
 
     name = "apply"
-    version = 2
+    version = 3
     params = ApplyParams
     inputs = (Input("artifact", kinds=KINDS),)
 

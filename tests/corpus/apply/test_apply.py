@@ -84,6 +84,23 @@ def test_a_filter_as_the_page_shows_it_and_the_stage_behind_it(
 
 @pytest.mark.faults
 @needs_spark
+def test_languages_are_tags_however_an_identifier_writes_them(
+    tmp_path: Path, engine: LocalEngine, recordings: Artifact
+) -> None:
+    """Else "eng" and "en" would be two languages to a model that learns them, and in each table of hours."""
+    code = """
+import pyarrow as pa
+
+def heard(batch):
+    names = {0.5: "eng", 1.5: "Portuguese", 2.0: "zh_tw"}
+    place = batch.schema.get_field_index("language")
+    lengths = [samples / rate for samples, rate in zip(*(batch[name].to_pylist() for name in ("samples", "rate_hz")))]
+    return batch.set_column(place, "language", pa.array([names[length] for length in lengths]))
+"""
+    out = applied(tmp_path, engine, recordings, code, "heard")
+    assert sorted(row["language"] for row in rows(out)) == ["en", "pt", "zh-TW"]
+
+
 def test_spark_makes_the_same_bytes(tmp_path: Path, engine: LocalEngine, recordings: Artifact) -> None:
     """For cues, by the command, and for rows; a function that raises is named there too."""
     from megahour.engine.spark import SparkEngine
