@@ -131,6 +131,7 @@ class _Shard:
         if item.name in self.names:
             raise BadRecord("same-name", f"another file of this shard is named {item.name}")
         self.names.add(item.name)
+        item = self.texts.with_line(item)
         info = side_info(item, p)
         candidates = self._candidates(item, info)
         try:

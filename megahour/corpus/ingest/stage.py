@@ -35,7 +35,7 @@ class Ingest(Stage[IngestParams]):
     """One task per shard of the raw input, or per archive, `shard_mb` of files and rows of the source."""
 
     name = "ingest"
-    version = 29
+    version = 30
     params = IngestParams
     inputs = (Input("raw", optional=True, kinds=("raw", "clips")),)
 

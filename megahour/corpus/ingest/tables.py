@@ -30,7 +30,7 @@ AUDIO_COLUMNS = (
     "wav", "wav_filename",
 )  # fmt: skip
 TRANSCRIPT_COLUMNS = ("transcripts", "transcript", "subtitles", "srt", "vtt", "transcript_url", "transcript_path")
-TEXT_COLUMNS = ("text", "sentence", "transcription")
+TEXT_COLUMNS = ("text", "sentence", "transcription", "raw_text", "raw_transcription")
 NAME_COLUMNS = ("name", "id", "utt_id")
 SIZE_COLUMNS = ("bytes", "size", "wav_filesize")
 STRETCH = {"offset", "duration"}  # columns of a NeMo manifest

@@ -12,7 +12,7 @@ from megahour.core.unicode import load_json
 from megahour.corpus.ingest.candidates import RawTranscript, choose_by_tag, spare_by_tag
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.sources import Item, SourceListing
-from megahour.corpus.ingest.transcript_table import TranscriptsByName
+from megahour.corpus.ingest.transcript_table import Line, TranscriptsByName
 from megahour.corpus.transcripts.json_cues import find
 from megahour.corpus.transcripts.pairing import INFO, MEDIA, composed, language_tag, split_suffix
 from megahour.corpus.transcripts.read import MAX_BYTES
@@ -24,9 +24,9 @@ MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 
 @dataclass(frozen=True)
 class TranscriptSources:
-    """table: transcripts by name, from the file `transcripts`. recognised: the recogniser's folder. Both optional."""
+    """table: the lines of the file `transcripts` by name. recognised: the recogniser's folder. Both optional."""
 
-    table: TranscriptsByName | Mapping[str, str] = field(default_factory=dict)
+    table: TranscriptsByName | Mapping[str, Line] = field(default_factory=dict)
     recognised: SourceListing | None = None
 
     @classmethod
@@ -37,8 +37,15 @@ class TranscriptSources:
         """
         return cls(TranscriptsByName(table) if table else {}, recognised_folder(p.recognised) if p.recognised else None)
 
+    def with_line(self, item: Item) -> Item:
+        """An item with the text and the side information of its line, where it has none of its own."""
+        if (line := next(filter(None, map(self.table.get, _names(item))), None)) is None:
+            return item
+        side = load_json(line.side) if line.side else {}
+        return replace(item, text=item.text or line.text, fields={**side, **item.fields})
+
     def by_people(self, item: Item, language: str, *, spare: bool = False) -> list[RawTranscript]:
-        """An item's transcripts in `language`: the files beside it, else the line of its table.
+        """An item's transcripts in `language`: the files beside it, else its text of a table.
 
         spare: behind them also those without a tag or with that of a variant of the language, as spare ones.
         """
@@ -48,8 +55,7 @@ class TranscriptSources:
         if raw and spare:
             more = (_beside(item, number) for number in spare_by_tag(paths, language, chosen))
             raw += [replace(found, spare=True) for found in more if found]
-        line = item.text or next(filter(None, map(self.table.get, _names(item))), "")
-        return raw or ([RawTranscript(line.encode(), ".txt")] if line else [])
+        return raw or ([RawTranscript(item.text.encode(), ".txt")] if item.text else [])
 
     def by_recogniser(self, item: Item) -> RawTranscript | None:
         """The recogniser's NAME.json, by the item's whole name or the last part of it."""

@@ -14,12 +14,15 @@ import zlib
 from bisect import bisect_right
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 from megahour.core.errors import BadRecord, ConfigError
+from megahour.core.records import canonical_json
 from megahour.core.stage import Context, Inputs, ShardWriter, SingleShard, Task
 from megahour.core.store import Artifact
 from megahour.core.xz import open_xz
 from megahour.corpus.ingest.params import TranscriptTableParams
+from megahour.corpus.ingest.side_information import ALIASES
 from megahour.corpus.ingest.sources import SourceListing, list_source, open_source
 from megahour.corpus.ingest.tables import (
     AUDIO_COLUMNS,
@@ -36,16 +39,24 @@ from megahour.corpus.transcripts.read import read_table
 BLOCK_ROWS = 256
 BLOCKS = 64  # cached by a task; the recordings of a folder or an archive have neighbouring names
 INDEX, TEXTS = ".index.parquet", ".texts"
+SIDE_COLUMNS = tuple(alias for aliases in ALIASES.values() for alias in aliases)
 MAX_BYTES = 1 << 30  # of the files, which are read into memory
 
 
+class Line(NamedTuple):
+    """A recording's text, and its side information as JSON: columns such as speaker or licence, "" without any."""
+
+    text: str
+    side: str = ""
+
+
 class LayOutTranscripts(SingleShard[TranscriptTableParams]):
-    """`.texts` has blocks of names and texts, sorted by name; `.index.parquet` the first name and the end of each."""
+    """`.texts` has blocks of lines, sorted by name; `.index.parquet` the first name and the end of each."""
 
     name = "lay-out-transcripts"
     params = TranscriptTableParams
     inputs = ()
-    version = 4
+    version = 5
     local = True  # the driver reports errors of the file
 
     def run(self, p: TranscriptTableParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
@@ -56,17 +67,18 @@ class LayOutTranscripts(SingleShard[TranscriptTableParams]):
         first, ends = [], []
         with out.open(TEXTS) as file:
             for start in range(0, len(rows), BLOCK_ROWS):
-                names, texts = zip(*rows[start : start + BLOCK_ROWS], strict=True)
+                names, lines = zip(*rows[start : start + BLOCK_ROWS], strict=True)
+                columns = {"name": names, "text": [line.text for line in lines], "side": [line.side for line in lines]}
                 block = pa.BufferOutputStream()
-                pa.parquet.write_table(pa.table({"name": names, "text": texts}), block, compression="zstd")
+                pa.parquet.write_table(pa.table(columns), block, compression="zstd")
                 file.write(block.getvalue())
                 first.append(names[0])
                 ends.append(file.tell())
         out.table(pa.table({"name": pa.array(first, pa.string()), "end": pa.array(ends, pa.int64())}), INDEX)
 
 
-def read_transcripts(url: str, language: str) -> dict[str, str]:
-    """Transcripts by name, of one file or of all that a glob names.
+def read_transcripts(url: str, language: str) -> dict[str, Line]:
+    """Lines by name, of one file or of all that a glob names.
 
     A file with a suffix of a table and a header with a column of names or addresses and one of texts is read by it.
 
@@ -78,7 +90,7 @@ def read_transcripts(url: str, language: str) -> dict[str, str]:
     if not open_source(url)[2]:
         remedy = f"name the files in it: {url.rstrip('/')}/**/*.txt"
         raise ConfigError(f"{url} is a folder", where="transcripts", remedy=remedy)
-    texts: dict[str, str] = {}
+    lines: dict[str, Line] = {}
     left = MAX_BYTES
     for path in listing.sizes:
         data = _unpacked(listing, path, left + 1)
@@ -87,19 +99,22 @@ def read_transcripts(url: str, language: str) -> dict[str, str]:
             remedy = "give the texts in a table of addresses (source=TABLE, column `text`), or beside the media"
             raise ConfigError(f"more than {MAX_BYTES >> 30} GiB of transcripts", where=url, remedy=remedy)
         try:
-            more = _by_header(data, path, language) or read_table(data, language=language)
+            more = _by_header(data, path, language) or [
+                (name, Line(text)) for name, text in read_table(data, language=language)
+            ]
         except BadRecord as bad:
             raise ConfigError(bad.detail, where=f"{listing.root}/{path}") from None
-        for name, text in more:
-            if texts.setdefault(composed(name), text) != text:
+        for name, line in more:
+            if (before := lines.setdefault(composed(name), line)) != line:
                 remedy = "give one text for each recording; if two have one name, name them with their folders, or"
                 remedy += " ingest the folders one by one, each with its file"
-                message = f"{path} has another text for {name} than an earlier line or file"
+                what = "other side information" if before.text == line.text else "another text"
+                message = f"{path} has {what} for {name} than an earlier line or file"
                 raise ConfigError(message, where=url, remedy=remedy)
-    if not texts:
+    if not lines:
         remedy = 'write lines "name: text", "name TAB text" or "name|text", or a table with a header (.csv, .tsv)'
         raise ConfigError("no line has a name and a text", where=url, remedy=remedy)
-    return texts
+    return lines
 
 
 def _unpacked(listing: SourceListing, path: str, limit: int) -> bytes:
@@ -118,17 +133,19 @@ def _unpacked(listing: SourceListing, path: str, limit: int) -> bytes:
             raise ConfigError(f"cannot unpack: {error}", where=f"{listing.root}/{path}", remedy=remedy) from None
 
 
-def _by_header(data: bytes, path: str, language: str) -> list[tuple[str, str]]:
-    """Names and texts of a table with a header; empty if it has none."""
+def _by_header(data: bytes, path: str, language: str) -> list[tuple[str, Line]]:
+    """Names and lines of a table with a header; empty if it has none."""
     suffix = split_suffix(re.sub(r"\.(?:gz|bz2|xz|zst)$", "", path))[1]
     if suffix not in (".csv", ".tsv"):
         return []
-    texts = []
+    lines = []
     for _, fields in csv_rows(io.BytesIO(decode_text(data, language).encode()), suffix, None):
-        text = str(first_of(fields, (*TEXT_COLUMNS, *TRANSCRIPT_COLUMNS)))
-        if name := str(first_of(fields, (*AUDIO_COLUMNS, *NAME_COLUMNS))):
-            texts.append((name, text.strip()))
-    return [(name, text) for name, text in texts if text]
+        text = str(first_of(fields, (*TEXT_COLUMNS, *TRANSCRIPT_COLUMNS))).strip()
+        name = str(first_of(fields, (*AUDIO_COLUMNS, *NAME_COLUMNS)))
+        if name and text:
+            side = {column: fields[column] for column in SIDE_COLUMNS if fields.get(column)}
+            lines.append((name, Line(text, canonical_json(side) if side else "")))
+    return lines
 
 
 class TranscriptsByName:
@@ -140,16 +157,17 @@ class TranscriptsByName:
         self._places = list(pairwise([0, *index["end"].to_pylist()]))
         self._block = lru_cache(maxsize=BLOCKS)(self._read)
 
-    def get(self, name: str) -> str | None:
-        """The transcript of a name, None if there is none."""
+    def get(self, name: str) -> Line | None:
+        """The line of a name, None if there is none."""
         at = bisect_right(self._first, name) - 1
         return self._block(at).get(name) if at >= 0 else None
 
-    def _read(self, at: int) -> dict[str, str]:
+    def _read(self, at: int) -> dict[str, Line]:
         import pyarrow as pa
         import pyarrow.parquet
 
         start, end = self._places[at]
         (data,) = self._artifact.read_ranges([(0, start, end - start)], TEXTS)
         table = pa.parquet.read_table(pa.BufferReader(data))
-        return dict(zip(table["name"].to_pylist(), table["text"].to_pylist(), strict=True))
+        names, texts, sides = (table[column].to_pylist() for column in ("name", "text", "side"))
+        return dict(zip(names, map(Line, texts, sides), strict=True))

@@ -252,6 +252,17 @@ def test_that_file_may_name_media_with_their_suffix(tmp_path: Path, engine: Loca
     assert left_out["detail"].endswith("no line of validated.tsv is named three or three.wav")
 
 
+def test_its_other_columns_are_side_information(tmp_path: Path, engine: LocalEngine) -> None:
+    """As VoxPopuli has them: else each recording would be a speaker, and one that is not allowed would be taken."""
+    for seed, name in enumerate("abc"):
+        put(tmp_path / "in", f"2017/{name}.wav", encode(murmur(1, seed=seed)))
+    lines = ("a\tOne.\t007\tCC-BY-4.0", "b\tTwo.\t007\t", "c\tThree.\t8\tCC-BY-NC-4.0")
+    table = put(tmp_path, "asr_train.tsv", "\n".join(("id\traw_text\tspeaker_id\tlicense", *lines)))
+    out = ingest(tmp_path / "out", engine, source=str(tmp_path / "in"), licence="CC0", transcripts=str(table))
+    assert [(row["speaker"], row["licence"]) for row in rows(out)] == [("007", "CC-BY-4.0"), ("007", "CC0-1.0")]
+    assert out.manifest.counts.dropped == {"licence-forbidden": 1}
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -14,7 +14,13 @@ from megahour.core.errors import ConfigError
 from megahour.core.store import Artifact
 from megahour.corpus.ingest import transcript_table
 from megahour.corpus.ingest.params import TranscriptTableParams
-from megahour.corpus.ingest.transcript_table import BLOCK_ROWS, LayOutTranscripts, TranscriptsByName, read_transcripts
+from megahour.corpus.ingest.transcript_table import (
+    BLOCK_ROWS,
+    LayOutTranscripts,
+    Line,
+    TranscriptsByName,
+    read_transcripts,
+)
 from megahour.runner.runner import run_stage
 
 
@@ -31,9 +37,9 @@ def test_each_name_has_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     texts = {f"ü/{number}": f"{words.random()}" for number in range(4 * BLOCK_ROWS + 3)}
     artifact = laid_out(tmp_path, words.sample([f"{name}: {text}" for name, text in texts.items()], len(texts)))
     table, before = TranscriptsByName(artifact), SlowStore.bytes_read
-    assert table.get("ü/7") == texts["ü/7"]
+    assert table.get("ü/7") == Line(texts["ü/7"])
     assert SlowStore.bytes_read - before < len(artifact.read_bytes(0, ".texts")) / 3, "one block of five"
-    assert {name: table.get(name) for name in texts} == texts
+    assert {name: table.get(name) for name in texts} == {name: Line(text) for name, text in texts.items()}
     assert [table.get(name) for name in ("", "ü/", "ü/99999", "zz")] == [None] * 4
 
 
@@ -48,6 +54,7 @@ def test_files_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ("name", "data", "message"),
     [
         ("a.csv", b"name,text\na,One.\na,Two.\n", "has another text for a than an earlier line"),
+        ("a.tsv", b"id\ttext\tlicense\na\tOne\tCC0\na\tOne\tCC-BY\n", "has other side information for a than"),
         ("a.txt", b"a: One.\na: Two.\n", "has another text for a than an earlier line"),
         ("cut.tsv.gz", gzip.compress(b"name\ttext\na\tb\n", mtime=0)[:-4], "cannot unpack: Compressed file ended"),
         ("no.txt.gz", b"a: One.", "cannot unpack: Not a gzipped file"),
@@ -78,7 +85,7 @@ def test_tables_with_a_header_and_several_files(tmp_path: Path) -> None:
     (tmp_path / "metadata.csv.gz").write_bytes(gzip.compress(b'file_name,transcription\nx.wav,"One, two"\n'))
 
     def read(path: str) -> dict[str, str]:
-        return read_transcripts(str(tmp_path / path), "en")
+        return {name: line.text for name, line in read_transcripts(str(tmp_path / path), "en").items()}
 
     assert read("validated.tsv") == {"a.mp3": '"Go home: now.'}
     assert read("metadata.csv.gz") == {"x.wav": "One, two"}
