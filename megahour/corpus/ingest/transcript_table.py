@@ -34,11 +34,12 @@ from megahour.corpus.ingest.tables import (
 )
 from megahour.corpus.transcripts.encodings import decode_text
 from megahour.corpus.transcripts.pairing import composed, split_suffix
-from megahour.corpus.transcripts.read import read_table
+from megahour.corpus.transcripts.read import SUFFIXES, read_table
 
 BLOCK_ROWS = 256
 BLOCKS = 64  # cached by a task; the recordings of a folder or an archive have neighbouring names
 INDEX, TEXTS = ".index.parquet", ".texts"
+OF_ONE = frozenset(SUFFIXES) - {".tsv", ".txt", ".lab", ".json"}  # forms of one recording's transcript
 SIDE_COLUMNS = tuple(alias for aliases in ALIASES.values() for alias in aliases)
 MAX_BYTES = 1 << 30  # of the files, which are read into memory
 
@@ -93,6 +94,9 @@ def read_transcripts(url: str, language: str) -> dict[str, Line]:
     lines: dict[str, Line] = {}
     left = MAX_BYTES
     for path in listing.sizes:
+        if split_suffix(path)[1] in OF_ONE:
+            remedy = "put it beside its recording, or give a table with columns `audio` and `transcript` as the source"
+            raise ConfigError(f"{path} is the transcript of one recording, not of all", where=url, remedy=remedy)
         data = _unpacked(listing, path, left + 1)
         left -= len(data)
         if left < 0:

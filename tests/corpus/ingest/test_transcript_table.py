@@ -56,6 +56,7 @@ def test_files_that_are_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         ("a.csv", b"name,text\na,One.\na,Two.\n", "has another text for a than an earlier line"),
         ("a.tsv", b"id\ttext\tlicense\na\tOne\tCC0\na\tOne\tCC-BY\n", "has other side information for a than"),
         ("a.txt", b"a: One.\na: Two.\n", "has another text for a than an earlier line"),
+        ("talk.stm", b"talk 1 ann 0.0 1.0 one\n", "talk.stm is the transcript of one recording"),
         ("cut.tsv.gz", gzip.compress(b"name\ttext\na\tb\n", mtime=0)[:-4], "cannot unpack: Compressed file ended"),
         ("no.txt.gz", b"a: One.", "cannot unpack: Not a gzipped file"),
         ("no.txt.xz", b"a: One.", "cannot unpack: Input format not supported"),
