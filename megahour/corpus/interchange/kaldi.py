@@ -5,7 +5,8 @@ use `[0-9A-Za-z_.]` (other bytes are `.hex`). These characters sort after the hy
 also sorted by speaker, as `utils/validate_data_dir.sh` demands (in the C locale).
 
 Import reads `wav.scp` with plain paths and `archive:offset`, `segments`, `text`, `utt2spk` and `utt2lang`, and holds
-only the lines of the wanted recordings in memory. It refuses pipes: commands in data are never run.
+only the lines of the wanted recordings in memory. Commands in data are never run: of a pipe that only decodes a file,
+the file is read, and other pipes are refused.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ import soundfile
 from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.records import canonical_json, key_of
 from megahour.core.writer import ShardWriter
+from megahour.corpus.interchange.commands import decoding
 from megahour.corpus.interchange.record import CUSTOM, Row, json_ready
-from megahour.corpus.interchange.untrusted import Entry, Root, custom, duration, first_places, json_object
+from megahour.corpus.interchange.untrusted import Audio, Entry, Root, custom, duration, first_places, json_object
 from megahour.corpus.interchange.webdataset import Add
 
 ARK = ".kaldi.ark"
@@ -147,9 +149,9 @@ def read_kaldi(
             if span.recording not in places:
                 raise BadRecord("missing-audio", f"{span.recording} is not in wav.scp")
             own = tables["utt2megahour"].get(utterance)
-            place = places[span.recording]
-            match = _PLACE.fullmatch(_plain(place))
-            audio = root.archive_entry(match[1], int(match[2])) if match else root.audio(place)
+            audio, only = _audio(places[span.recording], root)
+            if only is not None and span.channel:
+                raise BadRecord("missing-channel", f"channel {span.channel} of one that wav.scp takes from a file")
             yield Entry(
                 id=utterance,
                 audio=audio,
@@ -157,7 +159,7 @@ def read_kaldi(
                 text=tables["text"].get(utterance, ""),
                 start_s=span.start_s,
                 duration_s=span.length_s,
-                channel=span.channel,
+                channel=span.channel if only is None else only,
                 speaker=tables["utt2spk"].get(utterance, ""),
                 language=tables["utt2lang"].get(utterance, ""),
                 record=custom({CUSTOM: json_object(own)}) if own else None,
@@ -168,12 +170,18 @@ def read_kaldi(
             yield error
 
 
-def _plain(place: str) -> str:
+def _audio(place: str, root: Root) -> tuple[Audio, int | None]:
+    """The audio at a place of `wav.scp`, and the only channel of it that counts; None: all."""
     if place.rstrip().endswith("|") or place.lstrip().startswith("|"):
-        raise BadRecord(
-            "command-refused", "wav.scp has a pipe, and commands are never run; write the audio to files first"
-        )
-    return place
+        if (file := decoding(place)) is None:
+            raise BadRecord(
+                "command-refused",
+                "wav.scp has a pipe that does more than decode a file, and commands are never run; write the audio to "
+                "files first",
+            )
+        return root.audio(file.path), file.channel
+    match = _PLACE.fullmatch(place)
+    return root.archive_entry(match[1], int(match[2])) if match else root.audio(place), None
 
 
 def _table(

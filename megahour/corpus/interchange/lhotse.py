@@ -1,8 +1,8 @@
 """lhotse: cuts with recordings, supervisions and word alignments, as Shar or as manifests of FLAC files.
 
 The layout is that of lhotse 1.3x: `cuts.jsonl.gz` has a cut a line; in Shar's `recording.tar` the JSON of a recording
-follows its FLAC, in the order of the cuts. Import also reads recordings with supervisions. It refuses sources of the
-type `command`: commands in data are never run.
+follows its FLAC, in the order of the cuts. Import also reads recordings with supervisions. Sources of the type
+`command` are never run: of one that only decodes a file, the file is read, and others are refused.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
 from megahour.core.records import canonical_json
 from megahour.core.writer import ShardWriter
+from megahour.corpus.interchange.commands import decoding
 from megahour.corpus.interchange.record import CUSTOM, Row, json_ready, timed_words
 from megahour.corpus.interchange.untrusted import Audio, Entry, custom, duration, json_object, string
 from megahour.corpus.interchange.webdataset import Add
@@ -113,7 +114,10 @@ def audio_of(recording: dict[str, Any], find: Find) -> Audio:
         raise BadRecord("unsupported-source", "a recording must have one source; several files are not supported")
     kind, source = string(sources[0], "type"), sources[0].get("source")
     if kind == "command":
-        raise BadRecord("command-refused", "the source is a command; commands in data are never run")
+        made = decoding(source) if isinstance(source, str) else None
+        if made is None or made.channel is not None:
+            raise BadRecord("command-refused", "the source is a command that does more than decode a file; none is run")
+        return find(made.path)
     if kind == "file" and isinstance(source, str):
         return find(source)
     if kind == "memory" and isinstance(source, str):

@@ -262,7 +262,7 @@ def test_recordings_without_a_segment_are_no_utterances_in_however_many_parts(tm
 
 
 def test_commands_in_data_are_never_run(tmp_path: Path) -> None:
-    """Kaldi's pipes and lhotse's command sources are refused; no file appears that they would have made."""
+    """Kaldi's pipes and lhotse's command sources: no file appears that they would have made."""
     mark = tmp_path / "ran"
     wav(tmp_path / "kaldi/ok.wav", 1, 16_000)
     folder = tmp_path / "kaldi"
@@ -282,6 +282,30 @@ def test_commands_in_data_are_never_run(tmp_path: Path) -> None:
     }
     assert reasons(imported(tmp_path, "lhotse", lines(tmp_path / "cuts.jsonl", [cut]))) == ["command-refused"]
     assert not mark.exists()
+
+
+def test_of_a_command_that_only_decodes_the_file_is_read(tmp_path: Path) -> None:
+    """Those of Kaldi's and lhotse's recipes. None of the programs need be there."""
+    wav(tmp_path / "kaldi/call.wav", 3, 32_000, channels=2)
+    folder = tmp_path / "kaldi"
+    (folder / "wav.scp").write_text("".join(f"{n} sph2pipe -f wav -p -c {n} call.wav |\n" for n in (1, 2)))
+    (folder / "segments").write_text("a 1 0.5 1.5\nb 2 0.5 1.5 0\nc 2 0.5 1.5 1\n")
+    (folder / "text").write_text("a one\nb two\nc three\n")
+    artifact = imported(tmp_path, "kaldi", folder, max_bad=0.5)
+    heard = sounds(artifact)
+    assert {
+        text: (heard[text] == sound(3 + n, 32_000)[8000:24_000]).all() for n, text in enumerate(("one", "two"))
+    } == {
+        "one": True,
+        "two": True,
+    }
+    assert reasons(artifact) == ["missing-channel"]
+    recording = lhotse.Recording.from_file(folder / "call.wav", recording_id="call")
+    recording.sources[0] = lhotse.AudioSource("command", [0, 1], f"sph2pipe -f wav -p {folder}/call.wav")
+    cuts = [recording.to_cut()]
+    cuts[0].supervisions = [lhotse.SupervisionSegment("s", "call", 0.5, 1.0, channel=1, text="two")]
+    lhotse.CutSet.from_cuts(cuts).to_file(folder / "cuts.jsonl")
+    assert (sounds(imported(tmp_path, "lhotse", folder / "cuts.jsonl"))["two"] == sound(4, 32_000)[8000:24_000]).all()
 
 
 def test_paths_that_lead_out_of_the_root(tmp_path: Path) -> None:
