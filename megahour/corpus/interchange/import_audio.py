@@ -24,7 +24,7 @@ from megahour.corpus.media.audio import AudioLimits, Decoder, Int16
 from megahour.corpus.media.tar import TarWriter
 
 SPOOL_BYTES = 16 << 20
-SLACK_S = 0.05  # manifests round times: a segment may end this much after the audio
+SLACK_S = 0.05  # manifests round times: a segment may begin or end this much outside the audio
 POLICY = ("licence-", "no-text", "too-short")  # reasons for which a good entry is dropped
 
 
@@ -102,13 +102,15 @@ def span(entry: Entry, pcm: Pcm, rate_hz: int) -> tuple[int, int, int]:
 
     Raises
     ------
-    BadRecord: ``wrong-duration`` for an entry that is empty or ends after the audio, ``missing-channel``.
+    BadRecord: ``wrong-duration`` for an entry that is empty or reaches beyond the audio, ``missing-channel``.
     """
     channel = entry.channel or 0
     if channel >= pcm.channels:
         raise BadRecord("missing-channel", f"channel {channel} of {pcm.channels}")
     start = round(entry.start_s * rate_hz)
     stop = pcm.samples if entry.duration_s is None else round((entry.start_s + entry.duration_s) * rate_hz)
-    if not start < stop <= pcm.samples + round(SLACK_S * rate_hz) or start >= pcm.samples:
+    slack = round(SLACK_S * rate_hz)
+    first, last = max(start, 0), min(stop, pcm.samples)
+    if start < -slack or stop > pcm.samples + slack or first >= last:
         raise BadRecord("wrong-duration", f"samples {start} to {stop} of {pcm.samples} at {rate_hz} Hz")
-    return start, min(stop, pcm.samples), channel
+    return first, last, channel

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any, BinaryIO, cast
 
@@ -21,6 +23,7 @@ from megahour.corpus.interchange.untrusted import Audio, Entry, Root, first_plac
 from megahour.corpus.interchange.webdataset import members_by_name, read_samples
 
 Entries = Iterator["Entry | BadRecord"]
+SEGMENT = re.compile(r"-sub\d+(?=\.[^.]*$)")  # NeMo's tars hold a file once, and its later segments have this name
 SUFFIXES = {
     "lhotse": (".jsonl", ".jsonl.gz"),
     "shar": (".jsonl", ".jsonl.gz"),
@@ -129,20 +132,34 @@ def _address(source: str, root: str) -> str:
 
 
 def _of_tar(p: ImportParams, tar: BinaryIO, lines: Iterator[str | BadRecord]) -> Entries:
-    """Entries whose audio is in one tar, by member name (NeMo) or by cut id (Shar)."""
+    """Entries whose audio is in one tar, by member name (NeMo) or by cut id (Shar); those of a member are together."""
     audio, bad = members_by_name(tar, max_bytes=p.max_bytes)
     yield from bad
-    by_stem = {name.rpartition(".")[0]: member for name, member in audio.items()}
+    by_stem = {_stem(name): member for name, member in audio.items()}
 
-    def find(name: str) -> Audio:
-        member = audio.get(name) or by_stem.get(name) or by_stem.get(name.rpartition(".")[0])
-        if member is None:
-            raise BadRecord("missing-audio", f"{name[:200]!r} is not in the tar", record=name[:200])
-        return member
+    def find(members: Mapping[str, Audio], *names: str) -> Audio:
+        if member := next((members[name] for name in names if name in members), None):
+            return member
+        raise BadRecord("missing-audio", f"{names[0][:200]!r} is not in the tar", record=names[0][:200])
 
-    yield from (
-        read_nemo(lines, find) if p.format == "nemo-tarred" else read_cuts(lines, lambda cut: find(string(cut, "id")))
-    )
+    members = by_stem | audio
+
+    def of_path(path: str) -> Audio:
+        whole = SEGMENT.sub("", path)
+        return find(members, path, _stem(path), whole, _stem(whole))
+
+    is_nemo = p.format == "nemo-tarred"
+    entries = read_nemo(lines, of_path) if is_nemo else read_cuts(lines, lambda cut: find(by_stem, string(cut, "id")))
+    for entry in _grouped(entries):
+        # The recording of Shar's cuts is not here; utterances keep its name, which tells whose voices may be the same.
+        if isinstance(entry, Entry) and (is_nemo or p.kind == "recordings"):
+            yield replace(entry, recording=entry.audio.place)
+        else:
+            yield entry
+
+
+def _stem(name: str) -> str:
+    return name.rpartition(".")[0]
 
 
 def _of_manifest(

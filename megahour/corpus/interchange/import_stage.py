@@ -16,7 +16,7 @@ class Import(Stage[ImportParams]):
     """One task per tar or parquet file, or per about `shard_rows` lines of a manifest, by whole recordings."""
 
     name = "import"
-    version = 11
+    version = 12
     params = ImportParams
     inputs = ()
 

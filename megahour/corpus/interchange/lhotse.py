@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from megahour.core.errors import RECORD_FAULTS, BadRecord, bad_record
-from megahour.core.records import canonical_json
+from megahour.core.records import canonical_json, key_of
 from megahour.core.writer import ShardWriter
 from megahour.corpus.interchange.commands import decoding
 from megahour.corpus.interchange.record import CUSTOM, Row, json_ready, timed_words
@@ -130,7 +130,8 @@ def _inline(name: str, encoded: str) -> Audio:
         data = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError) as error:
         raise BadRecord("unsupported-source", f"the audio in memory is not base64: {error}") from None
-    return Audio(f"memory:{name}", lambda: io.BytesIO(data))
+    # Cuts that lhotse moved to memory keep the id of their recording.
+    return Audio(f"memory:{name}:{key_of(encoded)}", lambda: io.BytesIO(data))
 
 
 def read_cuts(lines: Iterator[str | BadRecord], audio: Resolve) -> Iterator[Entry | BadRecord]:
@@ -154,7 +155,7 @@ def recording_of(cut: dict[str, Any]) -> dict[str, Any]:
     return recording
 
 
-def _of_cut(cut: dict[str, Any], audio: Audio) -> Iterator[Entry]:
+def _of_cut(cut: dict[str, Any], audio: Audio) -> Iterator[Entry | BadRecord]:
     recording = recording_of(cut)
     start_s, length_s = duration(cut.get("start", 0.0), "start"), duration(cut.get("duration"), "duration")
     own = custom(_mapping(cut, "custom"))
@@ -164,23 +165,25 @@ def _of_cut(cut: dict[str, Any], audio: Audio) -> Iterator[Entry]:
     if own is not None and len(supervisions) == 1:
         yield _entry(string(cut, "id"), audio, recording, supervisions[0], start_s, length_s, own)
         return
-    for supervision in supervisions:
-        if not isinstance(supervision, dict):
-            raise BadRecord("bad-field", "a supervision is not an object")
-        begin_s = start_s + _signed(supervision.get("start", 0.0))
-        spoken_s = duration(supervision.get("duration"), "duration")
-        spoken_s += min(0.0, begin_s)  # it may begin before the recording
-        yield _entry(string(supervision, "id"), audio, recording, supervision, max(0.0, begin_s), spoken_s, None)
+    for number, supervision in enumerate(supervisions):
+        try:
+            if not isinstance(supervision, dict):
+                raise BadRecord("bad-field", "a supervision is not an object")
+            begin_s = start_s + _signed(supervision.get("start", 0.0))
+            spoken_s = duration(supervision.get("duration"), "duration")
+            yield _entry(string(supervision, "id"), audio, recording, supervision, begin_s, spoken_s, None)
+        except RECORD_FAULTS as error:  # the others can be used
+            yield bad_record(error, f"{string(cut, 'id')} supervision {number}")
 
 
 def _signed(value: Any) -> float:
-    """Seconds that may be negative: a supervision can begin before its cut."""
+    """Seconds that may be negative: a supervision can begin before its cut, or a little before its recording."""
     return -duration(-value, "start") if isinstance(value, int | float) and value < 0 else duration(value, "start")
 
 
 def supervision_entry(recording: dict[str, Any], supervision: dict[str, Any], audio: Audio) -> Entry:
     """The entry of a supervision whose times count from the start of the recording."""
-    start_s = duration(supervision.get("start", 0.0), "start")
+    start_s = _signed(supervision.get("start", 0.0))
     length_s = duration(supervision.get("duration"), "duration")
     own = custom(_mapping(supervision, "custom"))
     return _entry(string(supervision, "id"), audio, recording, supervision, start_s, length_s, own)

@@ -43,9 +43,9 @@ class Audio:
 class Entry:
     """One utterance of imported data: a stretch of audio and its metadata. Unknown strings are empty.
 
-    `start_s` counts from the start of `audio`; without `duration_s` the utterance ends with the audio. `words` are
-    (word, start_s, duration_s, confidence), with times from the start of the utterance. `record` is megahour's own
-    custom field, if present.
+    `start_s` counts from the start of `audio`, below 0 for one that begins before it; without `duration_s` the
+    utterance ends with the audio. `words` are (word, start_s, duration_s, confidence), with times from the start of the
+    utterance. `record` is megahour's own custom field, if present.
     """
 
     id: str
@@ -194,15 +194,14 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def string(value: Mapping[str, Any], *names: str) -> str:
-    """The first field of `names` that is present, numbers as text; "" if none is. Raises BadRecord ``bad-field``."""
+    """The first field of `names` that has text, or a number; "" if none has. Raises BadRecord ``bad-field``."""
     for name in names:
         text = value.get(name)
-        if isinstance(text, str):
-            return text
-        if isinstance(text, int | float) and not isinstance(text, bool):
+        if text is None or text == "":
+            continue
+        if isinstance(text, str | int | float) and not isinstance(text, bool):
             return str(text)
-        if text is not None:
-            raise BadRecord("bad-field", f"{name} is a {type(text).__name__}, not a string")
+        raise BadRecord("bad-field", f"{name} is a {type(text).__name__}, not a string")
     return ""
 
 

@@ -87,6 +87,30 @@ def test_nemo_segments_of_a_long_file(tmp_path: Path) -> None:
     assert (heard == sound(1, 64_000)[32_000:56_000]).all()
 
 
+@pytest.mark.parametrize("kind", ["utterances", "recordings"])
+def test_nemos_tars_hold_a_file_of_several_segments_once(tmp_path: Path, kind: str) -> None:
+    """Its segments after the first have names that end in -sub1, -sub2 …, and stand in the order of their lengths."""
+    with tarfile.open(tmp_path / "audio_0.tar", "w") as tar:
+        tar.add(wav(tmp_path / "a.wav", 1, 64_000), "x_a.wav")
+        tar.add(wav(tmp_path / "b.wav", 2, 32_000), "x_b.wav")
+    entries = [
+        {"audio_filepath": "x_a.wav", "offset": 0.5, "duration": 0.5, "text": "first part"},
+        {"audio_filepath": "x_b.wav", "offset": 0.0, "duration": 0.7, "text": "other", "raw_text": ""},
+        {"audio_filepath": "x_a-sub1.wav", "offset": 2.0, "duration": 1.5, "text": "second part"},
+        {"audio_filepath": "x_c-sub1.wav", "duration": 1.5, "text": "of no file"},
+    ]
+    manifest = lines(tmp_path / "manifest_0.json", entries)
+    artifact = imported(tmp_path, "nemo-tarred", manifest, audio=f"{tmp_path}/audio_0.tar", kind=kind, max_bad=0.5)
+    assert reasons(artifact) == ["missing-audio"]
+    if kind == "recordings":
+        assert [row["name"] for row in table(artifact)] == ["x_a.wav", "x_b.wav"]
+        cues = [(cue["start_samples"], cue["raw"]) for cue in table(artifact, ".cues.parquet")]
+        assert cues == [(8000, "first part"), (32_000, "second part"), (0, "other")]
+    else:
+        assert (sounds(artifact)["second part"] == sound(1, 64_000)[32_000:56_000]).all()
+        assert len({row["recording"] for row in table(artifact)}) == 2
+
+
 def test_long_recordings_become_recordings_with_cues(tmp_path: Path) -> None:
     """What `align` needs: the whole audio, and the segments' times as hints."""
     wav(tmp_path / "data/long.wav", 1, 64_000)
@@ -187,12 +211,30 @@ def test_lhotses_cuts_of_several_channels(tmp_path: Path) -> None:
     assert np.abs(heard["three"] - (one.astype(int) + two) / 2).max() <= 1
 
 
+def test_windows_of_lhotse_keep_whole_sentences_only(tmp_path: Path) -> None:
+    """Shar has the sound of the window alone: a sentence across its border would lack words at either end."""
+    recording = lhotse.Recording.from_file(wav(tmp_path / "r.wav", 3, 64_000), recording_id="r")
+    spoken = {"one": 0.1, "two": 1.8, "three": 2.5, "four": 3.0, "five": -1.0}
+    cut = recording.to_cut()
+    cut.supervisions = [lhotse.SupervisionSegment(name, "r", start, 0.5, text=name) for name, start in spoken.items()]
+    cut.supervisions[3].channel = -1  # only this one is bad
+    (tmp_path / "shar").mkdir()
+    lhotse.CutSet.from_cuts([cut]).cut_into_windows(2.0).to_shar(tmp_path / "shar", fields={"recording": "flac"})
+    given = {"source": tmp_path / "shar/cuts.*.jsonl.gz", "audio": f"{tmp_path}/shar/recording.*.tar", "max_bad": 0.9}
+    artifact = imported(tmp_path, "shar", **given)
+    heard = sounds(artifact)
+    assert {text: len(samples) for text, samples in heard.items()} == {"one": 8000, "three": 8000}
+    assert (heard["three"] == sound(3, 64_000)[40_000:48_000]).all()
+    assert reasons(artifact) == ["bad-field", "wrong-duration", "wrong-duration"]
+    assert len(table(imported(tmp_path, "shar", **given, kind="recordings"))) == 2, "each window is a recording"
+
+
 def test_recordings_that_lhotse_would_change_are_refused(tmp_path: Path) -> None:
     """Their files are as before: of a cut at 1.1 times the speed, the last tenth of the audio was left out."""
     recording = lhotse.Recording.from_file(wav(tmp_path / "data/r.wav", 3, 48_000), recording_id="r")
     cut = recording.to_cut()
     cut.supervisions = [lhotse.SupervisionSegment("s", "r", 0.0, 3.0, text="good day")]
-    early = lhotse.SupervisionSegment("early", "r", -0.5, 2.0, text="and so on")
+    early = lhotse.SupervisionSegment("early", "r", -0.03, 1.53, text="and so on")
     cuts = [cut.perturb_speed(1.1), cut.resample(8000), cut.perturb_volume(2.0), recording.to_cut()]
     cuts[-1].id, cuts[-1].supervisions = "other", [early]
     lhotse.CutSet.from_cuts(cuts).to_file(tmp_path / "data/cuts.jsonl")
@@ -495,21 +537,19 @@ def test_parquet_of_others(tmp_path: Path) -> None:
 
 
 def test_audio_in_memory(tmp_path: Path) -> None:
-    """A cut whose recording is base64 in the manifest, as some lhotse versions write it."""
-    cut = {
-        "id": "c",
-        "start": 0,
-        "duration": 1.0,
-        "channel": 0,
-        "type": "MonoCut",
-        "supervisions": [{"id": "c", "recording_id": "c", "start": 0, "duration": 1.0, "channel": 0, "text": "here"}],
-        "recording": {
-            "id": "c",
-            "sources": [{"type": "memory", "channels": [0], "source": base64.b64encode(flac(5)).decode()}],
-        },
+    """Cuts whose audio is base64 in the manifest, as some lhotse versions write it; all are of one recording."""
+
+    def cut(number: int) -> dict[str, Any]:
+        spoken = {"id": f"c{number}", "recording_id": "r", "start": 0, "duration": 1.0, "text": f"here {number}"}
+        source = {"type": "memory", "channels": [0], "source": base64.b64encode(flac(number)).decode()}
+        recording = {"id": "r", "sources": [source]}
+        return {"id": f"c{number}", "start": 0, "duration": 1.0, "supervisions": [spoken], "recording": recording}
+
+    heard = sounds(imported(tmp_path, "lhotse", lines(tmp_path / "cuts.jsonl", [cut(5), cut(6)])))
+    assert {text: bool((samples == sound(int(text[-1]), 16_000)).all()) for text, samples in heard.items()} == {
+        "here 5": True,
+        "here 6": True,
     }
-    (row,) = table(imported(tmp_path, "lhotse", lines(tmp_path / "cuts.jsonl", [cut])))
-    assert (row["samples"], row["raw"]) == (16_000, "here")
 
 
 def test_licences_follow_the_policy(tmp_path: Path) -> None:
