@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from megahour.core.errors import ConfigError
+from megahour.core.records import fingerprint
 
 REMEDY = "give package.module:function or FILE.py:function"
 
@@ -62,9 +64,13 @@ def _module(source: str) -> Any:
     if not source.endswith(".py"):
         return importlib.import_module(source)
     path = Path(source).resolve()
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = f"{path.stem}_{fingerprint(str(path))[:8]}"  # its own: json.py is not the module json
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{source} is not a Python file")
     module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look for their module there
+    if str(path.parent) not in sys.path:  # as of a script, the files beside it can be imported
+        sys.path.append(str(path.parent))
     spec.loader.exec_module(module)
     return module

@@ -6,6 +6,7 @@ import os
 import shutil
 import traceback
 from collections.abc import Callable
+from math import nan
 from pathlib import Path
 from typing import Any
 
@@ -110,14 +111,16 @@ def _checked(given: pa.Table, batch: pa.RecordBatch, out: ShardWriter) -> tuple[
         raise ValueError("a row whose key is new, or occurs twice")
     out.drop(LEFT_OUT, batch.num_rows - given.num_rows)
     if REASON in given.schema.names and REASON not in names:
+        if pa.types.is_boolean(given.schema.field(REASON).type):  # false would leave a row out, as true does
+            raise ValueError("a column reason of true and false; it is a text, or null for a row that stays")
         stays = pc.is_null(given[REASON])
         for reason in given[REASON].to_pylist():
             out.drop(str(reason) if reason else LEFT_OUT, int(reason is not None))
         places = [place for place, stay in zip(places, stays.to_pylist(), strict=True) if stay]
         given = given.filter(stays)
     kept = pa.table([given[name].cast(batch.schema.field(name).type) for name in names], schema=batch.schema)
-    kept = _with_tags(kept)
     old = pa.table(batch).take(pa.array(places, pa.int64()))
+    kept = _with_nan(_with_tags(kept), old)
     if moved := [name for name in FIXED if name in names and not kept[name].equals(old[name])]:
         raise ValueError(f"changed columns {moved}, which locate the audio")
     if nulls := [name for name in names if kept[name].null_count and not old[name].null_count]:
@@ -132,6 +135,18 @@ def _with_tags(rows: pa.Table) -> pa.Table:
     place, values = rows.schema.get_field_index("language"), rows["language"].combine_chunks().dictionary_encode()
     tags = pa.array([canonical(tag) for tag in values.dictionary.to_pylist()], values.dictionary.type)
     return rows.set_column(place, rows.schema.field(place), tags.take(values.indices))
+
+
+def _with_nan(rows: pa.Table, old: pa.Table) -> pa.Table:
+    """NaN for null numbers where there were none: it is how tables say "unknown", and pandas makes nulls of it."""
+    for place, field in enumerate(rows.schema):
+        column, is_list = rows.column(place), pa.types.is_list(field.type)
+        if pa.types.is_floating(field.type) and column.null_count and not old.column(place).null_count:
+            rows = rows.set_column(place, field, column.fill_null(nan))
+        elif is_list and pa.types.is_floating(field.type.value_type) and pc.list_flatten(column).null_count:
+            lists = [each and [nan if value is None else value for value in each] for each in column.to_pylist()]
+            rows = rows.set_column(place, field, pa.array(lists, field.type))
+    return rows
 
 
 def _ids(table: pa.Table) -> list[tuple[int, ...]]:

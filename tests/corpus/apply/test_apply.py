@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from spark_marks import needs_spark
 
 from megahour.cli.main import app
 from megahour.core.errors import ConfigError, MegahourError, NothingKept
+from megahour.core.hooks import load_function
 from megahour.core.kinds import kind_of
 from megahour.core.store import Artifact
 from megahour.core.verify import verify
@@ -156,6 +158,10 @@ CHANGED = "import pyarrow as pa\nimport pyarrow.compute as pc\ndef f(batch):\n  
         ("batch.set_column(4, 'samples', batch['name'].take(pa.array([None] * len(batch), pa.int32())))", "changed"),
         ("[1]", "returned a list"),
         ("1 / 0", r"f raised ZeroDivisionError: division by zero \(.*my_text.py:4\)"),
+        (
+            "batch.append_column('reason', pc.less(batch['samples'], 1))",
+            "a column reason of true and false; it is a text",
+        ),
         ("exit(3)", r"f raised SystemExit: 3"),
         ("batch.set_column(7, 'speaker', pa.nulls(len(batch), pa.string()))", r"nulls in columns .'speaker'.; leave"),
     ],
@@ -182,6 +188,29 @@ def test_words_of_utterances_follow_their_text(tmp_path: Path, engine: LocalEngi
     assert out.manifest.counts.dropped == {"no-text": 1}
     with pytest.raises(MegahourError, match="that are not those of text"):
         applied(tmp_path / "b", engine, cut, f"{CHANGED}{code}\n    return {{'words': ['one']}}", "f")
+
+
+def test_null_numbers_are_unknown_as_nan_is(tmp_path: Path, engine: LocalEngine, recordings: Artifact) -> None:
+    """pandas has one value for both: a table that went through it has nulls for NaN, in lists, too."""
+    cut = Artifact(tmp_path / "cut")
+    run_stage(Cut(), CutParams(min_s=0.1), {"recordings": recordings}, cut, engine, work=tmp_path / "work")
+    code = "pa.RecordBatch.from_pylist([{**row, 'loss': None, 'word_confidence': [None] * len(row['words'])}"
+    made = rows(applied(tmp_path, engine, cut, f"{CHANGED}{code} for row in batch.to_pylist()], batch.schema)", "f"))
+    assert [str(row["loss"]) for row in made] == ["nan"] * 3
+    assert [str(row["word_confidence"]) for row in made] == ["[nan, nan, nan]", "[nan, nan]", "[nan]"]
+
+
+def test_a_file_is_imported_like_a_script(tmp_path: Path, recordings: Artifact) -> None:
+    """It may import the files beside it, and have a name that a module has; its dataclasses find their module."""
+    put(tmp_path, "beside_it.py", "from json import dumps")
+    file = put(
+        tmp_path,
+        "json.py",
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom beside_it import dumps\n"
+        "@dataclass\nclass Rule:\n    word: str\ndef f(batch):\n    return dumps(Rule('x').word)",
+    )
+    assert load_function(f"{file}:f", "function")(None) == '"x"'
+    assert json.dumps("x") == '"x"'
 
 
 def test_a_module_that_cannot_be_imported_is_named(tmp_path: Path, recordings: Artifact) -> None:
