@@ -236,7 +236,10 @@ class StreamingDilocoOptions(TrainerOptions):
         if self.block_steps % self.fragments:
             raise ValueError(f"block_steps {self.block_steps} is not a multiple of fragments {self.fragments}")
         if self.overlap_steps >= (every := self.block_steps // self.fragments):
-            raise ValueError(f"overlap_steps {self.overlap_steps}: the next fragment leaves {every} steps later")
+            raise ValueError(
+                f"overlap_steps {self.overlap_steps} must be below block_steps / fragments = {every}, the steps until "
+                "the next fragment leaves: lower it, or raise block_steps"
+            )
         return self
 
     @property
