@@ -14,7 +14,7 @@ import yaml
 from numpy.typing import NDArray
 
 from megahour.core.receipts import Counts, Manifest, Receipt
-from megahour.core.schemas import SELECTION
+from megahour.core.schemas import SELECTION, UTTERANCES
 from megahour.core.store import Artifact, content_digest, finish
 from megahour.core.writer import ShardWriter
 from megahour.corpus.media.audio import encode_flac
@@ -104,6 +104,7 @@ def run(folder: Path) -> Artifact:
                 row |= {"key": key, "shard": 0, "offset": offset, "size": size, "samples": len(samples)}
                 row |= {"rate_hz": 8000, "speaker": f"s{key // 3}", "text": f"word {key}", "licence": "CC0-1.0"}
                 rows.append({**row, "attribution": "us", "language": "de", "set": "labelled" if key < 6 else "test"})
+        out.table(pa.Table.from_pylist(rows, UTTERANCES))
         receipts = [out.commit()]
     closed(utterances, receipts, "cut", {})
     with ShardWriter(selection, 0, "made") as out:

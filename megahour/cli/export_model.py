@@ -30,9 +30,13 @@ if TYPE_CHECKING:
 @repeatable(
     "--golden",
     metavar="PATH",
-    text="Files or folders of clips to check the bundle on and include in it. With a voice: texts.",
+    text="Files, folders or artifacts of clips to check the bundle on and include in it. With a voice: texts.",
 )
-@repeatable("--calibration", metavar="PATH", text="Files or folders of clips for int8 static and mixed.")
+@repeatable(
+    "--calibration",
+    metavar="PATH",
+    text="Audio files, folders of them, or artifacts of utterances or recordings, for int8 static and mixed.",
+)
 @repeatable("--words", metavar="PATH", text="Text files whose words the voice must be able to pronounce.")
 @click.option(
     "--lexicon", default="", metavar="PATH", help="With a voice: pronunciations that take precedence, as in `say`."

@@ -10,7 +10,7 @@ from megahour.core.errors import ConfigError, StoreError
 from megahour.core.store import RESOLVED, Artifact
 from megahour.corpus.generate.sentences import vocabulary
 from megahour.corpus.text.normalise import normalise
-from megahour.export.clips import SpokenClip, clips_of_files, clips_of_sets
+from megahour.export.clips import SpokenClip, clips_at, clips_of_sets
 from megahour.export.compare import GraphComparison
 from megahour.export.lexicon import lines_of, texts_of_run
 from megahour.export.model import TrainedModel
@@ -31,7 +31,8 @@ def export_model(
 ) -> tuple[Bundle, GraphComparison]:
     """Export a recogniser as a bundle at `out`, and compare it with the model on the golden clips.
 
-    golden, calibration: files or folders; by default the clips come from the model's run.
+    golden, calibration: files, folders, or artifacts of utterances or recordings; by default the clips come from the
+        model's run.
 
     Raises
     ------
@@ -44,7 +45,9 @@ def export_model(
     origin, rate_hz = origin_of(model.artifact), model.front_end.rate_hz
     told = params.tell if model.config.get("tag") == "language" else ""
     language = told or origin.language or "en"
-    clips = clips_of_files(golden, rate_hz, language) if golden else golden_clips(origin, params, rate_hz)
+    clips = (
+        clips_at(golden, params.golden_clips, rate_hz, language) if golden else golden_clips(origin, params, rate_hz)
+    )
     if not clips:
         raise ConfigError(
             "no golden clips: the model does not belong to a run with held-out sets",
@@ -64,12 +67,12 @@ def golden_clips(origin: ModelOrigin, params: ExportModelParams, rate_hz: int) -
 
 
 def _calibration(
-    origin: ModelOrigin, params: ExportModelParams, files: Sequence[str], rate_hz: int
+    origin: ModelOrigin, params: ExportModelParams, given: Sequence[str], rate_hz: int
 ) -> list[SpokenClip]:
     if "int8" not in params.precisions or params.int8 not in CALIBRATED:
         return []
-    if files:
-        return clips_of_files(files, rate_hz)
+    if given:
+        return clips_at(given, params.calibration_clips, rate_hz)
     if not origin.selection:
         return []
     return clips_of_sets(origin.selection, origin.utterances, params.calibration_clips, rate_hz, among=origin.sets)

@@ -32,9 +32,9 @@ class ExportModelParams(Options):
     left: int = Field(4, ge=0, le=64)
     """Number of previous chunks that attention sees in streaming."""
     golden_clips: int = Field(8, ge=1, le=1000)
-    """Clips of the run's held-out sets to include in the bundle, if none are given."""
+    """Clips of the run's held-out sets to include in the bundle, if none are given; or of each artifact given."""
     calibration_clips: int = Field(64, ge=1, le=10_000)
-    """Clips of the run's training sets, for int8 static and mixed."""
+    """Clips of the run's training sets, or of each artifact given, for int8 static and mixed."""
     tolerance: float = Field(1e-3, gt=0)
     """Largest difference of log posteriors between the fp32 graphs and the model, in nats. The export fails above
     it."""

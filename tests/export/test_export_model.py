@@ -460,6 +460,17 @@ def test_texts_of_given_clips_are_normalised_in_the_language_that_the_model_lear
     assert [clip.said for clip in bundle.manifest.golden] == ["um fünf"]
 
 
+def test_an_artifact_gives_clips_to_compare_and_to_calibrate_on(tmp_path: Path) -> None:
+    """A run's step, also of another run than the model's: one utterance of each speaker in turn, with its text."""
+    made = run(tmp_path)
+    params = ExportModelParams(precisions=["int8"], int8="static", golden_clips=2, calibration_clips=5)
+    given = (f"{tmp_path}/utterances",)
+    bundle, _ = export_model(made.url, "", params, given, given, str(tmp_path / "bundle"))
+    assert [clip.said for clip in bundle.manifest.golden] == ["word 0", "word 3"]
+    heard = [SpokenClip("", voice(1.0 + 0.05 * key, key)) for key in (0, 3, 6, 9, 1)]
+    assert bundle.manifest.quantisation["offline int8"]["calibration"] == {"clips": 5, "sha256": digest(heard)}
+
+
 def test_texts_of_given_clips_are_normalised_in_the_language_that_the_model_is_told(tmp_path: Path) -> None:
     tags = {"heads": {"ctc": 1.0}, "tag": "language", "tags": ["de", "fr"], "tag_told": 0.5}
     made = model(tmp_path / "model", "tdnn", heads=tags, layers=1)
