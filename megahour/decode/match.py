@@ -70,12 +70,19 @@ def check_graph_lm(inputs: Inputs) -> None:
 
 
 def check_lattice_lm(inputs: Inputs) -> None:
-    """Raises ConfigError: the costs of the lattices are not those of `graph_lm`, so it cannot be replaced.
+    """Raises ConfigError: the costs of the lattices are not those of `graph_lm`, so it cannot be replaced, or no graph
+    was searched.
 
     Lattices of other recognisers do not say what they are made of, and are not checked.
     """
     summary = inputs["lattices"].summary
     if "graph_lm" in inputs and "lattice_lm" in summary:
+        if summary.get("lattice_lm_scale") == 0 and not summary["lattice_lm"]:
+            raise ConfigError(
+                "these lattices list texts of a search without a graph: they have no `graph_lm` to replace",
+                where=inputs["lattices"].url,
+                remedy="rescore their n-best lists, of `decode --nbest`, by `megahour lm rescore`",
+            )
         _same_lm(inputs["graph_lm"], summary["lattice_lm"], "lattices")
         if (scale := summary.get("lattice_lm_scale", 1.0)) != 1:
             raise ConfigError(

@@ -58,8 +58,8 @@ class DecodeParams(Params):
     """Without a graph: number of hypotheses kept per utterance. 1 is greedy and the fastest."""
     ctc_search: Literal["best-path", "prefixes"] = Field("best-path", json_schema_extra=LATER)
     """Without a graph, for CTC. best-path: the likeliest token of each frame, whatever `beams` is. prefixes: prefix
-    beam search, which sums over all paths of a text and is a little more accurate. A language model, hot words, `nbest`
-    and `attention_weight` always use prefixes."""
+    beam search, which sums over all paths of a text and is a little more accurate. A language model, hot words,
+    `nbest`, `lattice` and `attention_weight` always use prefixes."""
     lm_scale: float = Field(0.5, ge=0, json_schema_extra=LATER)
     """Without a graph: weight of the language model's log probability (input `lm`). The input `tuned` replaces it. Tune
     it on a held-out set with `scales`: higher for text like the language model's, lower for a model trained on much
@@ -94,8 +94,9 @@ class DecodeParams(Params):
     """Write a column `confidence` from 0 to 1: the mean probability of the labels on the path; for tokens, without the
     blank frames. `pseudo-label` selects by it."""
     lattice: float = Field(0.0, ge=0, json_schema_extra=LATER)
-    """With a graph: beam of the lattices written to `.lattices.parquet`, in nats. 6 gives about ten arcs across each
-    frame; use more after a weak first pass. Texts and `nbest` then come from the lattices. 0 writes none."""
+    """Beam of the lattices written to `.lattices.parquet`, in nats. With a graph 6 gives about ten arcs across each
+    frame; use more after a weak first pass. Texts and `nbest` then come from the lattices. Without a graph each of the
+    search's texts within this beam, at most `beams`, is a path of its own. 0 writes none."""
     chunk_ms: int = Field(0, ge=0, json_schema_extra=LATER)
     """Milliseconds of a chunk of a conformer's attention, as in a stream of `transcribe --chunk-ms`: shows what a
     shorter delay costs in words. 0: attention sees the whole utterance."""

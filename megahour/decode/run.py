@@ -85,7 +85,8 @@ def decode_shard(
                 best = hypothesis[0]
                 hypotheses.append(_row(p, key, best, most_likely(outputs["tags"], tags) if tags else ()))
                 if best.lattice is not None:
-                    lattices.append(LatticeRow(key, best.lattice, scales[0], frame_s, best.final))
+                    scale = scales[0] if "graph" in inputs else 1.0
+                    lattices.append(LatticeRow(key, best.lattice, scale, frame_s, best.final))
                 if p.nbest:
                     listed.append(_nbest_line(key, best.nbest[: p.nbest]))
                 _count(out, p, scales, hypothesis, texts[row].as_py())
@@ -166,7 +167,10 @@ def _token_searchers(inputs: Mapping[str, Artifact], p: DecodeParams, scales: Se
 def _spelled(
     tokens: TokenSearcher, found: Sequence[list[TokenReading] | ValueError], p: DecodeParams
 ) -> list[Hypothesis] | ValueError:
-    """A hypothesis from each scale's readings of an utterance, best first, or the error. The first lists its texts."""
+    """A hypothesis from each scale's readings of an utterance, best first, or the error.
+
+    The first one has its n-best list and its lattice.
+    """
     hypotheses: list[Hypothesis] = []
     for readings in found:
         if isinstance(readings, ValueError):
@@ -174,8 +178,12 @@ def _spelled(
         best = readings[0]
         words = tuple(word.text for word in tokens.words(best.path.labels))
         sure = confidence(best.path.labels, best.path.chances, blank=True)
-        nbest = tokens.texts(readings, p.nbest) if p.nbest and not hypotheses else ()
-        hypotheses.append(Hypothesis(words, best.score, best.path.labels, final=True, nbest=nbest, confidence=sure))
+        found_all = Hypothesis(words, best.score, best.path.labels, final=True, confidence=sure)
+        if p.nbest and not hypotheses:
+            found_all = replace(found_all, nbest=tokens.texts(readings, p.nbest))
+        if p.lattice and not hypotheses:
+            found_all = replace(found_all, lattice=tokens.lattice(readings, p.lattice))
+        hypotheses.append(found_all)
     return hypotheses
 
 

@@ -84,9 +84,6 @@ class Decode(Stage[DecodeParams]):
         if wrong := [scale for scale in p.scales if scale < 0 or ("graph" in roles and scale == 0)]:
             what = f"scales: {wrong[0]:g}"
             raise ConfigError(what, where=self.name, remedy="try values above 0; without a graph also 0")
-        if p.lattice and "graph" not in roles:
-            what = "`lattice` applies only to decoding with a graph"
-            raise ConfigError(what, where=self.name, remedy=makers_of(("graph",)))
         if p.differs("min_active") and ("graph" not in roles or "lm" in roles or p.lattice):
             what = "`min_active` applies only to a search of `graph` that neither writes lattices nor takes `lm`"
             raise ConfigError(what, where=self.name, remedy="leave it out")
@@ -149,9 +146,7 @@ class Decode(Stage[DecodeParams]):
             from megahour.lattices.table import density_summary
 
             summary |= density_summary(numbers)
-            digests, composed = inputs["graph"].manifest.inputs, "lm" in inputs
-            summary["lattice_lm"] = inputs["lm"].manifest.digest if composed else digests.get("lm", "")
-            summary["lattice_lm_scale"] = p.composed_lm_scale if composed else 1.0
+            summary |= _lattice_lm(p, inputs)
         words = numbers.get("reference_words", 0)
         if p.scales and words:
             rates = {scale: numbers[f"errors_at_{scale:g}"] / words for scale in sorted(p.scales)}
@@ -160,6 +155,15 @@ class Decode(Stage[DecodeParams]):
             if "graph" not in inputs:
                 summary["scales_of"] = "lm_scale"
         return summary
+
+
+def _lattice_lm(p: DecodeParams, inputs: Inputs) -> dict[str, Any]:
+    """The language model of the graph whose costs the lattices have, and its weight: without a graph none, 0."""
+    if "graph" not in inputs:
+        return {"lattice_lm": "", "lattice_lm_scale": 0.0}
+    if "lm" in inputs:
+        return {"lattice_lm": inputs["lm"].manifest.digest, "lattice_lm_scale": p.composed_lm_scale}
+    return {"lattice_lm": inputs["graph"].manifest.inputs.get("lm", ""), "lattice_lm_scale": 1.0}
 
 
 def _chunk(p: DecodeParams, config: Mapping[str, Any], *, where: str) -> int:

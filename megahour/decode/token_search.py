@@ -16,6 +16,8 @@ from megahour.decode.nbest import Text
 from megahour.decode.params import DecodeParams
 from megahour.decode.prefixes import COUNT, FUSED, HOT, LM, LOW, MISSING, Fusion
 from megahour.decode.transducer_beam import FusedChoice
+from megahour.lattices.lattice import Lattice
+from megahour.lattices.listed import ListedText, lattice_of
 from megahour.models.paths import NOT_FINITE, TokenPath, best_path
 from megahour.units.tokens import MARK, SpelledWord, spelled_words
 
@@ -75,7 +77,7 @@ class TokenSearcher:
             from megahour.models.token_search import TransducerSearcher
 
             self._transducer = TransducerSearcher(module, beams=p.beams)
-        prefixes = p.ctc_search == "prefixes" or p.nbest > 1 or p.attention_weight > 0
+        prefixes = p.ctc_search == "prefixes" or p.nbest > 1 or p.lattice > 0 or p.attention_weight > 0
         self._fusion: Fusion | None = None
         if is_fused(p, inputs) or (prefixes and self._transducer is None):
             self._fusion = make_fusion(p, config, inputs)
@@ -107,14 +109,31 @@ class TokenSearcher:
         return spelled_words(labels, self.tokens, self._mark, merge=self._transducer is None)
 
     def texts(self, readings: Sequence[TokenReading], most: int) -> tuple[Text, ...]:
-        """Up to `most` different texts of `readings`, in their order. Several paths may spell the same text."""
-        texts: dict[str, TokenReading] = {}
-        for reading in readings:
-            texts.setdefault(" ".join(word.text for word in self.words(reading.path.labels)), reading)
-        listed = [(text, each.score, each.parts()) for text, each in islice(texts.items(), most)]
+        """Up to `most` different texts of `readings`, in their order."""
+        texts = islice(self._different(readings).items(), most)
+        listed = [(" ".join(words), each.score, each.parts()) for words, each in texts]
         if self._fusion is None:  # which would have counted them
             listed = [(text, score, parts | {"words": len(text.split())}) for text, score, parts in listed]
         return tuple(listed)
+
+    def lattice(self, readings: Sequence[TokenReading], beam: float) -> Lattice:
+        """The different texts of `readings`, best first, within `beam` nats of the best one.
+
+        Graph costs are what was fused: language models, bonuses and attention.
+        """
+        listed = []
+        for words, each in self._different(readings).items():
+            if each.score >= readings[0].score - beam:
+                spans, fused = [word.span for word in self.words(each.path.labels)], each.score - each.path.score
+                listed.append(ListedText(words, spans, each.path.labels, -fused, -each.path.score))
+        return lattice_of(listed)
+
+    def _different(self, readings: Sequence[TokenReading]) -> dict[tuple[str, ...], TokenReading]:
+        """The first reading of each text. Several paths may spell the same one."""
+        texts: dict[tuple[str, ...], TokenReading] = {}
+        for reading in readings:
+            texts.setdefault(tuple(word.text for word in self.words(reading.path.labels)), reading)
+        return texts
 
     def _of_transducer(self, encoded: Sequence[Float32]) -> list[list[TokenReading]]:
         assert self._transducer is not None

@@ -27,7 +27,7 @@ from megahour.lattices.lattice import Lattice, pruned
 from megahour.lattices.n_best import best_paths
 from megahour.lattices.slf import from_slf, to_slf
 from megahour.lattices.table import EXACT, SUFFIX, LatticeRow, density, misfit, read_rows, rows_of, to_table
-from megahour.units.texts import fields_of, file_lines, find_files, listed_words
+from megahour.units.texts import fields_of, file_lines, find_files, listed_words, word_list
 
 Inputs = Mapping[str, Artifact]
 MAX_SLF = 256 << 20  # largest SLF file in bytes
@@ -36,10 +36,10 @@ EMPTY: dict[str, Any] = {field.name: [] for field in EXACT if pa.types.is_list(f
 
 
 def export_shard(p: ExportLatticesParams, inputs: Inputs, shard: int, out: ShardWriter) -> None:
-    """Write `.lat.ark`, `.lat.txt`, `.lattice4.ark` and `.slf.tar` as `formats` asks, and the graph's `.words.txt`.
-    Lattices with a word that the graph lacks are quarantined.
+    """Write `.lat.ark`, `.lat.txt`, `.lattice4.ark` and `.slf.tar` as `formats` asks, and `.words.txt`: that of the
+    graph, or without one of the shard's own words. Lattices with a word that the graph lacks are quarantined.
     """
-    table = inputs["graph"].read_bytes(0, ".words.txt").decode()
+    table = inputs["graph"].read_bytes(0, ".words.txt").decode() if "graph" in inputs else _own_words(inputs, shard)
     numbers = {word: number for number, word in enumerate(listed_words(table))}
     entries: dict[str, list[bytes]] = {name: [] for name in p.formats}
     slf = io.BytesIO()
@@ -64,6 +64,13 @@ def export_shard(p: ExportLatticesParams, inputs: Inputs, shard: int, out: Shard
         with out.open(suffixes.get(name, ".slf.tar")) as file:
             file.write(slf.getvalue() if name == "slf" else b"".join(entries[name]))
     out.text(table, ".words.txt")
+
+
+def _own_words(inputs: Inputs, shard: int) -> str:
+    """The words of a shard's lattices, numbered as in a graph's `.words.txt`."""
+    lattices = (row.lattice for row in read_rows(inputs["lattices"], shard))
+    words = {word for lattice in lattices for word in lattice.text(range(lattice.arcs))}
+    return word_list(["<eps>", *sorted(words)])
 
 
 def _written(name: str, row: LatticeRow, numbers: Mapping[str, int]) -> bytes:

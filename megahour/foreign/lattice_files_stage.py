@@ -11,7 +11,8 @@ from megahour.foreign.params import ExportLatticesParams, ImportLatticesParams
 
 
 class ExportLattices(Stage[ExportLatticesParams]):
-    """One task per shard of lattices. Words are numbered as in `graph`; its `.words.txt` is written beside the files.
+    """One task per shard of lattices. Words are numbered as in `graph`; without it, as for lattices of a search without
+    a graph, those of each shard by themselves. The numbers are in `.words.txt` beside the files.
 
     Acoustic scores are unscaled, as in Kaldi and HTK. Transition ids are labels + 1.
     """
@@ -19,7 +20,7 @@ class ExportLattices(Stage[ExportLatticesParams]):
     name = "export-lattices"
     version = 3
     params = ExportLatticesParams
-    inputs = (Input("lattices", kinds=("hypotheses",)), Input("graph"))
+    inputs = (Input("lattices", kinds=("hypotheses",)), *Input.if_given("graph"))
 
     def run(self, p: ExportLatticesParams, inputs: Inputs, task: Task, out: ShardWriter, ctx: Context) -> None:
         from megahour.foreign.lattice_files import export_shard

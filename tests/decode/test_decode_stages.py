@@ -6,6 +6,7 @@ frames: posteriors are right but for the noise in the features.
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -49,6 +50,8 @@ from megahour.engine.base import TaskFailed
 from megahour.engine.local import LocalEngine
 from megahour.foreign.lattice_files_stage import ExportLattices, ImportLattices
 from megahour.foreign.params import ExportLatticesParams, ImportLatticesParams
+from megahour.lattices.kaldi_format import read_archive
+from megahour.lattices.lattice import Lattice
 from megahour.lattices.n_best import best_paths
 from megahour.lattices.table import LatticeRow, read_rows
 from megahour.learn.criteria import on_device
@@ -63,6 +66,7 @@ from megahour.units.hmm import Units
 from megahour.units.lexicon_stage import MakeLexicon
 from megahour.units.params import LexiconParams, TokensParams
 from megahour.units.pieces import Pieces, learn
+from megahour.units.texts import listed_words
 
 SENTENCES = ["red boat", "red red boat", "old boat", "old red boat", "boat", "tea boat", "red tea", "old tea tea"]
 DICTIONARY = {"red": "R E D", "boat": "B O T", "old": "O L D", "tea": "T I"}
@@ -384,6 +388,66 @@ def test_a_language_model_hot_words_and_an_n_best_list_go_with_a_model_of_tokens
             )
 
 
+@pytest.mark.parametrize("head", ["ctc", "transducer"])
+def test_texts_without_a_graph_are_written_in_the_forms_of_a_graphs(
+    made: dict[str, Artifact], tmp_path: Path, head: str
+) -> None:
+    """As lattices whose paths they are: for confidences, CTM lines, and Kaldi's and HTK's files."""
+    inputs = roles(made, "features", "model", "lm", prefix="ctc_")
+    if head == "transducer":
+        heads = {"tokens": TOKENS, "heads": {"transducer": 1.0}, "join": len(TOKENS), "context": 2, "decoder_layers": 1}
+        inputs["model"] = model_artifact(tmp_path / "model", len(TOKENS), heads)
+        spelled = features_artifact(tmp_path / "features", lambda text: list(map(TOKENS.index, text)), len(TOKENS))
+        inputs["features"] = spelled
+    p = DecodeParams(beams=6, nbest=6, lattice=1000.0, lm_scale=0.3, word_bonus=0.5)
+    output = alone(Decode(), p, inputs, tmp_path / "hypotheses")
+    listed, rows = nbest(output, 0), list(read_rows(output, 0))
+    assert [row.key for row in rows] == list(listed) == [key for key in EXPECTED if key < 100]
+    for row in rows:
+        assert (row.scale, row.frame_s, row.finished) == (1.0, 0.03, True)
+        paths = list(best_paths(row.lattice, 1.0))
+        assert [" ".join(path.words) for path in paths] == [item["text"] for item in listed[row.key]]
+        assert len(paths) > 1
+        for path, item in zip(paths, listed[row.key], strict=True):
+            assert (-path.cost, path.graph - path.cost) == pytest.approx((item["total"], item["score"]), abs=1e-3)
+            assert len(row.lattice.labels_of(path.arcs)) == row.lattice.frames
+    nearer = p.model_copy(update={"lattice": listed[1][0]["total"] - listed[1][1]["total"] - 1e-3})
+    few = alone(Decode(), nearer, inputs, tmp_path / "few")
+    assert next(read_rows(few, 0)).lattice.arcs == len(EXPECTED[1].split()) + 1, "the best text alone"
+
+    again = alone(Lattices(), LatticesParams(), {"lattices": output}, tmp_path / "lattices")
+    assert texts(again) == {key: EXPECTED[key] for key in listed}
+    ctm = [line.split() for line in again.read_bytes(0, ".ctm").decode().splitlines()]
+    assert [line[4] for line in ctm] == [word for key in listed for word in EXPECTED[key].split()]
+    assert 0 < min(again.read_table(0)["confidence"].to_pylist()) <= 1
+    with pytest.raises(ConfigError, match=r"(?s)have no `graph_lm` to replace.*megahour lm rescore"):
+        Lattices().plan(LatticesParams(), {"lattices": output, "lm": made["lm"], "graph_lm": made["lm"]})
+
+    written = alone(ExportLattices(), ExportLatticesParams(formats=["kaldi"]), {"lattices": output}, tmp_path / "files")
+    words = listed_words(written.read_bytes(0, ".words.txt").decode())
+    assert words[0] == "<eps>"
+    found = dict(read_archive(io.BytesIO(written.read_bytes(0, ".lat.ark")), words))
+    for row in rows:
+        of_kaldi = found[str(row.key)]
+        assert isinstance(of_kaldi, Lattice)
+        assert [path.words for path in best_paths(of_kaldi, 1.0)] == [p.words for p in best_paths(row.lattice, 1.0)]
+
+
+def alone(stage: Any, p: Any, inputs: Mapping[str, Artifact], folder: Path) -> Artifact:
+    """The first shard of a stage, made in this process."""
+    output = Artifact(folder)
+    with ShardWriter(output, 0, "made") as out:
+        stage.run(p, inputs, Task({"shard": 0}), out, Context(work=folder))
+        receipts = [out.commit()]
+    summary = stage.finish(p, inputs, receipts)
+    finish(
+        output,
+        receipts,
+        Manifest(stage.name, 1, "made", content_digest(receipts, summary), {}, {}, 1, Counts(), summary),
+    )
+    return output
+
+
 def test_a_large_language_model_takes_the_place_of_the_graphs_during_the_search(
     made: dict[str, Artifact], engine: LocalEngine, tmp_path: Path
 ) -> None:
@@ -643,8 +707,6 @@ def test_lattices_are_written_beside_the_hypotheses_and_read_back_as_they_were(
     for wrong in ({"lattices": output, "lm": made["lm"]}, {"lattices": output, "lexicon": made["lexicon"]}):
         with pytest.raises(ConfigError, match="give both"):
             run_stage(Lattices(), LatticesParams(), wrong, again, engine, work=tmp_path)
-    with pytest.raises(ConfigError, match="`lattice` applies only to decoding with a graph"):
-        run_stage(Decode(), DecodeParams(lattice=1.0), roles(made, "features", "model", prefix="ctc_"), output, engine)
     with pytest.raises(ConfigError, match="the hypotheses have no lattices"):
         next(read_rows(made["features"], 0))
 
