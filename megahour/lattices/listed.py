@@ -41,10 +41,13 @@ def lattice_of(texts: Sequence[ListedText]) -> Lattice:
             frames += [end] * bool(word)
             costs, state, at = (0.0, 0.0), target, end
     arcs.sort(key=lambda arc: (arc[0], arc[2], arc[1]))
-    source, target, word, graph, acoustic, labels = zip(*arcs, strict=True)
+    sources, targets, numbers, graph, acoustic, labels = zip(*arcs, strict=True)
     return Lattice(
-        *(np.array(column, np.int32) for column in (source, target, word)),
-        *(np.array(column, np.float32).astype(np.float64) for column in (graph, acoustic)),
+        np.array(sources, np.int32),
+        np.array(targets, np.int32),
+        np.array(numbers, np.int32),
+        np.array(graph, np.float32).astype(np.float64),
+        np.array(acoustic, np.float32).astype(np.float64),
         np.array([*frames, len(texts[0].labels)], np.int32),
         np.array([label for each in labels for label in each], np.int32),
         words,
