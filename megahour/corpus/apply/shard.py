@@ -65,7 +65,7 @@ def _mapped(p: ApplyParams, table: pa.Table, where: str, out: ShardWriter) -> pa
     parts = []
     out.came_in(table.num_rows)
     for batch in table.combine_chunks().to_batches(max_chunksize=p.batch_rows):
-        given = _called(function, batch, p.function, where)
+        given = _called(p, function, batch, where)
         try:
             kept, old = _checked(given, batch, out)
             parts.append(_with_places(kept, out) if p.table == "cues" else _with_words(kept, old, out))
@@ -80,7 +80,8 @@ def _mapped(p: ApplyParams, table: pa.Table, where: str, out: ShardWriter) -> pa
     return made.combine_chunks()
 
 
-def _called(function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, name: str, where: str) -> pa.Table:
+def _called(p: ApplyParams, function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, where: str) -> pa.Table:
+    name = p.function
     try:
         given = function(batch)
     except MegahourError:
@@ -88,7 +89,8 @@ def _called(function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, na
     except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         message = f"{name} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
-        raise StageError(message, where=where, remedy="fix it and run again; finished shards are kept") from error
+        kept = "finished shards are kept" if p.code_version else "a changed file makes all shards again (code_version)"
+        raise StageError(message, where=where, remedy=f"fix it and run again; {kept}") from error
     if not isinstance(given, pa.RecordBatch | pa.Table):
         message = f"{name} returned a {type(given).__name__}"
         raise StageError(message, where=where, remedy="return a pyarrow.RecordBatch or Table")

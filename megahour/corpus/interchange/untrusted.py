@@ -170,7 +170,8 @@ def text_lines(file: BinaryIO, *, max_bytes: int) -> Iterator[str | BadRecord]:
 
 def _decoded(line: bytes) -> Iterator[str | BadRecord]:
     try:
-        if text := line.decode("utf-8-sig").strip("\r\n"):
+        text = line.decode("utf-8-sig").strip("\r\n")
+        if text.strip():
             yield text
     except UnicodeDecodeError as error:
         yield BadRecord("bad-encoding", str(error))

@@ -69,7 +69,10 @@ def _audio(file: BinaryIO, member: Member) -> Audio:
 
 
 def read_samples(file: BinaryIO, *, max_bytes: int) -> Iterator[Entry | BadRecord]:
-    """Entries of a WebDataset tar: neighbouring members whose paths are equal up to the first dot of the file name."""
+    """Entries of a WebDataset tar: neighbouring members whose paths are equal up to the first dot of the file name.
+
+    If this leaves audio with a dot in its suffix, as `1.wav` of `sp0.1.wav`, they are equal up to the last dot.
+    """
 
     def key_of_member(member: Member | BadRecord) -> str:
         return _split(member.name)[0] if isinstance(member, Member) else f"\0{member.record}"
@@ -80,10 +83,21 @@ def read_samples(file: BinaryIO, *, max_bytes: int) -> Iterator[Entry | BadRecor
         yield from bad
         if bad:
             continue
-        try:
-            yield _sample(file, shown(key), {_split(m.name)[1]: m for m in cast(list[Member], members)})
-        except RECORD_FAULTS as error:
-            yield bad_record(error, key)
+        for name, parts in _samples(key, cast(list[Member], members)):
+            try:
+                yield _sample(file, shown(name), parts)
+            except RECORD_FAULTS as error:
+                yield bad_record(error, name)
+
+
+def _samples(key: str, members: list[Member]) -> Iterator[tuple[str, dict[str, Member]]]:
+    """(key, member by suffix) of members up to whose first dot names are equal: one sample, or several of WeNet's."""
+    parts = {_split(member.name)[1]: member for member in members}
+    if not any(suffix.rpartition(".")[2] in AUDIO for suffix in parts.keys() - set(AUDIO)):
+        yield key, parts
+        return
+    for stem, group in groupby(members, lambda member: member.name.rpartition(".")[0]):  # WeNet's keys may have dots
+        yield stem, {member.name.rpartition(".")[2].lower(): member for member in group}
 
 
 def _split(name: str) -> tuple[str, str]:

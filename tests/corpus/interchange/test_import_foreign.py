@@ -393,6 +393,7 @@ def test_bad_lines_and_bad_times(tmp_path: Path) -> None:
             base | {"duration": 0},
             base | {"audio_filepath": "missing.wav"},
             {"duration": 1.0, "text": "x"},
+            "   ",
             "not json",
             "[1, 2]",
             "[" * 50_000,
@@ -520,6 +521,21 @@ def test_one_id_in_several_tars_is_several_utterances(tmp_path: Path) -> None:
         rows = table(imported(tmp_path, "webdataset", tmp_path / "tars", kind=kind))
         assert [row["name"] for row in rows] == ["000000"] * 3
         assert len({row["key"] for row in rows}) == 3
+
+
+def test_keys_of_wenets_tars_may_have_dots(tmp_path: Path) -> None:
+    """WebDataset's keys end at the first dot, by which all of these would be one sample, or the second one's parts."""
+    names = ["sp1.1-a", "sp1.1-b", "c", "c.2"]
+    members = [(f"{name}.txt", name.encode()) for name in names] + [(f"{name}.wav", b"") for name in names]
+    with tarfile.open(tmp_path / "w.tar", "w") as tar:
+        for name, data in sorted(members):
+            data = data or flac(names.index(name.removesuffix(".wav")))
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    heard = sounds(imported(tmp_path, "webdataset", tmp_path / "w.tar"))
+    assert sorted(heard) == sorted(names)
+    assert all((samples == sound(names.index(name), 16_000)).all() for name, samples in heard.items())
 
 
 def test_parquet_of_others(tmp_path: Path) -> None:
