@@ -124,8 +124,8 @@ class TokenSearcher:
         listed = []
         for words, each in self._different(readings).items():
             if each.score >= readings[0].score - beam:
-                spans, fused = [word.span for word in self.words(each.path.labels)], each.score - each.path.score
-                listed.append(ListedText(words, spans, each.path.labels, -fused, -each.path.score))
+                spans, labels = [word.span for word in self.words(each.path.labels)], each.path.labels
+                listed.append(ListedText(words, spans, labels, each.path.score - each.score, -each.path.score))
         return lattice_of(listed)
 
     def _different(self, readings: Sequence[TokenReading]) -> dict[tuple[str, ...], TokenReading]:

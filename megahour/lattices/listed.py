@@ -35,20 +35,22 @@ def lattice_of(texts: Sequence[ListedText]) -> Lattice:
         meets = [(end + begin) // 2 for (_, end), (begin, _) in pairwise(text.spans)]
         ends = [*meets, *(end for _, end in text.spans[-1:]), len(text.labels)]
         costs, state, at = (text.graph, text.acoustic), 0, 0
-        for word, end in zip([*(number[word] for word in text.words), 0], ends, strict=True):
-            target = len(frames) if word else last
-            arcs.append((state, target, word, *costs, text.labels[at:end]))
-            frames += [end] * bool(word)
-            costs, state, at = (0.0, 0.0), target, end
+        for place, end in zip([*(number[word] for word in text.words), 0], ends, strict=True):
+            to = len(frames) if place else last
+            arcs.append((state, to, place, *costs, text.labels[at:end]))
+            frames += [end] * bool(place)
+            costs, state, at = (0.0, 0.0), to, end
     arcs.sort(key=lambda arc: (arc[0], arc[2], arc[1]))
-    sources, targets, numbers, graph, acoustic, labels = zip(*arcs, strict=True)
+    source, target, word, graph, acoustic = (
+        np.array(column) for column in zip(*(arc[:5] for arc in arcs), strict=True)
+    )
     return Lattice(
-        np.array(sources, np.int32),
-        np.array(targets, np.int32),
-        np.array(numbers, np.int32),
-        np.array(graph, np.float32).astype(np.float64),
-        np.array(acoustic, np.float32).astype(np.float64),
+        source.astype(np.int32),
+        target.astype(np.int32),
+        word.astype(np.int32),
+        graph.astype(np.float32).astype(np.float64),
+        acoustic.astype(np.float32).astype(np.float64),
         np.array([*frames, len(texts[0].labels)], np.int32),
-        np.array([label for each in labels for label in each], np.int32),
+        np.array([label for *_, labels in arcs for label in labels], np.int32),
         words,
     )
