@@ -42,7 +42,8 @@ class TranscriptSources:
         if (line := next(filter(None, map(self.table.get, _names(item))), None)) is None:
             return item
         side = load_json(line.side) if line.side else {}
-        return replace(item, text=item.text or line.text, fields={**side, **item.fields})
+        own = {column: value for column, value in item.fields.items() if column not in side or value not in ("", None)}
+        return replace(item, text=item.text or line.text, fields={**side, **own})
 
     def by_people(self, item: Item, language: str, *, spare: bool = False) -> list[RawTranscript]:
         """An item's transcripts in `language`: the files beside it, else its text of a table.
