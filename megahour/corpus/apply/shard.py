@@ -81,18 +81,18 @@ def _mapped(p: ApplyParams, table: pa.Table, where: str, out: ShardWriter) -> pa
 
 
 def _called(p: ApplyParams, function: Callable[[pa.RecordBatch], Any], batch: pa.RecordBatch, where: str) -> pa.Table:
-    name = p.function
     try:
         given = function(batch)
     except MegahourError:
         raise
     except (Exception, SystemExit) as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
-        message = f"{name} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
-        kept = "finished shards are kept" if p.code_version else "a changed file makes all shards again (code_version)"
+        message = f"{p.function} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})"
+        again = "a changed file makes all shards again, unless `code_version` is set"
+        kept = "finished shards are kept" if p.code_version else again
         raise StageError(message, where=where, remedy=f"fix it and run again; {kept}") from error
     if not isinstance(given, pa.RecordBatch | pa.Table):
-        message = f"{name} returned a {type(given).__name__}"
+        message = f"{p.function} returned a {type(given).__name__}"
         raise StageError(message, where=where, remedy="return a pyarrow.RecordBatch or Table")
     return pa.table(given) if isinstance(given, pa.RecordBatch) else given
 

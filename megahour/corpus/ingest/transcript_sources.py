@@ -12,7 +12,7 @@ from megahour.core.unicode import load_json
 from megahour.corpus.ingest.candidates import RawTranscript, choose_by_tag, spare_by_tag
 from megahour.corpus.ingest.params import IngestParams
 from megahour.corpus.ingest.sources import Item, SourceListing
-from megahour.corpus.ingest.transcript_table import Line, TranscriptsByName
+from megahour.corpus.ingest.transcript_table import TableLine, TranscriptsByName
 from megahour.corpus.transcripts.json_cues import find
 from megahour.corpus.transcripts.pairing import INFO, MEDIA, composed, language_tag, split_suffix
 from megahour.corpus.transcripts.read import MAX_BYTES
@@ -26,7 +26,7 @@ MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
 class TranscriptSources:
     """table: the lines of the file `transcripts` by name. recognised: the recogniser's folder. Both optional."""
 
-    table: TranscriptsByName | Mapping[str, Line] = field(default_factory=dict)
+    table: TranscriptsByName | Mapping[str, TableLine] = field(default_factory=dict)
     recognised: SourceListing | None = None
 
     @classmethod

@@ -44,7 +44,7 @@ SIDE_COLUMNS = tuple(alias for aliases in ALIASES.values() for alias in aliases)
 MAX_BYTES = 1 << 30  # of the files, which are read into memory
 
 
-class Line(NamedTuple):
+class TableLine(NamedTuple):
     """A recording's text, and its side information as JSON: columns such as speaker or licence, "" without any."""
 
     text: str
@@ -78,7 +78,7 @@ class LayOutTranscripts(SingleShard[TranscriptTableParams]):
         out.table(pa.table({"name": pa.array(first, pa.string()), "end": pa.array(ends, pa.int64())}), INDEX)
 
 
-def read_transcripts(url: str, language: str) -> dict[str, Line]:
+def read_transcripts(url: str, language: str) -> dict[str, TableLine]:
     """Lines by name, of one file or of all that a glob names.
 
     A file with a suffix of a table and a header with a column of names or addresses and one of texts is read by it.
@@ -91,7 +91,7 @@ def read_transcripts(url: str, language: str) -> dict[str, Line]:
     if not open_source(url)[2]:
         remedy = f"name the files in it: {url.rstrip('/')}/**/*.txt"
         raise ConfigError(f"{url} is a folder", where="transcripts", remedy=remedy)
-    lines: dict[str, Line] = {}
+    lines: dict[str, TableLine] = {}
     left = MAX_BYTES
     for path in listing.sizes:
         if split_suffix(path)[1] in OF_ONE:
@@ -104,7 +104,7 @@ def read_transcripts(url: str, language: str) -> dict[str, Line]:
             raise ConfigError(f"more than {MAX_BYTES >> 30} GiB of transcripts", where=url, remedy=remedy)
         try:
             more = _by_header(data, path, language) or [
-                (name, Line(text)) for name, text in read_table(data, language=language)
+                (name, TableLine(text)) for name, text in read_table(data, language=language)
             ]
         except BadRecord as bad:
             raise ConfigError(bad.detail, where=f"{listing.root}/{path}") from None
@@ -137,7 +137,7 @@ def _unpacked(listing: SourceListing, path: str, limit: int) -> bytes:
             raise ConfigError(f"cannot unpack: {error}", where=f"{listing.root}/{path}", remedy=remedy) from None
 
 
-def _by_header(data: bytes, path: str, language: str) -> list[tuple[str, Line]]:
+def _by_header(data: bytes, path: str, language: str) -> list[tuple[str, TableLine]]:
     """Names and lines of a table with a header; empty if it has none."""
     suffix = split_suffix(re.sub(r"\.(?:gz|bz2|xz|zst)$", "", path))[1]
     if suffix not in (".csv", ".tsv"):
@@ -148,7 +148,7 @@ def _by_header(data: bytes, path: str, language: str) -> list[tuple[str, Line]]:
         name = str(first_of(fields, (*AUDIO_COLUMNS, *NAME_COLUMNS)))
         if name and text:
             side = {column: fields[column] for column in SIDE_COLUMNS if fields.get(column)}
-            lines.append((name, Line(text, canonical_json(side) if side else "")))
+            lines.append((name, TableLine(text, canonical_json(side) if side else "")))
     return lines
 
 
@@ -161,12 +161,12 @@ class TranscriptsByName:
         self._places = list(pairwise([0, *index["end"].to_pylist()]))
         self._block = lru_cache(maxsize=BLOCKS)(self._read)
 
-    def get(self, name: str) -> Line | None:
+    def get(self, name: str) -> TableLine | None:
         """The line of a name, None if there is none."""
         at = bisect_right(self._first, name) - 1
         return self._block(at).get(name) if at >= 0 else None
 
-    def _read(self, at: int) -> dict[str, Line]:
+    def _read(self, at: int) -> dict[str, TableLine]:
         import pyarrow as pa
         import pyarrow.parquet
 
@@ -174,4 +174,4 @@ class TranscriptsByName:
         (data,) = self._artifact.read_ranges([(0, start, end - start)], TEXTS)
         table = pa.parquet.read_table(pa.BufferReader(data))
         names, texts, sides = (table[column].to_pylist() for column in ("name", "text", "side"))
-        return dict(zip(names, map(Line, texts, sides), strict=True))
+        return dict(zip(names, map(TableLine, texts, sides), strict=True))

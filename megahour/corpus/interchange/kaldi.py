@@ -113,7 +113,7 @@ def write_directory(out: ShardWriter, lines: Iterable[tuple[str, Row]]) -> None:
         files["spk2utt"].write("\n" if speaker else "")
 
 
-class Span(NamedTuple):
+class KaldiSegment(NamedTuple):
     """An utterance's place: without `length_s` it ends with the recording; `channel` None is the mean of all."""
 
     recording: str
@@ -139,7 +139,7 @@ def read_kaldi(
     places, bad = _table(open_lines("wav.scp"), wanted, "wav.scp", first=first)
     segments, also_bad = _segments(open_lines("segments"), wanted, first=first)
     yield from [*bad, *also_bad]
-    spans = {name: Span(name) for name in places} if segments is None else segments
+    spans = {name: KaldiSegment(name) for name in places} if segments is None else segments
     tables = {}
     for name in ("text", "utt2spk", "utt2lang", "utt2megahour"):
         tables[name], bad = _table(open_lines(name), spans.__contains__, name, first=first)
@@ -208,9 +208,9 @@ def _table(
 
 def _segments(
     lines: Lines, wanted: Callable[[str], bool], *, first: bool
-) -> tuple[dict[str, Span] | None, list[BadRecord]]:
+) -> tuple[dict[str, KaldiSegment] | None, list[BadRecord]]:
     """The spans by utterance, None for a directory without segments; and the bad lines."""
-    segments: dict[str, Span] = {}
+    segments: dict[str, KaldiSegment] = {}
     bad: list[BadRecord] = []
     empty = True  # not so if all lines are of other parts
     others = array("q")  # hashes of the utterances of other parts: one of ours may be among them
@@ -241,7 +241,7 @@ def _segments(
                     "bad-time", f"in segments it ends at {end_s} s, before its start at {start_s} s", record=utterance
                 )
             channel = _channel(parts[4]) if len(parts) > 4 else None
-            segments[utterance] = Span(recording, duration(start_s, "start"), length_s, channel)
+            segments[utterance] = KaldiSegment(recording, duration(start_s, "start"), length_s, channel)
         except RECORD_FAULTS as error:
             bad.append(bad_record(error, "".join(parts[:1])))
     places = first_places([key_of(utterance) for utterance in segments], others)

@@ -116,7 +116,9 @@ def audio_of(recording: dict[str, Any], find: Find) -> Audio:
     if kind == "command":
         made = decoding(source) if isinstance(source, str) else None
         if made is None or made.channel is not None:
-            raise BadRecord("command-refused", "the source is a command that does more than decode a file; none is run")
+            raise BadRecord(
+                "command-refused", "the source is a command that does more than decode a whole file; none is run"
+            )
         return find(made.path)
     if kind == "file" and isinstance(source, str):
         return find(source)

@@ -17,7 +17,7 @@ from megahour.corpus.ingest.params import TranscriptTableParams
 from megahour.corpus.ingest.transcript_table import (
     BLOCK_ROWS,
     LayOutTranscripts,
-    Line,
+    TableLine,
     TranscriptsByName,
     read_transcripts,
 )
@@ -37,9 +37,9 @@ def test_each_name_has_its_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     texts = {f"ü/{number}": f"{words.random()}" for number in range(4 * BLOCK_ROWS + 3)}
     artifact = laid_out(tmp_path, words.sample([f"{name}: {text}" for name, text in texts.items()], len(texts)))
     table, before = TranscriptsByName(artifact), SlowStore.bytes_read
-    assert table.get("ü/7") == Line(texts["ü/7"])
+    assert table.get("ü/7") == TableLine(texts["ü/7"])
     assert SlowStore.bytes_read - before < len(artifact.read_bytes(0, ".texts")) / 3, "one block of five"
-    assert {name: table.get(name) for name in texts} == {name: Line(text) for name, text in texts.items()}
+    assert {name: table.get(name) for name in texts} == {name: TableLine(text) for name, text in texts.items()}
     assert [table.get(name) for name in ("", "ü/", "ü/99999", "zz")] == [None] * 4
 
 
